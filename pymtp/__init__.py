@@ -1,0 +1,40 @@
+"""Multi-token-prediction speculative decoding for Qwen3.5, 3.6 and 3.8 GGUF models."""
+
+import logging
+
+from pymtp.build import build_info
+from pymtp.errors import (
+    CancelledError,
+    ClosedError,
+    ContextFullError,
+    InvalidRequestError,
+    ModelLoadError,
+    NativeError,
+    PymtpError,
+)
+from pymtp.llm import LLM, Completion, Piece, Stream, generate
+from pymtp.model import Model
+from pymtp.sampling import SamplingParams
+from pymtp.stats import Stats
+
+__all__ = [
+    "LLM",
+    "CancelledError",
+    "ClosedError",
+    "Completion",
+    "ContextFullError",
+    "InvalidRequestError",
+    "Model",
+    "ModelLoadError",
+    "NativeError",
+    "Piece",
+    "PymtpError",
+    "SamplingParams",
+    "Stats",
+    "Stream",
+    "build_info",
+    "generate",
+]
+
+# silent unless the program asks for logs
+logging.getLogger("pymtp").addHandler(logging.NullHandler())

@@ -1,0 +1,56 @@
+"""The chat template that a GGUF carries, rendered in jinja2's sandbox: a model file is not to be trusted with more."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+import jinja2
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from pymtp.errors import InvalidRequestError
+from pymtp.model import Model
+
+Message = Mapping[str, object]
+
+
+def _refuse(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _tojson(value: object, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+class ChatTemplate:
+    """Turns messages ({"role": …, "content": …}) into the prompt that the model was trained on."""
+
+    def __init__(self, model: Model) -> None:
+        """Raises InvalidRequestError when the file has no template, or one that is no Jinja."""
+        if model.chat_template is None:
+            raise InvalidRequestError(f"{model.path.name} has no chat template: use generate with a prompt of your own")
+        # the options that the authors of templates rely on; see transformers' apply_chat_template
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+        environment.filters["tojson"] = _tojson
+        environment.globals["raise_exception"] = _refuse
+        environment.globals["strftime_now"] = lambda fmt: datetime.now().strftime(fmt)
+        try:
+            self._template = environment.from_string(model.chat_template)
+        except jinja2.TemplateError as error:
+            raise InvalidRequestError(f"{model.path.name} has a broken chat template: {error}") from error
+        self._special = {"bos_token": model.bos_token, "eos_token": model.eos_token}
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """The prompt up to where the assistant's next turn begins.
+
+        Raises InvalidRequestError for messages without role or content, and for those the template refuses.
+        """
+        for message in messages:
+            if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
+                raise InvalidRequestError(f'a message needs "role" and "content": {message!r}')
+        if not messages:
+            raise InvalidRequestError("a chat needs at least one message")
+        try:
+            return self._template.render(messages=list(messages), add_generation_prompt=True, **self._special)
+        except Exception as error:  # a template is a program: whatever it raises is the messages' fault or its own
+            raise InvalidRequestError(f"the chat template refuses these messages: {error}") from error

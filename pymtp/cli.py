@@ -1,0 +1,242 @@
+"""The command line: generate, chat, info. Text goes to stdout, progress and figures to stderr.
+
+Exit codes: 0 done, 1 it failed on the way, 2 it was asked for wrongly, 3 the model cannot be loaded, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pymtp.build import build_info
+from pymtp.chat import Message
+from pymtp.errors import InvalidRequestError, ModelLoadError, PymtpError
+from pymtp.llm import LLM, Completion, Stream
+from pymtp.model import Model
+from pymtp.sampling import SamplingParams
+from pymtp.stats import Stats
+
+FAILED, MISUSED, NOT_LOADED = 1, 2, 3
+
+app = typer.Typer(
+    help="Multi-token-prediction speculative decoding for Qwen3.5, 3.6 and 3.8 GGUF models.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+screen = Console(stderr=True, highlight=False)
+
+ModelFile = Annotated[Path | None, typer.Option("--model", "-m", help="GGUF file; if not given, pymtp's own.")]
+Drafts = Annotated[int | None, typer.Option("--draft-tokens", "-d", help="Drafts a round.", show_default="3")]
+Tap = Annotated[str, typer.Option(help="Hidden state for the head: post_norm, pre_norm, auto.")]
+Ctx = Annotated[int, typer.Option("--ctx", "-c", help="Context length, 0 for the model's own.")]
+Layers = Annotated[int, typer.Option("--gpu-layers", "-g", help="Layers on the GPU, -1 for all.")]
+Threads = Annotated[int | None, typer.Option("--threads", "-t", help="CPU threads.", show_default="physical cores")]
+CacheType = Annotated[str, typer.Option("--cache-type", help="Type of the K and V cache: f16, q8_0, q4_0 …")]
+MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", help="The most tokens to generate.")]
+Temperature = Annotated[float, typer.Option("--temperature", help="0 takes the most likely token.")]
+TopK = Annotated[int, typer.Option(help="Keep the k most likely tokens, 0 for all.")]
+TopP = Annotated[float, typer.Option(help="Keep the most likely tokens that reach p.")]
+MinP = Annotated[float, typer.Option(help="Drop tokens less likely than this times the likeliest.")]
+Seed = Annotated[int, typer.Option(help="Seed of the sampling.")]
+Stop = Annotated[list[str] | None, typer.Option(help="End at this string; may be given several times.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+
+
+def figures(stats: Stats) -> str:
+    """The line of figures after a completion."""
+    line = (
+        f"{stats.prompt_tokens} prompt tokens at {stats.prefill_tokens_per_second:.0f}/s, "
+        f"{stats.completion_tokens} tokens at {stats.decode_tokens_per_second:.1f}/s"
+    )
+    if stats.drafted:
+        line += f", {stats.acceptance_rate:.0%} of drafts accepted, {stats.mean_accepted_length:.2f} tokens a round"
+    return line
+
+
+def as_json(completion: Completion) -> str:
+    """A completion and all its figures."""
+    return json.dumps(asdict(completion) | {"stats": completion.stats.as_dict()}, ensure_ascii=False)
+
+
+def _write(stream: Stream) -> Completion:
+    """Prints the text as it comes."""
+    with stream:
+        with screen.status("reading the prompt …"):
+            first = next(stream)
+        for piece in chain([first], stream):
+            sys.stdout.write(piece.text)
+            sys.stdout.flush()
+    return stream.completion
+
+
+def _load(
+    model: Path | None, ctx: int, gpu_layers: int, threads: int | None, cache: str, drafts: int | None, tap: str
+) -> LLM:
+    with screen.status(f"loading {model.name if model else 'the model inside pymtp'} …"):
+        return LLM(
+            model,
+            n_ctx=ctx,
+            n_gpu_layers=gpu_layers,
+            n_threads=threads,
+            type_k=cache,
+            type_v=cache,
+            draft_tokens=drafts,
+            tap=tap,
+        )
+
+
+@app.command()
+def generate(
+    prompt: Annotated[str | None, typer.Argument(help='The prompt, or "-" to read it from standard input.')] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from this file.")] = None,
+    model: ModelFile = None,
+    max_tokens: MaxTokens = 256,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 40,
+    top_p: TopP = 0.95,
+    min_p: MinP = 0.05,
+    seed: Seed = 0,
+    stop: Stop = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's end.")] = False,
+    draft_tokens: Drafts = None,
+    tap: Tap = "auto",
+    ctx: Ctx = 8192,
+    gpu_layers: Layers = -1,
+    threads: Threads = None,
+    cache_type: CacheType = "f16",
+    json_output: AsJson = False,
+) -> None:
+    """Continue a prompt."""
+    text = _read_prompt(prompt, file)
+    params = SamplingParams(max_tokens, temperature, top_k, top_p, min_p, seed, stop or (), ignore_eos)
+    with _load(model, ctx, gpu_layers, threads, cache_type, draft_tokens, tap) as llm:
+        if json_output:
+            print(as_json(llm.generate(text, params)))
+            return
+        completion = _write(llm.stream(text, params))
+        print()
+        screen.print(figures(completion.stats), style="dim", soft_wrap=True)
+
+
+def _read_prompt(prompt: str | None, file: Path | None) -> str:
+    if (prompt is None) == (file is None):
+        raise InvalidRequestError('give one prompt: as an argument, "-" for standard input, or --file')
+    if file is not None:
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidRequestError(f"cannot read the prompt from {file}: {error}") from error
+    return sys.stdin.read() if prompt == "-" else str(prompt)
+
+
+@app.command()
+def chat(
+    model: ModelFile = None,
+    system: Annotated[str | None, typer.Option(help="The system message.")] = None,
+    max_tokens: MaxTokens = 1024,
+    temperature: Temperature = 0.7,
+    top_k: TopK = 40,
+    top_p: TopP = 0.95,
+    min_p: MinP = 0.05,
+    seed: Seed = 0,
+    draft_tokens: Drafts = None,
+    tap: Tap = "auto",
+    ctx: Ctx = 8192,
+    gpu_layers: Layers = -1,
+    threads: Threads = None,
+    cache_type: CacheType = "f16",
+) -> None:
+    """Talk with a model, turn by turn. Ends with Ctrl-D; Ctrl-C ends a turn."""
+    params = SamplingParams(max_tokens, temperature, top_k, top_p, min_p, seed)
+    messages: list[Message] = [{"role": "system", "content": system}] if system else []
+    with _load(model, ctx, gpu_layers, threads, cache_type, draft_tokens, tap) as llm:
+        while (said := _ask()) is not None:
+            if not said.strip():
+                continue
+            asked = [*messages, {"role": "user", "content": said}]
+            stream = llm.stream_chat(asked, params)
+            try:
+                completion = _write(stream)
+            except KeyboardInterrupt:
+                completion = stream.completion
+            print()
+            screen.print(figures(completion.stats), style="dim", soft_wrap=True)
+            messages = [*asked, {"role": "assistant", "content": completion.text}]
+
+
+def _ask() -> str | None:
+    """A line from the user; None at the end of input."""
+    if sys.stdin.isatty():
+        screen.print("> ", end="", style="bold")
+    line = sys.stdin.readline()
+    return line.rstrip("\n") if line else None
+
+
+@app.command()
+def info(
+    model: Annotated[Path | None, typer.Argument(help="GGUF file; if not given, pymtp's own.")] = None,
+    json_output: AsJson = False,
+) -> None:
+    """Say what a model file, this build and this machine are."""
+    with Model(model, vocab_only=True) as loaded:
+        about: dict[str, object] = {
+            "file": str(loaded.path),
+            "name": loaded.metadata.get("general.name", ""),
+            "about": loaded.metadata.get("general.description", ""),
+            "architecture": loaded.architecture,
+            "weights": loaded.weight_type,
+            "parameters": loaded.n_params,
+            "size_bytes": loaded.path.stat().st_size,
+            "layers": loaded.n_layer,
+            "mtp_head": loaded.has_head,
+            "tap": loaded.tap if loaded.has_head else None,
+            "width": loaded.n_embd,
+            "vocabulary": loaded.n_vocab,
+            "context_trained": loaded.n_ctx_train,
+            "chat_template": loaded.chat_template is not None,
+        }
+    build = build_info()
+    if json_output:
+        print(json.dumps({"model": about, "build": build}, ensure_ascii=False))
+        return
+    out = Console(highlight=False)
+    for title, facts in (("model", about), ("build", dict(build))):
+        table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+        for name, value in facts.items():
+            table.add_row(name.replace("_", " "), _readable(value))
+        out.print(table)
+
+
+def _readable(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, dict):
+        return ", ".join(_readable(v) for v in value.values())
+    if isinstance(value, list):
+        separator = "\n" if any(isinstance(v, dict) or len(str(v)) > 20 for v in value) else " "
+        return separator.join(_readable(v) for v in value)
+    return "-" if value in (None, "") else str(value)
+
+
+def app_main() -> None:
+    """Runs the command line; turns this package's errors into one line and an exit code."""
+    try:
+        app()
+    except PymtpError as error:
+        screen.print(f"[bold red]error:[/] {error}", soft_wrap=True)
+        code = FAILED
+        if isinstance(error, InvalidRequestError):
+            code = MISUSED
+        elif isinstance(error, ModelLoadError):
+            code = NOT_LOADED
+        sys.exit(code)

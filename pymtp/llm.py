@@ -1,0 +1,359 @@
+"""One object, plain results: load a model, generate, stream, chat."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from inspect import signature
+from operator import index
+from typing import Any, Literal, overload
+
+import numpy as np
+
+from pymtp.chat import ChatTemplate, Message
+from pymtp.context import Context
+from pymtp.errors import CancelledError, ClosedError, ContextFullError, InvalidRequestError
+from pymtp.model import Model
+from pymtp.sampling import Sampler, SamplingParams
+from pymtp.speculate import Tally, speculate
+from pymtp.stats import Stats, collect
+from pymtp.text import TextStream
+
+Prompt = str | Sequence[int]
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What came of a prompt.
+
+    finish_reason: "stop" (the model ended, or a stop string came), "length" (max_tokens, or the context is full),
+        "cancelled".
+    token_ids: what was generated, an end token included; `text` has neither that nor a stop string.
+    seed: the sampling seed in use.
+    """
+
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    prompt_token_ids: list[int]
+    stats: Stats
+    seed: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A round's part of a streamed completion. `text` may be empty while a character or a stop string is incomplete."""
+
+    text: str
+    token_ids: list[int]
+
+
+class Stream:
+    """Iterates over the pieces of a completion while it is generated. Ends early, as "cancelled", when it is closed or
+    when its LLM turns to another prompt."""
+
+    def __init__(self, llm: LLM, prompt: list[int], params: SamplingParams) -> None:
+        self._llm = llm
+        self._prompt = prompt
+        self._sampler = Sampler(params)
+        self._text = TextStream(params.stop)
+        self._tokens: list[int] = []
+        self._pieces: list[str] = []
+        self._reason: FinishReason | None = None
+        self._fresh = ""  # text that the current round brought
+        self._tally = Tally()
+        self._prefilled = self._updated = self._started = time.perf_counter()
+        self._before = self._after = llm.context.counters
+        llm.context.clear()
+        # the last token needs no place in the context
+        room = llm.context.n_ctx + 1 - len(prompt)
+        self._most = room if params.max_tokens is None else min(room, params.max_tokens)
+        self._rounds = speculate(
+            llm.context,
+            prompt,
+            self._sampler.draw,
+            self._ends,
+            self._tally,
+            draft_tokens=llm.context.draft_tokens,
+            max_tokens=self._most,
+        )
+
+    def _ends(self, token: int) -> bool:
+        model, params = self._llm.model, self._sampler.params
+        if model.ends_generation(token) and not params.ignore_eos:
+            self._reason = "stop"
+        else:
+            self._fresh += self._text.push(model.token_bytes(token))
+            if self._text.stopped:
+                self._reason = "stop"
+        return self._reason is not None
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Piece:
+        with self._llm.lock:
+            if self._reason is not None:
+                raise StopIteration
+            if self._llm.cancelled:
+                return self._end("cancelled", [])
+            try:
+                tokens = next(self._rounds)
+            except CancelledError:
+                return self._end("cancelled", [])
+            except BaseException:
+                self._end("cancelled", [])
+                raise
+            self._mark()
+            self._tokens += tokens
+            if self._reason is not None:
+                return self._end(self._reason, tokens)
+            if len(self._tokens) == self._most:
+                return self._end("length", tokens)
+            return self._piece(tokens)
+
+    def _mark(self) -> None:
+        self._updated = time.perf_counter()
+        self._after = self._llm.context.counters
+        if not self._tokens:
+            self._prefilled = self._updated
+
+    def _piece(self, tokens: list[int]) -> Piece:
+        text, self._fresh = self._fresh, ""
+        self._pieces.append(text)
+        return Piece(text, tokens)
+
+    def _end(self, reason: FinishReason, tokens: list[int]) -> Piece:
+        """The last piece, with what was held back."""
+        self._reason = reason
+        self._rounds.close()
+        self._fresh += self._text.flush()
+        return self._piece(tokens)
+
+    def close(self) -> None:
+        """Stops generating. What came so far is in `completion`, as "cancelled" unless it was complete."""
+        with self._llm.lock:
+            if self._reason is None:
+                self._end("cancelled", [])
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def completion(self) -> Completion:
+        """The whole, once it has ended. Raises InvalidRequestError before."""
+        if self._reason is None:
+            raise InvalidRequestError("the stream has not ended: iterate over it, or close it")
+        return Completion(
+            text="".join(self._pieces),
+            token_ids=list(self._tokens),
+            finish_reason=self._reason,
+            prompt_token_ids=list(self._prompt),
+            stats=collect(
+                len(self._prompt),
+                len(self._tokens),
+                self._prefilled - self._started,
+                self._updated - self._prefilled,
+                self._tally,
+                self._before,
+                self._after,
+            ),
+            seed=self._sampler.seed,
+        )
+
+
+class LLM:
+    """A model with its contexts, ready to generate.
+
+    Calls from several threads wait for each other; a stream left open gives way to the next call.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        n_ctx: int = 8192,
+        n_batch: int = 2048,
+        n_ubatch: int = 512,
+        n_threads: int | None = None,
+        n_gpu_layers: int = -1,
+        type_k: str = "f16",
+        type_v: str = "f16",
+        flash_attn: str = "auto",
+        draft_tokens: int | None = None,
+        tap: str = "auto",
+    ) -> None:
+        """
+        model: a GGUF file; None for the small model that ships with pymtp.
+        draft_tokens: the most tokens to draft a round, 0 for plain decoding; None for 3 where the file has a
+            multi-token-prediction head, else 0.
+        n_gpu_layers: layers on the GPU, -1 for all. The others: see `Context`.
+
+        Raises ModelLoadError for a file that cannot be loaded, InvalidRequestError for values outside their range.
+        """
+        self.lock = threading.RLock()
+        self.active: Stream | None = None
+        self.cancelled = False
+        self.model = Model(model, n_gpu_layers=n_gpu_layers, mtp=draft_tokens != 0)
+        if draft_tokens is None:
+            draft_tokens = 3 if self.model.mtp else 0
+        self._context: Context | None = Context(
+            self.model,
+            n_ctx=n_ctx,
+            n_batch=n_batch,
+            n_ubatch=n_ubatch,
+            n_threads=n_threads,
+            type_k=type_k,
+            type_v=type_v,
+            flash_attn=flash_attn,
+            draft_tokens=draft_tokens,
+            tap=tap,
+        )
+
+    @property
+    def context(self) -> Context:
+        """The target and draft context. Raises ClosedError after close()."""
+        if self._context is None:
+            raise ClosedError("the LLM is closed")
+        return self._context
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate:
+        """The model's template. Raises InvalidRequestError when it has none."""
+        return ChatTemplate(self.model)
+
+    def close(self) -> None:
+        """Frees contexts and model. Harmless when called twice; waits for a call in another thread."""
+        with self.lock:
+            if self._context is not None:
+                self._context.close()
+                self._context = None
+                self.model.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def cancel(self) -> None:
+        """From any thread: ends the call that runs; what it had not finished has finish_reason "cancelled"."""
+        self.cancelled = True
+        self.context.cancel()
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Stream:
+        """Generates piece by piece. Raises what `generate` raises, before the first piece."""
+        with self.lock:
+            tokens = self._tokens(prompt)
+            self._forget_cancel()
+            return self._open(tokens, params)
+
+    @overload  # a string is a sequence of strings, too
+    def generate(self, prompts: Prompt, params: SamplingParams | None = None) -> Completion: ...  # type: ignore[overload-overlap]
+    @overload
+    def generate(self, prompts: Sequence[Prompt], params: SamplingParams | None = None) -> list[Completion]: ...
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None
+    ) -> Completion | list[Completion]:
+        """One prompt, a string or token ids: one Completion. A list of prompts: a list, in the same order.
+
+        Raises InvalidRequestError for an empty prompt or a token id outside the vocabulary, ContextFullError for a
+        prompt longer than n_ctx. All prompts are looked at before the first is run.
+        """
+        with self.lock:
+            one = _is_prompt(prompts)
+            token_lists = [self._tokens(prompt) for prompt in ([prompts] if one else prompts)]  # type: ignore[arg-type]
+            self._forget_cancel()
+            completions = []
+            for tokens in token_lists:
+                stream = self._open(tokens, params)
+                for _ in stream:
+                    pass
+                completions.append(stream.completion)
+            return completions[0] if one else completions
+
+    def chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Completion:
+        """The assistant's next turn. Raises InvalidRequestError for messages that the template refuses."""
+        return self.generate(self.chat_template.render(messages), params)
+
+    def stream_chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Stream:
+        """The assistant's next turn, piece by piece."""
+        return self.stream(self.chat_template.render(messages), params)
+
+    def _forget_cancel(self) -> None:
+        self.cancelled = False
+        self.context.cancel(False)
+
+    def _open(self, tokens: list[int], params: SamplingParams | None) -> Stream:
+        if self.active is not None:
+            self.active.close()
+        self.active = Stream(self, tokens, SamplingParams() if params is None else params)
+        return self.active
+
+    def _tokens(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            tokens = self.model.tokenize(prompt)
+        else:
+            try:
+                tokens = [index(token) for token in prompt]
+            except TypeError as error:
+                raise InvalidRequestError(f"a prompt is a string or token ids, not {prompt!r:.80}") from error
+            self.model.check_tokens(tokens)
+        if not tokens:
+            raise InvalidRequestError("the prompt is empty")
+        if len(tokens) > self.context.n_ctx:
+            raise ContextFullError(f"the prompt has {len(tokens)} tokens, n_ctx is {self.context.n_ctx}")
+        return tokens
+
+
+def _is_prompt(prompts: object) -> bool:
+    """A string, or a sequence whose first element is no prompt itself."""
+    if isinstance(prompts, str):
+        return True
+    if isinstance(prompts, bytes) or not isinstance(prompts, (Sequence, np.ndarray)):
+        raise InvalidRequestError(f"prompts are strings or sequences of token ids, not {type(prompts).__name__}")
+    return len(prompts) == 0 or not isinstance(prompts[0], (Sequence, np.ndarray))
+
+
+_last: tuple[dict[str, Any], LLM] | None = None
+_last_lock = threading.Lock()
+
+
+def _keywords(of: Callable[..., Any]) -> set[str]:
+    return set(signature(of).parameters) - {"self"}
+
+
+@overload
+def generate(prompts: Prompt, **keywords: Any) -> Completion: ...
+@overload
+def generate(prompts: Sequence[Prompt], **keywords: Any) -> list[Completion]: ...
+
+
+def generate(prompts: Prompt | Sequence[Prompt], **keywords: Any) -> Completion | list[Completion]:
+    """`LLM(…).generate(prompts, SamplingParams(…))` in one call: takes the keywords of both. The model stays loaded for
+    the next call with the same LLM keywords.
+
+    Raises TypeError for a keyword of neither, and what LLM, SamplingParams and LLM.generate raise.
+    """
+    global _last
+    sampling = {name: keywords.pop(name) for name in [f.name for f in fields(SamplingParams)] if name in keywords}
+    params = SamplingParams(**sampling)
+    if unknown := keywords.keys() - _keywords(LLM.__init__):
+        raise TypeError(f"generate() got unexpected keywords: {', '.join(sorted(unknown))}")
+    with _last_lock:
+        if _last is None or _last[0] != keywords:
+            if _last is not None:
+                _last[1].close()
+            _last = None
+            _last = (dict(keywords), LLM(**keywords))
+        llm = _last[1]
+    return llm.generate(prompts, params)

@@ -1,0 +1,171 @@
+"""A GGUF model: weights, metadata, vocabulary."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pymtp.errors import ClosedError, InvalidRequestError, ModelLoadError
+from pymtp.native import ffi, last_error, lib
+
+TAPS = ("post_norm", "pre_norm")  # in the order of enum pymtp_tap
+
+
+def demo_model() -> Path:
+    """The small model that ships inside the package."""
+    return Path(__file__).parent / "models" / "demo.gguf"
+
+
+class Model:
+    """A qwen35 or qwen35moe GGUF, loaded. Split files: name the first part.
+
+    The C handle is shared with the contexts made from it: closing a model that a context still uses frees the memory
+    when that context is closed.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        n_gpu_layers: int = -1,
+        mtp: bool = True,
+        vocab_only: bool = False,
+    ) -> None:
+        """
+        path: the file; None for the model that ships with pymtp.
+        n_gpu_layers: layers to keep on a GPU, -1 for all.
+        mtp: load the multi-token-prediction head, where the file has one.
+        vocab_only: metadata and vocabulary only, for looking at a file.
+
+        Raises ModelLoadError for a file that is missing, truncated, not a GGUF, or not a model that pymtp runs.
+        """
+        self.path = Path(path) if path is not None else demo_model()
+        if not self.path.is_file():
+            raise ModelLoadError(f"no such file: {self.path}")
+        info = ffi.new("struct pymtp_file_info *")
+        name = os.fsencode(self.path)
+        if lib.pymtp_inspect(name, info) != lib.PYMTP_OK:
+            raise ModelLoadError(f"{self.path}: {last_error()}")
+        self.architecture: str = ffi.string(info.architecture).decode()
+        self.n_layer: int = info.n_layer
+        self.n_embd: int = info.n_embd
+        self.n_ctx_train: int = info.n_ctx_train
+        self.weight_type: str = ffi.string(info.weight_type).decode()
+        self.has_head: bool = info.n_layer_mtp > 0
+        self.mtp: bool = self.has_head and mtp
+        # Qwen3.5 and 3.6 heads were trained on post-norm rows
+        self.tap: str = TAPS[max(0, info.tap)]
+        handle = lib.pymtp_model_load(name, n_gpu_layers, self.mtp, vocab_only)
+        if handle == ffi.NULL:
+            raise ModelLoadError(f"{self.path}: {last_error()}")
+        self._handle: Any = ffi.gc(handle, lib.pymtp_model_free)
+        model = lib.pymtp_model_get(handle)
+        self._vocab = lib.llama_model_get_vocab(model)
+        self.n_vocab: int = lib.llama_vocab_n_tokens(self._vocab)
+        self.n_params: int = lib.llama_model_n_params(model)
+        self.n_bytes: int = lib.llama_model_size(model)
+        self._pieces: dict[int, bytes] = {}
+
+    @property
+    def handle(self) -> Any:
+        """The C handle, for context.py. Raises ClosedError after close()."""
+        if self._handle is None:
+            raise ClosedError("the model is closed")
+        return self._handle
+
+    def close(self) -> None:
+        """Lets go of the weights. Harmless when called twice."""
+        self._handle = None
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @cached_property
+    def metadata(self) -> dict[str, str]:
+        """The GGUF's scalar metadata, values as text."""
+        model = lib.pymtp_model_get(self.handle)
+
+        def read(function: Any, i: int) -> str:
+            size = function(model, i, ffi.NULL, 0) + 1
+            text = ffi.new("char[]", size)
+            function(model, i, text, size)
+            return str(ffi.string(text).decode("utf-8", "replace"))
+
+        return {
+            read(lib.llama_model_meta_key_by_index, i): read(lib.llama_model_meta_val_str_by_index, i)
+            for i in range(lib.llama_model_meta_count(model))
+        }
+
+    @cached_property
+    def chat_template(self) -> str | None:
+        """The Jinja source of the file's chat template."""
+        text = lib.llama_model_chat_template(lib.pymtp_model_get(self.handle), ffi.NULL)
+        return None if text == ffi.NULL else str(ffi.string(text).decode("utf-8", "replace"))
+
+    @property
+    def eos_token(self) -> str:
+        """The text of the end-of-sequence token, "" if the vocabulary has none."""
+        return self._special_text(lib.llama_vocab_eos)
+
+    @property
+    def bos_token(self) -> str:
+        """The text of the begin-of-sequence token, "" if the vocabulary has none."""
+        return self._special_text(lib.llama_vocab_bos)
+
+    def _special_text(self, which: Any) -> str:
+        self.handle  # noqa: B018 — raises on a closed model
+        token = which(self._vocab)
+        return "" if token < 0 else str(ffi.string(lib.llama_vocab_get_text(self._vocab, token)).decode("utf-8"))
+
+    def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
+        """Token ids of `text`. Special tokens written out in it are taken as such. add_special: what the model wants
+        around a text (BOS), if anything. Raises InvalidRequestError for text that UTF-8 cannot hold."""
+        self.handle  # noqa: B018 — raises on a closed model
+        try:
+            data = text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(f"the text is no valid Unicode: {error}") from error
+        capacity = len(data) + 16
+        tokens = ffi.new("llama_token[]", capacity)
+        n = lib.llama_tokenize(self._vocab, data, len(data), tokens, capacity, add_special, True)
+        if n < 0:
+            raise InvalidRequestError(f"the text cannot be tokenized, {-n} tokens for {len(data)} bytes")
+        return list(ffi.unpack(tokens, n))
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that a token stands for in text; b"" for control tokens. Raises InvalidRequestError for an id
+        outside the vocabulary. A character may be spread over several tokens."""
+        if token not in self._pieces:
+            self.check_tokens([token])
+            self._pieces[token] = self._read_piece(token)
+        return self._pieces[token]
+
+    def _read_piece(self, token: int) -> bytes:
+        capacity = 64
+        while True:
+            piece = ffi.new("char[]", capacity)
+            n = lib.llama_token_to_piece(self._vocab, token, piece, capacity, 0, False)
+            if n >= 0:
+                return bytes(ffi.buffer(piece, n))
+            capacity = -n
+
+    def detokenize(self, tokens: list[int]) -> str:
+        """The text of `tokens`; bytes that are no UTF-8 become U+FFFD."""
+        return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
+
+    def ends_generation(self, token: int) -> bool:
+        """Whether the model says with this token that it is done (EOS, end of turn)."""
+        self.handle  # noqa: B018 — raises on a closed model
+        return bool(lib.llama_vocab_is_eog(self._vocab, token))
+
+    def check_tokens(self, tokens: list[int]) -> None:
+        """Raises InvalidRequestError unless every id is in the vocabulary."""
+        self.handle  # noqa: B018 — raises on a closed model
+        for token in tokens:
+            if not 0 <= token < self.n_vocab:
+                raise InvalidRequestError(f"token id {token} is outside the vocabulary of {self.n_vocab}")

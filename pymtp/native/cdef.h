@@ -1,0 +1,115 @@
+// What Python sees of the native side, for cffi. The C compiler checks it against llama.h and pymtp.h.
+
+// ggml.h
+enum ggml_type { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1,
+                 GGML_TYPE_Q8_0, GGML_TYPE_IQ4_NL, GGML_TYPE_BF16, ... };
+
+// ggml-backend.h
+typedef struct ggml_backend_device * ggml_backend_dev_t;
+size_t             ggml_backend_dev_count(void);
+ggml_backend_dev_t ggml_backend_dev_get(size_t index);
+const char *       ggml_backend_dev_name(ggml_backend_dev_t device);
+const char *       ggml_backend_dev_description(ggml_backend_dev_t device);
+void               ggml_backend_dev_memory(ggml_backend_dev_t device, size_t * free, size_t * total);
+
+// llama.h
+typedef int32_t llama_token;
+struct llama_model;
+struct llama_vocab;
+struct llama_context;
+enum llama_flash_attn_type { LLAMA_FLASH_ATTN_TYPE_AUTO, LLAMA_FLASH_ATTN_TYPE_DISABLED, LLAMA_FLASH_ATTN_TYPE_ENABLED, ... };
+struct llama_context_params {
+    uint32_t n_ctx;
+    uint32_t n_batch;
+    uint32_t n_ubatch;
+    int32_t  n_threads;
+    int32_t  n_threads_batch;
+    enum llama_flash_attn_type flash_attn_type;
+    enum ggml_type type_k;
+    enum ggml_type type_v;
+    bool offload_kqv;
+    ...;
+};
+
+void llama_backend_init(void);
+const char * llama_print_system_info(void);
+struct llama_context_params llama_context_default_params(void);
+uint32_t llama_n_ctx(const struct llama_context * ctx);
+
+uint64_t llama_model_size(const struct llama_model * model);
+uint64_t llama_model_n_params(const struct llama_model * model);
+int32_t  llama_model_meta_count(const struct llama_model * model);
+int32_t  llama_model_meta_key_by_index(const struct llama_model * model, int32_t i, char * buf, size_t buf_size);
+int32_t  llama_model_meta_val_str_by_index(const struct llama_model * model, int32_t i, char * buf, size_t buf_size);
+const char * llama_model_chat_template(const struct llama_model * model, const char * name);
+
+const struct llama_vocab * llama_model_get_vocab(const struct llama_model * model);
+int32_t      llama_vocab_n_tokens(const struct llama_vocab * vocab);
+const char * llama_vocab_get_text(const struct llama_vocab * vocab, llama_token token);
+bool         llama_vocab_is_eog(const struct llama_vocab * vocab, llama_token token);
+llama_token  llama_vocab_bos(const struct llama_vocab * vocab);
+llama_token  llama_vocab_eos(const struct llama_vocab * vocab);
+int32_t      llama_tokenize(const struct llama_vocab * vocab, const char * text, int32_t text_len,
+                            llama_token * tokens, int32_t n_tokens_max, bool add_special, bool parse_special);
+int32_t      llama_token_to_piece(const struct llama_vocab * vocab, llama_token token, char * buf, int32_t length,
+                                  int32_t lstrip, bool special);
+
+// pymtp.h
+enum pymtp_tap    { PYMTP_TAP_POST_NORM, PYMTP_TAP_PRE_NORM };
+enum pymtp_fault  { PYMTP_FAULT_NONE, PYMTP_FAULT_EMPTY_HEAD, PYMTP_FAULT_SHIFTED_ROWS };
+enum pymtp_status { PYMTP_OK, PYMTP_FULL, PYMTP_CANCELLED, PYMTP_INVALID, PYMTP_FAILED, ... };
+struct pymtp_file_info {
+    char    architecture[64];
+    int32_t n_layer;
+    int32_t n_layer_mtp;
+    int32_t tap;
+    int32_t n_embd;
+    int32_t n_ctx_train;
+    char    weight_type[32];
+};
+struct pymtp_counters {
+    double  prefill_seconds;
+    double  head_sync_seconds;
+    double  draft_seconds;
+    double  verify_seconds;
+    double  rewind_seconds;
+    int64_t target_decodes;
+    int64_t draft_decodes;
+};
+struct pymtp_pair;
+
+const char * pymtp_last_error(void);
+typedef void (*pymtp_log_callback)(int level, const char * text);
+void pymtp_set_log(pymtp_log_callback callback, int level);
+typedef bool (*pymtp_poll_callback)(void);
+void pymtp_set_poll(pymtp_poll_callback callback);
+
+const char * pymtp_build_llama_commit(void);
+const char * pymtp_build_patches(void);
+const char * pymtp_build_compiler(void);
+const char * pymtp_build_type(void);
+const char * pymtp_build_cuda_architectures(void);
+
+int pymtp_inspect(const char * path, struct pymtp_file_info * info);
+struct pymtp_model;
+struct pymtp_model * pymtp_model_load(const char * path, int32_t n_gpu_layers, bool mtp, bool vocab_only);
+void                 pymtp_model_free(struct pymtp_model * model);
+struct llama_model * pymtp_model_get(const struct pymtp_model * model);
+
+struct pymtp_pair * pymtp_pair_init(const struct pymtp_model * model, struct llama_context_params params,
+                                    int32_t n_draft, enum pymtp_tap tap);
+void    pymtp_pair_free(struct pymtp_pair * pair);
+int     pymtp_pair_prefill(struct pymtp_pair * pair, const llama_token * tokens, int32_t n, const float ** logits);
+int     pymtp_pair_draft(struct pymtp_pair * pair, llama_token token, const float ** logits);
+int     pymtp_pair_verify(struct pymtp_pair * pair, const llama_token * tokens, int32_t n, const float ** logits);
+int     pymtp_pair_rewind(struct pymtp_pair * pair, int32_t n_keep);
+void    pymtp_pair_clear(struct pymtp_pair * pair);
+int32_t pymtp_pair_n_past(const struct pymtp_pair * pair);
+int32_t pymtp_pair_n_head(const struct pymtp_pair * pair);
+struct llama_context * pymtp_pair_target(struct pymtp_pair * pair);
+void    pymtp_pair_cancel(struct pymtp_pair * pair, bool cancelled);
+void    pymtp_pair_break(struct pymtp_pair * pair, enum pymtp_fault fault);
+void    pymtp_pair_counters(const struct pymtp_pair * pair, struct pymtp_counters * counters);
+
+extern "Python" void pymtp_on_log(int level, const char * text);
+extern "Python" bool pymtp_on_poll(void);

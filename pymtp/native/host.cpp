@@ -1,0 +1,86 @@
+#include "host.h"
+#include "pymtp.h"
+#include "build_info.h"
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+
+namespace {
+
+constexpr auto poll_interval = std::chrono::milliseconds(50);
+
+std::atomic<pymtp_log_callback>  log_callback{nullptr};
+std::atomic<int>                 log_level{GGML_LOG_LEVEL_WARN};
+std::atomic<pymtp_poll_callback> poll_callback{nullptr};
+
+thread_local std::string last_error;
+thread_local std::string logged_errors;
+thread_local int         continued_level = GGML_LOG_LEVEL_INFO;
+
+void on_log(ggml_log_level level, const char * text, void * /*user_data*/) {
+    // a continuation belongs to the line before it
+    if (level == GGML_LOG_LEVEL_CONT) {
+        level = (ggml_log_level) continued_level;
+    }
+    continued_level = level;
+    if (level == GGML_LOG_LEVEL_ERROR) {
+        logged_errors += text;
+    }
+    pymtp_log_callback callback = log_callback;
+    if (callback && level >= log_level) {
+        callback(level, text);
+    }
+}
+
+} // namespace
+
+void pymtp_errors_begin() {
+    logged_errors.clear();
+}
+
+void pymtp_set_error(const std::string & text) {
+    last_error = text;
+    while (!logged_errors.empty() && logged_errors.back() == '\n') {
+        logged_errors.pop_back();
+    }
+    if (!logged_errors.empty()) {
+        last_error += ": " + logged_errors;
+        logged_errors.clear();
+    }
+}
+
+bool pymtp_host_wants_stop() {
+    pymtp_poll_callback callback = poll_callback;
+    if (!callback) {
+        return false;
+    }
+    thread_local auto asked = std::chrono::steady_clock::now();
+    const auto now = std::chrono::steady_clock::now();
+    if (now - asked < poll_interval) {
+        return false;
+    }
+    asked = now;
+    return callback();
+}
+
+const char * pymtp_last_error(void) {
+    return last_error.c_str();
+}
+
+void pymtp_set_log(pymtp_log_callback callback, int level) {
+    static std::once_flag once;
+    std::call_once(once, [] { llama_log_set(on_log, nullptr); });
+    log_level    = level;
+    log_callback = callback;
+}
+
+void pymtp_set_poll(pymtp_poll_callback callback) {
+    poll_callback = callback;
+}
+
+const char * pymtp_build_llama_commit(void)       { return PYMTP_LLAMA_COMMIT; }
+const char * pymtp_build_patches(void)            { return PYMTP_PATCHES; }
+const char * pymtp_build_compiler(void)           { return PYMTP_COMPILER; }
+const char * pymtp_build_type(void)               { return PYMTP_BUILD_TYPE; }
+const char * pymtp_build_cuda_architectures(void) { return PYMTP_CUDA_ARCHITECTURES; }

@@ -1,0 +1,11 @@
+// The line to the host program: errors, logs, and its wish to stop.
+#pragma once
+
+#include <string>
+
+// keeps the text for pymtp_last_error(), with what llama.cpp logged as an error since errors_begin()
+void pymtp_set_error(const std::string & text);
+void pymtp_errors_begin();
+
+// asks the poll callback, at most 20 times a second
+bool pymtp_host_wants_stop();

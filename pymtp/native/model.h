@@ -1,0 +1,9 @@
+#pragma once
+
+#include "llama.h"
+
+#include <memory>
+
+struct pymtp_model {
+    std::shared_ptr<llama_model> shared;
+};

@@ -1,0 +1,129 @@
+// What Python calls. A pair is a target and a draft context of one model, driven together: the target verifies, the
+// draft context runs the multi-token-prediction head. Nothing here throws; a call that fails says why in
+// pymtp_last_error().
+//
+// The head's row i takes the target's hidden state at i-1 (zero at i = 0) and token i, stands at position i, and
+// predicts token i+1. A draft step past the first takes the head's own hidden state in the target's stead.
+#pragma once
+
+#include "llama.h"
+
+#ifdef _WIN32
+#    define PYMTP_API __declspec(dllexport)
+#else
+#    define PYMTP_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum pymtp_tap {
+    PYMTP_TAP_POST_NORM = 0,
+    PYMTP_TAP_PRE_NORM  = 1,
+};
+
+enum pymtp_status {
+    PYMTP_OK        =  0,
+    PYMTP_FULL      =  1, // more tokens than n_ctx; nothing was changed
+    PYMTP_CANCELLED =  2, // the pair is empty now
+    PYMTP_INVALID   = -1, // the caller broke a rule; nothing was changed
+    PYMTP_FAILED    = -2, // llama.cpp failed; the pair is empty now
+};
+
+// the last error of this thread, with llama.cpp's own words where it had any; never NULL
+PYMTP_API const char * pymtp_last_error(void);
+
+// log lines at or above the level go to the callback, from whatever thread llama.cpp logs; NULL: nowhere
+typedef void (*pymtp_log_callback)(int level, const char * text);
+PYMTP_API void pymtp_set_log(pymtp_log_callback callback, int level);
+
+// asked about 20 times a second while a native call runs, on the calling thread; true cancels that call
+typedef bool (*pymtp_poll_callback)(void);
+PYMTP_API void pymtp_set_poll(pymtp_poll_callback callback);
+
+// constants of the build
+PYMTP_API const char * pymtp_build_llama_commit(void);
+PYMTP_API const char * pymtp_build_patches(void); // names, separated by ";"
+PYMTP_API const char * pymtp_build_compiler(void);
+PYMTP_API const char * pymtp_build_type(void);
+PYMTP_API const char * pymtp_build_cuda_architectures(void);
+
+// What a GGUF file says of itself, read before llama.cpp builds a model from it.
+struct pymtp_file_info {
+    char    architecture[64];
+    int32_t n_layer;      // blocks of the trunk
+    int32_t n_layer_mtp;  // blocks of the head
+    int32_t tap;          // enum pymtp_tap, -1 when the file does not say
+    int32_t n_embd;
+    int32_t n_ctx_train;
+    char    weight_type[32]; // the type that most bytes of this file's tensors have
+};
+
+PYMTP_API int pymtp_inspect(const char * path, struct pymtp_file_info * info);
+
+// A share in a loaded model. The weights are freed with the last of these and of the pairs made from them, whatever the
+// order: Python's garbage collector, which ends them, keeps none.
+struct pymtp_model;
+
+// mtp: load the head's tensors too. vocab_only: metadata and vocabulary, no tensors. NULL on failure.
+PYMTP_API struct pymtp_model * pymtp_model_load(const char * path, int32_t n_gpu_layers, bool mtp, bool vocab_only);
+PYMTP_API void pymtp_model_free(struct pymtp_model * model);
+PYMTP_API struct llama_model * pymtp_model_get(const struct pymtp_model * model);
+
+// Mistakes that leave drafts fluent and greedy text unchanged. Tests make them on purpose, to see that they are noticed.
+enum pymtp_fault {
+    PYMTP_FAULT_NONE         = 0,
+    PYMTP_FAULT_EMPTY_HEAD   = 1, // the prompt does not pass through the head
+    PYMTP_FAULT_SHIFTED_ROWS = 2, // a token goes with the hidden state before the one that belongs to it
+};
+
+struct pymtp_pair;
+
+// Work done since the pair was made. Seconds are wall time; a phase ends when its results are on the host.
+struct pymtp_counters {
+    double  prefill_seconds;
+    double  head_sync_seconds; // the prompt's rows going through the head
+    double  draft_seconds;     // with the rows accepted in the round before
+    double  verify_seconds;
+    double  rewind_seconds;
+    int64_t target_decodes;
+    int64_t draft_decodes;
+};
+
+// n_draft: the most drafts a round, 0 for no draft context. The context types, n_seq_max, n_rs_seq, the numbers of
+// outputs and the abort callback in params are set here. NULL on failure.
+PYMTP_API struct pymtp_pair * pymtp_pair_init(
+        const struct pymtp_model * model, struct llama_context_params params, int32_t n_draft, enum pymtp_tap tap);
+PYMTP_API void pymtp_pair_free(struct pymtp_pair * pair);
+
+// Takes n tokens after those that the pair holds, in pieces of n_batch, through the target and the head.
+// logits: the n_vocab floats of the last token, valid until the next call.
+PYMTP_API int pymtp_pair_prefill(
+        struct pymtp_pair * pair, const llama_token * tokens, int32_t n, const float ** logits);
+
+// One draft step: token is the one after the last that the pair holds or, when called again, the draft just made.
+// logits: the head's n_vocab floats for the token after it.
+PYMTP_API int pymtp_pair_draft(struct pymtp_pair * pair, llama_token token, const float ** logits);
+
+// Takes 1 to 1+n_draft tokens through the target. logits: n rows of n_vocab floats.
+PYMTP_API int pymtp_pair_verify(
+        struct pymtp_pair * pair, const llama_token * tokens, int32_t n, const float ** logits);
+
+// Goes back to the first n_keep tokens. Only the drafts of the last verification can be taken back, once, before the
+// next draft: that is as far as the recurrent layers keep snapshots.
+PYMTP_API int  pymtp_pair_rewind(struct pymtp_pair * pair, int32_t n_keep);
+PYMTP_API void pymtp_pair_clear(struct pymtp_pair * pair);
+
+PYMTP_API int32_t pymtp_pair_n_past(const struct pymtp_pair * pair); // tokens that the target holds
+PYMTP_API int32_t pymtp_pair_n_head(const struct pymtp_pair * pair); // rows that the head holds, drafts not counted
+PYMTP_API struct llama_context * pymtp_pair_target(struct pymtp_pair * pair);
+
+// From any thread: while set, the native call that runs, and any after it, ends as PYMTP_CANCELLED.
+PYMTP_API void pymtp_pair_cancel(struct pymtp_pair * pair, bool cancelled);
+PYMTP_API void pymtp_pair_break(struct pymtp_pair * pair, enum pymtp_fault fault);
+PYMTP_API void pymtp_pair_counters(const struct pymtp_pair * pair, struct pymtp_counters * counters);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,82 @@
+"""What a completion cost, and what speculation brought it."""
+
+from dataclasses import dataclass, field
+
+from pymtp.context import Counters
+from pymtp.speculate import Tally
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Figures of one completion; seconds are wall time.
+
+    prefill_seconds: until the prompt's last logits were there, the head's share included.
+    decode_seconds: from then to the end.
+    rounds: verifications. drafted, accepted: tokens proposed by the head, and those the target agreed with.
+    accepted_per_position: how often the first, second, … draft of a round was accepted.
+    phase_seconds: prefill, head_sync (the prompt through the head), draft (with the head's share of the tokens
+        accepted before), verify, sample, rewind.
+    """
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    accepted_per_position: tuple[int, ...] = ()
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def acceptance_rate(self) -> float:
+        """accepted / drafted; 0 without drafts."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def mean_accepted_length(self) -> float:
+        """Tokens a round: the accepted drafts and the target's own; 0 without rounds."""
+        return 1 + self.accepted / self.rounds if self.rounds else 0.0
+
+    @property
+    def prefill_tokens_per_second(self) -> float:
+        """Prompt tokens / prefill_seconds; 0 when there was no prefill."""
+        return self.prompt_tokens / self.prefill_seconds if self.prefill_seconds else 0.0
+
+    @property
+    def decode_tokens_per_second(self) -> float:
+        """Tokens after the first, which the prefill brings, / decode_seconds; 0 when there was none."""
+        return max(0, self.completion_tokens - 1) / self.decode_seconds if self.decode_seconds else 0.0
+
+    def as_dict(self) -> dict[str, object]:
+        """All figures, the derived ones included, ready for JSON."""
+        names = (*self.__dataclass_fields__, "acceptance_rate", "mean_accepted_length")
+        names = (*names, "prefill_tokens_per_second", "decode_tokens_per_second")
+        return {name: getattr(self, name) for name in names}
+
+
+def collect(
+    prompt_tokens: int,
+    completion_tokens: int,
+    prefill_seconds: float,
+    decode_seconds: float,
+    tally: Tally,
+    before: Counters,
+    after: Counters,
+) -> Stats:
+    """The stats of a completion from what the loop counted and what the context did meanwhile."""
+    phases = {
+        name: getattr(after, f"{name}_seconds") - getattr(before, f"{name}_seconds")
+        for name in ("prefill", "head_sync", "draft", "verify", "rewind")
+    }
+    return Stats(
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        prefill_seconds=prefill_seconds,
+        decode_seconds=decode_seconds,
+        rounds=tally.rounds,
+        drafted=tally.drafted,
+        accepted=sum(tally.accepted_per_position),
+        accepted_per_position=tuple(tally.accepted_per_position),
+        phase_seconds=phases | {"sample": tally.sample_seconds},
+    )

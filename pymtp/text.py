@@ -1,0 +1,45 @@
+"""Text as it comes in pieces: no broken characters, and no part of a stop string that may yet complete."""
+
+import codecs
+from collections.abc import Sequence
+
+
+class TextStream:
+    """Joins the bytes of tokens to text. What is given out is never taken back."""
+
+    def __init__(self, stop: Sequence[str] = ()) -> None:
+        self._stop = tuple(stop)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""  # may be the start of a stop string
+        self.stopped = False
+
+    def push(self, data: bytes) -> str:
+        """Takes a token's bytes, gives out the text that is certain by now. Sets `stopped` at a stop string, which
+        is not given out, nor is anything after it."""
+        return self._release(self._decoder.decode(data))
+
+    def flush(self) -> str:
+        """The rest, at the end: held back characters, and U+FFFD for one that never completed."""
+        return self._release(self._decoder.decode(b"", final=True)) + self._drain()
+
+    def _drain(self) -> str:
+        held, self._held = self._held, ""
+        return held
+
+    def _release(self, new: str) -> str:
+        if self.stopped:
+            return ""
+        text = self._held + new
+        found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
+        if found:
+            self.stopped, self._held = True, ""
+            return text[: min(found)]
+        keep = max((_overlap(text, stop) for stop in self._stop), default=0)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that is a proper start of `stop`."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if stop.startswith(text[-n:])), 0)

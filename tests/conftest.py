@@ -1,0 +1,84 @@
+"""What tests share: the shipped model, its F32 twin, prompts that training never saw."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo_corpus import documents
+from helpers.gguf_f32 import rewrite
+from hypothesis import settings
+
+from pymtp import LLM
+from pymtp.model import demo_model
+
+# no deadlines: a busy machine is no bug; the same examples each time where a failure stops a delivery
+settings.register_profile("pymtp", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("pymtp")
+
+ROOT = Path(__file__).parent.parent
+
+LAST = ("test_same_text.py", "test_packaging.py")  # the slowest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LAST.index(item.path.name) + 1 if item.path.name in LAST else 0)
+
+
+@pytest.fixture(scope="session")
+def demo() -> Path:
+    """The model that ships with pymtp."""
+    return demo_model()
+
+
+@pytest.fixture(scope="session")
+def demo_f32(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped model with its weights dequantized."""
+    path = tmp_path_factory.mktemp("models") / "demo-f32.gguf"
+    rewrite(demo, path, f32=True)
+    return path
+
+
+@pytest.fixture(scope="session")
+def headless(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped model without its head."""
+    path = tmp_path_factory.mktemp("models") / "headless.gguf"
+    rewrite(demo, path, drop_head=True)
+    return path
+
+
+@pytest.fixture(scope="session")
+def prompts() -> list[str]:
+    """Twenty pieces of standard library source that the demo model was not trained on."""
+    texts = [text for text in documents(held_out=True) if len(text) > 3000]
+    return [text[len(text) // 2 :][:300] for text in texts[:20]]
+
+
+def make_llm(model: Path | None = None, **keywords: Any) -> LLM:
+    """An LLM sized for tests. One thread: a model this small gains nothing from two, and a busy machine's
+    second core would keep the first waiting at every barrier."""
+    return LLM(model, **({"n_ctx": 1024, "n_threads": 1} | keywords))
+
+
+@pytest.fixture(scope="session")
+def llm() -> Iterator[LLM]:
+    """The shipped model with three drafts."""
+    with make_llm() as llm:
+        yield llm
+
+
+@pytest.fixture
+def new_llm() -> Iterator[Callable[..., LLM]]:
+    """Makes LLMs (see make_llm) that are closed after the test."""
+    made: list[LLM] = []
+
+    def make(model: Path | None = None, **keywords: Any) -> LLM:
+        made.append(make_llm(model, **keywords))
+        return made[-1]
+
+    yield make
+    for llm in made:
+        llm.close()

@@ -1,0 +1,68 @@
+"""Variants of a GGUF file for tests: an F32 twin, one without the draft head, one with other metadata."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gguf import GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType, ReaderField
+from gguf.quants import dequantize
+
+Metadata = Mapping[str, str | int | float | bool | None]
+
+
+def rewrite(
+    source: Path, target: Path, *, f32: bool = False, drop_head: bool = False, metadata: Metadata | None = None
+) -> None:
+    """Copies the GGUF file `source` to `target`: every metadata key with its type, every tensor, in their order.
+
+    f32: the tensors are dequantized, so that results can be compared without quantized arithmetic in the way.
+    drop_head: leaves out the MTP blocks and what the metadata says of them.
+    metadata: keys to set, keeping the type of a key that is there; None removes the key.
+    """
+    reader = GGUFReader(source)
+    arch = reader.fields["general.architecture"].contents()
+    changes: dict[str, Any] = dict(metadata or {})
+    if f32:
+        changes["general.file_type"] = int(LlamaFileType.ALL_F32)
+    dropped: tuple[str, ...] = ()
+    if drop_head:
+        blocks = reader.fields[f"{arch}.block_count"].contents()
+        trunk = blocks - reader.fields[f"{arch}.nextn_predict_layers"].contents()
+        dropped = tuple(f"blk.{block}." for block in range(trunk, blocks))
+        recurrent = reader.fields[f"{arch}.attention.recurrent_layers"].contents()
+        changes[f"{arch}.block_count"] = trunk
+        changes[f"{arch}.attention.recurrent_layers"] = recurrent[:trunk]
+        changes[f"{arch}.nextn_predict_layers"] = None
+        changes[f"{arch}.nextn_tap"] = None
+
+    writer = GGUFWriter(target, arch)
+    _write_metadata(writer, reader, changes)
+    for tensor in reader.tensors:
+        if tensor.name.startswith(dropped):
+            continue
+        if f32:
+            writer.add_tensor(tensor.name, dequantize(tensor.data, tensor.tensor_type))
+        else:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _write_metadata(writer: GGUFWriter, reader: GGUFReader, changes: dict[str, Any]) -> None:
+    """The reader's keys with `changes` made; new keys come last, their type from the Python value."""
+    for key, field in reader.fields.items():
+        # "GGUF.*" are the reader's names for the file header; the writer has set the architecture
+        if key.startswith("GGUF.") or key == "general.architecture":
+            continue
+        value = changes.pop(key) if key in changes else field.contents()
+        if value is not None:
+            writer.add_key_value(key, value, field.types[0], _item_type(field))
+    for key, value in changes.items():
+        if value is not None:
+            writer.add_key_value(key, value, GGUFValueType.get_type(value))
+
+
+def _item_type(field: ReaderField) -> GGUFValueType | None:
+    return field.types[-1] if field.types[0] == GGUFValueType.ARRAY else None

@@ -1,0 +1,78 @@
+"""Claims about chat: the file's own template, in a sandbox, and errors that say what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.gguf_f32 import rewrite
+
+from pymtp import LLM, InvalidRequestError, SamplingParams
+from pymtp.chat import ChatTemplate
+from pymtp.model import Model
+
+KEY = "tokenizer.chat_template"
+
+
+def template_of(demo: Path, tmp_path: Path, source: str | None) -> ChatTemplate:
+    path = tmp_path / "model.gguf"
+    rewrite(demo, path, metadata={KEY: source})
+    return ChatTemplate(Model(path, vocab_only=True))
+
+
+def test_messages_become_the_prompt_the_model_was_trained_on() -> None:
+    template = ChatTemplate(Model(vocab_only=True))
+    prompt = template.render([{"role": "user", "content": "Hi"}])
+    assert prompt == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_a_turn_is_answered_and_streams_the_same(llm: LLM) -> None:
+    messages = [{"role": "user", "content": "Write a function first: Return the first item."}]
+    answer = llm.chat(messages, SamplingParams(max_tokens=40))
+    assert answer.text
+    with llm.stream_chat(messages, SamplingParams(max_tokens=40)) as stream:
+        assert "".join(piece.text for piece in stream) == answer.text
+    follow_up = [*messages, {"role": "assistant", "content": answer.text}, {"role": "user", "content": "Again."}]
+    assert llm.chat(follow_up, SamplingParams(max_tokens=5)).token_ids
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["{{ ''.__class__.__mro__[1].__subclasses__() }}", "{{ messages.append(1) }}", "{{ cycler.__init__.__globals__ }}"],
+    ids=["classes", "mutation", "globals"],
+)
+def test_a_template_cannot_leave_the_sandbox(demo: Path, tmp_path: Path, source: str) -> None:
+    with pytest.raises(InvalidRequestError, match="refuses"):
+        template_of(demo, tmp_path, source).render([{"role": "user", "content": "Hi"}])
+
+
+def test_a_template_may_refuse_in_its_own_words(demo: Path, tmp_path: Path) -> None:
+    template = template_of(demo, tmp_path, "{{ raise_exception('no system here') }}")
+    with pytest.raises(InvalidRequestError, match="no system here"):
+        template.render([{"role": "system", "content": "x"}])
+
+
+def test_templates_of_the_field_render(demo: Path, tmp_path: Path) -> None:
+    source = (
+        "{%- for m in messages %}{%- if m.role == 'skip' %}{%- continue %}{%- endif %}{{ m.content | tojson }}"
+        "{{ eos_token }}{%- endfor %}{{ strftime_now('%Y') | length }}"
+    )
+    rendered = template_of(demo, tmp_path, source).render(
+        [{"role": "skip", "content": "a"}, {"role": "user", "content": "é<"}]
+    )
+    assert rendered == '"é<"<|im_end|>4'
+
+
+def test_a_file_without_a_template_or_with_a_broken_one_is_refused(demo: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="has no chat template"):
+        template_of(demo, tmp_path, None)
+    with pytest.raises(InvalidRequestError, match="broken chat template"):
+        template_of(demo, tmp_path, "{% if %}")
+
+
+@pytest.mark.parametrize("messages", [[], [{"role": "user"}], [{"content": "x"}], ["Hi"]], ids=str)
+def test_incomplete_messages_are_refused(new_llm: Callable[..., LLM], messages: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="message"):
+        new_llm().chat(messages)

@@ -1,0 +1,122 @@
+"""Claims about model files: what loads, what is refused and how, and the vocabulary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.gguf_f32 import rewrite
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pymtp import ClosedError, InvalidRequestError, ModelLoadError
+from pymtp.model import Model
+
+DEMO = Model(vocab_only=True)
+
+
+@given(st.text())
+def test_text_survives_the_tokenizer(text: str) -> None:
+    tokens = DEMO.tokenize(text)
+    if "<|" not in text:  # a special token written out in the text is a special token
+        assert DEMO.detokenize(tokens) == text
+
+
+def test_special_tokens_in_a_prompt_are_special_and_silent() -> None:
+    (token,) = DEMO.tokenize("<|im_end|>")
+    assert DEMO.ends_generation(token)
+    assert DEMO.token_bytes(token) == b""
+
+
+def test_a_character_may_be_spread_over_tokens() -> None:
+    tokens = DEMO.tokenize("🐍")
+    assert len(tokens) > 1
+    assert b"".join(map(DEMO.token_bytes, tokens)) == "🐍".encode()
+
+
+@pytest.mark.parametrize("token", [-1, 2048, 10**12])
+def test_a_token_outside_the_vocabulary_is_refused(token: int) -> None:
+    with pytest.raises(InvalidRequestError, match="outside the vocabulary of 2048"):
+        DEMO.token_bytes(token)
+
+
+def test_text_that_is_no_unicode_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="no valid Unicode"):
+        DEMO.tokenize("\ud800")
+
+
+def test_metadata_is_what_the_file_says() -> None:
+    assert DEMO.architecture == DEMO.metadata["general.architecture"] == "qwen35"
+    assert DEMO.metadata["general.name"] == "pymtp demo"
+    assert DEMO.has_head
+    assert (DEMO.n_layer, DEMO.n_embd, DEMO.n_vocab, DEMO.weight_type) == (8, 192, 2048, "q8_0")
+    assert "<|im_start|>" in str(DEMO.chat_template)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match="no such file"):
+        Model(tmp_path / "none.gguf")
+    with pytest.raises(ModelLoadError, match="no such file"):
+        Model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"GGUF", b"PK\x03\x04 not a model" * 100, bytes(4096)], ids=["empty", "magic only", "zip", "zeros"]
+)
+def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    with pytest.raises(ModelLoadError, match="not a readable GGUF"):
+        Model(path)
+
+
+@pytest.mark.parametrize("share", [0.001, 0.01, 0.1, 0.5, 0.9, 0.999])
+def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path: Path, demo: Path, share: float) -> None:
+    data = demo.read_bytes()
+    path = tmp_path / "model.gguf"
+    path.write_bytes(data[: int(len(data) * share)])
+    with pytest.raises(ModelLoadError):
+        Model(path)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "why"),
+    [
+        ({"general.architecture": "llama"}, "architecture is 'llama'"),
+        ({"qwen35.block_count": 0}, "block_count"),
+        ({"qwen35.block_count": 99}, "cannot load the file: .*expected 99, got 9"),
+        ({"qwen35.nextn_predict_layers": 9}, "heads of one block"),
+        ({"qwen35.nextn_predict_layers": 2}, "heads of one block"),
+        ({"qwen35.embedding_length": 0}, "embedding_length"),
+        ({"qwen35.embedding_length": 191}, "cannot load"),
+        ({"qwen35.ssm.state_size": 0}, "ssm.state_size"),
+        ({"qwen35.ssm.group_count": None}, "ssm.group_count"),
+        ({"qwen35.attention.head_count": 0}, "attention.head_count"),
+        ({"qwen35.nextn_tap": "sideways"}, "nextn_tap is 'sideways'"),
+        ({"tokenizer.ggml.model": "none of the known"}, "cannot load"),
+    ],
+    ids=str,
+)
+def test_a_file_with_impossible_metadata_is_refused_and_the_process_lives(
+    tmp_path: Path, demo: Path, metadata: dict[str, object], why: str
+) -> None:
+    path = tmp_path / "model.gguf"
+    rewrite(demo, path, metadata=metadata)
+    with pytest.raises(ModelLoadError, match=why):
+        Model(path)
+
+
+def test_a_file_without_a_head_loads(headless: Path) -> None:
+    with Model(headless) as model:
+        assert not model.has_head
+        assert model.n_layer == 8
+
+
+def test_a_closed_model_says_so() -> None:
+    model = Model(vocab_only=True)
+    model.close()
+    model.close()
+    with pytest.raises(ClosedError):
+        model.tokenize("a")
+    with pytest.raises(ClosedError):
+        model.ends_generation(1)

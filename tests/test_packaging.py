@@ -1,0 +1,80 @@
+"""The installed package: what is in it, and that its native module keeps to itself."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.resources
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pymtp.native import _native, ffi, lib
+
+ROOT = Path(__file__).parent.parent
+GENERATE = """
+import ctypes, sys
+decoy = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
+assert decoy.llama_decode and decoy.ggml_init
+import pymtp
+with pymtp.LLM(n_ctx=256, n_threads=1) as llm:
+    print(llm.generate("def f(n):", pymtp.SamplingParams(max_tokens=4)).finish_reason)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no global symbol scope")
+def test_the_module_never_calls_a_library_in_the_global_scope(tmp_path: Path) -> None:
+    """A decoy defines llama.cpp's functions, aborts in each, and is loaded first and for everyone to bind to.
+
+    It stands for any other copy of llama.cpp in the process. CMakeLists.txt says how the module stays apart.
+    """
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    headers = [ROOT / "pymtp/native/cdef.h", *(ROOT / "vendor/llama.cpp").glob("**/include/*.h")]
+    declared = {name for file in headers for name in re.findall(r"\b((?:llama|ggml|gguf)_\w+)\s*\(", file.read_text())}
+    functions = sorted(declared | {"llama_decode", "ggml_init"})
+    abort_all = "".join(f"void {name}(void) {{ abort(); }}\n" for name in functions)
+    source, decoy = tmp_path / "decoy.c", tmp_path / "decoy.so"
+    source.write_text(f"void abort(void);\n{abort_all}")
+    subprocess.run([compiler, "-w", "-shared", "-fPIC", "-o", decoy, source], check=True)
+    run = subprocess.run([sys.executable, "-c", GENERATE, decoy], capture_output=True, text=True, cwd=tmp_path)
+    assert (run.returncode, run.stdout.strip()) == (0, "length"), run.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows exports only what is asked for")
+@pytest.mark.parametrize("name", ["llama_decode", "ggml_init", "gguf_init_from_file", "pymtp_last_error"])
+def test_the_module_offers_no_symbol_for_others_to_bind_to(name: str) -> None:
+    module = ctypes.CDLL(_native.__file__)
+    assert hasattr(module, "PyInit__native")
+    assert not hasattr(module, name)
+
+
+def test_the_build_holds_the_patches_of_this_checkout() -> None:
+    built = ffi.string(lib.pymtp_build_patches()).decode().split(";")
+    assert built == sorted(patch.name for patch in (ROOT / "patches").glob("*.patch"))
+
+
+def test_the_build_holds_the_pinned_llama_cpp() -> None:
+    commit = ffi.string(lib.pymtp_build_llama_commit()).decode()
+    assert f"# llama.cpp commit: {commit}\n" in (ROOT / "vendor/requirements.txt").read_text()
+
+
+@pytest.mark.parametrize("name", ["py.typed", "models/demo.gguf"])
+def test_the_package_holds_its_data(name: str) -> None:
+    assert (importlib.resources.files("pymtp") / name).is_file()
+
+
+def test_the_license_of_llama_cpp_is_installed_with_the_module() -> None:
+    text = Path(_native.__file__).with_name("LICENSE-llama.cpp.txt").read_text()
+    assert "The ggml authors" in text
+
+
+def test_no_source_and_no_part_of_llama_cpps_own_installation_is_installed() -> None:
+    installed = [str(file) for file in importlib.metadata.files("pymtp") or []]
+    assert any(file.endswith("LICENSE-llama.cpp.txt") for file in installed)
+    assert [file for file in installed if re.search(r"\.(h|hpp|cpp|cmake|pc|a|in)$|build_ffi", file)] == []

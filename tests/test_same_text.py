@@ -1,0 +1,76 @@
+"""Claims about sameness: of greedy text at every depth, of sampled text, and of the same call made twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import make_llm
+
+from pymtp import LLM, SamplingParams
+
+TOKENS = 250  # for each of twenty prompts: 5,000
+
+
+@pytest.fixture(scope="module")
+def plain(demo: Path, demo_f32: Path, prompts: list[str]) -> dict[str, list[list[int]]]:
+    """What each model writes without drafts."""
+    texts = {}
+    for name, path in (("shipped", demo), ("f32", demo_f32)):
+        with make_llm(path, draft_tokens=0) as llm:
+            texts[name] = greedy(llm, prompts)
+    return texts
+
+
+def greedy(llm: LLM, prompts: list[str]) -> list[list[int]]:
+    return [c.token_ids for c in llm.generate(prompts, SamplingParams(max_tokens=TOKENS, ignore_eos=True))]
+
+
+@pytest.mark.parametrize("draft_tokens", range(1, 9))
+@pytest.mark.parametrize("name", ["shipped", "f32"])
+def test_greedy_text_with_drafts_is_greedy_text_without(
+    plain: dict[str, list[list[int]]], prompts: list[str], demo: Path, demo_f32: Path, name: str, draft_tokens: int
+) -> None:
+    with make_llm(demo if name == "shipped" else demo_f32, draft_tokens=draft_tokens) as llm:
+        assert greedy(llm, prompts) == plain[name]
+
+
+@pytest.mark.parametrize(
+    "params", [SamplingParams(40), SamplingParams(40, temperature=0.8, seed=11)], ids=["greedy", "T=0.8"]
+)
+def test_the_same_call_twice_gives_the_same_tokens(llm: LLM, prompts: list[str], params: SamplingParams) -> None:
+    first = [c.token_ids for c in llm.generate(prompts[:5], params)]
+    assert [c.token_ids for c in llm.generate(prompts[:5], params)] == first
+    with make_llm() as fresh:
+        assert [c.token_ids for c in fresh.generate(prompts[:5], params)] == first
+
+
+def test_same_seed_same_text_with_and_without_mtp(llm: LLM, prompts: list[str]) -> None:
+    params = SamplingParams(60, temperature=0.8, seed=5, ignore_eos=True)
+    with make_llm(draft_tokens=0) as plain:
+        expected = [c.token_ids for c in plain.generate(prompts[:8], params)]
+    assert [c.token_ids for c in llm.generate(prompts[:8], params)] == expected
+
+
+def test_another_seed_gives_another_text(llm: LLM, prompts: list[str]) -> None:
+    texts = {llm.generate(prompts[0], SamplingParams(40, temperature=1.0, seed=seed)).text for seed in range(5)}
+    assert len(texts) == 5
+
+
+def test_drafts_drawn_with_the_targets_noise_are_accepted_more_often_than_greedy_ones(
+    llm: LLM, prompts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pymtp import speculate
+
+    params = SamplingParams(60, temperature=1.0, top_k=0, top_p=1, min_p=0, seed=2, ignore_eos=True)
+    coupled = sum(c.stats.accepted for c in llm.generate(prompts[:8], params))
+
+    def greedy_drafts(context: speculate.SpeculativeContext, token: int, n: int, _draw: object) -> list[int]:
+        drafts: list[int] = []
+        for _ in range(n):
+            drafts.append(int(context.draft(drafts[-1] if drafts else token).argmax()))
+        return drafts
+
+    monkeypatch.setattr(speculate, "_draft", greedy_drafts)
+    uncoupled = sum(c.stats.accepted for c in llm.generate(prompts[:8], params))
+    assert coupled > uncoupled

@@ -1,0 +1,29 @@
+"""Claims about the figures derived from counts."""
+
+from __future__ import annotations
+
+from pymtp import Stats
+
+
+def test_figures_without_drafts_rounds_or_time_are_zero() -> None:
+    empty = Stats()
+    assert empty.acceptance_rate == empty.mean_accepted_length == 0
+    assert empty.prefill_tokens_per_second == empty.decode_tokens_per_second == 0
+
+
+def test_figures_follow_their_definitions() -> None:
+    stats = Stats(
+        prompt_tokens=100,
+        completion_tokens=11,
+        prefill_seconds=0.5,
+        decode_seconds=2.0,
+        rounds=4,
+        drafted=12,
+        accepted=6,
+        accepted_per_position=(3, 2, 1),
+    )
+    assert stats.acceptance_rate == 0.5
+    assert stats.mean_accepted_length == 2.5
+    assert stats.prefill_tokens_per_second == 200
+    assert stats.decode_tokens_per_second == 5  # the first token came with the prompt
+    assert stats.as_dict()["mean_accepted_length"] == 2.5

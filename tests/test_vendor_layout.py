@@ -1,0 +1,310 @@
+"""vendor/layout.py, on a source distribution of six small files."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import layout
+import pytest
+from patch_repo import edit, write
+from sources import LayoutError, Paths, Tree
+
+SDIST = "llama_cpp_python-0.3.36.tar.gz"
+NUMBERED = "".join(f"line {n}\n" for n in range(1, 41))
+REPEATED = "void f() {\n" + "if (a) {\n    b();\n}\n" * 3 + "}\n"
+SOURCES = {
+    "CMakeLists.txt": "project(llama)\n",
+    "LICENSE": "MIT\n",
+    "src/llama.cpp": NUMBERED,
+    "src/graph.cpp": REPEATED,
+    "ggml/ggml.c": NUMBERED,
+    "docs/manual.md": "not needed\n",
+}
+# pip asks even a source distribution that it only downloads for its metadata; this backend answers without a build
+BACKEND = """
+import os
+def prepare_metadata_for_build_wheel(directory, settings=None):
+    name = "llama_cpp_python-0.3.36.dist-info"
+    os.mkdir(os.path.join(directory, name))
+    with open(os.path.join(directory, name, "METADATA"), "w") as file:
+        file.write("Metadata-Version: 2.1\\nName: llama-cpp-python\\nVersion: 0.3.36\\n")
+    return name
+"""
+PYPROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+
+
+def make_sdist(path: Path, sources: dict[str, str]) -> str:
+    """Writes a source distribution; returns its sha256."""
+    files = {f"vendor/llama.cpp/{name}": text for name, text in sources.items()}
+    files |= {"pyproject.toml": PYPROJECT, "backend.py": BACKEND, "PKG-INFO": "Name: llama-cpp-python\n"}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"llama_cpp_python-0.3.36/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    """A checkout with no patch yet, and the pinned source distribution in the cache."""
+    paths = Paths(tmp_path / "checkout", tmp_path / "cache")
+    sha256 = make_sdist(paths.cache / SDIST, SOURCES)
+    (paths.root / "patches").mkdir(parents=True)
+    paths.requirements.parent.mkdir()
+    pin = f"# llama.cpp commit: 0c1e57098\nllama-cpp-python==0.3.36 --hash=sha256:{sha256}\n"
+    paths.requirements.write_text(pin, encoding="utf-8")
+    return paths
+
+
+def add_patch(paths: Paths, name: str, file: str, old: str, new: str, before: str = NUMBERED) -> Path:
+    """Adds a patch that replaces `old` by `new` in `file`, which reads `before` where the patch comes in the order."""
+    after = before.replace(old, new, 1).splitlines(keepends=True)
+    diff = difflib.unified_diff(before.splitlines(keepends=True), after, f"a/{file}", f"b/{file}", n=1)
+    head = f"From: A Person <a@example.org>\nSubject: {name[5:]}\n\nWhy: a test.\n\n"
+    path = paths.root / "patches" / f"{name}.patch"
+    path.write_text(f"{head}diff --git a/{file} b/{file}\n{''.join(diff)}", encoding="utf-8")
+    return path
+
+
+def commit(work: Path, file: str, content: str, message: str = "a change\n\nWhy: a test.\n") -> None:
+    (work / file).write_text(content, encoding="utf-8")
+    git = ["git", "-c", "user.name=A Person", "-c", "user.email=a@example.org"]
+    subprocess.run([*git, "add", "--all"], cwd=work, check=True)
+    subprocess.run([*git, "commit", "--quiet", f"--message={message}"], cwd=work, check=True)
+
+
+def age(paths: Paths) -> None:
+    """Makes every laid-out file an hour old, so that any write to it shows."""
+    for file in paths.target.rglob("*"):
+        os.utime(file, (0, file.stat().st_mtime - 3600))
+
+
+def written_since(paths: Paths, times: dict[Path, float]) -> set[str]:
+    now = laid_out_times(paths)
+    return {file.relative_to(paths.target).as_posix() for file in now if now[file] != times.get(file)}
+
+
+def laid_out_times(paths: Paths) -> dict[Path, float]:
+    return {file: file.stat().st_mtime for file in paths.target.rglob("*") if file.is_file()}
+
+
+# ── laying out ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_without_patches_the_needed_sources_are_laid_out_as_they_came(paths: Paths) -> None:
+    layout.lay_out(paths)
+    assert (paths.target / "src/llama.cpp").read_text() == NUMBERED
+    assert not (paths.target / "docs").exists()
+
+
+def test_patches_apply_in_the_order_of_their_names(paths: Paths) -> None:
+    add_patch(paths, "0002-second", "src/llama.cpp", "one\n", "two\n", NUMBERED.replace("line 9\n", "one\n"))
+    add_patch(paths, "0001-first", "src/llama.cpp", "line 9\n", "one\n")
+    layout.lay_out(paths)
+    assert (paths.target / "src/llama.cpp").read_text() == NUMBERED.replace("line 9\n", "two\n")
+
+
+def test_a_broken_patch_is_named_with_its_file_and_hunk(paths: Paths) -> None:
+    add_patch(paths, "0001-good", "ggml/ggml.c", "line 3\n", "three\n")
+    add_patch(paths, "0002-broken", "src/llama.cpp", "line 9\n", "nine\n", NUMBERED.replace("line 8\n", "gone\n"))
+    with pytest.raises(LayoutError, match=r"0002-broken\.patch does not apply: src/llama\.cpp, hunk @@ -8,3 \+8,3 @@"):
+        layout.lay_out(paths)
+    assert not paths.target.exists()
+
+
+def test_changing_one_patch_writes_only_the_files_it_changes(paths: Paths) -> None:
+    add_patch(paths, "0001-a", "ggml/ggml.c", "line 3\n", "three\n")
+    add_patch(paths, "0002-b", "src/llama.cpp", "line 3\n", "three\n")
+    layout.lay_out(paths)
+    age(paths)
+    times = laid_out_times(paths)
+    add_patch(paths, "0002-b", "src/llama.cpp", "line 3\n", "drei\n")
+    layout.lay_out(paths)
+    assert written_since(paths, times) == {"src/llama.cpp", "pymtp-layout.json"}
+
+
+def test_dropping_a_patch_takes_its_changes_and_files_away(paths: Paths) -> None:
+    patch = add_patch(paths, "0001-a", "src/new.cpp", "", "int x;\n", "")
+    patch.write_text(patch.read_text().replace("--- a/src/new.cpp", "new file mode 100644\n--- /dev/null"))
+    layout.lay_out(paths)
+    assert (paths.target / "src/new.cpp").read_text() == "int x;\n"
+    patch.unlink()
+    layout.lay_out(paths)
+    assert not (paths.target / "src/new.cpp").exists()
+
+
+def test_an_agreeing_tree_needs_no_sources_and_no_git(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_patch(paths, "0001-a", "ggml/ggml.c", "line 3\n", "three\n")
+    layout.lay_out(paths)
+    (paths.cache / SDIST).unlink()
+    monkeypatch.setenv("PATH", "")
+    times = laid_out_times(paths)
+    layout.lay_out(paths)
+    assert written_since(paths, times) == set()
+
+
+def test_a_tree_left_half_written_is_not_trusted(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout.lay_out(paths)
+
+    def interrupted(tree: Tree, directory: Path) -> int:
+        (directory / "src/llama.cpp").write_text("half writ")
+        raise KeyboardInterrupt
+
+    patch = add_patch(paths, "0001-a", "ggml/ggml.c", "line 3\n", "three\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(layout, "sync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            layout.lay_out(paths)
+    patch.unlink()  # back to what the manifest of the first run says
+    layout.lay_out(paths)
+    assert (paths.target / "src/llama.cpp").read_text() == NUMBERED
+
+
+@pytest.mark.parametrize("file", ["src/llama.cpp", "src/added.cpp"])
+def test_check_names_a_file_changed_by_hand(paths: Paths, file: str) -> None:
+    layout.lay_out(paths)
+    layout.check(paths)
+    (paths.target / file).write_text("by hand\n")
+    with pytest.raises(LayoutError, match=f"differs from pin \\+ patches in {file}"):
+        layout.check(paths)
+
+
+def test_without_git_the_message_says_so(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_patch(paths, "0001-a", "ggml/ggml.c", "line 3\n", "three\n")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(LayoutError, match="git is needed"):
+        layout.lay_out(paths)
+
+
+# ── fetching ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def shelf(paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only place pip looks in, a directory; it and the cache are empty."""
+    shelf = tmp_path / "shelf"
+    (paths.cache / SDIST).unlink()
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
+    shelf.mkdir()
+    return shelf
+
+
+def test_a_damaged_file_in_the_cache_is_said_and_fetched_again(
+    paths: Paths, shelf: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sha256 = make_sdist(shelf / SDIST, SOURCES)
+    paths.requirements.write_text(f"# llama.cpp commit: 1\nllama-cpp-python==0.3.36 --hash=sha256:{sha256}\n")
+    (paths.cache / SDIST).write_bytes(b"cut off")
+    layout.lay_out(paths)
+    assert "is damaged; fetching it again" in capsys.readouterr().out
+    assert (paths.target / "src/llama.cpp").read_text() == NUMBERED
+    assert (paths.cache / SDIST).read_bytes() == (shelf / SDIST).read_bytes()
+
+
+def test_a_source_distribution_with_another_hash_is_refused(paths: Paths, shelf: Path) -> None:
+    sha256 = make_sdist(shelf / SDIST, SOURCES | {"LICENSE": "another\n"})
+    with pytest.raises(LayoutError, match=rf"another {SDIST} than the pinned one(.|\n)*got +{sha256}"):
+        layout.lay_out(paths)
+    assert list(paths.cache.iterdir()) == []
+
+
+def test_without_an_index_the_message_says_so_and_nothing_else(
+    paths: Paths, shelf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    assert layout.main([], paths) == 1
+    message = capsys.readouterr().err
+    assert message.startswith("layout: pip reached no index that has llama-cpp-python==0.3.36\n")
+    assert "Mend it: check the network" in message
+    assert "Traceback" not in message
+
+
+def test_a_python_without_pip_is_named(
+    paths: Paths, shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    bare = tmp_path / "bare" / ("Scripts" if os.name == "nt" else "bin") / "python"
+    monkeypatch.setattr(sys, "executable", str(bare))
+    with pytest.raises(LayoutError, match="has no pip"):
+        layout.lay_out(paths)
+
+
+# ── editing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_patches(paths: Paths) -> dict[str, bytes]:
+    return {patch.name: patch.read_bytes() for patch in paths.patches()}
+
+
+def test_edit_then_write_gives_the_same_patches_byte_for_byte(paths: Paths) -> None:
+    edit(paths)
+    commit(paths.work, "src/llama.cpp", NUMBERED.replace("line 9\n", "nine\n"), "first: é\n\nWhy: a test.\n\nTwice.\n")
+    commit(paths.work, "src/new.cpp", "a new file, its last line without an end")
+    write(paths)
+    before = read_patches(paths)
+    assert list(before) == ["0001-first.patch", "0002-a-change.patch"]
+    shutil.rmtree(paths.work)
+    edit(paths)
+    write(paths)
+    assert read_patches(paths) == before
+
+
+def test_write_adds_a_commit_and_drops_a_stale_patch(paths: Paths) -> None:
+    edit(paths)
+    commit(paths.work, "src/llama.cpp", NUMBERED.replace("line 9\n", "nine\n"), "graph: say nine, é\n\nWhy: a test.\n")
+    add_patch(paths, "0001-stale", "ggml/ggml.c", "line 3\n", "three\n")
+    write(paths)
+    assert list(read_patches(paths)) == ["0001-graph-say-nine.patch"]
+    text = read_patches(paths)["0001-graph-say-nine.patch"].decode()
+    assert text == (
+        "From: A Person <a@example.org>\nSubject: graph: say nine, é\n\nWhy: a test.\n\n"
+        "diff --git a/src/llama.cpp b/src/llama.cpp\n--- a/src/llama.cpp\n+++ b/src/llama.cpp\n"
+        "@@ -8,3 +8,3 @@ line 7\n line 8\n-line 9\n+nine\n line 10\n"
+    )
+
+
+def test_a_hunk_gets_more_context_until_only_one_place_fits(paths: Paths) -> None:
+    edit(paths)
+    commit(paths.work, "src/graph.cpp", REPEATED.replace("b()", "c()", 1))  # one of three equal places
+    write(paths)
+    (patch,) = read_patches(paths).values()
+    assert b"@@ -1,5 +1,5 @@" in patch
+
+
+def test_write_keeps_uncommitted_work_from_being_forgotten(paths: Paths) -> None:
+    edit(paths)
+    (paths.work / "src/llama.cpp").write_text("by hand\n")
+    with pytest.raises(LayoutError, match="uncommitted changes"):
+        write(paths)
+
+
+def test_a_commit_that_says_no_reason_is_not_written(paths: Paths) -> None:
+    edit(paths)
+    commit(paths.work, "src/llama.cpp", NUMBERED.replace("line 9\n", "nine\n"), "only a subject")
+    with pytest.raises(LayoutError, match=r"'only a subject' .* does not say why"):
+        write(paths)
+
+
+def test_edit_goes_as_far_as_the_patches_apply_and_says_how_to_go_on(paths: Paths) -> None:
+    add_patch(paths, "0001-good", "ggml/ggml.c", "line 3\n", "three\n")
+    broken = add_patch(paths, "0002-broken", "src/llama.cpp", "nine\n", "9\n", NUMBERED.replace("line 9\n", "nine\n"))
+    with pytest.raises(LayoutError, match=f"The 1 patches before it are commits(.|\n)*git am --reject {broken}"):
+        edit(paths)
+    log = subprocess.run(["git", "log", "--format=%s"], cwd=paths.work, capture_output=True, text=True, check=True)
+    assert log.stdout.splitlines() == ["good", "llama.cpp 0c1e57098"]

@@ -1,0 +1,49 @@
+"""The text the demo model learns from: Python's standard library, split into training and held-out files.
+
+The split is by a hash of the file's path, so that every machine and Python version holds out the same modules.
+Tests take their prompts from the held-out side only.
+"""
+
+import ast
+import hashlib
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+_EXCLUDED = {"test", "tests", "idle_test", "site-packages", "__pycache__", "lib2to3", "pydoc_data", "encodings"}
+_HELD_OUT_SHARE = 16  # one file in 16
+
+
+def stdlib_files() -> list[Path]:
+    """Every source file of the standard library but tests and tables, in sorted order."""
+    root = Path(sysconfig.get_path("stdlib"))
+    return sorted(p for p in root.rglob("*.py") if not _EXCLUDED & set(p.relative_to(root).parts))
+
+
+def is_held_out(path: Path) -> bool:
+    """Whether training never sees `path`."""
+    relative = path.relative_to(sysconfig.get_path("stdlib")).as_posix()
+    return hashlib.sha256(relative.encode()).digest()[0] % _HELD_OUT_SHARE == 0
+
+
+def documents(*, held_out: bool) -> Iterator[str]:
+    """The source text of each file on one side of the split."""
+    for path in stdlib_files():
+        if is_held_out(path) == held_out:
+            yield path.read_text(encoding="utf-8", errors="ignore")
+
+
+def dialogues(source: str) -> Iterator[tuple[str, str]]:
+    """(question, answer) pairs made from the documented functions of one file: signature and summary in, source out."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return
+    lines = source.splitlines()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef) or node.col_offset or node.end_lineno is None:
+            continue
+        summary = (ast.get_docstring(node) or "").split("\n", 1)[0].strip()
+        body = lines[node.lineno - 1 : node.end_lineno]
+        if summary and len(body) <= 40:
+            yield f"Write a function {node.name}: {summary}", "```python\n" + "\n".join(body) + "\n```"

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Lays out the patched llama.cpp that the build compiles: the pinned sources with patches/ applied.
+
+    python vendor/layout.py            make vendor/llama.cpp agree with the pin and the patches (the build runs this)
+    python vendor/layout.py check      fail when a file in vendor/llama.cpp differs from pin + patches
+    python vendor/layout.py edit       make vendor/work, a git repository with one commit a patch, to work in
+    python vendor/layout.py write      write patches/ back from the commits in vendor/work
+
+The pin is vendor/requirements.txt. Needs git and, to fetch the sources once, pip; otherwise the standard library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from patch_repo import apply, edit, write
+from sources import MANIFEST, SUBSET, LayoutError, Paths, Pin, Tree, digest, fetch, read_pristine, read_tree, sync
+
+
+def lay_out(paths: Paths) -> None:
+    """Makes vendor/llama.cpp agree with pin and patches, writing only files whose bytes differ.
+
+    The build system goes by the times of files, so a changed patch rebuilds only what it touches.
+    Raises LayoutError when the sources cannot be had or a patch does not apply.
+    """
+    manifest = _manifest(paths)
+    seal = paths.target / MANIFEST
+    if seal.exists() and seal.read_text(encoding="utf-8") == manifest:
+        return
+    tree = patched(paths)
+    seal.unlink(missing_ok=True)  # a tree left half written is not taken for a finished one
+    changed = sync(tree, paths.target)
+    seal.write_text(manifest, encoding="utf-8")
+    print(f"layout: llama.cpp with {len(paths.patches())} patches, {changed} files changed", flush=True)
+
+
+def _manifest(paths: Paths) -> str:
+    """What a tree was made from: equal text means equal tree."""
+    pin = Pin.read(paths.requirements)
+    record = {
+        "llama_cpp_commit": pin.commit,
+        "sdist": pin.sdist,
+        "sha256": pin.sha256,
+        "subset": SUBSET,
+        "patches": [{"name": patch.name, "sha256": digest(patch.read_bytes())} for patch in paths.patches()],
+    }
+    return json.dumps(record, indent=2) + "\n"
+
+
+def patched(paths: Paths) -> Tree:
+    """The pristine tree with every patch applied, in order."""
+    tree = read_pristine(fetch(paths, Pin.read(paths.requirements)))
+    return apply(tree, paths.patches())
+
+
+def check(paths: Paths) -> None:
+    """Raises LayoutError naming the files of vendor/llama.cpp that differ from pin + patches."""
+    want, have = patched(paths), read_tree(paths.target)
+    wrong = sorted(path for path in want.keys() | have.keys() if want.get(path) != have.get(path))
+    if wrong:
+        more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        raise LayoutError(
+            f"vendor/llama.cpp differs from pin + patches in {', '.join(wrong[:5])}{more}",
+            "rm -r vendor/llama.cpp && python vendor/layout.py"
+            " (to keep a change, make it in the repository of: python vendor/layout.py edit)",
+        )
+
+
+def main(arguments: Sequence[str], paths: Paths | None = None) -> int:
+    """Runs one command; returns the exit status: 1, with a message on stderr, for anything the reader can mend."""
+    commands = {"lay-out": lay_out, "check": check, "edit": edit, "write": write}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", nargs="?", default="lay-out", choices=commands)
+    try:
+        commands[parser.parse_args(arguments).command](paths or Paths.default())
+    except (LayoutError, OSError) as error:
+        print(f"layout: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
