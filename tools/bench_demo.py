@@ -3,8 +3,8 @@
     pip install . matplotlib typer
     python tools/bench_demo.py
 
-Greedy decoding of pieces of held-out standard library source. The counts depend on the model and the prompts alone,
-not on the machine's speed. Writes benchmarks/demo_model.json and .svg.
+Pieces of held-out standard library source are continued, greedily and with a temperature of 0.7. The counts depend on
+the model and the prompts alone, not on the machine's speed. Writes benchmarks/demo_model.json and .svg.
 """
 
 from __future__ import annotations
@@ -28,19 +28,22 @@ mpl.use("Agg")
 mpl.rcParams["svg.hashsalt"] = "pymtp"  # the same figure is the same file
 from matplotlib import pyplot as plt  # noqa: E402
 
+TEMPERATURES = (0.0, 0.7)
 OUT = Path(__file__).resolve().parent.parent / "benchmarks"
 
 
-def measure(prompts: list[str], depth: int, max_tokens: int) -> dict[str, Any]:
+def measure(prompts: list[str], depth: int, temperature: float, max_tokens: int) -> dict[str, Any]:
     """Counts over all prompts at one depth."""
+    params = pymtp.SamplingParams(max_tokens=max_tokens, temperature=temperature, ignore_eos=True)
     with pymtp.LLM(n_ctx=1024, n_threads=1, draft_tokens=depth) as llm:
-        done = llm.generate(prompts, pymtp.SamplingParams(max_tokens=max_tokens, ignore_eos=True))
+        done = llm.generate(prompts, params)
     stats = [completion.stats for completion in done]
     rounds, drafted, accepted = (sum(getattr(s, name) for s in stats) for name in ("rounds", "drafted", "accepted"))
     positions = [
         sum(s.accepted_per_position[i] for s in stats if i < len(s.accepted_per_position)) for i in range(depth)
     ]
     return {
+        "temperature": temperature,
         "draft_tokens": depth,
         "rounds": rounds,
         "drafted": drafted,
@@ -53,10 +56,12 @@ def measure(prompts: list[str], depth: int, max_tokens: int) -> dict[str, Any]:
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
     """Tokens a round over the depth, beside the bound of a head that is always right."""
-    depths = [row["draft_tokens"] for row in rows]
+    depths = sorted({row["draft_tokens"] for row in rows})
     figure, axes = plt.subplots(figsize=(6, 3.4), layout="constrained")
     axes.plot(depths, [depth + 1 for depth in depths], color="0.75", linestyle="--", label="every draft accepted")
-    axes.plot(depths, [row["mean_accepted_length"] for row in rows], marker="o", label="shipped model")
+    for temperature in TEMPERATURES:
+        lengths = [row["mean_accepted_length"] for row in rows if row["temperature"] == temperature]
+        axes.plot(depths, lengths, marker="o", label=f"T = {temperature}" if temperature else "greedy")
     axes.axhline(1, color="0.75", linewidth=1, label="no drafts")
     axes.set(xlabel="drafts a round", ylabel="tokens a round", ylim=(0, None))
     axes.legend()
@@ -71,23 +76,25 @@ def main(
     """Measure the shipped model's head and write benchmarks/demo_model.{json,svg}."""
     texts = [text for text in documents(held_out=True) if len(text) > 3000]
     prompts = [text[len(text) // 2 :][:300] for text in texts[:n_prompts]]
-    depths = range(1, max_depth + 1)
-    rows = [measure(prompts, depth, max_tokens) for depth in track(depths, console=Console(stderr=True))]
+    runs = [(depth, temperature) for temperature in TEMPERATURES for depth in range(1, max_depth + 1)]
+    rows = [measure(prompts, *run, max_tokens) for run in track(runs, console=Console(stderr=True))]
     result = {
         "model_sha256": hashlib.sha256(demo_model().read_bytes()).hexdigest(),
         "build": pymtp.build_info(),
         "prompts": n_prompts,
         "max_tokens": max_tokens,
-        "depths": rows,
+        "runs": rows,
     }
     OUT.mkdir(exist_ok=True)
     (OUT / "demo_model.json").write_text(json.dumps(result, indent=1) + "\n")
     plot(rows, OUT / "demo_model.svg")
-    table = Table("drafts", "accepted", "tokens a round", "by position")
+    table = Table("temperature", "drafts", "accepted", "tokens a round", "by position")
     for row in rows:
         by_position = " ".join(f"{share:.0%}" for share in row["accepted_per_position"])
         length = f"{row['mean_accepted_length']:.2f}"
-        table.add_row(str(row["draft_tokens"]), f"{row['acceptance_rate']:.0%}", length, by_position)
+        table.add_row(
+            str(row["temperature"]), str(row["draft_tokens"]), f"{row['acceptance_rate']:.0%}", length, by_position
+        )
     Console().print(table)
 
 
