@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,11 +16,12 @@ import pymtp
 from pymtp import LLM, SamplingParams
 
 PROMPT = "def fibonacci(n):"
+# -I: the installed package, not the source folder that the tests may be run beside
+PYMTP = (sys.executable, "-I", "-c", "from pymtp.cli import app_main; app_main()")
 
 
 def run(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from pymtp.cli import app_main; app_main()", *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
+    return subprocess.run([*PYMTP, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=60)
 
 
 def generate(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -84,9 +86,8 @@ def test_drafting_without_a_head_says_what_to_do(headless: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to another process")
 def test_ctrl_c_ends_with_130_and_keeps_the_text_so_far() -> None:
-    command = [sys.executable, "-c", "from pymtp.cli import app_main; app_main()"]
     endless = ["generate", PROMPT, "-t", "1", "-c", "200000", "-n", "190000", "--ignore-eos"]
-    with subprocess.Popen([*command, *endless], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*PYMTP, *endless], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout
         first = process.stdout.read(20)
         process.send_signal(signal.SIGINT)
@@ -96,9 +97,7 @@ def test_ctrl_c_ends_with_130_and_keeps_the_text_so_far() -> None:
 
 
 def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
-    shell = (
-        f"{sys.executable} -c 'from pymtp.cli import app_main; app_main()' generate x -t 1 -c 4096 -n 4000 --ignore-eos"
-    )
+    shell = shlex.join([*PYMTP, "generate", "x", "-t", "1", "-c", "4096", "-n", "4000", "--ignore-eos"])
     done = subprocess.run(f"{shell} | head -c 5", shell=True, capture_output=True, text=True, timeout=60)
     assert len(done.stdout) == 5
     assert "Traceback" not in done.stderr

@@ -197,7 +197,7 @@ except KeyboardInterrupt:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to oneself")
 def test_ctrl_c_ends_a_prefill_and_the_model_lives_on() -> None:
-    run = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=100)
+    run = subprocess.run([sys.executable, "-I", "-c", INTERRUPTED], capture_output=True, text=True, timeout=100)
     assert run.stdout.split() == ["interrupted", "True", "1"], run.stderr
 
 

@@ -12,7 +12,14 @@ from types import TracebackType
 from typing import Any
 
 from pymtp.errors import CancelledError, ContextFullError, InvalidRequestError, NativeError
-from pymtp.native._native import ffi, lib
+
+try:
+    from pymtp.native._native import ffi, lib
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "this pymtp has no compiled module: it is the source folder. Run Python from elsewhere, or install what is "
+        "here: pip install --no-build-isolation -e ."
+    ) from error
 
 __all__ = ["check", "ffi", "last_error", "lib"]
 
