@@ -34,7 +34,7 @@ def test_the_module_never_calls_a_library_in_the_global_scope(tmp_path: Path) ->
     """
     compiler = shutil.which("cc")
     if compiler is None:
-        pytest.skip("needs a C compiler")
+        pytest.fail("needs a C compiler, as the build did")
     headers = [ROOT / "pymtp/native/cdef.h", *(ROOT / "vendor/llama.cpp").glob("**/include/*.h")]
     declared = {name for file in headers for name in re.findall(r"\b((?:llama|ggml|gguf)_\w+)\s*\(", file.read_text())}
     functions = sorted(declared | {"llama_decode", "ggml_init"})
@@ -78,3 +78,10 @@ def test_no_source_and_no_part_of_llama_cpps_own_installation_is_installed() -> 
     installed = [str(file) for file in importlib.metadata.files("pymtp") or []]
     assert any(file.endswith("LICENSE-llama.cpp.txt") for file in installed)
     assert [file for file in installed if re.search(r"\.(h|hpp|cpp|cmake|pc|a|in)$|build_ffi", file)] == []
+
+
+def test_the_source_folder_says_that_it_is_not_compiled(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "pymtp", tmp_path / "pymtp", ignore=shutil.ignore_patterns("*.gguf"))
+    # -S: without site-packages, where the installed one is
+    run = subprocess.run([sys.executable, "-S", "-c", "import pymtp"], capture_output=True, text=True, cwd=tmp_path)
+    assert "no compiled module: it is the source folder" in run.stderr
