@@ -65,7 +65,6 @@ class Model:
         self._vocab = lib.llama_model_get_vocab(model)
         self.n_vocab: int = lib.llama_vocab_n_tokens(self._vocab)
         self.n_params: int = lib.llama_model_n_params(model)
-        self.n_bytes: int = lib.llama_model_size(model)
         self._pieces: dict[int, bytes] = {}
 
     @property

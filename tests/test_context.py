@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,21 +132,15 @@ def test_a_context_keeps_its_model_alive() -> None:
 
 
 def test_garbage_of_models_and_contexts_is_freed_in_any_order() -> None:
-    """The collector ends the members of a cycle in the order it found them: in each of the two, once."""
+    """The collector ends the members of a cycle in the order it found them: in each of the two, once. That freed memory
+    is not touched, a build with -fsanitize=address shows."""
     for first, second in ((0, 1), (1, 0)):
         model = Model()
         members: list[Any] = [model, Context(model, n_ctx=256, n_threads=1, draft_tokens=2)]
+        gone = [weakref.ref(member) for member in members]
         cycle: list[Any] = [members[first].__dict__, members[second].__dict__]
         cycle.append(cycle)
         members[0].cycle = members[1].cycle = cycle
         del model, members, cycle
         gc.collect()
-
-
-def test_no_host_copy_of_the_states_is_made_to_rewind(llm: LLM, prompts: list[str]) -> None:
-    """A rewind turns to a snapshot: its time stays far below that of a copy, and no decode follows it."""
-    before = llm.context.counters
-    stats = llm.generate(prompts[0], SamplingParams(max_tokens=100, ignore_eos=True)).stats
-    after = llm.context.counters
-    assert stats.drafted > stats.accepted
-    assert after.target_decodes - before.target_decodes == stats.rounds + 1
+        assert [ref() for ref in gone] == [None, None]

@@ -27,7 +27,6 @@ struct llama_context_params {
     enum llama_flash_attn_type flash_attn_type;
     enum ggml_type type_k;
     enum ggml_type type_v;
-    bool offload_kqv;
     ...;
 };
 
@@ -36,7 +35,6 @@ const char * llama_print_system_info(void);
 struct llama_context_params llama_context_default_params(void);
 uint32_t llama_n_ctx(const struct llama_context * ctx);
 
-uint64_t llama_model_size(const struct llama_model * model);
 uint64_t llama_model_n_params(const struct llama_model * model);
 int32_t  llama_model_meta_count(const struct llama_model * model);
 int32_t  llama_model_meta_key_by_index(const struct llama_model * model, int32_t i, char * buf, size_t buf_size);
