@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,10 @@ Logits = NDArray[np.float32]
 
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 FLASH_ATTN = ("auto", "on", "off")
+PREFILL_MODES = ("fused", "host-copy", "all-outputs")  # in the order of enum pymtp_prefill_mode
 CTX_STEP = 256  # llama.cpp rounds n_ctx up to a multiple of this
+MAX_SEQ = 256  # LLAMA_MAX_SEQ
+MAX_DEVICES = 32  # more than llama.cpp splits a model over
 
 
 def physical_cores() -> int:
@@ -34,7 +37,12 @@ def physical_cores() -> int:
 
 @dataclass(frozen=True)
 class Counters:
-    """Work of a context since it was made: wall seconds of each phase, and launches."""
+    """Work of a context since it was made: wall seconds of each phase, launches, bytes copied from devices to the host.
+
+    head_sync_seconds: the prompt passing through the head, where the target's graph does not do it.
+    hidden_bytes: hidden states, on their way to the head.
+    output_buffer_bytes: not a sum, the host memory that all of these are copied to.
+    """
 
     prefill_seconds: float
     head_sync_seconds: float
@@ -43,13 +51,39 @@ class Counters:
     rewind_seconds: float
     target_decodes: int
     draft_decodes: int
+    hidden_bytes: int
+    logits_bytes: int
+    embeddings_bytes: int
+    output_buffer_bytes: int
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Bytes in use on one device, by target and draft context together. Weights are the model's, counted once."""
+
+    device: str
+    host: bool
+    weights: int
+    cache: int
+    compute: int
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation that was computed: `graph` is "target" or "draft", `shape` four sizes, as ggml orders them."""
+
+    graph: str
+    name: str
+    op: str
+    shape: tuple[int, ...]
 
 
 class Context:
-    """One sequence in the caches of a target context and, with drafts, of the head's draft context.
+    """Sequences in the caches of a target context and, with drafts, of the head's draft context.
 
-    The target holds `n_past` tokens. `draft` is called with the token that comes next and then with each draft it
-    led to; `verify` takes that token and the drafts; `rewind` takes back the drafts that were not accepted.
+    The target holds `n_past(seq)` tokens of a sequence. `draft` is called with the token that comes next and then with
+    each draft it led to; `verify` takes that token and the drafts; `rewind` takes back the drafts that were not
+    accepted. Sequences do not see each other; where none is named, it is sequence 0.
 
     Logits come back as arrays over native memory: they are overwritten by the next call, copy what you keep.
     """
@@ -61,36 +95,53 @@ class Context:
         n_ctx: int,
         n_batch: int = 2048,
         n_ubatch: int = 512,
+        n_seq_max: int = 1,
         n_threads: int | None = None,
         type_k: str = "f16",
         type_v: str = "f16",
         flash_attn: str = "auto",
         draft_tokens: int = 0,
         tap: str = "auto",
+        prefill: str = "fused",
+        max_outputs: int = 1,
+        embeddings: bool = False,
+        trace: bool = False,
     ) -> None:
         """
-        n_ctx: tokens that fit, rounded up to a multiple of 256; 0 takes the length the model was trained for.
+        n_ctx: tokens that fit in a sequence, rounded up to a multiple of 256; 0 takes the length the model was trained
+            for.
         n_batch, n_ubatch: tokens of a prompt handed over at once, and computed at once: the latter no more than the
             former, and with drafts both at least draft_tokens + 2.
+        n_seq_max: sequences that can be held at a time.
         n_threads: None for the physical cores.
         type_k, type_v: types of the K and V cache, one of CACHE_TYPES. A quantized V needs flash attention.
         draft_tokens: the most drafts a round; 0 for no draft context.
         tap: the hidden state that the head takes: "post_norm", "pre_norm", or "auto" for what the model wants.
+        prefill: how a prompt reaches the head, one of PREFILL_MODES. "fused": the target's own graph fills the head's
+            cache. "host-copy": through the host and the whole block, as llama.cpp does it. "all-outputs": every token
+            an output with embeddings, as the first implementations did, with the post-norm tap only. The latter two
+            are for comparison.
+        max_outputs: the most rows of logits computed at once where `prefill_logits` asks for all.
+        embeddings: keep the embeddings of prompts, see `embeddings`; every token becomes an output.
+        trace: record what is computed, see `trace`. Slower.
 
         Raises InvalidRequestError for values outside their range, NativeError when llama.cpp cannot make the contexts.
         """
         tap = model.tap if tap == "auto" else tap
         _one_of("tap", tap, TAPS)
+        _one_of("prefill", prefill, PREFILL_MODES)
         _one_of("type_k", type_k, CACHE_TYPES)
         _one_of("type_v", type_v, CACHE_TYPES)
         _one_of("flash_attn", flash_attn, FLASH_ATTN)
         _in_range("n_ctx", n_ctx, 0)
         _in_range("draft_tokens", draft_tokens, 0, 64)
+        _in_range("n_seq_max", n_seq_max, 1, MAX_SEQ)
+        _in_range("max_outputs", max_outputs, 1)
         # llama.cpp limits the batch by n_ctx before it rounds that up
         n_ctx = -(-n_ctx // CTX_STEP) * CTX_STEP
         # llama.cpp keeps the rows of a verification in one ubatch, for the recurrent layers to go back within them, and
         # asserts that a ubatch is longer than that
-        least = draft_tokens + 2 if draft_tokens else 1
+        least = max(draft_tokens + 2 if draft_tokens else 1, n_seq_max)
         _in_range("n_batch", n_batch, least)
         _in_range("n_ubatch", n_ubatch, least)
         n_threads = physical_cores() if n_threads is None else n_threads
@@ -102,8 +153,11 @@ class Context:
                 f"draft_tokens={draft_tokens} needs a multi-token-prediction head, and {model.path.name} "
                 + ("was loaded without it" if model.has_head else "has none: use draft_tokens=0")
             )
+        if draft_tokens and prefill == "all-outputs" and tap == "pre_norm":
+            raise InvalidRequestError('prefill="all-outputs" takes embeddings, which are post-norm, not tap="pre_norm"')
+        n_ctx = n_ctx or -(-model.n_ctx_train // CTX_STEP) * CTX_STEP
         params = lib.llama_context_default_params()
-        params.n_ctx = n_ctx
+        params.n_ctx = n_ctx * n_seq_max
         params.n_batch = n_batch
         params.n_ubatch = n_ubatch
         params.n_threads = params.n_threads_batch = n_threads
@@ -114,16 +168,27 @@ class Context:
             "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
             "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
         }[flash_attn]
-        pair = lib.pymtp_pair_init(model.handle, params, draft_tokens, TAPS.index(tap))
+        options = ffi.new("struct pymtp_pair_options *")
+        options.n_draft = draft_tokens
+        options.n_seq_max = n_seq_max
+        options.n_outputs = max_outputs
+        options.tap = TAPS.index(tap)
+        options.prefill = PREFILL_MODES.index(prefill)
+        options.embeddings = embeddings
+        options.trace = trace
+        pair = lib.pymtp_pair_init(model.handle, params, options)
         if pair == ffi.NULL:
             raise NativeError(last_error())
         self._pair: Any = ffi.gc(pair, lib.pymtp_pair_free)
         self._logits = ffi.new("const float **")
         self._n_vocab = model.n_vocab
+        self._n_embeddings = 0
+        self._keeps_embeddings = embeddings
         self.model = model
         self.draft_tokens = draft_tokens
         self.tap = tap
-        self.n_ctx: int = lib.llama_n_ctx(lib.pymtp_pair_target(pair))
+        self.n_seq_max = n_seq_max
+        self.n_ctx: int = lib.pymtp_pair_n_ctx(pair)
 
     @property
     def _handle(self) -> Any:
@@ -145,53 +210,91 @@ class Context:
 
     @property
     def n_past(self) -> int:
-        """Tokens that the target holds."""
-        return int(lib.pymtp_pair_n_past(self._handle))
+        """Tokens that the target holds of sequence 0."""
+        return self.tokens_held()
 
     @property
     def n_head(self) -> int:
-        """Rows that the head's cache holds, made from the target's hidden states."""
-        return int(lib.pymtp_pair_n_head(self._handle))
+        """Rows that the head's cache holds of sequence 0, made from the target's hidden states."""
+        return self.rows_held()
+
+    def tokens_held(self, seq: int = 0) -> int:
+        """Tokens that the target holds. Raises InvalidRequestError when there is no such sequence."""
+        self._check_seq(seq)
+        return int(lib.pymtp_pair_n_past(self._handle, seq))
+
+    def rows_held(self, seq: int = 0) -> int:
+        """Rows that the head's cache holds, made from the target's hidden states; as `tokens_held`."""
+        self._check_seq(seq)
+        return int(lib.pymtp_pair_n_head(self._handle, seq))
+
+    def _check_seq(self, seq: int) -> None:
+        _in_range("seq", seq, 0, self.n_seq_max - 1)
 
     def _rows(self, n: int) -> Logits:
-        data = ffi.buffer(self._logits[0], n * self._n_vocab * 4)
-        return np.frombuffer(data, dtype=np.float32).reshape(n, self._n_vocab)
+        return _floats(self._logits[0], n, self._n_vocab)
 
-    def prefill(self, tokens: Sequence[int]) -> Logits:
+    def prefill(self, tokens: Sequence[int], seq: int = 0) -> Logits:
         """Takes a prompt, or more of it, through target and head. Returns the last token's logits, shape (n_vocab,).
 
         Raises ContextFullError (nothing is changed) when it does not fit; CancelledError, or what a signal handler
         raised, with the context emptied.
         """
-        array = ffi.new("llama_token[]", tokens)
-        check(lib.pymtp_pair_prefill(self._handle, array, len(tokens), self._logits))
-        return self._rows(1).reshape(-1)
+        return self.prefill_batch({seq: tokens}).reshape(-1)
 
-    def draft(self, token: int) -> Logits:
+    def prefill_batch(self, prompts: Mapping[int, Sequence[int]]) -> Logits:
+        """Takes a prompt, or more of it, for each sequence named, together. Returns the logits of their last tokens,
+        shape (len(prompts), n_vocab), by rising number of the sequence. Raises as `prefill`."""
+        return self._prefill(prompts, all_logits=False)
+
+    def prefill_logits(self, tokens: Sequence[int], seq: int = 0) -> Logits:
+        """As `prefill`, and returns the logits of every token, shape (len(tokens), n_vocab), for as many bytes of host
+        memory. They are computed max_outputs rows at a time: give the context enough of them."""
+        return self._prefill({seq: tokens}, all_logits=True)
+
+    def _prefill(self, prompts: Mapping[int, Sequence[int]], *, all_logits: bool) -> Logits:
+        seqs = sorted(prompts)
+        for seq in seqs:
+            self._check_seq(seq)
+        tokens = ffi.new("llama_token[]", [token for seq in seqs for token in prompts[seq]])
+        lengths = [len(prompts[seq]) for seq in seqs]
+        check(lib.pymtp_pair_prefill(self._handle, len(seqs), seqs, tokens, lengths, all_logits, self._logits))
+        self._n_embeddings = sum(lengths)
+        return self._rows(sum(lengths) if all_logits else len(seqs))
+
+    def embeddings(self) -> NDArray[np.float32]:
+        """The embeddings (final, normed hidden states) of the tokens of the last prefill, shape (tokens, n_embd),
+        sorted by sequence. Raises InvalidRequestError unless the context was made with embeddings=True."""
+        if not self._keeps_embeddings:
+            raise InvalidRequestError("the context keeps no embeddings: make it with embeddings=True")
+        return _floats(lib.pymtp_pair_embeddings(self._handle), self._n_embeddings, self.model.n_embd)
+
+    def draft(self, token: int, seq: int = 0) -> Logits:
         """One step of the head: logits, shape (n_vocab,), for the token after `token`.
 
         token: the token after the last that the target holds; then, step by step, each draft made from it. Raises
         InvalidRequestError past `draft_tokens` steps, ContextFullError at the end of the context.
         """
-        check(lib.pymtp_pair_draft(self._handle, token, self._logits))
+        check(lib.pymtp_pair_draft(self._handle, seq, token, self._logits))
         return self._rows(1).reshape(-1)
 
-    def verify(self, tokens: Sequence[int]) -> Logits:
+    def verify(self, tokens: Sequence[int], seq: int = 0) -> Logits:
         """Takes 1 to 1+draft_tokens tokens through the target: logits after each, shape (len(tokens), n_vocab)."""
         array = ffi.new("llama_token[]", tokens)
-        check(lib.pymtp_pair_verify(self._handle, array, len(tokens), self._logits))
+        check(lib.pymtp_pair_verify(self._handle, seq, array, len(tokens), self._logits))
         return self._rows(len(tokens))
 
-    def rewind(self, n_keep: int) -> None:
+    def rewind(self, n_keep: int, seq: int = 0) -> None:
         """Goes back to the first `n_keep` tokens: only drafts of the last verification can be taken back, once.
 
         No state is copied: the recurrent layers turn to a snapshot they wrote. Raises InvalidRequestError otherwise.
         """
-        check(lib.pymtp_pair_rewind(self._handle, n_keep))
+        check(lib.pymtp_pair_rewind(self._handle, seq, n_keep))
 
-    def clear(self) -> None:
-        """Empties the caches."""
-        lib.pymtp_pair_clear(self._handle)
+    def clear(self, seq: int | None = None) -> None:
+        """Empties the caches, or what they hold of one sequence."""
+        for number in range(self.n_seq_max) if seq is None else [seq]:
+            check(lib.pymtp_pair_clear(self._handle, number))
 
     def cancel(self, cancelled: bool = True) -> None:
         """From any thread: while set, native calls end with CancelledError, within a ubatch."""
@@ -207,15 +310,40 @@ class Context:
         """A snapshot of the work done so far."""
         c = ffi.new("struct pymtp_counters *")
         lib.pymtp_pair_counters(self._handle, c)
-        return Counters(
-            prefill_seconds=c.prefill_seconds,
-            head_sync_seconds=c.head_sync_seconds,
-            draft_seconds=c.draft_seconds,
-            verify_seconds=c.verify_seconds,
-            rewind_seconds=c.rewind_seconds,
-            target_decodes=c.target_decodes,
-            draft_decodes=c.draft_decodes,
-        )
+        return Counters(**{field.name: getattr(c, field.name) for field in fields(Counters)})
+
+    def memory(self) -> list[DeviceMemory]:
+        """The memory in use, a line a device. The compute buffers grow with the first call that needs more."""
+        found = ffi.new("struct pymtp_memory[]", MAX_DEVICES)
+        n = lib.pymtp_pair_memory(self._handle, found, MAX_DEVICES)
+        return [
+            DeviceMemory(ffi.string(m.device).decode(), bool(m.host), m.weights, m.cache, m.compute) for m in found[0:n]
+        ]
+
+    def trace(self) -> list[Node]:
+        """What was computed since the last call, in order, where the context was made with trace=True."""
+        lines = ffi.string(lib.pymtp_pair_trace(self._handle)).decode().splitlines()
+        nodes = []
+        for line in lines:
+            graph, rest = line.split(" ", 1)
+            name, op, *shape = rest.rsplit(" ", 5)
+            nodes.append(Node(graph, name, op, tuple(int(n) for n in shape)))
+        return nodes
+
+    def head_state(self, seq: int = 0) -> bytes:
+        """What the head's cache holds of a sequence, as llama.cpp saves it: positions, then rows of K, then of V.
+        Empty without drafts."""
+        self._check_seq(seq)
+        size = lib.pymtp_pair_head_state(self._handle, seq, ffi.NULL, 0)
+        data = ffi.new("uint8_t[]", size)
+        lib.pymtp_pair_head_state(self._handle, seq, data, size)
+        return bytes(ffi.buffer(data))
+
+
+def _floats(pointer: Any, rows: int, columns: int) -> NDArray[np.float32]:
+    if rows == 0:
+        return np.empty((0, columns), dtype=np.float32)
+    return np.frombuffer(ffi.buffer(pointer, rows * columns * 4), dtype=np.float32).reshape(rows, columns)
 
 
 def _one_of(name: str, value: str, known: Sequence[str]) -> None:

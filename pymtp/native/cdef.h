@@ -33,7 +33,6 @@ struct llama_context_params {
 void llama_backend_init(void);
 const char * llama_print_system_info(void);
 struct llama_context_params llama_context_default_params(void);
-uint32_t llama_n_ctx(const struct llama_context * ctx);
 
 uint64_t llama_model_n_params(const struct llama_model * model);
 int32_t  llama_model_meta_count(const struct llama_model * model);
@@ -73,6 +72,27 @@ struct pymtp_counters {
     double  rewind_seconds;
     int64_t target_decodes;
     int64_t draft_decodes;
+    int64_t hidden_bytes;
+    int64_t logits_bytes;
+    int64_t embeddings_bytes;
+    int64_t output_buffer_bytes;
+};
+enum pymtp_prefill_mode { PYMTP_PREFILL_FUSED, PYMTP_PREFILL_HOST_COPY, PYMTP_PREFILL_ALL_OUTPUTS };
+struct pymtp_pair_options {
+    int32_t n_draft;
+    int32_t n_seq_max;
+    int32_t n_outputs;
+    enum pymtp_tap          tap;
+    enum pymtp_prefill_mode prefill;
+    bool    embeddings;
+    bool    trace;
+};
+struct pymtp_memory {
+    char    device[64];
+    bool    host;
+    int64_t weights;
+    int64_t cache;
+    int64_t compute;
 };
 struct pymtp_pair;
 
@@ -95,19 +115,25 @@ void                 pymtp_model_free(struct pymtp_model * model);
 struct llama_model * pymtp_model_get(const struct pymtp_model * model);
 
 struct pymtp_pair * pymtp_pair_init(const struct pymtp_model * model, struct llama_context_params params,
-                                    int32_t n_draft, enum pymtp_tap tap);
+                                    const struct pymtp_pair_options * options);
 void    pymtp_pair_free(struct pymtp_pair * pair);
-int     pymtp_pair_prefill(struct pymtp_pair * pair, const llama_token * tokens, int32_t n, const float ** logits);
-int     pymtp_pair_draft(struct pymtp_pair * pair, llama_token token, const float ** logits);
-int     pymtp_pair_verify(struct pymtp_pair * pair, const llama_token * tokens, int32_t n, const float ** logits);
-int     pymtp_pair_rewind(struct pymtp_pair * pair, int32_t n_keep);
-void    pymtp_pair_clear(struct pymtp_pair * pair);
-int32_t pymtp_pair_n_past(const struct pymtp_pair * pair);
-int32_t pymtp_pair_n_head(const struct pymtp_pair * pair);
-struct llama_context * pymtp_pair_target(struct pymtp_pair * pair);
+int     pymtp_pair_prefill(struct pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens,
+                           const int32_t * lengths, bool all, const float ** logits);
+const float * pymtp_pair_embeddings(const struct pymtp_pair * pair);
+int     pymtp_pair_draft(struct pymtp_pair * pair, int32_t seq, llama_token token, const float ** logits);
+int     pymtp_pair_verify(struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n,
+                          const float ** logits);
+int     pymtp_pair_rewind(struct pymtp_pair * pair, int32_t seq, int32_t n_keep);
+int     pymtp_pair_clear(struct pymtp_pair * pair, int32_t seq);
+int32_t pymtp_pair_n_past(const struct pymtp_pair * pair, int32_t seq);
+int32_t pymtp_pair_n_head(const struct pymtp_pair * pair, int32_t seq);
+int32_t pymtp_pair_n_ctx(const struct pymtp_pair * pair);
 void    pymtp_pair_cancel(struct pymtp_pair * pair, bool cancelled);
 void    pymtp_pair_break(struct pymtp_pair * pair, enum pymtp_fault fault);
 void    pymtp_pair_counters(const struct pymtp_pair * pair, struct pymtp_counters * counters);
+int32_t pymtp_pair_memory(const struct pymtp_pair * pair, struct pymtp_memory * memory, int32_t n_max);
+const char * pymtp_pair_trace(struct pymtp_pair * pair);
+size_t  pymtp_pair_head_state(struct pymtp_pair * pair, int32_t seq, uint8_t * data, size_t size);
 
 extern "Python" void pymtp_on_log(int level, const char * text);
 extern "Python" bool pymtp_on_poll(void);

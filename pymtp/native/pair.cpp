@@ -1,103 +1,58 @@
+// The C interface of a pair, and its rounds: draft, verify, rewind.
+#include "pair.h"
+
 #include "host.h"
-#include "model.h"
-#include "pymtp.h"
 
 #include "llama-ext.h"
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
+#include <cstring>
 #include <exception>
-#include <memory>
-#include <string>
-#include <vector>
+#include <map>
 
-namespace {
+void pymtp_batch::clear() {
+    tokens.clear();
+    positions.clear();
+    n_seq_ids.clear();
+    seqs.clear();
+    outputs.clear();
+    embd = nullptr;
+}
 
-struct context_deleter {
-    void operator()(llama_context * ctx) const { llama_free(ctx); }
-};
-using context_ptr = std::unique_ptr<llama_context, context_deleter>;
+void pymtp_batch::add(llama_token token, int32_t pos, llama_seq_id seq, bool output) {
+    tokens.push_back(token);
+    positions.push_back(pos);
+    n_seq_ids.push_back(1);
+    seqs.push_back(seq);
+    outputs.push_back(output);
+}
 
-class stopwatch {
-public:
-    explicit stopwatch(double & total) : total(total), start(std::chrono::steady_clock::now()) {}
-    ~stopwatch() { total += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
+std::string pymtp_batch::describe() const {
+    return std::to_string(tokens.size()) + " tokens at position " + std::to_string(positions.front());
+}
 
-private:
-    double & total;
-    std::chrono::steady_clock::time_point start;
-};
-
-} // namespace
-
-struct pymtp_pair {
-    std::shared_ptr<llama_model> model; // first, so that it goes last
-
-    context_ptr target;
-    context_ptr draft; // null without drafts
-
-    int32_t n_vocab = 0;
-    int32_t n_embd  = 0;
-    int32_t n_ctx   = 0;
-    int32_t n_batch = 0;
-    int32_t n_draft = 0;
-
-    int32_t n_past      = 0; // tokens that the target holds
-    int32_t n_rewind    = 0; // how many of them can be taken back: drafts just verified
-    int32_t n_head      = 0; // rows that the head holds, made from the target's hidden states
-    int32_t n_chain     = 0; // draft steps since n_head
-    llama_token drafted_from = LLAMA_TOKEN_NULL; // the token of row n_head-1, when the target does not hold it yet
-
-    // tokens n_head .. n_past-1, which the head has yet to take, and the hidden states n_head-1 .. n_past-1: one more,
-    // for the token to come (none of both while drafted_from is set)
-    std::vector<llama_token> unsynced;
-    std::vector<float>       hidden;
-    std::vector<float>       recycled;     // the head's own hidden state of the last draft step
-    std::vector<float>       shifted;      // for PYMTP_FAULT_SHIFTED_ROWS: the last row taken, then the rows before the next
-    std::vector<float>       drafted_with; // the target's hidden state that drafted_from went with
-
-    pymtp_fault       fault = PYMTP_FAULT_NONE;
-    std::atomic<bool> cancelled{false};
-    pymtp_counters    counters = {};
-
-    std::vector<llama_pos> positions;
-    std::vector<int8_t>    outputs;
-
-    int  check_room(int32_t n) const;
-    const float * rows_for(int32_t n);
-    int  decode(llama_context * ctx, const llama_token * tokens, const float * embd, int32_t n, int32_t pos, int32_t n_outputs);
-    int  sync(const llama_token * tokens, const float * rows, int32_t n);
-    int  prefill_piece(const llama_token * tokens, int32_t n, bool last);
-    int  prefill(const llama_token * tokens, int32_t n);
-    int  draft_step(llama_token token);
-    int  verify(const llama_token * tokens, int32_t n);
-    int  rewind(int32_t n_keep);
-    void drop_drafts();
-    void take_back_draft();
-    void clear();
-};
-
-// Runs n tokens at positions from pos, the last n_outputs of them with output. On failure both contexts are emptied:
-// a batch that stops half way leaves the recurrent states at an unknown position.
-int pymtp_pair::decode(
-        llama_context * ctx, const llama_token * tokens, const float * embd, int32_t n, int32_t pos, int32_t n_outputs) {
-    positions.resize(n);
-    outputs.assign(n, 0);
-    for (int32_t i = 0; i < n; ++i) {
-        positions[i] = pos + i;
+llama_batch pymtp_batch::view() {
+    seq_ids.resize(seqs.size());
+    for (size_t i = 0; i < seqs.size(); ++i) {
+        seq_ids[i] = &seqs[i];
     }
-    std::fill(outputs.end() - n_outputs, outputs.end(), 1);
-
     llama_batch batch = {};
-    batch.n_tokens = n;
-    batch.token    = const_cast<llama_token *>(tokens);
+    batch.n_tokens = size();
+    batch.token    = tokens.data();
     batch.embd     = const_cast<float *>(embd);
     batch.pos      = positions.data();
+    batch.n_seq_id = n_seq_ids.data();
+    batch.seq_id   = seq_ids.data();
     batch.logits   = outputs.data();
+    return batch;
+}
 
+// Runs the batch. On failure both contexts are emptied: a batch that stops half way leaves the recurrent states at an
+// unknown position.
+int pymtp_pair::decode(llama_context * ctx) {
     pymtp_errors_begin();
-    const int status = llama_decode(ctx, batch);
+    trace_target = ctx == target.get() ? "target" : "draft";
+    const int status = llama_decode(ctx, batch.view());
     (ctx == target.get() ? counters.target_decodes : counters.draft_decodes)++;
     if (status == 0) {
         return PYMTP_OK;
@@ -107,213 +62,210 @@ int pymtp_pair::decode(
         pymtp_set_error("cancelled");
         return PYMTP_CANCELLED;
     }
-    pymtp_set_error("decoding " + std::to_string(n) + " tokens at position " + std::to_string(pos) + " failed");
+    pymtp_set_error("decoding " + batch.describe() + " failed");
     return PYMTP_FAILED;
 }
 
-int pymtp_pair::check_room(int32_t n) const {
-    if (n_past + n <= n_ctx) {
+bool pymtp_pair::check_seq(int32_t seq) const {
+    if (seq >= 0 && seq < options.n_seq_max) {
+        return true;
+    }
+    pymtp_set_error("there is no sequence " + std::to_string(seq) + ", only 0 to " + std::to_string(options.n_seq_max - 1));
+    return false;
+}
+
+int pymtp_pair::check_room(const pymtp_sequence & s, int32_t n) const {
+    if (n <= n_ctx - s.n_past) {
         return PYMTP_OK;
     }
-    pymtp_set_error(std::to_string(n_past) + " tokens held and " + std::to_string(n) + " more exceed n_ctx = " + std::to_string(n_ctx));
+    pymtp_set_error(std::to_string(s.n_past) + " tokens held and " + std::to_string(n) + " more exceed n_ctx = " + std::to_string(n_ctx));
     return PYMTP_FULL;
 }
 
 // The hidden states that go with the first n of the unsynced tokens.
-const float * pymtp_pair::rows_for(int32_t n) {
+const float * pymtp_pair::rows_for(pymtp_sequence & s, int32_t n) {
     if (fault != PYMTP_FAULT_SHIFTED_ROWS) {
-        return hidden.data();
+        return s.hidden.data();
     }
-    shifted.erase(shifted.begin(), shifted.end() - n_embd);
-    shifted.insert(shifted.end(), hidden.begin(), hidden.begin() + (size_t) n * n_embd);
-    return shifted.data();
+    s.shifted.erase(s.shifted.begin(), s.shifted.end() - n_embd);
+    s.shifted.insert(s.shifted.end(), s.hidden.begin(), s.hidden.begin() + (size_t) n * n_embd);
+    return s.shifted.data();
 }
 
-// Rows n_head .. n_head+n-1 of the head, from the target's hidden states. Nothing is drafted from them.
-int pymtp_pair::sync(const llama_token * tokens, const float * rows, int32_t n) {
-    drop_drafts();
+// The first n of the unsynced tokens become rows of the head, from the target's hidden states. Nothing is drafted.
+int pymtp_pair::sync(int32_t seq, int32_t n, const float * rows) {
+    pymtp_sequence & s = sequences[seq];
+    drop_drafts(seq);
     for (int32_t done = 0; done < n;) {
-        const int32_t piece = std::min(n - done, n_batch);
-        if (int status = decode(draft.get(), tokens + done, rows + (size_t) done * n_embd, piece, n_head, 0)) {
+        const int32_t piece = std::min(n - done, n_head_rows);
+        batch.clear();
+        for (int32_t i = done; i < done + piece; ++i) {
+            batch.add(s.unsynced[i], s.n_head + i - done, seq, false);
+        }
+        batch.set_rows(rows + (size_t) done * n_embd);
+        if (int status = decode(draft.get())) {
             return status;
         }
-        done   += piece;
-        n_head += piece;
+        done     += piece;
+        s.n_head += piece;
     }
     return PYMTP_OK;
 }
 
-int pymtp_pair::prefill_piece(const llama_token * tokens, int32_t n, bool last) {
-    {
-        stopwatch watch(counters.prefill_seconds);
-        if (int status = decode(target.get(), tokens, nullptr, n, n_past, last ? 1 : 0)) {
-            return status;
-        }
-        llama_synchronize(target.get());
+// The hidden state that the target's graph left on the device, to the host.
+void pymtp_pair::fetch_hidden(int32_t seq) {
+    pymtp_sequence & s = sequences[seq];
+    if (s.on_device) {
+        s.hidden.resize(n_embd);
+        llama_get_nextn_row(target.get(), seq, s.hidden.data());
+        s.on_device = false;
     }
-    n_past  += n;
-    n_rewind = 0;
-    if (!draft) {
-        return PYMTP_OK;
-    }
-
-    stopwatch watch(counters.head_sync_seconds);
-    const float * rows = llama_get_embeddings_nextn(target.get());
-    // row i goes with token i+1, so all but the last are followed by a token of this piece
-    unsynced.insert(unsynced.end(), tokens, tokens + n);
-    hidden.insert(hidden.end(), rows, rows + (size_t) n * n_embd);
-    const int32_t n_sync = unsynced.size();
-    if (fault == PYMTP_FAULT_EMPTY_HEAD) {
-        n_head += n_sync;
-    } else {
-        if (int status = sync(unsynced.data(), rows_for(n_sync), n_sync)) {
-            return status;
-        }
-    }
-    llama_synchronize(draft.get());
-    unsynced.clear();
-    hidden.erase(hidden.begin(), hidden.begin() + (size_t) n_sync * n_embd);
-    return PYMTP_OK;
 }
 
 // Frees the head's rows that stand on its own hidden states: the true ones are to take their place.
-void pymtp_pair::drop_drafts() {
-    llama_memory_seq_rm(llama_get_memory(draft.get()), 0, n_head, -1);
+void pymtp_pair::drop_drafts(int32_t seq) {
+    llama_memory_seq_rm(llama_get_memory(draft.get()), seq, sequences[seq].n_head, -1);
 }
 
 // Forgets a draft that no verification followed.
-void pymtp_pair::take_back_draft() {
-    if (drafted_from == LLAMA_TOKEN_NULL) {
+void pymtp_pair::take_back_draft(int32_t seq) {
+    pymtp_sequence & s = sequences[seq];
+    if (s.drafted_from == LLAMA_TOKEN_NULL) {
         return;
     }
-    drafted_from = LLAMA_TOKEN_NULL;
-    n_chain      = 0;
-    n_head       = n_past;
-    hidden       = drafted_with;
-    drop_drafts();
+    s.drafted_from = LLAMA_TOKEN_NULL;
+    s.n_chain      = 0;
+    s.n_head       = s.n_past;
+    s.hidden       = s.drafted_with;
+    drop_drafts(seq);
+}
+
+void pymtp_pair::clear(int32_t seq) {
+    llama_memory_seq_rm(llama_get_memory(target.get()), seq, -1, -1);
+    if (draft) {
+        llama_memory_seq_rm(llama_get_memory(draft.get()), seq, -1, -1);
+    }
+    sequences[seq] = pymtp_sequence();
+    sequences[seq].hidden.assign(n_embd, 0.0f); // what the first token goes with
+    sequences[seq].shifted.assign(n_embd, 0.0f);
 }
 
 void pymtp_pair::clear() {
-    llama_memory_clear(llama_get_memory(target.get()), false);
-    if (draft) {
-        llama_memory_clear(llama_get_memory(draft.get()), false);
+    for (int32_t seq = 0; seq < options.n_seq_max; ++seq) {
+        clear(seq);
     }
-    n_past = n_rewind = n_head = n_chain = 0;
-    drafted_from = LLAMA_TOKEN_NULL;
-    unsynced.clear();
-    hidden.assign(n_embd, 0.0f); // what the first token goes with
-    shifted.assign(n_embd, 0.0f);
 }
 
-int pymtp_pair::prefill(const llama_token * tokens, int32_t n) {
-    if (n < 1) {
-        pymtp_set_error("a prompt needs at least one token");
+int pymtp_pair::draft_step(int32_t seq, llama_token token) {
+    pymtp_sequence & s = sequences[seq];
+    if (!draft || s.n_chain >= options.n_draft) {
+        pymtp_set_error("at most " + std::to_string(options.n_draft) + " drafts a round");
         return PYMTP_INVALID;
     }
-    if (int status = check_room(n)) {
-        return status;
-    }
-    take_back_draft();
-    for (int32_t done = 0; done < n;) {
-        const int32_t piece = std::min(n - done, n_batch);
-        if (int status = prefill_piece(tokens + done, piece, done + piece == n)) {
-            return status;
-        }
-        done += piece;
-    }
-    return PYMTP_OK;
-}
-
-int pymtp_pair::draft_step(llama_token token) {
-    if (!draft || n_chain >= n_draft) {
-        pymtp_set_error("at most " + std::to_string(n_draft) + " drafts a round");
-        return PYMTP_INVALID;
-    }
-    int status = check_room(1 + n_chain);
+    int status = check_room(s, 1 + s.n_chain);
     if (status) {
         return status;
     }
-    stopwatch watch(counters.draft_seconds);
-    if (n_chain == 0) {
+    pymtp_stopwatch watch(counters.draft_seconds);
+    begin_round();
+    if (s.n_chain == 0) {
         // what the head has yet to take goes along, without output, before the row that is drafted from
-        drafted_with.assign(hidden.end() - n_embd, hidden.end());
-        unsynced.push_back(token);
-        const int32_t n     = unsynced.size();
-        const int32_t extra = std::max(0, n - n_batch);
-        const float * rows  = rows_for(n);
-        if ((status = sync(unsynced.data(), rows, extra))) {
+        fetch_hidden(seq);
+        s.drafted_with.assign(s.hidden.end() - n_embd, s.hidden.end());
+        s.unsynced.push_back(token);
+        const int32_t n     = s.unsynced.size();
+        const int32_t extra = std::max(0, n - n_head_rows);
+        const float * rows  = rows_for(s, n);
+        if ((status = sync(seq, extra, rows))) {
             return status;
         }
-        status = decode(draft.get(), unsynced.data() + extra, rows + (size_t) extra * n_embd, n - extra, n_head, 1);
-        if (status) {
+        batch.clear();
+        for (int32_t i = extra; i < n; ++i) {
+            batch.add(s.unsynced[i], s.n_head + i - extra, seq, i + 1 == n);
+        }
+        batch.set_rows(rows + (size_t) extra * n_embd);
+        if ((status = decode(draft.get()))) {
             return status;
         }
-        n_head += n - extra;
-        unsynced.clear();
-        hidden.clear();
-        drafted_from = token;
-        n_rewind     = 0; // the hidden states of earlier tokens are gone
-    } else if ((status = decode(draft.get(), &token, recycled.data(), 1, n_head + n_chain - 1, 1))) {
-        return status;
+        s.n_head += n - extra;
+        s.unsynced.clear();
+        s.hidden.clear();
+        s.drafted_from = token;
+        s.n_rewind     = 0; // the hidden states of earlier tokens are gone
+    } else {
+        batch.clear();
+        batch.add(token, s.n_head + s.n_chain - 1, seq, true);
+        batch.set_rows(s.recycled.data());
+        if ((status = decode(draft.get()))) {
+            return status;
+        }
     }
-    n_chain++;
+    s.n_chain++;
     const float * row = llama_get_embeddings_nextn_ith(draft.get(), -1);
-    recycled.assign(row, row + n_embd);
+    s.recycled.assign(row, row + n_embd);
     return PYMTP_OK;
 }
 
-int pymtp_pair::verify(const llama_token * tokens, int32_t n) {
-    if (n < 1 || n > 1 + n_draft) {
-        pymtp_set_error("verification takes 1 to " + std::to_string(1 + n_draft) + " tokens, not " + std::to_string(n));
+int pymtp_pair::verify(int32_t seq, const llama_token * tokens, int32_t n) {
+    pymtp_sequence & s = sequences[seq];
+    if (n < 1 || n > 1 + options.n_draft) {
+        pymtp_set_error("verification takes 1 to " + std::to_string(1 + options.n_draft) + " tokens, not " + std::to_string(n));
         return PYMTP_INVALID;
     }
-    if (int status = check_room(n)) {
+    if (int status = check_room(s, n)) {
         return status;
     }
-    stopwatch watch(counters.verify_seconds);
-    if (drafted_from != tokens[0]) {
-        take_back_draft();
+    pymtp_stopwatch watch(counters.verify_seconds);
+    begin_round();
+    if (s.drafted_from != tokens[0]) {
+        take_back_draft(seq);
     }
-    const int32_t n_before = n_past;
-    if (int status = decode(target.get(), tokens, nullptr, n, n_before, n)) {
+    fetch_hidden(seq);
+    batch.clear();
+    for (int32_t i = 0; i < n; ++i) {
+        batch.add(tokens[i], s.n_past + i, seq, true);
+    }
+    if (int status = decode(target.get())) {
         return status;
     }
     llama_synchronize(target.get());
-    n_past  += n;
-    n_rewind = n - 1;
+    const int32_t n_before = s.n_past;
+    s.n_past  += n;
+    s.n_rewind = n - 1;
     if (draft) {
         // the head holds the first token already when it was drafted from
-        const int32_t known = n_head > n_before ? 1 : 0;
+        const int32_t known = s.n_head > n_before ? 1 : 0;
         const float * rows = llama_get_embeddings_nextn(target.get());
-        unsynced.insert(unsynced.end(), tokens + known, tokens + n);
-        hidden.insert(hidden.end(), rows, rows + (size_t) n * n_embd);
-        drafted_from = LLAMA_TOKEN_NULL;
-        n_chain      = 0;
+        s.unsynced.insert(s.unsynced.end(), tokens + known, tokens + n);
+        s.hidden.insert(s.hidden.end(), rows, rows + (size_t) n * n_embd);
+        s.drafted_from = LLAMA_TOKEN_NULL;
+        s.n_chain      = 0;
     }
     return PYMTP_OK;
 }
 
-int pymtp_pair::rewind(int32_t n_keep) {
-    stopwatch watch(counters.rewind_seconds);
-    const int32_t n_drop = n_past - n_keep;
-    if (n_drop < 0 || n_drop > n_rewind) {
-        pymtp_set_error("cannot go back from " + std::to_string(n_past) + " tokens to " + std::to_string(n_keep) +
-                ", only " + std::to_string(n_rewind) + " can be taken back");
+int pymtp_pair::rewind(int32_t seq, int32_t n_keep) {
+    pymtp_sequence & s = sequences[seq];
+    pymtp_stopwatch watch(counters.rewind_seconds);
+    const int32_t n_drop = s.n_past - n_keep;
+    if (n_drop < 0 || n_drop > s.n_rewind) {
+        pymtp_set_error("cannot go back from " + std::to_string(s.n_past) + " tokens to " + std::to_string(n_keep) +
+                ", only " + std::to_string(s.n_rewind) + " can be taken back");
         return PYMTP_INVALID;
     }
     if (n_drop == 0) {
         return PYMTP_OK;
     }
-    if (!llama_memory_seq_rm(llama_get_memory(target.get()), 0, n_keep, -1)) {
+    if (!llama_memory_seq_rm(llama_get_memory(target.get()), seq, n_keep, -1)) {
         clear();
         pymtp_set_error("the recurrent layers hold no state at " + std::to_string(n_keep) + " tokens");
         return PYMTP_FAILED;
     }
-    n_past   = n_keep;
-    n_rewind = 0; // a snapshot serves once, until the next decode
+    s.n_past   = n_keep;
+    s.n_rewind = 0; // a snapshot serves once, until the next decode
     if (draft) {
-        unsynced.resize(n_keep - n_head);
-        hidden.resize((size_t) (n_keep - n_head + 1) * n_embd);
+        s.unsynced.resize(n_keep - s.n_head);
+        s.hidden.resize((size_t) (n_keep - s.n_head + 1) * n_embd);
     }
     return PYMTP_OK;
 }
@@ -329,102 +281,152 @@ template <typename F> static int guarded(pymtp_pair * pair, F && call) {
     }
 }
 
-pymtp_pair * pymtp_pair_init(
-        const pymtp_model * shared, llama_context_params params, int32_t n_draft, enum pymtp_tap tap) {
-    pymtp_errors_begin();
+// One line a node: who computes, its name, the operation, its shape.
+static bool on_node(ggml_tensor * node, bool ask, void * data) {
+    auto * pair = static_cast<pymtp_pair *>(data);
+    if (ask) {
+        pair->trace += pair->trace_target + " " + node->name + " " + ggml_op_name(node->op);
+        for (int64_t n : node->ne) {
+            pair->trace += " " + std::to_string(n);
+        }
+        pair->trace += "\n";
+    }
+    return !ask;
+}
+
+static bool on_abort(void * data) {
+    auto * pair = static_cast<pymtp_pair *>(data);
+    if (pymtp_host_wants_stop()) {
+        pair->cancelled = true;
+    }
+    return pair->cancelled.load(std::memory_order_relaxed);
+}
+
+static std::unique_ptr<pymtp_pair> make_pair(const pymtp_model * shared, llama_context_params params, const pymtp_pair_options & options) {
     auto pair = std::make_unique<pymtp_pair>();
-    pair->model = shared->shared;
+    pair->model   = shared->shared;
+    pair->options = options;
     llama_model * model = pair->model.get();
-    pair->n_draft = n_draft;
     pair->n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
     pair->n_embd  = llama_model_n_embd_out(model);
+    pair->sequences.resize(options.n_seq_max);
 
-    params.n_seq_max             = 1;
-    params.n_rs_seq              = n_draft;
-    params.n_outputs_max         = 1 + n_draft;
-    params.n_outputs_max_per_seq = 1 + n_draft;
-    params.abort_callback_data   = pair.get();
-    params.abort_callback        = [](void * data) {
-        auto * self = static_cast<pymtp_pair *>(data);
-        if (pymtp_host_wants_stop()) {
-            self->cancelled = true;
-        }
-        return self->cancelled.load(std::memory_order_relaxed);
-    };
+    const bool fused = options.prefill == PYMTP_PREFILL_FUSED;
+    const bool every = options.embeddings || (options.n_draft > 0 && options.prefill == PYMTP_PREFILL_ALL_OUTPUTS);
+    params.n_seq_max           = options.n_seq_max;
+    params.n_rs_seq            = options.n_draft;
+    params.abort_callback      = on_abort;
+    params.abort_callback_data = pair.get();
+    if (options.trace) {
+        params.cb_eval           = on_node;
+        params.cb_eval_user_data = pair.get();
+    }
+    params.n_outputs_max         = std::max({1 + options.n_draft, options.n_seq_max, options.n_outputs});
+    params.n_outputs_max         = every ? 0 : std::min(params.n_outputs_max, params.n_batch); // 0: n_batch
+    params.n_outputs_max_per_seq = params.n_outputs_max;
     pair->target.reset(llama_init_from_model(model, params));
     if (!pair->target) {
         pymtp_set_error("no target context");
         return nullptr;
     }
-    pair->n_ctx   = llama_n_ctx(pair->target.get());
-    pair->n_batch = llama_n_batch(pair->target.get());
+    pair->n_ctx     = llama_n_ctx_seq(pair->target.get());
+    pair->n_batch   = llama_n_batch(pair->target.get());
+    pair->n_outputs = every ? pair->n_batch : (int32_t) params.n_outputs_max;
 
-    if (n_draft > 0) {
+    if (options.n_draft > 0) {
         params.ctx_type              = LLAMA_CONTEXT_TYPE_MTP;
         params.n_rs_seq              = 0;
-        params.n_outputs_max         = 1;
+        params.n_outputs_max         = options.n_seq_max;
         params.n_outputs_max_per_seq = 1;
+        if (fused) {
+            // it takes the rows of a round, never a prompt: no compute buffer for more
+            params.n_batch  = std::min<uint32_t>(params.n_batch,  std::max(options.n_draft + 2, options.n_seq_max));
+            params.n_ubatch = std::min<uint32_t>(params.n_ubatch, params.n_batch);
+        }
         pair->draft.reset(llama_init_from_model(model, params));
         if (!pair->draft) {
             pymtp_set_error("no draft context");
             return nullptr;
         }
-        const auto nextn_tap = tap == PYMTP_TAP_PRE_NORM ? LLAMA_NEXTN_TAP_PRE_NORM : LLAMA_NEXTN_TAP_POST_NORM;
-        llama_set_nextn_tap(pair->target.get(), nextn_tap);
-        llama_set_nextn_tap(pair->draft.get(),  nextn_tap);
-        llama_set_embeddings_nextn(pair->target.get(), true, /*masked =*/ false);
-        llama_set_embeddings_nextn(pair->draft.get(),  true, /*masked =*/ true);
+        pair->n_head_rows = llama_n_batch(pair->draft.get());
+        const auto tap = options.tap == PYMTP_TAP_PRE_NORM ? LLAMA_NEXTN_TAP_PRE_NORM : LLAMA_NEXTN_TAP_POST_NORM;
+        llama_set_nextn_tap(pair->target.get(), tap);
+        llama_set_nextn_tap(pair->draft.get(),  tap);
+        if (fused) {
+            llama_set_nextn_sync(pair->target.get(), pair->draft.get()); // makes room in the next reservation
+        }
     }
     pair->clear();
-    return pair.release();
+    return pair;
+}
+
+pymtp_pair * pymtp_pair_init(
+        const pymtp_model * shared, llama_context_params params, const pymtp_pair_options * options) {
+    pymtp_errors_begin();
+    try {
+        return make_pair(shared, params, *options).release();
+    } catch (const std::exception & error) {
+        pymtp_set_error(error.what());
+        return nullptr;
+    }
 }
 
 void pymtp_pair_free(pymtp_pair * pair) {
     delete pair;
 }
 
-int pymtp_pair_prefill(pymtp_pair * pair, const llama_token * tokens, int32_t n, const float ** logits) {
+int pymtp_pair_prefill(
+        pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths,
+        bool all, const float ** logits) {
     return guarded(pair, [&] {
-        const int status = pair->prefill(tokens, n);
-        *logits = status ? nullptr : llama_get_logits_ith(pair->target.get(), -1);
+        const int status = pair->prefill(n_seqs, seqs, tokens, lengths, all);
+        *logits = status ? nullptr : pair->logits.data();
         return status;
     });
 }
 
-int pymtp_pair_draft(pymtp_pair * pair, llama_token token, const float ** logits) {
+const float * pymtp_pair_embeddings(const pymtp_pair * pair) {
+    return pair->embeddings.data();
+}
+
+int pymtp_pair_draft(pymtp_pair * pair, int32_t seq, llama_token token, const float ** logits) {
     return guarded(pair, [&] {
-        const int status = pair->draft_step(token);
+        const int status = pair->check_seq(seq) ? pair->draft_step(seq, token) : PYMTP_INVALID;
         *logits = status ? nullptr : llama_get_logits_ith(pair->draft.get(), -1);
         return status;
     });
 }
 
-int pymtp_pair_verify(pymtp_pair * pair, const llama_token * tokens, int32_t n, const float ** logits) {
+int pymtp_pair_verify(pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, const float ** logits) {
     return guarded(pair, [&] {
-        const int status = pair->verify(tokens, n);
+        const int status = pair->check_seq(seq) ? pair->verify(seq, tokens, n) : PYMTP_INVALID;
         *logits = status ? nullptr : llama_get_logits(pair->target.get());
         return status;
     });
 }
 
-int pymtp_pair_rewind(pymtp_pair * pair, int32_t n_keep) {
-    return guarded(pair, [&] { return pair->rewind(n_keep); });
+int pymtp_pair_rewind(pymtp_pair * pair, int32_t seq, int32_t n_keep) {
+    return guarded(pair, [&] { return pair->check_seq(seq) ? pair->rewind(seq, n_keep) : PYMTP_INVALID; });
 }
 
-void pymtp_pair_clear(pymtp_pair * pair) {
-    pair->clear();
+int pymtp_pair_clear(pymtp_pair * pair, int32_t seq) {
+    if (!pair->check_seq(seq)) {
+        return PYMTP_INVALID;
+    }
+    pair->clear(seq);
+    return PYMTP_OK;
 }
 
-int32_t pymtp_pair_n_past(const pymtp_pair * pair) {
-    return pair->n_past;
+int32_t pymtp_pair_n_past(const pymtp_pair * pair, int32_t seq) {
+    return pair->check_seq(seq) ? pair->sequences[seq].n_past : PYMTP_INVALID;
 }
 
-int32_t pymtp_pair_n_head(const pymtp_pair * pair) {
-    return pair->n_head;
+int32_t pymtp_pair_n_head(const pymtp_pair * pair, int32_t seq) {
+    return pair->check_seq(seq) ? pair->sequences[seq].n_head : PYMTP_INVALID;
 }
 
-llama_context * pymtp_pair_target(pymtp_pair * pair) {
-    return pair->target.get();
+int32_t pymtp_pair_n_ctx(const pymtp_pair * pair) {
+    return pair->n_ctx;
 }
 
 void pymtp_pair_cancel(pymtp_pair * pair, bool cancelled) {
@@ -437,4 +439,58 @@ void pymtp_pair_break(pymtp_pair * pair, enum pymtp_fault fault) {
 
 void pymtp_pair_counters(const pymtp_pair * pair, pymtp_counters * counters) {
     *counters = pair->counters;
+    counters->hidden_bytes = counters->logits_bytes = counters->embeddings_bytes = counters->output_buffer_bytes = 0;
+    for (const llama_context * ctx : {pair->target.get(), pair->draft.get()}) {
+        if (ctx) {
+            const llama_output_bytes bytes = llama_get_output_bytes(ctx);
+            counters->hidden_bytes     += bytes.nextn;
+            counters->logits_bytes     += bytes.logits;
+            counters->embeddings_bytes += bytes.embeddings;
+            counters->output_buffer_bytes += bytes.buffer;
+        }
+    }
+}
+
+int32_t pymtp_pair_memory(const pymtp_pair * pair, pymtp_memory * memory, int32_t n_max) {
+    const llama_memory_breakdown target = llama_get_memory_breakdown(pair->target.get());
+    const llama_memory_breakdown draft =
+        pair->draft ? llama_get_memory_breakdown(pair->draft.get()) : llama_memory_breakdown();
+    std::map<ggml_backend_dev_t, pymtp_memory> devices;
+    for (const auto * part : {&target, &draft}) {
+        for (const auto & [type, data] : *part) {
+            ggml_backend_dev_t device = ggml_backend_buft_get_device(type);
+            // what has no device of its own, or is memory of the host that a device can reach
+            if (!device || ggml_backend_buft_is_host(type)) {
+                device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+            }
+            pymtp_memory & sum = devices[device];
+            snprintf(sum.device, sizeof(sum.device), "%s", ggml_backend_dev_name(device));
+            sum.host     = ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
+            sum.weights += part == &target ? data.model : 0; // both contexts count the model's
+            sum.cache   += data.context;
+            sum.compute += data.compute;
+        }
+    }
+    int32_t n = 0;
+    for (const auto & [device, sum] : devices) {
+        if (n < n_max) {
+            memory[n++] = sum;
+        }
+    }
+    return n;
+}
+
+const char * pymtp_pair_trace(pymtp_pair * pair) {
+    pair->trace_text.swap(pair->trace);
+    pair->trace.clear();
+    return pair->trace_text.c_str();
+}
+
+size_t pymtp_pair_head_state(pymtp_pair * pair, int32_t seq, uint8_t * data, size_t size) {
+    if (!pair->draft || !pair->check_seq(seq)) {
+        return 0;
+    }
+    llama_synchronize(pair->target.get());
+    const size_t n = llama_state_seq_get_size(pair->draft.get(), seq);
+    return size < n ? n : llama_state_seq_get_data(pair->draft.get(), data, size, seq);
 }

@@ -80,49 +80,95 @@ enum pymtp_fault {
 
 struct pymtp_pair;
 
+// How the prompt's hidden states reach the head.
+enum pymtp_prefill_mode {
+    PYMTP_PREFILL_FUSED       = 0, // they do not leave the device: the target's graph fills the head's cache
+    PYMTP_PREFILL_HOST_COPY   = 1, // to the host, back up and through the whole block, as llama.cpp does it
+    PYMTP_PREFILL_ALL_OUTPUTS = 2, // every token an output with embeddings, as the first implementations did
+};
+
+struct pymtp_pair_options {
+    int32_t n_draft;    // the most drafts a round, 0 for no draft context
+    int32_t n_seq_max;  // sequences, each with n_ctx / n_seq_max tokens
+    int32_t n_outputs;  // the most rows of logits that a batch may have, where all are asked for
+    enum pymtp_tap          tap;
+    enum pymtp_prefill_mode prefill;
+    bool    embeddings; // keep the embeddings of prompts: every token an output
+    bool    trace;      // record the nodes that are computed
+};
+
 // Work done since the pair was made. Seconds are wall time; a phase ends when its results are on the host.
 struct pymtp_counters {
     double  prefill_seconds;
-    double  head_sync_seconds; // the prompt's rows going through the head
+    double  head_sync_seconds; // the prompt's rows going through the head, where the target's graph does not do it
     double  draft_seconds;     // with the rows accepted in the round before
     double  verify_seconds;
     double  rewind_seconds;
     int64_t target_decodes;
     int64_t draft_decodes;
+    int64_t hidden_bytes;      // copied from the devices to the host
+    int64_t logits_bytes;
+    int64_t embeddings_bytes;
+    int64_t output_buffer_bytes; // not a sum: the host memory that they are copied to
 };
 
-// n_draft: the most drafts a round, 0 for no draft context. The context types, n_seq_max, n_rs_seq, the numbers of
-// outputs and the abort callback in params are set here. NULL on failure.
+// Bytes on one device, of both contexts.
+struct pymtp_memory {
+    char    device[64];
+    bool    host;
+    int64_t weights;
+    int64_t cache;   // K, V and recurrent states
+    int64_t compute;
+};
+
+// The context types, n_seq_max, n_rs_seq, the numbers of outputs and the callbacks in params are set here. NULL on
+// failure.
 PYMTP_API struct pymtp_pair * pymtp_pair_init(
-        const struct pymtp_model * model, struct llama_context_params params, int32_t n_draft, enum pymtp_tap tap);
+        const struct pymtp_model * model, struct llama_context_params params, const struct pymtp_pair_options * options);
 PYMTP_API void pymtp_pair_free(struct pymtp_pair * pair);
 
-// Takes n tokens after those that the pair holds, in pieces of n_batch, through the target and the head.
-// logits: the n_vocab floats of the last token, valid until the next call.
+// Takes tokens after those that the sequences hold, in pieces of n_batch, through the target and the head. seqs is in
+// rising order; tokens are those of the first sequence, then those of the next; lengths says how many.
+// logits: the n_vocab floats of each sequence's last token, or of every token; valid until the next prefill.
 PYMTP_API int pymtp_pair_prefill(
-        struct pymtp_pair * pair, const llama_token * tokens, int32_t n, const float ** logits);
+        struct pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens,
+        const int32_t * lengths, bool all, const float ** logits);
 
-// One draft step: token is the one after the last that the pair holds or, when called again, the draft just made.
-// logits: the head's n_vocab floats for the token after it.
-PYMTP_API int pymtp_pair_draft(struct pymtp_pair * pair, llama_token token, const float ** logits);
+// The n_embd floats of every token of the last prefill, where the pair was made to keep them.
+PYMTP_API const float * pymtp_pair_embeddings(const struct pymtp_pair * pair);
 
-// Takes 1 to 1+n_draft tokens through the target. logits: n rows of n_vocab floats.
+// One draft step: token is the one after the last that the sequence holds or, when called again, the draft just made.
+// logits: the head's n_vocab floats for the token after it, valid until the next call.
+PYMTP_API int pymtp_pair_draft(struct pymtp_pair * pair, int32_t seq, llama_token token, const float ** logits);
+
+// Takes 1 to 1+n_draft tokens through the target. logits: n rows of n_vocab floats, valid until the next call.
 PYMTP_API int pymtp_pair_verify(
-        struct pymtp_pair * pair, const llama_token * tokens, int32_t n, const float ** logits);
+        struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, const float ** logits);
 
 // Goes back to the first n_keep tokens. Only the drafts of the last verification can be taken back, once, before the
 // next draft: that is as far as the recurrent layers keep snapshots.
-PYMTP_API int  pymtp_pair_rewind(struct pymtp_pair * pair, int32_t n_keep);
-PYMTP_API void pymtp_pair_clear(struct pymtp_pair * pair);
+PYMTP_API int  pymtp_pair_rewind(struct pymtp_pair * pair, int32_t seq, int32_t n_keep);
+PYMTP_API int  pymtp_pair_clear(struct pymtp_pair * pair, int32_t seq);
 
-PYMTP_API int32_t pymtp_pair_n_past(const struct pymtp_pair * pair); // tokens that the target holds
-PYMTP_API int32_t pymtp_pair_n_head(const struct pymtp_pair * pair); // rows that the head holds, drafts not counted
-PYMTP_API struct llama_context * pymtp_pair_target(struct pymtp_pair * pair);
+PYMTP_API int32_t pymtp_pair_n_past(const struct pymtp_pair * pair, int32_t seq); // tokens that the target holds
+PYMTP_API int32_t pymtp_pair_n_head(const struct pymtp_pair * pair, int32_t seq); // rows of the head, drafts not counted
+PYMTP_API int32_t pymtp_pair_n_ctx (const struct pymtp_pair * pair);              // tokens that fit in a sequence
 
 // From any thread: while set, the native call that runs, and any after it, ends as PYMTP_CANCELLED.
 PYMTP_API void pymtp_pair_cancel(struct pymtp_pair * pair, bool cancelled);
 PYMTP_API void pymtp_pair_break(struct pymtp_pair * pair, enum pymtp_fault fault);
 PYMTP_API void pymtp_pair_counters(const struct pymtp_pair * pair, struct pymtp_counters * counters);
+
+// The memory in use by device, at most n_max of them; returns how many.
+PYMTP_API int32_t pymtp_pair_memory(const struct pymtp_pair * pair, struct pymtp_memory * memory, int32_t n_max);
+
+// The nodes computed since the last call, in order, a line each: "target" or "draft", name, operation, four sizes.
+// Valid until the next call.
+PYMTP_API const char * pymtp_pair_trace(struct pymtp_pair * pair);
+
+// What the head's cache holds of a sequence, as llama.cpp saves it: positions, then the rows of K, then those of V.
+// Returns the bytes it takes; writes them where size is enough.
+PYMTP_API size_t pymtp_pair_head_state(struct pymtp_pair * pair, int32_t seq, uint8_t * data, size_t size);
 
 #ifdef __cplusplus
 }

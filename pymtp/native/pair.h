@@ -1,0 +1,120 @@
+// A target and a draft context of one model, and how far each of their sequences has come. pair.cpp makes and steps
+// them, prefill.cpp takes prompts.
+#pragma once
+
+#include "model.h"
+#include "pymtp.h"
+
+#include "llama.h"
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+struct pymtp_context_deleter {
+    void operator()(llama_context * ctx) const { llama_free(ctx); }
+};
+using pymtp_context_ptr = std::unique_ptr<llama_context, pymtp_context_deleter>;
+
+class pymtp_stopwatch {
+public:
+    explicit pymtp_stopwatch(double & total) : total(total), start(std::chrono::steady_clock::now()) {}
+    ~pymtp_stopwatch() { total += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); }
+
+private:
+    double & total;
+    std::chrono::steady_clock::time_point start;
+};
+
+struct pymtp_sequence {
+    int32_t n_past   = 0; // tokens that the target holds
+    int32_t n_rewind = 0; // how many of them can be taken back: drafts just verified
+    int32_t n_head   = 0; // rows that the head holds, made from the target's hidden states
+    int32_t n_chain  = 0; // draft steps since n_head
+    llama_token drafted_from = LLAMA_TOKEN_NULL; // the token of row n_head-1, when the target does not hold it yet
+
+    // tokens n_head .. n_past-1, which the head has yet to take, and the hidden states n_head-1 .. n_past-1: one more,
+    // for the token to come (none of both while drafted_from is set)
+    std::vector<llama_token> unsynced;
+    std::vector<float>       hidden;
+    bool on_device = false; // unsynced and hidden are empty, the one hidden state is where the target's graph left it
+
+    std::vector<float> recycled;     // the head's own hidden state of the last draft step
+    std::vector<float> shifted;      // for PYMTP_FAULT_SHIFTED_ROWS: the last row taken, then the rows before the next
+    std::vector<float> drafted_with; // the target's hidden state that drafted_from went with
+};
+
+// Tokens of one or more sequences for one call of llama_decode.
+class pymtp_batch {
+public:
+    void clear();
+    void add(llama_token token, int32_t pos, llama_seq_id seq, bool output);
+    void set_rows(const float * rows) { embd = rows; }
+    int32_t size() const { return tokens.size(); }
+    std::string describe() const;
+    llama_batch view();
+
+private:
+    std::vector<llama_token>    tokens;
+    std::vector<llama_pos>      positions;
+    std::vector<int32_t>        n_seq_ids;
+    std::vector<llama_seq_id>   seqs;
+    std::vector<llama_seq_id *> seq_ids;
+    std::vector<int8_t>         outputs;
+    const float *               embd = nullptr;
+};
+
+struct pymtp_pair {
+    std::shared_ptr<llama_model> model; // first, so that it goes last
+
+    pymtp_context_ptr target;
+    pymtp_context_ptr draft; // null without drafts
+
+    pymtp_pair_options options = {};
+
+    int32_t n_vocab     = 0;
+    int32_t n_embd      = 0;
+    int32_t n_ctx       = 0; // of one sequence
+    int32_t n_batch     = 0;
+    int32_t n_outputs   = 0; // most rows of logits a batch
+    int32_t n_head_rows = 0; // most rows that the draft context takes at once
+
+    std::vector<pymtp_sequence> sequences;
+
+    pymtp_fault       fault = PYMTP_FAULT_NONE;
+    std::atomic<bool> cancelled{false};
+    pymtp_counters    counters = {};
+
+    pymtp_batch        batch;
+    std::vector<float> logits;     // of the last prefill
+    std::vector<float> embeddings; // likewise, where asked for
+
+    std::string trace;        // the nodes computed, see pymtp_pair_trace
+    std::string trace_target; // who is computing
+    std::string trace_text;   // what the last call returned
+
+    bool check_seq(int32_t seq) const;
+    int  check_room(const pymtp_sequence & s, int32_t n) const;
+    int  decode(llama_context * ctx);
+    void begin_prefill();
+    void begin_round();
+    void clear();
+    void clear(int32_t seq);
+
+    // prefill.cpp
+    int  prefill(int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths, bool all);
+    int  settle(int32_t seq);
+    int  take_rows(int32_t seq, const llama_token * tokens, int32_t n, int32_t offset);
+
+    // pair.cpp
+    const float * rows_for(pymtp_sequence & s, int32_t n);
+    int  sync(int32_t seq, int32_t n, const float * rows);
+    void fetch_hidden(int32_t seq);
+    void drop_drafts(int32_t seq);
+    void take_back_draft(int32_t seq);
+    int  draft_step(int32_t seq, llama_token token);
+    int  verify(int32_t seq, const llama_token * tokens, int32_t n);
+    int  rewind(int32_t seq, int32_t n_keep);
+};
