@@ -1,4 +1,4 @@
-"""The command line: generate, chat, info. Text goes to stdout, progress and figures to stderr.
+"""The command line: generate, chat, info, bench. Text goes to stdout, progress and figures to stderr.
 
 Exit codes: 0 done, 1 it failed on the way, 2 it was asked for wrongly, 3 the model cannot be loaded, 130 interrupted.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -14,13 +15,16 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from pymtp.bench.command import bench
 from pymtp.build import build_info
 from pymtp.chat import Message
 from pymtp.errors import InvalidRequestError, ModelLoadError, PymtpError
 from pymtp.llm import LLM, Completion, Stream
 from pymtp.model import Model
+from pymtp.options import CacheType, Layers, ModelFile, Threads
 from pymtp.sampling import SamplingParams
 from pymtp.stats import Stats
 
@@ -31,15 +35,12 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
+app.add_typer(bench, name="bench")
 screen = Console(stderr=True, highlight=False)
 
-ModelFile = Annotated[Path | None, typer.Option("--model", "-m", help="GGUF file; if not given, pymtp's own.")]
 Drafts = Annotated[int | None, typer.Option("--draft-tokens", "-d", help="Drafts a round.", show_default="3")]
 Tap = Annotated[str, typer.Option(help="Hidden state for the head: post_norm, pre_norm, auto.")]
 Ctx = Annotated[int, typer.Option("--ctx", "-c", help="Context length, 0 for the model's own.")]
-Layers = Annotated[int, typer.Option("--gpu-layers", "-g", help="Layers on the GPU, -1 for all.")]
-Threads = Annotated[int | None, typer.Option("--threads", "-t", help="CPU threads.", show_default="physical cores")]
-CacheType = Annotated[str, typer.Option("--cache-type", help="Type of the K and V cache: f16, q8_0, q4_0 …")]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", help="The most tokens to generate.")]
 Temperature = Annotated[float, typer.Option("--temperature", help="0 takes the most likely token.")]
 TopK = Annotated[int, typer.Option(help="Keep the k most likely tokens, 0 for all.")]
@@ -228,12 +229,12 @@ def _readable(value: object) -> str:
     return "-" if value in (None, "") else str(value)
 
 
-def app_main() -> None:
-    """Runs the command line; turns this package's errors into one line and an exit code."""
+def app_main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command line (None: the process's own); turns this package's errors into one line and an exit code."""
     try:
-        app()
+        app(arguments)
     except PymtpError as error:
-        screen.print(f"[bold red]error:[/] {error}", soft_wrap=True)
+        screen.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         code = FAILED
         if isinstance(error, InvalidRequestError):
             code = MISUSED

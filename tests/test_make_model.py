@@ -29,14 +29,17 @@ def greedy(path: Path, draft_tokens: int) -> list[int]:
         return completion.token_ids
 
 
-@pytest.mark.parametrize("preset", ["tiny", "tiny-moe"])
-def test_drafts_leave_the_greedy_tokens_of_a_tiny_model_as_they_are(preset: str, tmp_path: Path) -> None:
+SMALL = ["tiny", "tiny-moe", "7m"]
+
+
+@pytest.mark.parametrize("preset", SMALL)
+def test_drafts_leave_the_greedy_tokens_of_a_small_model_as_they_are(preset: str, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     make_model(preset, path)
     assert greedy(path, 3) == greedy(path, 0)
 
 
-@pytest.mark.parametrize("preset", ["tiny", "tiny-moe"])
+@pytest.mark.parametrize("preset", SMALL)
 @pytest.mark.parametrize("weight_type", TYPES)
 def test_logits_of_a_long_prompt_are_finite_and_vary(preset: str, weight_type: str, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
@@ -107,6 +110,14 @@ def test_no_two_chunks_are_alike() -> None:
 )
 def test_a_preset_has_the_parameters_of_the_published_model(preset: str, millions: float) -> None:
     assert replace(PRESETS[preset], head=False).n_params / 1e6 == pytest.approx(millions, rel=5e-4)
+
+
+def test_the_bench_preset_has_seven_million_parameters_and_unequal_head_counts() -> None:
+    shape = PRESETS["7m"]
+    assert shape.n_params / 1e6 == pytest.approx(7, rel=0.01)
+    assert len({shape.n_head, shape.n_head_kv, shape.linear_v_heads}) == 3
+    assert shape.linear_v_heads % shape.linear_k_heads == 0 != shape.linear_v_heads - shape.linear_k_heads
+    assert shape.n_ctx > 192 * 1024  # the longest prompt of the prefill bench, and the code after it
 
 
 def test_a_shape_has_the_tensors_and_keys_of_a_converted_checkpoint() -> None:

@@ -10,14 +10,9 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-_EXCLUDED = {"test", "tests", "idle_test", "site-packages", "__pycache__", "lib2to3", "pydoc_data", "encodings"}
+from pymtp.bench.corpus import stdlib_files
+
 _HELD_OUT_SHARE = 16  # one file in 16
-
-
-def stdlib_files() -> list[Path]:
-    """Every source file of the standard library but tests and tables, in sorted order."""
-    root = Path(sysconfig.get_path("stdlib"))
-    return sorted(p for p in root.rglob("*.py") if not _EXCLUDED & set(p.relative_to(root).parts))
 
 
 def is_held_out(path: Path) -> bool:

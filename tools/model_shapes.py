@@ -178,6 +178,22 @@ _TINY = Shape(
 PRESETS = {
     "tiny": _TINY,
     "tiny-moe": replace(_TINY, n_ff=0, n_expert=4, n_expert_used=2, n_ff_expert=64, n_ff_shared=128, tied=False),
+    # the shipped model's, but wider, and with the long context of the large ones: for benches on small machines
+    "7m": Shape(
+        n_layer=8,
+        n_embd=256,
+        n_vocab=3072,
+        n_head=4,
+        n_head_kv=2,
+        head_dim=64,
+        n_rot=32,
+        rope_sections=(6, 5, 5),
+        linear_k_heads=2,
+        linear_v_heads=6,
+        linear_head_dim=64,
+        n_ff=448,
+        tied=True,
+    ),
     # config.json of huggingface.co/Qwen/Qwen3.5-0.8B; without the head 752 M parameters, as llama-bench counts them
     "qwen3.5-0.8b": Shape(
         n_layer=24,

@@ -1,6 +1,6 @@
 """Trains the small Qwen3.5 with an MTP head that ships inside the package, and writes it as HF checkpoint and GGUF.
 
-    pip install torch==2.13.0 transformers gguf sentencepiece
+    pip install . torch==2.13.0 transformers gguf sentencepiece
     python tools/train_demo_model.py --out build/demo --minutes 75
 
 The corpus is the running Python's standard library (see demo_corpus.py). Trunk and head train together: the trunk on

@@ -1,0 +1,1 @@
+"""Benches of pymtp itself: `pymtp bench`."""

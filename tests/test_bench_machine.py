@@ -1,0 +1,35 @@
+"""Claims about the description of the machine and the peak of memory."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from pymtp.bench.machine import PeakMemory, machine
+
+MIB = 2**20
+
+
+def test_the_machine_is_named_in_words_for_json() -> None:
+    told = json.loads(json.dumps(machine()))
+    assert told["cpu"]
+    assert told["cores"] >= 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak can be reset on Linux only")
+def test_the_peak_counts_what_was_held_since_and_nothing_before() -> None:
+    np.ones(128 * MIB, dtype=np.uint8)
+    memory = PeakMemory()
+    assert memory.before is not None
+    assert memory.peak is not None
+    assert memory.peak - memory.before < 16 * MIB
+    np.ones(64 * MIB, dtype=np.uint8)
+    assert 60 * MIB < memory.peak - memory.before < 80 * MIB
+
+
+def test_where_the_peak_cannot_be_reset_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pymtp.bench.machine._reset_peak", lambda: False)
+    assert PeakMemory().before is PeakMemory().peak is None
