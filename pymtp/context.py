@@ -70,11 +70,13 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class Node:
-    """One operation that was computed: `graph` is "target" or "draft", `shape` four sizes, as ggml orders them."""
+    """One operation that was computed: `graph` is "target" or "draft", `shape` four sizes, as ggml orders them.
+    aligned: its data begin on a cache line."""
 
     graph: str
     name: str
     op: str
+    aligned: bool
     shape: tuple[int, ...]
 
 
@@ -326,8 +328,8 @@ class Context:
         nodes = []
         for line in lines:
             graph, rest = line.split(" ", 1)
-            name, op, *shape = rest.rsplit(" ", 5)
-            nodes.append(Node(graph, name, op, tuple(int(n) for n in shape)))
+            name, op, aligned, *shape = rest.rsplit(" ", 6)
+            nodes.append(Node(graph, name, op, aligned == "1", tuple(int(n) for n in shape)))
         return nodes
 
     def head_state(self, seq: int = 0) -> bytes:

@@ -123,8 +123,12 @@ def test_a_batch_with_a_short_rest_need_not_keep_its_last_tokens_together(
     # with snapshots, llama.cpp takes 509 and 4 of 513 tokens; without, 512 and 1
     prompt = some_tokens(model, 513)
     options = options | EXACT
-    with context(model, **options) as fused, context(model, "host-copy", **options) as host:
+    with context(model, trace=True, **options) as fused, context(model, "host-copy", **options) as host:
         assert agree(after(fused, prompt), after(host, prompt))
+        rows = [node.shape[1] for node in fused.trace() if node.name.startswith("mtp_h_shifted")]
+    n_batch, n_ubatch = options.get("n_batch", 2048), options["n_ubatch"]
+    batches = [min(n_batch, 513 - start) for start in range(0, 513, n_batch)]
+    assert rows == [min(n_ubatch, n - start) for n in batches for start in range(0, n, n_ubatch)]
 
 
 @BOTH
@@ -331,6 +335,15 @@ def test_snapshots_are_written_only_where_they_may_be_needed(model: Model, mode:
         c.verify([1, 2, 3, 4])
         assert states_written(c.trace()) > plain
         c.rewind(22)
+
+
+@BOTH
+def test_what_is_computed_begins_on_cache_lines(model: Model) -> None:
+    # or a gated delta net takes 40% longer, by luck
+    with context(model, trace=True) as c:
+        c.prefill(some_tokens(model, 33))
+        drafts(c, 1)
+        assert [node for node in c.trace() if node.op in ("GATED_DELTA_NET", "MUL_MAT") and not node.aligned] == []
 
 
 def test_no_hidden_state_of_a_prompt_reaches_the_host_and_one_row_of_logits_does(dense: Model) -> None:

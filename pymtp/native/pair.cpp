@@ -281,11 +281,12 @@ template <typename F> static int guarded(pymtp_pair * pair, F && call) {
     }
 }
 
-// One line a node: who computes, its name, the operation, its shape.
+// One line a node: who computes, its name, the operation, whether its data begin on a cache line, its shape.
 static bool on_node(ggml_tensor * node, bool ask, void * data) {
     auto * pair = static_cast<pymtp_pair *>(data);
     if (ask) {
         pair->trace += pair->trace_target + " " + node->name + " " + ggml_op_name(node->op);
+        pair->trace += (uintptr_t) node->data % 64 == 0 ? " 1" : " 0";
         for (int64_t n : node->ne) {
             pair->trace += " " + std::to_string(n);
         }

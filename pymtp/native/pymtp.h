@@ -162,7 +162,8 @@ PYMTP_API void pymtp_pair_counters(const struct pymtp_pair * pair, struct pymtp_
 // The memory in use by device, at most n_max of them; returns how many.
 PYMTP_API int32_t pymtp_pair_memory(const struct pymtp_pair * pair, struct pymtp_memory * memory, int32_t n_max);
 
-// The nodes computed since the last call, in order, a line each: "target" or "draft", name, operation, four sizes.
+// The nodes computed since the last call, in order, a line each: "target" or "draft", name, operation, 1 when its data
+// begin on a cache line, four sizes.
 // Valid until the next call.
 PYMTP_API const char * pymtp_pair_trace(struct pymtp_pair * pair);
 
