@@ -42,7 +42,9 @@ int pymtp_pair::settle(int32_t seq) {
         if (int status = sync(seq, n, rows_for(s, n))) {
             return status;
         }
-        llama_set_nextn_row(target.get(), seq, s.hidden.data() + (size_t) n * n_embd);
+        if (s.n_past > 0) { // a first token goes with zeros by itself
+            llama_set_nextn_row(target.get(), seq, s.hidden.data() + (size_t) n * n_embd);
+        }
         s.unsynced.clear();
         s.hidden.clear();
         s.on_device = true;
