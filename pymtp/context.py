@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from pymtp.errors import ClosedError, InvalidRequestError, NativeError
 from pymtp.model import TAPS, Model
 from pymtp.native import check, ffi, last_error, lib
-
-Logits = NDArray[np.float32]
+from pymtp.sampling import Logits, Sampler
 
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 FLASH_ATTN = ("auto", "on", "off")
@@ -39,6 +38,7 @@ def physical_cores() -> int:
 class Counters:
     """Work of a context since it was made: wall seconds of each phase, launches, bytes copied from devices to the host.
 
+    sample_seconds: drawing tokens, part of draft_seconds and verify_seconds.
     head_sync_seconds: the prompt passing through the head, where the target's graph does not do it.
     hidden_bytes: hidden states, on their way to the head.
     output_buffer_bytes: not a sum, the host memory that all of these are copied to.
@@ -49,6 +49,7 @@ class Counters:
     draft_seconds: float
     verify_seconds: float
     rewind_seconds: float
+    sample_seconds: float
     target_decodes: int
     draft_decodes: int
     hidden_bytes: int
@@ -183,6 +184,9 @@ class Context:
             raise NativeError(last_error())
         self._pair: Any = ffi.gc(pair, lib.pymtp_pair_free)
         self._logits = ffi.new("const float **")
+        self._token = ffi.new("int32_t *")
+        self._drawn = ffi.new("llama_token[]", 1 + draft_tokens)
+        self._confidences = ffi.new("float[]", 1 + draft_tokens)
         self._n_vocab = model.n_vocab
         self._n_embeddings = 0
         self._keeps_embeddings = embeddings
@@ -224,6 +228,11 @@ class Context:
         """Tokens that the target holds. Raises InvalidRequestError when there is no such sequence."""
         self._check_seq(seq)
         return int(lib.pymtp_pair_n_past(self._handle, seq))
+
+    def tokens(self, seq: int = 0) -> list[int]:
+        """The tokens that the target holds, in order."""
+        n = self.tokens_held(seq)
+        return list(ffi.unpack(lib.pymtp_pair_tokens(self._handle, seq), n)) if n else []
 
     def rows_held(self, seq: int = 0) -> int:
         """Rows that the head's cache holds, made from the target's hidden states; as `tokens_held`."""
@@ -285,6 +294,30 @@ class Context:
         array = ffi.new("llama_token[]", tokens)
         check(lib.pymtp_pair_verify(self._handle, seq, array, len(tokens), self._logits))
         return self._rows(len(tokens))
+
+    def set_sampling(self, sampler: Sampler, seq: int = 0) -> None:
+        """How tokens are drawn from now on, for the three calls below. Raises InvalidRequestError for a logit bias on a
+        token that is not in the vocabulary."""
+        self.model.check_tokens(list(sampler.params.logit_bias))
+        check(lib.pymtp_pair_sampling(self._handle, seq, sampler.native))
+
+    def first_token(self, seq: int = 0) -> int:
+        """The token after a prompt, drawn from the logits of the last prefill."""
+        check(lib.pymtp_pair_first_token(self._handle, seq, self._token))
+        return int(self._token[0])
+
+    def draft_chain(self, token: int, n: int, seq: int = 0) -> tuple[list[int], list[float]]:
+        """n draft steps, each from the token drawn in the one before, the first from `token`, which follows the last
+        that the target holds: the drafts, and the head's probability of each. Raises as `draft`."""
+        check(lib.pymtp_pair_draft_tokens(self._handle, seq, token, n, self._drawn, self._confidences))
+        return list(self._drawn[0:n]), list(self._confidences[0:n])
+
+    def verify_chain(self, tokens: Sequence[int], seq: int = 0) -> list[int]:
+        """As `verify`, and draws the token after each row until one is not what the next row holds: the drafts that the
+        target agrees with, and one more."""
+        n = len(tokens)
+        check(lib.pymtp_pair_verify_tokens(self._handle, seq, tokens, n, self._drawn, self._token))
+        return list(self._drawn[0 : self._token[0]])
 
     def rewind(self, n_keep: int, seq: int = 0) -> None:
         """Goes back to the first `n_keep` tokens: only drafts of the last verification can be taken back, once.

@@ -16,6 +16,7 @@ import numpy as np
 
 from pymtp.chat import ChatTemplate, Message
 from pymtp.context import Context
+from pymtp.depth import FixedDepth
 from pymtp.errors import CancelledError, ClosedError, ContextFullError, InvalidRequestError
 from pymtp.model import Model
 from pymtp.sampling import Sampler, SamplingParams
@@ -69,17 +70,19 @@ class Stream:
         self._tally = Tally()
         self._prefilled = self._updated = self._started = time.perf_counter()
         self._before = self._after = llm.context.counters
-        llm.context.clear()
+        self._cached = llm.reusable(prompt)
+        if not self._cached:
+            llm.context.clear()
+        llm.context.set_sampling(self._sampler)
         # the last token needs no place in the context
         room = llm.context.n_ctx + 1 - len(prompt)
         self._most = room if params.max_tokens is None else min(room, params.max_tokens)
         self._rounds = speculate(
             llm.context,
-            prompt,
-            self._sampler.draw,
+            prompt[self._cached :],
             self._ends,
             self._tally,
-            draft_tokens=llm.context.draft_tokens,
+            FixedDepth(llm.context.draft_tokens),
             max_tokens=self._most,
         )
 
@@ -165,6 +168,7 @@ class Stream:
                 self._tally,
                 self._before,
                 self._after,
+                cached_tokens=self._cached,
             ),
             seed=self._sampler.seed,
         )
@@ -190,11 +194,14 @@ class LLM:
         flash_attn: str = "auto",
         draft_tokens: int | None = None,
         tap: str = "auto",
+        cache_prompt: bool = True,
     ) -> None:
         """
         model: a GGUF file; None for the small model that ships with pymtp.
         draft_tokens: the most tokens to draft a round, 0 for plain decoding; None for 3 where the file has a
             multi-token-prediction head, else 0.
+        cache_prompt: go on from what the context holds where a prompt begins with it: all of the last prompt, and its
+            completion but for the last token.
         n_gpu_layers: layers on the GPU, -1 for all. The others: see `Context`.
 
         Raises ModelLoadError for a file that cannot be loaded, InvalidRequestError for values outside their range.
@@ -202,6 +209,7 @@ class LLM:
         self.lock = threading.RLock()
         self.active: Stream | None = None
         self.cancelled = False
+        self.cache_prompt = cache_prompt
         self.model = Model(model, n_gpu_layers=n_gpu_layers, mtp=draft_tokens != 0)
         if draft_tokens is None:
             draft_tokens = 3 if self.model.mtp else 0
@@ -243,6 +251,12 @@ class LLM:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def reusable(self, tokens: list[int]) -> int:
+        """How many of the tokens, from the first on, the context holds: all that it holds, or none, for the recurrent
+        layers cannot go back further than a round."""
+        held = self.context.tokens() if self.cache_prompt else []
+        return len(held) if len(held) < len(tokens) and tokens[: len(held)] == held else 0
 
     def cancel(self) -> None:
         """From any thread: ends the call that runs; what it had not finished has finish_reason "cancelled"."""

@@ -1,57 +1,29 @@
-"""Which token follows: a function of the seed, the position and the logits, and of nothing else.
+"""Which token follows: a function of the seed, the position, the logits and the tokens before, and of nothing else.
 
 Greedy takes the argmax. With a temperature, the token at a position is argmax over the filtered candidates of
 log p + Gumbel(seed, position, token id). The target and the draft head draw with the same noise, so they agree more
 often than two independent draws, and the drawn token does not depend on whether, how deep or how often one drafts
 (Daliri, Musco, Suresh: "Coupling without Communication and Drafter-Invariant Speculative Decoding", arXiv 2408.07978).
+
+The drawing itself is pymtp/native/draw.cpp, where the logits are.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pymtp.errors import InvalidRequestError, NativeError
+from pymtp.errors import InvalidRequestError
+from pymtp.native import ffi, lib
 
 Logits = NDArray[np.float32]
-
-# Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), and Random123
-_MULTIPLIER = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_WEYL = (0x9E3779B9, 0xBB67AE85)
-_ROUNDS = 10
-_LOW = np.uint64(0xFFFFFFFF)
-_HALF = np.uint64(32)
-
-
-def philox(counter: Sequence[Any], key: tuple[int, int]) -> tuple[NDArray[np.uint64], ...]:
-    """Philox4x32-10 of four counter words (ints or uint64 arrays, each below 2**32) under two key words: four words."""
-    c = [np.asarray(word, dtype=np.uint64) for word in counter]
-    k = list(key)
-    for _ in range(_ROUNDS):
-        a, b = c[0] * _MULTIPLIER[0], c[2] * _MULTIPLIER[1]
-        c = [
-            (b >> _HALF) ^ c[1] ^ np.uint64(k[0]),
-            b & _LOW,
-            (a >> _HALF) ^ c[3] ^ np.uint64(k[1]),
-            a & _LOW,
-        ]
-        k = [(word + weyl) & 0xFFFFFFFF for word, weyl in zip(k, _WEYL, strict=True)]
-    return tuple(c)
-
-
-def gumbel(seed: int, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Standard Gumbel noise for each token id at a position, from a generator that keeps no state."""
-    words = philox((tokens, position, 0, 0), (seed & 0xFFFFFFFF, seed >> 32))
-    # 52 bits, moved by a half so that neither 0 nor 1 comes out
-    uniform = ((words[0] << np.uint64(20)) + (words[1] >> np.uint64(12)) + 0.5) * 2.0**-52
-    noise: NDArray[np.float64] = -np.log(-np.log(uniform))
-    return noise
 
 
 @dataclass(frozen=True)
@@ -59,13 +31,19 @@ class SamplingParams:
     """How to choose tokens and when to stop.
 
     max_tokens: the most tokens to generate; None for as many as the context holds.
-    temperature: 0 takes the most likely token, always; filters and seed then have no part.
     top_k: keep the k most likely tokens, 0 for all. top_p: keep the most likely ones that together reach p.
-    min_p: drop tokens less likely than min_p times the most likely. Applied in this order, as in llama.cpp, before
-        the temperature; the defaults are llama.cpp's.
+    min_p: drop tokens less likely than min_p times the most likely.
+    temperature: 0 takes the most likely token, always; top_k, top_p, min_p and seed then have no part.
     seed: of the noise, below 2**64; None draws one.
     stop: strings that end the text; they are not part of it.
     ignore_eos: go on after the model says that it is done.
+    logit_bias: token id → what is added to its logit; -inf forbids it.
+    repetition_penalty: divides positive and multiplies negative logits of tokens that came before, 1 for none.
+    frequency_penalty, presence_penalty: taken from their logits for each time they came, and once, 0 for none.
+    penalty_last_n: how many tokens before count, the prompt's too; 0 for none, -1 for all.
+
+    Bias, penalties, top-k, top-p, min-p and temperature are applied in this order, with llama.cpp's definitions and
+    defaults.
 
     Raises InvalidRequestError for values outside their range.
     """
@@ -78,10 +56,19 @@ class SamplingParams:
     seed: int | None = 0
     stop: str | Sequence[str] = ()
     ignore_eos: bool = False
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    penalty_last_n: int = 64
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         object.__setattr__(self, "stop", stops)
+        bias = self.logit_bias
+        if isinstance(bias, Mapping):
+            bias = MappingProxyType(dict(bias))
+            object.__setattr__(self, "logit_bias", bias)
         checks = (
             ("max_tokens", self.max_tokens is None or _whole(self.max_tokens, 1), "at least 1, or None"),
             ("temperature", _real(self.temperature) and self.temperature >= 0, "a finite number, 0 or more"),
@@ -89,6 +76,11 @@ class SamplingParams:
             ("top_p", _real(self.top_p) and 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("min_p", _real(self.min_p) and 0 <= self.min_p <= 1, "from 0 to 1"),
             ("seed", self.seed is None or _whole(self.seed, 0, 2**64 - 1), "from 0 to 2**64 - 1, or None"),
+            ("repetition_penalty", _real(self.repetition_penalty) and self.repetition_penalty > 0, "above 0"),
+            ("frequency_penalty", _real(self.frequency_penalty), "a finite number"),
+            ("presence_penalty", _real(self.presence_penalty), "a finite number"),
+            ("penalty_last_n", _whole(self.penalty_last_n, -1), "-1, or 0 or more"),
+            ("logit_bias", _is_bias(bias), "a mapping from token ids to numbers, -inf among them"),
             ("stop", all(isinstance(s, str) and s for s in stops), "non-empty strings"),
         )
         for name, right, wanted in checks:
@@ -104,47 +96,38 @@ def _whole(value: object, low: int, high: float = math.inf) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(low <= value <= high)
 
 
+def _is_bias(bias: object) -> bool:
+    return isinstance(bias, Mapping) and all(
+        _whole(token, 0) and (_real(value) or value == -math.inf) for token, value in bias.items()
+    )
+
+
 class Sampler:
-    """Draws tokens after `params`. `seed` is the one in use."""
+    """`params` as the native side takes them. `seed` is the one in use."""
 
     def __init__(self, params: SamplingParams) -> None:
         self.params = params
         self.seed = secrets.randbits(64) if params.seed is None else int(params.seed)
+        self._bias = ffi.new("struct pymtp_logit_bias[]", [(int(t), float(v)) for t, v in params.logit_bias.items()])
+        self.native: Any = ffi.new("struct pymtp_sampling *")
+        self.native.temperature = params.temperature
+        self.native.top_k = min(params.top_k, 2**31 - 1)
+        self.native.top_p = params.top_p
+        self.native.min_p = params.min_p
+        self.native.seed = self.seed
+        self.native.penalty_last_n = min(params.penalty_last_n, 2**31 - 1)
+        self.native.repeat_penalty = params.repetition_penalty
+        self.native.frequency_penalty = params.frequency_penalty
+        self.native.presence_penalty = params.presence_penalty
+        self.native.n_bias = len(params.logit_bias)
+        self.native.bias = self._bias
 
-    def draw(self, logits: Logits, position: int) -> int:
-        """The token at `position` of the sequence, from logits of shape (n_vocab,).
-
-        Raises NativeError when the logits are not numbers.
-        """
-        token = int(logits.argmax())
-        if not math.isfinite(logits[token]):
-            raise NativeError(f"the model's logits at position {position} are not finite")
-        if self.params.temperature == 0:
-            return token
-        tokens, kept = filter_candidates(logits, self.params)
-        scores = kept / self.params.temperature + gumbel(self.seed, position, tokens)
-        return int(tokens[scores.argmax()])
-
-
-def filter_candidates(logits: Logits, params: SamplingParams) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Token ids and logits that top-k, top-p and min-p leave, most likely first, ties by the lower id."""
-    if 0 < params.top_k < len(logits):
-        # every token that ties with the k-th comes along until the order is settled
-        least = np.partition(logits, -params.top_k)[-params.top_k]
-        tokens = np.flatnonzero(logits >= least)
-    else:
-        tokens = np.arange(len(logits))
-    kept = logits[tokens].astype(np.float64)
-    order = np.argsort(-kept, kind="stable")
-    if params.top_k:
-        order = order[: params.top_k]
-    tokens, kept = tokens[order], kept[order]
-
-    weights = np.exp(kept - kept[0])
-    n = len(kept)
-    if params.top_p < 1:
-        total = weights.cumsum()
-        n = int(np.searchsorted(total, params.top_p * total[-1])) + 1
-    if params.min_p > 0:
-        n = min(n, int(np.count_nonzero(weights >= params.min_p)))
-    return tokens[:n].astype(np.int64), kept[:n]
+    def draw(self, logits: Logits, position: int, before: Sequence[int] = ()) -> tuple[int | None, float]:
+        """The token at `position`, from logits of shape (n_vocab,), after the tokens `before`: None when a logit is not
+        a number. And its probability at temperature 1 among the likeliest, from 0 to 1."""
+        row = np.ascontiguousarray(logits, dtype=np.float32)
+        confidence = ffi.new("float *")
+        token = lib.pymtp_draw(
+            self.native, ffi.from_buffer("float[]", row), len(row), position, list(before), len(before), confidence
+        )
+        return (None if token < 0 else token), confidence[0]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pymtp.sampling import Logits
+from pymtp.depth import Depth
 
 
 class SpeculativeContext(Protocol):
@@ -17,104 +17,85 @@ class SpeculativeContext(Protocol):
 
     @property
     def n_past(self) -> int: ...
-    def prefill(self, tokens: Sequence[int]) -> Logits: ...
-    def draft(self, token: int) -> Logits: ...
-    def verify(self, tokens: Sequence[int]) -> Sequence[Logits] | Logits: ...
+    def prefill(self, tokens: Sequence[int]) -> object: ...
+    def first_token(self) -> int: ...
+    def draft_chain(self, token: int, n: int) -> tuple[list[int], list[float]]: ...
+    def verify_chain(self, tokens: Sequence[int]) -> list[int]: ...
     def rewind(self, n_keep: int) -> None: ...
 
 
 @dataclass
 class Tally:
-    """What the rounds of one generation came to."""
+    """What the rounds of one generation came to. drafted: drafts verified. discarded: drafts not worth it. depths: the
+    drafts that each round verified."""
 
     rounds: int = 0
     drafted: int = 0
+    discarded: int = 0
+    depths: list[int] = field(default_factory=list)
     accepted_per_position: list[int] = field(default_factory=list)
-    sample_seconds: float = 0.0
-
-
-class Draw:
-    """A sampler's `draw`, timed."""
-
-    def __init__(self, draw: Callable[[Logits, int], int], tally: Tally) -> None:
-        self._draw = draw
-        self._tally = tally
-
-    def __call__(self, logits: Logits, position: int) -> int:
-        start = time.perf_counter()
-        token = self._draw(logits, position)
-        self._tally.sample_seconds += time.perf_counter() - start
-        return token
 
 
 def speculate(
     context: SpeculativeContext,
     prompt: Sequence[int],
-    draw: Callable[[Logits, int], int],
     ends: Callable[[int], bool],
     tally: Tally,
+    depth: Depth,
     *,
-    draft_tokens: int,
     max_tokens: int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Generator[list[int], None, None]:
     """Yields the tokens of each round, at least one, until one of them `ends` the text, `max_tokens` are out, or the
     context is full.
 
-    draw: (logits, position) → token; called once for each position that comes out, in order, and for each draft.
     ends: called once for each token that comes out, in order.
 
     Whenever it yields, and however the caller leaves, the context holds the prompt and all tokens that came out but
     the last: the one that the next round begins with.
     """
-    draw = Draw(draw, tally)
-    token = draw(context.prefill(prompt), context.n_past)
+    context.prefill(prompt)
+    token = context.first_token()
+    n_past, n_ctx = context.n_past, context.n_ctx
     n_out = 1
     ended = ends(token)
     yield [token]
-    while not ended and n_out < max_tokens and context.n_past < context.n_ctx:
-        n_past = context.n_past
-        room = min(max_tokens - n_out, context.n_ctx - n_past)
-        drafts = _draft(context, token, min(draft_tokens, room - 1), draw)
-        out, ended = _accept(context.verify([token, *drafts]), drafts, n_past + 1, draw, ends)
-        context.rewind(n_past + len(out))
-        _count(tally, drafts, out)
+    while not ended and n_out < max_tokens and n_past < n_ctx:
+        room = min(max_tokens - n_out, n_ctx - n_past) - 1
+        started = clock()
+        n = depth.choose(room)
+        made, confidences = context.draft_chain(token, n) if n else ([], [])
+        drafts = made[: depth.keep(confidences)]
+        drafted = clock()
+        drawn = context.verify_chain([token, *drafts])
+        verified = clock()
+        depth.observe(n, len(drafts), len(drawn) - 1, drafted - started, verified - drafted, confidences)
+        out, ended = _until(drawn, ends)
+        n_past += len(out)
+        context.rewind(n_past)
+        tally.discarded += len(made) - len(drafts)
+        _count(tally, drafts, drawn, out)
         token = out[-1]
         n_out += len(out)
         yield out
 
 
-def _draft(context: SpeculativeContext, token: int, n: int, draw: Callable[[Logits, int], int]) -> list[int]:
-    """Chains n steps of the head from `token`. A draft is drawn with the noise of the position it stands for."""
-    drafts: list[int] = []
-    for i in range(n):
-        token = draw(context.draft(token), context.n_past + 1 + i)
-        drafts.append(token)
-    return drafts
-
-
-def _accept(
-    rows: Sequence[Logits] | Logits,
-    drafts: Sequence[int],
-    position: int,
-    draw: Callable[[Logits, int], int],
-    ends: Callable[[int], bool],
-) -> tuple[list[int], bool]:
-    """The target's own tokens from `position` on, as far as they agree with the drafts and one further."""
+def _until(drawn: Sequence[int], ends: Callable[[int], bool]) -> tuple[list[int], bool]:
+    """The tokens up to the one that ends the text, and whether there is one."""
     out: list[int] = []
-    for i, row in enumerate(rows):
-        token = draw(row, position + i)
+    for token in drawn:
         out.append(token)
         if ends(token):
             return out, True
-        if i < len(drafts) and token != drafts[i]:
-            break
     return out, False
 
 
-def _count(tally: Tally, drafts: Sequence[int], out: Sequence[int]) -> None:
+def _count(tally: Tally, drafts: Sequence[int], drawn: Sequence[int], out: Sequence[int]) -> None:
     tally.rounds += 1
     tally.drafted += len(drafts)
-    accepted = sum(token == draft for token, draft in zip(out, drafts, strict=False))
+    tally.depths.append(len(drafts))
+    # drafts that the target agreed with, unless they come after the end
+    accepted = min(len(drawn) - 1, len(out))
     per_position = tally.accepted_per_position
     per_position.extend([0] * (len(drafts) - len(per_position)))
     for i in range(accepted):

@@ -10,21 +10,26 @@ from pymtp.speculate import Tally
 class Stats:
     """Figures of one completion; seconds are wall time.
 
+    cached_tokens: of the prompt, held already and not computed again.
     prefill_seconds: until the prompt's last logits were there, the head's share included.
     decode_seconds: from then to the end.
-    rounds: verifications. drafted, accepted: tokens proposed by the head, and those the target agreed with.
+    rounds: verifications. drafted, accepted: drafts of the head that were verified, and those the target agreed with.
+    discarded: drafts that were not worth verifying. depths: the drafts verified in each round.
     accepted_per_position: how often the first, second, … draft of a round was accepted.
     phase_seconds: prefill, head_sync (the prompt through the head), draft (with the head's share of the tokens
-        accepted before), verify, sample, rewind.
+        accepted before), verify, sample (within draft and verify), rewind.
     """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
+    discarded: int = 0
+    depths: tuple[int, ...] = ()
     accepted_per_position: tuple[int, ...] = ()
     phase_seconds: dict[str, float] = field(default_factory=dict)
 
@@ -40,8 +45,8 @@ class Stats:
 
     @property
     def prefill_tokens_per_second(self) -> float:
-        """Prompt tokens / prefill_seconds; 0 when there was no prefill."""
-        return self.prompt_tokens / self.prefill_seconds if self.prefill_seconds else 0.0
+        """Prompt tokens that were computed / prefill_seconds; 0 when there was no prefill."""
+        return (self.prompt_tokens - self.cached_tokens) / self.prefill_seconds if self.prefill_seconds else 0.0
 
     @property
     def decode_tokens_per_second(self) -> float:
@@ -63,20 +68,24 @@ def collect(
     tally: Tally,
     before: Counters,
     after: Counters,
+    cached_tokens: int = 0,
 ) -> Stats:
     """The stats of a completion from what the loop counted and what the context did meanwhile."""
     phases = {
         name: getattr(after, f"{name}_seconds") - getattr(before, f"{name}_seconds")
-        for name in ("prefill", "head_sync", "draft", "verify", "rewind")
+        for name in ("prefill", "head_sync", "draft", "verify", "sample", "rewind")
     }
     return Stats(
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
+        cached_tokens=cached_tokens,
         prefill_seconds=prefill_seconds,
         decode_seconds=decode_seconds,
         rounds=tally.rounds,
         drafted=tally.drafted,
         accepted=sum(tally.accepted_per_position),
+        discarded=tally.discarded,
+        depths=tuple(tally.depths),
         accepted_per_position=tuple(tally.accepted_per_position),
-        phase_seconds=phases | {"sample": tally.sample_seconds},
+        phase_seconds=phases,
     )

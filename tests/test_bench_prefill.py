@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 from rich.console import Console
 
@@ -23,7 +22,7 @@ from pymtp.bench.prefill import MODES, Group, Measurement, PrefillBench, Setting
 from pymtp.bench.prefill_report import Report, Spread, as_csv, as_json, as_markdown, as_tables, load
 from pymtp.context import Counters, DeviceMemory
 from pymtp.errors import NativeError
-from pymtp.sampling import Logits
+from pymtp.sampling import Sampler
 
 PREFILL = {"none": 1.0, "all-outputs": 4.0, "host-copy": 2.0, "fused": 1.25}  # seconds a token
 VERIFY = 10.0  # seconds
@@ -57,24 +56,28 @@ class FakeContext:
         self.prefilled: list[list[int]] = []
         self.closed = False
         self.verified = 0
-        self.rows = np.zeros((65, 9), dtype=np.float32)
 
-    def prefill(self, tokens: Sequence[int]) -> Logits:
+    def set_sampling(self, sampler: Sampler) -> None:
+        assert sampler.params.temperature == 0
+
+    def prefill(self, tokens: Sequence[int]) -> None:
         seconds = PREFILL[self.mode] + self.machine.attention * len(tokens)
         self.machine.now += seconds * len(tokens) * self.machine.slowness
         self.prefilled.append(list(tokens))
         self.n_past = len(tokens)
-        return self.rows[0]
 
-    def draft(self, token: int) -> Logits:
+    def first_token(self) -> int:
+        return 0
+
+    def draft_chain(self, token: int, n: int) -> tuple[list[int], list[float]]:
         assert self.mode != "none"
-        return self.rows[0]
+        return [0] * n, [1.0] * n
 
-    def verify(self, tokens: Sequence[int]) -> Logits:
+    def verify_chain(self, tokens: Sequence[int]) -> list[int]:
         self.machine.now += VERIFY * self.machine.slowness
         self.n_past += len(tokens)
         self.verified += len(tokens)
-        return self.rows[: len(tokens)]
+        return [0] * len(tokens)
 
     def rewind(self, n_keep: int) -> None:
         self.n_past = n_keep

@@ -198,4 +198,5 @@ def test_a_round_launches_the_head_once_a_draft_and_the_target_once(llm: LLM) ->
     stats = llm.generate(PROMPT, SamplingParams(max_tokens=41, ignore_eos=True)).stats
     after = llm.context.counters
     assert after.target_decodes - before.target_decodes == stats.rounds + 1
-    assert after.draft_decodes - before.draft_decodes == stats.drafted
+    # before the last round, which has no room for drafts, the head takes what was accepted
+    assert after.draft_decodes - before.draft_decodes == stats.drafted + (stats.depths[-1] == 0)

@@ -8,6 +8,7 @@ import pytest
 from conftest import make_llm
 
 from pymtp import LLM, SamplingParams
+from pymtp.context import Context
 
 TOKENS = 250  # for each of twenty prompts: 5,000
 
@@ -60,17 +61,33 @@ def test_another_seed_gives_another_text(llm: LLM, prompts: list[str]) -> None:
 def test_drafts_drawn_with_the_targets_noise_are_accepted_more_often_than_greedy_ones(
     llm: LLM, prompts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pymtp import speculate
-
     params = SamplingParams(60, temperature=1.0, top_k=0, top_p=1, min_p=0, seed=2, ignore_eos=True)
     coupled = sum(c.stats.accepted for c in llm.generate(prompts[:8], params))
 
-    def greedy_drafts(context: speculate.SpeculativeContext, token: int, n: int, _draw: object) -> list[int]:
+    def greedy_drafts(context: Context, token: int, n: int) -> tuple[list[int], list[float]]:
         drafts: list[int] = []
         for _ in range(n):
             drafts.append(int(context.draft(drafts[-1] if drafts else token).argmax()))
-        return drafts
+        return drafts, [1.0] * n
 
-    monkeypatch.setattr(speculate, "_draft", greedy_drafts)
+    monkeypatch.setattr(Context, "draft_chain", greedy_drafts)
     uncoupled = sum(c.stats.accepted for c in llm.generate(prompts[:8], params))
     assert coupled > uncoupled
+
+
+FILTERS = [
+    SamplingParams(60, temperature=0.7, seed=5, ignore_eos=True),
+    SamplingParams(60, temperature=1.0, top_k=0, top_p=1, min_p=0, seed=6, ignore_eos=True),
+    SamplingParams(60, temperature=1.0, top_k=8, top_p=0.9, min_p=0.02, seed=7, ignore_eos=True),
+    SamplingParams(60, temperature=0.9, seed=8, repetition_penalty=1.2, frequency_penalty=0.3, ignore_eos=True),
+    SamplingParams(60, presence_penalty=1.5, logit_bias={10: -5.0, 32: 1.0}, ignore_eos=True),
+]
+
+
+@pytest.mark.parametrize("params", FILTERS, ids=range(len(FILTERS)))
+def test_filters_and_penalties_see_the_same_prefix_with_drafts_and_without(
+    llm: LLM, prompts: list[str], params: SamplingParams
+) -> None:
+    with make_llm(draft_tokens=0) as plain:
+        expected = [c.token_ids for c in plain.generate(prompts[:5], params)]
+    assert [c.token_ids for c in llm.generate(prompts[:5], params)] == expected

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.draw import draw, filter_candidates, gumbel, philox
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from pymtp import InvalidRequestError, NativeError, SamplingParams
-from pymtp.sampling import Sampler, filter_candidates, gumbel, philox
+from pymtp import LLM, InvalidRequestError, SamplingParams
+from pymtp.sampling import Sampler
 
 logits_arrays = hnp.arrays(np.float32, st.integers(1, 60), elements=st.floats(-20, 20, width=16))
 
@@ -52,15 +53,78 @@ def test_noise_is_standard_gumbel() -> None:
     assert distance < 1.63 / math.sqrt(len(noise))  # Kolmogorov-Smirnov at 1%
 
 
-def test_drawn_tokens_follow_the_softmax() -> None:
-    logits = np.array([1.0, 0.0, -1.0, 2.0, -30.0], dtype=np.float32)
-    sampler = Sampler(SamplingParams(temperature=0.8, top_k=0, top_p=1, min_p=0, seed=3))
-    n = 20_000
-    counts = np.bincount([sampler.draw(logits, position) for position in range(n)], minlength=5)
-    p = np.exp(logits / 0.8)
-    p /= p.sum()
-    chi_square = float((((counts - n * p) ** 2) / (n * p))[:4].sum())
-    assert chi_square < 16.3  # three degrees of freedom, 0.1%
+FILTERS: list[dict[str, Any]] = [
+    {"top_k": 0, "top_p": 1, "min_p": 0},
+    {"top_k": 5, "top_p": 1, "min_p": 0},
+    {"top_k": 0, "top_p": 0.8, "min_p": 0},
+    {"top_k": 0, "top_p": 1, "min_p": 0.1},
+    {"top_k": 20, "top_p": 0.9, "min_p": 0.05},
+]
+
+
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_a_hundred_thousand_draws_follow_the_exact_filtered_distribution(
+    filters: dict[str, Any], temperature: float
+) -> None:
+    logits = np.random.default_rng(3).normal(0, 1.5, 40).astype(np.float32)
+    sampler = Sampler(SamplingParams(temperature=temperature, seed=3, **filters))
+    n = 100_000
+    counts = np.bincount([sampler.draw(logits, position)[0] for position in range(n)], minlength=len(logits))
+    tokens, kept = filter_candidates(logits, sampler.params)
+    expected = np.exp((kept - kept[0]) / temperature)
+    expected *= n / expected.sum()
+    assert counts.sum() == counts[tokens].sum(), "nothing that was filtered out is drawn"
+    seldom = expected < 10  # too seldom for the approximation: one bin for all of them
+    observed = [*counts[tokens][~seldom], counts[tokens][seldom].sum()]
+    wanted = [*expected[~seldom], expected[seldom].sum()]
+    chi_square = sum((o - e) ** 2 / e for o, e in zip(observed, wanted, strict=True) if e)
+    degrees = sum(e > 0 for e in wanted) - 1
+    # Wilson and Hilferty: the cube root of chi-square over its degrees is nearly normal; 2.33 is its 99th percentile
+    z = ((chi_square / degrees) ** (1 / 3) - (1 - 2 / (9 * degrees))) / math.sqrt(2 / (9 * degrees))
+    assert z < 2.33
+
+
+params_lists = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 0.3, 1.0, 5.0]),
+    top_k=st.integers(0, 70),
+    top_p=st.floats(0.01, 1),
+    min_p=st.floats(0, 1),
+    seed=st.integers(0, 2**64 - 1),
+    repetition_penalty=st.sampled_from([1.0, 1.3, 0.5]),
+    frequency_penalty=st.sampled_from([0.0, 0.4, -1.0]),
+    presence_penalty=st.sampled_from([0.0, 2.0]),
+    penalty_last_n=st.integers(-1, 12),
+    logit_bias=st.dictionaries(st.integers(0, 5), st.sampled_from([-math.inf, -3.0, 2.5]), max_size=3),
+)
+
+
+@settings(max_examples=400)
+@given(
+    hnp.arrays(np.float32, st.integers(6, 400), elements=st.floats(-20, 20, width=16)),
+    params_lists,
+    st.integers(0, 2**31),
+    st.lists(st.integers(0, 5), max_size=20),
+)
+def test_the_native_draw_is_the_one_written_for_reading(
+    logits: Any, params: SamplingParams, position: int, before: list[int]
+) -> None:
+    token, confidence = Sampler(params).draw(logits, position, before)
+    assert token == draw(logits, position, params, before)
+    assert 0 < confidence <= 1
+
+
+def test_confidence_is_the_softmax_of_a_greedy_draw() -> None:
+    logits = np.array([0.0, 2.0, 1.0], dtype=np.float32)
+    token, confidence = Sampler(SamplingParams()).draw(logits, 0)
+    assert (token, confidence) == (1, pytest.approx(math.exp(2) / (1 + math.exp(2) + math.exp(1))))
+
+
+def test_a_bias_of_minus_infinity_forbids_a_token() -> None:
+    params = SamplingParams(temperature=2.0, top_k=0, top_p=1, min_p=0, logit_bias={3: -math.inf, 4: -math.inf})
+    sampler = Sampler(params)
+    assert {sampler.draw(np.zeros(6, np.float32), position)[0] for position in range(300)} == {0, 1, 2, 5}
 
 
 @given(logits_arrays, st.integers(0, 70), st.floats(0.01, 1), st.floats(0, 1))
@@ -82,18 +146,10 @@ def test_filters_keep_what_their_definitions_keep(logits: Any, top_k: int, top_p
     assert kept.tolist() == [float(logits[token]) for token in tokens]
 
 
-@given(logits_arrays, st.integers(0, 2**64 - 1), st.integers(0, 2**31))
-def test_a_drawn_token_is_among_the_candidates(logits: Any, seed: int, position: int) -> None:
-    params = SamplingParams(temperature=1.0, top_k=5, top_p=0.9, min_p=0.1, seed=seed)
-    token = Sampler(params).draw(logits, position)
-    assert token in filter_candidates(logits, params)[0]
-    assert token == Sampler(params).draw(logits, position)
-
-
 @settings(max_examples=30)
 @given(logits_arrays)
 def test_temperature_zero_takes_the_first_of_the_most_likely(logits: Any) -> None:
-    assert Sampler(SamplingParams()).draw(logits, 0) == int(np.argmax(logits))
+    assert Sampler(SamplingParams()).draw(logits, 0)[0] == int(np.argmax(logits))
 
 
 def test_no_seed_draws_one_and_says_which() -> None:
@@ -101,9 +157,28 @@ def test_no_seed_draws_one_and_says_which() -> None:
     assert a.seed != b.seed
 
 
-def test_logits_that_are_no_numbers_are_an_error() -> None:
-    with pytest.raises(NativeError, match="position 4 are not finite"):
-        Sampler(SamplingParams()).draw(np.array([0, np.nan], dtype=np.float32), 4)
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+@pytest.mark.parametrize("at", [0, 300, 599])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_no_numbers_give_no_token(wrong: float, at: int, temperature: float) -> None:
+    logits = np.zeros(600, dtype=np.float32)
+    logits[at] = wrong
+    assert Sampler(SamplingParams(temperature=temperature)).draw(logits, 4)[0] is None
+
+
+def test_a_bias_on_a_token_that_is_not_there_is_refused(llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match="2048"):
+        llm.generate("a", SamplingParams(logit_bias={2048: 1.0}))
+
+
+def test_penalties_keep_a_model_from_repeating_itself(llm: LLM) -> None:
+    def distinct(**penalties: float) -> int:
+        params = SamplingParams(max_tokens=80, ignore_eos=True, **penalties)
+        return len(set(llm.generate("x = 1\nx = 1\nx = 1\n", params).token_ids))
+
+    assert distinct(repetition_penalty=1.5) > distinct() + 5
+    assert distinct(presence_penalty=3.0) > distinct() + 5
+    assert distinct(frequency_penalty=1.0) > distinct() + 5
 
 
 @pytest.mark.parametrize(
@@ -120,6 +195,14 @@ def test_logits_that_are_no_numbers_are_an_error() -> None:
         {"top_p": 1.1},
         {"min_p": -0.1},
         {"min_p": math.nan},
+        {"repetition_penalty": 0},
+        {"frequency_penalty": math.nan},
+        {"presence_penalty": math.inf},
+        {"penalty_last_n": -2},
+        {"logit_bias": {"a": 1.0}},
+        {"logit_bias": {1: math.nan}},
+        {"logit_bias": {1: math.inf}},
+        {"logit_bias": [1]},
         {"seed": -1},
         {"seed": 2**64},
         {"stop": ""},

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymtp.sampling import Logits
+from pymtp.depth import Depth, FixedDepth
 from pymtp.speculate import Tally, speculate
 
 VOCAB = 50
-
-
-def one_hot(token: int) -> Logits:
-    row = np.zeros(VOCAB, dtype=np.float32)
-    row[token] = 1
-    return row
 
 
 class ScriptedContext:
@@ -34,6 +27,7 @@ class ScriptedContext:
         self.rewindable = 0
         self.chain: list[int] = []
         self.longest_verify = 0
+        self.drawn: list[int] = []  # positions
 
     @property
     def n_past(self) -> int:
@@ -44,28 +38,39 @@ class ScriptedContext:
         i = n - self.prompt
         return self.text[i] if i < len(self.text) else 0
 
-    def prefill(self, tokens: Sequence[int]) -> Logits:
+    def prefill(self, tokens: Sequence[int]) -> None:
         self.tokens += tokens
         self.prompt = len(self.tokens)
-        return one_hot(self._after(self.n_past))
 
-    def draft(self, token: int) -> Logits:
-        self.chain.append(token)
-        position = self.n_past + len(self.chain)
-        assert position <= self.n_ctx
-        right = self._after(position)
-        hit = self.hits[position % len(self.hits)]
-        return one_hot(right if hit else (right + 1) % VOCAB)
+    def first_token(self) -> int:
+        self.drawn.append(self.n_past)
+        return self._after(self.n_past)
 
-    def verify(self, tokens: Sequence[int]) -> Logits:
-        assert self.chain in ([], list(tokens[:-1])), "a verification starts from what was drafted from"
+    def draft_chain(self, token: int, n: int) -> tuple[list[int], list[float]]:
+        assert n > 0
+        assert self.n_past + n <= self.n_ctx
+        drafts = []
+        for position in range(self.n_past + 1, self.n_past + 1 + n):
+            right = self._after(position)
+            drafts.append(right if self.hits[position % len(self.hits)] else (right + 1) % VOCAB)
+        self.chain = [token, *drafts]
+        return drafts, [0.5 + position % 2 / 4 for position in range(n)]
+
+    def verify_chain(self, tokens: Sequence[int]) -> list[int]:
+        assert not self.chain or self.chain[: len(tokens)] == tokens, "what is verified is what was drafted"
         assert self.n_past + len(tokens) <= self.n_ctx
         self.chain = []
         start = self.n_past
         self.tokens += tokens
         self.rewindable = len(tokens) - 1
         self.longest_verify = max(self.longest_verify, len(tokens))
-        return np.stack([one_hot(self._after(start + 1 + i)) for i in range(len(tokens))])
+        drawn = []
+        for i in range(len(tokens)):
+            self.drawn.append(start + 1 + i)
+            drawn.append(self._after(start + 1 + i))
+            if i + 1 < len(tokens) and drawn[-1] != tokens[i + 1]:
+                break
+        return drawn
 
     def rewind(self, n_keep: int) -> None:
         assert 0 <= self.n_past - n_keep <= self.rewindable
@@ -73,24 +78,38 @@ class ScriptedContext:
         self.rewindable = 0
 
 
-def greedy(logits: Logits, _position: int) -> int:
-    return int(logits.argmax())
+class Scripted(FixedDepth):
+    """A depth that changes from round to round, and throws drafts away."""
+
+    def __init__(self, plan: Sequence[tuple[int, int]]) -> None:
+        super().__init__(0)
+        self.plan, self.round = plan, 0
+        self.seen: list[tuple[int, int, int]] = []
+
+    def choose(self, room: int) -> int:
+        self.round += 1
+        return min(room, self.plan[self.round % len(self.plan)][0])
+
+    def keep(self, confidences: Sequence[float]) -> int:
+        return max(0, len(confidences) - self.plan[self.round % len(self.plan)][1])
+
+    def observe(self, drafted: int, verified: int, accepted: int, *_: object) -> None:
+        self.seen.append((drafted, verified, accepted))
 
 
 def run(
-    context: ScriptedContext, *, draft_tokens: int, max_tokens: int, end: int | None = None, prompt: int = 3
+    context: ScriptedContext,
+    *,
+    draft_tokens: int = 0,
+    depth: Depth | None = None,
+    max_tokens: int,
+    end: int | None = None,
+    prompt: int = 3,
 ) -> tuple[list[int], Tally]:
     tally = Tally()
     out: list[int] = []
-    rounds = speculate(
-        context,
-        [1] * prompt,
-        greedy,
-        lambda token: token == end,
-        tally,
-        draft_tokens=draft_tokens,
-        max_tokens=max_tokens,
-    )
+    depth = depth or FixedDepth(draft_tokens)
+    rounds = speculate(context, [1] * prompt, lambda token: token == end, tally, depth, max_tokens=max_tokens)
     for tokens in rounds:
         assert tokens
         out += tokens
@@ -158,40 +177,45 @@ def test_drafts_that_max_tokens_would_cut_are_not_made() -> None:
 
 def test_a_caller_that_leaves_between_rounds_leaves_the_caches_at_the_cut() -> None:
     context = ScriptedContext(range(30), [True, False])
-    rounds = speculate(context, [1], greedy, lambda _: False, Tally(), draft_tokens=4, max_tokens=30)
+    rounds = speculate(context, [1], lambda _: False, Tally(), FixedDepth(4), max_tokens=30)
     out = next(rounds) + next(rounds)
     rounds.close()
     assert context.tokens == [1, *out[:-1]]
 
 
-def test_each_position_is_drawn_and_judged_once_and_in_order() -> None:
-    drawn: list[int] = []
+def test_each_token_is_judged_once_and_in_order() -> None:
     judged: list[int] = []
-
-    def draw(logits: Logits, position: int) -> int:
-        drawn.append(position)
-        return int(logits.argmax())
 
     def ends(token: int) -> bool:
         judged.append(token)
         return False
 
     context = ScriptedContext(range(30), [True, False, True])
-    out = [t for r in speculate(context, [1, 1], draw, ends, Tally(), draft_tokens=0, max_tokens=9) for t in r]
-    assert drawn == list(range(2, 11))
-    assert judged == out
+    rounds = list(speculate(context, [1, 1], ends, Tally(), FixedDepth(3), max_tokens=9))
+    assert judged == [token for tokens in rounds for token in tokens]
 
 
-@pytest.mark.parametrize("depth", [1, 2, 5])
-def test_a_draft_is_drawn_for_the_position_it_stands_for(depth: int) -> None:
-    positions: dict[int, set[int]] = {}
+@given(texts, hits, st.lists(st.tuples(st.integers(0, 8), st.integers(0, 3)), min_size=1, max_size=6))
+def test_the_text_does_not_depend_on_the_depths_or_on_drafts_thrown_away(
+    text: list[int], hits: list[bool], plan: list[tuple[int, int]]
+) -> None:
+    depth = Scripted(plan)
+    out, tally = run(ScriptedContext(text, hits), depth=depth, max_tokens=40)
+    assert out == (text + [0] * 40)[:40]
+    assert tally.depths == [verified for _, verified, _ in depth.seen]
+    assert tally.drafted == sum(tally.depths)
+    assert tally.discarded == sum(drafted - verified for drafted, verified, _ in depth.seen)
+    assert sum(tally.accepted_per_position) == sum(accepted for *_, accepted in depth.seen)
 
-    def draw(logits: Logits, position: int) -> int:
-        token = int(logits.argmax())
-        positions.setdefault(position, set()).add(token)
-        return token
 
-    context = ScriptedContext(range(30), [True])
-    list(speculate(context, [1, 1], draw, lambda _: False, Tally(), draft_tokens=depth, max_tokens=20))
-    # the head is always right, so at each position draft and target draw the same token
-    assert all(len(tokens) == 1 for tokens in positions.values())
+@pytest.mark.parametrize("max_tokens", [2, 5])
+def test_the_depth_is_told_how_much_room_there_is(max_tokens: int) -> None:
+    rooms: list[int] = []
+
+    class Nosy(FixedDepth):
+        def choose(self, room: int) -> int:
+            rooms.append(room)
+            return super().choose(room)
+
+    run(ScriptedContext(range(30), [False]), depth=Nosy(8), max_tokens=max_tokens)
+    assert rooms == list(range(max_tokens - 2, -1, -1))  # a round brings one token more than it drafts

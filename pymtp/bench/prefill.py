@@ -16,6 +16,7 @@ from typing import Protocol
 from pymtp.bench.corpus import TokenSource
 from pymtp.bench.machine import PeakMemory
 from pymtp.context import PREFILL_MODES, Context, Counters, DeviceMemory
+from pymtp.depth import FixedDepth
 from pymtp.errors import NativeError
 from pymtp.model import Model
 from pymtp.sampling import Sampler, SamplingParams
@@ -113,6 +114,7 @@ class BenchContext(SpeculativeContext, Protocol):
 
     @property
     def counters(self) -> Counters: ...
+    def set_sampling(self, sampler: Sampler) -> None: ...
     def memory(self) -> list[DeviceMemory]: ...
     def clear(self) -> None: ...
     def close(self) -> None: ...
@@ -193,13 +195,14 @@ def _generate(
     context: BenchContext, prompt: Sequence[int], draft_tokens: int, n: int, clock: Callable[[], float]
 ) -> _Generated:
     tally = Tally()
-    draw = Sampler(SamplingParams()).draw
-    rounds = speculate(context, prompt, draw, lambda token: False, tally, draft_tokens=draft_tokens, max_tokens=n)
+    context.set_sampling(Sampler(SamplingParams()))
+    rounds = speculate(context, prompt, lambda token: False, tally, FixedDepth(draft_tokens), max_tokens=n)
+    before = context.counters.sample_seconds
     started = clock()
     next(rounds)  # the prefill and one draw, nothing else
     first = clock() - started
-    prefill = first - tally.sample_seconds
     prefilled = context.counters
+    prefill = first - (prefilled.sample_seconds - before)
     started = clock()
     for _ in rounds:
         pass

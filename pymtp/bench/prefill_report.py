@@ -146,7 +146,7 @@ def load(path: Path) -> Report:
 
 def _measurement(record: dict[str, Any]) -> Measurement:
     stats = {name: record["stats"][name] for name in Stats.__dataclass_fields__}
-    stats["accepted_per_position"] = tuple(stats["accepted_per_position"])
+    stats |= {name: tuple(stats[name]) for name in ("accepted_per_position", "depths")}
     memory = [DeviceMemory(**device) for device in record["memory"]]
     return Measurement(**record | {"stats": Stats(**stats), "memory": memory})
 

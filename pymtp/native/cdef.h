@@ -64,12 +64,30 @@ struct pymtp_file_info {
     int32_t n_ctx_train;
     char    weight_type[32];
 };
+struct pymtp_logit_bias {
+    llama_token token;
+    float       bias;
+};
+struct pymtp_sampling {
+    double   temperature;
+    int32_t  top_k;
+    double   top_p;
+    double   min_p;
+    uint64_t seed;
+    int32_t  penalty_last_n;
+    float    repeat_penalty;
+    float    frequency_penalty;
+    float    presence_penalty;
+    int32_t  n_bias;
+    const struct pymtp_logit_bias * bias;
+};
 struct pymtp_counters {
     double  prefill_seconds;
     double  head_sync_seconds;
     double  draft_seconds;
     double  verify_seconds;
     double  rewind_seconds;
+    double  sample_seconds;
     int64_t target_decodes;
     int64_t draft_decodes;
     int64_t hidden_bytes;
@@ -123,9 +141,18 @@ const float * pymtp_pair_embeddings(const struct pymtp_pair * pair);
 int     pymtp_pair_draft(struct pymtp_pair * pair, int32_t seq, llama_token token, const float ** logits);
 int     pymtp_pair_verify(struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n,
                           const float ** logits);
+int     pymtp_pair_sampling(struct pymtp_pair * pair, int32_t seq, const struct pymtp_sampling * sampling);
+int     pymtp_pair_first_token(struct pymtp_pair * pair, int32_t seq, llama_token * token);
+int     pymtp_pair_draft_tokens(struct pymtp_pair * pair, int32_t seq, llama_token token, int32_t n,
+                                llama_token * drafts, float * confidences);
+int     pymtp_pair_verify_tokens(struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n,
+                                 llama_token * drawn, int32_t * n_drawn);
+llama_token pymtp_draw(const struct pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,
+                       const llama_token * prefix, int32_t n, float * confidence);
 int     pymtp_pair_rewind(struct pymtp_pair * pair, int32_t seq, int32_t n_keep);
 int     pymtp_pair_clear(struct pymtp_pair * pair, int32_t seq);
 int32_t pymtp_pair_n_past(const struct pymtp_pair * pair, int32_t seq);
+const llama_token * pymtp_pair_tokens(const struct pymtp_pair * pair, int32_t seq);
 int32_t pymtp_pair_n_head(const struct pymtp_pair * pair, int32_t seq);
 int32_t pymtp_pair_n_ctx(const struct pymtp_pair * pair);
 void    pymtp_pair_cancel(struct pymtp_pair * pair, bool cancelled);

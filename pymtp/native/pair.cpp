@@ -137,6 +137,7 @@ void pymtp_pair::take_back_draft(int32_t seq) {
     s.n_chain      = 0;
     s.n_head       = s.n_past;
     s.hidden       = s.drafted_with;
+    s.tokens.resize(s.n_past);
     drop_drafts(seq);
 }
 
@@ -145,7 +146,9 @@ void pymtp_pair::clear(int32_t seq) {
     if (draft) {
         llama_memory_seq_rm(llama_get_memory(draft.get()), seq, -1, -1);
     }
+    auto drawer = std::move(sequences[seq].drawer);
     sequences[seq] = pymtp_sequence();
+    sequences[seq].drawer = std::move(drawer);
     sequences[seq].hidden.assign(n_embd, 0.0f); // what the first token goes with
     sequences[seq].shifted.assign(n_embd, 0.0f);
 }
@@ -201,6 +204,7 @@ int pymtp_pair::draft_step(int32_t seq, llama_token token) {
         }
     }
     s.n_chain++;
+    s.tokens.push_back(token);
     const float * row = llama_get_embeddings_nextn_ith(draft.get(), -1);
     s.recycled.assign(row, row + n_embd);
     return PYMTP_OK;
@@ -216,6 +220,9 @@ int pymtp_pair::verify(int32_t seq, const llama_token * tokens, int32_t n) {
         return status;
     }
     pymtp_stopwatch watch(counters.verify_seconds);
+    if (n == 1 && fuses()) {
+        return decode_one(seq, tokens[0]);
+    }
     begin_round();
     if (s.drafted_from != tokens[0]) {
         take_back_draft(seq);
@@ -232,6 +239,9 @@ int pymtp_pair::verify(int32_t seq, const llama_token * tokens, int32_t n) {
     const int32_t n_before = s.n_past;
     s.n_past  += n;
     s.n_rewind = n - 1;
+    s.first_logits = nullptr;
+    s.tokens.resize(n_before);
+    s.tokens.insert(s.tokens.end(), tokens, tokens + n);
     if (draft) {
         // the head holds the first token already when it was drafted from
         const int32_t known = s.n_head > n_before ? 1 : 0;
@@ -241,6 +251,29 @@ int pymtp_pair::verify(int32_t seq, const llama_token * tokens, int32_t n) {
         s.drafted_from = LLAMA_TOKEN_NULL;
         s.n_chain      = 0;
     }
+    return PYMTP_OK;
+}
+
+// A token that cannot be taken back: plain decoding, and the target's graph fills the head's cache.
+int pymtp_pair::decode_one(int32_t seq, llama_token token) {
+    pymtp_sequence & s = sequences[seq];
+    begin_prefill();
+    llama_set_embeddings(target.get(), false);
+    take_back_draft(seq);
+    if (int status = settle(seq)) {
+        return status;
+    }
+    batch.clear();
+    batch.add(token, s.n_past, seq, true);
+    if (int status = decode(target.get())) {
+        return status;
+    }
+    llama_synchronize(target.get());
+    s.n_past++;
+    s.n_head++;
+    s.n_rewind     = 0;
+    s.first_logits = nullptr;
+    s.tokens.push_back(token);
     return PYMTP_OK;
 }
 
@@ -262,10 +295,73 @@ int pymtp_pair::rewind(int32_t seq, int32_t n_keep) {
         return PYMTP_FAILED;
     }
     s.n_past   = n_keep;
+    s.tokens.resize(n_keep);
     s.n_rewind = 0; // a snapshot serves once, until the next decode
     if (draft) {
         s.unsynced.resize(n_keep - s.n_head);
         s.hidden.resize((size_t) (n_keep - s.n_head + 1) * n_embd);
+    }
+    return PYMTP_OK;
+}
+
+bool pymtp_pair::check_drawer(int32_t seq) const {
+    if (!check_seq(seq)) {
+        return false;
+    }
+    if (!sequences[seq].drawer) {
+        pymtp_set_error("sequence " + std::to_string(seq) + " was not told how to draw tokens");
+        return false;
+    }
+    return true;
+}
+
+// The token after the first n_prefix of the sequence's.
+int pymtp_pair::draw(int32_t seq, const float * row, size_t n_prefix, llama_token * token, float * confidence) {
+    pymtp_sequence & s = sequences[seq];
+    pymtp_stopwatch watch(counters.sample_seconds);
+    const auto drawn = s.drawer->draw(row, n_prefix, s.tokens.data(), n_prefix);
+    if (drawn.token == LLAMA_TOKEN_NULL) {
+        clear();
+        pymtp_set_error("the model's logits at position " + std::to_string(n_prefix) + " are not finite");
+        return PYMTP_FAILED;
+    }
+    *token = drawn.token;
+    if (confidence) {
+        *confidence = drawn.confidence;
+    }
+    return PYMTP_OK;
+}
+
+int pymtp_pair::draft_tokens(int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences) {
+    for (int32_t i = 0; i < n; ++i) {
+        if (int status = draft_step(seq, token)) {
+            return status;
+        }
+        const float * row = llama_get_logits_ith(draft.get(), -1);
+        if (int status = draw(seq, row, sequences[seq].tokens.size(), &token, &confidences[i])) {
+            return status;
+        }
+        drafts[i] = token;
+    }
+    return PYMTP_OK;
+}
+
+int pymtp_pair::verify_tokens(
+        int32_t seq, const llama_token * tokens, int32_t n, llama_token * drawn, int32_t * n_drawn) {
+    if (int status = verify(seq, tokens, n)) {
+        return status;
+    }
+    const float * rows     = llama_get_logits(target.get());
+    const int32_t n_before = sequences[seq].n_past - n;
+    *n_drawn = 0;
+    for (int32_t i = 0; i < n; ++i) {
+        if (int status = draw(seq, rows + (size_t) i * n_vocab, n_before + i + 1, &drawn[i], nullptr)) {
+            return status;
+        }
+        ++*n_drawn;
+        if (i + 1 < n && drawn[i] != tokens[i + 1]) {
+            break;
+        }
     }
     return PYMTP_OK;
 }
@@ -406,6 +502,50 @@ int pymtp_pair_verify(pymtp_pair * pair, int32_t seq, const llama_token * tokens
     });
 }
 
+int pymtp_pair_sampling(pymtp_pair * pair, int32_t seq, const pymtp_sampling * sampling) {
+    if (!pair->check_seq(seq)) {
+        return PYMTP_INVALID;
+    }
+    pair->sequences[seq].drawer = std::make_shared<pymtp_drawer>(*sampling, pair->n_vocab);
+    return PYMTP_OK;
+}
+
+int pymtp_pair_first_token(pymtp_pair * pair, int32_t seq, llama_token * token) {
+    if (!pair->check_drawer(seq)) {
+        return PYMTP_INVALID;
+    }
+    const pymtp_sequence & s = pair->sequences[seq];
+    if (!s.first_logits) {
+        pymtp_set_error("sequence " + std::to_string(seq) + " was not in the last prefill");
+        return PYMTP_INVALID;
+    }
+    return guarded(pair, [&] { return pair->draw(seq, s.first_logits, s.n_past, token, nullptr); });
+}
+
+int pymtp_pair_draft_tokens(
+        pymtp_pair * pair, int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences) {
+    if (!pair->check_drawer(seq)) {
+        return PYMTP_INVALID;
+    }
+    return guarded(pair, [&] { return pair->draft_tokens(seq, token, n, drafts, confidences); });
+}
+
+int pymtp_pair_verify_tokens(
+        pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, llama_token * drawn, int32_t * n_drawn) {
+    if (!pair->check_drawer(seq)) {
+        return PYMTP_INVALID;
+    }
+    return guarded(pair, [&] { return pair->verify_tokens(seq, tokens, n, drawn, n_drawn); });
+}
+
+llama_token pymtp_draw(
+        const pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,
+        const llama_token * prefix, int32_t n, float * confidence) {
+    const auto drawn = pymtp_drawer(*sampling, n_vocab).draw(logits, position, prefix, n);
+    *confidence = drawn.confidence;
+    return drawn.token;
+}
+
 int pymtp_pair_rewind(pymtp_pair * pair, int32_t seq, int32_t n_keep) {
     return guarded(pair, [&] { return pair->check_seq(seq) ? pair->rewind(seq, n_keep) : PYMTP_INVALID; });
 }
@@ -420,6 +560,10 @@ int pymtp_pair_clear(pymtp_pair * pair, int32_t seq) {
 
 int32_t pymtp_pair_n_past(const pymtp_pair * pair, int32_t seq) {
     return pair->check_seq(seq) ? pair->sequences[seq].n_past : PYMTP_INVALID;
+}
+
+const llama_token * pymtp_pair_tokens(const pymtp_pair * pair, int32_t seq) {
+    return pair->check_seq(seq) ? pair->sequences[seq].tokens.data() : nullptr;
 }
 
 int32_t pymtp_pair_n_head(const pymtp_pair * pair, int32_t seq) {

@@ -2,6 +2,7 @@
 // them, prefill.cpp takes prompts.
 #pragma once
 
+#include "draw.h"
 #include "model.h"
 #include "pymtp.h"
 
@@ -40,6 +41,10 @@ struct pymtp_sequence {
     std::vector<llama_token> unsynced;
     std::vector<float>       hidden;
     bool on_device = false; // unsynced and hidden are empty, the one hidden state is where the target's graph left it
+
+    std::shared_ptr<pymtp_drawer> drawer; // null until told how to draw
+    std::vector<llama_token>      tokens; // the n_past that the target holds, and what is drafted after them
+    const float *                 first_logits = nullptr; // of the last prefill
 
     std::vector<float> recycled;     // the head's own hidden state of the last draft step
     std::vector<float> shifted;      // for PYMTP_FAULT_SHIFTED_ROWS: the last row taken, then the rows before the next
@@ -96,8 +101,10 @@ struct pymtp_pair {
     std::string trace_text;   // what the last call returned
 
     bool check_seq(int32_t seq) const;
+    bool check_drawer(int32_t seq) const;
     int  check_room(const pymtp_sequence & s, int32_t n) const;
     int  decode(llama_context * ctx);
+    bool fuses() const;
     void begin_prefill();
     void begin_round();
     void clear();
@@ -116,5 +123,9 @@ struct pymtp_pair {
     void take_back_draft(int32_t seq);
     int  draft_step(int32_t seq, llama_token token);
     int  verify(int32_t seq, const llama_token * tokens, int32_t n);
+    int  decode_one(int32_t seq, llama_token token);
     int  rewind(int32_t seq, int32_t n_keep);
+    int  draw(int32_t seq, const float * row, size_t n_prefix, llama_token * token, float * confidence);
+    int  draft_tokens(int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences);
+    int  verify_tokens(int32_t seq, const llama_token * tokens, int32_t n, llama_token * drawn, int32_t * n_drawn);
 };

@@ -7,6 +7,11 @@
 
 #include <algorithm>
 
+// Whether the target's graph fills the head's cache. Rows are shifted on purpose on the host.
+bool pymtp_pair::fuses() const {
+    return draft && options.prefill == PYMTP_PREFILL_FUSED && fault != PYMTP_FAULT_SHIFTED_ROWS;
+}
+
 // Nothing of a prompt is taken back, so the recurrent layers need not be ready for it.
 void pymtp_pair::begin_prefill() {
     const bool fused = draft && options.prefill == PYMTP_PREFILL_FUSED;
@@ -14,10 +19,8 @@ void pymtp_pair::begin_prefill() {
     if (!draft) {
         return;
     }
-    // a fault is made with rows that are on the host
-    const bool sync = fused && fault != PYMTP_FAULT_SHIFTED_ROWS;
-    llama_set_nextn_sync(target.get(), sync ? draft.get() : nullptr);
-    llama_set_embeddings_nextn(target.get(), !sync && options.prefill != PYMTP_PREFILL_ALL_OUTPUTS, /*masked =*/ false);
+    llama_set_nextn_sync(target.get(), fuses() ? draft.get() : nullptr);
+    llama_set_embeddings_nextn(target.get(), !fuses() && options.prefill != PYMTP_PREFILL_ALL_OUTPUTS, /*masked =*/ false);
     llama_set_rs_snapshots(target.get(), !fused);
     // unmasked, the head computes the whole block for rows that only leave K and V, as llama.cpp's own does
     llama_set_embeddings_nextn(draft.get(), fused, /*masked =*/ fused);
@@ -101,7 +104,7 @@ int pymtp_pair::prefill(
         n_all += lengths[k];
     }
     begin_prefill();
-    const bool fused = draft && options.prefill == PYMTP_PREFILL_FUSED && fault != PYMTP_FAULT_SHIFTED_ROWS;
+    const bool fused = fuses();
     for (int32_t k = 0; draft && k < n_seqs; ++k) {
         take_back_draft(seqs[k]);
         if (fused) {
@@ -116,6 +119,9 @@ int pymtp_pair::prefill(
     // every token is an output when embeddings are on
     const bool    every = all || options.embeddings || (draft && options.prefill == PYMTP_PREFILL_ALL_OUTPUTS);
     const int32_t limit = every ? std::min(n_batch, n_outputs) : n_batch;
+    for (pymtp_sequence & s : sequences) {
+        s.first_logits = nullptr;
+    }
     logits.resize((size_t) n_vocab * (all ? n_all : n_seqs));
     embeddings.resize(options.embeddings ? (size_t) n_embd * n_all : 0);
 
@@ -131,6 +137,9 @@ int pymtp_pair::prefill(
             n_active += done[k] < lengths[k];
         }
         if (n_active == 0) {
+            for (int32_t k = 0; k < n_seqs; ++k) {
+                sequences[seqs[k]].first_logits = logits.data() + (size_t) n_vocab * (all ? start[k] + lengths[k] - 1 : k);
+            }
             return PYMTP_OK;
         }
         const int32_t share = std::max(1, limit / n_active);
@@ -155,6 +164,7 @@ int pymtp_pair::prefill(
             }
             s.n_past  += take[k];
             s.n_rewind = 0;
+            s.tokens.insert(s.tokens.end(), tokens + start[k] + done[k], tokens + start[k] + done[k] + take[k]);
             for (int32_t i = 0; i < take[k]; ++i) {
                 const bool last = done[k] + i + 1 == lengths[k];
                 if (all || last) {

@@ -97,6 +97,26 @@ struct pymtp_pair_options {
     bool    trace;      // record the nodes that are computed
 };
 
+struct pymtp_logit_bias {
+    llama_token token;
+    float       bias;
+};
+
+// How tokens are drawn: the steps in llama.cpp's default order. Values outside their range are the caller's to refuse.
+struct pymtp_sampling {
+    double   temperature;       // 0: the most likely token, what follows has no part in it
+    int32_t  top_k;             // 0: all
+    double   top_p;
+    double   min_p;
+    uint64_t seed;
+    int32_t  penalty_last_n;    // tokens that penalties look back at, -1: all
+    float    repeat_penalty;    // 1: none
+    float    frequency_penalty; // 0: none
+    float    presence_penalty;  // 0: none
+    int32_t  n_bias;
+    const struct pymtp_logit_bias * bias;
+};
+
 // Work done since the pair was made. Seconds are wall time; a phase ends when its results are on the host.
 struct pymtp_counters {
     double  prefill_seconds;
@@ -104,6 +124,7 @@ struct pymtp_counters {
     double  draft_seconds;     // with the rows accepted in the round before
     double  verify_seconds;
     double  rewind_seconds;
+    double  sample_seconds;    // of draft and verify: drawing tokens
     int64_t target_decodes;
     int64_t draft_decodes;
     int64_t hidden_bytes;      // copied from the devices to the host
@@ -145,12 +166,35 @@ PYMTP_API int pymtp_pair_draft(struct pymtp_pair * pair, int32_t seq, llama_toke
 PYMTP_API int pymtp_pair_verify(
         struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, const float ** logits);
 
+// How the tokens of a sequence are drawn from now on: what the three calls below need. The biases are copied.
+PYMTP_API int pymtp_pair_sampling(struct pymtp_pair * pair, int32_t seq, const struct pymtp_sampling * sampling);
+
+// The token after a prompt, from the logits of the last prefill.
+PYMTP_API int pymtp_pair_first_token(struct pymtp_pair * pair, int32_t seq, llama_token * token);
+
+// n draft steps, each from the token drawn in the one before, the first from token, which follows the last that the
+// sequence holds. confidences: the head's probability of each draft, among the likeliest candidates.
+PYMTP_API int pymtp_pair_draft_tokens(
+        struct pymtp_pair * pair, int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences);
+
+// As pymtp_pair_verify, and draws the token after each row, until one is not what the next row holds: n_drawn of them,
+// at least 1, at most n.
+PYMTP_API int pymtp_pair_verify_tokens(
+        struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, llama_token * drawn, int32_t * n_drawn);
+
+// One draw by itself: the token for a position, from n_vocab logits and the n tokens before it. LLAMA_TOKEN_NULL when a
+// logit is not a number.
+PYMTP_API llama_token pymtp_draw(
+        const struct pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,
+        const llama_token * prefix, int32_t n, float * confidence);
+
 // Goes back to the first n_keep tokens. Only the drafts of the last verification can be taken back, once, before the
 // next draft: that is as far as the recurrent layers keep snapshots.
 PYMTP_API int  pymtp_pair_rewind(struct pymtp_pair * pair, int32_t seq, int32_t n_keep);
 PYMTP_API int  pymtp_pair_clear(struct pymtp_pair * pair, int32_t seq);
 
 PYMTP_API int32_t pymtp_pair_n_past(const struct pymtp_pair * pair, int32_t seq); // tokens that the target holds
+PYMTP_API const llama_token * pymtp_pair_tokens(const struct pymtp_pair * pair, int32_t seq); // n_past of them
 PYMTP_API int32_t pymtp_pair_n_head(const struct pymtp_pair * pair, int32_t seq); // rows of the head, drafts not counted
 PYMTP_API int32_t pymtp_pair_n_ctx (const struct pymtp_pair * pair);              // tokens that fit in a sequence
 

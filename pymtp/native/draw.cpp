@@ -1,0 +1,157 @@
+#include "draw.h"
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_map>
+
+namespace {
+
+constexpr size_t block          = 256; // logits looked at together before the candidates are
+constexpr size_t min_candidates = 16;  // greedy needs one; the others tell how sure it is
+
+// Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), and Random123.
+// The first two of the four words, for the counter {token, position, 0, 0}.
+uint64_t philox(uint32_t token, uint32_t position, uint64_t seed) {
+    uint32_t c[4] = {token, position, 0, 0};
+    uint32_t k[2] = {(uint32_t) seed, (uint32_t) (seed >> 32)};
+    for (int round = 0; round < 10; ++round) {
+        const uint64_t a = (uint64_t) c[0] * 0xD2511F53u;
+        const uint64_t b = (uint64_t) c[2] * 0xCD9E8D57u;
+        const uint32_t next[4] = {(uint32_t) (b >> 32) ^ c[1] ^ k[0], (uint32_t) b, (uint32_t) (a >> 32) ^ c[3] ^ k[1], (uint32_t) a};
+        std::copy(next, next + 4, c);
+        k[0] += 0x9E3779B9u;
+        k[1] += 0xBB67AE85u;
+    }
+    return ((uint64_t) c[0] << 20) + (c[1] >> 12);
+}
+
+double gumbel(llama_token token, int64_t position, uint64_t seed) {
+    // 52 bits, moved by a half so that neither 0 nor 1 comes out
+    const double uniform = ((double) philox((uint32_t) token, (uint32_t) position, seed) + 0.5) * 0x1p-52;
+    return -std::log(-std::log(uniform));
+}
+
+bool before(const pymtp_candidate & a, const pymtp_candidate & b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+}
+
+} // namespace
+
+pymtp_drawer::pymtp_drawer(const pymtp_sampling & params, int32_t n_vocab)
+    : params(params), bias(params.bias, params.bias + params.n_bias), n_vocab(n_vocab) {
+    this->params.bias = nullptr;
+}
+
+// The logits after bias and penalties: the row itself where there are none.
+const float * pymtp_drawer::adjust(const float * logits, const llama_token * prefix, size_t n) {
+    const bool penalties = params.penalty_last_n != 0 &&
+        (params.repeat_penalty != 1.0f || params.frequency_penalty != 0.0f || params.presence_penalty != 0.0f);
+    if (bias.empty() && !penalties) {
+        return logits;
+    }
+    adjusted.assign(logits, logits + n_vocab);
+    for (const auto & [token, value] : bias) {
+        adjusted[token] += value;
+    }
+    if (penalties) {
+        const size_t last = params.penalty_last_n < 0 ? n : std::min<size_t>(n, params.penalty_last_n);
+        std::unordered_map<llama_token, int> counts;
+        for (size_t i = n - last; i < n; ++i) {
+            counts[prefix[i]]++;
+        }
+        for (const auto & [token, count] : counts) {
+            float & logit = adjusted[token];
+            // as llama.cpp: dividing a negative logit would reward the token
+            logit = logit <= 0.0f ? logit * params.repeat_penalty : logit / params.repeat_penalty;
+            logit -= count * params.frequency_penalty + params.presence_penalty;
+        }
+    }
+    return adjusted.data();
+}
+
+// The k most likely, in order. False when a logit is not a number.
+bool pymtp_drawer::select(const float * logits, size_t k) {
+    candidates.clear();
+    bool numbers = true;
+    for (size_t start = 0; start < (size_t) n_vocab; start += block) {
+        const size_t end = std::min(start + block, (size_t) n_vocab);
+        float most = -INFINITY;
+        bool  nan  = false;
+        for (size_t i = start; i < end; ++i) {
+            most = logits[i] > most ? logits[i] : most;
+            nan |= logits[i] != logits[i];
+        }
+        numbers &= !nan;
+        // a later token that only ties with the least of k does not replace it: the lower id wins
+        if (candidates.size() == k && !(most > candidates.front().logit)) {
+            continue;
+        }
+        for (size_t i = start; i < end; ++i) {
+            const pymtp_candidate candidate = {(llama_token) i, logits[i]};
+            if (candidates.size() < k) {
+                candidates.push_back(candidate);
+                std::push_heap(candidates.begin(), candidates.end(), before);
+            } else if (candidate.logit > candidates.front().logit) {
+                std::pop_heap(candidates.begin(), candidates.end(), before);
+                candidates.back() = candidate;
+                std::push_heap(candidates.begin(), candidates.end(), before);
+            }
+        }
+    }
+    std::sort_heap(candidates.begin(), candidates.end(), before);
+    return numbers && std::isfinite(candidates.front().logit);
+}
+
+// How many candidates top-k, top-p and min-p leave.
+size_t pymtp_drawer::filter() {
+    size_t n = params.top_k > 0 ? std::min<size_t>(params.top_k, candidates.size()) : candidates.size();
+    if (params.top_p < 1.0) {
+        double total = 0.0;
+        for (size_t i = 0; i < n; ++i) {
+            total += weights[i];
+        }
+        double sum = 0.0;
+        size_t kept = 0;
+        while (kept < n) {
+            sum += weights[kept++];
+            if (sum >= params.top_p * total) {
+                break;
+            }
+        }
+        n = kept;
+    }
+    if (params.min_p > 0.0) {
+        while (n > 1 && weights[n - 1] < params.min_p) {
+            --n;
+        }
+    }
+    return n;
+}
+
+pymtp_drawer::result pymtp_drawer::draw(const float * logits, int64_t position, const llama_token * prefix, size_t n) {
+    const bool greedy = params.temperature == 0.0;
+    logits = adjust(logits, prefix, n);
+    const size_t wanted = greedy ? min_candidates : params.top_k > 0 ? std::max<size_t>(params.top_k, min_candidates) : n_vocab;
+    if (!select(logits, std::min<size_t>(wanted, n_vocab))) {
+        return {};
+    }
+    weights.resize(candidates.size());
+    double total = 0.0;
+    for (size_t i = 0; i < candidates.size(); ++i) {
+        weights[i] = std::exp((double) candidates[i].logit - candidates[0].logit);
+        total += weights[i];
+    }
+    size_t best = 0;
+    if (!greedy) {
+        const size_t kept = filter();
+        double most = -INFINITY;
+        for (size_t i = 0; i < kept; ++i) {
+            const double score = candidates[i].logit / params.temperature + gumbel(candidates[i].id, position, params.seed);
+            if (score > most) {
+                most = score;
+                best = i;
+            }
+        }
+    }
+    return {candidates[best].id, (float) (weights[best] / total)};
+}

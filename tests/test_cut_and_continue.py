@@ -1,0 +1,98 @@
+"""Claims about cuts: wherever a text is cut, the caches stand at the cut, and it goes on as it would have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import make_llm
+
+from pymtp import LLM, SamplingParams
+
+N = 30
+# a prompt in one batch and the same tokens in rounds differ in last bits; in F32 they are too small to matter here
+EXACT: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "flash_attn": "off"}
+WAYS = {"greedy": {}, "T=0.9": {"temperature": 0.9, "seed": 4}, "penalized": {"repetition_penalty": 1.3}}
+
+
+def params(n: int, way: str, **more: Any) -> SamplingParams:
+    return SamplingParams(n, ignore_eos=True, **WAYS[way], **more)
+
+
+@pytest.fixture(scope="module", params=range(1, 9))
+def drafting(request: pytest.FixtureRequest, demo_f32: Path) -> Iterator[LLM]:
+    """The F32 twin at every depth."""
+    with make_llm(demo_f32, draft_tokens=request.param, **EXACT) as llm:
+        yield llm
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_text_cut_anywhere_goes_on_as_if_it_had_not_been(drafting: LLM, prompts: list[str], way: str) -> None:
+    prompt = drafting.model.tokenize(prompts[2])
+    whole = drafting.generate(prompt, params(N, way)).token_ids
+    for cut in range(1, 2 * drafting.context.draft_tokens + 4):
+        first = drafting.generate(prompt, params(cut, way))
+        assert drafting.context.tokens() == [*prompt, *first.token_ids[:-1]]
+        rest = drafting.generate([*prompt, *first.token_ids], params(N - cut, way))
+        assert rest.stats.cached_tokens == len(prompt) + cut - 1
+        assert first.token_ids + rest.token_ids == whole
+
+
+def test_a_stop_string_inside_an_accepted_window_cuts_there(drafting: LLM, prompts: list[str]) -> None:
+    prompt = drafting.model.tokenize(prompts[2])
+    whole = drafting.generate(prompt, params(N, "greedy"))
+    for at in range(2, len(whole.text) - 3, 7):
+        stop = whole.text[at : at + 3]
+        cut = drafting.generate(prompt, params(N, "greedy", stop=stop))
+        assert cut.text == whole.text[: whole.text.index(stop)]
+        n = len(cut.token_ids)
+        assert drafting.context.tokens() == [*prompt, *cut.token_ids[:-1]]
+        rest = drafting.generate([*prompt, *cut.token_ids], params(N - n, "greedy")) if n < N else None
+        assert cut.token_ids + (rest.token_ids if rest else []) == whole.token_ids
+
+
+def test_a_stream_that_is_closed_leaves_a_context_to_go_on_from(drafting: LLM, prompts: list[str]) -> None:
+    prompt = drafting.model.tokenize(prompts[3])
+    whole = drafting.generate(prompt, params(N, "T=0.9")).token_ids
+    for pieces in (1, 2, 3):
+        stream = drafting.stream(prompt, params(N, "T=0.9"))
+        for _ in range(pieces):
+            next(stream)
+        stream.close()
+        first = stream.completion.token_ids
+        rest = drafting.generate([*prompt, *first], params(N - len(first), "T=0.9"))
+        assert rest.stats.cached_tokens == len(prompt) + len(first) - 1
+        assert first + rest.token_ids == whole
+
+
+def test_a_prompt_that_only_begins_alike_is_read_anew(llm: LLM, prompts: list[str]) -> None:
+    prompt = llm.model.tokenize(prompts[0])
+    fresh = llm.generate(prompt[:-2], params(8, "greedy")).token_ids
+    llm.generate(prompt, params(8, "greedy"))
+    again = llm.generate(prompt[:-2], params(8, "greedy"))
+    assert (again.stats.cached_tokens, again.token_ids) == (0, fresh)
+
+
+def test_an_interrupted_call_leaves_nothing_to_go_on_from_and_a_text_that_goes_on(
+    new_llm: Callable[..., LLM], prompts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = new_llm()
+    prompt = llm.model.tokenize(prompts[0])
+    whole = llm.generate(prompt, params(N, "greedy")).token_ids
+    stream = llm.stream(prompt, params(N, "greedy"))
+    first = next(stream).token_ids
+    llm.context.cancel()
+    assert next(stream).token_ids == []
+    assert llm.context.tokens() == []
+    rest = llm.generate([*prompt, *first], params(N - len(first), "greedy"))
+    assert rest.stats.cached_tokens == 0
+    assert first + rest.token_ids == whole
+
+
+def test_the_cache_can_be_left_alone(new_llm: Callable[..., LLM], prompts: list[str]) -> None:
+    llm = new_llm(cache_prompt=False)
+    prompt = llm.model.tokenize(prompts[0])
+    first = llm.generate(prompt, params(5, "greedy")).token_ids
+    assert llm.generate([*prompt, *first], params(5, "greedy")).stats.cached_tokens == 0
