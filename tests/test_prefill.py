@@ -339,6 +339,14 @@ def test_snapshots_are_written_only_where_they_may_be_needed(model: Model, mode:
 
 
 @BOTH
+def test_host_copies_go_through_the_whole_block_as_in_llama_cpp(model: Model) -> None:
+    with context(model, "host-copy", trace=True) as c:
+        c.prefill(some_tokens(model, 20))
+        rows = {node.name.split("-")[0]: node.shape[1] for node in c.trace() if node.graph == "draft"}
+    assert rows["mtp_attn_out"] == rows["mtp_post_ffn"] == 20
+
+
+@BOTH
 def test_what_is_computed_begins_on_cache_lines(model: Model) -> None:
     # or a gated delta net takes 40% longer, by luck
     with context(model, trace=True) as c:
@@ -420,9 +428,12 @@ def test_embeddings_come_beside_mtp_and_disturb_no_draft(model: Model, mode: str
         embeddings = asked.embeddings().copy()
         assert embeddings.shape == (60, model.n_embd)
         np.testing.assert_allclose(embeddings, plain.embeddings(), atol=1e-4, rtol=0)
+        copied = asked.counters.embeddings_bytes
         with context(model, mode) as unasked:
             unasked.prefill(prompt)
             assert drafts(asked, 3) == drafts(unasked, 3)
+            asked.verify([3, 4])
+            assert asked.counters.embeddings_bytes == copied, "a round wants none"
             with pytest.raises(InvalidRequestError, match="embeddings=True"):
                 unasked.embeddings()
 

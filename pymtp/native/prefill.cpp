@@ -52,7 +52,6 @@ int pymtp_pair::settle(int32_t seq) {
         s.hidden.clear();
         s.on_device = true;
     }
-    drop_drafts(seq);
     return PYMTP_OK;
 }
 
