@@ -40,6 +40,7 @@ class Counters:
 
     sample_seconds: drawing tokens, part of draft_seconds and verify_seconds.
     head_sync_seconds: the prompt passing through the head, where the target's graph does not do it.
+    graphs_reused: launches, of the decodes', whose graph was that of the launch before: nothing was built for them.
     hidden_bytes: hidden states, on their way to the head.
     output_buffer_bytes: not a sum, the host memory that all of these are copied to.
     """
@@ -52,6 +53,7 @@ class Counters:
     sample_seconds: float
     target_decodes: int
     draft_decodes: int
+    graphs_reused: int
     hidden_bytes: int
     logits_bytes: int
     embeddings_bytes: int

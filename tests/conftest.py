@@ -11,9 +11,10 @@ import pytest
 from demo_corpus import documents
 from helpers.gguf_f32 import rewrite
 from hypothesis import settings
+from make_model import make_model
 
 from pymtp import LLM
-from pymtp.model import demo_model
+from pymtp.model import Model, demo_model
 
 # no deadlines: a busy machine is no bug; the same examples each time where a failure stops a delivery
 settings.register_profile("pymtp", deadline=None, derandomize="CI" in os.environ)
@@ -55,6 +56,28 @@ def prompts() -> list[str]:
     """Twenty pieces of standard library source that the demo model was not trained on."""
     texts = [text for text in documents(held_out=True) if len(text) > 3000]
     return [text[len(text) // 2 :][:300] for text in texts[:20]]
+
+
+@pytest.fixture(scope="session")
+def dense(demo_f32: Path) -> Iterator[Model]:
+    """The shipped model in F32; its delta nets have more V heads than K heads."""
+    with Model(demo_f32) as model:
+        yield model
+
+
+@pytest.fixture(scope="session")
+def moe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    """A tiny model with experts, random weights in F32."""
+    (path,) = make_model("tiny-moe", tmp_path_factory.mktemp("models") / "moe.gguf", weight_type="f32")
+    with Model(path) as model:
+        yield model
+
+
+@pytest.fixture
+def model(request: pytest.FixtureRequest) -> Model:
+    """`dense` or `moe`, by parameter: see BOTH in helpers/contexts.py."""
+    found: Model = request.getfixturevalue(request.param)
+    return found
 
 
 def make_llm(model: Path | None = None, **keywords: Any) -> LLM:

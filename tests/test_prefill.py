@@ -7,68 +7,20 @@ whole block in the draft context.
 
 from __future__ import annotations
 
-import random
-from collections import Counter
-from collections.abc import Iterator
-from itertools import pairwise
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from make_model import make_model
+from helpers.contexts import BOTH, DRAFTS, EXACT, context, drafts, some_tokens, work
 
 from pymtp import InvalidRequestError
 from pymtp.context import PREFILL_MODES, Context, Node
 from pymtp.model import Model
 
-DRAFTS = 3
 # what K and V of the head's one block take: two norms, their concatenation and its product, the block's first norm, K
 # and V, K's norm and rotation, two stores; the hidden states moved by one token, the last one kept
 SYNC = {"RMS_NORM": 4, "MUL": 4, "MUL_MAT": 3, "ROPE": 1, "SET_ROWS": 3, "CONCAT": 2, "GET_ROWS": 1}
-EXACT = {"type_k": "f32", "type_v": "f32", "flash_attn": "off"}
-NO_WORK = ("VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE")
-
-
-@pytest.fixture(scope="module")
-def dense(demo_f32: Path) -> Iterator[Model]:
-    """The shipped model in F32; its delta nets have more V heads than K heads."""
-    with Model(demo_f32) as model:
-        yield model
-
-
-@pytest.fixture(scope="module")
-def moe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    (path,) = make_model("tiny-moe", tmp_path_factory.mktemp("models") / "moe.gguf", weight_type="f32")
-    with Model(path) as model:
-        yield model
-
-
-@pytest.fixture
-def model(request: pytest.FixtureRequest) -> Model:
-    found: Model = request.getfixturevalue(request.param)
-    return found
-
-
-BOTH = pytest.mark.parametrize("model", ["dense", "moe"], indirect=True)
-
-
-def context(model: Model, mode: str = "fused", **keywords: Any) -> Context:
-    defaults: dict[str, Any] = {"n_ctx": 2048, "n_threads": 1, "draft_tokens": DRAFTS}
-    return Context(model, prefill=mode, **(defaults | keywords))
-
-
-def some_tokens(model: Model, n: int, seed: int = 0) -> list[int]:
-    return random.Random(seed).choices(range(model.n_vocab), k=n)
-
-
-def drafts(context: Context, token: int, seq: int = 0) -> list[int]:
-    """A greedy chain of drafts after `token`."""
-    chain = [token]
-    for _ in range(DRAFTS):
-        chain.append(int(context.draft(chain[-1], seq).argmax()))
-    return chain[1:]
 
 
 def after(context: Context, *prompts: list[int]) -> tuple[bytes, bytes, list[int]]:
@@ -239,11 +191,6 @@ def test_sequences_that_are_not_there_are_refused_and_the_others_live_on(dense: 
 # ── Nothing but that ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def work(nodes: list[Node]) -> Counter[str]:
-    """How often each operation ran that computes something."""
-    return Counter(node.op for node in nodes if node.op not in NO_WORK)
-
-
 @BOTH
 def test_a_prompt_computes_what_it_does_without_mtp_and_the_heads_k_and_v(model: Model) -> None:
     prompt = some_tokens(model, 40)
@@ -275,50 +222,6 @@ def test_the_pre_norm_tap_leaves_the_final_norm_to_the_output_rows(dense: Model)
         c.prefill(some_tokens(dense, 40))
         norms = [node.shape for node in c.trace() if node.name == "norm"]
     assert norms == [(dense.n_embd, 1, 1, 1)]
-
-
-@BOTH
-def test_rows_that_only_fill_the_heads_cache_compute_k_and_v(model: Model) -> None:
-    with context(model, trace=True) as c:
-        c.prefill(some_tokens(model, 5))
-        for seed in range(3):
-            c.verify(some_tokens(model, 4, seed))
-        c.trace()
-        c.draft(3)
-        nodes = c.trace()
-    # 13 rows in pieces of 5: two of them without output
-    starts = [i for i, node in enumerate(nodes) if node.name.startswith("mtp_tok_embd")]
-    assert len(starts) == 3
-    moving = {"CONCAT": 1, "SET_ROWS": 1}  # of hidden states, which the target's graph alone does
-    for begin, end in pairwise(starts):
-        assert work(nodes[begin:end]) == Counter(SYNC) - Counter(moving)
-    assert [nodes[start].shape[1] for start in starts] == [5, 3, 5]
-
-
-@BOTH
-def test_of_mixed_rows_only_those_with_output_attend(model: Model) -> None:
-    with context(model, trace=True) as c:
-        c.prefill(some_tokens(model, 5))
-        round_ = some_tokens(model, 4)
-        drafts(c, round_[0])
-        c.verify(round_)
-        c.trace()
-        c.draft(3)
-        rows = {node.name.split("-")[0]: node.shape for node in c.trace() if node.op != "VIEW"}
-    assert rows["mtp_eh_proj"][1] == rows["mtp_Kcur_normed"][2] == 4  # three accepted rows and the new one
-    for name in ("mtp_Qcur_full", "mtp_attn_out", "mtp_post_ffn", "mtp_shared_head_norm", "result_output"):
-        assert rows[name][1] == 1, name
-
-
-@BOTH
-def test_the_heads_mixed_rows_give_the_drafts_of_separate_ones(model: Model) -> None:
-    prompt, round_ = some_tokens(model, 30), some_tokens(model, 4, seed=1)
-    with context(model) as mixed, context(model) as separate:
-        mixed.prefill(prompt)
-        drafts(mixed, round_[0])
-        mixed.verify(round_)
-        separate.prefill(prompt + round_)
-        np.testing.assert_allclose(mixed.draft(5), separate.draft(5), atol=1e-4, rtol=0)
 
 
 @BOTH

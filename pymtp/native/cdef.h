@@ -90,6 +90,7 @@ struct pymtp_counters {
     double  sample_seconds;
     int64_t target_decodes;
     int64_t draft_decodes;
+    int64_t graphs_reused;
     int64_t hidden_bytes;
     int64_t logits_bytes;
     int64_t embeddings_bytes;

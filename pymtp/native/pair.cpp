@@ -1,4 +1,4 @@
-// The C interface of a pair, and its rounds: draft, verify, rewind.
+// The C interface of a pair.
 #include "pair.h"
 
 #include "host.h"
@@ -82,65 +82,6 @@ int pymtp_pair::check_room(const pymtp_sequence & s, int32_t n) const {
     return PYMTP_FULL;
 }
 
-// The hidden states that go with the first n of the unsynced tokens.
-const float * pymtp_pair::rows_for(pymtp_sequence & s, int32_t n) {
-    if (fault != PYMTP_FAULT_SHIFTED_ROWS) {
-        return s.hidden.data();
-    }
-    s.shifted.erase(s.shifted.begin(), s.shifted.end() - n_embd);
-    s.shifted.insert(s.shifted.end(), s.hidden.begin(), s.hidden.begin() + (size_t) n * n_embd);
-    return s.shifted.data();
-}
-
-// The first n of the unsynced tokens become rows of the head, from the target's hidden states. Nothing is drafted.
-int pymtp_pair::sync(int32_t seq, int32_t n, const float * rows) {
-    pymtp_sequence & s = sequences[seq];
-    drop_drafts(seq);
-    for (int32_t done = 0; done < n;) {
-        const int32_t piece = std::min(n - done, n_head_rows);
-        batch.clear();
-        for (int32_t i = done; i < done + piece; ++i) {
-            batch.add(s.unsynced[i], s.n_head + i - done, seq, false);
-        }
-        batch.set_rows(rows + (size_t) done * n_embd);
-        if (int status = decode(draft.get())) {
-            return status;
-        }
-        done     += piece;
-        s.n_head += piece;
-    }
-    return PYMTP_OK;
-}
-
-// The hidden state that the target's graph left on the device, to the host.
-void pymtp_pair::fetch_hidden(int32_t seq) {
-    pymtp_sequence & s = sequences[seq];
-    if (s.on_device) {
-        s.hidden.resize(n_embd);
-        llama_get_nextn_row(target.get(), seq, s.hidden.data());
-        s.on_device = false;
-    }
-}
-
-// Frees the head's rows that stand on its own hidden states: the true ones are to take their place.
-void pymtp_pair::drop_drafts(int32_t seq) {
-    llama_memory_seq_rm(llama_get_memory(draft.get()), seq, sequences[seq].n_head, -1);
-}
-
-// Forgets a draft that no verification followed.
-void pymtp_pair::take_back_draft(int32_t seq) {
-    pymtp_sequence & s = sequences[seq];
-    if (s.drafted_from == LLAMA_TOKEN_NULL) {
-        return;
-    }
-    s.drafted_from = LLAMA_TOKEN_NULL;
-    s.n_chain      = 0;
-    s.n_head       = s.n_past;
-    s.hidden       = s.drafted_with;
-    s.tokens.resize(s.n_past);
-    drop_drafts(seq);
-}
-
 void pymtp_pair::clear(int32_t seq) {
     llama_memory_seq_rm(llama_get_memory(target.get()), seq, -1, -1);
     if (draft) {
@@ -159,151 +100,6 @@ void pymtp_pair::clear() {
     }
 }
 
-int pymtp_pair::draft_step(int32_t seq, llama_token token) {
-    pymtp_sequence & s = sequences[seq];
-    if (!draft || s.n_chain >= options.n_draft) {
-        pymtp_set_error("at most " + std::to_string(options.n_draft) + " drafts a round");
-        return PYMTP_INVALID;
-    }
-    int status = check_room(s, 1 + s.n_chain);
-    if (status) {
-        return status;
-    }
-    pymtp_stopwatch watch(counters.draft_seconds);
-    begin_round();
-    if (s.n_chain == 0) {
-        // what the head has yet to take goes along, without output, before the row that is drafted from
-        fetch_hidden(seq);
-        s.drafted_with.assign(s.hidden.end() - n_embd, s.hidden.end());
-        s.unsynced.push_back(token);
-        const int32_t n     = s.unsynced.size();
-        const int32_t extra = std::max(0, n - n_head_rows);
-        const float * rows  = rows_for(s, n);
-        if ((status = sync(seq, extra, rows))) {
-            return status;
-        }
-        batch.clear();
-        for (int32_t i = extra; i < n; ++i) {
-            batch.add(s.unsynced[i], s.n_head + i - extra, seq, i + 1 == n);
-        }
-        batch.set_rows(rows + (size_t) extra * n_embd);
-        if ((status = decode(draft.get()))) {
-            return status;
-        }
-        s.n_head += n - extra;
-        s.unsynced.clear();
-        s.hidden.clear();
-        s.drafted_from = token;
-        s.n_rewind     = 0; // the hidden states of earlier tokens are gone
-    } else {
-        batch.clear();
-        batch.add(token, s.n_head + s.n_chain - 1, seq, true);
-        batch.set_rows(s.recycled.data());
-        if ((status = decode(draft.get()))) {
-            return status;
-        }
-    }
-    s.n_chain++;
-    s.tokens.push_back(token);
-    const float * row = llama_get_embeddings_nextn_ith(draft.get(), -1);
-    s.recycled.assign(row, row + n_embd);
-    return PYMTP_OK;
-}
-
-int pymtp_pair::verify(int32_t seq, const llama_token * tokens, int32_t n) {
-    pymtp_sequence & s = sequences[seq];
-    if (n < 1 || n > 1 + options.n_draft) {
-        pymtp_set_error("verification takes 1 to " + std::to_string(1 + options.n_draft) + " tokens, not " + std::to_string(n));
-        return PYMTP_INVALID;
-    }
-    if (int status = check_room(s, n)) {
-        return status;
-    }
-    pymtp_stopwatch watch(counters.verify_seconds);
-    if (n == 1 && fuses()) {
-        return decode_one(seq, tokens[0]);
-    }
-    begin_round();
-    if (s.drafted_from != tokens[0]) {
-        take_back_draft(seq);
-    }
-    fetch_hidden(seq);
-    batch.clear();
-    for (int32_t i = 0; i < n; ++i) {
-        batch.add(tokens[i], s.n_past + i, seq, true);
-    }
-    if (int status = decode(target.get())) {
-        return status;
-    }
-    llama_synchronize(target.get());
-    const int32_t n_before = s.n_past;
-    s.n_past  += n;
-    s.n_rewind = n - 1;
-    s.first_logits = nullptr;
-    s.tokens.resize(n_before);
-    s.tokens.insert(s.tokens.end(), tokens, tokens + n);
-    if (draft) {
-        // the head holds the first token already when it was drafted from
-        const int32_t known = s.n_head > n_before ? 1 : 0;
-        const float * rows = llama_get_embeddings_nextn(target.get());
-        s.unsynced.insert(s.unsynced.end(), tokens + known, tokens + n);
-        s.hidden.insert(s.hidden.end(), rows, rows + (size_t) n * n_embd);
-        s.drafted_from = LLAMA_TOKEN_NULL;
-        s.n_chain      = 0;
-    }
-    return PYMTP_OK;
-}
-
-// A token that cannot be taken back: plain decoding, and the target's graph fills the head's cache.
-int pymtp_pair::decode_one(int32_t seq, llama_token token) {
-    pymtp_sequence & s = sequences[seq];
-    begin_prefill();
-    llama_set_embeddings(target.get(), false);
-    take_back_draft(seq);
-    if (int status = settle(seq)) {
-        return status;
-    }
-    batch.clear();
-    batch.add(token, s.n_past, seq, true);
-    if (int status = decode(target.get())) {
-        return status;
-    }
-    llama_synchronize(target.get());
-    s.n_past++;
-    s.n_head++;
-    s.n_rewind     = 0;
-    s.first_logits = nullptr;
-    s.tokens.push_back(token);
-    return PYMTP_OK;
-}
-
-int pymtp_pair::rewind(int32_t seq, int32_t n_keep) {
-    pymtp_sequence & s = sequences[seq];
-    pymtp_stopwatch watch(counters.rewind_seconds);
-    const int32_t n_drop = s.n_past - n_keep;
-    if (n_drop < 0 || n_drop > s.n_rewind) {
-        pymtp_set_error("cannot go back from " + std::to_string(s.n_past) + " tokens to " + std::to_string(n_keep) +
-                ", only " + std::to_string(s.n_rewind) + " can be taken back");
-        return PYMTP_INVALID;
-    }
-    if (n_drop == 0) {
-        return PYMTP_OK;
-    }
-    if (!llama_memory_seq_rm(llama_get_memory(target.get()), seq, n_keep, -1)) {
-        clear();
-        pymtp_set_error("the recurrent layers hold no state at " + std::to_string(n_keep) + " tokens");
-        return PYMTP_FAILED;
-    }
-    s.n_past   = n_keep;
-    s.tokens.resize(n_keep);
-    s.n_rewind = 0; // a snapshot serves once, until the next decode
-    if (draft) {
-        s.unsynced.resize(n_keep - s.n_head);
-        s.hidden.resize((size_t) (n_keep - s.n_head + 1) * n_embd);
-    }
-    return PYMTP_OK;
-}
-
 bool pymtp_pair::check_drawer(int32_t seq) const {
     if (!check_seq(seq)) {
         return false;
@@ -313,57 +109,6 @@ bool pymtp_pair::check_drawer(int32_t seq) const {
         return false;
     }
     return true;
-}
-
-// The token after the first n_prefix of the sequence's.
-int pymtp_pair::draw(int32_t seq, const float * row, size_t n_prefix, llama_token * token, float * confidence) {
-    pymtp_sequence & s = sequences[seq];
-    pymtp_stopwatch watch(counters.sample_seconds);
-    const auto drawn = s.drawer->draw(row, n_prefix, s.tokens.data(), n_prefix);
-    if (drawn.token == LLAMA_TOKEN_NULL) {
-        clear();
-        pymtp_set_error("the model's logits at position " + std::to_string(n_prefix) + " are not finite");
-        return PYMTP_FAILED;
-    }
-    *token = drawn.token;
-    if (confidence) {
-        *confidence = drawn.confidence;
-    }
-    return PYMTP_OK;
-}
-
-int pymtp_pair::draft_tokens(int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences) {
-    for (int32_t i = 0; i < n; ++i) {
-        if (int status = draft_step(seq, token)) {
-            return status;
-        }
-        const float * row = llama_get_logits_ith(draft.get(), -1);
-        if (int status = draw(seq, row, sequences[seq].tokens.size(), &token, &confidences[i])) {
-            return status;
-        }
-        drafts[i] = token;
-    }
-    return PYMTP_OK;
-}
-
-int pymtp_pair::verify_tokens(
-        int32_t seq, const llama_token * tokens, int32_t n, llama_token * drawn, int32_t * n_drawn) {
-    if (int status = verify(seq, tokens, n)) {
-        return status;
-    }
-    const float * rows     = llama_get_logits(target.get());
-    const int32_t n_before = sequences[seq].n_past - n;
-    *n_drawn = 0;
-    for (int32_t i = 0; i < n; ++i) {
-        if (int status = draw(seq, rows + (size_t) i * n_vocab, n_before + i + 1, &drawn[i], nullptr)) {
-            return status;
-        }
-        ++*n_drawn;
-        if (i + 1 < n && drawn[i] != tokens[i + 1]) {
-            break;
-        }
-    }
-    return PYMTP_OK;
 }
 
 // Calls into llama.cpp may throw; nothing may cross the C border.
@@ -514,12 +259,7 @@ int pymtp_pair_first_token(pymtp_pair * pair, int32_t seq, llama_token * token) 
     if (!pair->check_drawer(seq)) {
         return PYMTP_INVALID;
     }
-    const pymtp_sequence & s = pair->sequences[seq];
-    if (!s.first_logits) {
-        pymtp_set_error("sequence " + std::to_string(seq) + " was not in the last prefill");
-        return PYMTP_INVALID;
-    }
-    return guarded(pair, [&] { return pair->draw(seq, s.first_logits, s.n_past, token, nullptr); });
+    return guarded(pair, [&] { return pair->first_token(seq, token); });
 }
 
 int pymtp_pair_draft_tokens(
@@ -585,8 +325,10 @@ void pymtp_pair_break(pymtp_pair * pair, enum pymtp_fault fault) {
 void pymtp_pair_counters(const pymtp_pair * pair, pymtp_counters * counters) {
     *counters = pair->counters;
     counters->hidden_bytes = counters->logits_bytes = counters->embeddings_bytes = counters->output_buffer_bytes = 0;
+    counters->graphs_reused = 0;
     for (const llama_context * ctx : {pair->target.get(), pair->draft.get()}) {
         if (ctx) {
+            counters->graphs_reused += llama_perf_context(ctx).n_reused;
             const llama_output_bytes bytes = llama_get_output_bytes(ctx);
             counters->hidden_bytes     += bytes.nextn;
             counters->logits_bytes     += bytes.logits;

@@ -1,5 +1,5 @@
-// A target and a draft context of one model, and how far each of their sequences has come. pair.cpp makes and steps
-// them, prefill.cpp takes prompts.
+// A target and a draft context of one model, and how far each of their sequences has come. pair.cpp makes them,
+// prefill.cpp takes prompts, rounds.cpp drafts and verifies.
 #pragma once
 
 #include "draw.h"
@@ -33,14 +33,17 @@ struct pymtp_sequence {
     int32_t n_past   = 0; // tokens that the target holds
     int32_t n_rewind = 0; // how many of them can be taken back: drafts just verified
     int32_t n_head   = 0; // rows that the head holds, made from the target's hidden states
-    int32_t n_chain  = 0; // draft steps since n_head
+    int32_t n_chain  = 0; // draft steps since
     llama_token drafted_from = LLAMA_TOKEN_NULL; // the token of row n_head-1, when the target does not hold it yet
+
+    // How the next rows of the head get their hidden states. On the device, where the target's graph left the one that
+    // the next token goes with; or through the host, for which are kept:
 
     // tokens n_head .. n_past-1, which the head has yet to take, and the hidden states n_head-1 .. n_past-1: one more,
     // for the token to come (none of both while drafted_from is set)
     std::vector<llama_token> unsynced;
     std::vector<float>       hidden;
-    bool on_device = false; // unsynced and hidden are empty, the one hidden state is where the target's graph left it
+    bool on_device = false;
 
     std::shared_ptr<pymtp_drawer> drawer; // null until told how to draw
     std::vector<llama_token>      tokens; // the n_past that the target holds, and what is drafted after them
@@ -70,6 +73,8 @@ private:
     std::vector<int8_t>         outputs;
     const float *               embd = nullptr;
 };
+
+struct pymtp_draw_job;
 
 struct pymtp_pair {
     std::shared_ptr<llama_model> model; // first, so that it goes last
@@ -115,17 +120,21 @@ struct pymtp_pair {
     int  settle(int32_t seq);
     int  take_rows(int32_t seq, const llama_token * tokens, int32_t n, int32_t offset);
 
-    // pair.cpp
+    // rounds.cpp
     const float * rows_for(pymtp_sequence & s, int32_t n);
     int  sync(int32_t seq, int32_t n, const float * rows);
     void fetch_hidden(int32_t seq);
     void drop_drafts(int32_t seq);
     void take_back_draft(int32_t seq);
+    int  check_draft(const pymtp_sequence & s, int32_t n) const;
     int  draft_step(int32_t seq, llama_token token);
-    int  verify(int32_t seq, const llama_token * tokens, int32_t n);
-    int  decode_one(int32_t seq, llama_token token);
-    int  rewind(int32_t seq, int32_t n_keep);
-    int  draw(int32_t seq, const float * row, size_t n_prefix, llama_token * token, float * confidence);
     int  draft_tokens(int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences);
+    int  draft_chain(int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences);
+    int  verify(int32_t seq, const llama_token * tokens, int32_t n, pymtp_draw_job * job = nullptr);
     int  verify_tokens(int32_t seq, const llama_token * tokens, int32_t n, llama_token * drawn, int32_t * n_drawn);
+    int  rewind(int32_t seq, int32_t n_keep);
+    int  decode_and_draw(llama_context * ctx, pymtp_draw_job & job);
+    bool draw(int32_t seq, const float * row, size_t n_prefix, llama_token * token, float * confidence);
+    int  first_token(int32_t seq, llama_token * token);
+    int  not_finite(size_t position);
 };

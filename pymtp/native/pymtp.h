@@ -127,6 +127,7 @@ struct pymtp_counters {
     double  sample_seconds;    // of draft and verify: drawing tokens
     int64_t target_decodes;
     int64_t draft_decodes;
+    int64_t graphs_reused;     // ubatches whose graph was that of the one before
     int64_t hidden_bytes;      // copied from the devices to the host
     int64_t logits_bytes;
     int64_t embeddings_bytes;

@@ -1,0 +1,353 @@
+// Rounds: draft, verify, rewind.
+//
+// In the fused mode a round is two launches. The target's graph verifies and fills the head's cache for all rows, as in a
+// prompt; what was not accepted is taken back in both caches. The draft context's graph holds the whole chain of drafts.
+// Hidden states stay on the device, and how many drafts were accepted changes neither graph.
+//
+// Where hidden states go through the host (the other modes, and draft_step, which hands out logits), the head takes the
+// rows that were accepted with the first draft step of the next round.
+#include "host.h"
+#include "pair.h"
+
+#include "llama-ext.h"
+
+#include <algorithm>
+#include <exception>
+
+// A draw within a graph: called for one row of logits after the other, on a thread of ggml, so that nothing may be thrown.
+struct pymtp_draw_job {
+    pymtp_pair * pair;
+    int32_t      seq;
+    size_t       n_prefix;             // tokens of the sequence before the one to be drawn
+    const llama_token * next = nullptr; // the tokens of the rows, where drawing ends at the first that is not the next row's
+    int32_t      n_rows;
+    llama_token * drawn;
+    float *       confidences = nullptr;
+    int32_t      n_drawn = 0;
+    bool         ended   = false;
+    bool         failed  = false;
+
+    llama_token draw(const float * logits);
+};
+
+llama_token pymtp_draw_job::draw(const float * logits) {
+    if (ended) {
+        return 0;
+    }
+    try {
+        failed = !pair->draw(seq, logits, n_prefix, &drawn[n_drawn], confidences ? &confidences[n_drawn] : nullptr);
+    } catch (const std::exception &) {
+        failed = true;
+    }
+    if (failed) {
+        ended = true;
+        return 0;
+    }
+    const llama_token token = drawn[n_drawn++];
+    ++n_prefix;
+    if (next) {
+        ended = n_drawn == n_rows || token != next[n_drawn];
+    } else {
+        pair->sequences[seq].tokens.push_back(token);
+    }
+    return token;
+}
+
+static llama_token on_draw(void * job, const float * logits) {
+    return static_cast<pymtp_draw_job *>(job)->draw(logits);
+}
+
+// Runs the batch with the draw in its graph.
+int pymtp_pair::decode_and_draw(llama_context * ctx, pymtp_draw_job & job) {
+    llama_set_draw(ctx, on_draw, &job);
+    const int status = decode(ctx);
+    llama_synchronize(ctx);
+    llama_set_draw(ctx, nullptr, nullptr);
+    return status == PYMTP_OK && job.failed ? not_finite(job.n_prefix) : status;
+}
+
+int pymtp_pair::not_finite(size_t position) {
+    clear();
+    pymtp_set_error("the model's logits at position " + std::to_string(position) + " are not finite");
+    return PYMTP_FAILED;
+}
+
+// The token after the first n_prefix of the sequence's. False when a logit is not a number.
+bool pymtp_pair::draw(int32_t seq, const float * row, size_t n_prefix, llama_token * token, float * confidence) {
+    pymtp_sequence & s = sequences[seq];
+    pymtp_stopwatch watch(counters.sample_seconds);
+    const auto drawn = s.drawer->draw(row, n_prefix, s.tokens.data(), n_prefix);
+    *token = drawn.token;
+    if (confidence) {
+        *confidence = drawn.confidence;
+    }
+    return drawn.token != LLAMA_TOKEN_NULL;
+}
+
+int pymtp_pair::first_token(int32_t seq, llama_token * token) {
+    const pymtp_sequence & s = sequences[seq];
+    if (!s.first_logits) {
+        pymtp_set_error("sequence " + std::to_string(seq) + " was not in the last prefill");
+        return PYMTP_INVALID;
+    }
+    return draw(seq, s.first_logits, s.n_past, token, nullptr) ? PYMTP_OK : not_finite(s.n_past);
+}
+
+// The hidden states that go with the first n of the unsynced tokens.
+const float * pymtp_pair::rows_for(pymtp_sequence & s, int32_t n) {
+    if (fault != PYMTP_FAULT_SHIFTED_ROWS) {
+        return s.hidden.data();
+    }
+    s.shifted.erase(s.shifted.begin(), s.shifted.end() - n_embd);
+    s.shifted.insert(s.shifted.end(), s.hidden.begin(), s.hidden.begin() + (size_t) n * n_embd);
+    return s.shifted.data();
+}
+
+// The first n of the unsynced tokens become rows of the head, from the target's hidden states. Nothing is drafted.
+int pymtp_pair::sync(int32_t seq, int32_t n, const float * rows) {
+    pymtp_sequence & s = sequences[seq];
+    drop_drafts(seq);
+    for (int32_t done = 0; done < n;) {
+        const int32_t piece = std::min(n - done, n_head_rows);
+        batch.clear();
+        for (int32_t i = done; i < done + piece; ++i) {
+            batch.add(s.unsynced[i], s.n_head + i - done, seq, false);
+        }
+        batch.set_rows(rows + (size_t) done * n_embd);
+        if (int status = decode(draft.get())) {
+            return status;
+        }
+        done     += piece;
+        s.n_head += piece;
+    }
+    return PYMTP_OK;
+}
+
+// The hidden state that the target's graph left on the device, to the host.
+void pymtp_pair::fetch_hidden(int32_t seq) {
+    pymtp_sequence & s = sequences[seq];
+    if (s.on_device) {
+        s.hidden.resize(n_embd);
+        llama_get_nextn_row(target.get(), seq, s.hidden.data());
+        s.on_device = false;
+    }
+}
+
+// Frees the head's rows that stand on its own hidden states: the true ones are to take their place.
+void pymtp_pair::drop_drafts(int32_t seq) {
+    llama_memory_seq_rm(llama_get_memory(draft.get()), seq, sequences[seq].n_head, -1);
+}
+
+// Forgets what was drafted after the tokens that the target holds.
+void pymtp_pair::take_back_draft(int32_t seq) {
+    pymtp_sequence & s = sequences[seq];
+    if (s.n_chain == 0) {
+        return;
+    }
+    if (s.drafted_from != LLAMA_TOKEN_NULL) {
+        s.drafted_from = LLAMA_TOKEN_NULL;
+        s.n_head       = s.n_past;
+        s.hidden       = s.drafted_with;
+    }
+    s.n_chain = 0;
+    s.tokens.resize(s.n_past);
+    drop_drafts(seq);
+}
+
+int pymtp_pair::check_draft(const pymtp_sequence & s, int32_t n) const {
+    if (!draft || n < 1 || n > options.n_draft) {
+        pymtp_set_error("at most " + std::to_string(options.n_draft) + " drafts a round");
+        return PYMTP_INVALID;
+    }
+    return check_room(s, n);
+}
+
+// One step, whose logits are wanted: hidden states go through the host.
+int pymtp_pair::draft_step(int32_t seq, llama_token token) {
+    pymtp_sequence & s = sequences[seq];
+    const bool drawn = s.n_chain > 0 && s.drafted_from == LLAMA_TOKEN_NULL; // a chain in one launch, not to be gone on with
+    int status = check_draft(s, drawn ? 1 : 1 + s.n_chain);
+    if (status) {
+        return status;
+    }
+    pymtp_stopwatch watch(counters.draft_seconds);
+    begin_round();
+    if (drawn) {
+        take_back_draft(seq);
+    }
+    if (s.n_chain == 0) {
+        // what the head has yet to take goes along, without output, before the row that is drafted from
+        fetch_hidden(seq);
+        s.drafted_with.assign(s.hidden.end() - n_embd, s.hidden.end());
+        s.unsynced.push_back(token);
+        const int32_t n     = s.unsynced.size();
+        const int32_t extra = std::max(0, n - n_head_rows);
+        const float * rows  = rows_for(s, n);
+        if ((status = sync(seq, extra, rows))) {
+            return status;
+        }
+        batch.clear();
+        for (int32_t i = extra; i < n; ++i) {
+            batch.add(s.unsynced[i], s.n_head + i - extra, seq, i + 1 == n);
+        }
+        batch.set_rows(rows + (size_t) extra * n_embd);
+        if ((status = decode(draft.get()))) {
+            return status;
+        }
+        s.n_head += n - extra;
+        s.unsynced.clear();
+        s.hidden.clear();
+        s.drafted_from = token;
+        s.n_rewind     = 0; // the hidden states of earlier tokens are gone
+    } else {
+        batch.clear();
+        batch.add(token, s.n_head + s.n_chain - 1, seq, true);
+        batch.set_rows(s.recycled.data());
+        if ((status = decode(draft.get()))) {
+            return status;
+        }
+    }
+    s.n_chain++;
+    s.tokens.push_back(token);
+    const float * row = llama_get_embeddings_nextn_ith(draft.get(), -1);
+    s.recycled.assign(row, row + n_embd);
+    return PYMTP_OK;
+}
+
+int pymtp_pair::draft_tokens(int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences) {
+    pymtp_sequence & s = sequences[seq];
+    if (int status = check_draft(s, n)) {
+        return status;
+    }
+    if (fuses()) {
+        return draft_chain(seq, token, n, drafts, confidences);
+    }
+    for (int32_t i = 0; i < n; ++i) {
+        if (int status = draft_step(seq, token)) {
+            return status;
+        }
+        const float * row = llama_get_logits_ith(draft.get(), -1);
+        if (!draw(seq, row, s.tokens.size(), &token, &confidences[i])) {
+            return not_finite(s.tokens.size());
+        }
+        drafts[i] = token;
+    }
+    return PYMTP_OK;
+}
+
+// All steps in one launch.
+int pymtp_pair::draft_chain(int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences) {
+    pymtp_sequence & s = sequences[seq];
+    pymtp_stopwatch watch(counters.draft_seconds);
+    take_back_draft(seq);
+    if (int status = settle(seq)) {
+        return status;
+    }
+    batch.clear();
+    for (int32_t i = 0; i < n; ++i) {
+        batch.add(token, s.n_past + i, seq, false);
+    }
+    s.tokens.push_back(token);
+    s.n_rewind = 0;
+    s.n_chain  = n;
+    pymtp_draw_job job = {this, seq, s.tokens.size(), nullptr, n, drafts, confidences};
+    llama_set_nextn_chain(draft.get(), target.get());
+    const int status = decode_and_draw(draft.get(), job);
+    llama_set_nextn_chain(draft.get(), nullptr);
+    return status;
+}
+
+// Takes n tokens through the target, of which all but the first can be taken back. The logits of each row are left in the
+// target context, or drawn from where there is a job.
+int pymtp_pair::verify(int32_t seq, const llama_token * tokens, int32_t n, pymtp_draw_job * job) {
+    pymtp_sequence & s = sequences[seq];
+    if (n < 1 || n > 1 + options.n_draft) {
+        pymtp_set_error("verification takes 1 to " + std::to_string(1 + options.n_draft) + " tokens, not " + std::to_string(n));
+        return PYMTP_INVALID;
+    }
+    if (int status = check_room(s, n)) {
+        return status;
+    }
+    pymtp_stopwatch watch(counters.verify_seconds);
+    const bool fused = fuses();
+    if (fused) {
+        begin_prefill();
+        llama_set_embeddings(target.get(), false);
+        llama_set_rs_snapshots(target.get(), n > 1);
+        take_back_draft(seq);
+        if (int status = settle(seq)) {
+            return status;
+        }
+    } else {
+        begin_round();
+        if (draft && s.drafted_from != tokens[0]) {
+            take_back_draft(seq);
+        }
+        fetch_hidden(seq);
+    }
+    batch.clear();
+    for (int32_t i = 0; i < n; ++i) {
+        batch.add(tokens[i], s.n_past + i, seq, true);
+    }
+    const int32_t n_before = s.n_past;
+    s.tokens.resize(n_before);
+    s.tokens.insert(s.tokens.end(), tokens, tokens + n);
+    if (int status = job ? decode_and_draw(target.get(), *job) : decode(target.get())) {
+        return status;
+    }
+    llama_synchronize(target.get());
+    s.n_past  += n;
+    s.n_rewind = n - 1;
+    s.first_logits = nullptr;
+    if (fused) {
+        s.n_head += n;
+    } else if (draft) {
+        // the head holds the first token already when it was drafted from
+        const int32_t known = s.n_head > n_before ? 1 : 0;
+        const float * rows = llama_get_embeddings_nextn(target.get());
+        s.unsynced.insert(s.unsynced.end(), tokens + known, tokens + n);
+        s.hidden.insert(s.hidden.end(), rows, rows + (size_t) n * n_embd);
+        s.drafted_from = LLAMA_TOKEN_NULL;
+        s.n_chain      = 0;
+    }
+    return PYMTP_OK;
+}
+
+int pymtp_pair::verify_tokens(
+        int32_t seq, const llama_token * tokens, int32_t n, llama_token * drawn, int32_t * n_drawn) {
+    pymtp_draw_job job = {this, seq, (size_t) sequences[seq].n_past + 1, tokens, n, drawn};
+    const int status = verify(seq, tokens, n, &job);
+    *n_drawn = job.n_drawn;
+    return status;
+}
+
+int pymtp_pair::rewind(int32_t seq, int32_t n_keep) {
+    pymtp_sequence & s = sequences[seq];
+    pymtp_stopwatch watch(counters.rewind_seconds);
+    const int32_t n_drop = s.n_past - n_keep;
+    if (n_drop < 0 || n_drop > s.n_rewind) {
+        pymtp_set_error("cannot go back from " + std::to_string(s.n_past) + " tokens to " + std::to_string(n_keep) +
+                ", only " + std::to_string(s.n_rewind) + " can be taken back");
+        return PYMTP_INVALID;
+    }
+    if (n_drop == 0) {
+        return PYMTP_OK;
+    }
+    if (!llama_memory_seq_rm(llama_get_memory(target.get()), seq, n_keep, -1)) {
+        clear();
+        pymtp_set_error("the recurrent layers hold no state at " + std::to_string(n_keep) + " tokens");
+        return PYMTP_FAILED;
+    }
+    s.n_past   = n_keep;
+    s.n_rewind = 0; // a snapshot serves once, until the next decode
+    s.tokens.resize(n_keep);
+    if (s.on_device) {
+        s.n_head = n_keep;
+        drop_drafts(seq);
+        llama_nextn_go_back(target.get(), seq, n_drop);
+    } else if (draft) {
+        s.unsynced.resize(n_keep - s.n_head);
+        s.hidden.resize((size_t) (n_keep - s.n_head + 1) * n_embd);
+    }
+    return PYMTP_OK;
+}
