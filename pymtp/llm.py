@@ -182,7 +182,7 @@ class LLM:
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | None = None,
+        model: str | os.PathLike[str] | Model | None = None,
         *,
         n_ctx: int = 8192,
         n_batch: int = 2048,
@@ -197,7 +197,8 @@ class LLM:
         cache_prompt: bool = True,
     ) -> None:
         """
-        model: a GGUF file; None for the small model that ships with pymtp.
+        model: a GGUF file; None for the small model that ships with pymtp. Or a loaded Model, which several LLMs may
+            share: it stays open after close(), and n_gpu_layers has no part.
         draft_tokens: the most tokens to draft a round, 0 for plain decoding; None for 3 where the file has a
             multi-token-prediction head, else 0.
         cache_prompt: go on from what the context holds where a prompt begins with it: all of the last prompt, and its
@@ -210,7 +211,10 @@ class LLM:
         self.active: Stream | None = None
         self.cancelled = False
         self.cache_prompt = cache_prompt
-        self.model = Model(model, n_gpu_layers=n_gpu_layers, mtp=draft_tokens != 0)
+        self._shares_model = isinstance(model, Model)
+        self.model = (
+            model if isinstance(model, Model) else Model(model, n_gpu_layers=n_gpu_layers, mtp=draft_tokens != 0)
+        )
         if draft_tokens is None:
             draft_tokens = 3 if self.model.mtp else 0
         self._context: Context | None = Context(
@@ -239,12 +243,14 @@ class LLM:
         return ChatTemplate(self.model)
 
     def close(self) -> None:
-        """Frees contexts and model. Harmless when called twice; waits for a call in another thread."""
+        """Frees contexts and, unless it was given, the model. Harmless when called twice; waits for a call in another
+        thread."""
         with self.lock:
             if self._context is not None:
                 self._context.close()
                 self._context = None
-                self.model.close()
+                if not self._shares_model:
+                    self.model.close()
 
     def __enter__(self) -> LLM:
         return self

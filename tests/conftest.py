@@ -13,8 +13,8 @@ from helpers.gguf_f32 import rewrite
 from hypothesis import settings
 from make_model import make_model
 
-from pymtp import LLM
-from pymtp.model import Model, demo_model
+from pymtp import LLM, Model
+from pymtp.model import demo_model
 
 # no deadlines: a busy machine is no bug; the same examples each time where a failure stops a delivery
 settings.register_profile("pymtp", deadline=None, derandomize="CI" in os.environ)
@@ -80,7 +80,7 @@ def model(request: pytest.FixtureRequest) -> Model:
     return found
 
 
-def make_llm(model: Path | None = None, **keywords: Any) -> LLM:
+def make_llm(model: Path | Model | None = None, **keywords: Any) -> LLM:
     """An LLM sized for tests. One thread: a model this small gains nothing from two, and a busy machine's
     second core would keep the first waiting at every barrier."""
     return LLM(model, **({"n_ctx": 1024, "n_threads": 1} | keywords))

@@ -239,6 +239,17 @@ def test_a_closed_llm_says_so() -> None:
         next(stream)
 
 
+def test_llms_share_a_model_that_outlives_them(llm: LLM) -> None:
+    expected = llm.generate("def f(", SamplingParams(8)).token_ids
+    with pymtp.Model() as model:
+        with make_llm(model, draft_tokens=0) as plain, make_llm(model, draft_tokens=2) as drafting:
+            assert plain.model is drafting.model is model
+            plain.close()
+            assert drafting.generate("def f(", SamplingParams(8)).token_ids == expected
+        with make_llm(model) as another:
+            assert another.generate("def f(", SamplingParams(8)).token_ids == expected
+
+
 def test_generate_takes_both_kinds_of_keywords_and_keeps_the_last_model(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[LLM] = []
     original = LLM.__init__
