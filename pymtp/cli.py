@@ -1,4 +1,4 @@
-"""The command line: generate, chat, info, bench. Text goes to stdout, progress and figures to stderr.
+"""The command line: generate, chat, info, tap, bench. Text goes to stdout, progress and figures to stderr.
 
 Exit codes: 0 done, 1 it failed on the way, 2 it was asked for wrongly, 3 the model cannot be loaded, 130 interrupted.
 """
@@ -214,6 +214,28 @@ def info(
         for name, value in facts.items():
             table.add_row(name.replace("_", " "), _readable(value))
         out.print(table)
+
+
+@app.command()
+def tap(
+    model: Annotated[Path | None, typer.Argument(help="GGUF file; if not given, pymtp's own.")] = None,
+    tokens: Annotated[int, typer.Option(min=2, help="To generate after each prompt.")] = 128,
+    gpu_layers: Layers = -1,
+    threads: Threads = None,
+    json_output: AsJson = False,
+) -> None:
+    """Say which hidden state a model's head was trained on: the one before or after the final norm."""
+    from pymtp.bench.tap import as_dict, as_table, in_words, judge
+
+    with screen.status("drafting with both taps …"), Model(model, n_gpu_layers=gpu_layers) as loaded:
+        judgement = judge(loaded, tokens=tokens, n_threads=threads)
+    if json_output:
+        print(json.dumps(as_dict(judgement), ensure_ascii=False))
+        return
+    out = Console(highlight=False)
+    out.print(as_table(judgement))
+    for line in in_words(judgement):
+        out.print(line, soft_wrap=True, markup=False)
 
 
 def _readable(value: object) -> str:

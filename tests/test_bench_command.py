@@ -15,7 +15,7 @@ from conftest import ROOT
 
 import pymtp
 from pymtp.bench.prefill import MODES
-from pymtp.bench.requests import check_head
+from pymtp.bench.requests import check_modes
 from pymtp.cli import app_main
 
 SMALL = ("--sizes", "300,64", "--depths", "2", "--gen", "24", "--rounds", "2", "--threads", "1")
@@ -78,10 +78,10 @@ def test_a_model_without_head_is_told_what_it_can_do(headless: Path, capsys: pyt
 
 def test_a_head_that_embeddings_do_not_suit_is_told() -> None:
     with pymtp.Model(vocab_only=True) as model:
-        check_head(model, MODES)
+        check_modes(model, MODES)
         model.tap = "pre_norm"
         with pytest.raises(pymtp.InvalidRequestError, match="--modes none,host-copy,fused"):
-            check_head(model, MODES)
+            check_modes(model, MODES)
 
 
 def test_a_plot_is_tried_first_and_leaves_no_empty_file(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ from rich.console import Console
 
 from pymtp import InvalidRequestError
 from pymtp.bench.corpus import TokenSource
-from pymtp.bench.plot import plot
 from pymtp.bench.prefill import MODES, Group, Measurement, PrefillBench, Settings, estimate, groups, measure
-from pymtp.bench.prefill_report import Report, Spread, as_csv, as_json, as_markdown, as_tables, load
+from pymtp.bench.prefill_plot import plot
+from pymtp.bench.prefill_report import Report, as_csv, as_json, as_markdown, as_tables, load
+from pymtp.bench.report import Spread
 from pymtp.context import Counters, DeviceMemory
 from pymtp.errors import NativeError
 from pymtp.sampling import Sampler

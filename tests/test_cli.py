@@ -131,4 +131,4 @@ def test_info_says_what_the_model_and_the_build_are() -> None:
 
 def test_help_names_every_command() -> None:
     shown = run("--help").stdout
-    assert all(name in shown for name in ("generate", "chat", "info", "bench"))
+    assert all(name in shown for name in ("generate", "chat", "info", "tap", "bench"))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
+from pymtp.bench.decode_command import decode
+from pymtp.bench.output import INTERRUPTED, Format, FromFile, Output, given, screen, show
 from pymtp.errors import NativeError
 from pymtp.options import CacheType, Layers, ModelFile, Threads
 
@@ -18,32 +18,14 @@ if TYPE_CHECKING:
     from pymtp.bench.prefill import Settings
     from pymtp.bench.prefill_report import Report
 
-T = TypeVar("T")
-
-INTERRUPTED = 130
 SIZES, QUICK_SIZES = "1k,8k,32k,64k,128k,192k", "1k,4k"
 DEPTHS, QUICK_DEPTHS = "2,3,4", "3"
 GEN, QUICK_GEN, MAX_GEN = 128, 64, 16 * 1024
 ROUNDS, QUICK_ROUNDS = 3, 1
 STDLIB = "Python's standard library"
-TABLE_WIDTH = 140  # at least, where the terminal does not say how wide it is
 
 bench = typer.Typer(help="Measure pymtp on this machine.", no_args_is_help=True)
-screen = Console(stderr=True, highlight=False)
-
-
-@bench.callback()
-def _group() -> None:
-    """Typer makes a lone command the whole program unless there is this."""
-
-
-class Output(str, Enum):
-    """How the result is printed."""
-
-    table = "table"
-    json = "json"
-    csv = "csv"
-    md = "md"
+bench.command()(decode)
 
 
 @bench.command()
@@ -75,35 +57,34 @@ def prefill(
     gpu_layers: Layers = -1,
     threads: Threads = None,
     cache_type: CacheType = "f16",
-    output: Annotated[Output, typer.Option("--output", "-o", help="How to print the result.")] = Output.table,
+    output: Format = Output.table,
     plot: Annotated[Path | None, typer.Option(help="Draw throughput over size: a .svg or .png file.")] = None,
-    from_file: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="Show what -o json printed; measure nothing.")
-    ] = None,
+    from_file: FromFile = None,
 ) -> None:
     """Compare the ways to prefill: without MTP, every row an output, hidden states through the host, fused.
 
     Ctrl-C ends it and shows what is done.
     """
+    from pymtp.bench import prefill_report
     from pymtp.bench.plot import check_plot
     from pymtp.bench.prefill import NONE, Settings
-    from pymtp.bench.prefill_report import load
-    from pymtp.bench.requests import MAX_DEPTH, check_head, fitting, read_modes, read_numbers, read_text
+    from pymtp.bench.prefill_plot import plot as draw
+    from pymtp.bench.requests import MAX_DEPTH, check_modes, fitting, read_modes, read_numbers, read_text
     from pymtp.context import physical_cores
     from pymtp.model import Model
 
     if plot is not None:
         check_plot(plot)
     if from_file is not None:
-        _show(load(from_file), output, plot)
+        show(prefill_report.load(from_file), prefill_report, draw, output, plot)
         return
     chosen = read_modes(modes)
-    asked = read_numbers("--sizes", _given(sizes, QUICK_SIZES if quick else SIZES))
-    drafts = read_numbers("--depths", _given(depths, QUICK_DEPTHS if quick else DEPTHS), MAX_DEPTH)
-    gen = _given(gen, QUICK_GEN if quick else GEN)
+    asked = read_numbers("--sizes", given(sizes, QUICK_SIZES if quick else SIZES))
+    drafts = read_numbers("--depths", given(depths, QUICK_DEPTHS if quick else DEPTHS), MAX_DEPTH)
+    gen = given(gen, QUICK_GEN if quick else GEN)
     text = None if prompt_file is None else read_text(prompt_file)
     with Model(model, vocab_only=True) as looked_at:
-        check_head(looked_at, chosen)
+        check_modes(looked_at, chosen)
         fit, left_out = fitting(looked_at, asked, gen, asked=sizes is not None)
     settings = Settings(
         model=looked_at.path.name,
@@ -111,71 +92,53 @@ def prefill(
         sizes=fit,
         depths=(0,) if chosen == (NONE,) else drafts,
         gen=gen,
-        rounds=_given(rounds, QUICK_ROUNDS if quick else ROUNDS),
+        rounds=given(rounds, QUICK_ROUNDS if quick else ROUNDS),
         prompt=prompt_file.name if prompt_file else STDLIB,
         cache_prompt=cache_prompt,
         time_budget=None if time_budget is None else 60 * time_budget,
-        threads=_given(threads, physical_cores()),
+        threads=given(threads, physical_cores()),
         gpu_layers=gpu_layers,
         cache_type=cache_type,
     )
     report, failed, interrupted = _measure(settings, looked_at.path, text, left_out)
-    _show(report, output, plot)
+    show(report, prefill_report, draw, output, plot)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
     if failed:
         raise NativeError(f"{failed} measurements failed, they are named under the tables")
 
 
-def _given(value: T | None, default: T) -> T:
-    return default if value is None else value
-
-
 def _measure(settings: Settings, model: Path, text: str | None, left_out: list[str]) -> tuple[Report, int, bool]:
     """The report, how many measurements failed, and whether it was interrupted."""
     from pymtp.bench.corpus import TokenSource, stdlib_texts
-    from pymtp.bench.machine import machine
-    from pymtp.bench.prefill import PrefillBench, contexts
-    from pymtp.bench.prefill_report import Report
+    from pymtp.bench.prefill import PrefillBench, contexts, groups
+    from pymtp.bench.prefill_report import Report, done, going_on
     from pymtp.bench.progress import Watch
-    from pymtp.build import build_info
+    from pymtp.bench.report import measured_on
     from pymtp.model import Model
 
     with screen.status(escape(f"loading {settings.model} …")):
         loaded = Model(model, n_gpu_layers=settings.gpu_layers)
-    with loaded, Watch(settings, screen) as watch:
+    with loaded, Watch(sum(len(group.modes) for group in groups(settings)), screen) as watch:
         source = TokenSource(
             lambda text: loaded.tokenize(text, add_special=False), stdlib_texts if text is None else lambda: [text]
         )
-        run = PrefillBench(settings, contexts(loaded, settings), source, watch.on_start, watch.on_done)
+        run = PrefillBench(
+            settings,
+            contexts(loaded, settings),
+            source,
+            on_start=lambda group, mode, left: watch.start(going_on(group, mode), left),
+            on_done=lambda measurement: watch.done(done(measurement)),
+        )
         try:
             run.run()
             interrupted = []
         except KeyboardInterrupt:
             interrupted = ["what was to come when it was interrupted"]
-    names = ("architecture", "weight_type", "n_params", "n_ctx_train")
-    report = Report(
-        settings=asdict(settings),
-        model={name: getattr(loaded, name) for name in names},
-        machine=machine(),
-        build=build_info(),
-        left_out=left_out + run.left_out + interrupted,
-        measurements=run.measurements,
-    )
+        report = Report(
+            settings=asdict(settings),
+            left_out=left_out + run.left_out + interrupted,
+            measurements=run.measurements,
+            **measured_on(loaded),
+        )
     return report, len(run.failed), bool(interrupted)
-
-
-def _show(report: Report, output: Output, plot: Path | None) -> None:
-    from pymtp.bench.plot import plot as draw
-    from pymtp.bench.prefill_report import as_csv, as_json, as_markdown, as_tables
-
-    if output is Output.table:
-        out = Console(highlight=False)
-        if not out.is_terminal:
-            out.width = max(out.width, TABLE_WIDTH)
-        out.print(as_tables(report))
-    else:
-        print({Output.json: as_json, Output.csv: as_csv, Output.md: as_markdown}[output](report))
-    if plot is not None and report.measurements:
-        draw(report, plot)
-        screen.print(f"plot: {plot}", style="dim", soft_wrap=True, markup=False)

@@ -1,12 +1,14 @@
-"""Throughput over prompt size, one line a mode. Needs matplotlib: the extra `bench`."""
+"""What the plots of all benches share. Needs matplotlib: the extra `bench`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from pymtp.bench.prefill import MODES, NONE, tokens
-from pymtp.bench.prefill_report import Report
+from pymtp.bench.report import Spread
 from pymtp.errors import InvalidRequestError
 
 FORMATS = (".svg", ".png")
@@ -27,37 +29,23 @@ def check_plot(path: Path) -> None:
         path.unlink()
 
 
-def plot(report: Report, path: Path) -> None:
-    """Medians, and bars from the lowest to the highest; a panel for each depth."""
+@contextmanager
+def drawn_to(path: Path, rows: int, columns: int, **layout: Any) -> Iterator[Any]:
+    """A grid of matplotlib axes, shape (rows, columns), that is saved to `path` when it is filled."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    cells = report.cells()
-    depths = sorted({cell.depth for cell in cells if cell.mode != NONE}) or [0]
-    sizes = sorted({cell.size for cell in cells})
     # the same figure is the same file
     with plt.rc_context({"svg.hashsalt": "pymtp"}):
-        figure, panels = plt.subplots(
-            1, len(depths), sharey=True, squeeze=False, figsize=(1 + 4 * len(depths), 3.6), layout="constrained"
-        )
-        for depth, axes in zip(depths, panels[0], strict=True):
-            for i, mode in enumerate(MODES):
-                line = [(c.size, c.prefill) for c in cells if c.mode == mode and c.depth in (0, depth) and c.prefill]
-                if not line:
-                    continue
-                x, spreads = zip(*line, strict=True)
-                y = [spread.median for spread in spreads]
-                bars = [[s.median - s.low for s in spreads], [s.high - s.median for s in spreads]]
-                axes.errorbar(x, y, yerr=bars, marker="o", markersize=4, capsize=3, label=mode, color=f"C{i}")
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(sizes, [tokens(size) for size in sizes], minor=False)
-            axes.minorticks_off()
-            axes.set_title(f"{depth} drafts a round" if depth else "no drafts")
-            axes.set_xlabel("prompt, tokens")
-        panels[0][0].set(ylabel="prefill, tokens/s", ylim=(0, None))
-        panels[0][0].legend()
-        metadata = {"Date": None} if path.suffix == ".svg" else {}
-        figure.savefig(path, metadata=metadata, dpi=150)
+        figure, panels = plt.subplots(rows, columns, squeeze=False, layout="constrained", **layout)
+        yield panels
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else {}, dpi=150)
         plt.close(figure)
+
+
+def line(axes: Any, x: list[Any], spreads: list[Spread], **style: Any) -> None:
+    """Medians, and bars from the lowest to the highest."""
+    bars = [[s.median - s.low for s in spreads], [s.high - s.median for s in spreads]]
+    axes.errorbar(x, [s.median for s in spreads], yerr=bars, marker="o", markersize=4, capsize=3, **style)

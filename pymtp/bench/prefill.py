@@ -15,6 +15,7 @@ from typing import Protocol
 
 from pymtp.bench.corpus import TokenSource
 from pymtp.bench.machine import PeakMemory
+from pymtp.bench.order import in_turn
 from pymtp.context import PREFILL_MODES, Context, Counters, DeviceMemory
 from pymtp.depth import FixedDepth
 from pymtp.errors import NativeError
@@ -96,17 +97,13 @@ class Group:
 
 
 def groups(settings: Settings) -> list[Group]:
-    """All groups in order. Over as many rounds as there are modes, each mode comes once at every place, and once right
-    after every other if their number is even: Williams, "Experimental designs balanced for the estimation of residual
-    effects of treatments" (1949)."""
-    planned = []
+    """All groups in order."""
     cells = [(size, depth) for size in settings.sizes for depth in settings.depths]
-    zigzag = [(place + 1) // 2 * (-1 if place % 2 == 0 else 1) for place in range(len(settings.modes))]  # 0 1 -1 2 …
-    for turn in range(settings.rounds):
-        for i, (size, depth) in enumerate(cells):
-            modes = tuple(settings.modes[(turn + i + step) % len(zigzag)] for step in zigzag)
-            planned.append(Group(turn, size, depth, modes))
-    return planned
+    return [
+        Group(turn, size, depth, in_turn(settings.modes, turn + i))
+        for turn in range(settings.rounds)
+        for i, (size, depth) in enumerate(cells)
+    ]
 
 
 class BenchContext(SpeculativeContext, Protocol):

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Group as Stack
-from rich.table import Table
-from rich.text import Text
 
-from pymtp.bench.prefill import MODES, NONE, Measurement, tokens
+from pymtp.bench import report as shared
+from pymtp.bench.prefill import MODES, NONE, Group, Measurement, tokens
+from pymtp.bench.report import Lines, Record, Spread, figures
 from pymtp.context import DeviceMemory
-from pymtp.errors import InvalidRequestError
 from pymtp.stats import Stats
 
 EXPLAINED = (
@@ -25,25 +21,6 @@ EXPLAINED = (
     "pages included; grown: of that, what came after the context was begun. "
     "device: weights (the head's in every mode), cache and compute buffers."
 )
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Median, lowest and highest of some measurements; the quartiles of four or more."""
-
-    median: float
-    low: float
-    high: float
-    quartiles: tuple[float, float] | None
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread | None:
-        """None of no values."""
-        if not values:
-            return None
-        quarters = statistics.quantiles(values, n=4, method="inclusive") if len(values) >= 4 else None
-        quartiles = (quarters[0], quarters[2]) if quarters else None
-        return cls(statistics.median(values), min(values), max(values), quartiles)
 
 
 @dataclass(frozen=True)
@@ -67,16 +44,8 @@ class Cell:
     device_bytes: int | None
 
 
-@dataclass(frozen=True)
-class Report:
-    """Everything a run gave, as it stands in the JSON file. left_out: what was not measured, and why."""
-
-    settings: dict[str, Any]
-    model: dict[str, Any]
-    machine: dict[str, Any]
-    build: Mapping[str, Any]
-    left_out: list[str]
-    measurements: list[Measurement]
+class Report(Record[Measurement]):
+    """A run and its cells."""
 
     def cells(self) -> list[Cell]:
         """By size, then in the order of the modes, then by depth."""
@@ -125,60 +94,27 @@ def _cell(
 
 def as_json(report: Report) -> str:
     """Every measurement, the cells made of them, and what they were made with and on. `load` reads it."""
-    whole: dict[str, Any] = {"bench": "prefill", **asdict(report), "cells": [asdict(cell) for cell in report.cells()]}
-    for record, m in zip(whole["measurements"], report.measurements, strict=True):
-        record["stats"] = m.stats.as_dict()
-    return json.dumps(whole, indent=1)
+    return shared.as_json("prefill", report, cells=[asdict(cell) for cell in report.cells()])
 
 
 def load(path: Path) -> Report:
     """A report that was printed as JSON. Raises InvalidRequestError for any other file."""
-    try:
-        whole = json.loads(path.read_text(encoding="utf-8"))
-        if whole["bench"] != "prefill":
-            raise ValueError(f"it holds a bench of {whole['bench']}")
-        measurements = [_measurement(record) for record in whole["measurements"]]
-        names = ("settings", "model", "machine", "build", "left_out")
-        return Report(**{name: whole[name] for name in names}, measurements=measurements)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidRequestError(f"{path} cannot be read as a prefill bench: {error}") from error
+    return shared.load(
+        path,
+        "prefill",
+        lambda whole: Report(**shared.header(whole), measurements=[_measurement(m) for m in whole["measurements"]]),
+    )
 
 
 def _measurement(record: dict[str, Any]) -> Measurement:
-    stats = {name: record["stats"][name] for name in Stats.__dataclass_fields__}
-    stats |= {name: tuple(stats[name]) for name in ("accepted_per_position", "depths")}
     memory = [DeviceMemory(**device) for device in record["memory"]]
-    return Measurement(**record | {"stats": Stats(**stats), "memory": memory})
+    return Measurement(**record | {"stats": shared.stats_of(record["stats"]), "memory": memory})
 
 
 def as_csv(report: Report) -> str:
     """A line for each cell. Rates in tokens a second, ratios to `none`, sizes in tokens and bytes."""
-    lines = [_flat(asdict(cell)) for cell in report.cells()]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(lines[0]) if lines else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue().rstrip("\n")
-
-
-def _flat(cell: dict[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in cell.items():
-        if name.startswith(("prefill", "decode")):
-            spread = value or dict.fromkeys(("median", "low", "high"))
-            flat |= {f"{name}_{which}": spread[which] for which in ("median", "low", "high")}
-        else:
-            flat[name] = value
-    return flat
-
-
-@dataclass(frozen=True)
-class Lines:
-    """A table as text: a row's first two fields are words, the others figures."""
-
-    title: str
-    headings: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
+    spreads = ("prefill", "prefill_ratio", "decode", "decode_ratio")
+    return shared.as_csv([shared.flat(asdict(cell), spreads) for cell in report.cells()])
 
 
 def tables(report: Report) -> list[Lines]:
@@ -190,8 +126,8 @@ def tables(report: Report) -> list[Lines]:
     of_prompts = [
         (
             *name,
-            *_figures(cell.prefill),
-            *_figures(cell.prefill_ratio),
+            *figures(cell.prefill),
+            *figures(cell.prefill_ratio),
             f"{cell.first_token_seconds:.2f}",
             f"{cell.elapsed_seconds:.1f}",
             *map(_bytes, (cell.host_peak_bytes, cell.host_grown_bytes, cell.device_bytes)),
@@ -201,8 +137,8 @@ def tables(report: Report) -> list[Lines]:
     of_code = [
         (
             *name,
-            *_figures(cell.decode),
-            *_figures(cell.decode_ratio),
+            *figures(cell.decode),
+            *figures(cell.decode_ratio),
             "-" if cell.acceptance_rate is None else f"{cell.acceptance_rate:.0%}",
             "-" if cell.mean_accepted_length is None else f"{cell.mean_accepted_length:.2f}",
         )
@@ -223,15 +159,6 @@ def tables(report: Report) -> list[Lines]:
     ]
 
 
-def _figures(spread: Spread | None) -> tuple[str, str]:
-    if spread is None:
-        return "-", "-"
-    digits = ".3f" if spread.median < 10 else ".1f" if spread.median < 1000 else ",.0f"
-    low, high = spread.quartiles or (spread.low, spread.high)
-    around = f"{low:{digits}}…{high:{digits}}" if spread.low != spread.high else "-"
-    return f"{spread.median:{digits}}", around
-
-
 def _bytes(n: int | None) -> str:
     if n is None:
         return "-"
@@ -240,33 +167,35 @@ def _bytes(n: int | None) -> str:
 
 def _notes(report: Report) -> list[str]:
     """What a reader of the tables must know."""
-    middle = "spread: the middle half of the rounds" if report.settings["rounds"] >= 4 else "spread: lowest to highest"
-    devices = ", ".join(device["description"] for device in report.build["devices"])
-    where = f"{report.machine['cpu']}, {report.machine['cores']} cores; devices: {devices}; {report.machine['system']}"
-    what = f"pymtp {report.build['pymtp']}, llama.cpp {report.build['llama_cpp_commit']}, {report.build['compiler']}"
     left_out = [f"left out: {line}" for line in report.left_out]
-    return [*left_out, f"{middle}. {EXPLAINED}", f"prompts: {report.settings['prompt']}", where, what]
+    return [
+        *left_out,
+        f"{shared.SPREAD}. {EXPLAINED}",
+        f"prompts: {report.settings['prompt']}",
+        *shared.where_and_what(report),
+    ]
 
 
 def as_markdown(report: Report) -> str:
     """Both tables for a document."""
-    blocks = []
-    for table in tables(report):
-        rule = ("---", "---", *["---:"] * (len(table.headings) - 2))
-        lines = [f"| {' | '.join(line)} |" for line in (table.headings, rule, *table.rows)]
-        blocks.append("\n".join([f"**{table.title}**", "", *lines]))
-    return "\n\n".join([*blocks, *_notes(report)])
+    return shared.as_markdown(tables(report), _notes(report))
 
 
 def as_tables(report: Report) -> Stack:
     """Both tables for a terminal."""
-    shown = []
-    for lines in tables(report):
-        table = Table(*lines.headings, title=Text(lines.title), title_justify="left")
-        for column in table.columns[2:]:
-            column.justify = "right"
-            column.no_wrap = column.header == "spread"
-        for row, following in zip(lines.rows, [*lines.rows[1:], None], strict=True):
-            table.add_row(*row, end_section=following is not None and following[0] != row[0])
-        shown.append(table)
-    return Stack(*shown, *map(Text, _notes(report)))
+    return shared.as_tables(tables(report), _notes(report))
+
+
+def going_on(group: Group, mode: str) -> str:
+    """What is measured now, in a few words."""
+    drafts = "" if mode == NONE else f", {group.depth} drafts"
+    return f"{tokens(group.size)} {mode}{drafts}"
+
+
+def done(m: Measurement) -> str:
+    """A line on one measurement."""
+    drafts = "" if m.mode == NONE else f", {m.depth} drafts, {m.stats.acceptance_rate:.0%} accepted"
+    return (
+        f"round {m.round + 1}: {tokens(m.size)} {m.mode}{drafts}: "
+        f"prefill {m.stats.prefill_tokens_per_second:.1f}/s, decode {m.stats.decode_tokens_per_second:.1f}/s"
+    )

@@ -10,8 +10,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from pymtp.bench.prefill import NONE, Group, Measurement, Settings, groups, tokens
-
 
 class _TimeLeft(ProgressColumn):
     """Counts down between measurements to when the last is estimated to end."""
@@ -24,9 +22,9 @@ class _TimeLeft(ProgressColumn):
 
 
 class Watch:
-    """Shows a PrefillBench at work: `on_start` and `on_done` are for it to call."""
+    """Shows a bench of `total` measurements at work."""
 
-    def __init__(self, settings: Settings, screen: Console) -> None:
+    def __init__(self, total: int, screen: Console) -> None:
         columns = (
             BarColumn(20),
             MofNCompleteColumn(),
@@ -35,23 +33,17 @@ class Watch:
             TextColumn("{task.description}"),
         )
         self._bar = Progress(*columns, console=screen)
-        total = sum(len(group.modes) for group in groups(settings))
         self._task = self._bar.add_task("warming up", total=total, ends=None)
 
-    def on_start(self, group: Group, mode: str, seconds_left: float | None) -> None:
+    def start(self, what: str, seconds_left: float | None) -> None:
+        """Before a measurement: what it is, and how long all that are left will take (None: not known yet)."""
         ends = None if seconds_left is None else time.monotonic() + seconds_left
-        drafts = "" if mode == NONE else f", {group.depth} drafts"
-        self._bar.update(self._task, description=f"{tokens(group.size)} {mode}{drafts}", ends=ends)
+        self._bar.update(self._task, description=what, ends=ends)
 
-    def on_done(self, done: Measurement) -> None:
+    def done(self, line: str) -> None:
+        """After it: what it came to."""
         self._bar.advance(self._task)
-        drafts = "" if done.mode == NONE else f", {done.depth} drafts, {done.stats.acceptance_rate:.0%} accepted"
-        self._bar.console.print(
-            f"round {done.round + 1}: {tokens(done.size)} {done.mode}{drafts}: "
-            f"prefill {done.stats.prefill_tokens_per_second:.1f}/s, decode {done.stats.decode_tokens_per_second:.1f}/s",
-            style="dim",
-            soft_wrap=True,
-        )
+        self._bar.console.print(line, style="dim", soft_wrap=True)
 
     def __enter__(self) -> Watch:
         self._bar.start()

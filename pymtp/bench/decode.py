@@ -1,0 +1,234 @@
+"""The decode bench: plain decoding, fixed depths and depths chosen on the way, over prompts of several kinds.
+
+What is compared stands side by side: a group, which is one prompt at one temperature, runs every arm once, one right
+after the other. What the machine does meanwhile meets all alike, and ratios are taken within a group.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pymtp.bench.order import in_turn
+from pymtp.bench.prompts import VARIANTS, prompt
+from pymtp.bench.synthetic import SyntheticLLM
+from pymtp.context import Counters
+from pymtp.errors import NativeError
+from pymtp.llm import LLM
+from pymtp.model import Model
+from pymtp.sampling import SamplingParams
+from pymtp.stats import Stats
+
+NONE, AUTO = "none", "auto"
+MAX_DEPTH = 8
+ARMS = (NONE, *map(str, range(1, MAX_DEPTH + 1)), AUTO)
+PHASES = ("draft", "verify", "rewind", "python")
+WARM_UP = 16  # tokens
+
+
+def draft_tokens(arm: str) -> Any:
+    """What an LLM calls it: 0, a number or "auto"."""
+    if arm == AUTO:
+        return AUTO
+    return 0 if arm == NONE else int(arm)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured. arms: of ARMS. tokens: to generate after each prompt. model: its name, for the record.
+    synthetic: the rates of made-up acceptance, see SyntheticContext; None for what the target says."""
+
+    model: str
+    arms: tuple[str, ...]
+    kinds: tuple[str, ...]
+    temperatures: tuple[float, ...]
+    tokens: int
+    rounds: int
+    synthetic: tuple[float, ...] | None
+    threads: int
+    gpu_layers: int
+    cache_type: str
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A completion, which ignores the model's end.
+
+    phase_seconds: of decoding alone, the prompt and the first token excluded: PHASES, which add up to it, where python
+        is all that is not in a native call; and sample, within draft and verify.
+    target_launches, draft_launches: batches handed to either while decoding.
+    """
+
+    token_ids: list[int]
+    stats: Stats
+    phase_seconds: dict[str, float]
+    target_launches: int
+    draft_launches: int
+
+
+@dataclass(frozen=True)
+class Measurement(Decoded):
+    """One arm on one prompt. round: from 0."""
+
+    round: int
+    kind: str
+    temperature: float
+    arm: str
+
+    @property
+    def group(self) -> tuple[int, str, float]:
+        """What it is compared within."""
+        return self.round, self.kind, self.temperature
+
+
+@dataclass(frozen=True)
+class Group:
+    """One prompt at one temperature in one round: what is compared with each other."""
+
+    round: int
+    kind: str
+    temperature: float
+    arms: tuple[str, ...]
+
+
+def groups(settings: Settings) -> list[Group]:
+    """All groups in order."""
+    cells = [(kind, temperature) for temperature in settings.temperatures for kind in settings.kinds]
+    return [
+        Group(turn, kind, temperature, in_turn(settings.arms, turn + i))
+        for turn in range(settings.rounds)
+        for i, (kind, temperature) in enumerate(cells)
+    ]
+
+
+def decode(llm: LLM, tokens: Sequence[int], params: SamplingParams) -> Decoded:
+    """Generates from a prompt."""
+    with llm.stream(list(tokens), params) as stream:
+        next(stream)  # the prefill and one draw, nothing else
+        before = llm.context.counters
+        for _ in stream:
+            pass
+        after = llm.context.counters
+    done = stream.completion
+    phases = phase_seconds(done.stats.decode_seconds, before, after)
+    launches = (
+        after.target_decodes - before.target_decodes,
+        after.draft_decodes - before.draft_decodes,
+    )
+    return Decoded(done.token_ids, done.stats, phases, *launches)
+
+
+def phase_seconds(whole: float, before: Counters, after: Counters) -> dict[str, float]:
+    """See Decoded, for `whole` seconds of decoding."""
+    native = {
+        name: getattr(after, f"{name}_seconds") - getattr(before, f"{name}_seconds")
+        for name in ("draft", "verify", "rewind", "sample")
+    }
+    return native | {"python": whole - native["draft"] - native["verify"] - native["rewind"]}
+
+
+class Arms:
+    """The arms of a run over one model: an LLM for each, all with the same weights. They stay open, warm, with what
+    they learnt; each is made when it is first asked for."""
+
+    def __init__(self, model: Model, settings: Settings) -> None:
+        self._model, self._settings = model, settings
+        self._prompts = {(kind, i): prompt(model, kind, i) for kind in settings.kinds for i in range(VARIANTS)}
+        self._llms: dict[str, LLM] = {}
+
+    def run(self, group: Group, arm: str) -> Decoded:
+        """Raises NativeError when there is no memory for its contexts."""
+        if arm not in self._llms:
+            self._llms[arm] = self._open(arm)
+        tokens = self._prompts[group.kind, group.round % VARIANTS]
+        return decode(self._llms[arm], tokens, self._params(self._settings.tokens, group.temperature, group.round))
+
+    @staticmethod
+    def _params(tokens: int, temperature: float, seed: int) -> SamplingParams:
+        return SamplingParams(max_tokens=tokens, temperature=temperature, seed=seed, ignore_eos=True)
+
+    def _open(self, arm: str) -> LLM:
+        settings = self._settings
+        keywords: dict[str, Any] = {
+            "n_ctx": max(map(len, self._prompts.values())) + settings.tokens,
+            "n_threads": settings.threads,
+            "type_k": settings.cache_type,
+            "type_v": settings.cache_type,
+            "draft_tokens": draft_tokens(arm),
+            "cache_prompt": False,
+        }
+        if settings.synthetic is None:
+            llm = LLM(self._model, **keywords)
+        else:
+            llm = SyntheticLLM(self._model, settings.synthetic, **keywords)
+        # memory that is touched first, graphs that are built first: not to be the first measurement's cost
+        warm_up = self._prompts[settings.kinds[0], 0]
+        for temperature in settings.temperatures:
+            llm.generate(warm_up, self._params(min(WARM_UP, settings.tokens), temperature, 0))
+        return llm
+
+    def close(self) -> None:
+        """Frees all contexts."""
+        for llm in self._llms.values():
+            llm.close()
+
+
+@dataclass
+class DecodeBench:
+    """A run. However it ends, what is done is in `measurements`; `failed` says what went wrong.
+
+    run_arm: generates in one arm, see Arms.run.
+    on_start: called before each measurement with its group, its arm and the seconds left (None: not known yet).
+    on_done: called after each that came to its end.
+    """
+
+    settings: Settings
+    run_arm: Callable[[Group, str], Decoded]
+    on_start: Callable[[Group, str, float | None], object] = lambda group, arm, left: None
+    on_done: Callable[[Measurement], object] = lambda measurement: None
+    clock: Callable[[], float] = time.perf_counter
+    measurements: list[Measurement] = field(default_factory=list)
+    failed: Counter[str] = field(default_factory=Counter)  # by arm and error
+
+    @property
+    def left_out(self) -> list[str]:
+        """A line for each arm that failed, and how."""
+        return [f"{what} ({n} times)" for what, n in self.failed.items()]
+
+    def run(self) -> None:
+        """Measures all groups."""
+        planned = [(group, arm) for group in groups(self.settings) for arm in group.arms]
+        started = self.clock()
+        for i, (group, arm) in enumerate(planned):
+            left = (self.clock() - started) / i * (len(planned) - i) if i else None
+            self.on_start(group, arm, left)
+            try:
+                decoded = self.run_arm(group, arm)
+            except NativeError as error:  # memory that is not there: other arms may still do
+                self.failed[f"{arm}: {error}"] += 1
+                continue
+            done = Measurement(
+                **vars(decoded), round=group.round, kind=group.kind, temperature=group.temperature, arm=arm
+            )
+            self.measurements.append(done)
+            self.on_done(done)
+
+
+class _Continued(Protocol):
+    @property
+    def kind(self) -> str: ...
+    @property
+    def temperature(self) -> float: ...
+
+
+def described(of: _Continued) -> str:
+    """The kind of prompt, and how it is continued."""
+    return f"{of.kind}, {at(of.temperature)}"
+
+
+def at(temperature: float) -> str:
+    """0.7 → "T=0.7"."""
+    return f"T={temperature:g}" if temperature else "greedy"

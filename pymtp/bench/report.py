@@ -1,0 +1,180 @@
+"""What the reports of all benches share: spreads, the record of a run, tables, Markdown, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from rich.console import Group as Stack
+from rich.table import Table
+from rich.text import Text
+
+from pymtp.bench.machine import machine
+from pymtp.build import build_info
+from pymtp.errors import InvalidRequestError
+from pymtp.model import Model
+from pymtp.stats import Stats
+
+T = TypeVar("T")
+M = TypeVar("M")
+
+SPREAD = "spread: the middle half of four or more measurements, lowest to highest of fewer"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, lowest and highest of some measurements; the quartiles of four or more."""
+
+    median: float
+    low: float
+    high: float
+    quartiles: tuple[float, float] | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        """None of no values."""
+        if not values:
+            return None
+        quarters = statistics.quantiles(values, n=4, method="inclusive") if len(values) >= 4 else None
+        quartiles = (quarters[0], quarters[2]) if quarters else None
+        return cls(statistics.median(values), min(values), max(values), quartiles)
+
+
+@dataclass(frozen=True)
+class Record(Generic[M]):
+    """Everything a run gave, as it stands in the JSON file. left_out: what was not measured, and why."""
+
+    settings: dict[str, Any]
+    model: dict[str, Any]
+    machine: dict[str, Any]
+    build: Mapping[str, Any]
+    left_out: list[str]
+    measurements: list[M]
+
+
+def measured_on(model: Model) -> dict[str, Any]:
+    """The fields of a Record that say what was measured, and where."""
+    names = ("architecture", "weight_type", "n_params", "n_ctx_train")
+    return {"model": {name: getattr(model, name) for name in names}, "machine": machine(), "build": build_info()}
+
+
+def as_json(bench: str, record: Record[Any], **more: object) -> str:
+    """A record of measurements that hold `stats`, for `load`. Lists of numbers stand on one line each."""
+    whole: dict[str, Any] = {"bench": bench, **asdict(record), **more}
+    for one, m in zip(whole["measurements"], record.measurements, strict=True):
+        one["stats"] = m.stats.as_dict()
+    text = json.dumps(whole, indent=1)
+    return re.sub(r"\[\n[-\d.,e\s]*\]", lambda found: "[" + " ".join(found[0][1:-1].split()) + "]", text)
+
+
+def load(path: Path, bench: str, build: Callable[[dict[str, Any]], T]) -> T:
+    """What `build` makes of a file that as_json wrote. Raises InvalidRequestError for any other file."""
+    try:
+        whole = json.loads(path.read_text(encoding="utf-8"))
+        if whole["bench"] != bench:
+            raise ValueError(f"it holds a bench of {whole['bench']}")
+        return build(whole)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidRequestError(f"{path} cannot be read as a {bench} bench: {error}") from error
+
+
+def header(whole: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a Record but for its measurements, from what `load` read."""
+    return {name: whole[name] for name in ("settings", "model", "machine", "build", "left_out")}
+
+
+def stats_of(record: dict[str, Any]) -> Stats:
+    """The Stats that as_json wrote."""
+    known = {name: record[name] for name in Stats.__dataclass_fields__}
+    return Stats(**known | {name: tuple(known[name]) for name in ("accepted_per_position", "depths")})
+
+
+def accepted_per_position(several: Sequence[Stats]) -> list[float]:
+    """Of the first, second, … drafts that were verified in all of these, the share that was accepted."""
+    depths = [depth for stats in several for depth in stats.depths]
+    accepted = [stats.accepted_per_position for stats in several]
+    return [
+        sum(counts[i] for counts in accepted if i < len(counts)) / sum(depth > i for depth in depths)
+        for i in range(max(depths, default=0))
+    ]
+
+
+def as_csv(lines: Sequence[dict[str, Any]]) -> str:
+    """A heading and a line for each."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(lines[0]) if lines else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue().rstrip("\n")
+
+
+def flat(cell: dict[str, Any], spreads: Sequence[str]) -> dict[str, Any]:
+    """A cell's fields for CSV: those named in `spreads` as three numbers."""
+    line: dict[str, Any] = {}
+    for name, value in cell.items():
+        if name in spreads:
+            spread = value or dict.fromkeys(("median", "low", "high"))
+            line |= {f"{name}_{which}": spread[which] for which in ("median", "low", "high")}
+        else:
+            line[name] = value
+    return line
+
+
+def figures(spread: Spread | None) -> tuple[str, str]:
+    """The median, and what SPREAD says."""
+    if spread is None:
+        return "-", "-"
+    digits = ".3f" if spread.median < 10 else ".1f" if spread.median < 1000 else ",.0f"
+    low, high = spread.quartiles or (spread.low, spread.high)
+    around = f"{low:{digits}}…{high:{digits}}" if spread.low != spread.high else "-"
+    return f"{spread.median:{digits}}", around
+
+
+def where_and_what(record: Record[Any]) -> list[str]:
+    """The machine, and the build."""
+    devices = ", ".join(device["description"] for device in record.build["devices"])
+    build = record.build
+    return [
+        f"{record.machine['cpu']}, {record.machine['cores']} cores; devices: {devices}; {record.machine['system']}",
+        f"pymtp {build['pymtp']}, llama.cpp {build['llama_cpp_commit']}, {build['compiler']}",
+    ]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A table as text: a row's first two fields are words, the others figures."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+def as_markdown(tables: Iterable[Lines], notes: Sequence[str]) -> str:
+    """Tables for a document."""
+    blocks = []
+    for table in tables:
+        rule = ("---", "---", *["---:"] * (len(table.headings) - 2))
+        lines = [f"| {' | '.join(line)} |" for line in (table.headings, rule, *table.rows)]
+        blocks.append("\n".join([f"**{table.title}**", "", *lines]))
+    return "\n\n".join([*blocks, *notes])
+
+
+def as_tables(tables: Iterable[Lines], notes: Sequence[str]) -> Stack:
+    """Tables for a terminal; rows that begin alike stand together."""
+    shown = []
+    for lines in tables:
+        table = Table(*lines.headings, title=Text(lines.title), title_justify="left")
+        for column in table.columns[2:]:
+            column.justify = "right"
+            column.no_wrap = column.header == "spread"
+        for row, following in zip(lines.rows, [*lines.rows[1:], None], strict=True):
+            table.add_row(*row, end_section=following is not None and following[0] != row[0])
+        shown.append(table)
+    return Stack(*shown, *map(Text, notes))

@@ -1,0 +1,55 @@
+"""Acceptance that is made up: what rounds cost, apart from how good the head is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any, cast
+
+from pymtp.context import Context
+from pymtp.llm import LLM
+from pymtp.model import Model
+from pymtp.speculate import SpeculativeContext
+
+
+class SyntheticContext:
+    """A context whose target seems to agree with its drafts at given rates. All else is the context's own.
+
+    Drafts are made, verified and kept or taken back in earnest, so the caches hold what the loop believes. The text
+    means nothing. Two things stay real: no token is drawn past the target's first disagreement, and the confidences are
+    the head's own, whatever the rates.
+    """
+
+    def __init__(self, context: SpeculativeContext, rates: Sequence[float], seed: int = 0) -> None:
+        """rates: how often the first, second, … draft of a round is accepted, falling or level; 0 past the last."""
+        self._context = context
+        self._rates = tuple(rates)
+        self._random = Random(seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def verify_chain(self, tokens: Sequence[int]) -> list[int]:
+        """Verifies them; then the drafts that are to count as accepted, and a token that the target drew."""
+        drawn = self._context.verify_chain(tokens)
+        luck = self._random.random()  # one for all: a draft counts only where those before it do
+        n = sum(luck < rate for rate in self._rates[: len(tokens) - 1])
+        return [*tokens[1 : 1 + n], drawn[min(n, len(drawn) - 1)]]
+
+
+class SyntheticLLM(LLM):
+    """An LLM over a SyntheticContext."""
+
+    def __init__(self, model: Model, rates: Sequence[float], **keywords: Any) -> None:
+        """keywords: of LLM."""
+        self._rates = rates
+        self._synthetic: SyntheticContext | None = None
+        super().__init__(model, **keywords)
+
+    @property
+    def context(self) -> Context:
+        """The context that the loop sees. Raises ClosedError after close()."""
+        context = super().context
+        if self._synthetic is None:
+            self._synthetic = SyntheticContext(context, self._rates)
+        return cast(Context, self._synthetic)

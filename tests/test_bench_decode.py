@@ -1,0 +1,329 @@
+"""Claims about the decode bench, on completions that are made up: no model."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from test_speculate import ScriptedContext
+
+from pymtp import InvalidRequestError, Stats
+from pymtp.bench.decode import (
+    ARMS,
+    DecodeBench,
+    Decoded,
+    Group,
+    Measurement,
+    Settings,
+    draft_tokens,
+    groups,
+    phase_seconds,
+)
+from pymtp.bench.decode_plot import plot
+from pymtp.bench.decode_report import ALL, Report, as_csv, as_json, as_markdown, as_tables, load
+from pymtp.bench.order import in_turn
+from pymtp.bench.synthetic import SyntheticContext
+from pymtp.context import Counters
+from pymtp.depth import FixedDepth
+from pymtp.errors import NativeError
+from pymtp.speculate import Tally, speculate
+
+SETTINGS = Settings("m.gguf", ("none", "1", "3", "auto"), ("code", "random"), (0.0, 0.7), 13, 4, None, 1, 0, "f16")
+SPEED = {"none": 10.0, "1": 15.0, "3": 20.0, "auto": 25.0}  # tokens a second
+TEXT = list(range(13))
+
+
+def decoded(arm: str = "none", slowness: float = 1.0, text: Sequence[int] = TEXT) -> Decoded:
+    """13 tokens: the first comes with the prompt, a round brings one more than it drafts."""
+    depth = 2 if arm == "auto" else draft_tokens(arm)
+    rounds = 12 // (depth + 1)
+    seconds = 12 / SPEED[arm] * slowness
+    stats = Stats(
+        prompt_tokens=5,
+        completion_tokens=13,
+        decode_seconds=seconds,
+        rounds=rounds,
+        drafted=depth * rounds,
+        accepted=depth * rounds,
+        depths=(depth,) * rounds,
+        accepted_per_position=(rounds,) * depth,
+    )
+    phases = {"draft": seconds / 4, "verify": seconds / 2, "rewind": 0.0, "python": seconds / 4, "sample": 0.0}
+    return Decoded(list(text), stats, phases, rounds, rounds * depth)
+
+
+def measurement(arm: str, round: int = 0, kind: str = "code", temperature: float = 0.0, **more: Any) -> Measurement:
+    return Measurement(**vars(decoded(arm, **more)), round=round, kind=kind, temperature=temperature, arm=arm)
+
+
+def report_of(measurements: Sequence[Measurement], settings: Settings = SETTINGS, left_out: str = "") -> Report:
+    build = {"devices": [{"description": "a CPU"}], "pymtp": "0", "llama_cpp_commit": "0", "compiler": "cc"}
+    machine = {"cpu": "c", "cores": 1, "system": "s"}
+    return Report(asdict(settings), {}, machine, build, [left_out] if left_out else [], list(measurements))
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    bench = DecodeBench(SETTINGS, lambda group, arm: decoded(arm))
+    bench.run()
+    return report_of(bench.measurements)
+
+
+def test_every_item_stands_at_every_place_and_after_every_other_equally_often() -> None:
+    orders = [in_turn("abcd", turn) for turn in range(4)]
+    assert all(sorted(place) == list("abcd") for place in zip(*orders, strict=True))
+    neighbours = [pair for order in orders for pair in itertools.pairwise(order)]
+    assert sorted(neighbours) == sorted(itertools.permutations("abcd", 2))
+
+
+def test_a_group_runs_all_arms_one_right_after_the_other_and_the_order_changes() -> None:
+    ran: list[tuple[Group, str]] = []
+    bench = DecodeBench(SETTINGS, lambda group, arm: ran.append((group, arm)) or decoded(arm))
+    bench.run()
+    n = len(SETTINGS.arms)
+    assert len(ran) == n * len(groups(SETTINGS)) == n * 4 * 2 * 2
+    for i in range(0, len(ran), n):
+        assert len({id(group) for group, _ in ran[i : i + n]}) == 1
+        assert sorted(arm for _, arm in ran[i : i + n]) == sorted(SETTINGS.arms)
+    for kind, temperature in itertools.product(SETTINGS.kinds, SETTINGS.temperatures):
+        orders = [g.arms for g in groups(SETTINGS) if (g.kind, g.temperature) == (kind, temperature)]
+        assert all(sorted(place) == sorted(SETTINGS.arms) for place in zip(*orders, strict=True))
+
+
+def test_a_machine_that_slows_down_from_comparison_to_comparison_leaves_the_ratios_as_they_are() -> None:
+    planned = groups(SETTINGS)
+    bench = DecodeBench(SETTINGS, lambda group, arm: decoded(arm, slowness=1.5 ** planned.index(group)))
+    bench.run()
+    for cell in report_of(bench.measurements).cells():
+        assert cell.decode is not None
+        assert cell.decode.high > 2 * cell.decode.low
+        if cell.arm != "none":
+            assert cell.decode_ratio is not None
+            assert cell.decode_ratio.low == pytest.approx(cell.decode_ratio.high) == SPEED[cell.arm] / SPEED["none"]
+
+
+def test_a_cell_holds_medians_of_rates_and_ratios_and_shares_of_all_its_rounds() -> None:
+    runs = [measurement(arm, i, slowness=slowness) for i, slowness in enumerate((1, 2, 4)) for arm in ("none", "3")]
+    runs[-1] = replace(runs[-1], stats=replace(runs[-1].stats, decode_seconds=12 / 2.5))
+    none, three = report_of(runs).cells()
+    assert none.decode is not None
+    assert (none.decode.median, none.decode.low, none.decode.high) == (5, 2.5, 10)
+    assert none.decode_ratio is None
+    assert three.decode_ratio is not None
+    assert three.decode_ratio.median == pytest.approx(2)
+    assert three.decode_ratio.low == pytest.approx(1)
+    assert (three.measurements, three.mean_accepted_length, three.drafts) == (3, 4, 3)
+    assert (three.target_launches, three.draft_launches) == (1, 3)
+    assert three.seconds["round"] == pytest.approx((0.6 + 1.2 + 4.8) / 9)
+    assert three.seconds["draft"] == pytest.approx((0.6 + 1.2 + 2.4) / 9 / 4)
+
+
+def test_acceptance_at_a_position_is_of_the_drafts_that_were_verified_there() -> None:
+    stats = replace(decoded("auto").stats, rounds=4, depths=(1, 3, 0, 2), accepted_per_position=(3, 1, 1))
+    deeper = replace(stats, rounds=2, depths=(3, 4), accepted_per_position=(1, 1, 0, 0))
+    runs = [replace(measurement("auto", i), stats=s) for i, s in enumerate((stats, deeper))]
+    (cell,) = report_of(runs).cells()
+    assert cell.accepted_per_position == [4 / 5, 2 / 4, 1 / 3, 0]
+
+
+def test_kinds_stand_apart_and_together_and_one_alone_is_not_told_twice(report: Report) -> None:
+    kinds = [(cell.temperature, cell.kind) for cell in report.cells() if cell.arm == "none"]
+    assert kinds == [(t, kind) for t in (0.0, 0.7) for kind in ("code", "random", ALL)]
+    assert {cell.kind for cell in report_of([measurement("none")]).cells()} == {"code"}
+
+
+def test_phases_add_up_to_decoding_and_python_is_what_no_native_call_took() -> None:
+    zeros: dict[str, Any] = dict.fromkeys(Counters.__dataclass_fields__, 0)
+    before = Counters(**zeros | {"draft_seconds": 1.0, "verify_seconds": 2.0, "prefill_seconds": 9.0})
+    after = Counters(
+        **zeros
+        | {"draft_seconds": 1.5, "verify_seconds": 3.0, "rewind_seconds": 0.125, "sample_seconds": 0.25}
+        | {"prefill_seconds": 9.0}
+    )
+    phases = phase_seconds(2.0, before, after)
+    assert phases == {"draft": 0.5, "verify": 1.0, "rewind": 0.125, "sample": 0.25, "python": 0.375}
+
+
+def test_the_same_text_in_all_arms_is_said() -> None:
+    shown = as_markdown(report_of([measurement(arm) for arm in SETTINGS.arms]))
+    assert "same text: yes, 3 texts compared" in shown
+
+
+def test_a_text_that_differs_is_named_with_the_first_token_that_does() -> None:
+    other = [*TEXT[:7], 99, *TEXT[8:]]
+    runs = [measurement("3", 2, text=other), measurement("none", 2), measurement("1", 2), measurement("none", 1)]
+    shown = as_markdown(report_of(runs))
+    assert "same text: no, 1 of 2 texts differ" in shown
+    assert "first difference at token 8: code, greedy, round 3, 3 and none" in shown
+    told = json.loads(as_json(report_of(runs)))
+    assert (told["texts_compared"], [d["at"] for d in told["differences"]]) == (2, [7])
+
+
+@pytest.mark.parametrize("cut", [0, 12])
+def test_a_text_that_is_only_longer_differs_where_the_other_ends(cut: int) -> None:
+    _, (difference,) = report_of([measurement("none"), measurement("1", text=TEXT[:cut])]).compared()
+    assert difference.at == cut
+
+
+def test_without_none_texts_are_compared_with_the_first_arm() -> None:
+    compared, differences = report_of([measurement("3", text=[5]), measurement("1"), measurement("auto")]).compared()
+    assert compared == 2
+    assert [(d.arm, d.compared_with) for d in differences] == [("3", "1")]
+
+
+def test_many_differences_are_counted_and_few_named() -> None:
+    runs = [measurement(arm, i, text=[int(arm != "none")]) for i in range(14) for arm in ("none", "1")]
+    shown = as_markdown(report_of(runs))
+    assert shown.count("first difference") == 10
+    assert "and 4 more" in shown
+
+
+def test_synthetic_acceptance_is_named_and_no_text_is_compared() -> None:
+    runs = [measurement("none"), measurement("1", text=[5])]
+    report = report_of(runs, replace(SETTINGS, synthetic=(0.8, 0.5)))
+    assert report.compared() == (0, [])
+    shown = as_markdown(report)
+    assert "SYNTHETIC: drafts counted as accepted at given rates (0.8, 0.5)" in shown
+    assert "Decoding, greedy, synthetic acceptance: m.gguf" in shown
+    assert "same text" not in shown
+
+
+@pytest.mark.parametrize("n", [0, 5])
+def test_an_interruption_keeps_what_is_done(n: int) -> None:
+    def interrupt(group: Group, arm: str, left: float | None) -> None:
+        if len(bench.measurements) == n:
+            raise KeyboardInterrupt
+
+    bench = DecodeBench(SETTINGS, lambda group, arm: decoded(arm), on_start=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run()
+    shown = report_of(bench.measurements, left_out="what was to come")
+    assert sum(cell.measurements for cell in shown.cells() if cell.kind != ALL) == n
+    assert "left out: what was to come" in as_markdown(shown)
+    as_csv(shown)
+
+
+def test_an_arm_that_fails_is_named_once_and_the_others_go_on() -> None:
+    def run(group: Group, arm: str) -> Decoded:
+        if arm == "3":
+            raise NativeError("out of memory")
+        return decoded(arm)
+
+    bench = DecodeBench(SETTINGS, run)
+    bench.run()
+    assert {m.arm for m in bench.measurements} == {"none", "1", "auto"}
+    assert bench.left_out == ["3: out of memory (16 times)"]
+
+
+def test_the_time_left_is_that_of_the_measurements_to_come() -> None:
+    now = 0.0
+
+    def run(group: Group, arm: str) -> Decoded:
+        nonlocal now
+        now += 2.0
+        return decoded(arm)
+
+    told: list[tuple[float, float | None]] = []
+    bench = DecodeBench(SETTINGS, run, on_start=lambda group, arm, left: told.append((now, left)), clock=lambda: now)
+    bench.run()
+    assert told[0][1] is None
+    assert all(left == now - at for at, left in told[1:])
+
+
+def test_arms_are_what_an_llm_calls_draft_tokens() -> None:
+    assert [draft_tokens(arm) for arm in ARMS] == [0, *range(1, 9), "auto"]
+
+
+def test_json_is_enough_to_show_everything_again(report: Report, tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    file.write_text(as_json(report))
+    again = load(file)
+    assert again.measurements == report.measurements
+    assert as_markdown(again) == as_markdown(report)
+    assert f'"token_ids": {TEXT}' in file.read_text()  # on one line
+
+
+def test_any_other_file_is_refused(report: Report, tmp_path: Path) -> None:
+    another = as_json(report).replace('"bench": "decode"', '"bench": "prefill"')
+    for text in ("", "[]", "{}", '{"bench": "decode", "measurements": [{}]}', another):
+        (tmp_path / "x.json").write_text(text)
+        with pytest.raises(InvalidRequestError, match="cannot be read as a decode bench"):
+            load(tmp_path / "x.json")
+
+
+def test_each_format_has_a_line_for_each_cell(report: Report) -> None:
+    n_cells = 2 * 3 * 4  # temperatures, kinds with all, arms
+    lines = list(csv.DictReader(as_csv(report).splitlines()))
+    assert len(lines) == n_cells
+    assert float(lines[-1]["decode_ratio_median"]) == 2.5
+    assert lines[-1]["accepted_per_position"] == "1.0000 1.0000"
+    assert float(lines[2]["verify_seconds"]) == pytest.approx(0.1)
+    shown = StringIO()
+    Console(width=200, file=shown).print(as_tables(report))
+    for text in (as_markdown(report), shown.getvalue()):
+        assert text.count("auto ") == 2 * n_cells // 4
+        assert text.index("Decoding, greedy: m.gguf") < text.index("A round, greedy, µs")
+        assert text.index("A round, greedy, µs") < text.index("Decoding, T=0.7")
+        assert "100% 100% 100%" in text
+        assert "1.00+3.00" in text
+
+
+def test_a_plot_has_a_line_for_each_kind_and_a_panel_for_the_depths_that_auto_chose(
+    report: Report, tmp_path: Path
+) -> None:
+    def drawn(report: Report, name: str) -> str:
+        plot(report, tmp_path / name)
+        return (tmp_path / name).read_text()
+
+    text = drawn(report, "a.svg")
+    assert text == drawn(report, "b.svg")
+    assert ElementTree.fromstring(text).tag.endswith("svg")
+    for words in ("code", "random", "greedy", "T=0.7", "decode, tokens/s", "auto's drafts"):
+        assert f"<!-- {words} -->" in text
+    without = report_of([m for m in report.measurements if m.arm != "auto"])
+    assert "auto's drafts" not in drawn(without, "c.svg")
+
+
+def rounds(rates: Sequence[float], depth: int, n: int, hits: Sequence[bool] = (True, False)) -> tuple[Tally, list[int]]:
+    """Some text of a scripted context whose acceptance is made up; the script asserts the caches' state."""
+    context = ScriptedContext(range(40), hits, n_ctx=10 * n)
+    synthetic = SyntheticContext(context, rates)
+    tally, out = Tally(), []
+    for tokens in speculate(synthetic, [1], lambda _: False, tally, FixedDepth(depth), max_tokens=n):
+        out += tokens
+        assert context.tokens == [1, *out[:-1]], "what counts as accepted is what the caches hold"
+    return tally, out
+
+
+def test_synthetic_acceptance_comes_at_the_rates_asked_for_and_never_past_them() -> None:
+    rates = (0.8, 0.5, 0.1)
+    tally, _ = rounds(rates, 4, 5000)
+    got = [n / tally.rounds for n in tally.accepted_per_position]
+    assert got[:3] == pytest.approx(rates, abs=0.04)  # four standard deviations of 2,000 rounds
+    assert got[3] == 0
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=5), st.integers(0, 6), st.lists(st.booleans(), min_size=1))
+def test_whatever_the_head_is_worth_synthetic_rounds_keep_the_rules_of_a_context(
+    rates: list[float], depth: int, hits: list[bool]
+) -> None:
+    _, out = rounds(sorted(rates, reverse=True), depth, 20, hits)
+    assert len(out) == 20
+
+
+def test_a_rate_of_one_accepts_every_draft_and_of_zero_none() -> None:
+    tally, _ = rounds([1, 1, 1], 3, 101, [False])
+    assert tally.rounds == 25
+    tally, _ = rounds([0], 3, 101, [True])
+    assert tally.rounds == 100
