@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -38,7 +38,7 @@ app = typer.Typer(
 app.add_typer(bench, name="bench")
 screen = Console(stderr=True, highlight=False)
 
-Drafts = Annotated[int | None, typer.Option("--draft-tokens", "-d", help="Drafts a round.", show_default="3")]
+Drafts = Annotated[str, typer.Option("--draft-tokens", "-d", metavar="auto|N", help="Drafts a round.")]
 Tap = Annotated[str, typer.Option(help="Hidden state for the head: post_norm, pre_norm, auto.")]
 Ctx = Annotated[int, typer.Option("--ctx", "-c", help="Context length, 0 for the model's own.")]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", help="The most tokens to generate.")]
@@ -78,9 +78,11 @@ def _write(stream: Stream) -> Completion:
     return stream.completion
 
 
-def _load(
-    model: Path | None, ctx: int, gpu_layers: int, threads: int | None, cache: str, drafts: int | None, tap: str
-) -> LLM:
+def _load(model: Path | None, ctx: int, gpu_layers: int, threads: int | None, cache: str, drafts: str, tap: str) -> LLM:
+    try:
+        draft_tokens: int | Literal["auto"] = "auto" if drafts == "auto" else int(drafts)
+    except ValueError as error:
+        raise InvalidRequestError(f'--draft-tokens {drafts!r} must be a whole number or "auto"') from error
     with screen.status(f"loading {model.name if model else 'the model inside pymtp'} …"):
         return LLM(
             model,
@@ -89,7 +91,7 @@ def _load(
             n_threads=threads,
             type_k=cache,
             type_v=cache,
-            draft_tokens=drafts,
+            draft_tokens=draft_tokens,
             tap=tap,
         )
 
@@ -107,7 +109,7 @@ def generate(
     seed: Seed = 0,
     stop: Stop = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's end.")] = False,
-    draft_tokens: Drafts = None,
+    draft_tokens: Drafts = "auto",
     tap: Tap = "auto",
     ctx: Ctx = 8192,
     gpu_layers: Layers = -1,
@@ -148,7 +150,7 @@ def chat(
     top_p: TopP = 0.95,
     min_p: MinP = 0.05,
     seed: Seed = 0,
-    draft_tokens: Drafts = None,
+    draft_tokens: Drafts = "auto",
     tap: Tap = "auto",
     ctx: Ctx = 8192,
     gpu_layers: Layers = -1,

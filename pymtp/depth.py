@@ -1,9 +1,28 @@
-"""How many drafts next."""
+"""How many drafts next: as many as were asked for, or as bring the most tokens a second.
+
+Nothing here looks at a clock or draws a random number: the same rounds lead to the same depths.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
+
+from pymtp.acceptance import Acceptance, Calibration, window_tokens
+from pymtp.costs import Costs
+
+MAX_AUTO = 8  # the most drafts of "auto": each takes a snapshot of the recurrent states
+MARGIN = 0.02  # how much better another depth must look to be taken: the estimates are no better than that
+STAY = 10  # rounds that a change of depth is spread over
+PROMISE = 0.05  # how much better a depth that is not known must be, if all goes well, to be tried
+DOUBT = 8.0  # while nothing is drafted, drafts imagined to be right, for acceptance may be better than was seen
+REST = 16  # rounds of plain decoding before looking again whether a probe is worth it
+CLOSE = 1.15  # where drafting gains less, plain decoding is timed again,
+RECHECK, MOST_RECHECK = 8, 512  # after so many rounds at first, then twice as many each time, up to so many
+# What drafting may lose against plain decoding, in its tokens. Where no draft is ever accepted, 3% of 256 are 7.7.
+ALLOWANCE = 2.5  # of a new LLM
+EARNED = 8.0  # the most, what drafting gained before included
+EACH_REQUEST, EACH_TOKEN = 0.5, 0.008  # what comes on top: probes go on, at 1%
 
 
 class Depth(Protocol):
@@ -44,3 +63,142 @@ class FixedDepth:
 
     def observe(self, *_: object) -> None:
         """Nothing that comes of a round changes it."""
+
+
+class AutoDepth:
+    """The depth that brings the most tokens a second, for one sequence.
+
+    A depth is worth the expected tokens of its round by the seconds of its round. One that may be better than the best
+    known is tried. Whatever is drafted, an allowance goes down by what it loses against plain decoding, up by what it
+    gains: where it is used up, there is plain decoding, until 1% of that has made up for it.
+    """
+
+    def __init__(self, costs: Costs, most: int = MAX_AUTO, *, after: AutoDepth | None = None) -> None:
+        """
+        costs: of the model and its context, shared by all sequences.
+        most: the most tokens to draft a round.
+        after: an earlier sequence, which this one may resemble at first.
+        """
+        self._costs = costs
+        self._most = most
+        self._acceptance: Acceptance = Acceptance(after._acceptance if after else None)
+        self._calibration: Calibration = after._calibration if after else Calibration()
+        self._allowance: float = min(EARNED, after._allowance + EACH_REQUEST) if after else ALLOWANCE
+        self._best: int = after._best if after else 0  # the depth that looks best
+        self._rate = 0.0  # its tokens a second
+        self._trying = False  # whether the current round tries another
+        self._rows = 0  # of the last verification
+        self._rest = 0  # plain rounds to come, whatever happens, and those since the last look
+        self._rested = 0
+        self._drafting = 0  # rounds with drafts since the last one without
+        self._recheck: int = after._recheck if after else RECHECK
+
+    def choose(self, room: int) -> int:
+        """The depth of the next round. room: the most drafts allowed now."""
+        if self._rest > 0:
+            self._rest -= 1
+            return 0
+        top = min(room, self._most)
+        if top <= 0 or not self._costs.known:
+            return 0
+        self._wake()
+        seconds, least = self._costs.rounds(top)
+        tokens = window_tokens(self._acceptance.rates(top))
+        rates = [t / s for t, s in zip(tokens, seconds, strict=True)]
+        best = max(range(top + 1), key=rates.__getitem__)
+        if self._best > top:
+            self._best = best
+        switched = seconds[best] + self._costs.switch_seconds / STAY
+        if tokens[best] > (1 + MARGIN) * rates[self._best] * switched:
+            self._best = best
+        self._rate = rates[self._best]
+        n = self._trial(tokens, seconds, least)
+        self._trying = n != self._best
+        if n == 0:
+            # the first round has other rows than the last: one more, to be timed
+            self._rest = 1 if self._trying else REST - 1
+            return 0
+        # a probe is made with the way there and back
+        switches = 2 * self._costs.switch_seconds if self._rows == 1 else 0.0
+        missing = (least[n] + switches) / seconds[0] - tokens[n] - self._allowance
+        if missing > 0:
+            self._rest = int(missing / EACH_TOKEN)
+            return 0
+        return n
+
+    def _wake(self) -> None:
+        """Looks back on the plain rounds since the last look."""
+        if self._rested:
+            self._acceptance.fade(self._rested)
+            self._allowance = min(EARNED, self._allowance + EACH_TOKEN * self._rested)
+            self._rested = 0
+
+    def _trial(self, tokens: Sequence[float], seconds: Sequence[float], least: Sequence[float]) -> int:
+        """A depth to try now, or the best one. Of each depth, tokens that are expected, seconds that a round may take,
+        and the least that it may."""
+        top, promise = len(tokens) - 1, (1 + PROMISE) * self._rate
+        if self._best == 0:
+            # any depth tells about acceptance, so that the cheapest will do
+            hoped = window_tokens(self._acceptance.rates(top, right=DOUBT))
+            probe = int(any(h > promise * s for h, s in zip(hoped[1:], least[1:], strict=True)))
+        else:
+            probe = self._best
+        for n in range(1, min(top, 2 * self._costs.deepest + 1) + 1):  # one doubling after the other
+            if least[n] < seconds[n] and tokens[n] > promise * least[n]:
+                probe, promise = n, tokens[n] / least[n]
+        if self._drafting >= self._recheck and self._rate * seconds[0] < CLOSE:
+            self._recheck = min(MOST_RECHECK, 2 * self._recheck)
+            return 0
+        return probe
+
+    def keep(self, confidences: Sequence[float]) -> int:
+        """How many of the drafts just made are worth verifying: where expected tokens, less those that the seconds of
+        verifying would bring elsewhere, are most. confidences: the head's probability of each."""
+        most = len(confidences)
+        if most == 0 or self._trying or not self._costs.known:
+            return most
+        best, most_worth = most, 0.0
+        for n, tokens in enumerate(window_tokens(self._likely(confidences))):
+            # to other rows than the last time, and back again the next time
+            switches = (1 + n != self._rows) + (n != most)
+            seconds = self._costs.verify_seconds(1 + n) + switches * self._costs.switch_seconds
+            worth = tokens - self._rate * seconds
+            if n == 0 or worth > most_worth:
+                best, most_worth = n, worth
+        return best
+
+    def _likely(self, confidences: Sequence[float]) -> list[float]:
+        rates = self._acceptance.rates(len(confidences))
+        return [self._calibration.probability(c, rate) for c, rate in zip(confidences, rates, strict=True)]
+
+    def observe(
+        self,
+        drafted: int,
+        verified: int,
+        accepted: int,
+        draft_seconds: float,
+        verify_seconds: float,
+        confidences: Sequence[float],
+    ) -> None:
+        """What came of a round: how many drafts were made, verified and accepted, what both took, and the head's
+        probability of each draft made, or nothing where that is not known."""
+        costs, rows, switched = self._costs, 1 + verified, 1 + verified != self._rows
+        self._rows = rows
+        costs.observe(drafted, draft_seconds, rows, verify_seconds, switched)
+        if drafted == 0:
+            self._rested += 1
+            self._drafting = 0
+            return
+        self._drafting += 1
+        rates = self._acceptance.rates(drafted)
+        cut: Sequence[float] = rates[verified:]
+        if confidences:
+            cut = self._likely(confidences)[verified:]
+            for i in range(min(verified, accepted + 1)):
+                self._calibration.observe(confidences[i], rates[i], i < accepted)
+        self._acceptance.observe(verified, accepted, cut)
+        if costs.known:
+            # to other rows, and back again some time
+            seconds = costs.draft_seconds(drafted) + costs.verify_seconds(rows) + 2 * switched * costs.switch_seconds
+            gain = 1 + accepted - seconds / costs.round_seconds(0)
+            self._allowance = min(EARNED, max(0.0, self._allowance + gain + EACH_TOKEN))

@@ -16,7 +16,8 @@ import numpy as np
 
 from pymtp.chat import ChatTemplate, Message
 from pymtp.context import Context
-from pymtp.depth import FixedDepth
+from pymtp.costs import Costs
+from pymtp.depth import MAX_AUTO, AutoDepth, Depth, FixedDepth
 from pymtp.errors import CancelledError, ClosedError, ContextFullError, InvalidRequestError
 from pymtp.model import Model
 from pymtp.sampling import Sampler, SamplingParams
@@ -82,7 +83,7 @@ class Stream:
             prompt[self._cached :],
             self._ends,
             self._tally,
-            FixedDepth(llm.context.draft_tokens),
+            llm.new_depth(),
             max_tokens=self._most,
         )
 
@@ -192,15 +193,16 @@ class LLM:
         type_k: str = "f16",
         type_v: str = "f16",
         flash_attn: str = "auto",
-        draft_tokens: int | None = None,
+        draft_tokens: int | Literal["auto"] = "auto",
         tap: str = "auto",
         cache_prompt: bool = True,
     ) -> None:
         """
         model: a GGUF file; None for the small model that ships with pymtp. Or a loaded Model, which several LLMs may
             share: it stays open after close(), and n_gpu_layers has no part.
-        draft_tokens: the most tokens to draft a round, 0 for plain decoding; None for 3 where the file has a
-            multi-token-prediction head, else 0.
+        draft_tokens: tokens to draft a round, 0 for plain decoding. "auto" chooses anew for each round, by what was
+            accepted and what rounds took, from 0 to 8 (less where n_batch and n_ubatch have no room for 8 and 2); 0
+            where the file has no multi-token-prediction head.
         cache_prompt: go on from what the context holds where a prompt begins with it: all of the last prompt, and its
             completion but for the last token.
         n_gpu_layers: layers on the GPU, -1 for all. The others: see `Context`.
@@ -211,12 +213,18 @@ class LLM:
         self.active: Stream | None = None
         self.cancelled = False
         self.cache_prompt = cache_prompt
+        if isinstance(draft_tokens, str) and draft_tokens != "auto":
+            raise InvalidRequestError(f'draft_tokens={draft_tokens!r} must be a whole number or "auto"')
         self._shares_model = isinstance(model, Model)
         self.model = (
             model if isinstance(model, Model) else Model(model, n_gpu_layers=n_gpu_layers, mtp=draft_tokens != 0)
         )
-        if draft_tokens is None:
-            draft_tokens = 3 if self.model.mtp else 0
+        self._costs = Costs()
+        self._auto: AutoDepth | None = None  # the last completion's
+        self._is_auto = draft_tokens == "auto"
+        # what n_batch and n_ubatch may be is for the context to say
+        room = [n - 2 for n in (n_batch, n_ubatch) if isinstance(n, int)]
+        most = max(0, min(MAX_AUTO, *room)) if self.model.mtp else 0
         self._context: Context | None = Context(
             self.model,
             n_ctx=n_ctx,
@@ -226,7 +234,7 @@ class LLM:
             type_k=type_k,
             type_v=type_v,
             flash_attn=flash_attn,
-            draft_tokens=draft_tokens,
+            draft_tokens=most if draft_tokens == "auto" else draft_tokens,
             tap=tap,
         )
 
@@ -257,6 +265,13 @@ class LLM:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def new_depth(self) -> Depth:
+        """How many drafts a round, for a new completion."""
+        if not self._is_auto:
+            return FixedDepth(self.context.draft_tokens)
+        self._auto = AutoDepth(self._costs, self.context.draft_tokens, after=self._auto)
+        return self._auto
 
     def reusable(self, tokens: list[int]) -> int:
         """How many of the tokens, from the first on, the context holds: all that it holds, or none, for the recurrent

@@ -65,7 +65,7 @@ def speculate(
         started = clock()
         n = depth.choose(room)
         made, confidences = context.draft_chain(token, n) if n else ([], [])
-        drafts = made[: depth.keep(confidences)]
+        drafts = made[: depth.keep(confidences)] if n else []
         drafted = clock()
         drawn = context.verify_chain([token, *drafts])
         verified = clock()

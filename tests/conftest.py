@@ -82,8 +82,8 @@ def model(request: pytest.FixtureRequest) -> Model:
 
 def make_llm(model: Path | Model | None = None, **keywords: Any) -> LLM:
     """An LLM sized for tests. One thread: a model this small gains nothing from two, and a busy machine's
-    second core would keep the first waiting at every barrier."""
-    return LLM(model, **({"n_ctx": 1024, "n_threads": 1} | keywords))
+    second core would keep the first waiting at every barrier. A fixed depth: "auto" goes by the clock."""
+    return LLM(model, **({"n_ctx": 1024, "n_threads": 1, "draft_tokens": 3} | keywords))
 
 
 @pytest.fixture(scope="session")

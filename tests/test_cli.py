@@ -34,7 +34,7 @@ def expected(llm: LLM) -> str:
 
 
 def test_generate_prints_the_text_and_a_line_of_figures_apart(expected: str) -> None:
-    done = generate(PROMPT)
+    done = generate(PROMPT, "-d", "3")
     assert (done.returncode, done.stdout) == (0, expected + "\n")
     for figure in ("prompt tokens at", "16 tokens at", "of drafts accepted", "tokens a round"):
         assert figure in done.stderr
@@ -63,6 +63,7 @@ def test_json_holds_the_completion_and_its_figures(expected: str) -> None:
         (["a", "--temperature", "nan"], 2, "temperature"),
         (["a", "-n", "-3"], 2, "max_tokens"),
         (["a", "--cache-type", "q1"], 2, "type_k"),
+        (["a", "-d", "many"], 2, 'must be a whole number or "auto"'),
         (["a", "--no-such-option"], 2, "No such option"),
         (["a", "-m", "nowhere.gguf"], 3, "no such file"),
         (["a", "-m", str(ROOT / "README.md")], 3, "not a readable GGUF"),

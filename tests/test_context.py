@@ -47,6 +47,7 @@ def test_every_cache_type_generates(new_llm: Callable[..., LLM], prompts: list[s
         {"tap": "mid_norm"},
         {"draft_tokens": -1},
         {"draft_tokens": 65},
+        {"draft_tokens": "most"},
         {"n_ctx": -1},
         {"n_ubatch": 4, "draft_tokens": 3},
         {"n_batch": 4, "draft_tokens": 3},
@@ -76,9 +77,20 @@ def test_drafting_without_a_head_is_refused_and_plain_decoding_works(
 ) -> None:
     with pytest.raises(InvalidRequestError, match=r"headless.gguf has none: use draft_tokens=0"):
         new_llm(headless, draft_tokens=1)
-    plain = new_llm(headless)
+    plain = new_llm(headless, draft_tokens="auto")
     assert plain.context.draft_tokens == 0
     assert plain.generate(prompts[0], GREEDY).text == new_llm(draft_tokens=0).generate(prompts[0], GREEDY).text
+
+
+@pytest.mark.parametrize(("n_ubatch", "most"), [(512, 8), (7, 5), (3, 1), (1, 0)])
+def test_auto_drafts_as_many_as_a_ubatch_has_room_for(
+    new_llm: Callable[..., LLM], prompts: list[str], n_ubatch: int, most: int
+) -> None:
+    llm = new_llm(draft_tokens="auto", n_ubatch=n_ubatch)
+    assert llm.context.draft_tokens == most
+    completion = llm.generate(prompts[0], GREEDY)
+    assert max(completion.stats.depths) <= most
+    assert completion.text == new_llm(draft_tokens=0).generate(prompts[0], GREEDY).text
 
 
 def test_a_head_left_on_disk_is_not_drafted_from() -> None:

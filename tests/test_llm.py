@@ -16,6 +16,7 @@ from conftest import make_llm
 
 import pymtp
 from pymtp import LLM, ClosedError, Completion, ContextFullError, InvalidRequestError, ModelLoadError, SamplingParams
+from pymtp.depth import FixedDepth
 
 SHORT = SamplingParams(max_tokens=8)
 LONG = SamplingParams(max_tokens=None, ignore_eos=True)
@@ -294,3 +295,17 @@ def test_stats_add_up(llm: LLM, prompts: list[str]) -> None:
     assert set(stats.phase_seconds) == {"prefill", "head_sync", "draft", "verify", "sample", "rewind"}
     assert all(seconds >= 0 for seconds in stats.phase_seconds.values())
     assert sum(stats.phase_seconds.values()) <= stats.prefill_seconds + stats.decode_seconds <= elapsed
+
+
+def test_auto_keeps_what_it_learnt_for_the_next_request_and_stats_show_the_depths(
+    new_llm: Callable[..., LLM], prompts: list[str]
+) -> None:
+    llm = new_llm(draft_tokens="auto")
+    first = llm.new_depth()
+    done = llm.generate(prompts[0], SamplingParams(max_tokens=60, ignore_eos=True))
+    assert len(done.stats.depths) == done.stats.rounds
+    assert done.stats.depths[:3] == (0, 0, 0), "plain decoding is timed first"
+    assert set(done.stats.depths) <= set(range(9))
+    assert llm.new_depth().choose(8) in range(9)
+    assert first is not llm.new_depth()
+    assert isinstance(new_llm(draft_tokens=2).new_depth(), FixedDepth)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import make_llm
@@ -27,10 +28,10 @@ def greedy(llm: LLM, prompts: list[str]) -> list[list[int]]:
     return [c.token_ids for c in llm.generate(prompts, SamplingParams(max_tokens=TOKENS, ignore_eos=True))]
 
 
-@pytest.mark.parametrize("draft_tokens", range(1, 9))
+@pytest.mark.parametrize("draft_tokens", [*range(1, 9), "auto"])
 @pytest.mark.parametrize("name", ["shipped", "f32"])
 def test_greedy_text_with_drafts_is_greedy_text_without(
-    plain: dict[str, list[list[int]]], prompts: list[str], demo: Path, demo_f32: Path, name: str, draft_tokens: int
+    plain: dict[str, list[list[int]]], prompts: list[str], demo: Path, demo_f32: Path, name: str, draft_tokens: Any
 ) -> None:
     with make_llm(demo if name == "shipped" else demo_f32, draft_tokens=draft_tokens) as llm:
         assert greedy(llm, prompts) == plain[name]
@@ -51,6 +52,8 @@ def test_same_seed_same_text_with_and_without_mtp(llm: LLM, prompts: list[str]) 
     with make_llm(draft_tokens=0) as plain:
         expected = [c.token_ids for c in plain.generate(prompts[:8], params)]
     assert [c.token_ids for c in llm.generate(prompts[:8], params)] == expected
+    with make_llm(draft_tokens="auto") as auto:
+        assert [c.token_ids for c in auto.generate(prompts[:8], params)] == expected
 
 
 def test_another_seed_gives_another_text(llm: LLM, prompts: list[str]) -> None:

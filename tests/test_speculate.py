@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymtp.depth import Depth, FixedDepth
+from pymtp.costs import Costs
+from pymtp.depth import AutoDepth, Depth, FixedDepth
 from pymtp.speculate import Tally, speculate
 
 VOCAB = 50
@@ -119,6 +120,16 @@ def run(
 
 texts = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=60)
 hits = st.lists(st.booleans(), min_size=1, max_size=20)
+
+
+@given(texts, hits, st.integers(0, 8), st.integers(1, 200))
+def test_the_text_is_the_targets_however_auto_chooses(
+    text: list[int], hits: list[bool], most: int, max_tokens: int
+) -> None:
+    context = ScriptedContext(text, hits)
+    out, tally = run(context, depth=AutoDepth(Costs(), most), max_tokens=max_tokens)
+    assert out == (text + [0] * max_tokens)[:max_tokens]
+    assert max(tally.depths, default=0) <= most
 
 
 @given(texts, hits, st.integers(0, 8), st.integers(1, 60))

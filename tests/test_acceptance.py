@@ -1,0 +1,133 @@
+"""Claims about estimates of acceptance, by position and by the head's confidence."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pymtp.acceptance import Acceptance, Calibration, window_tokens
+
+chances = st.lists(st.floats(0, 1), max_size=6)
+
+
+def brute_force(rates: list[float]) -> float:
+    """Over all ways that a chain can go: the drafts before the first wrong one, and the target's own token."""
+    total = 0.0
+    for outcome in product((True, False), repeat=len(rates)):
+        chance = 1.0
+        for hit, rate in zip(outcome, rates, strict=True):
+            chance *= rate if hit else 1 - rate
+        total += chance * (1 + [*outcome, False].index(False))
+    return total
+
+
+def watched(first: list[float], rounds: int, seed: int = 0, into: Acceptance | None = None) -> Acceptance:
+    """Acceptance after rounds in which each position is right at such rates."""
+    luck = Random(seed)
+    acceptance = into or Acceptance()
+    for _ in range(rounds):
+        hits = [luck.random() < rate for rate in first]
+        acceptance.observe(len(first), [*hits, False].index(False))
+    return acceptance
+
+
+@given(chances)
+def test_expected_tokens_of_a_window_are_those_of_all_its_outcomes(rates: list[float]) -> None:
+    assert window_tokens(rates)[-1] == pytest.approx(brute_force(rates))
+    assert window_tokens(rates)[0] == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=40), st.integers(0, 8))
+def test_rates_are_probabilities_and_windows_grow_by_at_most_a_token(seen: list[tuple[int, int]], n: int) -> None:
+    acceptance = Acceptance()
+    for drafted, accepted in seen:
+        acceptance.observe(drafted, min(drafted, accepted))
+    assert all(0 < rate < 1 for rate in acceptance.rates(n))
+    tokens = window_tokens(acceptance.rates(n))
+    assert tokens == sorted(tokens)
+    assert tokens[-1] <= n + 1
+
+
+@pytest.mark.parametrize("truth", [[0.9, 0.8, 0.6], [0.5, 0.9], [0.2], [0.0, 0.0]])
+def test_rates_come_near_the_truth_position_by_position(truth: list[float]) -> None:
+    found = [watched(truth, 100, seed).rates(len(truth)) for seed in range(50)]
+    for i, true in enumerate(truth):
+        assert sum(rates[i] for rates in found) / len(found) == pytest.approx(true, abs=0.11)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.0, 0.9), (0.9, 0.0)])
+def test_a_text_that_changes_is_followed_within_thirty_rounds(before: float, after: float) -> None:
+    for seed in range(20):
+        acceptance = watched([after], 30, seed, into=watched([before], 200, seed))
+        assert abs(acceptance.rates(1)[0] - after) < abs(acceptance.rates(1)[0] - before)
+
+
+def test_a_position_never_tried_is_taken_to_be_slightly_worse_than_the_one_before() -> None:
+    rates = watched([0.8], 100).rates(4)
+    assert all(0.9 * a < b < a for a, b in pairwise(rates))
+
+
+def test_a_new_sequence_starts_from_the_last_one_and_soon_goes_its_own_way() -> None:
+    bad = watched([0.0, 0.0], 200)
+    fresh = Acceptance(bad)
+    assert fresh.rates(1)[0] < 0.1
+    assert watched([1.0], 15, into=fresh).rates(1)[0] > 0.5
+
+
+def test_drafts_cut_for_being_unlikely_do_not_make_the_rest_look_better() -> None:
+    luck = Random(1)
+    acceptance = Acceptance()
+    for _ in range(400):
+        # second drafts are either sure or hopeless, and only the sure ones are verified
+        second = luck.choice([0.95, 0.05])
+        if second > 0.5:
+            acceptance.observe(2, 1 + (luck.random() < second))
+        else:
+            acceptance.observe(1, 1, cut=[second])
+    assert acceptance.rates(2)[1] == pytest.approx(0.5, abs=0.15)
+
+
+def calibrated(rounds: int, seed: int, *, informative: bool, rate: float = 0.6) -> Calibration:
+    luck = Random(seed)
+    calibration = Calibration()
+    for _ in range(rounds):
+        confidence = luck.random()
+        # an informative head: right nine times in ten above the middle, three in ten below
+        chance = (0.9 if confidence > 0.5 else 0.3) if informative else rate
+        calibration.observe(confidence, rate, luck.random() < chance)
+    return calibration
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.booleans()), max_size=60), st.floats(0, 1))
+def test_a_better_position_never_makes_acceptance_less_likely(
+    seen: list[tuple[float, float, bool]], confidence: float
+) -> None:
+    calibration = Calibration()
+    for sure, expected, accepted in seen:
+        calibration.observe(sure, expected, accepted)
+    row = [calibration.probability(confidence, i / 20) for i in range(21)]
+    assert row == sorted(row)
+    assert row[0] == 0
+    assert row[-1] < 1
+
+
+def test_confidence_says_nothing_before_anything_was_seen() -> None:
+    assert Calibration().probability(0.1, 0.7) == Calibration().probability(0.99, 0.7) == pytest.approx(0.7)
+
+
+def test_a_head_that_knows_is_believed() -> None:
+    calibration = calibrated(200, 0, informative=True)
+    assert calibration.probability(0.2, 0.6) < 0.45
+    assert calibration.probability(0.8, 0.6) > 0.75
+
+
+def test_a_head_that_does_not_know_is_not() -> None:
+    spreads = []
+    for seed in range(20):
+        calibration = calibrated(200, seed, informative=False)
+        spreads.append(calibration.probability(0.95, 0.6) - calibration.probability(0.1, 0.6))
+    assert sum(spreads) / len(spreads) < 0.15

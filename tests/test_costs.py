@@ -1,0 +1,102 @@
+"""Claims about what is learnt of a machine's costs."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pymtp.costs import LUCK, STALE, Costs
+
+counts = st.integers(1, 9)
+seconds = st.floats(1e-6, 10)
+observations = st.lists(st.tuples(counts, seconds, counts, seconds, st.booleans()), max_size=60)
+
+
+def timed(costs: Costs, rows: int, took: float, times: int = 1) -> None:
+    for _ in range(times):
+        costs.observe(0, 0.0, rows, took, switched=False)
+
+
+def verify_costs(**timings: float) -> Costs:
+    """Costs of verifications timed thrice each: r1=0.01 for one row."""
+    costs = Costs()
+    for rows, took in timings.items():
+        timed(costs, int(rows[1:]), took, 3)
+    return costs
+
+
+@given(observations)
+def test_whatever_was_timed_estimates_are_positive_and_no_less_than_the_least(
+    seen: list[tuple[int, float, int, float, bool]],
+) -> None:
+    costs = verify_costs(r1=0.01)
+    for drafted, draft_seconds, rows, verify_seconds, switched in seen:
+        costs.observe(drafted, draft_seconds, rows, verify_seconds, switched)
+    likely, least = costs.rounds(8)
+    assert likely[1:] == [costs.round_seconds(n) for n in range(1, 9)]
+    assert likely[0] == min(likely), "nothing is faster than plain decoding"
+    assert all(0 < a <= b for a, b in zip(least, likely, strict=True))
+
+
+def test_a_busy_machine_hardly_moves_the_estimate() -> None:
+    for seed in range(20):
+        luck = Random(seed)
+        costs = verify_costs(r1=0.01)
+        for _ in range(100):
+            timed(costs, 1, 0.01 * luck.uniform(0.9, 1.1) * (10 if luck.random() < 0.05 else 1))
+        assert costs.verify_seconds(1) == pytest.approx(0.01, rel=0.1)
+
+
+def test_one_spoilt_timing_of_two_does_not_count() -> None:
+    costs = verify_costs(r1=0.01)
+    timed(costs, 4, 0.2)
+    timed(costs, 4, 0.02)
+    assert costs.verify_seconds(4) == pytest.approx(0.02)
+
+
+def test_counts_never_seen_lie_on_the_line_between_their_neighbours_or_beyond_them() -> None:
+    costs = verify_costs(r1=0.010, r4=0.016, r8=0.020)
+    assert costs.verify_seconds(2) == pytest.approx(0.012, rel=0.01)
+    assert costs.verify_seconds(6) == pytest.approx(0.018, rel=0.01)
+    assert costs.verify_seconds(15) == pytest.approx(0.030, rel=0.01)
+
+
+def test_four_rows_may_be_cheaper_than_three() -> None:
+    costs = verify_costs(r1=0.015, r3=0.038, r4=0.028)
+    assert costs.verify_seconds(3) > costs.verify_seconds(4)
+
+
+def test_a_count_not_timed_may_turn_out_cheaper_but_no_cheaper_than_fewer_rows() -> None:
+    costs = verify_costs(r1=0.010, r2=0.018)
+    likely, least = costs.rounds(3)
+    assert least[:2] == likely[:2]
+    verify = costs.verify_seconds(3)
+    assert least[2] == pytest.approx(costs.draft_seconds(2) + max(0.018, LUCK * verify), rel=0.01)
+
+
+def test_costs_follow_a_context_that_grows_and_those_not_timed_for_long_go_with_them() -> None:
+    costs = verify_costs(r1=0.010, r3=0.013)
+    for i in range(400):
+        timed(costs, 1, 0.010 + 2.5e-5 * i)
+    assert costs.verify_seconds(1) == pytest.approx(0.020, rel=0.03)
+    assert costs.verify_seconds(3) == pytest.approx(0.024, rel=0.1)
+
+
+def test_a_depth_timed_long_ago_is_open_again() -> None:
+    costs = verify_costs(r1=0.010, r3=0.013)
+    timed(costs, 1, 0.010, STALE)
+    likely, least = costs.rounds(2)
+    assert least[2] < likely[2]
+    timed(costs, 3, 0.016, 20)
+    assert costs.verify_seconds(3) == pytest.approx(0.016, rel=0.05), "what was timed before does not outvote it"
+
+
+def test_a_change_of_rows_is_timed_apart() -> None:
+    costs = verify_costs(r1=0.010, r3=0.013)
+    for _ in range(50):
+        costs.observe(0, 0.0, 3, 0.014, switched=True)
+    assert costs.verify_seconds(3) == pytest.approx(0.013)
+    assert costs.switch_seconds == pytest.approx(0.001, rel=0.1)
