@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_corpus import documents
-from helpers.gguf_f32 import rewrite
+from demo_corpus import held_out_prompts
+from gguf_variants import rewrite
 from hypothesis import settings
 from make_model import make_model
 
@@ -39,7 +39,7 @@ def demo() -> Path:
 def demo_f32(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shipped model with its weights dequantized."""
     path = tmp_path_factory.mktemp("models") / "demo-f32.gguf"
-    rewrite(demo, path, f32=True)
+    rewrite(demo, path, weights="f32")
     return path
 
 
@@ -54,8 +54,7 @@ def headless(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def prompts() -> list[str]:
     """Twenty pieces of standard library source that the demo model was not trained on."""
-    texts = [text for text in documents(held_out=True) if len(text) > 3000]
-    return [text[len(text) // 2 :][:300] for text in texts[:20]]
+    return held_out_prompts(20)
 
 
 @pytest.fixture(scope="session")

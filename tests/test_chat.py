@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.gguf_f32 import rewrite
+from gguf_variants import rewrite
 
 from pymtp import LLM, InvalidRequestError, SamplingParams
 from pymtp.chat import ChatTemplate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from helpers.gguf_f32 import rewrite
+from gguf_variants import rewrite
 from hypothesis import given
 from hypothesis import strategies as st
 

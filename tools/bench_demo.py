@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import matplotlib as mpl
 import typer
-from demo_corpus import documents
+from demo_corpus import held_out_prompts
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -74,8 +74,7 @@ def main(
     max_depth: Annotated[int, typer.Option(help="Depths from 1 to this.")] = 8,
 ) -> None:
     """Measure the shipped model's head and write benchmarks/demo_model.{json,svg}."""
-    texts = [text for text in documents(held_out=True) if len(text) > 3000]
-    prompts = [text[len(text) // 2 :][:300] for text in texts[:n_prompts]]
+    prompts = held_out_prompts(n_prompts)
     runs = [(depth, temperature) for temperature in TEMPERATURES for depth in range(1, max_depth + 1)]
     rows = [measure(prompts, *run, max_tokens) for run in track(runs, console=Console(stderr=True))]
     result = {

@@ -8,6 +8,7 @@ import ast
 import hashlib
 import sysconfig
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from pymtp.bench.corpus import stdlib_files
@@ -26,6 +27,17 @@ def documents(*, held_out: bool) -> Iterator[str]:
     for path in stdlib_files():
         if is_held_out(path) == held_out:
             yield path.read_text(encoding="utf-8", errors="ignore")
+
+
+def held_out_prompts(n: int, characters: int = 300) -> list[str]:
+    """n pieces of text that training never saw, from as many files as there are, one from the middle of each; where
+    more are asked for, several, evenly spread."""
+    texts = [text for text in documents(held_out=True) if len(text) > 3000]
+    if not texts:
+        raise ValueError("this Python comes without the source of its standard library")
+    turns = -(-n // len(texts))
+    pieces = (text[len(text) * (2 * turn + 1) // (2 * turns) :][:characters] for turn in range(turns) for text in texts)
+    return list(islice(pieces, n))
 
 
 def dialogues(source: str) -> Iterator[tuple[str, str]]:

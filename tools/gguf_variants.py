@@ -1,29 +1,37 @@
-"""Variants of a GGUF file for tests: an F32 twin, one without the draft head, one with other metadata."""
+"""Variants of a GGUF file: an F32 or F16 twin, one without the draft head, one with other metadata."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from gguf import GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType, ReaderField
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType, ReaderField
 from gguf.quants import dequantize
 
 Metadata = Mapping[str, str | int | float | bool | None]
+_FILE_TYPES = {"f32": LlamaFileType.ALL_F32, "f16": LlamaFileType.MOSTLY_F16}
 
 
 def rewrite(
-    source: Path, target: Path, *, f32: bool = False, drop_head: bool = False, metadata: Metadata | None = None
+    source: Path,
+    target: Path,
+    *,
+    weights: Literal["f32", "f16"] | None = None,
+    drop_head: bool = False,
+    metadata: Metadata | None = None,
 ) -> None:
     """Copies the GGUF file `source` to `target`: every metadata key with its type, every tensor, in their order.
 
-    f32: the tensors are dequantized, so that results can be compared without quantized arithmetic in the way.
+    weights: the type to bring quantized tensors to, so that results can be compared without quantized arithmetic in
+        the way; "f32" brings all of them there, "f16" leaves those that are F32.
     drop_head: leaves out the MTP blocks and what the metadata says of them.
     metadata: keys to set, keeping the type of a key that is there; None removes the key.
     """
     reader = GGUFReader(source)
     arch = reader.fields["general.architecture"].contents()
     changes: dict[str, Any] = dict(metadata or {})
-    if f32:
-        changes["general.file_type"] = int(LlamaFileType.ALL_F32)
+    if weights:
+        changes["general.file_type"] = int(_FILE_TYPES[weights])
     dropped: tuple[str, ...] = ()
     if drop_head:
         blocks = reader.fields[f"{arch}.block_count"].contents()
@@ -40,8 +48,9 @@ def rewrite(
     for tensor in reader.tensors:
         if tensor.name.startswith(dropped):
             continue
-        if f32:
-            writer.add_tensor(tensor.name, dequantize(tensor.data, tensor.tensor_type))
+        if weights and (weights == "f32" or tensor.tensor_type != GGMLQuantizationType.F32):
+            values = dequantize(tensor.data, tensor.tensor_type)
+            writer.add_tensor(tensor.name, values.astype(np.float16) if weights == "f16" else values)
         else:
             writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
     writer.write_header_to_file()
