@@ -29,7 +29,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from llama_bench import BuildError, build, run
+from llama_bench import build, run
+from llama_build import BuildError
 from rich.console import Console
 from rich.table import Table
 

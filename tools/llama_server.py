@@ -1,0 +1,116 @@
+"""llama-server, llama.cpp's own server, from the pinned sources as they come: built, started, and asked.
+
+With its MTP drafting it is the runtime that pymtp's rounds are measured against.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import llama_build
+
+START_SECONDS = 120.0  # reading a large file from a cold disk takes this long
+
+
+class ServerError(Exception):
+    """The server did not start, or refused a request: what it said."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of one prompt. seconds: from the first token, which the prompt brings, to the last. drafted, accepted:
+    tokens drafted, and those of them that were kept."""
+
+    token_ids: list[int]
+    seconds: float
+    drafted: int
+    accepted: int
+
+
+def build() -> Path:
+    """Builds llama-server below build/llama-server; returns the program. See `llama_build.build`."""
+    return llama_build.build("llama-server", ("common/", "scripts/ui-assets.cmake", "tools/"), patched=False)
+
+
+class Server:
+    """A server that answers at `url`."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def complete(self, prompt: Sequence[int], n: int) -> Answer:
+        """The greedy continuation of token ids: n tokens, no end token among them. Raises ServerError."""
+        request = {
+            "prompt": list(prompt),
+            "n_predict": n,
+            "ignore_eos": True,
+            "samplers": ["top_k"],  # the cheapest way to the likeliest token
+            "top_k": 1,
+            "temperature": 0,
+            "cache_prompt": False,
+            "return_tokens": True,
+        }
+        answer = self._post("/completion", request)
+        timings = answer["timings"]
+        return Answer(
+            answer["tokens"],
+            timings["predicted_ms"] / 1e3,
+            timings.get("draft_n", 0),
+            timings.get("draft_n_accepted", 0),
+        )
+
+    def _post(self, path: str, content: dict[str, Any]) -> dict[str, Any]:
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self._url + path, json.dumps(content).encode(), headers)
+        try:
+            with urllib.request.urlopen(request) as response:
+                return dict(json.load(response))
+        except urllib.error.HTTPError as error:
+            raise ServerError(error.read().decode()) from error
+
+    def ready(self) -> bool:
+        """Whether the model is loaded."""
+        try:
+            with urllib.request.urlopen(self._url + "/health"):
+                return True
+        except (urllib.error.URLError, ConnectionError):
+            return False
+
+
+@contextmanager
+def start(program: Path, model: Path, **options: str | int) -> Iterator[Server]:
+    """A server in a process of its own, for one request at a time, without caches of prompts; stopped at the end.
+
+    options: its long options, "_" for "-". Raises ServerError when it does not start.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    flags = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    fixed = ["--host", "127.0.0.1", "--port", str(port), "--parallel", "1", "--fit", "off", "--offline", "--no-ui"]
+    fixed += ["--no-cache-prompt", "--cache-ram", "0", "--ctx-checkpoints", "0"]
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen([program, "--model", model, *fixed, *flags], stdout=log, stderr=log)
+        try:
+            server = Server(f"http://127.0.0.1:{port}")
+            deadline = time.monotonic() + START_SECONDS
+            while not server.ready():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    log.seek(0)
+                    raise ServerError(f"llama-server does not start:\n{log.read().decode(errors='replace')[-2000:]}")
+                time.sleep(0.02)
+            yield server
+        finally:
+            process.terminate()
+            process.wait()
