@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import ROOT, make_llm
-from helpers.gguf_f32 import rewrite
+from gguf_variants import rewrite
 
 import pymtp
 from pymtp.bench.decode import Arms, Group, Settings

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from helpers.gguf_f32 import rewrite
+from gguf_variants import rewrite
 
 from pymtp import Stats
 from pymtp.bench.tap import Judgement, in_words
