@@ -1,0 +1,92 @@
+"""Claims about bits: a verification computes each row as a single step does, whatever rows are beside it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from make_model import make_model
+from numpy.typing import NDArray
+from random_weights import TYPES
+
+from pymtp import Model
+from pymtp.context import Context
+
+SIZES = list(range(2, 10))  # of verifications, one after the other
+SHORT, LONG = 230, 1000  # 44 tokens go on past 256 cells, or 1024: where more is read, and a chunk of sums ends
+TOKENS = [random.Random(0).randrange(256) for _ in range(1100)]
+
+NewModel = Callable[[str, str], Model]
+Logits = NDArray[np.float32]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewModel]:
+    """A model of random weights: a preset and a type."""
+    made: dict[tuple[str, str], Model] = {}
+
+    def make(preset: str, weight_type: str) -> Model:
+        key = (preset, weight_type)
+        if key not in made:
+            path: Path = tmp_path_factory.mktemp("models") / f"{preset}-{weight_type}.gguf"
+            make_model(preset, path, weight_type=weight_type)
+            made[key] = Model(path)
+        return made[key]
+
+    yield make
+    for one in made.values():
+        one.close()
+
+
+def after(context: Context, n_prompt: int, sizes: list[int]) -> Logits:
+    """Logits of the tokens that follow a prompt, taken in verifications of these sizes."""
+    context.clear()
+    context.prefill(TOKENS[:n_prompt])
+    rows = []
+    for size in sizes:
+        rows.append(context.verify(TOKENS[context.n_past : context.n_past + size]).copy())
+    return np.concatenate(rows)
+
+
+def same_bits(one: Logits, other: Logits) -> bool:
+    return one.tobytes() == other.tobytes()
+
+
+def assert_rows_do_not_matter(model: Model, n_prompt: int, sizes: list[int], **options: Any) -> None:
+    n = sum(sizes)
+    with Context(model, n_ctx=n_prompt + n, draft_tokens=max(sizes) - 1, **options) as context:
+        assert same_bits(after(context, n_prompt, sizes), after(context, n_prompt, [1] * n))
+
+
+@pytest.mark.parametrize("preset", ["tiny", "tiny-moe"])
+@pytest.mark.parametrize("weight_type", TYPES)
+def test_rows_of_a_verification_have_the_bits_of_single_steps(model: NewModel, preset: str, weight_type: str) -> None:
+    assert_rows_do_not_matter(model(preset, weight_type), SHORT, SIZES, n_threads=1)
+
+
+@pytest.mark.parametrize("weight_type", ["f32", "f16"])
+@pytest.mark.parametrize(
+    ("flash_attn", "cache"), [("on", "f16"), ("on", "f32"), ("on", "q8_0"), ("off", "f16"), ("off", "f32")]
+)
+def test_a_long_context_changes_nothing_about_it(
+    model: NewModel, weight_type: str, flash_attn: str, cache: str
+) -> None:
+    options = {"flash_attn": flash_attn, "type_k": cache, "type_v": cache, "n_threads": 1}
+    assert_rows_do_not_matter(model("tiny", weight_type), LONG, SIZES, **options)
+
+
+@pytest.mark.parametrize("weight_type", ["f16", "q8_0"])
+def test_the_longest_verification_is_no_exception(model: NewModel, weight_type: str) -> None:
+    assert_rows_do_not_matter(model("tiny", weight_type), LONG, [65], n_threads=1)
+
+
+def test_neither_drafts_nor_the_number_of_threads_change_a_bit(model: NewModel) -> None:
+    found = []
+    for draft_tokens, n_threads, sizes in ((3, 1, [1] * 9), (3, 2, [2, 3, 4]), (0, 2, [1] * 9)):
+        with Context(model("tiny", "f16"), n_ctx=1280, draft_tokens=draft_tokens, n_threads=n_threads) as context:
+            found.append(after(context, 1020, sizes))
+    assert all(same_bits(logits, found[0]) for logits in found[1:])
