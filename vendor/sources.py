@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # What configuring and building ggml + llama reads, 5 MB packed; llama.cpp's tools, models and docs are 120 MB.
-SUBSET = ("CMakeLists.txt", "LICENSE", "cmake", "ggml", "include", "src", "vendor")
+# Of common, only what makes a grammar of a JSON schema.
+SCHEMA = ("json", "json-schema", "json-schema-to-grammar", "trie", "unicode")
+SUBSET = (
+    *("CMakeLists.txt", "LICENSE", "cmake", "ggml", "include", "src", "vendor"),
+    *("common/common.h", *(f"common/{name}.{suffix}" for name in SCHEMA for suffix in ("cpp", "h"))),
+)
 MANIFEST = "pymtp-layout.json"
 
 Tree = dict[str, bytes]  # path with "/" inside llama.cpp → content
@@ -131,7 +136,8 @@ def read_pristine(sdist: Path) -> Tree:
     with tarfile.open(sdist) as archive:
         for member in archive:
             _, vendor, project, path = [*member.name.split("/", 3), "", "", ""][:4]
-            if member.isfile() and (vendor, project) == ("vendor", "llama.cpp") and path.split("/")[0] in SUBSET:
+            wanted = path in SUBSET or path.split("/")[0] in SUBSET
+            if member.isfile() and (vendor, project) == ("vendor", "llama.cpp") and wanted:
                 content = archive.extractfile(member)
                 assert content is not None  # isfile() was true
                 tree[path] = content.read()
