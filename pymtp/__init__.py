@@ -14,7 +14,7 @@ from pymtp.errors import (
 )
 from pymtp.llm import LLM, Completion, Piece, Stream, generate
 from pymtp.model import Model
-from pymtp.sampling import SamplingParams
+from pymtp.sampling import SamplingParams, TokenLogprobs
 from pymtp.stats import Stats
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "SamplingParams",
     "Stats",
     "Stream",
+    "TokenLogprobs",
     "build_info",
     "generate",
 ]

@@ -109,6 +109,11 @@ def generate(
     seed: Seed = 0,
     stop: Stop = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's end.")] = False,
+    grammar_file: Annotated[Path | None, typer.Option(help="Hold the text to the GBNF grammar in this file.")] = None,
+    json_schema: Annotated[Path | None, typer.Option(help="Hold the text to the JSON schema in this file.")] = None,
+    logprobs: Annotated[
+        int | None, typer.Option(help="With --json: log-probabilities of each token, and so many more.")
+    ] = None,
     draft_tokens: Drafts = "auto",
     tap: Tap = "auto",
     ctx: Ctx = 8192,
@@ -119,7 +124,19 @@ def generate(
 ) -> None:
     """Continue a prompt."""
     text = _read_prompt(prompt, file)
-    params = SamplingParams(max_tokens, temperature, top_k, top_p, min_p, seed, stop or (), ignore_eos)
+    params = SamplingParams(
+        max_tokens,
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        seed,
+        stop or (),
+        ignore_eos,
+        grammar=_read("grammar", grammar_file) if grammar_file else None,
+        json_schema=_read("JSON schema", json_schema) if json_schema else None,
+        logprobs=logprobs,
+    )
     with _load(model, ctx, gpu_layers, threads, cache_type, draft_tokens, tap) as llm:
         if json_output:
             print(as_json(llm.generate(text, params)))
@@ -129,14 +146,18 @@ def generate(
         screen.print(figures(completion.stats), style="dim", soft_wrap=True)
 
 
+def _read(what: str, file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"cannot read the {what} from {file}: {error}") from error
+
+
 def _read_prompt(prompt: str | None, file: Path | None) -> str:
     if (prompt is None) == (file is None):
         raise InvalidRequestError('give one prompt: as an argument, "-" for standard input, or --file')
     if file is not None:
-        try:
-            return file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidRequestError(f"cannot read the prompt from {file}: {error}") from error
+        return _read("prompt", file)
     return sys.stdin.read() if prompt == "-" else str(prompt)
 
 

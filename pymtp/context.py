@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pymtp.errors import ClosedError, InvalidRequestError, NativeError
 from pymtp.model import TAPS, Model
 from pymtp.native import check, ffi, last_error, lib
-from pymtp.sampling import Logits, Sampler
+from pymtp.sampling import Logits, Sampler, TokenLogprobs
 
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 FLASH_ATTN = ("auto", "on", "off")
@@ -191,6 +191,7 @@ class Context:
         self._confidences = ffi.new("float[]", 1 + draft_tokens)
         self._n_vocab = model.n_vocab
         self._n_embeddings = 0
+        self._n_drawn = 0
         self._keeps_embeddings = embeddings
         self.model = model
         self.draft_tokens = draft_tokens
@@ -298,14 +299,18 @@ class Context:
         return self._rows(len(tokens))
 
     def set_sampling(self, sampler: Sampler, seq: int = 0) -> None:
-        """How tokens are drawn from now on, for the three calls below. Raises InvalidRequestError for a logit bias on a
-        token that is not in the vocabulary."""
+        """How tokens are drawn from now on, for the three calls below. A grammar's text begins with the first token.
+        Raises InvalidRequestError for a logit bias on a token that is not in the vocabulary, and for a grammar that
+        llama.cpp does not take."""
         self.model.check_tokens(list(sampler.params.logit_bias))
-        check(lib.pymtp_pair_sampling(self._handle, seq, sampler.native))
+        with sampler.compiled(self.model) as native:
+            check(lib.pymtp_pair_sampling(self._handle, seq, native))
 
     def first_token(self, seq: int = 0) -> int:
-        """The token after a prompt, drawn from the logits of the last prefill."""
+        """The token after a prompt, drawn from the logits of the last prefill. Raises InvalidRequestError, with the
+        sequence emptied, when the grammar allows none."""
         check(lib.pymtp_pair_first_token(self._handle, seq, self._token))
+        self._n_drawn = 1
         return int(self._token[0])
 
     def draft_chain(self, token: int, n: int, seq: int = 0) -> tuple[list[int], list[float]]:
@@ -316,10 +321,19 @@ class Context:
 
     def verify_chain(self, tokens: Sequence[int], seq: int = 0) -> list[int]:
         """As `verify`, and draws the token after each row until one is not what the next row holds: the drafts that the
-        target agrees with, and one more."""
+        target agrees with, and one more. Raises as `first_token`."""
         n = len(tokens)
         check(lib.pymtp_pair_verify_tokens(self._handle, seq, tokens, n, self._drawn, self._token))
-        return list(self._drawn[0 : self._token[0]])
+        self._n_drawn = self._token[0]
+        return list(self._drawn[0 : self._n_drawn])
+
+    def logprobs(self) -> list[TokenLogprobs]:
+        """Of the tokens that the last `first_token` or `verify_chain` returned; empty unless the sampling asks."""
+        found = ffi.new("const struct pymtp_logprob **")
+        n = lib.pymtp_pair_logprobs(self._handle, found)
+        pairs = [(p.token, p.logprob) for p in found[0][0:n]] if n else []
+        each = n // self._n_drawn if n else 1
+        return [TokenLogprobs(*pairs[i], tuple(pairs[i + 1 : i + each])) for i in range(0, n, each)]
 
     def rewind(self, n_keep: int, seq: int = 0) -> None:
         """Goes back to the first `n_keep` tokens: only drafts of the last verification can be taken back, once.

@@ -20,7 +20,7 @@ from pymtp.costs import Costs
 from pymtp.depth import MAX_AUTO, AutoDepth, Depth, FixedDepth
 from pymtp.errors import CancelledError, ClosedError, ContextFullError, InvalidRequestError
 from pymtp.model import Model
-from pymtp.sampling import Sampler, SamplingParams
+from pymtp.sampling import Sampler, SamplingParams, TokenLogprobs
 from pymtp.speculate import Tally, speculate
 from pymtp.stats import Stats, collect
 from pymtp.text import TextStream
@@ -37,6 +37,7 @@ class Completion:
         "cancelled".
     token_ids: what was generated, an end token included; `text` has neither that nor a stop string.
     seed: the sampling seed in use.
+    logprobs: of each token of `token_ids`; None unless asked for.
     """
 
     text: str
@@ -45,6 +46,7 @@ class Completion:
     prompt_token_ids: list[int]
     stats: Stats
     seed: int
+    logprobs: list[TokenLogprobs] | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Piece:
 
     text: str
     token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None = None
 
 
 class Stream:
@@ -65,16 +68,17 @@ class Stream:
         self._sampler = Sampler(params)
         self._text = TextStream(params.stop)
         self._tokens: list[int] = []
+        self._logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
         self._pieces: list[str] = []
         self._reason: FinishReason | None = None
         self._fresh = ""  # text that the current round brought
         self._tally = Tally()
         self._prefilled = self._updated = self._started = time.perf_counter()
         self._before = self._after = llm.context.counters
+        llm.context.set_sampling(self._sampler)  # first: it may refuse
         self._cached = llm.reusable(prompt)
         if not self._cached:
             llm.context.clear()
-        llm.context.set_sampling(self._sampler)
         # the last token needs no place in the context
         room = llm.context.n_ctx + 1 - len(prompt)
         self._most = room if params.max_tokens is None else min(room, params.max_tokens)
@@ -130,7 +134,11 @@ class Stream:
     def _piece(self, tokens: list[int]) -> Piece:
         text, self._fresh = self._fresh, ""
         self._pieces.append(text)
-        return Piece(text, tokens)
+        logprobs = None
+        if self._logprobs is not None:
+            logprobs = self._llm.context.logprobs()[: len(tokens)] if tokens else []
+            self._logprobs += logprobs
+        return Piece(text, tokens, logprobs)
 
     def _end(self, reason: FinishReason, tokens: list[int]) -> Piece:
         """The last piece, with what was held back."""
@@ -172,6 +180,7 @@ class Stream:
                 cached_tokens=self._cached,
             ),
             seed=self._sampler.seed,
+            logprobs=None if self._logprobs is None else list(self._logprobs),
         )
 
 

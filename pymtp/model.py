@@ -157,6 +157,14 @@ class Model:
         """The text of `tokens`; bytes that are no UTF-8 become U+FFFD."""
         return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
 
+    def grammar(self, text: str) -> Any:
+        """The C handle of a grammar in GBNF, a context manager that frees it. Raises InvalidRequestError, with
+        llama.cpp's reason, for one that it does not take."""
+        handle = lib.pymtp_grammar_init(self.handle, text.encode())
+        if handle == ffi.NULL:
+            raise InvalidRequestError(last_error())
+        return ffi.gc(handle, lib.pymtp_grammar_free)
+
     def ends_generation(self, token: int) -> bool:
         """Whether the model says with this token that it is done (EOS, end of turn)."""
         self.handle  # noqa: B018 — raises on a closed model

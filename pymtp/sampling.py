@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -21,9 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymtp.errors import InvalidRequestError
+from pymtp.grammar import MAX_TEXT, schema_grammar, schema_text
+from pymtp.model import Model
 from pymtp.native import ffi, lib
 
 Logits = NDArray[np.float32]
+
+MAX_LOGPROBS = 100
 
 
 @dataclass(frozen=True)
@@ -42,10 +48,21 @@ class SamplingParams:
     frequency_penalty, presence_penalty: taken from their logits for each time they came, and once, 0 for none.
     penalty_last_n: how many tokens before count, the prompt's too; 0 for none, -1 for all.
 
-    Bias, penalties, top-k, top-p, min-p and temperature are applied in this order, with llama.cpp's definitions and
-    defaults.
+    grammar: what the text may be, in llama.cpp's GBNF, from the rule "root". The model may end only where the grammar
+        does, and a control token comes only where the grammar names it.
+    json_schema: the same as a JSON schema, a mapping or its text, kept as text. A keyword that a grammar cannot hold a
+        text to is refused.
+    grammar_prefix: so many tokens at the end of the prompt begin the grammar's text: a text that was cut goes on with
+        `grammar_prefix=len(first.token_ids)`.
+    logprobs: report with each token its log-probability and those of so many likeliest tokens, at most 100; None for
+        none. Of the model's own distribution: the softmax over the whole vocabulary at temperature 1, before bias,
+        penalties, grammar and filters.
 
-    Raises InvalidRequestError for values outside their range.
+    Grammar, bias, penalties, top-k, top-p, min-p and temperature are applied in this order, with llama.cpp's
+    definitions and defaults.
+
+    Raises InvalidRequestError for values outside their range, a schema that cannot be held to, and, where the text is
+    to be generated, for a grammar that llama.cpp does not take.
     """
 
     max_tokens: int | None = 256
@@ -61,6 +78,10 @@ class SamplingParams:
     presence_penalty: float = 0.0
     penalty_last_n: int = 64
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    grammar: str | None = None
+    json_schema: str | Mapping[str, Any] | None = None
+    grammar_prefix: int = 0
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
@@ -82,10 +103,32 @@ class SamplingParams:
             ("penalty_last_n", _whole(self.penalty_last_n, -1), "-1, or 0 or more"),
             ("logit_bias", _is_bias(bias), "a mapping from token ids to numbers, -inf among them"),
             ("stop", all(isinstance(s, str) and s for s in stops), "non-empty strings"),
+            ("grammar", self.grammar is None or _is_text(self.grammar), "GBNF of at most 2**20 characters, or None"),
+            ("json_schema", isinstance(self.json_schema, (str, Mapping, type(None))), "a mapping, JSON text, or None"),
+            ("json_schema", self.json_schema is None or self.grammar is None, "None beside a grammar"),
+            ("grammar_prefix", _whole(self.grammar_prefix, 0, 2**31 - 1), "0 or more"),
+            ("logprobs", self.logprobs is None or _whole(self.logprobs, 0, MAX_LOGPROBS), "from 0 to 100, or None"),
         )
         for name, right, wanted in checks:
             if not right:
-                raise InvalidRequestError(f"{name}={getattr(self, name)!r} must be {wanted}")
+                raise InvalidRequestError(f"{name}={getattr(self, name)!r:.200} must be {wanted}")
+        if self.json_schema is not None:
+            object.__setattr__(self, "json_schema", schema_text(self.json_schema))
+        self.gbnf  # noqa: B018 — a schema is refused here, not where it is used
+
+    @cached_property
+    def gbnf(self) -> str | None:
+        """The grammar, or that of the schema."""
+        return schema_grammar(self.json_schema) if isinstance(self.json_schema, str) else self.grammar
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """A generated token's natural log-probability, and the likeliest tokens with theirs, most likely first."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
 
 
 def _real(value: object) -> bool:
@@ -94,6 +137,16 @@ def _real(value: object) -> bool:
 
 def _whole(value: object, low: int, high: float = math.inf) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(low <= value <= high)
+
+
+def _is_text(value: object) -> bool:
+    if not isinstance(value, str) or "\0" in value or len(value) > MAX_TEXT:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_bias(bias: object) -> bool:
@@ -121,10 +174,24 @@ class Sampler:
         self.native.presence_penalty = params.presence_penalty
         self.native.n_bias = len(params.logit_bias)
         self.native.bias = self._bias
+        self.native.n_grammar_prefix = params.grammar_prefix
+        self.native.n_logprobs = -1 if params.logprobs is None else params.logprobs
+
+    @contextmanager
+    def compiled(self, model: Model) -> Iterator[Any]:
+        """`native` with the grammar, while it lasts, ready for a model's vocabulary. Raises InvalidRequestError, with
+        llama.cpp's reason, for one that it does not take."""
+        with nullcontext(ffi.NULL) if self.params.gbnf is None else model.grammar(self.params.gbnf) as grammar:
+            self.native.grammar = grammar
+            try:
+                yield self.native
+            finally:
+                self.native.grammar = ffi.NULL
 
     def draw(self, logits: Logits, position: int, before: Sequence[int] = ()) -> tuple[int | None, float]:
-        """The token at `position`, from logits of shape (n_vocab,), after the tokens `before`: None when a logit is not
-        a number. And its probability at temperature 1 among the likeliest, from 0 to 1."""
+        """The token at `position`, from logits of shape (n_vocab,), after the tokens `before`, which a grammar's text
+        begins with: None when a logit is not a number or the grammar allows none. And its probability at temperature 1
+        among the likeliest, from 0 to 1. Within `compiled`, where there is a grammar."""
         row = np.ascontiguousarray(logits, dtype=np.float32)
         confidence = ffi.new("float *")
         token = lib.pymtp_draw(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import signal
 import subprocess
@@ -44,6 +45,20 @@ def test_a_prompt_comes_from_an_argument_a_file_or_standard_input(tmp_path: Path
     file = tmp_path / "prompt.txt"
     file.write_text(PROMPT)
     assert generate("--file", file).stdout == generate("-", stdin=PROMPT).stdout == expected + "\n"
+
+
+def test_a_text_is_held_to_the_grammar_or_schema_of_a_file(tmp_path: Path) -> None:
+    grammar, schema = tmp_path / "ab.gbnf", tmp_path / "schema.json"
+    grammar.write_text('root ::= "ab" [0-9]{2}', encoding="utf-8")
+    schema.write_text('{"enum": [[1, 2]]}', encoding="utf-8")
+    done = json.loads(generate(PROMPT, "--grammar-file", grammar, "--logprobs", "2", "--json").stdout)
+    assert re.fullmatch("ab[0-9]{2}", done["text"])
+    assert [one["token_id"] for one in done["logprobs"]] == done["token_ids"]
+    assert all(len(one["top"]) == 2 for one in done["logprobs"])
+    assert generate(PROMPT, "--json-schema", schema).stdout == "[1,2]\n"
+    wrong = generate(PROMPT, "--json-schema", grammar)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "json_schema is not JSON" in wrong.stderr
 
 
 def test_json_holds_the_completion_and_its_figures(expected: str) -> None:

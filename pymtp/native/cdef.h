@@ -55,6 +55,7 @@ int32_t      llama_token_to_piece(const struct llama_vocab * vocab, llama_token 
 enum pymtp_tap    { PYMTP_TAP_POST_NORM, PYMTP_TAP_PRE_NORM };
 enum pymtp_fault  { PYMTP_FAULT_NONE, PYMTP_FAULT_EMPTY_HEAD, PYMTP_FAULT_SHIFTED_ROWS };
 enum pymtp_status { PYMTP_OK, PYMTP_FULL, PYMTP_CANCELLED, PYMTP_INVALID, PYMTP_FAILED, ... };
+struct pymtp_model;
 struct pymtp_file_info {
     char    architecture[64];
     int32_t n_layer;
@@ -64,6 +65,10 @@ struct pymtp_file_info {
     int32_t n_ctx_train;
     char    weight_type[32];
 };
+struct pymtp_grammar;
+struct pymtp_grammar * pymtp_grammar_init(const struct pymtp_model * model, const char * text);
+void                   pymtp_grammar_free(struct pymtp_grammar * grammar);
+const char *           pymtp_schema_to_grammar(const char * schema);
 struct pymtp_logit_bias {
     llama_token token;
     float       bias;
@@ -80,6 +85,13 @@ struct pymtp_sampling {
     float    presence_penalty;
     int32_t  n_bias;
     const struct pymtp_logit_bias * bias;
+    const struct pymtp_grammar * grammar;
+    int32_t  n_grammar_prefix;
+    int32_t  n_logprobs;
+};
+struct pymtp_logprob {
+    llama_token token;
+    double      logprob;
 };
 struct pymtp_counters {
     double  prefill_seconds;
@@ -128,7 +140,6 @@ const char * pymtp_build_type(void);
 const char * pymtp_build_cuda_architectures(void);
 
 int pymtp_inspect(const char * path, struct pymtp_file_info * info);
-struct pymtp_model;
 struct pymtp_model * pymtp_model_load(const char * path, int32_t n_gpu_layers, bool mtp, bool vocab_only);
 void                 pymtp_model_free(struct pymtp_model * model);
 struct llama_model * pymtp_model_get(const struct pymtp_model * model);
@@ -148,6 +159,7 @@ int     pymtp_pair_draft_tokens(struct pymtp_pair * pair, int32_t seq, llama_tok
                                 llama_token * drafts, float * confidences);
 int     pymtp_pair_verify_tokens(struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n,
                                  llama_token * drawn, int32_t * n_drawn);
+int32_t pymtp_pair_logprobs(const struct pymtp_pair * pair, const struct pymtp_logprob ** logprobs);
 llama_token pymtp_draw(const struct pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,
                        const llama_token * prefix, int32_t n, float * confidence);
 int     pymtp_pair_rewind(struct pymtp_pair * pair, int32_t seq, int32_t n_keep);

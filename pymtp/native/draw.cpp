@@ -8,6 +8,7 @@ namespace {
 
 constexpr size_t block          = 256; // logits looked at together before the candidates are
 constexpr size_t min_candidates = 16;  // greedy needs one; the others tell how sure it is
+constexpr size_t tried          = 256; // candidates that a grammar looks at before it looks at the whole vocabulary
 
 // Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), and Random123.
 // The first two of the four words, for the counter {token, position, 0, 0}.
@@ -39,7 +40,17 @@ bool before(const pymtp_candidate & a, const pymtp_candidate & b) {
 
 pymtp_drawer::pymtp_drawer(const pymtp_sampling & params, int32_t n_vocab)
     : params(params), bias(params.bias, params.bias + params.n_bias), n_vocab(n_vocab) {
-    this->params.bias = nullptr;
+    this->params.bias    = nullptr;
+    this->params.grammar = nullptr;
+    if (params.grammar) {
+        grammar = std::make_unique<pymtp_grammar_walk>(*params.grammar);
+    }
+}
+
+void pymtp_drawer::begin(size_t n) {
+    if (grammar) {
+        grammar->begin(n - std::min<size_t>(n, params.n_grammar_prefix));
+    }
 }
 
 // The logits after bias and penalties: the row itself where there are none.
@@ -102,6 +113,44 @@ bool pymtp_drawer::select(const float * logits, size_t k) {
     return numbers && std::isfinite(candidates.front().logit);
 }
 
+// The k most likely of those that the grammar allows, in order, at least some of them: those among the most likely that
+// are looked at first are the same. False when there is none, and when a logit is not a number.
+bool pymtp_drawer::select_allowed(const float * logits, size_t least, size_t k) {
+    const auto drop = [&](auto refused) {
+        candidates.erase(std::remove_if(candidates.begin(), candidates.end(), refused), candidates.end());
+        candidates.resize(std::min(candidates.size(), k));
+    };
+    if (k < (size_t) n_vocab) {
+        if (!select(logits, std::min<size_t>(std::max(k, tried), n_vocab))) {
+            return false;
+        }
+        tokens.clear();
+        for (const pymtp_candidate & candidate : candidates) {
+            tokens.push_back(candidate.id);
+        }
+        grammar->allowed(tokens, verdicts);
+        size_t i = 0;
+        drop([&](const pymtp_candidate & candidate) { return !verdicts[i++] || candidate.logit == -INFINITY; });
+        if (candidates.size() >= least) {
+            return true;
+        }
+    }
+    const std::vector<bool> & all = grammar->all_allowed();
+    k = std::min<size_t>(k, std::count(all.begin(), all.end(), true));
+    if (k == 0) {
+        return false;
+    }
+    masked.resize(n_vocab);
+    for (size_t i = 0; i < (size_t) n_vocab; ++i) {
+        masked[i] = all[i] ? logits[i] : -INFINITY;
+    }
+    if (!select(masked.data(), k)) {
+        return false;
+    }
+    drop([](const pymtp_candidate & candidate) { return candidate.logit == -INFINITY; });
+    return true;
+}
+
 // How many candidates top-k, top-p and min-p leave.
 size_t pymtp_drawer::filter() {
     size_t n = params.top_k > 0 ? std::min<size_t>(params.top_k, candidates.size()) : candidates.size();
@@ -132,8 +181,16 @@ pymtp_drawer::result pymtp_drawer::draw(const float * logits, int64_t position, 
     const bool greedy = params.temperature == 0.0;
     logits = adjust(logits, prefix, n);
     const size_t wanted = greedy ? min_candidates : params.top_k > 0 ? std::max<size_t>(params.top_k, min_candidates) : n_vocab;
-    if (!select(logits, std::min<size_t>(wanted, n_vocab))) {
-        return {};
+    const size_t k = std::min<size_t>(wanted, n_vocab);
+    const size_t least = greedy ? 1 : params.top_k > 0 ? std::min<size_t>(params.top_k, n_vocab) : k;
+    const bool allowed = !grammar || (grammar->go_to(prefix, n) && select_allowed(logits, least, k));
+    if (!grammar || !allowed) {
+        if (!select(logits, k)) {
+            return {};
+        }
+        if (!allowed) {
+            return {candidates[0].id, 0.0f, false};
+        }
     }
     weights.resize(candidates.size());
     double total = 0.0;
@@ -154,4 +211,21 @@ pymtp_drawer::result pymtp_drawer::draw(const float * logits, int64_t position, 
         }
     }
     return {candidates[best].id, (float) (weights[best] / total)};
+}
+
+void pymtp_drawer::report(const float * logits, llama_token token, std::vector<pymtp_logprob> & out) {
+    if (params.n_logprobs < 0) {
+        return;
+    }
+    select(logits, std::min<size_t>(std::max(params.n_logprobs, 1), n_vocab));
+    const double most = candidates[0].logit;
+    double sum = 0.0;
+    for (size_t i = 0; i < (size_t) n_vocab; ++i) {
+        sum += std::exp(logits[i] - most);
+    }
+    const double normalizer = most + std::log(sum);
+    out.push_back({token, logits[token] - normalizer});
+    for (size_t i = 0; i < std::min<size_t>(params.n_logprobs, candidates.size()); ++i) {
+        out.push_back({candidates[i].id, candidates[i].logit - normalizer});
+    }
 }

@@ -1,6 +1,7 @@
 // Reads what a GGUF says of itself before llama.cpp builds a model from it: some faults of a file end the process
 // inside llama.cpp, so they are refused here.
 #include "model.h"
+#include "grammar.h"
 #include "host.h"
 #include "pymtp.h"
 
@@ -121,11 +122,18 @@ pymtp_model * pymtp_model_load(const char * path, int32_t n_gpu_layers, bool mtp
         pymtp_set_error("llama.cpp cannot load the file");
         return nullptr;
     }
-    return new pymtp_model{ std::move(model) };
+    return new pymtp_model(std::move(model));
 }
 
 void pymtp_model_free(pymtp_model * model) {
     delete model;
+}
+
+std::shared_ptr<const pymtp_spelling> pymtp_model::spelling() const {
+    std::call_once(made_spelling, [&] {
+        kept_spelling = std::make_shared<pymtp_spelling>(llama_model_get_vocab(shared.get()));
+    });
+    return kept_spelling;
 }
 
 llama_model * pymtp_model_get(const pymtp_model * model) {

@@ -3,7 +3,19 @@
 #include "llama.h"
 
 #include <memory>
+#include <mutex>
+
+struct pymtp_spelling;
 
 struct pymtp_model {
-    std::shared_ptr<llama_model> shared;
+    explicit pymtp_model(std::shared_ptr<llama_model> model) : shared(std::move(model)) {}
+
+    const std::shared_ptr<llama_model> shared;
+
+    // what grammars know of the vocabulary, made when the first one asks
+    std::shared_ptr<const pymtp_spelling> spelling() const;
+
+private:
+    mutable std::once_flag                        made_spelling;
+    mutable std::shared_ptr<const pymtp_spelling> kept_spelling;
 };

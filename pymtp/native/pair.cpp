@@ -278,12 +278,17 @@ int pymtp_pair_verify_tokens(
     return guarded(pair, [&] { return pair->verify_tokens(seq, tokens, n, drawn, n_drawn); });
 }
 
+int32_t pymtp_pair_logprobs(const pymtp_pair * pair, const pymtp_logprob ** logprobs) {
+    *logprobs = pair->logprobs.data();
+    return pair->logprobs.size();
+}
+
 llama_token pymtp_draw(
         const pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,
         const llama_token * prefix, int32_t n, float * confidence) {
     const auto drawn = pymtp_drawer(*sampling, n_vocab).draw(logits, position, prefix, n);
     *confidence = drawn.confidence;
-    return drawn.token;
+    return drawn.allowed ? drawn.token : LLAMA_TOKEN_NULL;
 }
 
 int pymtp_pair_rewind(pymtp_pair * pair, int32_t seq, int32_t n_keep) {

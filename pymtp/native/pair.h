@@ -101,6 +101,8 @@ struct pymtp_pair {
     std::vector<float> logits;     // of the last prefill
     std::vector<float> embeddings; // likewise, where asked for
 
+    std::vector<pymtp_logprob> logprobs; // of the last tokens that the target drew, where asked for
+
     std::string trace;        // the nodes computed, see pymtp_pair_trace
     std::string trace_target; // who is computing
     std::string trace_text;   // what the last call returned
@@ -134,7 +136,7 @@ struct pymtp_pair {
     int  verify_tokens(int32_t seq, const llama_token * tokens, int32_t n, llama_token * drawn, int32_t * n_drawn);
     int  rewind(int32_t seq, int32_t n_keep);
     int  decode_and_draw(llama_context * ctx, pymtp_draw_job & job);
-    bool draw(int32_t seq, const float * row, size_t n_prefix, llama_token * token, float * confidence);
+    int  draw(int32_t seq, const float * row, size_t n_prefix, llama_token * token, float * confidence);
     int  first_token(int32_t seq, llama_token * token);
-    int  not_finite(size_t position);
+    int  drawn(int32_t seq, int status, size_t position);
 };

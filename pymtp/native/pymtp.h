@@ -97,6 +97,14 @@ struct pymtp_pair_options {
     bool    trace;      // record the nodes that are computed
 };
 
+// A grammar in GBNF with the rule "root", parsed for a model's vocabulary. NULL when llama.cpp does not take it.
+struct pymtp_grammar;
+PYMTP_API struct pymtp_grammar * pymtp_grammar_init(const struct pymtp_model * model, const char * text);
+PYMTP_API void pymtp_grammar_free(struct pymtp_grammar * grammar);
+
+// The GBNF of a JSON schema, by llama.cpp's converter: valid until this thread's next call. NULL when it is refused.
+PYMTP_API const char * pymtp_schema_to_grammar(const char * schema);
+
 struct pymtp_logit_bias {
     llama_token token;
     float       bias;
@@ -115,6 +123,15 @@ struct pymtp_sampling {
     float    presence_penalty;  // 0: none
     int32_t  n_bias;
     const struct pymtp_logit_bias * bias;
+    const struct pymtp_grammar * grammar; // NULL: any text
+    int32_t  n_grammar_prefix;  // tokens at the end of the prompt that the grammar's text begins with
+    int32_t  n_logprobs;        // likeliest tokens to report with each token drawn, -1: report nothing
+};
+
+// Of the softmax over the whole vocabulary at temperature 1, before bias, penalties, grammar and filters.
+struct pymtp_logprob {
+    llama_token token;
+    double      logprob;
 };
 
 // Work done since the pair was made. Seconds are wall time; a phase ends when its results are on the host.
@@ -167,7 +184,8 @@ PYMTP_API int pymtp_pair_draft(struct pymtp_pair * pair, int32_t seq, llama_toke
 PYMTP_API int pymtp_pair_verify(
         struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, const float ** logits);
 
-// How the tokens of a sequence are drawn from now on: what the three calls below need. The biases are copied.
+// How the tokens of a sequence are drawn from now on: what the three calls below need. Biases and grammar are copied; the
+// grammar's text begins with the first token drawn.
 PYMTP_API int pymtp_pair_sampling(struct pymtp_pair * pair, int32_t seq, const struct pymtp_sampling * sampling);
 
 // The token after a prompt, from the logits of the last prefill.
@@ -183,8 +201,12 @@ PYMTP_API int pymtp_pair_draft_tokens(
 PYMTP_API int pymtp_pair_verify_tokens(
         struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, llama_token * drawn, int32_t * n_drawn);
 
-// One draw by itself: the token for a position, from n_vocab logits and the n tokens before it. LLAMA_TOKEN_NULL when a
-// logit is not a number.
+// For each token that the last first_token or verify_tokens drew, where asked for: its own, then those of the likeliest.
+// Returns how many in all; valid until the next draw.
+PYMTP_API int32_t pymtp_pair_logprobs(const struct pymtp_pair * pair, const struct pymtp_logprob ** logprobs);
+
+// One draw by itself: the token for a position, from n_vocab logits and the n tokens before it; a grammar's text begins
+// with the first of them. LLAMA_TOKEN_NULL when a logit is not a number or the grammar allows none.
 PYMTP_API llama_token pymtp_draw(
         const struct pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,
         const llama_token * prefix, int32_t n, float * confidence);

@@ -25,7 +25,7 @@ struct pymtp_draw_job {
     float *       confidences = nullptr;
     int32_t      n_drawn = 0;
     bool         ended   = false;
-    bool         failed  = false;
+    int          status  = PYMTP_OK;
 
     llama_token draw(const float * logits);
 };
@@ -35,11 +35,11 @@ llama_token pymtp_draw_job::draw(const float * logits) {
         return 0;
     }
     try {
-        failed = !pair->draw(seq, logits, n_prefix, &drawn[n_drawn], confidences ? &confidences[n_drawn] : nullptr);
+        status = pair->draw(seq, logits, n_prefix, &drawn[n_drawn], confidences ? &confidences[n_drawn] : nullptr);
     } catch (const std::exception &) {
-        failed = true;
+        status = PYMTP_FAILED;
     }
-    if (failed) {
+    if (status != PYMTP_OK) {
         ended = true;
         return 0;
     }
@@ -63,25 +63,39 @@ int pymtp_pair::decode_and_draw(llama_context * ctx, pymtp_draw_job & job) {
     const int status = decode(ctx);
     llama_synchronize(ctx);
     llama_set_draw(ctx, nullptr, nullptr);
-    return status == PYMTP_OK && job.failed ? not_finite(job.n_prefix) : status;
+    return status == PYMTP_OK ? drawn(job.seq, job.status, job.n_prefix) : status;
 }
 
-int pymtp_pair::not_finite(size_t position) {
-    clear();
-    pymtp_set_error("the model's logits at position " + std::to_string(position) + " are not finite");
-    return PYMTP_FAILED;
+// What came of a draw. Where there is no token, the sequence is emptied: it could not go on.
+int pymtp_pair::drawn(int32_t seq, int status, size_t position) {
+    if (status == PYMTP_OK) {
+        return PYMTP_OK;
+    }
+    clear(seq);
+    pymtp_set_error((status == PYMTP_INVALID ? "the grammar allows no token at position " : "no finite logits at position ") +
+            std::to_string(position));
+    return status;
 }
 
-// The token after the first n_prefix of the sequence's. False when a logit is not a number.
-bool pymtp_pair::draw(int32_t seq, const float * row, size_t n_prefix, llama_token * token, float * confidence) {
+// The token after the first n_prefix of the sequence's. Drafts have a confidence. PYMTP_FAILED when a logit is not a number,
+// PYMTP_INVALID when the grammar ends here; `drawn` deals with that.
+int pymtp_pair::draw(int32_t seq, const float * row, size_t n_prefix, llama_token * token, float * confidence) {
     pymtp_sequence & s = sequences[seq];
     pymtp_stopwatch watch(counters.sample_seconds);
     const auto drawn = s.drawer->draw(row, n_prefix, s.tokens.data(), n_prefix);
+    if (drawn.token == LLAMA_TOKEN_NULL) {
+        return PYMTP_FAILED;
+    }
     *token = drawn.token;
     if (confidence) {
-        *confidence = drawn.confidence;
+        *confidence = drawn.confidence; // whatever the draft: where the grammar allows none, the target will not draw it
+        return PYMTP_OK;
     }
-    return drawn.token != LLAMA_TOKEN_NULL;
+    if (!drawn.allowed) {
+        return PYMTP_INVALID;
+    }
+    s.drawer->report(row, drawn.token, logprobs);
+    return PYMTP_OK;
 }
 
 int pymtp_pair::first_token(int32_t seq, llama_token * token) {
@@ -90,7 +104,9 @@ int pymtp_pair::first_token(int32_t seq, llama_token * token) {
         pymtp_set_error("sequence " + std::to_string(seq) + " was not in the last prefill");
         return PYMTP_INVALID;
     }
-    return draw(seq, s.first_logits, s.n_past, token, nullptr) ? PYMTP_OK : not_finite(s.n_past);
+    logprobs.clear();
+    s.drawer->begin(s.n_past);
+    return drawn(seq, draw(seq, s.first_logits, s.n_past, token, nullptr), s.n_past);
 }
 
 // The hidden states that go with the first n of the unsynced tokens.
@@ -227,8 +243,8 @@ int pymtp_pair::draft_tokens(int32_t seq, llama_token token, int32_t n, llama_to
             return status;
         }
         const float * row = llama_get_logits_ith(draft.get(), -1);
-        if (!draw(seq, row, s.tokens.size(), &token, &confidences[i])) {
-            return not_finite(s.tokens.size());
+        if (int status = drawn(seq, draw(seq, row, s.tokens.size(), &token, &confidences[i]), s.tokens.size())) {
+            return status;
         }
         drafts[i] = token;
     }
@@ -316,6 +332,7 @@ int pymtp_pair::verify(int32_t seq, const llama_token * tokens, int32_t n, pymtp
 int pymtp_pair::verify_tokens(
         int32_t seq, const llama_token * tokens, int32_t n, llama_token * drawn, int32_t * n_drawn) {
     pymtp_draw_job job = {this, seq, (size_t) sequences[seq].n_past + 1, tokens, n, drawn};
+    logprobs.clear();
     const int status = verify(seq, tokens, n, &job);
     *n_drawn = job.n_drawn;
     return status;

@@ -1,0 +1,331 @@
+"""Claims about grammars: a text is what its grammar says, drafts change nothing, no would-be grammar does harm."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import make_llm
+from helpers.draw import draw
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pymtp import LLM, InvalidRequestError, Model, PymtpError, SamplingParams
+from pymtp.sampling import Sampler
+
+DEPTHS = (1, 3, 8)
+EXACT: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "flash_attn": "off"}
+WAYS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "T=0.9": {"temperature": 0.9, "seed": 4},
+    "T=1.5, all tokens": {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 5},
+}
+# a grammar, and the same as a regular expression
+GRAMMARS = {
+    r'root ::= "def " [a-z_]{1,12} "(" ([a-z] (", " [a-z])*)? "):\n"': r"def [a-z_]{1,12}\(([a-z](, [a-z])*)?\):\n",
+    r"root ::= [0-9]{3} (sep [0-9]{3}){2}" + "\n" + r'sep ::= "," " "? # a comment': r"[0-9]{3}(, ?[0-9]{3}){2}",
+    r'root ::= "    return " ("x" | "é→" | [д-я])+ "\n"': r"    return (x|é→|[д-я])+\n",
+    r"root ::= ([^\n]{0,30} [\n]){2}": r"([^\n]{0,30}\n){2}",
+}
+SUM = 'root ::= term ("+" term){2,9} "=" [0-9]+\nterm ::= [0-9]{1,3} | "(" term ("*" term)? ")"'
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[LLM]:
+    with make_llm(draft_tokens=0) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module", params=DEPTHS)
+def drafting(request: pytest.FixtureRequest) -> Iterator[LLM]:
+    with make_llm(draft_tokens=request.param) as llm:
+        yield llm
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("grammar", GRAMMARS)
+def test_a_text_is_what_its_grammar_says(llm: LLM, prompts: list[str], grammar: str, way: str) -> None:
+    for completion in llm.generate(prompts[:4], SamplingParams(120, grammar=grammar, **WAYS[way])):
+        if completion.finish_reason == "stop":
+            assert re.fullmatch(GRAMMARS[grammar], completion.text)
+        else:
+            assert grammar.startswith('root ::= "    return'), "the one that can go on for ever"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_grammars_text_with_drafts_is_the_text_without(
+    drafting: LLM, plain: LLM, prompts: list[str], way: str
+) -> None:
+    accepted = 0
+    for grammar in [*GRAMMARS, SUM]:
+        params = SamplingParams(50, grammar=grammar, **WAYS[way])
+        for with_drafts, without in zip(
+            drafting.generate(prompts[:3], params), plain.generate(prompts[:3], params), strict=True
+        ):
+            assert with_drafts.token_ids == without.token_ids
+            assert with_drafts.finish_reason == without.finish_reason
+            accepted += with_drafts.stats.accepted
+    assert accepted > 0
+
+
+def test_drafts_follow_the_grammar(llm: LLM, prompts: list[str]) -> None:
+    """Where the grammar leaves one text, every draft is right."""
+    only = "zq%%" * 6
+    completion = llm.generate(prompts[0], SamplingParams(grammar=f'root ::= "{only}"', logit_bias=_singles(llm.model)))
+    assert completion.text == only
+    assert completion.stats.accepted == completion.stats.drafted > 10
+
+
+def _singles(model: Model) -> dict[int, float]:
+    """A bias that leaves one way to spell what the test above spells."""
+    return {t: -np.inf for t in range(model.n_vocab) if len(model.token_bytes(t)) > 1}
+
+
+def test_a_rejected_draft_leaves_no_trace(llm: LLM, prompts: list[str]) -> None:
+    sampler = Sampler(SamplingParams(grammar=SUM, temperature=0.9, seed=2))
+    context, model = llm.context, llm.model
+    prompt = model.tokenize(prompts[1])
+    text = llm.generate(prompt, SamplingParams(40, grammar=SUM, temperature=0.9, seed=2)).token_ids
+    digits = [model.tokenize(digit)[0] for digit in "0123456789"]
+    wrongs = [*digits, *model.tokenize("=(+)"), model.tokenize("x")[0]]
+    context.clear()
+    context.set_sampling(sampler)
+    context.prefill(prompt)
+    out = [context.first_token()]
+    rng = np.random.default_rng(0)
+    while len(out) < len(text):
+        # drafts as bad as drafts can be, some of them allowed and some not
+        drafts = [int(token) for token in rng.choice(wrongs, size=3)]
+        if rng.random() < 0.5:
+            drafts[0] = text[len(out)]
+        context.draft_chain(out[-1], 2)
+        drawn = context.verify_chain([out[-1], *drafts])
+        out += drawn[: len(text) - len(out)]
+        context.rewind(len(prompt) + len(out) - 1)
+    assert out == text
+    context.clear()
+
+
+@pytest.mark.parametrize("way", ["greedy", "T=0.9"])
+def test_a_text_cut_anywhere_goes_on_in_its_grammar(demo_f32: Path, prompts: list[str], way: str) -> None:
+    with make_llm(demo_f32, draft_tokens=3, **EXACT) as llm:
+        prompt = llm.model.tokenize(prompts[2])
+        params = SamplingParams(30, grammar=SUM, **WAYS[way])
+        whole = llm.generate(prompt, params).token_ids
+        assert len(whole) > 8
+        for cut in range(1, len(whole)):
+            first = llm.generate(prompt, replace(params, max_tokens=cut)).token_ids
+            rest = llm.generate([*prompt, *first], replace(params, max_tokens=30 - cut, grammar_prefix=cut))
+            assert rest.stats.cached_tokens == len(prompt) + cut - 1
+            assert first + rest.token_ids == whole
+            again = llm.generate([*prompt, *first], replace(params, max_tokens=3))
+            assert again.text[0] in "(0123456789", "without the prefix, a grammar begins anew"
+
+
+def test_stop_strings_and_closed_streams_cut_a_grammars_text(llm: LLM, prompts: list[str]) -> None:
+    params = SamplingParams(40, grammar=SUM, temperature=0.9, seed=3)
+    whole = llm.generate(prompts[0], params)
+    stop = whole.text[5:7]
+    cut = llm.generate(prompts[0], replace(params, stop=stop))
+    assert cut.text == whole.text[: whole.text.index(stop)]
+    stream = llm.stream(prompts[0], params)
+    next(stream)
+    stream.close()
+    assert llm.generate(prompts[0], params).token_ids == whole.token_ids
+
+
+def test_the_model_ends_only_where_the_grammar_does(llm: LLM, prompts: list[str]) -> None:
+    ends = [token for token in range(llm.model.n_vocab) if llm.model.ends_generation(token)]
+    eager = dict.fromkeys(ends, 1000.0)
+    params = SamplingParams(40, grammar='root ::= "ab" "c"*', logit_bias=eager)
+    completion = llm.generate(prompts[0], params)
+    assert (completion.text, completion.finish_reason) == ("ab", "stop")
+    after = llm.generate(prompts[0], replace(params, ignore_eos=True, max_tokens=12))
+    assert set(after.token_ids[-8:]) <= set(ends), "an ended text has no more"
+
+
+def test_a_control_token_comes_only_where_it_is_named(llm: LLM) -> None:
+    model = llm.model
+    control = [t for t in range(model.n_vocab) if not model.token_bytes(t) and not model.ends_generation(t)]
+    eager = dict.fromkeys(control, 1000.0)
+    text = llm.generate("a", SamplingParams(6, grammar="root ::= .*", logit_bias=eager)).token_ids
+    assert not set(text) & set(control)
+    named = llm.generate("a", SamplingParams(6, grammar=f'root ::= "b" <[{control[0]}]> "c"')).token_ids
+    assert control[0] in named
+
+
+def test_a_grammar_that_allows_nothing_is_said_so_and_the_model_lives_on(llm: LLM, prompts: list[str]) -> None:
+    before = llm.generate(prompts[0], SamplingParams(8)).token_ids
+    impossible = f"root ::= [a] [a] [a] <[{llm.model.n_vocab + 1}]>"
+    with pytest.raises(InvalidRequestError, match="allows no token at position"):
+        llm.generate(prompts[0], SamplingParams(8, grammar=impossible))
+    with pytest.raises(InvalidRequestError, match="allows no token at position"):
+        llm.generate(prompts[0], SamplingParams(8, grammar="root ::= [a]*", grammar_prefix=5))
+    assert llm.generate(prompts[0], SamplingParams(8)).token_ids == before
+
+
+BAD = {
+    "root": "expecting ::=",
+    "x ::= [a]": "'root'",
+    "root ::= y": "'y'",
+    'root ::= root "a"': "left recursion detected for 'root'",
+    'root ::= c root\nc ::= d d\nd ::= "" | "x"': "left recursion",
+    'root ::= "a"{5,2}': "less than its minimum",
+    'root ::= "a"{99999}': "number of repetitions",
+    f'root ::= "{"a" * 1000}"{{2000}}': "elements",
+    "root ::= " + "(" * 100_000: "nested",
+    'root ::= "a': "end of input",
+    "root ::= [a": "end of input",
+    "root ::= *": "preceding item",
+    r'root ::= "\q"': "unknown escape",
+    "root ::= <no such token>": "invalid token",
+    "": "failed to parse",
+}
+
+
+@pytest.mark.parametrize("grammar", BAD, ids=range(len(BAD)))
+def test_what_is_no_grammar_is_refused_with_llama_cpps_reason(llm: LLM, grammar: str) -> None:
+    with pytest.raises(InvalidRequestError, match=BAD[grammar]) as caught:
+        llm.generate("a", SamplingParams(3, grammar=grammar))
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("wrong", [7, b"root ::= [a]", "root ::= [\0]", "root ::= [\ud800]", "#" * 2**21])
+def test_what_is_no_text_is_no_grammar(wrong: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="grammar"):
+        SamplingParams(grammar=wrong)
+
+
+def test_a_refused_grammar_changes_nothing(llm: LLM, prompts: list[str]) -> None:
+    llm.generate(prompts[0], SamplingParams(8))
+    held = llm.context.tokens()
+    with pytest.raises(InvalidRequestError):
+        llm.generate(prompts[1], SamplingParams(8, grammar="root"))
+    assert llm.context.tokens() == held
+
+
+def test_grammars_that_would_take_for_ever_are_refused_in_time(llm: LLM) -> None:
+    chain = "".join(f"r{i} ::= r{i + 1} | r{i + 1}\n" for i in range(20_000)) + "r20000 ::= [a]\n"
+    assert llm.generate("a", SamplingParams(3, grammar="root ::= r0\n" + chain)).text == "a"
+    # each letter doubles the ways to go on
+    doubling = "root ::= x\nx ::= [a] x | [a] x [b] | [a] x [c] | [a]"
+    with pytest.raises(PymtpError, match="allows no token"):
+        llm.generate("a", SamplingParams(60, grammar=doubling, logit_bias=dict.fromkeys(llm.model.tokenize("a"), 1e3)))
+
+
+pieces = st.sampled_from(
+    [
+        *(
+            '"',
+            "[",
+            "]",
+            "(",
+            ")",
+            "{",
+            "}",
+            "|",
+            "*",
+            "+",
+            "?",
+            ".",
+            "-",
+            "^",
+            "\\",
+            "<",
+            ">",
+            "!",
+            "#",
+            ",",
+            "::=",
+            "\n",
+        ),
+        *(" ", "root ::= ", "a ::= ", "root", "a", "b", '"a"', '"é"', "[a-z]", "[^a]", "{2}", "{0,3}", "{3,}", "\\x41"),
+        *("\\", "1", "99999999999999999999", "<[5]>", "!<[5]>", '""', "[]", "\\U0010FFFF", "\x7f", "é"),
+    ]
+)
+
+
+@settings(max_examples=250)
+@given(st.lists(pieces, max_size=25).map("".join) | st.text(max_size=20))
+@example("root ::= a*\na ::= root?")
+@example('root ::= ("a"?){0,900}')
+@example('root ::= "" | <[5]>')
+def test_nothing_that_looks_like_a_grammar_ends_the_process(llm: LLM, text: str) -> None:
+    for grammar in (text, f"root ::= {text}"):
+        try:
+            params = SamplingParams(temperature=1.0, grammar=grammar)
+            sampler = Sampler(params)
+            with sampler.compiled(llm.model):
+                before: list[int] = []
+                for position in range(4):
+                    token, _ = sampler.draw(np.zeros(llm.model.n_vocab, np.float32), position, before)
+                    if token is None:
+                        break
+                    before.append(token)
+        except InvalidRequestError:
+            pass
+
+
+words_lists = st.lists(
+    st.text(
+        st.sampled_from("abé→ \n🙂x") | st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def gbnf(words: list[str]) -> str:
+    return "root ::= " + " | ".join('"' + "".join(f"\\U{ord(c):08x}" for c in word) + '"' for word in words)
+
+
+@settings(max_examples=60)
+@given(words_lists, st.data())
+def test_exactly_what_can_become_a_word_of_the_grammar_is_allowed(llm: LLM, words: list[str], data: Any) -> None:
+    model = llm.model
+    word = data.draw(st.sampled_from(words)).encode()
+    cut = data.draw(st.integers(0, len(word)))
+    before = [data.draw(st.sampled_from([t for t in _byte_tokens(model)[byte]])) for byte in word[:cut]]
+    begun = word[:cut]
+    expected = {
+        token
+        for token in range(model.n_vocab)
+        if (
+            any(w.encode() == begun for w in words)
+            if model.ends_generation(token)
+            else model.token_bytes(token)
+            and any(w.encode().startswith(begun + model.token_bytes(token)) for w in words)
+        )
+    }
+    params = SamplingParams(temperature=1.0, grammar=gbnf(words), top_k=0, top_p=1, min_p=0)
+    sampler = Sampler(params)
+    with sampler.compiled(model):
+        rng = np.random.default_rng(data.draw(st.integers(0, 9)))
+        for token in expected | set(rng.choice(model.n_vocab, size=40).tolist()):
+            one = np.full(model.n_vocab, -1e4, dtype=np.float32)
+            one[token] = 0.0
+            drawn, _ = sampler.draw(one, 1, before)
+            assert (drawn == token) == (token in expected)
+        # whichever way the candidates are found, the token is drawn from the allowed ones
+        for wanted in (params, replace(params, top_k=3), replace(params, temperature=0), replace(params, top_k=700)):
+            logits = rng.normal(0, 2, model.n_vocab).astype(np.float32)
+            masked = np.where(np.isin(np.arange(model.n_vocab), list(expected)), logits, np.float32(-np.inf))
+            other = Sampler(wanted)
+            with other.compiled(model):
+                assert other.draw(logits, 9, before)[0] == draw(masked, 9, wanted)
+
+
+_bytes: dict[Path, list[list[int]]] = {}
+
+
+def _byte_tokens(model: Model) -> list[list[int]]:
+    if model.path not in _bytes:
+        _bytes[model.path] = [
+            [t for t in range(model.n_vocab) if model.token_bytes(t) == bytes([b])] for b in range(256)
+        ]
+    return _bytes[model.path]
