@@ -181,3 +181,36 @@ def test_a_generation_launches_twice_a_round(llm: LLM) -> None:
     after = llm.context.counters
     assert after.target_decodes - before.target_decodes == stats.rounds + 1
     assert after.draft_decodes - before.draft_decodes == sum(n > 0 for n in stats.depths)
+
+
+@BOTH
+def test_a_round_without_drafts_is_plain_decoding_that_keeps_one_row(model: Model) -> None:
+    found = []
+    for draft_tokens in (DRAFTS, 0):
+        with ready(model, draft_tokens=draft_tokens, trace=True) as c:
+            c.prefill(some_tokens(model, 20))
+            c.verify_chain([3])
+            c.trace()
+            c.verify_chain([4])
+            found.append(work(c.trace()))
+    assert found[0] - found[1] == {"SET_ROWS": 1}
+    assert found[1] - found[0] == {}
+
+
+@BOTH
+@pytest.mark.parametrize("n", [1, 62, 63, 64, 65, 130])
+def test_the_head_catches_up_with_tokens_that_came_without_drafts(model: Model, n: int) -> None:
+    with ready(model, **EXACT) as plain, ready(model, **EXACT) as prompt:
+        text = some_tokens(model, 30 + n)
+        plain.prefill(text[:30])
+        for token in text[30:]:
+            plain.verify_chain([token])
+            assert plain.tokens_held() - plain.rows_held() <= 63
+        assert plain.counters.draft_decodes == (n - 1) // 63  # it takes many at once
+        prompt.prefill(text)
+        made, _ = plain.draft_chain(5, DRAFTS)
+        assert made == prompt.draft_chain(5, DRAFTS)[0]
+        plain.verify_chain([5, *made])
+        prompt.verify_chain([5, *made])
+        one, other = (np.frombuffer(c.head_state(), np.float32) for c in (plain, prompt))
+        np.testing.assert_allclose(one, other, atol=1e-4, rtol=1e-5)

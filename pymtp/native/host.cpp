@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <ctime>
 #include <mutex>
 
 namespace {
@@ -33,6 +34,17 @@ void on_log(ggml_log_level level, const char * text, void * /*user_data*/) {
     }
 }
 
+// Between any two nodes of a graph somebody asks for the time: a few milliseconds more or less do not matter, its cost does.
+std::chrono::nanoseconds coarse_now() {
+#ifdef CLOCK_MONOTONIC_COARSE
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+#else
+    return std::chrono::steady_clock::now().time_since_epoch();
+#endif
+}
+
 } // namespace
 
 void pymtp_errors_begin() {
@@ -55,8 +67,8 @@ bool pymtp_host_wants_stop() {
     if (!callback) {
         return false;
     }
-    thread_local auto asked = std::chrono::steady_clock::now();
-    const auto now = std::chrono::steady_clock::now();
+    thread_local auto asked = coarse_now();
+    const auto now = coarse_now();
     if (now - asked < poll_interval) {
         return false;
     }

@@ -181,8 +181,9 @@ static std::unique_ptr<pymtp_pair> make_pair(const pymtp_model * shared, llama_c
         params.n_outputs_max         = options.n_seq_max;
         params.n_outputs_max_per_seq = 1;
         if (fused) {
-            // it takes the rows of a round, never a prompt: no compute buffer for more
-            params.n_batch  = std::min<uint32_t>(params.n_batch,  std::max(options.n_draft + 2, options.n_seq_max));
+            // it takes the rows of a round, or those it was left behind by, never a prompt: no compute buffer for more
+            const int32_t most = std::max({options.n_draft + 2, options.n_seq_max, PYMTP_MOST_KEPT});
+            params.n_batch  = std::min<uint32_t>(params.n_batch,  most);
             params.n_ubatch = std::min<uint32_t>(params.n_ubatch, params.n_batch);
         }
         pair->draft.reset(llama_init_from_model(model, params));
@@ -195,7 +196,7 @@ static std::unique_ptr<pymtp_pair> make_pair(const pymtp_model * shared, llama_c
         llama_set_nextn_tap(pair->target.get(), tap);
         llama_set_nextn_tap(pair->draft.get(),  tap);
         if (fused) {
-            llama_set_nextn_sync(pair->target.get(), pair->draft.get()); // makes room in the next reservation
+            llama_set_nextn_sync(pair->target.get(), pair->draft.get(), false); // makes room in the next reservation
         }
     }
     pair->clear();
@@ -382,7 +383,20 @@ size_t pymtp_pair_head_state(pymtp_pair * pair, int32_t seq, uint8_t * data, siz
     if (!pair->draft || !pair->check_seq(seq)) {
         return 0;
     }
-    llama_synchronize(pair->target.get());
-    const size_t n = llama_state_seq_get_size(pair->draft.get(), seq);
-    return size < n ? n : llama_state_seq_get_data(pair->draft.get(), data, size, seq);
+    size_t n = 0;
+    guarded(pair, [&] {
+        if (pair->sequences[seq].on_device) {
+            if (int status = pair->take_kept(seq)) {
+                return status;
+            }
+        }
+        llama_synchronize(pair->target.get());
+        llama_synchronize(pair->draft.get());
+        n = llama_state_seq_get_size(pair->draft.get(), seq);
+        if (size >= n) {
+            n = llama_state_seq_get_data(pair->draft.get(), data, size, seq);
+        }
+        return (int) PYMTP_OK;
+    });
+    return n;
 }

@@ -32,7 +32,8 @@ private:
 struct pymtp_sequence {
     int32_t n_past   = 0; // tokens that the target holds
     int32_t n_rewind = 0; // how many of them can be taken back: drafts just verified
-    int32_t n_head   = 0; // rows that the head holds, made from the target's hidden states
+    int32_t n_head   = 0; // rows that the head holds, made from the target's hidden states: while these are kept on the device,
+                          // it may be behind
     int32_t n_chain  = 0; // draft steps since
     llama_token drafted_from = LLAMA_TOKEN_NULL; // the token of row n_head-1, when the target does not hold it yet
 
@@ -73,6 +74,9 @@ private:
     std::vector<int8_t>         outputs;
     const float *               embd = nullptr;
 };
+
+// tokens that the head may be behind, see llama_set_nextn_sync
+constexpr int32_t PYMTP_MOST_KEPT = 63;
 
 struct pymtp_draw_job;
 
@@ -125,7 +129,8 @@ struct pymtp_pair {
     // rounds.cpp
     const float * rows_for(pymtp_sequence & s, int32_t n);
     int  sync(int32_t seq, int32_t n, const float * rows);
-    void fetch_hidden(int32_t seq);
+    int  take_kept(int32_t seq);
+    int  fetch_hidden(int32_t seq);
     void drop_drafts(int32_t seq);
     void take_back_draft(int32_t seq);
     int  check_draft(const pymtp_sequence & s, int32_t n) const;

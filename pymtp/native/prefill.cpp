@@ -19,7 +19,7 @@ void pymtp_pair::begin_prefill() {
     if (!draft) {
         return;
     }
-    llama_set_nextn_sync(target.get(), fuses() ? draft.get() : nullptr);
+    llama_set_nextn_sync(target.get(), fuses() ? draft.get() : nullptr, /*defer =*/ false);
     llama_set_embeddings_nextn(target.get(), !fuses() && options.prefill != PYMTP_PREFILL_ALL_OUTPUTS, /*masked =*/ false);
     llama_set_rs_snapshots(target.get(), !fused);
     // unmasked, the head computes the whole block for rows that only leave K and V, as llama.cpp's own does
@@ -31,7 +31,7 @@ void pymtp_pair::begin_round() {
     if (!draft) {
         return;
     }
-    llama_set_nextn_sync(target.get(), nullptr);
+    llama_set_nextn_sync(target.get(), nullptr, /*defer =*/ false);
     llama_set_embeddings_nextn(target.get(), true, /*masked =*/ false);
     llama_set_rs_snapshots(target.get(), true);
     llama_set_embeddings_nextn(draft.get(), true, /*masked =*/ true);
@@ -40,18 +40,19 @@ void pymtp_pair::begin_round() {
 // Before the target's graph takes over: the head takes what it has yet to take, and hands over the last hidden state.
 int pymtp_pair::settle(int32_t seq) {
     pymtp_sequence & s = sequences[seq];
-    if (!s.on_device) {
-        const int32_t n = s.unsynced.size();
-        if (int status = sync(seq, n, rows_for(s, n))) {
-            return status;
-        }
-        if (s.n_past > 0) { // a first token goes with zeros by itself
-            llama_set_nextn_row(target.get(), seq, s.hidden.data() + (size_t) n * n_embd);
-        }
-        s.unsynced.clear();
-        s.hidden.clear();
-        s.on_device = true;
+    if (s.on_device) {
+        return take_kept(seq);
     }
+    const int32_t n = s.unsynced.size();
+    if (int status = sync(seq, n, rows_for(s, n))) {
+        return status;
+    }
+    if (s.n_past > 0) { // a first token goes with zeros by itself
+        llama_set_nextn_row(target.get(), seq, s.n_past, s.hidden.data() + (size_t) n * n_embd);
+    }
+    s.unsynced.clear();
+    s.hidden.clear();
+    s.on_device = true;
     return PYMTP_OK;
 }
 
@@ -110,8 +111,8 @@ int pymtp_pair::prefill(
             if (int status = settle(seqs[k])) {
                 return status;
             }
-        } else {
-            fetch_hidden(seqs[k]);
+        } else if (int status = fetch_hidden(seqs[k])) {
+            return status;
         }
     }
 

@@ -2,7 +2,8 @@
 //
 // In the fused mode a round is two launches. The target's graph verifies and fills the head's cache for all rows, as in a
 // prompt; what was not accepted is taken back in both caches. The draft context's graph holds the whole chain of drafts.
-// Hidden states stay on the device, and how many drafts were accepted changes neither graph.
+// Hidden states stay on the device, and how many drafts were accepted changes neither graph. Without drafts, the target's
+// graph only keeps the hidden states, and the head takes up to 63 tokens together before the next draft.
 //
 // Where hidden states go through the host (the other modes, and draft_step, which hands out logits), the head takes the
 // rows that were accepted with the first draft step of the next round.
@@ -139,14 +140,38 @@ int pymtp_pair::sync(int32_t seq, int32_t n, const float * rows) {
     return PYMTP_OK;
 }
 
-// The hidden state that the target's graph left on the device, to the host.
-void pymtp_pair::fetch_hidden(int32_t seq) {
+// The head takes the tokens that it was left behind by: their hidden states are kept on the device.
+int pymtp_pair::take_kept(int32_t seq) {
+    pymtp_sequence & s = sequences[seq];
+    while (s.n_head < s.n_past) {
+        const int32_t piece = std::min(s.n_past - s.n_head, n_head_rows);
+        batch.clear();
+        for (int32_t i = s.n_head; i < s.n_head + piece; ++i) {
+            batch.add(s.tokens[i], i, seq, false);
+        }
+        llama_set_nextn_kept(draft.get(), target.get());
+        const int status = decode(draft.get());
+        llama_set_nextn_kept(draft.get(), nullptr);
+        if (status) {
+            return status;
+        }
+        s.n_head += piece;
+    }
+    return PYMTP_OK;
+}
+
+// The hidden state that the next token goes with, from the device to the host.
+int pymtp_pair::fetch_hidden(int32_t seq) {
     pymtp_sequence & s = sequences[seq];
     if (s.on_device) {
+        if (int status = take_kept(seq)) {
+            return status;
+        }
         s.hidden.resize(n_embd);
-        llama_get_nextn_row(target.get(), seq, s.hidden.data());
+        llama_get_nextn_row(target.get(), seq, s.n_past, s.hidden.data());
         s.on_device = false;
     }
+    return PYMTP_OK;
 }
 
 // Frees the head's rows that stand on its own hidden states: the true ones are to take their place.
@@ -193,7 +218,9 @@ int pymtp_pair::draft_step(int32_t seq, llama_token token) {
     }
     if (s.n_chain == 0) {
         // what the head has yet to take goes along, without output, before the row that is drafted from
-        fetch_hidden(seq);
+        if ((status = fetch_hidden(seq))) {
+            return status;
+        }
         s.drafted_with.assign(s.hidden.end() - n_embd, s.hidden.end());
         s.unsynced.push_back(token);
         const int32_t n     = s.unsynced.size();
@@ -267,9 +294,9 @@ int pymtp_pair::draft_chain(int32_t seq, llama_token token, int32_t n, llama_tok
     s.n_rewind = 0;
     s.n_chain  = n;
     pymtp_draw_job job = {this, seq, s.tokens.size(), nullptr, n, drafts, confidences};
-    llama_set_nextn_chain(draft.get(), target.get());
+    llama_set_nextn_kept(draft.get(), target.get());
     const int status = decode_and_draw(draft.get(), job);
-    llama_set_nextn_chain(draft.get(), nullptr);
+    llama_set_nextn_kept(draft.get(), nullptr);
     return status;
 }
 
@@ -291,15 +318,22 @@ int pymtp_pair::verify(int32_t seq, const llama_token * tokens, int32_t n, pymtp
         llama_set_embeddings(target.get(), false);
         llama_set_rs_snapshots(target.get(), n > 1);
         take_back_draft(seq);
-        if (int status = settle(seq)) {
-            return status;
+        // one by one, tokens leave the head behind for a while: it takes many for little more than one
+        const bool defer = n == 1 && s.on_device && s.n_past - s.n_head < PYMTP_MOST_KEPT;
+        if (!defer) {
+            if (int status = settle(seq)) {
+                return status;
+            }
         }
+        llama_set_nextn_sync(target.get(), draft.get(), n == 1);
     } else {
         begin_round();
         if (draft && s.drafted_from != tokens[0]) {
             take_back_draft(seq);
         }
-        fetch_hidden(seq);
+        if (int status = fetch_hidden(seq)) {
+            return status;
+        }
     }
     batch.clear();
     for (int32_t i = 0; i < n; ++i) {
@@ -316,7 +350,7 @@ int pymtp_pair::verify(int32_t seq, const llama_token * tokens, int32_t n, pymtp
     s.n_rewind = n - 1;
     s.first_logits = nullptr;
     if (fused) {
-        s.n_head += n;
+        s.n_head += n > 1 ? n : 0;
     } else if (draft) {
         // the head holds the first token already when it was drafted from
         const int32_t known = s.n_head > n_before ? 1 : 0;
@@ -361,7 +395,6 @@ int pymtp_pair::rewind(int32_t seq, int32_t n_keep) {
     if (s.on_device) {
         s.n_head = n_keep;
         drop_drafts(seq);
-        llama_nextn_go_back(target.get(), seq, n_drop);
     } else if (draft) {
         s.unsynced.resize(n_keep - s.n_head);
         s.hidden.resize((size_t) (n_keep - s.n_head + 1) * n_embd);
