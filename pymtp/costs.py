@@ -9,7 +9,7 @@ ROW_SHARE = (
     0.3  # what each row adds to the cost of one, before two were timed: between a large model's and a small one's
 )
 STEP_SHARE = 0.25  # a draft step as a share of plain decoding, before one was timed: as of small models, the dearest
-SWITCH_SECONDS = 0.00025  # another number of rows than the last time, before it was timed: a graph is built anew
+SWITCH_SECONDS = 0.0003  # another depth than the last time, before it was timed: graphs are built anew
 SETTLED, FEW = 2, 3  # timings that make a count known, and of how many first ones the smallest stands
 STALE = 500  # timings after which all counts are open again: a context of about a thousand tokens more
 DOUBLE = 1.5  # what a first timing is believed to be at most, times what was expected: it may be a spoilt one
@@ -38,7 +38,7 @@ class Curve:
             self._times = {x: min(times, SETTLED - 1) if x > 1 else times for x, times in self._times.items()}
         own, times = self._own.get(x, 0.0), self._times.get(x, 0)
         self._times[x] = times + 1
-        if not own:
+        if not times:
             self._own[x] = min(seconds, DOUBLE * expected) / self._scale
             self.known = sorted(self._own)
         elif times < FEW or seconds < own * self._scale / 2:  # half of it: what was timed before was spoilt
@@ -50,6 +50,13 @@ class Curve:
             else:
                 self._own[x] = own * (1 + OWN * GAIN * error)
                 self._scale *= 1 + (1 - OWN) * GAIN * error
+
+    def guess(self, x: int, seconds: float, expected: float) -> None:
+        """What a timing says that had something else in it; the first one without stands for all of these."""
+        if not self._times.get(x):
+            seconds = min(seconds, DOUBLE * expected) / self._scale
+            self._own[x] = min(seconds, self._own.get(x, inf))
+            self.known = sorted(self._own)
 
     def settled(self, x: int, least: int = SETTLED) -> bool:
         """Whether x itself was timed often and lately enough to be relied on."""
@@ -83,19 +90,23 @@ class Costs:
         self.switch_seconds = SWITCH_SECONDS
 
     def observe(self, drafted: int, draft_seconds: float, rows: int, verify_seconds: float, switched: bool) -> None:
-        """A chain of `drafted` steps, and a verification of so many rows. switched: the one before had others."""
-        verify = self._verify
-        expected = verify.at(rows) if verify.known else inf
-        if drafted:
-            self._draft.observe(drafted, draft_seconds, self.draft_seconds(drafted) if verify.known else inf)
-        if not switched or verify_seconds < expected:
-            verify.observe(rows, verify_seconds, expected)
-        elif verify.settled(rows):
-            # a switch is timed, not the rows
-            switch = min(max(0.0, verify_seconds - verify.at(rows)), 3 * self.switch_seconds + 1e-4)
-            self.switch_seconds += GAIN * (switch - self.switch_seconds)
+        """A chain of `drafted` steps, and a verification of so many rows. switched: the round before had others, so that
+        graphs were built."""
+        draft, verify = self._draft, self._verify
+        verify_expected = verify.at(rows) if verify.known else inf
+        draft_expected = self.draft_seconds(drafted) if verify.known else inf
+        if not switched:
+            verify.observe(rows, verify_seconds, verify_expected)
+            if drafted:
+                draft.observe(drafted, draft_seconds, draft_expected)
+        elif verify.settled(rows) and (not drafted or draft.settled(drafted)):
+            extra = max(0.0, draft_seconds + verify_seconds - draft_expected - verify_expected)
+            self.switch_seconds += GAIN * (min(extra, 3 * self.switch_seconds + 1e-4) - self.switch_seconds)
         else:
-            verify.observe(rows, max(verify_seconds - self.switch_seconds, verify_seconds / 2), expected)
+            half = self.switch_seconds / 2  # a graph in each context
+            verify.guess(rows, max(verify_seconds - half, verify_seconds / 2), verify_expected)
+            if drafted:
+                draft.guess(drafted, max(draft_seconds - half, draft_seconds / 2), draft_expected)
 
     @property
     def known(self) -> bool:

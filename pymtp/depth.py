@@ -16,12 +16,15 @@ MARGIN = 0.02  # how much better another depth must look to be taken: the estima
 STAY = 10  # rounds that a change of depth is spread over
 PROMISE = 0.05  # how much better a depth that is not known must be, if all goes well, to be tried
 DOUBT = 8.0  # while nothing is drafted, drafts imagined to be right, for acceptance may be better than was seen
+TRIAL, PROBE = 4, 8  # rounds of a trial at most; of one that asks whether to draft at all
+LOST = 0.25  # tokens a round that a trial may be behind plain decoding
 REST = 16  # rounds of plain decoding before looking again whether a probe is worth it
 CLOSE = 1.15  # where drafting gains less, plain decoding is timed again,
 RECHECK, MOST_RECHECK = 8, 512  # after so many rounds at first, then twice as many each time, up to so many
 # What drafting may lose against plain decoding, in its tokens. Where no draft is ever accepted, 3% of 256 are 7.7.
 ALLOWANCE = 2.5  # of a new LLM
 EARNED = 8.0  # the most, what drafting gained before included
+DEBT = 3.0  # what a depth that looks best may lose beyond that
 EACH_REQUEST, EACH_TOKEN = 0.5, 0.008  # what comes on top: probes go on, at 1%
 
 
@@ -88,6 +91,10 @@ class AutoDepth:
         self._rate = 0.0  # its tokens a second
         self._trying = False  # whether the current round tries another
         self._rows = 0  # of the last verification
+        self._drafted = 0  # in the last round
+        self._hold = False  # whether a trial goes on, how many rounds it has had, and what they gained but for the switch
+        self._tried = 0
+        self._gained = 0.0
         self._rest = 0  # plain rounds to come, whatever happens, and those since the last look
         self._rested = 0
         self._drafting = 0  # rounds with drafts since the last one without
@@ -101,6 +108,9 @@ class AutoDepth:
         top = min(room, self._most)
         if top <= 0 or not self._costs.known:
             return 0
+        if self._hold and self._drafted <= top:
+            return self._drafted
+        self._hold = False
         self._wake()
         seconds, least = self._costs.rounds(top)
         tokens = window_tokens(self._acceptance.rates(top))
@@ -118,9 +128,10 @@ class AutoDepth:
             # the first round has other rows than the last: one more, to be timed
             self._rest = 1 if self._trying else REST - 1
             return 0
-        # a probe is made with the way there and back
+        # a trial must be affordable, with the way there and back; what looks best may go into debt, for it may be luck
         switches = 2 * self._costs.switch_seconds if self._rows == 1 else 0.0
-        missing = (least[n] + switches) / seconds[0] - tokens[n] - self._allowance
+        price = (least[n] + switches) / seconds[0] - tokens[n] if self._trying else -DEBT
+        missing = price - self._allowance
         if missing > 0:
             self._rest = int(missing / EACH_TOKEN)
             return 0
@@ -150,6 +161,15 @@ class AutoDepth:
             self._recheck = min(MOST_RECHECK, 2 * self._recheck)
             return 0
         return probe
+
+    def _go_on(self, switched: bool, gain: float) -> None:
+        """A trial pays for building graphs, so that it goes on for some rounds, unless it is lost already."""
+        if switched:
+            self._tried, self._gained = 0, 0.0
+        self._tried += 1
+        self._gained += gain
+        most = TRIAL if self._best else PROBE
+        self._hold = self._trying and self._tried < most and (self._tried < 2 or self._gained > -LOST * self._tried)
 
     def keep(self, confidences: Sequence[float]) -> int:
         """How many of the drafts just made are worth verifying: where expected tokens, less those that the seconds of
@@ -182,8 +202,9 @@ class AutoDepth:
     ) -> None:
         """What came of a round: how many drafts were made, verified and accepted, what both took, and the head's
         probability of each draft made, or nothing where that is not known."""
-        costs, rows, switched = self._costs, 1 + verified, 1 + verified != self._rows
-        self._rows = rows
+        costs, rows = self._costs, 1 + verified
+        switched = rows != self._rows or drafted != self._drafted
+        self._rows, self._drafted = rows, drafted
         costs.observe(drafted, draft_seconds, rows, verify_seconds, switched)
         if drafted == 0:
             self._rested += 1
@@ -201,4 +222,5 @@ class AutoDepth:
             # to other rows, and back again some time
             seconds = costs.draft_seconds(drafted) + costs.verify_seconds(rows) + 2 * switched * costs.switch_seconds
             gain = 1 + accepted - seconds / costs.round_seconds(0)
-            self._allowance = min(EARNED, max(0.0, self._allowance + gain + EACH_TOKEN))
+            self._allowance = min(EARNED, max(-DEBT, self._allowance + gain + EACH_TOKEN))
+            self._go_on(switched, gain + 2 * switched * costs.switch_seconds / costs.round_seconds(0))

@@ -191,7 +191,7 @@ static std::unique_ptr<pymtp_pair> make_pair(const pymtp_model * shared, llama_c
             pymtp_set_error("no draft context");
             return nullptr;
         }
-        pair->n_head_rows = llama_n_batch(pair->draft.get());
+        pair->n_head_rows = fused ? llama_n_ubatch(pair->draft.get()) : llama_n_batch(pair->draft.get());
         const auto tap = options.tap == PYMTP_TAP_PRE_NORM ? LLAMA_NEXTN_TAP_PRE_NORM : LLAMA_NEXTN_TAP_POST_NORM;
         llama_set_nextn_tap(pair->target.get(), tap);
         llama_set_nextn_tap(pair->draft.get(),  tap);

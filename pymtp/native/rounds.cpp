@@ -58,10 +58,12 @@ static llama_token on_draw(void * job, const float * logits) {
     return static_cast<pymtp_draw_job *>(job)->draw(logits);
 }
 
-// Runs the batch with the draw in its graph.
+// Runs the batch with the draw in its graph, which is kept: depths come by turns.
 int pymtp_pair::decode_and_draw(llama_context * ctx, pymtp_draw_job & job) {
     llama_set_draw(ctx, on_draw, &job);
+    llama_set_graph_slot(ctx, batch.size());
     const int status = decode(ctx);
+    llama_set_graph_slot(ctx, 0);
     llama_synchronize(ctx);
     llama_set_draw(ctx, nullptr, nullptr);
     return status == PYMTP_OK ? drawn(job.seq, job.status, job.n_prefix) : status;
