@@ -56,7 +56,7 @@ class Acceptance:
             weight *= likely
 
     def _add(self, i: int, hits: float, trials: float) -> None:
-        if i == len(self._trials):
+        while i >= len(self._trials):
             self._hits.append(0.0)
             self._trials.append(0.0)
         self._hits[i] += hits

@@ -9,7 +9,6 @@ ROW_SHARE = (
     0.3  # what each row adds to the cost of one, before two were timed: between a large model's and a small one's
 )
 STEP_SHARE = 0.25  # a draft step as a share of plain decoding, before one was timed: as of small models, the dearest
-SWITCH_SECONDS = 0.0003  # another depth than the last time, before it was timed: graphs are built anew
 SETTLED, FEW = 2, 3  # timings that make a count known, and of how many first ones the smallest stands
 STALE = 500  # timings after which all counts are open again: a context of about a thousand tokens more
 DOUBLE = 1.5  # what a first timing is believed to be at most, times what was expected: it may be a spoilt one
@@ -51,13 +50,6 @@ class Curve:
                 self._own[x] = own * (1 + OWN * GAIN * error)
                 self._scale *= 1 + (1 - OWN) * GAIN * error
 
-    def guess(self, x: int, seconds: float, expected: float) -> None:
-        """What a timing says that had something else in it; the first one without stands for all of these."""
-        if not self._times.get(x):
-            seconds = min(seconds, DOUBLE * expected) / self._scale
-            self._own[x] = min(seconds, self._own.get(x, inf))
-            self.known = sorted(self._own)
-
     def settled(self, x: int, least: int = SETTLED) -> bool:
         """Whether x itself was timed often and lately enough to be relied on."""
         return self._times.get(x, 0) >= least
@@ -87,31 +79,22 @@ class Costs:
     def __init__(self) -> None:
         self._draft = Curve(1.0)  # a chain of n steps is n times one step
         self._verify = Curve(ROW_SHARE)
-        self.switch_seconds = SWITCH_SECONDS
 
-    def observe(self, drafted: int, draft_seconds: float, rows: int, verify_seconds: float, switched: bool) -> None:
-        """A chain of `drafted` steps, and a verification of so many rows. switched: the round before had others, so that
-        graphs were built."""
+    def observe(self, drafted: int, draft_seconds: float, rows: int, verify_seconds: float) -> None:
+        """A chain of `drafted` steps, and a verification of so many rows. The first of its kind builds a graph too."""
         draft, verify = self._draft, self._verify
-        verify_expected = verify.at(rows) if verify.known else inf
-        draft_expected = self.draft_seconds(drafted) if verify.known else inf
-        if not switched:
-            verify.observe(rows, verify_seconds, verify_expected)
-            if drafted:
-                draft.observe(drafted, draft_seconds, draft_expected)
-        elif verify.settled(rows) and (not drafted or draft.settled(drafted)):
-            extra = max(0.0, draft_seconds + verify_seconds - draft_expected - verify_expected)
-            self.switch_seconds += GAIN * (min(extra, 3 * self.switch_seconds + 1e-4) - self.switch_seconds)
-        else:
-            half = self.switch_seconds / 2  # a graph in each context
-            verify.guess(rows, max(verify_seconds - half, verify_seconds / 2), verify_expected)
-            if drafted:
-                draft.guess(drafted, max(draft_seconds - half, draft_seconds / 2), draft_expected)
+        if drafted:
+            draft.observe(drafted, draft_seconds, self.draft_seconds(drafted) if verify.known else inf)
+        verify.observe(rows, verify_seconds, verify.at(rows) if verify.known else inf)
 
     @property
     def known(self) -> bool:
         """Whether plain decoding was timed well enough to compare with."""
         return self._verify.settled(1, FEW)
+
+    def settled(self, n: int) -> bool:
+        """Whether rounds of n drafts were timed well enough to be relied on."""
+        return self._verify.settled(1 + n)
 
     @property
     def deepest(self) -> int:

@@ -13,11 +13,9 @@ from pymtp.costs import Costs
 
 MAX_AUTO = 8  # the most drafts of "auto": each takes a snapshot of the recurrent states
 MARGIN = 0.02  # how much better another depth must look to be taken: the estimates are no better than that
-STAY = 10  # rounds that a change of depth is spread over
 PROMISE = 0.05  # how much better a depth that is not known must be, if all goes well, to be tried
 DOUBT = 8.0  # while nothing is drafted, drafts imagined to be right, for acceptance may be better than was seen
-TRIAL, PROBE = 4, 8  # rounds of a trial at most; of one that asks whether to draft at all
-LOST = 0.25  # tokens a round that a trial may be behind plain decoding
+STEADY = 4  # rounds of drafts between two looks: a look takes longer than the rest of the loop
 REST = 16  # rounds of plain decoding before looking again whether a probe is worth it
 CLOSE = 1.15  # where drafting gains less, plain decoding is timed again,
 RECHECK, MOST_RECHECK = 8, 512  # after so many rounds at first, then twice as many each time, up to so many
@@ -90,11 +88,8 @@ class AutoDepth:
         self._best: int = after._best if after else 0  # the depth that looks best
         self._rate = 0.0  # its tokens a second
         self._trying = False  # whether the current round tries another
-        self._rows = 0  # of the last verification
-        self._drafted = 0  # in the last round
-        self._hold = False  # whether a trial goes on, how many rounds it has had, and what they gained but for the switch
-        self._tried = 0
-        self._gained = 0.0
+        self._last = 0  # the depth of the last look, and rounds to come that keep to it
+        self._steady = 0
         self._rest = 0  # plain rounds to come, whatever happens, and those since the last look
         self._rested = 0
         self._drafting = 0  # rounds with drafts since the last one without
@@ -108,9 +103,9 @@ class AutoDepth:
         top = min(room, self._most)
         if top <= 0 or not self._costs.known:
             return 0
-        if self._hold and self._drafted <= top:
-            return self._drafted
-        self._hold = False
+        if self._steady > 0 and self._last <= top:
+            self._steady -= 1
+            return self._last
         self._wake()
         seconds, least = self._costs.rounds(top)
         tokens = window_tokens(self._acceptance.rates(top))
@@ -118,23 +113,22 @@ class AutoDepth:
         best = max(range(top + 1), key=rates.__getitem__)
         if self._best > top:
             self._best = best
-        switched = seconds[best] + self._costs.switch_seconds / STAY
-        if tokens[best] > (1 + MARGIN) * rates[self._best] * switched:
+        if rates[best] > (1 + MARGIN) * rates[self._best]:
             self._best = best
         self._rate = rates[self._best]
         n = self._trial(tokens, seconds, least)
         self._trying = n != self._best
         if n == 0:
-            # the first round has other rows than the last: one more, to be timed
-            self._rest = 1 if self._trying else REST - 1
+            self._rest = 0 if self._trying else REST - 1
             return 0
-        # a trial must be affordable, with the way there and back; what looks best may go into debt, for it may be luck
-        switches = 2 * self._costs.switch_seconds if self._rows == 1 else 0.0
-        price = (least[n] + switches) / seconds[0] - tokens[n] if self._trying else -DEBT
-        missing = price - self._allowance
+        # a trial must be affordable; what looks best may go into debt, for it may be bad luck
+        missing = (least[n] / seconds[0] - tokens[n] if self._trying else -DEBT) - self._allowance
         if missing > 0:
             self._rest = int(missing / EACH_TOKEN)
             return 0
+        # the first round of a depth builds graphs: one more, to be timed
+        self._steady = (not self._costs.settled(n)) if self._trying else STEADY - 1
+        self._last = n
         return n
 
     def _wake(self) -> None:
@@ -162,15 +156,6 @@ class AutoDepth:
             return 0
         return probe
 
-    def _go_on(self, switched: bool, gain: float) -> None:
-        """A trial pays for building graphs, so that it goes on for some rounds, unless it is lost already."""
-        if switched:
-            self._tried, self._gained = 0, 0.0
-        self._tried += 1
-        self._gained += gain
-        most = TRIAL if self._best else PROBE
-        self._hold = self._trying and self._tried < most and (self._tried < 2 or self._gained > -LOST * self._tried)
-
     def keep(self, confidences: Sequence[float]) -> int:
         """How many of the drafts just made are worth verifying: where expected tokens, less those that the seconds of
         verifying would bring elsewhere, are most. confidences: the head's probability of each."""
@@ -179,10 +164,7 @@ class AutoDepth:
             return most
         best, most_worth = most, 0.0
         for n, tokens in enumerate(window_tokens(self._likely(confidences))):
-            # to other rows than the last time, and back again the next time
-            switches = (1 + n != self._rows) + (n != most)
-            seconds = self._costs.verify_seconds(1 + n) + switches * self._costs.switch_seconds
-            worth = tokens - self._rate * seconds
+            worth = tokens - self._rate * self._costs.verify_seconds(1 + n)
             if n == 0 or worth > most_worth:
                 best, most_worth = n, worth
         return best
@@ -203,9 +185,7 @@ class AutoDepth:
         """What came of a round: how many drafts were made, verified and accepted, what both took, and the head's
         probability of each draft made, or nothing where that is not known."""
         costs, rows = self._costs, 1 + verified
-        switched = rows != self._rows or drafted != self._drafted
-        self._rows, self._drafted = rows, drafted
-        costs.observe(drafted, draft_seconds, rows, verify_seconds, switched)
+        costs.observe(drafted, draft_seconds, rows, verify_seconds)
         if drafted == 0:
             self._rested += 1
             self._drafting = 0
@@ -219,8 +199,6 @@ class AutoDepth:
                 self._calibration.observe(confidences[i], rates[i], i < accepted)
         self._acceptance.observe(verified, accepted, cut)
         if costs.known:
-            # to other rows, and back again some time
-            seconds = costs.draft_seconds(drafted) + costs.verify_seconds(rows) + 2 * switched * costs.switch_seconds
+            seconds = costs.draft_seconds(drafted) + costs.verify_seconds(rows)
             gain = 1 + accepted - seconds / costs.round_seconds(0)
             self._allowance = min(EARNED, max(-DEBT, self._allowance + gain + EACH_TOKEN))
-            self._go_on(switched, gain + 2 * switched * costs.switch_seconds / costs.round_seconds(0))

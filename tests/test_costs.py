@@ -12,12 +12,12 @@ from pymtp.costs import LUCK, STALE, Costs
 
 counts = st.integers(1, 9)
 seconds = st.floats(1e-6, 10)
-observations = st.lists(st.tuples(counts, seconds, counts, seconds, st.booleans()), max_size=60)
+observations = st.lists(st.tuples(counts, seconds, counts, seconds), max_size=60)
 
 
 def timed(costs: Costs, rows: int, took: float, times: int = 1) -> None:
     for _ in range(times):
-        costs.observe(0, 0.0, rows, took, switched=False)
+        costs.observe(0, 0.0, rows, took)
 
 
 def verify_costs(**timings: float) -> Costs:
@@ -30,11 +30,11 @@ def verify_costs(**timings: float) -> Costs:
 
 @given(observations)
 def test_whatever_was_timed_estimates_are_positive_and_no_less_than_the_least(
-    seen: list[tuple[int, float, int, float, bool]],
+    seen: list[tuple[int, float, int, float]],
 ) -> None:
     costs = verify_costs(r1=0.01)
-    for drafted, draft_seconds, rows, verify_seconds, switched in seen:
-        costs.observe(drafted, draft_seconds, rows, verify_seconds, switched)
+    for drafted, draft_seconds, rows, verify_seconds in seen:
+        costs.observe(drafted, draft_seconds, rows, verify_seconds)
     likely, least = costs.rounds(8)
     assert likely[1:] == [costs.round_seconds(n) for n in range(1, 9)]
     assert likely[0] == min(likely), "nothing is faster than plain decoding"
@@ -92,11 +92,3 @@ def test_a_depth_timed_long_ago_is_open_again() -> None:
     assert least[2] < likely[2]
     timed(costs, 3, 0.016, 20)
     assert costs.verify_seconds(3) == pytest.approx(0.016, rel=0.05), "what was timed before does not outvote it"
-
-
-def test_a_change_of_rows_is_timed_apart() -> None:
-    costs = verify_costs(r1=0.010, r3=0.013)
-    for _ in range(50):
-        costs.observe(0, 0.0, 3, 0.014, switched=True)
-    assert costs.verify_seconds(3) == pytest.approx(0.013)
-    assert costs.switch_seconds == pytest.approx(0.001, rel=0.1)

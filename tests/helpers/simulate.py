@@ -24,17 +24,17 @@ Text = Callable[[int, Random], tuple[Chances, Sequence[float]]]
 class Machine:
     """Seconds of a round. Timings spread by `spread` (lognormal), a share of `outliers` takes ten times as long.
 
-    draft[n]: of n draft steps. verify[n]: of 1+n rows.
+    draft[n]: of n draft steps. verify[n]: of 1+n rows. build: of a graph, for the first round with so many of either.
     """
 
     draft: tuple[float, ...]
     verify: tuple[float, ...]
-    switch: float = 0.0007
+    build: float = 0.0005
     spread: float = 0.05
     outliers: float = 0.05
 
     def seconds(self, drafted: int, verified: int) -> float:
-        """Of a round, without a switch."""
+        """Of a round whose graphs are there."""
         return self.draft[drafted] + self.verify[verified]
 
     def timing(self, seconds: float, luck: Random) -> float:
@@ -95,7 +95,7 @@ def simulate(
     """Runs a policy for so many rounds, or until so many tokens are out."""
     luck = Random(seed)
     outcome = Outcome()
-    verified_before = 0
+    built: set[tuple[str, int]] = {("draft", 0)}
     for number in range(rounds or tokens or 0):
         if tokens is not None and outcome.came >= tokens:
             break
@@ -105,15 +105,15 @@ def simulate(
         drafted = policy.choose(room)
         verified = policy.keep(sure[:drafted]) if sure else drafted
         accepted = [*hits[:verified], False].index(False)
-        switch = 0.0 if verified == verified_before else machine.switch
-        draft_seconds = machine.timing(machine.draft[drafted], luck)
-        verify_seconds = machine.timing(machine.verify[verified], luck) + switch
+        build = [machine.build * (graph not in built) for graph in (("draft", drafted), ("verify", verified))]
+        built |= {("draft", drafted), ("verify", verified)}
+        draft_seconds = machine.timing(machine.draft[drafted], luck) + build[0]
+        verify_seconds = machine.timing(machine.verify[verified], luck) + build[1]
         policy.observe(drafted, verified, accepted, draft_seconds, verify_seconds, sure[:drafted])
         outcome.tokens += window(chances, verified)
-        outcome.seconds += machine.seconds(drafted, verified) + switch
+        outcome.seconds += machine.seconds(drafted, verified) + sum(build)
         outcome.came += 1 + accepted
         outcome.depths.append(drafted)
-        verified_before = verified
     return outcome
 
 
@@ -169,17 +169,18 @@ def replay(policy: Depth, machine: Machine, right: Sequence[int], sure: Sequence
     """Tokens a second on a recorded text: right[p] drafts made at position p were right, with the head's probabilities
     sure[p]."""
     luck = Random(0)
-    position, seconds, verified_before = 0, 0.0, 0
+    position, seconds = 0, 0.0
+    built: set[tuple[str, int]] = {("draft", 0)}
     while position < len(right):
         drafted = policy.choose(min(MOST, len(right) - position - 1))
         confidences = sure[position][:drafted] if sure else ()
         verified = policy.keep(confidences) if sure else drafted
         accepted = min(verified, right[position])
-        switch = 0.0 if verified == verified_before else machine.switch
-        draft_seconds = machine.timing(machine.draft[drafted], luck)
-        verify_seconds = machine.timing(machine.verify[verified], luck) + switch
+        build = [machine.build * (graph not in built) for graph in (("draft", drafted), ("verify", verified))]
+        built |= {("draft", drafted), ("verify", verified)}
+        draft_seconds = machine.timing(machine.draft[drafted], luck) + build[0]
+        verify_seconds = machine.timing(machine.verify[verified], luck) + build[1]
         policy.observe(drafted, verified, accepted, draft_seconds, verify_seconds, confidences)
-        seconds += machine.seconds(drafted, verified) + switch
+        seconds += machine.seconds(drafted, verified) + sum(build)
         position += 1 + accepted
-        verified_before = verified
     return len(right) / seconds
