@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cached_property
 from inspect import signature
@@ -127,7 +128,6 @@ class Stream:
 
     def _mark(self) -> None:
         self._updated = time.perf_counter()
-        self._after = self._llm.context.counters
         if not self._tokens:
             self._prefilled = self._updated
 
@@ -144,6 +144,8 @@ class Stream:
         """The last piece, with what was held back."""
         self._reason = reason
         self._rounds.close()
+        with suppress(ClosedError):
+            self._after = self._llm.context.counters
         self._fresh += self._text.flush()
         return self._piece(tokens)
 

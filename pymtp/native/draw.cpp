@@ -7,7 +7,7 @@
 namespace {
 
 constexpr size_t block          = 256; // logits looked at together before the candidates are
-constexpr size_t min_candidates = 16;  // greedy needs one; the others tell how sure it is
+constexpr size_t min_candidates = 16;  // to tell how sure it is; greedy itself needs one
 constexpr size_t tried          = 256; // candidates that a grammar looks at before it looks at the whole vocabulary
 
 // Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), and Random123.
@@ -177,10 +177,12 @@ size_t pymtp_drawer::filter() {
     return n;
 }
 
-pymtp_drawer::result pymtp_drawer::draw(const float * logits, int64_t position, const llama_token * prefix, size_t n) {
+pymtp_drawer::result pymtp_drawer::draw(
+        const float * logits, int64_t position, const llama_token * prefix, size_t n, bool confidence) {
     const bool greedy = params.temperature == 0.0;
+    const size_t sure = confidence ? min_candidates : 1;
     logits = adjust(logits, prefix, n);
-    const size_t wanted = greedy ? min_candidates : params.top_k > 0 ? std::max<size_t>(params.top_k, min_candidates) : n_vocab;
+    const size_t wanted = greedy ? sure : params.top_k > 0 ? std::max<size_t>(params.top_k, sure) : n_vocab;
     const size_t k = std::min<size_t>(wanted, n_vocab);
     const size_t least = greedy ? 1 : params.top_k > 0 ? std::min<size_t>(params.top_k, n_vocab) : k;
     const bool allowed = !grammar || (grammar->go_to(prefix, n) && select_allowed(logits, least, k));

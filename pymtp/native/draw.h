@@ -28,8 +28,9 @@ public:
     // The grammar's text begins with the token after the first n of a prefix, less those of the prompt that it holds.
     void begin(size_t n);
 
-    // prefix: the n tokens before the one to be drawn, the newest last; only penalties and grammar look at them
-    result draw(const float * logits, int64_t position, const llama_token * prefix, size_t n);
+    // prefix: the n tokens before the one to be drawn, the newest last; only penalties and grammar look at them.
+    // confidence: whether it is asked for
+    result draw(const float * logits, int64_t position, const llama_token * prefix, size_t n, bool confidence);
 
     // Appends, where the request asks for them, the log-probability of a token and of the most likely ones.
     void report(const float * logits, llama_token token, std::vector<pymtp_logprob> & out);

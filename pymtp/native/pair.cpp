@@ -287,7 +287,7 @@ int32_t pymtp_pair_logprobs(const pymtp_pair * pair, const pymtp_logprob ** logp
 llama_token pymtp_draw(
         const pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,
         const llama_token * prefix, int32_t n, float * confidence) {
-    const auto drawn = pymtp_drawer(*sampling, n_vocab).draw(logits, position, prefix, n);
+    const auto drawn = pymtp_drawer(*sampling, n_vocab).draw(logits, position, prefix, n, true);
     *confidence = drawn.confidence;
     return drawn.allowed ? drawn.token : LLAMA_TOKEN_NULL;
 }

@@ -85,7 +85,7 @@ int pymtp_pair::drawn(int32_t seq, int status, size_t position) {
 int pymtp_pair::draw(int32_t seq, const float * row, size_t n_prefix, llama_token * token, float * confidence) {
     pymtp_sequence & s = sequences[seq];
     pymtp_stopwatch watch(counters.sample_seconds);
-    const auto drawn = s.drawer->draw(row, n_prefix, s.tokens.data(), n_prefix);
+    const auto drawn = s.drawer->draw(row, n_prefix, s.tokens.data(), n_prefix, confidence != nullptr);
     if (drawn.token == LLAMA_TOKEN_NULL) {
         return PYMTP_FAILED;
     }
