@@ -105,7 +105,16 @@ class Calibration:
         self._hits[i] += accepted + (1 - BIN_DECAY) * (BIN_WEIGHT - self._hits[i])
         self._expected[i] += expected + (1 - BIN_DECAY) * (BIN_WEIGHT - self._expected[i])
 
+    @property
+    def factors(self) -> list[float]:
+        """Of each bin, from the least to the most confident."""
+        return [hits / expected for hits, expected in zip(self._hits, self._expected, strict=True)]
+
+    def factor(self, confidence: float) -> float:
+        """By which a draft is likelier to be accepted than its position says."""
+        i = bisect_right(BINS, confidence)
+        return self._hits[i] / self._expected[i]
+
     def probability(self, confidence: float, expected: float) -> float:
         """How likely a draft is accepted, going by its position, which says `expected`, and the head's probability."""
-        i = bisect_right(BINS, confidence)
-        return min(CERTAIN, expected * self._hits[i] / self._expected[i])
+        return min(CERTAIN, expected * self.factor(confidence))

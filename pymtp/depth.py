@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from pymtp.acceptance import Acceptance, Calibration, window_tokens
+from pymtp.acceptance import BINS, CERTAIN, Acceptance, Calibration, window_tokens
 from pymtp.costs import Costs
 
 MAX_AUTO = 8  # the most drafts of "auto": each takes a snapshot of the recurrent states
 MARGIN = 0.02  # how much better another depth must look to be taken: the estimates are no better than that
 PROMISE = 0.05  # how much better a depth that is not known must be, if all goes well, to be tried
 DOUBT = 8.0  # while nothing is drafted, drafts imagined to be right, for acceptance may be better than was seen
-STEADY = 4  # rounds of drafts between two looks: a look takes longer than the rest of the loop
-REST = 16  # rounds of plain decoding before looking again whether a probe is worth it
+PAUSE_SECONDS, MOST_PAUSE = 0.012, 32  # between two looks, each of which takes about 0.1 ms; and rounds
 CLOSE = 1.15  # where drafting gains less, plain decoding is timed again,
 RECHECK, MOST_RECHECK = 8, 512  # after so many rounds at first, then twice as many each time, up to so many
 # What drafting may lose against plain decoding, in its tokens. Where no draft is ever accepted, 3% of 256 are 7.7.
 ALLOWANCE = 2.5  # of a new LLM
 EARNED = 8.0  # the most, what drafting gained before included
 DEBT = 3.0  # what a depth that looks best may lose beyond that
-EACH_REQUEST, EACH_TOKEN = 0.5, 0.008  # what comes on top: probes go on, at 1%
+EACH_REQUEST, EACH_TOKEN = 0.5, 0.006  # what comes on top: probes go on
+TIMED = 4  # of so many plain rounds one is timed
 
 
 class Depth(Protocol):
@@ -90,6 +90,13 @@ class AutoDepth:
         self._trying = False  # whether the current round tries another
         self._last = 0  # the depth of the last look, and rounds to come that keep to it
         self._steady = 0
+        # of each draft, at the last look: how likely it was right, and the tokens that its row would bring elsewhere
+        self._expected: list[float] = []
+        self._prices: list[float] = []
+        self._sure = 0.0  # at this confidence all are worth verifying
+        self._seen: list[
+            tuple[int, int, int, float, float, Sequence[float]]
+        ] = []  # rounds with drafts, since the last look
         self._rest = 0  # plain rounds to come, whatever happens, and those since the last look
         self._rested = 0
         self._drafting = 0  # rounds with drafts since the last one without
@@ -106,7 +113,7 @@ class AutoDepth:
         if self._steady > 0 and self._last <= top:
             self._steady -= 1
             return self._last
-        self._wake()
+        self._look_back()
         seconds, least = self._costs.rounds(top)
         tokens = window_tokens(self._acceptance.rates(top))
         rates = [t / s for t, s in zip(tokens, seconds, strict=True)]
@@ -119,7 +126,7 @@ class AutoDepth:
         n = self._trial(tokens, seconds, least)
         self._trying = n != self._best
         if n == 0:
-            self._rest = 0 if self._trying else REST - 1
+            self._rest = 0 if self._trying else self._pause(seconds[0])
             return 0
         # a trial must be affordable; what looks best may go into debt, for it may be bad luck
         missing = (least[n] / seconds[0] - tokens[n] if self._trying else -DEBT) - self._allowance
@@ -127,16 +134,16 @@ class AutoDepth:
             self._rest = int(missing / EACH_TOKEN)
             return 0
         # the first round of a depth builds graphs: one more, to be timed
-        self._steady = (not self._costs.settled(n)) if self._trying else STEADY - 1
+        self._steady = (not self._costs.settled(n)) if self._trying else self._pause(seconds[n])
         self._last = n
+        self._expected = self._acceptance.rates(n)
+        self._prices = [
+            self._rate * (self._costs.verify_seconds(1 + i) - self._costs.verify_seconds(i)) for i in range(1, n + 1)
+        ]
+        factors = self._calibration.factors
+        floors = [min(factors[b:]) for b in range(len(factors))]
+        self._sure = next((low for low, f in zip((0.0, *BINS), floors, strict=True) if self._worth([f] * n) == n), 2.0)
         return n
-
-    def _wake(self) -> None:
-        """Looks back on the plain rounds since the last look."""
-        if self._rested:
-            self._acceptance.fade(self._rested)
-            self._allowance = min(EARNED, self._allowance + EACH_TOKEN * self._rested)
-            self._rested = 0
 
     def _trial(self, tokens: Sequence[float], seconds: Sequence[float], least: Sequence[float]) -> int:
         """A depth to try now, or the best one. Of each depth, tokens that are expected, seconds that a round may take,
@@ -157,21 +164,21 @@ class AutoDepth:
         return probe
 
     def keep(self, confidences: Sequence[float]) -> int:
-        """How many of the drafts just made are worth verifying: where expected tokens, less those that the seconds of
-        verifying would bring elsewhere, are most. confidences: the head's probability of each."""
-        most = len(confidences)
-        if most == 0 or self._trying or not self._costs.known:
-            return most
-        best, most_worth = most, 0.0
-        for n, tokens in enumerate(window_tokens(self._likely(confidences))):
-            worth = tokens - self._rate * self._costs.verify_seconds(1 + n)
-            if n == 0 or worth > most_worth:
-                best, most_worth = n, worth
-        return best
+        """How many of the drafts just made to verify. confidences: the head's probability of each."""
+        if self._trying or not self._prices or min(confidences, default=2.0) >= self._sure:
+            return len(confidences)
+        return self._worth([self._calibration.factor(confidence) for confidence in confidences])
 
-    def _likely(self, confidences: Sequence[float]) -> list[float]:
-        rates = self._acceptance.rates(len(confidences))
-        return [self._calibration.probability(c, rate) for c, rate in zip(confidences, rates, strict=True)]
+    def _worth(self, factors: Sequence[float]) -> int:
+        """How many drafts bring the most tokens beyond those that their rows would bring elsewhere, at the last look.
+        factors: by which each is likelier than its position says."""
+        best, worth, most, together = 0, 0.0, 0.0, 1.0
+        for i, (factor, expected, price) in enumerate(zip(factors, self._expected, self._prices, strict=False)):
+            together *= min(CERTAIN, factor * expected)
+            worth += together - price
+            if worth >= most:
+                best, most = i + 1, worth
+        return best
 
     def observe(
         self,
@@ -184,21 +191,37 @@ class AutoDepth:
     ) -> None:
         """What came of a round: how many drafts were made, verified and accepted, what both took, and the head's
         probability of each draft made, or nothing where that is not known."""
-        costs, rows = self._costs, 1 + verified
-        costs.observe(drafted, draft_seconds, rows, verify_seconds)
         if drafted == 0:
+            if self._rested % TIMED == 0 or not self._costs.known:
+                self._costs.observe(0, 0.0, 1, verify_seconds)
             self._rested += 1
             self._drafting = 0
             return
         self._drafting += 1
-        rates = self._acceptance.rates(drafted)
-        cut: Sequence[float] = rates[verified:]
-        if confidences:
-            cut = self._likely(confidences)[verified:]
-            for i in range(min(verified, accepted + 1)):
-                self._calibration.observe(confidences[i], rates[i], i < accepted)
-        self._acceptance.observe(verified, accepted, cut)
-        if costs.known:
-            seconds = costs.draft_seconds(drafted) + costs.verify_seconds(rows)
-            gain = 1 + accepted - seconds / costs.round_seconds(0)
-            self._allowance = min(EARNED, max(-DEBT, self._allowance + gain + EACH_TOKEN))
+        # looked at all together: one by one, each would find the processor's caches full of the model
+        self._seen.append((drafted, verified, accepted, draft_seconds, verify_seconds, confidences))
+
+    def _pause(self, seconds: float) -> int:
+        return min(MOST_PAUSE, int(PAUSE_SECONDS / seconds))
+
+    def _look_back(self) -> None:
+        """Learns from the rounds since the last look."""
+        costs = self._costs
+        for drafted, verified, accepted, draft_seconds, verify_seconds, confidences in self._seen:
+            costs.observe(drafted, draft_seconds, 1 + verified, verify_seconds)
+            rates = self._acceptance.rates(drafted)
+            cut: Sequence[float] = rates[verified:]
+            if confidences:
+                cut = [self._calibration.probability(c, r) for c, r in zip(confidences[verified:], cut, strict=True)]
+                for i in range(min(verified, accepted + 1)):
+                    self._calibration.observe(confidences[i], rates[i], i < accepted)
+            self._acceptance.observe(verified, accepted, cut)
+            if costs.known:
+                seconds = costs.draft_seconds(drafted) + costs.verify_seconds(1 + verified)
+                gain = 1 + accepted - seconds / costs.round_seconds(0)
+                self._allowance = min(EARNED, max(-DEBT, self._allowance + gain + EACH_TOKEN))
+        self._seen.clear()
+        if self._rested:
+            self._acceptance.fade(self._rested)
+            self._allowance = min(EARNED, self._allowance + EACH_TOKEN * self._rested)
+            self._rested = 0
