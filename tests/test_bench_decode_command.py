@@ -22,7 +22,7 @@ from pymtp.bench.synthetic import SyntheticLLM
 from pymtp.cli import app_main
 
 SETTINGS = Settings("demo.gguf", ("none",), ("code",), (0.7,), 24, 1, None, 1, 0, "f16")
-SMALL = ("--depths", "3,none,1", "--kinds", "random,code", "--tokens", "16", "--rounds", "1", "--threads", "1")
+SMALL = ("--depths", "3,none,1,auto", "--kinds", "random,code", "--tokens", "16", "--rounds", "1", "--threads", "1")
 
 
 def run(*arguments: str | Path) -> int:
@@ -81,7 +81,7 @@ def test_the_shipped_model_goes_through_all_arms_and_says_the_same_in_each(measu
     report = json.loads(measured.read_text())
     assert report["build"] == json.loads(json.dumps(pymtp.build_info()))
     measurements: list[dict[str, Any]] = report["measurements"]
-    assert len(measurements) == 3 * 2 * 2
+    assert len(measurements) == 4 * 2 * 2
     for m in measurements:
         stats, phases = m["stats"], m["phase_seconds"]
         assert stats["completion_tokens"] == len(m["token_ids"]) == 16
@@ -90,10 +90,12 @@ def test_the_shipped_model_goes_through_all_arms_and_says_the_same_in_each(measu
         )
         assert min(phases.values()) >= 0
         assert m["target_launches"] == stats["rounds"]
-        assert m["draft_launches"] == sum(depth > 0 for depth in stats["depths"])
+        # after rounds without drafts, the head takes what it was left behind by
+        drafting = sum(depth > 0 for depth in stats["depths"])
+        assert drafting <= m["draft_launches"] <= drafting + stats["depths"].count(0)
         assert stats["drafted"] == sum(stats["depths"])
-        assert max(stats["depths"]) == {"none": 0, "1": 1, "3": 3}[m["arm"]]
-    assert report["texts_compared"] == 2 * 2 * 2
+        assert max(stats["depths"]) <= {"none": 0, "1": 1, "3": 3, "auto": 8}[m["arm"]]
+    assert report["texts_compared"] == 3 * 2 * 2
     assert report["differences"] == []
     texts = {tuple(m["token_ids"]) for m in measurements}
     assert len(texts) == 4  # kinds and temperatures
@@ -103,7 +105,7 @@ def test_a_report_is_shown_and_drawn_again_without_measuring(
     measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("--from", measured, "-o", "md", "--plot", tmp_path / "x.png") == 0
-    assert "same text: yes, 8 texts compared" in capsys.readouterr().out
+    assert "same text: yes, 12 texts compared" in capsys.readouterr().out
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 

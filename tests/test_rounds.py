@@ -175,6 +175,21 @@ def test_graphs_serve_from_round_to_round_however_many_drafts_stay(dense: Model)
     assert launches - (after.graphs_reused - before.graphs_reused) == 2  # one of each kind was built
 
 
+def test_a_change_of_depth_builds_no_graph(dense: Model) -> None:
+    with ready(dense) as c:
+        c.prefill(some_tokens(dense, 20))
+        for depths in ((0, 1, 2, 3), (2, 0, 1, 3, 1, 0, 3, 2)):  # the first time, and again in another order
+            before = c.counters
+            for n in depths:
+                made = c.draft_chain(5, n)[0] if n else []
+                c.verify_chain([5, *made])
+                c.rewind(c.n_past - n)
+            after = c.counters
+        launches = after.target_decodes + after.draft_decodes - before.target_decodes - before.draft_decodes
+        # but those in which the head takes what it was left behind by, in a graph that serves them all
+        assert launches - (after.graphs_reused - before.graphs_reused) <= 1
+
+
 def test_a_generation_launches_twice_a_round(llm: LLM) -> None:
     before = llm.context.counters
     stats = llm.generate("def main():", SamplingParams(max_tokens=41, ignore_eos=True)).stats

@@ -47,11 +47,12 @@ llama_batch pymtp_batch::view() {
     return batch;
 }
 
-// Runs the batch. On failure both contexts are emptied: a batch that stops half way leaves the recurrent states at an
+// Runs the batch, with the graph of a slot. On failure both contexts are emptied: a batch that stops half way leaves the recurrent states at an
 // unknown position.
-int pymtp_pair::decode(llama_context * ctx) {
+int pymtp_pair::decode(llama_context * ctx, uint32_t slot) {
     pymtp_errors_begin();
     trace_target = ctx == target.get() ? "target" : "draft";
+    llama_set_graph_slot(ctx, slot);
     const int status = llama_decode(ctx, batch.view());
     (ctx == target.get() ? counters.target_decodes : counters.draft_decodes)++;
     if (status == 0) {

@@ -114,7 +114,7 @@ struct pymtp_pair {
     bool check_seq(int32_t seq) const;
     bool check_drawer(int32_t seq) const;
     int  check_room(const pymtp_sequence & s, int32_t n) const;
-    int  decode(llama_context * ctx);
+    int  decode(llama_context * ctx, uint32_t slot = 0);
     bool fuses() const;
     void begin_prefill();
     void begin_round();

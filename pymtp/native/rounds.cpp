@@ -58,14 +58,31 @@ static llama_token on_draw(void * job, const float * logits) {
     return static_cast<pymtp_draw_job *>(job)->draw(logits);
 }
 
+// While it lives, graphs end with draws for a job; llama.cpp may throw.
+class pymtp_drawing {
+public:
+    pymtp_drawing(llama_context * ctx, pymtp_draw_job & job) : ctx(ctx) { llama_set_draw(ctx, on_draw, &job); }
+    ~pymtp_drawing() { llama_set_draw(ctx, nullptr, nullptr); }
+
+private:
+    llama_context * ctx;
+};
+
+// While it lives, batches of the draft context go with the hidden rows that the target keeps.
+class pymtp_kept_rows {
+public:
+    explicit pymtp_kept_rows(pymtp_pair & pair) : draft(pair.draft.get()) { llama_set_nextn_kept(draft, pair.target.get()); }
+    ~pymtp_kept_rows() { llama_set_nextn_kept(draft, nullptr); }
+
+private:
+    llama_context * draft;
+};
+
 // Runs the batch with the draw in its graph, which is kept: depths come by turns.
 int pymtp_pair::decode_and_draw(llama_context * ctx, pymtp_draw_job & job) {
-    llama_set_draw(ctx, on_draw, &job);
-    llama_set_graph_slot(ctx, batch.size());
-    const int status = decode(ctx);
-    llama_set_graph_slot(ctx, 0);
+    const pymtp_drawing drawing(ctx, job);
+    const int status = decode(ctx, batch.size());
     llama_synchronize(ctx);
-    llama_set_draw(ctx, nullptr, nullptr);
     return status == PYMTP_OK ? drawn(job.seq, job.status, job.n_prefix) : status;
 }
 
@@ -151,10 +168,8 @@ int pymtp_pair::take_kept(int32_t seq) {
         for (int32_t i = s.n_head; i < s.n_head + piece; ++i) {
             batch.add(s.tokens[i], i, seq, false);
         }
-        llama_set_nextn_kept(draft.get(), target.get());
-        const int status = decode(draft.get());
-        llama_set_nextn_kept(draft.get(), nullptr);
-        if (status) {
+        const pymtp_kept_rows rows(*this);
+        if (int status = decode(draft.get())) {
             return status;
         }
         s.n_head += piece;
@@ -296,10 +311,8 @@ int pymtp_pair::draft_chain(int32_t seq, llama_token token, int32_t n, llama_tok
     s.n_rewind = 0;
     s.n_chain  = n;
     pymtp_draw_job job = {this, seq, s.tokens.size(), nullptr, n, drafts, confidences};
-    llama_set_nextn_kept(draft.get(), target.get());
-    const int status = decode_and_draw(draft.get(), job);
-    llama_set_nextn_kept(draft.get(), nullptr);
-    return status;
+    const pymtp_kept_rows rows(*this);
+    return decode_and_draw(draft.get(), job);
 }
 
 // Takes n tokens through the target, of which all but the first can be taken back. The logits of each row are left in the
