@@ -80,6 +80,8 @@ class AutoDepth:
         most: the most tokens to draft a round.
         after: an earlier sequence, which this one may resemble at first.
         """
+        if after:
+            after._look_back()
         self._costs = costs
         self._most = most
         self._acceptance: Acceptance = Acceptance(after._acceptance if after else None)
@@ -94,9 +96,8 @@ class AutoDepth:
         self._expected: list[float] = []
         self._prices: list[float] = []
         self._sure = 0.0  # at this confidence all are worth verifying
-        self._seen: list[
-            tuple[int, int, int, float, float, Sequence[float]]
-        ] = []  # rounds with drafts, since the last look
+        # rounds with drafts since the last look, as observe hears of them
+        self._seen: list[tuple[int, int, int, float, float, Sequence[float]]] = []
         self._rest = 0  # plain rounds to come, whatever happens, and those since the last look
         self._rested = 0
         self._drafting = 0  # rounds with drafts since the last one without

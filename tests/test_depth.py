@@ -151,6 +151,16 @@ def test_short_requests_start_from_what_the_ones_before_them_found(family: str) 
         assert sum(ratios) / SETTINGS >= least
 
 
+def test_a_request_too_short_for_a_look_teaches_the_next_one() -> None:
+    costs = Costs()
+    policy = AutoDepth(costs)
+    for _ in range(8):
+        n = policy.choose(100)
+        policy.observe(n, n, 0, 1e-6 * n, 1e-5, [0.9] * n)
+    before = AutoDepth(costs)._acceptance.rates(1)
+    assert AutoDepth(costs, after=policy)._acceptance.rates(1) < before
+
+
 def test_probes_go_on_at_a_bounded_cost() -> None:
     for family in FAMILIES:
         machine, _ = draw_setting(family, 0)
