@@ -238,7 +238,8 @@ class Context:
         return list(ffi.unpack(lib.pymtp_pair_tokens(self._handle, seq), n)) if n else []
 
     def rows_held(self, seq: int = 0) -> int:
-        """Rows that the head's cache holds, made from the target's hidden states; as `tokens_held`."""
+        """Rows that the head's cache holds, made from the target's hidden states; as `tokens_held`. It is behind by
+        up to 63 after rounds without drafts, and takes these before the next draft."""
         self._check_seq(seq)
         return int(lib.pymtp_pair_n_head(self._handle, seq))
 

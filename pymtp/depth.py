@@ -71,7 +71,7 @@ class AutoDepth:
 
     A depth is worth the expected tokens of its round by the seconds of its round. One that may be better than the best
     known is tried. Whatever is drafted, an allowance goes down by what it loses against plain decoding, up by what it
-    gains: where it is used up, there is plain decoding, until 1% of that has made up for it.
+    gains: where it is used up, there is plain decoding, until a small share of that has made up for it.
     """
 
     def __init__(self, costs: Costs, most: int = MAX_AUTO, *, after: AutoDepth | None = None) -> None:

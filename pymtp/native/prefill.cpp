@@ -22,7 +22,7 @@ void pymtp_pair::begin_prefill() {
     llama_set_nextn_sync(target.get(), fuses() ? draft.get() : nullptr, /*defer =*/ false);
     llama_set_embeddings_nextn(target.get(), !fuses() && options.prefill != PYMTP_PREFILL_ALL_OUTPUTS, /*masked =*/ false);
     llama_set_rs_snapshots(target.get(), !fused);
-    // unmasked, the head computes the whole block for rows that only leave K and V, as llama.cpp's own does
+    // unmasked, every hidden row of the head's is copied to the host, as llama.cpp's own are
     llama_set_embeddings_nextn(draft.get(), fused, /*masked =*/ fused);
 }
 

@@ -138,7 +138,7 @@ struct pymtp_logprob {
 struct pymtp_counters {
     double  prefill_seconds;
     double  head_sync_seconds; // the prompt's rows going through the head, where the target's graph does not do it
-    double  draft_seconds;     // with the rows accepted in the round before
+    double  draft_seconds;     // with the tokens that the head had yet to take
     double  verify_seconds;
     double  rewind_seconds;
     double  sample_seconds;    // of draft and verify: drawing tokens
@@ -218,7 +218,7 @@ PYMTP_API int  pymtp_pair_clear(struct pymtp_pair * pair, int32_t seq);
 
 PYMTP_API int32_t pymtp_pair_n_past(const struct pymtp_pair * pair, int32_t seq); // tokens that the target holds
 PYMTP_API const llama_token * pymtp_pair_tokens(const struct pymtp_pair * pair, int32_t seq); // n_past of them
-PYMTP_API int32_t pymtp_pair_n_head(const struct pymtp_pair * pair, int32_t seq); // rows of the head, drafts not counted
+PYMTP_API int32_t pymtp_pair_n_head(const struct pymtp_pair * pair, int32_t seq); // rows of the head, drafts not counted; it may be behind
 PYMTP_API int32_t pymtp_pair_n_ctx (const struct pymtp_pair * pair);              // tokens that fit in a sequence
 
 // From any thread: while set, the native call that runs, and any after it, ends as PYMTP_CANCELLED.
