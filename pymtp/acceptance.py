@@ -5,12 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-DECAY = 0.96  # what a round still weighs a round later: text turns from code to prose and back within some 25 rounds
+DECAY = 0.92  # what a round still weighs a round later: text begins to repeat itself within some ten rounds
 LONG_DECAY = 0.99  # the same of a first draft in the long run: a hundred drafts, a request or a few
 FIRST_GUESS = 0.65  # of first drafts, before anything is known: reports on Qwen3.5 and 3.6 heads say 0.6 to 0.8
 FIRST_WEIGHT = 4.0  # drafts that the guess is worth: a useless head is soon found out
 CARRY = 10.0  # drafts that what the last sequence found is worth to a new one, at most
-WEIGHT = 4.0  # drafts that the long run, or the position before, is worth against what a position showed lately
+WEIGHT = 3.0  # drafts that the long run, or the position before, is worth against what a position showed lately
 FADE = 0.98  # a draft's acceptance as a share of the one before it, where it was not seen: chains get worse, slowly
 
 BINS = (0.3, 0.6, 0.85, 0.97)  # borders between the head's probabilities, finer near 1, where most drafts are
@@ -38,20 +38,20 @@ class Acceptance:
         self._hits = [share * hits for hits in self._hits]
         self._trials = [share * trials for trials in self._trials]
 
-    def observe(self, verified: int, accepted: int, cut: Sequence[float] = ()) -> None:
-        """A round: of `verified` drafts, the first `accepted` were right.
+    def observe(self, told: int, right: int, untold: Sequence[float] = ()) -> None:
+        """A round: of the `told` drafts that the target told of, the first `right` were right.
 
-        cut: of the drafts after them, which were not verified, how likely each was right if the one before it was. They
-        count for what they probably were: without them only the promising ones would be left to count.
+        untold: of the drafts after them, how likely each was right if the one before it was. They count for what they
+        probably were: without them only the promising ones would be left to count.
         """
         self.fade(1)
-        if verified:
-            self._long_hits = LONG_DECAY * self._long_hits + (accepted > 0)
+        if told:
+            self._long_hits = LONG_DECAY * self._long_hits + (right > 0)
             self._long_trials = LONG_DECAY * self._long_trials + 1
-        for i in range(min(verified, accepted + 1)):
-            self._add(i, float(i < accepted), 1.0)
-        weight = float(accepted == verified)
-        for i, likely in enumerate(cut, verified):
+        for i in range(min(told, right + 1)):
+            self._add(i, float(i < right), 1.0)
+        weight = float(right == told)
+        for i, likely in enumerate(untold, told):
             self._add(i, weight * likely, weight)
             weight *= likely
 

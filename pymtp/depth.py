@@ -12,17 +12,18 @@ from pymtp.acceptance import BINS, CERTAIN, Acceptance, Calibration, window_toke
 from pymtp.costs import Costs
 
 MAX_AUTO = 8  # the most drafts of "auto": each takes a snapshot of the recurrent states
-MARGIN = 0.02  # how much better another depth must look to be taken: the estimates are no better than that
+MARGIN = 0.01  # how much better another depth must look to be taken: a little, or near ties would flap
 PROMISE = 0.05  # how much better a depth that is not known must be, if all goes well, to be tried
 DOUBT = 8.0  # while nothing is drafted, drafts imagined to be right, for acceptance may be better than was seen
-PAUSE_SECONDS, MOST_PAUSE = 0.012, 32  # between two looks, each of which takes about 0.1 ms; and rounds
+PAUSE_SECONDS, MOST_PAUSE = 0.012, 32  # between two looks, each of which takes up to 0.1 ms; and rounds
+SURPRISE = 2.0  # so many tokens more or fewer than expected since the last look bring the next one at once
 CLOSE = 1.15  # where drafting gains less, plain decoding is timed again,
 RECHECK, MOST_RECHECK = 8, 512  # after so many rounds at first, then twice as many each time, up to so many
 # What drafting may lose against plain decoding, in its tokens. Where no draft is ever accepted, 3% of 256 are 7.7.
 ALLOWANCE = 2.5  # of a new LLM
 EARNED = 8.0  # the most, what drafting gained before included
 DEBT = 3.0  # what a depth that looks best may lose beyond that
-EACH_REQUEST, EACH_TOKEN = 0.5, 0.006  # what comes on top: probes go on
+EACH_REQUEST, EACH_TOKEN = 0.5, 0.006  # what comes on top, and of the latter as much again for peeks alone
 TIMED = 4  # of so many plain rounds one is timed
 
 
@@ -41,12 +42,16 @@ class Depth(Protocol):
         self,
         drafted: int,
         verified: int,
-        accepted: int,
+        right: int,
         draft_seconds: float,
         verify_seconds: float,
         confidences: Sequence[float],
     ) -> None:
-        """What came of a round: drafts made, verified and accepted, and what both phases took."""
+        """What came of a round: drafts made and verified, and what both phases took.
+
+        right: the drafts before the first wrong one, as far as the target told: where all that were verified are right,
+            it told of the one after them too.
+        """
         ...
 
 
@@ -72,6 +77,9 @@ class AutoDepth:
     A depth is worth the expected tokens of its round by the seconds of its round. One that may be better than the best
     known is tried. Whatever is drafted, an allowance goes down by what it loses against plain decoding, up by what it
     gains: where it is used up, there is plain decoding, until a small share of that has made up for it.
+
+    Where plain decoding looks best, there are peeks: a draft is made, and verified only where the head is sure enough.
+    The target's next token tells whether it was right all the same, for the price of a draft step.
     """
 
     def __init__(self, costs: Costs, most: int = MAX_AUTO, *, after: AutoDepth | None = None) -> None:
@@ -87,9 +95,12 @@ class AutoDepth:
         self._acceptance: Acceptance = Acceptance(after._acceptance if after else None)
         self._calibration: Calibration = after._calibration if after else Calibration()
         self._allowance: float = min(EARNED, after._allowance + EACH_REQUEST) if after else ALLOWANCE
+        self._peeks: float = after._peeks if after else 0.0  # what peeks may cost when it is used up, in tokens
         self._best: int = after._best if after else 0  # the depth that looks best
         self._rate = 0.0  # its tokens a second
-        self._trying = False  # whether the current round tries another
+        self._trying = False  # whether the current round tries another, whatever the head says
+        self._tokens: Sequence[float] = [1.0]  # expected of a round, by drafts verified; more than these came since
+        self._surprise = 0.0
         self._last = 0  # the depth of the last look, and rounds to come that keep to it
         self._steady = 0
         # of each draft, at the last look: how likely it was right, and the tokens that its row would bring elsewhere
@@ -116,7 +127,8 @@ class AutoDepth:
             return self._last
         self._look_back()
         seconds, least = self._costs.rounds(top)
-        tokens = window_tokens(self._acceptance.rates(top))
+        self._tokens = tokens = window_tokens(self._acceptance.rates(top))
+        self._surprise = 0.0
         rates = [t / s for t, s in zip(tokens, seconds, strict=True)]
         best = max(range(top + 1), key=rates.__getitem__)
         if self._best > top:
@@ -125,17 +137,27 @@ class AutoDepth:
             self._best = best
         self._rate = rates[self._best]
         n = self._trial(tokens, seconds, least)
-        self._trying = n != self._best
+        trying = n != self._best
         if n == 0:
-            self._rest = 0 if self._trying else self._pause(seconds[0])
+            self._rest = 0 if trying else self._pause(seconds[0])
             return 0
+        # where plain decoding looks best, a peek: its next token tells whether the draft was right, verified or not
+        peek = trying and self._best == 0 and self._costs.settled(n)
+        self._trying = trying and not peek
         # a trial must be affordable; what looks best may go into debt, for it may be bad luck
-        missing = (least[n] / seconds[0] - tokens[n] if self._trying else -DEBT) - self._allowance
+        missing = -DEBT - self._allowance
+        if peek:
+            price = self._costs.draft_seconds(n) / seconds[0]
+            missing = min(price - self._allowance, price - self._peeks)
+        elif trying:
+            missing = least[n] / seconds[0] - tokens[n] - self._allowance
         if missing > 0:
             self._rest = int(missing / EACH_TOKEN)
             return 0
+        if peek:
+            self._peeks = 0.0
         # the first round of a depth builds graphs: one more, to be timed
-        self._steady = (not self._costs.settled(n)) if self._trying else self._pause(seconds[n])
+        self._steady = (not self._costs.settled(n)) if trying else self._pause(seconds[n])
         self._last = n
         self._expected = self._acceptance.rates(n)
         self._prices = [
@@ -185,13 +207,13 @@ class AutoDepth:
         self,
         drafted: int,
         verified: int,
-        accepted: int,
+        right: int,
         draft_seconds: float,
         verify_seconds: float,
         confidences: Sequence[float],
     ) -> None:
-        """What came of a round: how many drafts were made, verified and accepted, what both took, and the head's
-        probability of each draft made, or nothing where that is not known."""
+        """What came of a round: how many drafts were made, verified and, as far as is known, right, what both took, and
+        the head's probability of each draft made, or nothing where that is not known."""
         if drafted == 0:
             if self._rested % TIMED == 0 or not self._costs.known:
                 self._costs.observe(0, 0.0, 1, verify_seconds)
@@ -199,8 +221,11 @@ class AutoDepth:
             self._drafting = 0
             return
         self._drafting += 1
+        self._surprise += 1 + min(right, verified) - self._tokens[verified]
+        if abs(self._surprise) > SURPRISE:
+            self._steady = 0
         # looked at all together: one by one, each would find the processor's caches full of the model
-        self._seen.append((drafted, verified, accepted, draft_seconds, verify_seconds, confidences))
+        self._seen.append((drafted, verified, right, draft_seconds, verify_seconds, confidences))
 
     def _pause(self, seconds: float) -> int:
         return min(MOST_PAUSE, int(PAUSE_SECONDS / seconds))
@@ -208,21 +233,25 @@ class AutoDepth:
     def _look_back(self) -> None:
         """Learns from the rounds since the last look."""
         costs = self._costs
-        for drafted, verified, accepted, draft_seconds, verify_seconds, confidences in self._seen:
+        for drafted, verified, right, draft_seconds, verify_seconds, confidences in self._seen:
             costs.observe(drafted, draft_seconds, 1 + verified, verify_seconds)
+            told = min(drafted, verified + (right >= verified))
             rates = self._acceptance.rates(drafted)
-            cut: Sequence[float] = rates[verified:]
+            untold: Sequence[float] = rates[told:]
             if confidences:
-                cut = [self._calibration.probability(c, r) for c, r in zip(confidences[verified:], cut, strict=True)]
-                for i in range(min(verified, accepted + 1)):
-                    self._calibration.observe(confidences[i], rates[i], i < accepted)
-            self._acceptance.observe(verified, accepted, cut)
+                untold = [self._calibration.probability(c, r) for c, r in zip(confidences[told:], untold, strict=True)]
+                for i in range(min(told, right + 1)):
+                    self._calibration.observe(confidences[i], rates[i], i < right)
+            self._acceptance.observe(told, right, untold)
             if costs.known:
                 seconds = costs.draft_seconds(drafted) + costs.verify_seconds(1 + verified)
-                gain = 1 + accepted - seconds / costs.round_seconds(0)
-                self._allowance = min(EARNED, max(-DEBT, self._allowance + gain + EACH_TOKEN))
+                self._earn(1 + min(right, verified) - seconds / costs.round_seconds(0), 1)
         self._seen.clear()
         if self._rested:
             self._acceptance.fade(self._rested)
-            self._allowance = min(EARNED, self._allowance + EACH_TOKEN * self._rested)
+            self._earn(0.0, self._rested)
             self._rested = 0
+
+    def _earn(self, gain: float, rounds: int) -> None:
+        self._allowance = min(EARNED, max(-DEBT, self._allowance + gain + EACH_TOKEN * rounds))
+        self._peeks = min(1.0, self._peeks + EACH_TOKEN * rounds)

@@ -69,7 +69,7 @@ def speculate(
         drafted = clock()
         drawn = context.verify_chain([token, *drafts])
         verified = clock()
-        depth.observe(n, len(drafts), len(drawn) - 1, drafted - started, verified - drafted, confidences)
+        depth.observe(n, len(drafts), _right(made, drawn), drafted - started, verified - drafted, confidences)
         out, ended = _until(drawn, ends)
         n_past += len(out)
         context.rewind(n_past)
@@ -78,6 +78,12 @@ def speculate(
         token = out[-1]
         n_out += len(out)
         yield out
+
+
+def _right(made: Sequence[int], drawn: Sequence[int]) -> int:
+    """The drafts before the first wrong one. The last token drawn tells of a draft that was not verified, too."""
+    n = len(drawn) - 1
+    return n + 1 if n < len(made) and made[n] == drawn[n] else n
 
 
 def _until(drawn: Sequence[int], ends: Callable[[int], bool]) -> tuple[list[int], bool]:

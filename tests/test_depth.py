@@ -13,6 +13,7 @@ import pytest
 from helpers.simulate import (
     FAMILIES,
     MOST,
+    UNSURE,
     Chances,
     Machine,
     babbling,
@@ -95,7 +96,7 @@ def test_plain_decoding_that_was_spoilt_when_it_was_timed_is_timed_again() -> No
     for _ in range(FEW):
         policy.observe(policy.choose(8), 0, 0, 0.0, 20 * machine.verify[0], ())
     depths = simulate(policy, machine, steady(NEVER), rounds=200).depths
-    assert sum(depths[100:]) <= 5
+    assert sum(depths[100:]) <= 15  # peeks; were it believed, hundreds
 
 
 def test_nothing_is_drafted_before_plain_decoding_was_timed_a_few_times() -> None:
@@ -124,8 +125,8 @@ def test_auto_comes_near_the_best_fixed_depth_on_any_machine(family: str) -> Non
         _, best = best_fixed(machine, chances)
         runs = [simulate(AutoDepth(Costs(), MOST), machine, steady(chances), rounds=300, seed=n) for n in range(RUNS)]
         ratios.append(sum(run.rate for run in runs) / RUNS / best)
-    assert sum(ratios) / SETTINGS >= 0.96
-    assert min(ratios) >= 0.85
+    assert sum(ratios) / SETTINGS >= 0.97
+    assert min(ratios) >= 0.92
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -184,6 +185,25 @@ def test_a_text_that_turns_bad_is_left_and_one_that_turns_good_is_found_in_some_
     assert sum(to_good) / SETTINGS <= 60
 
 
+def test_where_plain_decoding_is_best_drafts_are_looked_at_and_not_verified() -> None:
+    for family in ("small", "experts"):  # elsewhere a row costs next to nothing
+        machine, _ = draw_setting(family, 0)
+        luck = Random(0)
+        policy = AutoDepth(Costs(), MOST)
+        rounds = []
+        for _ in range(1500):
+            drafted = policy.choose(MOST)
+            verified = policy.keep(UNSURE[:drafted])
+            seconds = (machine.timing(machine.draft[drafted], luck), machine.timing(machine.verify[verified], luck))
+            policy.observe(drafted, verified, 0, *seconds, UNSURE[:drafted])
+            rounds.append((drafted, verified))
+        late = rounds[500:]
+        peeks = [drafted for drafted, verified in late if drafted and not verified]
+        assert len(peeks) >= 20
+        assert sum(1 for _, verified in late if verified) <= len(peeks) / 4
+        assert sum(machine.draft[n] for n in peeks) <= 0.015 * len(late) * machine.verify[0]
+
+
 def test_costs_once_known_are_not_learnt_again() -> None:
     machine = quiet(draw_setting("weight-bound", 0)[0])
     costs = Costs()
@@ -198,7 +218,7 @@ def test_depths_do_not_flap() -> None:
     for family in FAMILIES:
         machine, chances = draw_setting(family, 1)
         depths = simulate(AutoDepth(Costs(), MOST), machine, steady(chances), rounds=300).depths
-        assert sum(a != b for a, b in pairwise(depths)) < 40
+        assert sum(a != b for a, b in pairwise(depths)) < 60
 
 
 def with_and_without_keeping(family: str, make: Any) -> list[float]:
@@ -241,4 +261,4 @@ def test_auto_comes_near_the_best_fixed_depth_on_recorded_drafts(family: str) ->
         sure = [[percent / 100 for percent in row] for row in text["percent"]]
         best = max(replay(FixedDepth(n), machine, text["right"], None) for n in range(MOST + 1))
         ratios.append(replay(AutoDepth(Costs(), MOST), machine, text["right"], sure) / best)
-    assert sum(ratios) / len(ratios) >= 0.94
+    assert sum(ratios) / len(ratios) >= 0.96

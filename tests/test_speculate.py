@@ -94,8 +94,8 @@ class Scripted(FixedDepth):
     def keep(self, confidences: Sequence[float]) -> int:
         return max(0, len(confidences) - self.plan[self.round % len(self.plan)][1])
 
-    def observe(self, drafted: int, verified: int, accepted: int, *_: object) -> None:
-        self.seen.append((drafted, verified, accepted))
+    def observe(self, drafted: int, verified: int, right: int, *_: object) -> None:
+        self.seen.append((drafted, verified, right))
 
 
 def run(
@@ -216,7 +216,20 @@ def test_the_text_does_not_depend_on_the_depths_or_on_drafts_thrown_away(
     assert tally.depths == [verified for _, verified, _ in depth.seen]
     assert tally.drafted == sum(tally.depths)
     assert tally.discarded == sum(drafted - verified for drafted, verified, _ in depth.seen)
-    assert sum(tally.accepted_per_position) == sum(accepted for *_, accepted in depth.seen)
+    assert sum(tally.accepted_per_position) == sum(min(verified, right) for _, verified, right in depth.seen)
+
+
+@given(texts, hits, st.lists(st.tuples(st.integers(0, 8), st.integers(0, 3)), min_size=1, max_size=6))
+def test_the_depth_is_told_of_the_first_draft_that_was_thrown_away(
+    text: list[int], hits: list[bool], plan: list[tuple[int, int]]
+) -> None:
+    depth = Scripted(plan)
+    run(ScriptedContext(text, hits), depth=depth, max_tokens=40)
+    position = 3  # of the token that a round starts with; the prompt has 3
+    for drafted, verified, right in depth.seen:
+        truth = [*(hits[(position + 1 + i) % len(hits)] for i in range(drafted)), False].index(False)
+        assert right == min(truth, verified + 1, drafted)
+        position += 1 + min(truth, verified)
 
 
 @pytest.mark.parametrize("max_tokens", [2, 5])

@@ -16,6 +16,8 @@ from pymtp.depth import Depth
 MOST = 8  # the deepest that drafts go here
 
 Chances = Sequence[float]
+UNSURE = [0.5] * MOST  # probabilities that tell nothing
+
 # a round's number, and luck → for each draft how likely it is right, and the head's probability of it
 Text = Callable[[int, Random], tuple[Chances, Sequence[float]]]
 
@@ -64,13 +66,13 @@ def window(chances: Chances, n: int) -> float:
 
 
 def steady(chances: Chances) -> Text:
-    """A text that stays as it is; the head's probabilities are not known."""
-    return lambda _round, _luck: (chances, ())
+    """A text that stays as it is, and a head that is as sure of one draft as of the next."""
+    return lambda _round, _luck: (chances, UNSURE)
 
 
 def turning(before: Chances, after: Chances, turn: int) -> Text:
-    """A text that changes at round `turn`."""
-    return lambda round, _luck: (before if round < turn else after, ())
+    """A text that changes at round `turn`; the head does not tell."""
+    return lambda round, _luck: (before if round < turn else after, UNSURE)
 
 
 def telling(chances: Chances, *, sharpness: float, bend: float) -> Text:
@@ -103,13 +105,16 @@ def simulate(
         chances, sure = text(number, luck)
         hits = [luck.random() < chance for chance in chances]
         drafted = policy.choose(room)
-        verified = policy.keep(sure[:drafted]) if sure else drafted
-        accepted = [*hits[:verified], False].index(False)
+        verified = policy.keep(sure[:drafted])
+        right = [*hits, False].index(False)
+        accepted = min(verified, right)
         build = [machine.build * (graph not in built) for graph in (("draft", drafted), ("verify", verified))]
         built |= {("draft", drafted), ("verify", verified)}
         draft_seconds = machine.timing(machine.draft[drafted], luck) + build[0]
         verify_seconds = machine.timing(machine.verify[verified], luck) + build[1]
-        policy.observe(drafted, verified, accepted, draft_seconds, verify_seconds, sure[:drafted])
+        policy.observe(
+            drafted, verified, min(right, verified + 1, drafted), draft_seconds, verify_seconds, sure[:drafted]
+        )
         outcome.tokens += window(chances, verified)
         outcome.seconds += machine.seconds(drafted, verified) + sum(build)
         outcome.came += 1 + accepted
@@ -176,11 +181,12 @@ def replay(policy: Depth, machine: Machine, right: Sequence[int], sure: Sequence
         confidences = sure[position][:drafted] if sure else ()
         verified = policy.keep(confidences) if sure else drafted
         accepted = min(verified, right[position])
+        told = min(right[position], verified + 1, drafted)
         build = [machine.build * (graph not in built) for graph in (("draft", drafted), ("verify", verified))]
         built |= {("draft", drafted), ("verify", verified)}
         draft_seconds = machine.timing(machine.draft[drafted], luck) + build[0]
         verify_seconds = machine.timing(machine.verify[verified], luck) + build[1]
-        policy.observe(drafted, verified, accepted, draft_seconds, verify_seconds, confidences)
+        policy.observe(drafted, verified, told, draft_seconds, verify_seconds, confidences)
         seconds += machine.seconds(drafted, verified) + sum(build)
         position += 1 + accepted
     return len(right) / seconds
