@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-DECAY = 0.92  # what a round still weighs a round later: text begins to repeat itself within some ten rounds
+DECAY = 0.97  # what a round still weighs a token later: text begins to repeat itself within some thirty tokens
 LONG_DECAY = 0.99  # the same of a first draft in the long run: a hundred drafts, a request or a few
 FIRST_GUESS = 0.65  # of first drafts, before anything is known: reports on Qwen3.5 and 3.6 heads say 0.6 to 0.8
 FIRST_WEIGHT = 4.0  # drafts that the guess is worth: a useless head is soon found out
@@ -32,9 +32,9 @@ class Acceptance:
         self._trials: list[float] = [0.0, *(WEIGHT for _ in rates)]
         self._hits: list[float] = [0.0, *(WEIGHT * rate for rate in rates)]
 
-    def fade(self, rounds: int) -> None:
-        """So many rounds went by without a draft: what was seen before them weighs less."""
-        share = DECAY**rounds
+    def fade(self, tokens: int) -> None:
+        """So many tokens came: what was seen before them weighs less."""
+        share = DECAY**tokens
         self._hits = [share * hits for hits in self._hits]
         self._trials = [share * trials for trials in self._trials]
 
@@ -44,7 +44,7 @@ class Acceptance:
         untold: of the drafts after them, how likely each was right if the one before it was. They count for what they
         probably were: without them only the promising ones would be left to count.
         """
-        self.fade(1)
+        self.fade(1 + right)
         if told:
             self._long_hits = LONG_DECAY * self._long_hits + (right > 0)
             self._long_trials = LONG_DECAY * self._long_trials + 1

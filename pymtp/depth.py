@@ -14,7 +14,7 @@ from pymtp.costs import Costs
 MAX_AUTO = 8  # the most drafts of "auto": each takes a snapshot of the recurrent states
 MARGIN = 0.01  # how much better another depth must look to be taken: a little, or near ties would flap
 PROMISE = 0.05  # how much better a depth that is not known must be, if all goes well, to be tried
-DOUBT = 8.0  # while nothing is drafted, drafts imagined to be right, for acceptance may be better than was seen
+DOUBT = 10.0  # while nothing is drafted, drafts imagined to be right, for acceptance may be better than was seen
 PAUSE_SECONDS, MOST_PAUSE = 0.012, 32  # between two looks, each of which takes up to 0.1 ms; and rounds
 SURPRISE = 2.0  # so many tokens more or fewer than expected since the last look bring the next one at once
 CLOSE = 1.15  # where drafting gains less, plain decoding is timed again,
@@ -25,13 +25,14 @@ EARNED = 8.0  # the most, what drafting gained before included
 DEBT = 3.0  # what a depth that looks best may lose beyond that
 EACH_REQUEST, EACH_TOKEN = 0.5, 0.006  # what comes on top, and of the latter as much again for peeks alone
 TIMED = 4  # of so many plain rounds one is timed
+WARM = 2  # rounds of a kind before those that are timed: the first builds graphs, and both find cold caches
 
 
 class Depth(Protocol):
     """Chooses the depth of each round, and hears what came of it."""
 
-    def choose(self, room: int) -> int:
-        """The drafts to make now. room: the most that can be used."""
+    def choose(self, room: int, n_past: int) -> int:
+        """The drafts to make now. room: the most that can be used. n_past: tokens that the context holds."""
         ...
 
     def keep(self, confidences: Sequence[float]) -> int:
@@ -61,7 +62,7 @@ class FixedDepth:
     def __init__(self, n: int) -> None:
         self._n = n
 
-    def choose(self, room: int) -> int:
+    def choose(self, room: int, n_past: int) -> int:
         return max(0, min(self._n, room))
 
     def keep(self, confidences: Sequence[float]) -> int:
@@ -107,15 +108,19 @@ class AutoDepth:
         self._expected: list[float] = []
         self._prices: list[float] = []
         self._sure = 0.0  # at this confidence all are worth verifying
-        # rounds with drafts since the last look, as observe hears of them
-        self._seen: list[tuple[int, int, int, float, float, Sequence[float]]] = []
+        # rounds with drafts since the last look, as observe hears of them, each after so many tokens
+        self._n_past = 0
+        self._seen: list[tuple[int, int, int, int, float, float, Sequence[float]]] = []
         self._rest = 0  # plain rounds to come, whatever happens, and those since the last look
         self._rested = 0
+        self._before = (0, 0)  # drafts made and verified in the round before those, and how often in a row
+        self._run = 0
         self._drafting = 0  # rounds with drafts since the last one without
         self._recheck: int = after._recheck if after else RECHECK
 
-    def choose(self, room: int) -> int:
-        """The depth of the next round. room: the most drafts allowed now."""
+    def choose(self, room: int, n_past: int) -> int:
+        """The depth of the next round. room: the most drafts allowed now. n_past: tokens that the context holds."""
+        self._n_past = n_past
         if self._rest > 0:
             self._rest -= 1
             return 0
@@ -126,6 +131,7 @@ class AutoDepth:
             self._steady -= 1
             return self._last
         self._look_back()
+        self._costs.n_past = n_past
         seconds, least = self._costs.rounds(top)
         self._tokens = tokens = window_tokens(self._acceptance.rates(top))
         self._surprise = 0.0
@@ -139,10 +145,10 @@ class AutoDepth:
         n = self._trial(tokens, seconds, least)
         trying = n != self._best
         if n == 0:
-            self._rest = 0 if trying else self._pause(seconds[0])
+            self._rest = WARM if trying else self._pause(seconds[0])
             return 0
         # where plain decoding looks best, a peek: its next token tells whether the draft was right, verified or not
-        peek = trying and self._best == 0 and self._costs.settled(n)
+        peek = trying and self._best == 0 and not self._costs.missing(n)
         self._trying = trying and not peek
         # a trial must be affordable; what looks best may go into debt, for it may be bad luck
         missing = -DEBT - self._allowance
@@ -156,8 +162,8 @@ class AutoDepth:
             return 0
         if peek:
             self._peeks = 0.0
-        # the first round of a depth builds graphs: one more, to be timed
-        self._steady = (not self._costs.settled(n)) if trying else self._pause(seconds[n])
+        missing = self._costs.missing(n)
+        self._steady = (WARM + missing - 1 if missing else 0) if trying else self._pause(seconds[n])
         self._last = n
         self._expected = self._acceptance.rates(n)
         self._prices = [
@@ -215,17 +221,17 @@ class AutoDepth:
         """What came of a round: how many drafts were made, verified and, as far as is known, right, what both took, and
         the head's probability of each draft made, or nothing where that is not known."""
         if drafted == 0:
-            if self._rested % TIMED == 0 or not self._costs.known:
-                self._costs.observe(0, 0.0, 1, verify_seconds)
+            if self._rested % TIMED == WARM or not self._costs.known:
+                self._costs.observe(self._n_past, 0, 0.0, 1, verify_seconds, self._rested >= WARM)
             self._rested += 1
             self._drafting = 0
             return
         self._drafting += 1
         self._surprise += 1 + min(right, verified) - self._tokens[verified]
-        if abs(self._surprise) > SURPRISE:
+        if right == 0 if self._trying else abs(self._surprise) > SURPRISE:
             self._steady = 0
         # looked at all together: one by one, each would find the processor's caches full of the model
-        self._seen.append((drafted, verified, right, draft_seconds, verify_seconds, confidences))
+        self._seen.append((self._n_past, drafted, verified, right, draft_seconds, verify_seconds, confidences))
 
     def _pause(self, seconds: float) -> int:
         return min(MOST_PAUSE, int(PAUSE_SECONDS / seconds))
@@ -233,8 +239,10 @@ class AutoDepth:
     def _look_back(self) -> None:
         """Learns from the rounds since the last look."""
         costs = self._costs
-        for drafted, verified, right, draft_seconds, verify_seconds, confidences in self._seen:
-            costs.observe(drafted, draft_seconds, 1 + verified, verify_seconds)
+        for n_past, drafted, verified, right, draft_seconds, verify_seconds, confidences in self._seen:
+            self._run = self._run + 1 if self._before == (drafted, verified) else 0
+            self._before = (drafted, verified)
+            costs.observe(n_past, drafted, draft_seconds, 1 + verified, verify_seconds, self._run >= WARM)
             told = min(drafted, verified + (right >= verified))
             rates = self._acceptance.rates(drafted)
             untold: Sequence[float] = rates[told:]
@@ -248,6 +256,7 @@ class AutoDepth:
                 self._earn(1 + min(right, verified) - seconds / costs.round_seconds(0), 1)
         self._seen.clear()
         if self._rested:
+            self._before, self._run = (0, 0), 0
             self._acceptance.fade(self._rested)
             self._earn(0.0, self._rested)
             self._rested = 0

@@ -63,7 +63,7 @@ def speculate(
     while not ended and n_out < max_tokens and n_past < n_ctx:
         room = min(max_tokens - n_out, n_ctx - n_past) - 1
         started = clock()
-        n = depth.choose(room)
+        n = depth.choose(room, n_past)
         made, confidences = context.draft_chain(token, n) if n else ([], [])
         drafts = made[: depth.keep(confidences)] if n else []
         drafted = clock()

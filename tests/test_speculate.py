@@ -87,7 +87,7 @@ class Scripted(FixedDepth):
         self.plan, self.round = plan, 0
         self.seen: list[tuple[int, int, int]] = []
 
-    def choose(self, room: int) -> int:
+    def choose(self, room: int, n_past: int) -> int:
         self.round += 1
         return min(room, self.plan[self.round % len(self.plan)][0])
 
@@ -237,9 +237,9 @@ def test_the_depth_is_told_how_much_room_there_is(max_tokens: int) -> None:
     rooms: list[int] = []
 
     class Nosy(FixedDepth):
-        def choose(self, room: int) -> int:
+        def choose(self, room: int, n_past: int) -> int:
             rooms.append(room)
-            return super().choose(room)
+            return super().choose(room, n_past)
 
     run(ScriptedContext(range(30), [False]), depth=Nosy(8), max_tokens=max_tokens)
     assert rooms == list(range(max_tokens - 2, -1, -1))  # a round brings one token more than it drafts

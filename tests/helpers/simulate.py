@@ -104,7 +104,7 @@ def simulate(
         room = MOST if tokens is None else min(MOST, tokens - outcome.came - 1)
         chances, sure = text(number, luck)
         hits = [luck.random() < chance for chance in chances]
-        drafted = policy.choose(room)
+        drafted = policy.choose(room, number)
         verified = policy.keep(sure[:drafted])
         right = [*hits, False].index(False)
         accepted = min(verified, right)
@@ -177,7 +177,7 @@ def replay(policy: Depth, machine: Machine, right: Sequence[int], sure: Sequence
     position, seconds = 0, 0.0
     built: set[tuple[str, int]] = {("draft", 0)}
     while position < len(right):
-        drafted = policy.choose(min(MOST, len(right) - position - 1))
+        drafted = policy.choose(min(MOST, len(right) - position - 1), position)
         confidences = sure[position][:drafted] if sure else ()
         verified = policy.keep(confidences) if sure else drafted
         accepted = min(verified, right[position])
