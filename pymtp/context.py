@@ -89,8 +89,6 @@ class Context:
     The target holds `n_past(seq)` tokens of a sequence. `draft` is called with the token that comes next and then with
     each draft it led to; `verify` takes that token and the drafts; `rewind` takes back the drafts that were not
     accepted. Sequences do not see each other; where none is named, it is sequence 0.
-
-    Logits come back as arrays over native memory: they are overwritten by the next call, copy what you keep.
     """
 
     def __init__(
@@ -263,8 +261,8 @@ class Context:
         return self._prefill(prompts, all_logits=False)
 
     def prefill_logits(self, tokens: Sequence[int], seq: int = 0) -> Logits:
-        """As `prefill`, and returns the logits of every token, shape (len(tokens), n_vocab), for as many bytes of host
-        memory. They are computed max_outputs rows at a time: give the context enough of them."""
+        """As `prefill`, and returns the logits of every token, shape (len(tokens), n_vocab), for twice as many bytes of
+        host memory. They are computed max_outputs rows at a time: give the context enough of them."""
         return self._prefill({seq: tokens}, all_logits=True)
 
     def _prefill(self, prompts: Mapping[int, Sequence[int]], *, all_logits: bool) -> Logits:
@@ -395,7 +393,8 @@ class Context:
 def _floats(pointer: Any, rows: int, columns: int) -> NDArray[np.float32]:
     if rows == 0:
         return np.empty((0, columns), dtype=np.float32)
-    return np.frombuffer(ffi.buffer(pointer, rows * columns * 4), dtype=np.float32).reshape(rows, columns)
+    native = np.frombuffer(ffi.buffer(pointer, rows * columns * 4), dtype=np.float32)
+    return native.reshape(rows, columns).copy()  # the next call, and close(), end what is there
 
 
 def _one_of(name: str, value: str, known: Sequence[str]) -> None:

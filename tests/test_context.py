@@ -143,6 +143,18 @@ def test_a_context_keeps_its_model_alive() -> None:
         context.prefill([1])
 
 
+def test_what_a_call_returned_outlives_the_next_one_and_the_context(demo: Path) -> None:
+    with Model(demo) as model:
+        options: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "max_outputs": 8}
+        with Context(model, draft_tokens=2, **options) as context, Context(model, embeddings=True, **options) as other:
+            arrays = [context.prefill([1, 2, 3]), context.draft(4), context.draft(5), context.verify([4, 5])]
+            arrays += [other.prefill_logits([1, 2, 3]), other.embeddings()]
+            expected = [array.tolist() for array in arrays]
+            for each in (context, other):
+                each.prefill_logits([6, 7, 8, 9])
+        assert [array.tolist() for array in arrays] == expected
+
+
 def test_garbage_of_models_and_contexts_is_freed_in_any_order() -> None:
     """The collector ends the members of a cycle in the order it found them: in each of the two, once. That freed memory
     is not touched, a build with -fsanitize=address shows."""

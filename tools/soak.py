@@ -191,8 +191,8 @@ def _any_params(numbers: random.Random) -> SamplingParams:
 
 def _probe(context: Context, seq: int, token: int) -> tuple[NDArray[np.float32], NDArray[np.float32], bytes]:
     """The head's logits and the target's after one more token, and then the head's state."""
-    head = context.draft(token, seq).copy()
-    target = context.verify([token], seq).copy()
+    head = context.draft(token, seq)
+    target = context.verify([token], seq)
     return head.reshape(-1), target.reshape(-1), context.head_state(seq)
 
 
