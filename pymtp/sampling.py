@@ -176,23 +176,31 @@ class Sampler:
         self.native.bias = self._bias
         self.native.n_grammar_prefix = params.grammar_prefix
         self.native.n_logprobs = -1 if params.logprobs is None else params.logprobs
+        self._n_vocab = 0  # any
 
     @contextmanager
     def compiled(self, model: Model) -> Iterator[Any]:
         """`native` with the grammar, while it lasts, ready for a model's vocabulary. Raises InvalidRequestError, with
         llama.cpp's reason, for one that it does not take."""
         with nullcontext(ffi.NULL) if self.params.gbnf is None else model.grammar(self.params.gbnf) as grammar:
-            self.native.grammar = grammar
+            self.native.grammar, self._n_vocab = grammar, model.n_vocab
             try:
                 yield self.native
             finally:
-                self.native.grammar = ffi.NULL
+                self.native.grammar, self._n_vocab = ffi.NULL, 0
 
     def draw(self, logits: Logits, position: int, before: Sequence[int] = ()) -> tuple[int | None, float]:
         """The token at `position`, from logits of shape (n_vocab,), after the tokens `before`, which a grammar's text
         begins with: None when a logit is not a number or the grammar allows none. And its probability at temperature 1
-        among the likeliest, from 0 to 1. Within `compiled`, where there is a grammar."""
+        among the likeliest, from 0 to 1. Within `compiled`, where there is a grammar. Raises InvalidRequestError for
+        logits of another shape, and for tokens that are not in the vocabulary."""
         row = np.ascontiguousarray(logits, dtype=np.float32)
+        n_vocab = self._n_vocab or row.size
+        if row.shape != (n_vocab,) or n_vocab == 0:
+            raise InvalidRequestError(f"logits must have the shape ({n_vocab or 'n_vocab'},), not {row.shape}")
+        for token in {*before, *self.params.logit_bias}:
+            if not 0 <= token < n_vocab:
+                raise InvalidRequestError(f"there is no token {token} in a vocabulary of {n_vocab}")
         confidence = ffi.new("float *")
         token = lib.pymtp_draw(
             self.native, ffi.from_buffer("float[]", row), len(row), position, list(before), len(before), confidence

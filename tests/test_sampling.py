@@ -166,6 +166,27 @@ def test_logits_that_are_no_numbers_give_no_token(wrong: float, at: int, tempera
     assert Sampler(SamplingParams(temperature=temperature)).draw(logits, 4)[0] is None
 
 
+@pytest.mark.parametrize("shape", [(0,), (2, 3)])
+def test_a_draw_needs_a_row_of_logits(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidRequestError, match="shape"):
+        Sampler(SamplingParams()).draw(np.zeros(shape, np.float32), 0)
+
+
+def test_a_grammar_needs_the_logits_of_its_whole_vocabulary(llm: LLM) -> None:
+    sampler = Sampler(SamplingParams(grammar="root ::= [a]"))
+    with sampler.compiled(llm.model), pytest.raises(InvalidRequestError, match=r"\(2048,\), not \(2047,\)"):
+        sampler.draw(np.zeros(2047, np.float32), 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "bias"), [([-1], {}), ([2, 6], {}), ([10**9], {}), ([], {6: 1.0}), ([], {10**9: 1})]
+)
+def test_a_draw_knows_no_token_beyond_its_logits(before: list[int], bias: dict[int, float]) -> None:
+    sampler = Sampler(SamplingParams(repetition_penalty=1.5, logit_bias=bias))
+    with pytest.raises(InvalidRequestError, match="no token"):
+        sampler.draw(np.zeros(6, np.float32), 0, before)
+
+
 def test_a_bias_on_a_token_that_is_not_there_is_refused(llm: LLM) -> None:
     with pytest.raises(InvalidRequestError, match="2048"):
         llm.generate("a", SamplingParams(logit_bias={2048: 1.0}))

@@ -194,6 +194,9 @@ pymtp_drawer::result pymtp_drawer::draw(
             return {candidates[0].id, 0.0f, false};
         }
     }
+    if (candidates.empty()) { // a mistake above must not become a token that is none
+        return {};
+    }
     weights.resize(candidates.size());
     double total = 0.0;
     for (size_t i = 0; i < candidates.size(); ++i) {
