@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from make_model import make_model
+from model_shapes import PRESETS
 
-from pymtp import LLM, InvalidRequestError, SamplingParams
+from pymtp import LLM, InvalidRequestError, Model, SamplingParams
 from pymtp.context import Context
 from pymtp.sampling import Sampler
 
@@ -46,18 +49,31 @@ def test_they_are_the_log_softmax_of_the_targets_logits(
         assert [logprob for _, logprob in one.top] == pytest.approx(expected[likeliest].tolist(), abs=1e-3)
 
 
-def test_of_a_row_they_are_exact(llm: LLM, prompts: list[str]) -> None:
-    context = llm.context
-    context.clear()
+def assert_those_of_the_row(context: Context, tokens: list[int]) -> None:
     context.set_sampling(Sampler(SamplingParams(logprobs=7)))
-    row = context.prefill(llm.model.tokenize(prompts[0])).copy()
+    row = context.prefill(tokens)
     token = context.first_token()
     [one] = context.logprobs()
     likeliest = np.argsort(-row, kind="stable")[:7]
     assert one.token_id == token == likeliest[0]
     assert [token for token, _ in one.top] == likeliest.tolist()
-    assert [logprob for _, logprob in one.top] == pytest.approx(log_softmax(row)[likeliest].tolist(), abs=1e-12)
+    # as near as TokenLogprobs says
+    assert [logprob for _, logprob in one.top] == pytest.approx(log_softmax(row)[likeliest].tolist(), abs=1e-6)
     context.clear()
+
+
+def test_of_a_row_they_are_exact(llm: LLM, prompts: list[str]) -> None:
+    for prompt in prompts:
+        llm.context.clear()
+        assert_those_of_the_row(llm.context, llm.model.tokenize(prompt))
+
+
+@pytest.mark.parametrize("n_vocab", [511, 512, 513])
+def test_they_are_exact_with_any_number_of_tokens(tmp_path: Path, n_vocab: int) -> None:
+    make_model(replace(PRESETS["tiny"], n_vocab=n_vocab), tmp_path / "model.gguf", weight_type="f32")
+    with Model(tmp_path / "model.gguf") as model, Context(model, n_ctx=256, n_threads=1) as context:
+        for token in range(20):
+            assert_those_of_the_row(context, [token])
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["greedy", "T=0.9", "constrained"])
