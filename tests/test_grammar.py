@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import make_llm
+from gguf import GGUFReader
+from gguf_variants import rewrite
 from helpers.draw import draw
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -318,6 +320,59 @@ def test_exactly_what_can_become_a_word_of_the_grammar_is_allowed(llm: LLM, word
             other = Sampler(wanted)
             with other.compiled(model):
                 assert other.draw(logits, 9, before)[0] == draw(masked, 9, wanted)
+
+
+@pytest.mark.parametrize("top_k", [0, 2, 3, 700])
+def test_allowed_tokens_are_found_behind_any_number_of_others(llm: LLM, top_k: int) -> None:
+    """One of the two is the likeliest of all, or not even that one is among the first."""
+    model = llm.model
+    a, b = (_byte_tokens(model)[byte][0] for byte in b"ab")
+    params = SamplingParams(temperature=1.0, grammar="root ::= [ab]", top_k=top_k, top_p=1, min_p=0, seed=1)
+    sampler = Sampler(params)
+    with sampler.compiled(model):
+        for first in (3.0, 1.0):
+            logits = np.full(model.n_vocab, 2.0, dtype=np.float32)
+            logits[[a, b]] = first, 1.0
+            masked = np.where(np.isin(np.arange(model.n_vocab), [a, b]), logits, np.float32(-np.inf))
+            drawn = [sampler.draw(logits, position)[0] for position in range(60)]
+            assert drawn == [draw(masked, position, params) for position in range(60)]
+            assert set(drawn) == {a, b}
+
+
+def test_bytes_that_no_character_has_are_no_text(llm: LLM) -> None:
+    """Two bytes of each kind, and what Python says of them; 0, which ends llama.cpp's texts, is none either."""
+    model = llm.model
+    sampler = Sampler(SamplingParams(grammar="root ::= .*"))
+    each = [tokens[0] for tokens in _byte_tokens(model)]
+
+    def is_text(data: bytes) -> bool:
+        try:
+            return "\0" not in data.decode()
+        except UnicodeDecodeError as error:
+            return 0 not in data and error.reason == "unexpected end of data"
+
+    with sampler.compiled(model):
+        for first in range(256):
+            for second in (0x00, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC2, 0xF4, 0xFF):
+                wanted = np.zeros(model.n_vocab, dtype=np.float32)
+                wanted[each[second]] = 1.0
+                token, _ = sampler.draw(wanted, 1, [each[first]])
+                assert (token == each[second]) == is_text(bytes([first, second])), (first, second)
+
+
+def test_a_token_may_be_of_any_length(demo: Path, tmp_path: Path) -> None:
+    tokens = GGUFReader(demo).fields["tokenizer.ggml.tokens"].contents()
+    long = tokens.index("def")
+    tokens[long] = "x" * 200
+    rewrite(demo, tmp_path / "long.gguf", metadata={"tokenizer.ggml.tokens": tokens})
+    with Model(tmp_path / "long.gguf") as model:
+        assert model.token_bytes(long) == b"x" * 200
+        for length, allowed in ((200, True), (199, False)):
+            sampler = Sampler(SamplingParams(grammar=f'root ::= "{"x" * length}" "y"'))
+            with sampler.compiled(model):
+                wanted = np.zeros(model.n_vocab, dtype=np.float32)
+                wanted[long] = 1.0
+                assert (sampler.draw(wanted, 0)[0] == long) == allowed
 
 
 _bytes: dict[Path, list[list[int]]] = {}

@@ -3,10 +3,12 @@ the tokens that stayed had come one by one."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gguf_variants import rewrite
 from helpers.contexts import BOTH, DRAFTS, EXACT, context, drafts, some_tokens, work
 
 from pymtp import LLM, SamplingParams
@@ -56,6 +58,24 @@ def test_a_chain_in_one_launch_drafts_what_single_steps_draft(
         assert one.counters.draft_decodes == 1
         # of the prompt, of the first step, and of the two after it
         assert steps.counters.draft_decodes == 1 + DRAFTS
+
+
+@BOTH
+@pytest.mark.parametrize("params", [GREEDY, WARM], ids=["greedy", "warm"])
+def test_a_verification_draws_from_each_row_until_a_draft_is_wrong(model: Model, params: SamplingParams) -> None:
+    text, right = some_tokens(model, 20), [5]
+    with ready(model, params=params, **EXACT) as rounds, context(model, **EXACT) as steps:
+        steps.prefill(text)
+        for _ in range(DRAFTS + 1):
+            row = steps.verify(right[-1:])[0]
+            token, _ = Sampler(params).draw(row, steps.n_past, [*text, *right])
+            assert token is not None
+            right.append(token)
+        for n in range(DRAFTS + 1):
+            rounds.clear()
+            rounds.prefill(text)
+            wrong = [(token + 1) % model.n_vocab for token in right[n + 1 : -1]]
+            assert rounds.verify_chain([*right[: n + 1], *wrong]) == right[1 : n + 2]
 
 
 @BOTH
@@ -190,6 +210,18 @@ def test_a_change_of_depth_builds_no_graph(dense: Model) -> None:
         assert launches - (after.graphs_reused - before.graphs_reused) <= 1
 
 
+def test_the_compute_buffers_of_kept_graphs_count_as_memory(dense: Model) -> None:
+    with ready(dense) as c:
+        c.prefill(some_tokens(dense, 20))
+        found = []
+        for n in range(DRAFTS + 1):
+            made = c.draft_chain(5, n)[0] if n else []
+            c.verify_chain([5, *made])
+            c.rewind(c.n_past - n)
+            found.append(sum(device.compute for device in c.memory()))
+    assert found == sorted(set(found))
+
+
 def test_a_generation_launches_twice_a_round(llm: LLM) -> None:
     before = llm.context.counters
     stats = llm.generate("def main():", SamplingParams(max_tokens=41, ignore_eos=True)).stats
@@ -229,3 +261,45 @@ def test_the_head_catches_up_with_tokens_that_came_without_drafts(model: Model, 
         prompt.verify_chain([5, *made])
         one, other = (np.frombuffer(c.head_state(), np.float32) for c in (plain, prompt))
         np.testing.assert_allclose(one, other, atol=1e-4, rtol=1e-5)
+
+
+@BOTH
+def test_the_head_catches_up_with_each_sequence_by_itself(model: Model) -> None:
+    texts = {seq: some_tokens(model, 40, seed=seq) for seq in range(2)}
+    with ready(model, n_seq_max=2, **EXACT) as c:
+        c.prefill_batch({seq: text[:20] for seq, text in texts.items()})
+        for i in range(20, 40):
+            for seq, text in texts.items():
+                c.verify_chain([text[i]], seq)
+        found = {seq: (c.head_state(seq), c.draft_chain(5, DRAFTS, seq)[0]) for seq in texts}
+    for seq, (state, chain) in found.items():
+        with ready(model, n_seq_max=2, **EXACT) as alone:
+            alone.prefill(texts[seq], seq)
+            one, other = (np.frombuffer(s, np.float32) for s in (state, alone.head_state(seq)))
+            np.testing.assert_allclose(one, other, atol=1e-4, rtol=1e-5)
+            assert chain == alone.draft_chain(5, DRAFTS, seq)[0]
+
+
+@BOTH
+def test_a_head_with_embeddings_of_its_own_looks_its_tokens_up_there(model: Model, tmp_path: Path) -> None:
+    """In prompts, in chains, and of tokens that came without drafts. The files of the published models have none: their
+    heads share those of the trunk."""
+    own = np.random.default_rng(0).normal(0, 1, (model.n_vocab, model.n_embd)).astype(np.float32)
+    rewrite(model.path, tmp_path / "own.gguf", more={f"blk.{model.n_layer}.nextn.embed_tokens.weight": own})
+    text = some_tokens(model, 30)
+    with (
+        Model(tmp_path / "own.gguf") as other,
+        ready(other, **EXACT) as rounds,
+        ready(other, "host-copy", **EXACT) as steps,
+        ready(model, **EXACT) as shared,
+    ):
+        for c in (rounds, steps, shared):
+            c.prefill(text[:20])
+            for token in text[20:]:
+                c.verify_chain([token])
+        chain, confidences = rounds.draft_chain(7, DRAFTS)
+        assert (chain, pytest.approx(confidences, abs=1e-4)) == steps.draft_chain(7, DRAFTS)
+        assert confidences != pytest.approx(shared.draft_chain(7, DRAFTS)[1], abs=1e-2)
+        one, two, three = (np.frombuffer(c.head_state(), np.float32) for c in (rounds, steps, shared))
+        np.testing.assert_allclose(one, two, atol=1e-4, rtol=1e-5)
+        assert not np.allclose(one, three, atol=1e-2)

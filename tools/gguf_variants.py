@@ -1,4 +1,4 @@
-"""Variants of a GGUF file: an F32 or F16 twin, one without the draft head, one with other metadata."""
+"""Variants of a GGUF file: an F32 or F16 twin, one without the draft head, one with other metadata or more tensors."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,8 +7,9 @@ from typing import Any, Literal
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType, ReaderField
 from gguf.quants import dequantize
+from numpy.typing import NDArray
 
-Metadata = Mapping[str, str | int | float | bool | None]
+Metadata = Mapping[str, str | int | float | bool | list[str] | None]
 _FILE_TYPES = {"f32": LlamaFileType.ALL_F32, "f16": LlamaFileType.MOSTLY_F16}
 
 
@@ -19,6 +20,7 @@ def rewrite(
     weights: Literal["f32", "f16"] | None = None,
     drop_head: bool = False,
     metadata: Metadata | None = None,
+    more: Mapping[str, NDArray[np.float32]] | None = None,
 ) -> None:
     """Copies the GGUF file `source` to `target`: every metadata key with its type, every tensor, in their order.
 
@@ -26,6 +28,7 @@ def rewrite(
         the way; "f32" brings all of them there, "f16" leaves those that are F32.
     drop_head: leaves out the MTP blocks and what the metadata says of them.
     metadata: keys to set, keeping the type of a key that is there; None removes the key.
+    more: tensors to add, by name.
     """
     reader = GGUFReader(source)
     arch = reader.fields["general.architecture"].contents()
@@ -53,6 +56,8 @@ def rewrite(
             writer.add_tensor(tensor.name, values.astype(np.float16) if weights == "f16" else values)
         else:
             writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    for name, values in (more or {}).items():
+        writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -1,6 +1,6 @@
 """Random weights in the block formats of ggml, made as bytes: quantizing random floats would take far longer.
 
-Random bits become the integers of a quantized block (or of a fixed-point number, for f16 and f32) as they are, so
+Random bits become the integers of a quantized block (or of a fixed-point number, for f32, f16 and bf16) as they are, so
 those are uniform over the format's range, and a constant scale gives them the standard deviation wanted: that divided
 by the root mean square of the format's integers. The ranges are lopsided (q4_0 holds -8 … 7); a mean that all weights
 share would be one direction in which every layer adds up, so each block's scale has a random sign.
@@ -21,6 +21,7 @@ Bytes = NDArray[np.uint8]
 TYPES = {
     "f32": GGMLQuantizationType.F32,
     "f16": GGMLQuantizationType.F16,
+    "bf16": GGMLQuantizationType.BF16,
     "q8_0": GGMLQuantizationType.Q8_0,
     "q4_0": GGMLQuantizationType.Q4_0,
     "iq4_nl": GGMLQuantizationType.IQ4_NL,
@@ -69,6 +70,8 @@ def chunk(tensor: Tensor, kind: GGMLQuantizationType, start: int, key: tuple[int
         return _quantized(kind, n, std, key)
     # fixed point: 16 random bits, uniform in ±std·√3
     values = _random_bytes(2 * n, key).view("<i2") * np.float32(std * math.sqrt(3) / 2**15)
+    if kind == GGMLQuantizationType.BF16:
+        return values.astype("<f4", copy=False).view("<u2")[1::2].copy().view(np.uint8)  # the upper half
     return values.astype("<f4" if kind == GGMLQuantizationType.F32 else "<f2", copy=False).view(np.uint8)
 
 
