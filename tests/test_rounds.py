@@ -3,6 +3,7 @@ the tokens that stayed had come one by one."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,15 @@ def test_the_compute_buffers_of_kept_graphs_count_as_memory(dense: Model) -> Non
             c.rewind(c.n_past - n)
             found.append(sum(device.compute for device in c.memory()))
     assert found == sorted(set(found))
+
+
+def test_a_context_that_kept_graphs_ends_without_a_warning(dense: Model, caplog: pytest.LogCaptureFixture) -> None:
+    with ready(dense) as c:
+        c.prefill(some_tokens(dense, 20))
+        round_of(c, 5, 2)
+        with caplog.at_level(logging.WARNING, "pymtp.native"):
+            c.close()
+    assert not caplog.records
 
 
 def test_a_generation_launches_twice_a_round(llm: LLM) -> None:
