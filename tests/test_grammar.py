@@ -129,6 +129,13 @@ def test_a_text_cut_anywhere_goes_on_in_its_grammar(demo_f32: Path, prompts: lis
             assert again.text[0] in "(0123456789", "without the prefix, a grammar begins anew"
 
 
+def test_a_prefix_is_at_most_the_whole_prompt(llm: LLM) -> None:
+    prompt = llm.model.tokenize("12+34")
+    texts = {llm.generate(prompt, SamplingParams(20, grammar=SUM, grammar_prefix=n)).text for n in (len(prompt), 10**6)}
+    assert len(texts) == 1
+    assert re.match(r"[0-9]*[+]", texts.pop()), "the sum goes on"
+
+
 def test_stop_strings_and_closed_streams_cut_a_grammars_text(llm: LLM, prompts: list[str]) -> None:
     params = SamplingParams(40, grammar=SUM, temperature=0.9, seed=3)
     whole = llm.generate(prompts[0], params)
@@ -337,6 +344,33 @@ def test_allowed_tokens_are_found_behind_any_number_of_others(llm: LLM, top_k: i
             drawn = [sampler.draw(logits, position)[0] for position in range(60)]
             assert drawn == [draw(masked, position, params) for position in range(60)]
             assert set(drawn) == {a, b}
+
+
+def test_a_token_of_no_probability_is_not_drawn_because_it_is_allowed(llm: LLM) -> None:
+    model = llm.model
+    a, b = (_byte_tokens(model)[byte][0] for byte in b"ab")
+    for top_k in (0, 3):
+        sampler = Sampler(SamplingParams(temperature=1.0, grammar="root ::= [a]", top_k=top_k))
+        with sampler.compiled(model):
+            logits = np.full(model.n_vocab, -np.inf, dtype=np.float32)
+            logits[b] = 0.0
+            assert sampler.draw(logits, 0)[0] is None
+            logits[a] = -50.0
+            assert sampler.draw(logits, 0)[0] == a
+
+
+def test_confidence_is_among_what_the_grammar_allows(llm: LLM) -> None:
+    model = llm.model
+    letters = [t for t in range(model.n_vocab) if re.fullmatch(rb"[a-z]", model.token_bytes(t))]
+    logits = np.zeros(model.n_vocab, dtype=np.float32)
+    logits[letters] = np.linspace(2.0, 3.0, len(letters))
+    logits[_byte_tokens(model)[ord("A")][0]] = 9.0
+    likeliest = np.sort(logits[letters])[::-1][:16].astype(float)
+    sampler = Sampler(SamplingParams(grammar="root ::= [a-z]"))
+    with sampler.compiled(model):
+        token, confidence = sampler.draw(logits, 0)
+    assert token == letters[int(logits[letters].argmax())]
+    assert confidence == pytest.approx(1 / np.exp(likeliest - likeliest[0]).sum())
 
 
 def test_bytes_that_no_character_has_are_no_text(llm: LLM) -> None:

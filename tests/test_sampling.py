@@ -121,6 +121,15 @@ def test_confidence_is_the_softmax_of_a_greedy_draw() -> None:
     assert (token, confidence) == (1, pytest.approx(math.exp(2) / (1 + math.exp(2) + math.exp(1))))
 
 
+def test_confidence_is_among_the_sixteen_likeliest() -> None:
+    logits = np.linspace(0.0, 1.0, 100, dtype=np.float32)
+    for params in (SamplingParams(), SamplingParams(temperature=1.0, top_k=5)):
+        token, confidence = Sampler(params).draw(logits, 0)
+        weights = np.exp(logits[-16:].astype(float))
+        assert token is not None
+        assert confidence == pytest.approx(np.exp(float(logits[token])) / weights.sum())
+
+
 def test_a_bias_of_minus_infinity_forbids_a_token() -> None:
     params = SamplingParams(temperature=2.0, top_k=0, top_p=1, min_p=0, logit_bias={3: -math.inf, 4: -math.inf})
     sampler = Sampler(params)
