@@ -349,8 +349,8 @@ def test_allowed_tokens_are_found_behind_any_number_of_others(llm: LLM, top_k: i
 def test_a_token_of_no_probability_is_not_drawn_because_it_is_allowed(llm: LLM) -> None:
     model = llm.model
     a, b = (_byte_tokens(model)[byte][0] for byte in b"ab")
-    for top_k in (0, 3):
-        sampler = Sampler(SamplingParams(temperature=1.0, grammar="root ::= [a]", top_k=top_k))
+    for temperature, top_k in ((0.0, 0), (1.0, 0), (1.0, 1)):
+        sampler = Sampler(SamplingParams(temperature=temperature, grammar="root ::= [a]", top_k=top_k))
         with sampler.compiled(model):
             logits = np.full(model.n_vocab, -np.inf, dtype=np.float32)
             logits[b] = 0.0

@@ -121,6 +121,13 @@ def test_confidence_is_the_softmax_of_a_greedy_draw() -> None:
     assert (token, confidence) == (1, pytest.approx(math.exp(2) / (1 + math.exp(2) + math.exp(1))))
 
 
+@pytest.mark.parametrize("n", [40, 600])
+def test_of_tokens_as_likely_as_each_other_the_lower_ids_are_kept(n: int) -> None:
+    sampler = Sampler(SamplingParams(temperature=1.0, top_k=20, top_p=1, min_p=0, seed=0))
+    drawn = {sampler.draw(np.zeros(n, np.float32), position)[0] for position in range(400)}
+    assert drawn == set(range(20))
+
+
 def test_confidence_is_among_the_sixteen_likeliest() -> None:
     logits = np.linspace(0.0, 1.0, 100, dtype=np.float32)
     for params in (SamplingParams(), SamplingParams(temperature=1.0, top_k=5)):
