@@ -195,8 +195,7 @@ bool pymtp_grammar_walk::go_to(const llama_token * prefix, size_t n) {
     taken.resize(same);
     for (; taken.size() < n; taken.push_back(prefix[taken.size()])) {
         if (!accept(prefix[taken.size()])) {
-            restore(states.back());
-            return false;
+            return false; // the next call restores a state first
         }
         keep();
     }
