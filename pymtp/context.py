@@ -18,6 +18,7 @@ from pymtp.sampling import Logits, Sampler, TokenLogprobs
 
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 FLASH_ATTN = ("auto", "on", "off")
+DRAWS = ("auto", "host", "device")  # in the order of enum pymtp_draws
 PREFILL_MODES = ("fused", "host-copy", "all-outputs")  # in the order of enum pymtp_prefill_mode
 CTX_STEP = 256  # llama.cpp rounds n_ctx up to a multiple of this
 MAX_SEQ = 256  # LLAMA_MAX_SEQ
@@ -42,6 +43,7 @@ class Counters:
     head_sync_seconds: the prompt passing through the head, where the target's graph does not do it.
     graphs_reused: launches, of the decodes', whose graph was that of the launch before: nothing was built for them.
     hidden_bytes: hidden states, on their way to the head.
+    draw_bytes: what tokens were drawn from on the host, rows of logits or candidates, and tokens that the device drew.
     output_buffer_bytes: not a sum, the host memory that all of these are copied to.
     """
 
@@ -57,6 +59,7 @@ class Counters:
     hidden_bytes: int
     logits_bytes: int
     embeddings_bytes: int
+    draw_bytes: int
     output_buffer_bytes: int
 
 
@@ -74,12 +77,13 @@ class DeviceMemory:
 @dataclass(frozen=True)
 class Node:
     """One operation that was computed: `graph` is "target" or "draft", `shape` four sizes, as ggml orders them.
-    aligned: its data begin on a cache line."""
+    aligned: its data begin on a cache line. reads: elements of its largest source."""
 
     graph: str
     name: str
     op: str
     aligned: bool
+    reads: int
     shape: tuple[int, ...]
 
 
@@ -106,6 +110,7 @@ class Context:
         draft_tokens: int = 0,
         tap: str = "auto",
         prefill: str = "fused",
+        draws: str = "auto",
         max_outputs: int = 1,
         embeddings: bool = False,
         trace: bool = False,
@@ -124,6 +129,10 @@ class Context:
             cache. "host-copy": through the host and the whole block, as llama.cpp does it. "all-outputs": every token
             an output with embeddings, as the first implementations did, with the post-norm tap only. The latter two
             are for comparison.
+        draws: where tokens are drawn, one of DRAWS; they are the same. "device": greedy tokens are picked where the
+            logits are, and a top_k of up to 128 brings as many candidates to the host; rows of logits come only for
+            bias, penalties, grammars, logprobs and a larger top_k. "host": from rows. "auto": "device" where the
+            logits are not in the host's memory.
         max_outputs: the most rows of logits computed at once where `prefill_logits` asks for all.
         embeddings: keep the embeddings of prompts, see `embeddings`; every token becomes an output.
         trace: record what is computed, see `trace`. Slower.
@@ -133,6 +142,7 @@ class Context:
         tap = model.tap if tap == "auto" else tap
         _one_of("tap", tap, TAPS)
         _one_of("prefill", prefill, PREFILL_MODES)
+        _one_of("draws", draws, DRAWS)
         _one_of("type_k", type_k, CACHE_TYPES)
         _one_of("type_v", type_v, CACHE_TYPES)
         _one_of("flash_attn", flash_attn, FLASH_ATTN)
@@ -177,6 +187,7 @@ class Context:
         options.n_outputs = max_outputs
         options.tap = TAPS.index(tap)
         options.prefill = PREFILL_MODES.index(prefill)
+        options.draws = DRAWS.index(draws)
         options.embeddings = embeddings
         options.trace = trace
         pair = lib.pymtp_pair_init(model.handle, params, options)
@@ -376,8 +387,8 @@ class Context:
         nodes = []
         for line in lines:
             graph, rest = line.split(" ", 1)
-            name, op, aligned, *shape = rest.rsplit(" ", 6)
-            nodes.append(Node(graph, name, op, aligned == "1", tuple(int(n) for n in shape)))
+            name, op, aligned, reads, *shape = rest.rsplit(" ", 7)
+            nodes.append(Node(graph, name, op, aligned == "1", int(reads), tuple(int(n) for n in shape)))
         return nodes
 
     def head_state(self, seq: int = 0) -> bytes:

@@ -106,15 +106,18 @@ struct pymtp_counters {
     int64_t hidden_bytes;
     int64_t logits_bytes;
     int64_t embeddings_bytes;
+    int64_t draw_bytes;
     int64_t output_buffer_bytes;
 };
 enum pymtp_prefill_mode { PYMTP_PREFILL_FUSED, PYMTP_PREFILL_HOST_COPY, PYMTP_PREFILL_ALL_OUTPUTS };
+enum pymtp_draws { PYMTP_DRAWS_AUTO, PYMTP_DRAWS_HOST, PYMTP_DRAWS_DEVICE };
 struct pymtp_pair_options {
     int32_t n_draft;
     int32_t n_seq_max;
     int32_t n_outputs;
     enum pymtp_tap          tap;
     enum pymtp_prefill_mode prefill;
+    enum pymtp_draws        draws;
     bool    embeddings;
     bool    trace;
 };

@@ -10,6 +10,7 @@ namespace {
 
 constexpr size_t block          = 256; // logits looked at together before the candidates are
 constexpr size_t min_candidates = 16;  // to tell how sure it is; greedy itself needs one
+constexpr size_t spare          = 8;   // candidates beyond the k-th: a device takes any of those that tie at its last place
 constexpr size_t tried          = 256; // candidates that a grammar looks at before it looks at the whole vocabulary
 
 // Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), and Random123.
@@ -102,18 +103,32 @@ void pymtp_drawer::begin(size_t n) {
     }
 }
 
+bool pymtp_drawer::penalizes() const {
+    return params.penalty_last_n != 0 &&
+        (params.repeat_penalty != 1.0f || params.frequency_penalty != 0.0f || params.presence_penalty != 0.0f);
+}
+
+size_t pymtp_drawer::enough(bool draft) const {
+    if (!bias.empty() || penalizes() || grammar || (!draft && params.n_logprobs >= 0)) {
+        return 0;
+    }
+    if (params.temperature == 0.0 || params.top_k == 1) {
+        return 1;
+    }
+    const size_t n = std::max<size_t>(params.top_k, min_candidates) + spare;
+    return params.top_k > 0 && n <= PYMTP_MOST_CANDIDATES ? std::min<size_t>(n, n_vocab) : 0;
+}
+
 // The logits after bias and penalties: the row itself where there are none.
 const float * pymtp_drawer::adjust(const float * logits, const llama_token * prefix, size_t n) {
-    const bool penalties = params.penalty_last_n != 0 &&
-        (params.repeat_penalty != 1.0f || params.frequency_penalty != 0.0f || params.presence_penalty != 0.0f);
-    if (bias.empty() && !penalties) {
+    if (bias.empty() && !penalizes()) {
         return logits;
     }
     adjusted.assign(logits, logits + n_vocab);
     for (const auto & [token, value] : bias) {
         adjusted[token] += value;
     }
-    if (penalties) {
+    if (penalizes()) {
         const size_t last = params.penalty_last_n < 0 ? n : std::min<size_t>(n, params.penalty_last_n);
         std::unordered_map<llama_token, int> counts;
         for (size_t i = n - last; i < n; ++i) {
@@ -160,6 +175,20 @@ bool pymtp_drawer::select(const float * logits, size_t k) {
     }
     std::sort_heap(candidates.begin(), candidates.end(), before);
     return numbers && std::isfinite(candidates.front().logit);
+}
+
+// The k most likely of tokens that hold them, in order. False as above.
+bool pymtp_drawer::take(const pymtp_logits & from, size_t k) {
+    candidates.clear();
+    for (size_t i = 0; i < from.n; ++i) {
+        if (std::isnan(from.values[i])) {
+            return false;
+        }
+        candidates.push_back({from.ids[i], from.values[i]});
+    }
+    std::sort(candidates.begin(), candidates.end(), before);
+    candidates.resize(std::min(candidates.size(), k));
+    return std::isfinite(candidates.front().logit);
 }
 
 // The k most likely of those that the grammar allows, in order, at least some of them: those among the most likely that
@@ -227,16 +256,20 @@ size_t pymtp_drawer::filter() {
 }
 
 pymtp_drawer::result pymtp_drawer::draw(
-        const float * logits, int64_t position, const llama_token * prefix, size_t n, bool confidence) {
+        const pymtp_logits & from, int64_t position, const llama_token * prefix, size_t n, bool confidence) {
     const bool greedy = params.temperature == 0.0;
     const size_t sure = confidence ? min_candidates : 1;
-    logits = adjust(logits, prefix, n);
     const size_t wanted = greedy ? sure : params.top_k > 0 ? std::max<size_t>(params.top_k, sure) : n_vocab;
     const size_t k = std::min<size_t>(wanted, n_vocab);
     const size_t least = greedy ? 1 : params.top_k > 0 ? std::min<size_t>(params.top_k, n_vocab) : k;
-    const bool allowed = !grammar || (grammar->go_to(prefix, n) && select_allowed(logits, least, k));
-    if (!grammar || !allowed) {
-        if (!select(logits, k)) {
+    if (from.ids) {
+        if (!take(from, k)) {
+            return {};
+        }
+    } else {
+        const float * logits = adjust(from.values, prefix, n);
+        const bool allowed = !grammar || (grammar->go_to(prefix, n) && select_allowed(logits, least, k));
+        if ((!grammar || !allowed) && !select(logits, k)) {
             return {};
         }
         if (!allowed) {

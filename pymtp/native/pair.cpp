@@ -1,6 +1,7 @@
 // The C interface of a pair.
 #include "pair.h"
 
+#include "drawing.h"
 #include "host.h"
 
 #include "llama-ext.h"
@@ -123,12 +124,18 @@ template <typename F> static int guarded(pymtp_pair * pair, F && call) {
     }
 }
 
-// One line a node: who computes, its name, the operation, whether its data begin on a cache line, its shape.
+// One line a node: who computes, its name, the operation, whether its data begin on a cache line, the elements of its
+// largest source, its shape.
 static bool on_node(ggml_tensor * node, bool ask, void * data) {
     auto * pair = static_cast<pymtp_pair *>(data);
     if (ask) {
         pair->trace += pair->trace_target + " " + node->name + " " + ggml_op_name(node->op);
         pair->trace += (uintptr_t) node->data % 64 == 0 ? " 1" : " 0";
+        int64_t most = 0;
+        for (const ggml_tensor * source : node->src) {
+            most = std::max(most, source ? ggml_nelements(source) : 0);
+        }
+        pair->trace += " " + std::to_string(most);
         for (int64_t n : node->ne) {
             pair->trace += " " + std::to_string(n);
         }
@@ -153,6 +160,7 @@ static std::unique_ptr<pymtp_pair> make_pair(const pymtp_model * shared, llama_c
     pair->n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
     pair->n_embd  = llama_model_n_embd_out(model);
     pair->sequences.resize(options.n_seq_max);
+    pair->most_candidates = pymtp_most_candidates(*model, options.draws);
 
     const bool fused = options.prefill == PYMTP_PREFILL_FUSED;
     const bool every = options.embeddings || (options.n_draft > 0 && options.prefill == PYMTP_PREFILL_ALL_OUTPUTS);
@@ -288,7 +296,8 @@ int32_t pymtp_pair_logprobs(const pymtp_pair * pair, const pymtp_logprob ** logp
 llama_token pymtp_draw(
         const pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,
         const llama_token * prefix, int32_t n, float * confidence) {
-    const auto drawn = pymtp_drawer(*sampling, n_vocab).draw(logits, position, prefix, n, true);
+    const pymtp_logits from = {logits, nullptr, (size_t) n_vocab};
+    const auto drawn = pymtp_drawer(*sampling, n_vocab).draw(from, position, prefix, n, true);
     *confidence = drawn.confidence;
     return drawn.allowed ? drawn.token : LLAMA_TOKEN_NULL;
 }
@@ -331,7 +340,7 @@ void pymtp_pair_break(pymtp_pair * pair, enum pymtp_fault fault) {
 
 void pymtp_pair_counters(const pymtp_pair * pair, pymtp_counters * counters) {
     *counters = pair->counters;
-    counters->hidden_bytes = counters->logits_bytes = counters->embeddings_bytes = counters->output_buffer_bytes = 0;
+    counters->hidden_bytes = counters->logits_bytes = counters->embeddings_bytes = counters->draw_bytes = counters->output_buffer_bytes = 0;
     counters->graphs_reused = 0;
     for (const llama_context * ctx : {pair->target.get(), pair->draft.get()}) {
         if (ctx) {
@@ -340,6 +349,7 @@ void pymtp_pair_counters(const pymtp_pair * pair, pymtp_counters * counters) {
             counters->hidden_bytes     += bytes.nextn;
             counters->logits_bytes     += bytes.logits;
             counters->embeddings_bytes += bytes.embeddings;
+            counters->draw_bytes       += bytes.draws;
             counters->output_buffer_bytes += bytes.buffer;
         }
     }

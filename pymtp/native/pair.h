@@ -1,5 +1,5 @@
 // A target and a draft context of one model, and how far each of their sequences has come. pair.cpp makes them,
-// prefill.cpp takes prompts, rounds.cpp drafts and verifies.
+// prefill.cpp takes prompts, rounds.cpp drafts and verifies, drawing.cpp draws tokens.
 #pragma once
 
 #include "draw.h"
@@ -95,6 +95,8 @@ struct pymtp_pair {
     int32_t n_outputs   = 0; // most rows of logits a batch
     int32_t n_head_rows = 0; // most rows that the draft context takes at once
 
+    size_t most_candidates = 0; // that graphs hand to draws in place of a row of logits, see pymtp_most_candidates
+
     std::vector<pymtp_sequence> sequences;
 
     pymtp_fault       fault = PYMTP_FAULT_NONE;
@@ -140,8 +142,11 @@ struct pymtp_pair {
     int  verify(int32_t seq, const llama_token * tokens, int32_t n, pymtp_draw_job * job = nullptr);
     int  verify_tokens(int32_t seq, const llama_token * tokens, int32_t n, llama_token * drawn, int32_t * n_drawn);
     int  rewind(int32_t seq, int32_t n_keep);
+
+    // drawing.cpp
+    pymtp_logits row(const float * logits) const { return {logits, nullptr, (size_t) n_vocab}; }
     int  decode_and_draw(llama_context * ctx, pymtp_draw_job & job);
-    int  draw(int32_t seq, const float * row, size_t n_prefix, llama_token * token, float * confidence);
+    int  draw(int32_t seq, const pymtp_logits & from, size_t n_prefix, llama_token * token, float * confidence);
     int  first_token(int32_t seq, llama_token * token);
     int  drawn(int32_t seq, int status, size_t position);
 };

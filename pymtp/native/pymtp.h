@@ -87,12 +87,22 @@ enum pymtp_prefill_mode {
     PYMTP_PREFILL_ALL_OUTPUTS = 2, // every token an output with embeddings, as the first implementations did
 };
 
+// Where tokens are drawn within graphs.
+enum pymtp_draws {
+    PYMTP_DRAWS_AUTO   = 0, // as DEVICE where the logits are not in the host's memory, as HOST where they are
+    PYMTP_DRAWS_HOST   = 1, // the host draws from rows of logits
+    PYMTP_DRAWS_DEVICE = 2, // the graph picks the likeliest token, or the candidates of top_k for the host to draw from;
+                            // rows come to the host where that is not enough: top_k of none or above 128, bias,
+                            // penalties, a grammar, and logprobs
+};
+
 struct pymtp_pair_options {
     int32_t n_draft;    // the most drafts a round, 0 for no draft context
     int32_t n_seq_max;  // sequences, each with n_ctx / n_seq_max tokens
     int32_t n_outputs;  // the most rows of logits that a batch may have, where all are asked for
     enum pymtp_tap          tap;
     enum pymtp_prefill_mode prefill;
+    enum pymtp_draws        draws;
     bool    embeddings; // keep the embeddings of prompts: every token an output
     bool    trace;      // record the nodes that are computed
 };
@@ -148,6 +158,7 @@ struct pymtp_counters {
     int64_t hidden_bytes;      // copied from the devices to the host
     int64_t logits_bytes;
     int64_t embeddings_bytes;
+    int64_t draw_bytes;        // what tokens were drawn from on the host, or drawn tokens themselves
     int64_t output_buffer_bytes; // not a sum: the host memory that they are copied to
 };
 
@@ -192,7 +203,8 @@ PYMTP_API int pymtp_pair_sampling(struct pymtp_pair * pair, int32_t seq, const s
 PYMTP_API int pymtp_pair_first_token(struct pymtp_pair * pair, int32_t seq, llama_token * token);
 
 // n draft steps, each from the token drawn in the one before, the first from token, which follows the last that the
-// sequence holds. confidences: the head's probability of each draft, among the likeliest candidates.
+// sequence holds. confidences: the head's probability of each draft, among the likeliest candidates or, where the graph
+// took the likeliest, among all.
 PYMTP_API int pymtp_pair_draft_tokens(
         struct pymtp_pair * pair, int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences);
 
@@ -230,7 +242,7 @@ PYMTP_API void pymtp_pair_counters(const struct pymtp_pair * pair, struct pymtp_
 PYMTP_API int32_t pymtp_pair_memory(const struct pymtp_pair * pair, struct pymtp_memory * memory, int32_t n_max);
 
 // The nodes computed since the last call, in order, a line each: "target" or "draft", name, operation, 1 when its data
-// begin on a cache line, four sizes.
+// begin on a cache line, the elements of its largest source, four sizes.
 // Valid until the next call.
 PYMTP_API const char * pymtp_pair_trace(struct pymtp_pair * pair);
 

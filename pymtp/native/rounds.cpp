@@ -7,66 +7,13 @@
 //
 // Where hidden states go through the host (the other modes, and draft_step, which hands out logits), the head takes the
 // rows that were accepted with the first draft step of the next round.
+#include "drawing.h"
 #include "host.h"
 #include "pair.h"
 
 #include "llama-ext.h"
 
 #include <algorithm>
-#include <exception>
-
-// A draw within a graph: called for one row of logits after the other, on a thread of ggml, so that nothing may be thrown.
-struct pymtp_draw_job {
-    pymtp_pair * pair;
-    int32_t      seq;
-    size_t       n_prefix;             // tokens of the sequence before the one to be drawn
-    const llama_token * next = nullptr; // the tokens of the rows, where drawing ends at the first that is not the next row's
-    int32_t      n_rows;
-    llama_token * drawn;
-    float *       confidences = nullptr;
-    int32_t      n_drawn = 0;
-    bool         ended   = false;
-    int          status  = PYMTP_OK;
-
-    llama_token draw(const float * logits);
-};
-
-llama_token pymtp_draw_job::draw(const float * logits) {
-    if (ended) {
-        return 0;
-    }
-    try {
-        status = pair->draw(seq, logits, n_prefix, &drawn[n_drawn], confidences ? &confidences[n_drawn] : nullptr);
-    } catch (const std::exception &) {
-        status = PYMTP_FAILED;
-    }
-    if (status != PYMTP_OK) {
-        ended = true;
-        return 0;
-    }
-    const llama_token token = drawn[n_drawn++];
-    ++n_prefix;
-    if (next) {
-        ended = n_drawn == n_rows || token != next[n_drawn];
-    } else {
-        pair->sequences[seq].tokens.push_back(token);
-    }
-    return token;
-}
-
-static llama_token on_draw(void * job, const float * logits) {
-    return static_cast<pymtp_draw_job *>(job)->draw(logits);
-}
-
-// While it lives, graphs end with draws for a job; llama.cpp may throw.
-class pymtp_drawing {
-public:
-    pymtp_drawing(llama_context * ctx, pymtp_draw_job & job) : ctx(ctx) { llama_set_draw(ctx, on_draw, &job); }
-    ~pymtp_drawing() { llama_set_draw(ctx, nullptr, nullptr); }
-
-private:
-    llama_context * ctx;
-};
 
 // While it lives, batches of the draft context go with the hidden rows that the target keeps.
 class pymtp_kept_rows {
@@ -77,57 +24,6 @@ public:
 private:
     llama_context * draft;
 };
-
-// Runs the batch with the draw in its graph, which is kept: depths come by turns.
-int pymtp_pair::decode_and_draw(llama_context * ctx, pymtp_draw_job & job) {
-    const pymtp_drawing drawing(ctx, job);
-    const int status = decode(ctx, batch.size());
-    llama_synchronize(ctx);
-    return status == PYMTP_OK ? drawn(job.seq, job.status, job.n_prefix) : status;
-}
-
-// What came of a draw. Where there is no token, the sequence is emptied: it could not go on.
-int pymtp_pair::drawn(int32_t seq, int status, size_t position) {
-    if (status == PYMTP_OK) {
-        return PYMTP_OK;
-    }
-    clear(seq);
-    pymtp_set_error((status == PYMTP_INVALID ? "the grammar allows no token at position " : "no finite logits at position ") +
-            std::to_string(position));
-    return status;
-}
-
-// The token after the first n_prefix of the sequence's. Drafts have a confidence. PYMTP_FAILED when a logit is not a number,
-// PYMTP_INVALID when the grammar ends here; `drawn` deals with that.
-int pymtp_pair::draw(int32_t seq, const float * row, size_t n_prefix, llama_token * token, float * confidence) {
-    pymtp_sequence & s = sequences[seq];
-    pymtp_stopwatch watch(counters.sample_seconds);
-    const auto drawn = s.drawer->draw(row, n_prefix, s.tokens.data(), n_prefix, confidence != nullptr);
-    if (drawn.token == LLAMA_TOKEN_NULL) {
-        return PYMTP_FAILED;
-    }
-    *token = drawn.token;
-    if (confidence) {
-        *confidence = drawn.confidence; // whatever the draft: where the grammar allows none, the target will not draw it
-        return PYMTP_OK;
-    }
-    if (!drawn.allowed) {
-        return PYMTP_INVALID;
-    }
-    s.drawer->report(row, drawn.token, logprobs);
-    return PYMTP_OK;
-}
-
-int pymtp_pair::first_token(int32_t seq, llama_token * token) {
-    const pymtp_sequence & s = sequences[seq];
-    if (!s.first_logits) {
-        pymtp_set_error("sequence " + std::to_string(seq) + " was not in the last prefill");
-        return PYMTP_INVALID;
-    }
-    logprobs.clear();
-    s.drawer->begin(s.n_past);
-    return drawn(seq, draw(seq, s.first_logits, s.n_past, token, nullptr), s.n_past);
-}
 
 // The hidden states that go with the first n of the unsynced tokens.
 const float * pymtp_pair::rows_for(pymtp_sequence & s, int32_t n) {
@@ -286,8 +182,8 @@ int pymtp_pair::draft_tokens(int32_t seq, llama_token token, int32_t n, llama_to
         if (int status = draft_step(seq, token)) {
             return status;
         }
-        const float * row = llama_get_logits_ith(draft.get(), -1);
-        if (int status = drawn(seq, draw(seq, row, s.tokens.size(), &token, &confidences[i]), s.tokens.size())) {
+        const pymtp_logits from = row(llama_get_logits_ith(draft.get(), -1));
+        if (int status = drawn(seq, draw(seq, from, s.tokens.size(), &token, &confidences[i]), s.tokens.size())) {
             return status;
         }
         drafts[i] = token;

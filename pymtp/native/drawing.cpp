@@ -1,0 +1,174 @@
+#include "drawing.h"
+
+#include "host.h"
+#include "pair.h"
+
+#include "llama-model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+
+size_t pymtp_most_candidates(const llama_model & model, pymtp_draws draws) {
+    if (draws != PYMTP_DRAWS_AUTO) {
+        return draws == PYMTP_DRAWS_DEVICE ? PYMTP_MOST_CANDIDATES : 0;
+    }
+    const ggml_backend_buffer_t buffer = model.output ? model.output->buffer : nullptr;
+    if (!buffer || ggml_backend_buffer_is_host(buffer)) {
+        return 0;
+    }
+    // the CPU has buffers for weights in layouts of its own, which are not the host's to read
+    const ggml_backend_dev_t device = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(buffer));
+    if (!device || ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU) {
+        return 0;
+    }
+    const ggml_context_ptr ctx(ggml_init({8 * ggml_tensor_overhead(), nullptr, /*.no_alloc =*/ true}));
+    const int64_t n_vocab = model.output->ne[1];
+    ggml_tensor * logits = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_vocab, 1);
+    ggml_tensor * argmax = ggml_argmax(ctx.get(), logits);
+    ggml_tensor * probs  = ggml_soft_max(ctx.get(), logits);
+    ggml_tensor * prob   = ggml_get_rows(ctx.get(), ggml_reshape_2d(ctx.get(), probs, 1, n_vocab), argmax);
+    ggml_tensor * top_k  = ggml_top_k(ctx.get(), logits, std::min<int64_t>(PYMTP_MOST_CANDIDATES, n_vocab));
+    for (const ggml_tensor * op : {argmax, probs, prob}) {
+        if (!ggml_backend_dev_supports_op(device, op)) {
+            return 0;
+        }
+    }
+    return ggml_backend_dev_supports_op(device, top_k) ? PYMTP_MOST_CANDIDATES : 1;
+}
+
+static llama_token on_draw(void * job, const float * logits, const llama_token * ids, int32_t n) {
+    return static_cast<pymtp_draw_job *>(job)->draw({logits, ids, (size_t) n});
+}
+
+llama_draw_params pymtp_draw_job::params() {
+    llama_draw_params params;
+    const size_t enough = pair->sequences[seq].drawer->enough(confidences != nullptr);
+    if (enough == 0 || enough > pair->most_candidates) {
+        params.kind = LLAMA_DRAW_ROW;
+    } else if (enough == 1) {
+        params.kind  = LLAMA_DRAW_ARGMAX;
+        params.probs = confidences != nullptr;
+    } else {
+        params.kind         = LLAMA_DRAW_CANDIDATES;
+        params.n_candidates = enough;
+    }
+    params.callback  = on_draw;
+    params.user_data = this;
+    return params;
+}
+
+llama_token pymtp_draw_job::draw(const pymtp_logits & from) {
+    if (ended) {
+        return 0;
+    }
+    llama_token token = LLAMA_TOKEN_NULL;
+    int why = PYMTP_FAILED;
+    try {
+        why = pair->draw(seq, from, n_prefix, &token, confidences ? &confidences[n_drawn] : nullptr);
+    } catch (const std::exception &) {
+    }
+    return why == PYMTP_OK ? add(token) : fail(why);
+}
+
+void pymtp_draw_job::read(llama_context * ctx) {
+    std::vector<llama_token> tokens(n_rows);
+    std::vector<float>       values(n_rows);
+    llama_get_drawn(ctx, tokens.data(), values.data(), n_rows);
+    for (int32_t i = 0; i < n_rows && !ended; ++i) {
+        if (!std::isfinite(values[i])) {
+            fail(PYMTP_FAILED);
+            return;
+        }
+        if (confidences) {
+            confidences[i] = values[i];
+        }
+        add(tokens[i]);
+    }
+}
+
+llama_token pymtp_draw_job::add(llama_token token) {
+    drawn[n_drawn++] = token;
+    ++n_prefix;
+    if (next) {
+        ended = n_drawn == n_rows || token != next[n_drawn];
+    } else {
+        pair->sequences[seq].tokens.push_back(token);
+    }
+    return token;
+}
+
+llama_token pymtp_draw_job::fail(int why) {
+    status = why;
+    ended  = true;
+    return 0;
+}
+
+// While it lives, graphs end with draws for a job; llama.cpp may throw.
+class pymtp_drawing {
+public:
+    pymtp_drawing(llama_context * ctx, const llama_draw_params & params) : ctx(ctx) { llama_set_draw(ctx, params); }
+    ~pymtp_drawing() { llama_set_draw(ctx, {}); }
+
+private:
+    llama_context * ctx;
+};
+
+// Runs the batch with the draw in its graph, which is kept: depths come by turns.
+int pymtp_pair::decode_and_draw(llama_context * ctx, pymtp_draw_job & job) {
+    const llama_draw_params params = job.params();
+    const pymtp_drawing drawing(ctx, params);
+    if (int status = decode(ctx, batch.size())) {
+        llama_synchronize(ctx);
+        return status;
+    }
+    if (params.kind == LLAMA_DRAW_ARGMAX) {
+        job.read(ctx);
+    } else {
+        llama_synchronize(ctx);
+    }
+    return drawn(job.seq, job.status, job.n_prefix);
+}
+
+// What came of a draw. Where there is no token, the sequence is emptied: it could not go on.
+int pymtp_pair::drawn(int32_t seq, int status, size_t position) {
+    if (status == PYMTP_OK) {
+        return PYMTP_OK;
+    }
+    clear(seq);
+    pymtp_set_error((status == PYMTP_INVALID ? "the grammar allows no token at position " : "no finite logits at position ") +
+            std::to_string(position));
+    return status;
+}
+
+// The token after the first n_prefix of the sequence's. Drafts have a confidence. PYMTP_FAILED when a logit is not a number,
+// PYMTP_INVALID when the grammar ends here; `drawn` deals with that.
+int pymtp_pair::draw(int32_t seq, const pymtp_logits & from, size_t n_prefix, llama_token * token, float * confidence) {
+    pymtp_sequence & s = sequences[seq];
+    pymtp_stopwatch watch(counters.sample_seconds);
+    const auto drawn = s.drawer->draw(from, n_prefix, s.tokens.data(), n_prefix, confidence != nullptr);
+    if (drawn.token == LLAMA_TOKEN_NULL) {
+        return PYMTP_FAILED;
+    }
+    *token = drawn.token;
+    if (confidence) {
+        *confidence = drawn.confidence; // whatever the draft: where the grammar allows none, the target will not draw it
+        return PYMTP_OK;
+    }
+    if (!drawn.allowed) {
+        return PYMTP_INVALID;
+    }
+    s.drawer->report(from.values, drawn.token, logprobs); // where it is asked for, these are a row's
+    return PYMTP_OK;
+}
+
+int pymtp_pair::first_token(int32_t seq, llama_token * token) {
+    const pymtp_sequence & s = sequences[seq];
+    if (!s.first_logits) {
+        pymtp_set_error("sequence " + std::to_string(seq) + " was not in the last prefill");
+        return PYMTP_INVALID;
+    }
+    logprobs.clear();
+    s.drawer->begin(s.n_past);
+    return drawn(seq, draw(seq, row(s.first_logits), s.n_past, token, nullptr), s.n_past);
+}
