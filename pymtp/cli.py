@@ -21,6 +21,7 @@ from rich.table import Table
 from pymtp.bench.command import bench
 from pymtp.build import build_info
 from pymtp.chat import Message
+from pymtp.depth import MAX_AUTO
 from pymtp.errors import InvalidRequestError, ModelLoadError, PymtpError
 from pymtp.llm import LLM, Completion, Stream
 from pymtp.model import Model
@@ -78,11 +79,15 @@ def _write(stream: Stream) -> Completion:
     return stream.completion
 
 
-def _load(model: Path | None, ctx: int, gpu_layers: int, threads: int | None, cache: str, drafts: str, tap: str) -> LLM:
+def _read_drafts(drafts: str) -> int | Literal["auto"]:
     try:
-        draft_tokens: int | Literal["auto"] = "auto" if drafts == "auto" else int(drafts)
+        return "auto" if drafts == "auto" else int(drafts)
     except ValueError as error:
         raise InvalidRequestError(f'--draft-tokens {drafts!r} must be a whole number or "auto"') from error
+
+
+def _load(model: Path | None, ctx: int, gpu_layers: int, threads: int | None, cache: str, drafts: str, tap: str) -> LLM:
+    draft_tokens = _read_drafts(drafts)
     with screen.status(f"loading {model.name if model else 'the model inside pymtp'} …"):
         return LLM(
             model,
@@ -207,9 +212,19 @@ def _ask() -> str | None:
 @app.command()
 def info(
     model: Annotated[Path | None, typer.Argument(help="GGUF file; if not given, pymtp's own.")] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Say what running it will take; the options below are for this.")
+    ] = False,
+    draft_tokens: Drafts = "auto",
+    ctx: Ctx = 8192,
+    gpu_layers: Layers = -1,
+    cache_type: CacheType = "f16",
     json_output: AsJson = False,
 ) -> None:
-    """Say what a model file, this build and this machine are."""
+    """Say what a model file, this build and this machine are. No weights are read."""
+    if memory:
+        _show_memory(model, _read_drafts(draft_tokens), ctx, gpu_layers, cache_type, json_output)
+        return
     with Model(model, vocab_only=True) as loaded:
         about: dict[str, object] = {
             "file": str(loaded.path),
@@ -237,6 +252,27 @@ def info(
         for name, value in facts.items():
             table.add_row(name.replace("_", " "), _readable(value))
         out.print(table)
+
+
+def _show_memory(
+    model: Path | None, drafts: int | Literal["auto"], ctx: int, gpu_layers: int, cache: str, json_output: bool
+) -> None:
+    from pymtp.memory_table import as_table, plan_beside
+
+    with Model(model, vocab_only=True) as looked_at:
+        most = drafts if drafts != "auto" else MAX_AUTO if looked_at.has_head else 0
+    plans = plan_beside(model, draft_tokens=most, n_gpu_layers=gpu_layers, n_ctx=ctx, type_k=cache, type_v=cache)
+    options = {"n_ctx": ctx, "draft_tokens": most, "cache_type": cache, "gpu_layers": gpu_layers}
+    build = build_info()
+    if json_output:
+        devices = [plan.as_dict() for plan in plans]
+        print(json.dumps({"model": looked_at.path.name, "options": options, "devices": devices, "build": build}))
+        return
+    out = Console(highlight=False)
+    out.print(f"{looked_at.path.name}: {', '.join(f'{k} {v}' for k, v in options.items())}", soft_wrap=True)
+    described = {device["name"]: device["description"] for device in build["devices"]}
+    for plan in plans:
+        out.print(as_table(plan, described.get(plan.without.device, plan.without.device)))
 
 
 @app.command()

@@ -11,18 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pymtp.context_options import in_range, native_options
 from pymtp.errors import ClosedError, InvalidRequestError, NativeError
-from pymtp.model import TAPS, Model
+from pymtp.memory import DeviceMemory, read_memory
+from pymtp.model import Model
 from pymtp.native import check, ffi, last_error, lib
 from pymtp.sampling import Logits, Sampler, TokenLogprobs
-
-CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
-FLASH_ATTN = ("auto", "on", "off")
-DRAWS = ("auto", "host", "device")  # in the order of enum pymtp_draws
-PREFILL_MODES = ("fused", "host-copy", "all-outputs")  # in the order of enum pymtp_prefill_mode
-CTX_STEP = 256  # llama.cpp rounds n_ctx up to a multiple of this
-MAX_SEQ = 256  # LLAMA_MAX_SEQ
-MAX_DEVICES = 32  # more than llama.cpp splits a model over
 
 
 def physical_cores() -> int:
@@ -61,17 +55,6 @@ class Counters:
     embeddings_bytes: int
     draw_bytes: int
     output_buffer_bytes: int
-
-
-@dataclass(frozen=True)
-class DeviceMemory:
-    """Bytes in use on one device, by target and draft context together. Weights are the model's, counted once."""
-
-    device: str
-    host: bool
-    weights: int
-    cache: int
-    compute: int
 
 
 @dataclass(frozen=True)
@@ -139,57 +122,25 @@ class Context:
 
         Raises InvalidRequestError for values outside their range, NativeError when llama.cpp cannot make the contexts.
         """
-        tap = model.tap if tap == "auto" else tap
-        _one_of("tap", tap, TAPS)
-        _one_of("prefill", prefill, PREFILL_MODES)
-        _one_of("draws", draws, DRAWS)
-        _one_of("type_k", type_k, CACHE_TYPES)
-        _one_of("type_v", type_v, CACHE_TYPES)
-        _one_of("flash_attn", flash_attn, FLASH_ATTN)
-        _in_range("n_ctx", n_ctx, 0)
-        _in_range("draft_tokens", draft_tokens, 0, 64)
-        _in_range("n_seq_max", n_seq_max, 1, MAX_SEQ)
-        _in_range("max_outputs", max_outputs, 1)
-        # llama.cpp limits the batch by n_ctx before it rounds that up
-        n_ctx = -(-n_ctx // CTX_STEP) * CTX_STEP
-        # llama.cpp keeps the rows of a verification in one ubatch, for the recurrent layers to go back within them, and
-        # asserts that a ubatch is longer than that
-        least = max(draft_tokens + 2 if draft_tokens else 1, n_seq_max)
-        _in_range("n_batch", n_batch, least)
-        _in_range("n_ubatch", n_ubatch, least)
-        n_threads = physical_cores() if n_threads is None else n_threads
-        _in_range("n_threads", n_threads, 1, 512)
-        if type_v not in ("f16", "f32", "bf16") and flash_attn == "off":
-            raise InvalidRequestError(f'type_v="{type_v}" needs flash attention: flash_attn="auto" or "on"')
-        if draft_tokens and not model.mtp:
-            raise InvalidRequestError(
-                f"draft_tokens={draft_tokens} needs a multi-token-prediction head, and {model.path.name} "
-                + ("was loaded without it" if model.has_head else "has none: use draft_tokens=0")
-            )
-        if draft_tokens and prefill == "all-outputs" and tap == "pre_norm":
-            raise InvalidRequestError('prefill="all-outputs" takes embeddings, which are post-norm, not tap="pre_norm"')
-        n_ctx = n_ctx or -(-model.n_ctx_train // CTX_STEP) * CTX_STEP
-        params = lib.llama_context_default_params()
-        params.n_ctx = n_ctx * n_seq_max
-        params.n_batch = n_batch
-        params.n_ubatch = n_ubatch
-        params.n_threads = params.n_threads_batch = n_threads
-        params.type_k = getattr(lib, f"GGML_TYPE_{type_k.upper()}")
-        params.type_v = getattr(lib, f"GGML_TYPE_{type_v.upper()}")
-        params.flash_attn_type = {
-            "auto": lib.LLAMA_FLASH_ATTN_TYPE_AUTO,
-            "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
-            "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
-        }[flash_attn]
-        options = ffi.new("struct pymtp_pair_options *")
-        options.n_draft = draft_tokens
-        options.n_seq_max = n_seq_max
-        options.n_outputs = max_outputs
-        options.tap = TAPS.index(tap)
-        options.prefill = PREFILL_MODES.index(prefill)
-        options.draws = DRAWS.index(draws)
-        options.embeddings = embeddings
-        options.trace = trace
+        self.tap = model.tap if tap == "auto" else tap
+        params, options = native_options(
+            model,
+            n_ctx=n_ctx,
+            n_batch=n_batch,
+            n_ubatch=n_ubatch,
+            n_seq_max=n_seq_max,
+            n_threads=physical_cores() if n_threads is None else n_threads,
+            type_k=type_k,
+            type_v=type_v,
+            flash_attn=flash_attn,
+            draft_tokens=draft_tokens,
+            tap=self.tap,
+            prefill=prefill,
+            draws=draws,
+            max_outputs=max_outputs,
+            embeddings=embeddings,
+            trace=trace,
+        )
         pair = lib.pymtp_pair_init(model.handle, params, options)
         if pair == ffi.NULL:
             raise NativeError(last_error())
@@ -204,7 +155,6 @@ class Context:
         self._keeps_embeddings = embeddings
         self.model = model
         self.draft_tokens = draft_tokens
-        self.tap = tap
         self.n_seq_max = n_seq_max
         self.n_ctx: int = lib.pymtp_pair_n_ctx(pair)
 
@@ -253,7 +203,7 @@ class Context:
         return int(lib.pymtp_pair_n_head(self._handle, seq))
 
     def _check_seq(self, seq: int) -> None:
-        _in_range("seq", seq, 0, self.n_seq_max - 1)
+        in_range("seq", seq, 0, self.n_seq_max - 1)
 
     def _rows(self, n: int) -> Logits:
         return _floats(self._logits[0], n, self._n_vocab)
@@ -374,12 +324,8 @@ class Context:
         return Counters(**{field.name: getattr(c, field.name) for field in fields(Counters)})
 
     def memory(self) -> list[DeviceMemory]:
-        """The memory in use, a line a device. The compute buffers grow with the first call that needs more."""
-        found = ffi.new("struct pymtp_memory[]", MAX_DEVICES)
-        n = lib.pymtp_pair_memory(self._handle, found, MAX_DEVICES)
-        return [
-            DeviceMemory(ffi.string(m.device).decode(), bool(m.host), m.weights, m.cache, m.compute) for m in found[0:n]
-        ]
+        """The memory in use, a line a device. Compute buffers grow with the first round of each depth."""
+        return read_memory(lambda found, most: lib.pymtp_pair_memory(self._handle, found, most))
 
     def trace(self) -> list[Node]:
         """What was computed since the last call, in order, where the context was made with trace=True."""
@@ -406,13 +352,3 @@ def _floats(pointer: Any, rows: int, columns: int) -> NDArray[np.float32]:
         return np.empty((0, columns), dtype=np.float32)
     native = np.frombuffer(ffi.buffer(pointer, rows * columns * 4), dtype=np.float32)
     return native.reshape(rows, columns).copy()  # the next call, and close(), end what is there
-
-
-def _one_of(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise InvalidRequestError(f"{name}={value!r} is not known, use one of {', '.join(known)}")
-
-
-def _in_range(name: str, value: int, low: int, high: int = 2**31 - 1) -> None:
-    if not isinstance(value, int) or not low <= value <= high:
-        raise InvalidRequestError(f"{name}={value!r} must be a whole number from {low} to {high}")

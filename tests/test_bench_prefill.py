@@ -21,8 +21,9 @@ from pymtp.bench.prefill import MODES, Group, Measurement, PrefillBench, Setting
 from pymtp.bench.prefill_plot import plot
 from pymtp.bench.prefill_report import Report, as_csv, as_json, as_markdown, as_tables, load
 from pymtp.bench.report import Spread
-from pymtp.context import Counters, DeviceMemory
+from pymtp.context import Counters
 from pymtp.errors import NativeError
+from pymtp.memory import DeviceMemory
 from pymtp.sampling import Sampler
 
 PREFILL = {"none": 1.0, "all-outputs": 4.0, "host-copy": 2.0, "fused": 1.25}  # seconds a token
@@ -96,7 +97,10 @@ class FakeContext:
         return Counters(**zeros | {"hidden_bytes": copied})
 
     def memory(self) -> list[DeviceMemory]:
-        return [DeviceMemory("CPU", True, 1, 2, 3), DeviceMemory("GPU", False, 40, 50, 60)]
+        return [
+            DeviceMemory("CPU", True, 1, 2, compute=3),
+            DeviceMemory("GPU", False, 40, kv=20, states=30, compute=60),
+        ]
 
 
 def new_bench(machine: Machine, settings: Settings = SETTINGS, **more: Any) -> PrefillBench:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from pymtp import LLM, ClosedError, ContextFullError, InvalidRequestError, SamplingParams
-from pymtp.context import CACHE_TYPES, Context
+from pymtp.context import Context
+from pymtp.context_options import CACHE_TYPES
 from pymtp.model import Model
 
 GREEDY = SamplingParams(max_tokens=24, ignore_eos=True)

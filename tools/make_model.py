@@ -2,6 +2,7 @@
 
     python tools/make_model.py tiny build/tiny.gguf
     python tools/make_model.py qwen3.6-35b-a3b build/35b-a3b.gguf --type iq4_nl
+    python tools/make_model.py qwen3.6-27b build/27b.gguf --no-weights && pymtp info --memory build/27b.gguf
 
 The same arguments make the same bytes, whatever the number of threads. Memory stays below 2 GB. Any text tokenizes
 (byte by byte), and what the model says is noise: speed and correctness can be measured, acceptance cannot.
@@ -41,6 +42,7 @@ def make_model(
     head: bool = True,
     seed: int = 0,
     split_max_tensors: int = 0,
+    weights: bool = True,
     threads: int | None = None,
     on_progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> list[Path]:
@@ -48,6 +50,7 @@ def make_model(
 
     head: with the multi-token-prediction head.
     split_max_tensors: the most tensors a file, 0 for one file; with more, PATH.gguf becomes PATH-00001-of-0000N.gguf.
+    weights: without, they are a hole in the file that takes no disk: for what looks at a model and does not run it.
     on_progress: called with the bytes of weights written so far, and all there will be.
 
     Raises ValueError for a preset or type that there is not. When it fails, it leaves no file behind.
@@ -70,6 +73,10 @@ def make_model(
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
+        if not weights:
+            _leave_holes(writer)
+            writer.close()
+            return paths
         chunks = _make_ahead(shape, weight_type, seed, threads or min(MAX_THREADS, os.cpu_count() or 1))
         _write_tensors(writer, chunks, on_progress)
     except BaseException:
@@ -142,6 +149,14 @@ def _write_tensors(writer: GGUFWriter, chunks: Iterator[Bytes], on_progress: Cal
             writer.write_padding(file, info.nbytes)
 
 
+def _leave_holes(writer: GGUFWriter) -> None:
+    assert writer.fout is not None  # the header is written
+    for file, tensors in zip(writer.fout, writer.tensors, strict=True):
+        writer.write_padding(file, file.tell())
+        size = sum(GGUFWriter.ggml_pad(info.nbytes, writer.data_alignment) for info in tensors.values())
+        file.truncate(file.tell() + size)
+
+
 def _make_ahead(shape: Shape, weight_type: str, seed: int, threads: int) -> Iterator[Bytes]:
     """All chunks of all tensors in order; threads make the next ones meanwhile."""
 
@@ -166,6 +181,7 @@ def main(
     head: Annotated[bool, typer.Option("--head/--no-head", help="With the multi-token-prediction head.")] = True,
     seed: Annotated[int, typer.Option(help="Of the weights.")] = 0,
     split_max_tensors: Annotated[int, typer.Option(help="The most tensors a file, 0 for a single file.")] = 0,
+    weights: Annotated[bool, typer.Option("--weights/--no-weights", help="Or a hole, for `pymtp info`.")] = True,
     threads: Annotated[int | None, typer.Option(help="Threads that make weights.", show_default="cores")] = None,
 ) -> None:
     """Write a GGUF with random weights."""
@@ -180,6 +196,7 @@ def main(
                 head=head,
                 seed=seed,
                 split_max_tensors=split_max_tensors,
+                weights=weights,
                 threads=threads,
                 on_progress=lambda done, total: bar.update(task, completed=done, total=total),
             )

@@ -16,9 +16,11 @@ from typing import Protocol
 from pymtp.bench.corpus import TokenSource
 from pymtp.bench.machine import PeakMemory
 from pymtp.bench.order import in_turn
-from pymtp.context import PREFILL_MODES, Context, Counters, DeviceMemory
+from pymtp.context import Context, Counters
+from pymtp.context_options import PREFILL_MODES
 from pymtp.depth import FixedDepth
 from pymtp.errors import NativeError
+from pymtp.memory import DeviceMemory
 from pymtp.model import Model
 from pymtp.sampling import Sampler, SamplingParams
 from pymtp.speculate import SpeculativeContext, Tally, speculate
@@ -49,6 +51,23 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class MemoryUse:
+    """Bytes on one device: weights, caches and compute buffers of both contexts."""
+
+    device: str
+    host: bool
+    weights: int
+    cache: int
+    compute: int
+
+    @classmethod
+    def of(cls, m: DeviceMemory) -> MemoryUse:
+        """The same in three sums."""
+        cache = m.kv + m.states + m.head_kv + m.kept_rows
+        return cls(m.device, m.host, m.weights, cache, m.compute + m.head_compute)
+
+
+@dataclass(frozen=True)
 class Measurement:
     """One mode on one prompt. stats: prefill and decode, which ignores the model's end.
 
@@ -70,7 +89,7 @@ class Measurement:
     embeddings_bytes: int
     host_before_bytes: int | None
     host_peak_bytes: int | None
-    memory: list[DeviceMemory]
+    memory: list[MemoryUse]
 
     @property
     def host_grown_bytes(self) -> int | None:
@@ -158,7 +177,7 @@ def measure(
         before = context.counters
         run = _generate(context, prompt, draft_tokens, gen, clock)
         after = context.counters
-        memory = context.memory()
+        memory = [MemoryUse.of(device) for device in context.memory()]
         peak = host.peak
     return Measurement(
         round=group.round,

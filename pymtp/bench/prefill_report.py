@@ -11,9 +11,8 @@ from typing import Any
 from rich.console import Group as Stack
 
 from pymtp.bench import report as shared
-from pymtp.bench.prefill import MODES, NONE, Group, Measurement, tokens
+from pymtp.bench.prefill import MODES, NONE, Group, Measurement, MemoryUse, tokens
 from pymtp.bench.report import Lines, Record, Spread, figures
-from pymtp.context import DeviceMemory
 from pymtp.stats import Stats
 
 EXPLAINED = (
@@ -107,7 +106,7 @@ def load(path: Path) -> Report:
 
 
 def _measurement(record: dict[str, Any]) -> Measurement:
-    memory = [DeviceMemory(**device) for device in record["memory"]]
+    memory = [MemoryUse(**device) for device in record["memory"]]
     return Measurement(**record | {"stats": shared.stats_of(record["stats"]), "memory": memory})
 
 

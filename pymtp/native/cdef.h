@@ -125,8 +125,12 @@ struct pymtp_memory {
     char    device[64];
     bool    host;
     int64_t weights;
-    int64_t cache;
+    int64_t kv;
+    int64_t states;
     int64_t compute;
+    int64_t head_kv;
+    int64_t head_compute;
+    int64_t kept_rows;
 };
 struct pymtp_pair;
 
@@ -175,6 +179,8 @@ void    pymtp_pair_cancel(struct pymtp_pair * pair, bool cancelled);
 void    pymtp_pair_break(struct pymtp_pair * pair, enum pymtp_fault fault);
 void    pymtp_pair_counters(const struct pymtp_pair * pair, struct pymtp_counters * counters);
 int32_t pymtp_pair_memory(const struct pymtp_pair * pair, struct pymtp_memory * memory, int32_t n_max);
+int32_t pymtp_plan_memory(const char * path, int32_t n_gpu_layers, bool mtp, struct llama_context_params params,
+                          const struct pymtp_pair_options * options, struct pymtp_memory * memory, int32_t n_max);
 const char * pymtp_pair_trace(struct pymtp_pair * pair);
 size_t  pymtp_pair_head_state(struct pymtp_pair * pair, int32_t seq, uint8_t * data, size_t size);
 

@@ -110,6 +110,15 @@ int pymtp_inspect(const char * path, pymtp_file_info * info) {
     return PYMTP_OK;
 }
 
+static pymtp_model * load(const char * path, const llama_model_params & params) {
+    std::shared_ptr<llama_model> model(llama_model_load_from_file(path, params), llama_model_free);
+    if (!model) {
+        pymtp_set_error("llama.cpp cannot load the file");
+        return nullptr;
+    }
+    return new pymtp_model(std::move(model));
+}
+
 pymtp_model * pymtp_model_load(const char * path, int32_t n_gpu_layers, bool mtp, bool vocab_only) {
     pymtp_errors_begin();
     llama_model_params params = llama_model_default_params();
@@ -117,12 +126,16 @@ pymtp_model * pymtp_model_load(const char * path, int32_t n_gpu_layers, bool mtp
     params.load_mtp          = mtp;
     params.vocab_only        = vocab_only;
     params.progress_callback = keep_loading;
-    std::shared_ptr<llama_model> model(llama_model_load_from_file(path, params), llama_model_free);
-    if (!model) {
-        pymtp_set_error("llama.cpp cannot load the file");
-        return nullptr;
-    }
-    return new pymtp_model(std::move(model));
+    return load(path, params);
+}
+
+pymtp_model * pymtp_model_plan(const char * path, int32_t n_gpu_layers, bool mtp) {
+    llama_model_params params = llama_model_default_params();
+    params.n_gpu_layers = n_gpu_layers;
+    params.load_mtp     = mtp;
+    params.no_alloc     = true;
+    params.load_mode    = LLAMA_LOAD_MODE_NONE; // a mapped file would be there already
+    return load(path, params);
 }
 
 void pymtp_model_free(pymtp_model * model) {

@@ -19,3 +19,7 @@ private:
     mutable std::once_flag                        made_spelling;
     mutable std::shared_ptr<const pymtp_spelling> kept_spelling;
 };
+
+// A model without memory for its weights: contexts made from it cannot compute, and have no memory either. Null, with the
+// error set, on failure.
+pymtp_model * pymtp_model_plan(const char * path, int32_t n_gpu_layers, bool mtp);

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <map>
 
 void pymtp_batch::clear() {
     tokens.clear();
@@ -152,7 +151,7 @@ static bool on_abort(void * data) {
     return pair->cancelled.load(std::memory_order_relaxed);
 }
 
-static std::unique_ptr<pymtp_pair> make_pair(const pymtp_model * shared, llama_context_params params, const pymtp_pair_options & options) {
+std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_context_params params, const pymtp_pair_options & options) {
     auto pair = std::make_unique<pymtp_pair>();
     pair->model   = shared->shared;
     pair->options = options;
@@ -205,9 +204,10 @@ static std::unique_ptr<pymtp_pair> make_pair(const pymtp_model * shared, llama_c
         llama_set_nextn_tap(pair->target.get(), tap);
         llama_set_nextn_tap(pair->draft.get(),  tap);
         if (fused) {
-            llama_set_nextn_sync(pair->target.get(), pair->draft.get(), false); // makes room in the next reservation
+            llama_set_nextn_sync(pair->target.get(), pair->draft.get(), false);
         }
     }
+    pair->reserve();
     pair->clear();
     return pair;
 }
@@ -216,7 +216,7 @@ pymtp_pair * pymtp_pair_init(
         const pymtp_model * shared, llama_context_params params, const pymtp_pair_options * options) {
     pymtp_errors_begin();
     try {
-        return make_pair(shared, params, *options).release();
+        return pymtp_make_pair(shared, params, *options).release();
     } catch (const std::exception & error) {
         pymtp_set_error(error.what());
         return nullptr;
@@ -353,35 +353,6 @@ void pymtp_pair_counters(const pymtp_pair * pair, pymtp_counters * counters) {
             counters->output_buffer_bytes += bytes.buffer;
         }
     }
-}
-
-int32_t pymtp_pair_memory(const pymtp_pair * pair, pymtp_memory * memory, int32_t n_max) {
-    const llama_memory_breakdown target = llama_get_memory_breakdown(pair->target.get());
-    const llama_memory_breakdown draft =
-        pair->draft ? llama_get_memory_breakdown(pair->draft.get()) : llama_memory_breakdown();
-    std::map<ggml_backend_dev_t, pymtp_memory> devices;
-    for (const auto * part : {&target, &draft}) {
-        for (const auto & [type, data] : *part) {
-            ggml_backend_dev_t device = ggml_backend_buft_get_device(type);
-            // what has no device of its own, or is memory of the host that a device can reach
-            if (!device || ggml_backend_buft_is_host(type)) {
-                device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-            }
-            pymtp_memory & sum = devices[device];
-            snprintf(sum.device, sizeof(sum.device), "%s", ggml_backend_dev_name(device));
-            sum.host     = ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
-            sum.weights += part == &target ? data.model : 0; // both contexts count the model's
-            sum.cache   += data.context;
-            sum.compute += data.compute;
-        }
-    }
-    int32_t n = 0;
-    for (const auto & [device, sum] : devices) {
-        if (n < n_max) {
-            memory[n++] = sum;
-        }
-    }
-    return n;
 }
 
 const char * pymtp_pair_trace(pymtp_pair * pair) {

@@ -1,5 +1,5 @@
 // A target and a draft context of one model, and how far each of their sequences has come. pair.cpp makes them,
-// prefill.cpp takes prompts, rounds.cpp drafts and verifies, drawing.cpp draws tokens.
+// prefill.cpp takes prompts, rounds.cpp drafts and verifies, drawing.cpp draws tokens, memory.cpp says what they take.
 #pragma once
 
 #include "draw.h"
@@ -128,6 +128,9 @@ struct pymtp_pair {
     int  settle(int32_t seq);
     int  take_rows(int32_t seq, const llama_token * tokens, int32_t n, int32_t offset);
 
+    // memory.cpp
+    void reserve();
+
     // rounds.cpp
     const float * rows_for(pymtp_sequence & s, int32_t n);
     int  sync(int32_t seq, int32_t n, const float * rows);
@@ -150,3 +153,7 @@ struct pymtp_pair {
     int  first_token(int32_t seq, llama_token * token);
     int  drawn(int32_t seq, int status, size_t position);
 };
+
+// As pymtp_pair_init, but throws what llama.cpp throws; null, with the error set, where it makes no context.
+std::unique_ptr<pymtp_pair> pymtp_make_pair(
+        const pymtp_model * shared, llama_context_params params, const pymtp_pair_options & options);

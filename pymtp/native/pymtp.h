@@ -162,13 +162,17 @@ struct pymtp_counters {
     int64_t output_buffer_bytes; // not a sum: the host memory that they are copied to
 };
 
-// Bytes on one device, of both contexts.
+// Bytes on one device. What the head is for comes last.
 struct pymtp_memory {
     char    device[64];
     bool    host;
     int64_t weights;
-    int64_t cache;   // K, V and recurrent states
-    int64_t compute;
+    int64_t kv;           // K and V of the trunk
+    int64_t states;       // recurrent states, with the snapshots of them
+    int64_t compute;      // the target's graphs
+    int64_t head_kv;
+    int64_t head_compute; // the draft context's graphs
+    int64_t kept_rows;    // hidden rows that the head has yet to take
 };
 
 // The context types, n_seq_max, n_rs_seq, the numbers of outputs and the callbacks in params are set here. NULL on
@@ -238,8 +242,14 @@ PYMTP_API void pymtp_pair_cancel(struct pymtp_pair * pair, bool cancelled);
 PYMTP_API void pymtp_pair_break(struct pymtp_pair * pair, enum pymtp_fault fault);
 PYMTP_API void pymtp_pair_counters(const struct pymtp_pair * pair, struct pymtp_counters * counters);
 
-// The memory in use by device, at most n_max of them; returns how many.
+// The memory in use by device, at most n_max of them; returns how many. Graphs of rounds are counted once they have run.
 PYMTP_API int32_t pymtp_pair_memory(const struct pymtp_pair * pair, struct pymtp_memory * memory, int32_t n_max);
+
+// What a model, with its head or without, and a pair made from it would take once rounds of every depth have run. Nothing
+// of it is allocated, and no weights are read. Returns how many devices, -1 on failure.
+PYMTP_API int32_t pymtp_plan_memory(
+        const char * path, int32_t n_gpu_layers, bool mtp, struct llama_context_params params,
+        const struct pymtp_pair_options * options, struct pymtp_memory * memory, int32_t n_max);
 
 // The nodes computed since the last call, in order, a line each: "target" or "draft", name, operation, 1 when its data
 // begin on a cache line, the elements of its largest source, four sizes.

@@ -1,0 +1,103 @@
+"""What a context is made with, checked and put into the native side's words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pymtp.errors import InvalidRequestError
+from pymtp.model import TAPS, Model
+from pymtp.native import ffi, lib
+
+CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+FLASH_ATTN = ("auto", "on", "off")
+DRAWS = ("auto", "host", "device")  # in the order of enum pymtp_draws
+PREFILL_MODES = ("fused", "host-copy", "all-outputs")  # in the order of enum pymtp_prefill_mode
+CTX_STEP = 256  # llama.cpp rounds n_ctx up to a multiple of this
+MAX_SEQ = 256  # LLAMA_MAX_SEQ
+
+
+def native_options(
+    model: Model,
+    *,
+    n_ctx: int,
+    n_batch: int = 2048,
+    n_ubatch: int = 512,
+    n_seq_max: int = 1,
+    n_threads: int = 1,
+    type_k: str = "f16",
+    type_v: str = "f16",
+    flash_attn: str = "auto",
+    draft_tokens: int = 0,
+    tap: str = "post_norm",
+    prefill: str = "fused",
+    draws: str = "auto",
+    max_outputs: int = 1,
+    embeddings: bool = False,
+    trace: bool = False,
+) -> tuple[Any, Any]:
+    """The C structs `llama_context_params` and `pymtp_pair_options`. All but tap and n_threads are as for Context.
+
+    model: only what its file says is looked at. Raises InvalidRequestError for values outside their range.
+    """
+    _one_of("tap", tap, TAPS)
+    _one_of("prefill", prefill, PREFILL_MODES)
+    _one_of("draws", draws, DRAWS)
+    _one_of("type_k", type_k, CACHE_TYPES)
+    _one_of("type_v", type_v, CACHE_TYPES)
+    _one_of("flash_attn", flash_attn, FLASH_ATTN)
+    in_range("n_ctx", n_ctx, 0)
+    in_range("draft_tokens", draft_tokens, 0, 64)
+    in_range("n_seq_max", n_seq_max, 1, MAX_SEQ)
+    in_range("max_outputs", max_outputs, 1)
+    # llama.cpp limits the batch by n_ctx before it rounds that up
+    n_ctx = -(-n_ctx // CTX_STEP) * CTX_STEP
+    # llama.cpp keeps the rows of a verification in one ubatch, for the recurrent layers to go back within them, and
+    # asserts that a ubatch is longer than that
+    least = max(draft_tokens + 2 if draft_tokens else 1, n_seq_max)
+    in_range("n_batch", n_batch, least)
+    in_range("n_ubatch", n_ubatch, least)
+    in_range("n_threads", n_threads, 1, 512)
+    if type_v not in ("f16", "f32", "bf16") and flash_attn == "off":
+        raise InvalidRequestError(f'type_v="{type_v}" needs flash attention: flash_attn="auto" or "on"')
+    if draft_tokens and not model.mtp:
+        raise InvalidRequestError(
+            f"draft_tokens={draft_tokens} needs a multi-token-prediction head, and {model.path.name} "
+            + ("was loaded without it" if model.has_head else "has none: use draft_tokens=0")
+        )
+    if draft_tokens and prefill == "all-outputs" and tap == "pre_norm":
+        raise InvalidRequestError('prefill="all-outputs" takes embeddings, which are post-norm, not tap="pre_norm"')
+    n_ctx = n_ctx or -(-model.n_ctx_train // CTX_STEP) * CTX_STEP
+    params = lib.llama_context_default_params()
+    params.n_ctx = n_ctx * n_seq_max
+    params.n_batch = n_batch
+    params.n_ubatch = n_ubatch
+    params.n_threads = params.n_threads_batch = n_threads
+    params.type_k = getattr(lib, f"GGML_TYPE_{type_k.upper()}")
+    params.type_v = getattr(lib, f"GGML_TYPE_{type_v.upper()}")
+    params.flash_attn_type = {
+        "auto": lib.LLAMA_FLASH_ATTN_TYPE_AUTO,
+        "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
+        "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+    }[flash_attn]
+    options = ffi.new("struct pymtp_pair_options *")
+    options.n_draft = draft_tokens
+    options.n_seq_max = n_seq_max
+    options.n_outputs = max_outputs
+    options.tap = TAPS.index(tap)
+    options.prefill = PREFILL_MODES.index(prefill)
+    options.draws = DRAWS.index(draws)
+    options.embeddings = embeddings
+    options.trace = trace
+    return params, options
+
+
+def _one_of(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise InvalidRequestError(f"{name}={value!r} is not known, use one of {', '.join(known)}")
+
+
+def in_range(name: str, value: int, low: int, high: int = 2**31 - 1) -> None:
+    """Raises InvalidRequestError for anything else than a whole number from low to high."""
+    if not isinstance(value, int) or not low <= value <= high:
+        raise InvalidRequestError(f"{name}={value!r} must be a whole number from {low} to {high}")

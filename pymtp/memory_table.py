@@ -1,0 +1,78 @@
+"""What drafts cost in memory: plans of a model with its head and without, side by side, for `pymtp info --memory`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+from pymtp.memory import PARTS, DeviceMemory, plan_memory
+from pymtp.model import Model
+
+WORDS = {
+    "weights": "weights",
+    "kv": "K and V",
+    "states": "recurrent states, snapshots",
+    "compute": "compute buffers",
+    "head_kv": "head: K and V",
+    "head_compute": "head: compute buffers",
+    "kept_rows": "head: kept rows",
+    "total": "total",
+}
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Plans of one device; what only one of both uses has nothing in the other."""
+
+    without: DeviceMemory
+    with_mtp: DeviceMemory
+
+    def rows(self) -> list[tuple[str, int, int]]:
+        """Name of the part, bytes without and with: PARTS and "total"."""
+        return [(name, getattr(self.without, name), getattr(self.with_mtp, name)) for name in (*PARTS, "total")]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; "mtp" is the difference."""
+        rows = self.rows()
+        return {
+            "device": self.without.device,
+            "host": self.without.host,
+            "without_mtp": {name: without for name, without, _ in rows},
+            "with_mtp": {name: with_mtp for name, _, with_mtp in rows},
+            "mtp": {name: with_mtp - without for name, without, with_mtp in rows},
+        }
+
+
+def plan_beside(
+    path: str | os.PathLike[str] | None, *, draft_tokens: int, n_gpu_layers: int = -1, **options: Any
+) -> list[Beside]:
+    """Plans without the head and with it, see `plan_memory`, for each device that either uses. Without drafts both are
+    the same. Raises as `Model` and `plan_memory`."""
+    with Model(path, vocab_only=True, mtp=False) as bare:
+        without = with_mtp = plan_memory(bare, n_gpu_layers=n_gpu_layers, **options)
+    if draft_tokens:
+        with Model(path, vocab_only=True) as whole:
+            with_mtp = plan_memory(whole, n_gpu_layers=n_gpu_layers, draft_tokens=draft_tokens, **options)
+    devices = {m.device: m.host for m in (*without, *with_mtp)}
+    return [Beside(*(_of(plan, name, host) for plan in (without, with_mtp))) for name, host in devices.items()]
+
+
+def _of(plan: Sequence[DeviceMemory], device: str, host: bool) -> DeviceMemory:
+    return next((m for m in plan if m.device == device), DeviceMemory(device, host))
+
+
+def as_table(beside: Beside, title: str) -> Table:
+    """A device's parts in MiB, those that are not there left out."""
+    table = Table("", "without MTP, MiB", "with MTP, MiB", "MTP, MiB", title=title, title_justify="left")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, without, with_mtp in beside.rows():
+        if without or with_mtp:
+            if name == "total":
+                table.add_section()
+            table.add_row(WORDS[name], *(f"{n / 2**20:,.1f}" for n in (without, with_mtp, with_mtp - without)))
+    return table

@@ -1,0 +1,146 @@
+"""Claims about planned memory: it is what a model and its contexts take, and planning takes none of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.contexts import BOTH
+from make_model import make_model
+
+from pymtp import InvalidRequestError, Model
+from pymtp.cli import app_main
+from pymtp.context import Context
+from pymtp.memory import PARTS, DeviceMemory, plan_memory
+from pymtp.memory_table import plan_beside
+from pymtp.sampling import Sampler, SamplingParams
+
+FILE_PADDING = 0.01  # of the weights: a mapped file has theirs, memory has its own
+
+
+def planned(path: Path, **options: Any) -> DeviceMemory:
+    with Model(path, vocab_only=True) as model:
+        (device,) = plan_memory(model, **options)
+    return device
+
+
+def taken(model: Model, *, n_ctx: int, draft_tokens: int) -> DeviceMemory:
+    """By a context that is full, after a round of every depth."""
+    with Context(model, n_ctx=n_ctx, draft_tokens=draft_tokens, n_threads=1) as c:
+        c.set_sampling(Sampler(SamplingParams()))
+        c.prefill([i % 256 for i in range(n_ctx - sum(range(1, draft_tokens + 2)))])
+        token = c.first_token()
+        for depth in range(draft_tokens + 1):
+            drafts = c.draft_chain(token, depth)[0] if depth else []
+            token = c.verify_chain([token, *drafts])[-1]
+        (device,) = c.memory()
+    return device
+
+
+@BOTH
+@pytest.mark.parametrize("draft_tokens", [0, 3, 8])
+@pytest.mark.parametrize("n_ctx", [256, 1024])
+def test_the_plan_is_what_a_full_context_takes(model: Model, n_ctx: int, draft_tokens: int) -> None:
+    plan = planned(model.path, n_ctx=n_ctx, draft_tokens=draft_tokens)
+    real = taken(model, n_ctx=n_ctx, draft_tokens=draft_tokens)
+    assert {name: getattr(plan, name) for name in PARTS[1:]} == {name: getattr(real, name) for name in PARTS[1:]}
+    assert plan.weights == pytest.approx(real.weights, rel=FILE_PADDING)
+    assert min(real.kv, real.states, real.compute) > 0
+    for of_head in (real.head_kv, real.head_compute, real.kept_rows):
+        assert (of_head > 0) == (draft_tokens > 0)
+
+
+def test_a_new_context_takes_all_but_the_graphs_of_rounds(dense: Model) -> None:
+    plan = planned(dense.path, n_ctx=512, draft_tokens=3)
+    with Context(dense, n_ctx=512, draft_tokens=3, n_threads=1) as c:
+        (new,) = c.memory()
+        c.prefill([1] * 300)
+        assert c.memory() == [new]
+    graphs = ("weights", "compute", "head_compute")
+    assert all(getattr(new, name) == getattr(plan, name) for name in PARTS if name not in graphs)
+    assert new.compute < plan.compute
+    assert new.head_compute < plan.head_compute
+
+
+def test_without_mtp_the_plan_is_that_of_a_file_without_head(dense: Model, demo: Path, headless: Path) -> None:
+    (beside,) = plan_beside(demo, draft_tokens=3, n_ctx=512)
+    (bare,) = plan_beside(headless, draft_tokens=0, n_ctx=512)
+    assert beside.without == bare.without == bare.with_mtp
+    assert beside.with_mtp == planned(demo, n_ctx=512, draft_tokens=3)
+    assert beside.without.head_kv == beside.without.head_compute == beside.without.kept_rows == 0
+
+
+@BOTH
+@pytest.mark.parametrize("draft_tokens", [1, 3, 8])
+def test_there_is_a_snapshot_for_each_draft(model: Model, draft_tokens: int) -> None:
+    plain = planned(model.path, n_ctx=256, draft_tokens=0)
+    drafting = planned(model.path, n_ctx=256, draft_tokens=draft_tokens)
+    assert drafting.states == (1 + draft_tokens) * plain.states
+
+
+@BOTH
+def test_the_draft_context_reserves_the_same_for_any_ubatch(model: Model) -> None:
+    small, large = (planned(model.path, n_ctx=4096, draft_tokens=3, n_ubatch=n) for n in (64, 2048))
+    assert small.head_compute == large.head_compute
+    assert small.compute < large.compute / 8
+
+
+PLAN_IN = """
+import json, resource, sys
+from pathlib import Path
+from pymtp import Model
+from pymtp.memory import plan_memory
+with Model(sys.argv[1], vocab_only=True) as model:
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + int(sys.argv[2]),) * 2)
+    (device,) = plan_memory(model, n_ctx=200_000, draft_tokens=32)
+print(json.dumps(vars(device)))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does it")
+def test_the_largest_model_is_planned_without_its_weights_and_without_memory(tmp_path: Path) -> None:
+    (path,) = make_model("qwen3.6-27b", tmp_path / "27b.gguf", weight_type="q4_0", weights=False)
+    assert path.stat().st_size > 15e9
+    assert path.stat().st_blocks * 512 < 50e6
+    room = 3_000_000_000  # addresses: most are of graphs, which are laid out as if all nodes were used
+    command = [sys.executable, "-I", "-c", PLAN_IN, str(path), str(room)]
+    plan = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert plan["weights"] == pytest.approx(path.stat().st_size, rel=FILE_PADDING)
+    assert plan["kv"] > 12e9
+    assert plan["states"] > 4.9e9
+
+
+@pytest.mark.parametrize("options", [{"draft_tokens": 65}, {"type_k": "q1"}, {"n_ctx": -1}])
+def test_what_no_context_takes_is_refused(demo: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError):
+        planned(demo, **{"n_ctx": 512, **options})
+
+
+def test_info_shows_the_memory_with_mtp_and_without(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--memory", "--ctx", "512", "--draft-tokens", "3", str(demo)]
+    with pytest.raises(SystemExit, match="0"):
+        app_main(["info", *options, "--json"])
+    told = json.loads(capsys.readouterr().out)
+    (device,) = told["devices"]
+    plan = planned(demo, n_ctx=512, draft_tokens=3)
+    assert device["with_mtp"]["total"] == plan.total == sum(getattr(plan, name) for name in PARTS)
+    assert device["mtp"]["head_kv"] == plan.head_kv > 0
+    with pytest.raises(SystemExit, match="0"):
+        app_main(["info", *options])
+    shown = capsys.readouterr().out
+    assert "with MTP" in shown
+    assert f"{plan.total / 2**20:,.1f}" in shown
+
+
+def test_auto_is_as_many_as_it_may_draft_and_none_without_a_head(
+    demo: Path, headless: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path, drafts in ((demo, 8), (headless, 0)):
+        with pytest.raises(SystemExit, match="0"):
+            app_main(["info", "--memory", "--ctx", "512", "--json", str(path)])
+        assert json.loads(capsys.readouterr().out)["options"]["draft_tokens"] == drafts
