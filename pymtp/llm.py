@@ -206,6 +206,7 @@ class LLM:
         flash_attn: str = "auto",
         draft_tokens: int | Literal["auto"] = "auto",
         tap: str = "auto",
+        prefill: str = "fused",
         draws: str = "auto",
         cache_prompt: bool = True,
     ) -> None:
@@ -248,6 +249,7 @@ class LLM:
             flash_attn=flash_attn,
             draft_tokens=most if draft_tokens == "auto" else draft_tokens,
             tap=tap,
+            prefill=prefill,
             draws=draws,
         )
 

@@ -29,6 +29,7 @@ from pymtp.bench.decode import (
     draft_tokens,
     groups,
     phase_seconds,
+    prefill_mode,
 )
 from pymtp.bench.decode_plot import plot
 from pymtp.bench.decode_report import ALL, Report, as_csv, as_json, as_markdown, as_tables, load
@@ -70,7 +71,8 @@ def measurement(arm: str, round: int = 0, kind: str = "code", temperature: float
 def report_of(measurements: Sequence[Measurement], settings: Settings = SETTINGS, left_out: str = "") -> Report:
     build = {"devices": [{"description": "a CPU"}], "pymtp": "0", "llama_cpp_commit": "0", "compiler": "cc"}
     machine = {"cpu": "c", "cores": 1, "system": "s"}
-    return Report(asdict(settings), {}, machine, build, [left_out] if left_out else [], list(measurements))
+    where = {"model": {}, "machine": machine, "build": build}
+    return Report.of(list(measurements), asdict(settings), left_out=[left_out] if left_out else [], **where)
 
 
 @pytest.fixture(scope="module")
@@ -172,14 +174,14 @@ def test_a_text_that_differs_is_named_with_the_first_token_that_does() -> None:
 
 @pytest.mark.parametrize("cut", [0, 12])
 def test_a_text_that_is_only_longer_differs_where_the_other_ends(cut: int) -> None:
-    _, (difference,) = report_of([measurement("none"), measurement("1", text=TEXT[:cut])]).compared()
+    (difference,) = report_of([measurement("none"), measurement("1", text=TEXT[:cut])]).differences
     assert difference.at == cut
 
 
 def test_without_none_texts_are_compared_with_the_first_arm() -> None:
-    compared, differences = report_of([measurement("3", text=[5]), measurement("1"), measurement("auto")]).compared()
-    assert compared == 2
-    assert [(d.arm, d.compared_with) for d in differences] == [("3", "1")]
+    report = report_of([measurement("3", text=[5]), measurement("1"), measurement("auto")])
+    assert report.texts_compared == 2
+    assert [(d.arm, d.compared_with) for d in report.differences] == [("3", "1")]
 
 
 def test_many_differences_are_counted_and_few_named() -> None:
@@ -192,7 +194,7 @@ def test_many_differences_are_counted_and_few_named() -> None:
 def test_synthetic_acceptance_is_named_and_no_text_is_compared() -> None:
     runs = [measurement("none"), measurement("1", text=[5])]
     report = report_of(runs, replace(SETTINGS, synthetic=(0.8, 0.5)))
-    assert report.compared() == (0, [])
+    assert (report.texts_compared, report.differences) == (0, [])
     shown = as_markdown(report)
     assert "SYNTHETIC: drafts counted as accepted at given rates (0.8, 0.5)" in shown
     assert "Decoding, greedy, synthetic acceptance: m.gguf" in shown
@@ -242,7 +244,8 @@ def test_the_time_left_is_that_of_the_measurements_to_come() -> None:
 
 
 def test_arms_are_what_an_llm_calls_draft_tokens() -> None:
-    assert [draft_tokens(arm) for arm in ARMS] == [0, *range(1, 9), "auto"]
+    assert [draft_tokens(arm) for arm in ARMS] == [0, *range(1, 9), *range(1, 9), "auto"]
+    assert [arm for arm in ARMS if prefill_mode(arm) != "fused"] == [f"{n}:host-copy" for n in range(1, 9)]
 
 
 def test_json_is_enough_to_show_everything_again(report: Report, tmp_path: Path) -> None:
@@ -251,7 +254,19 @@ def test_json_is_enough_to_show_everything_again(report: Report, tmp_path: Path)
     again = load(file)
     assert again.measurements == report.measurements
     assert as_markdown(again) == as_markdown(report)
-    assert f'"token_ids": {TEXT}' in file.read_text()  # on one line
+
+
+def test_a_file_says_whether_texts_are_the_same_without_holding_them(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    file.write_text(
+        as_json(report_of([measurement("none"), measurement("1", text=[*TEXT[:-1], 99]), measurement("3")]))
+    )
+    assert "token_ids" not in file.read_text()
+    again = load(file)
+    none, one, three = again.measurements
+    assert none.digest == three.digest != one.digest
+    assert "same text: no, 1 of 2 texts differ" in as_markdown(again)
+    assert "first difference at token 13" in as_markdown(again)
 
 
 def test_any_other_file_is_refused(report: Report, tmp_path: Path) -> None:

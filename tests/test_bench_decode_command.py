@@ -45,7 +45,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--depths", "none,9"], "'9' is not known, there are none, 1, 2, 3, 4, 5, 6, 7, 8, auto"),
+        (["--depths", "none,9"], "'9' is not known, there are none, 1, 2, 3, 4, 5, 6, 7, 8, 1:host-copy"),
         (["--depths", ""], "--depths '' is not known"),
         (["--kinds", "code,poems"], "'poems' is not known, there are code, prose"),
         (["--temperatures", "0,warm"], "must be numbers 0 or more"),
@@ -84,7 +84,7 @@ def test_the_shipped_model_goes_through_all_arms_and_says_the_same_in_each(measu
     assert len(measurements) == 4 * 2 * 2
     for m in measurements:
         stats, phases = m["stats"], m["phase_seconds"]
-        assert stats["completion_tokens"] == len(m["token_ids"]) == 16
+        assert stats["completion_tokens"] == 16
         assert sum(phases[name] for name in ("draft", "verify", "rewind", "python")) == pytest.approx(
             stats["decode_seconds"]
         )
@@ -97,7 +97,7 @@ def test_the_shipped_model_goes_through_all_arms_and_says_the_same_in_each(measu
         assert max(stats["depths"]) <= {"none": 0, "1": 1, "3": 3, "auto": 8}[m["arm"]]
     assert report["texts_compared"] == 3 * 2 * 2
     assert report["differences"] == []
-    texts = {tuple(m["token_ids"]) for m in measurements}
+    texts = {m["digest"] for m in measurements}
     assert len(texts) == 4  # kinds and temperatures
 
 

@@ -6,6 +6,7 @@ after the other. What the machine does meanwhile meets all alike, and ratios are
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,7 +25,9 @@ from pymtp.stats import Stats
 
 NONE, AUTO = "none", "auto"
 MAX_DEPTH = 8
-ARMS = (NONE, *map(str, range(1, MAX_DEPTH + 1)), AUTO)
+HOST_COPY = ":host-copy"  # hidden states through the host, as llama.cpp has them: to compare with
+DEPTHS = tuple(map(str, range(1, MAX_DEPTH + 1)))
+ARMS = (NONE, *DEPTHS, *(depth + HOST_COPY for depth in DEPTHS), AUTO)
 PHASES = ("draft", "verify", "rewind", "python")
 WARM_UP = 16  # tokens
 
@@ -33,7 +36,12 @@ def draft_tokens(arm: str) -> Any:
     """What an LLM calls it: 0, a number or "auto"."""
     if arm == AUTO:
         return AUTO
-    return 0 if arm == NONE else int(arm)
+    return 0 if arm == NONE else int(arm.removesuffix(HOST_COPY))
+
+
+def prefill_mode(arm: str) -> str:
+    """How hidden states reach the head in this arm: one of PREFILL_MODES."""
+    return "host-copy" if arm.endswith(HOST_COPY) else "fused"
 
 
 @dataclass(frozen=True)
@@ -57,26 +65,33 @@ class Settings:
 class Decoded:
     """A completion, which ignores the model's end.
 
+    token_ids: not there when it comes from a file. digest: of them.
     phase_seconds: of decoding alone, the prompt and the first token excluded: PHASES, which add up to it, where python
         is all that is not in a native call; and sample, within draft and verify.
     target_launches, draft_launches: batches handed to either while decoding.
     """
 
-    token_ids: list[int]
+    token_ids: list[int] = field(compare=False)
     stats: Stats
     phase_seconds: dict[str, float]
     target_launches: int
     draft_launches: int
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.digest:
+            text = " ".join(map(str, self.token_ids))
+            object.__setattr__(self, "digest", hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
 @dataclass(frozen=True)
 class Measurement(Decoded):
     """One arm on one prompt. round: from 0."""
 
-    round: int
-    kind: str
-    temperature: float
-    arm: str
+    round: int = field(kw_only=True)
+    kind: str = field(kw_only=True)
+    temperature: float = field(kw_only=True)
+    arm: str = field(kw_only=True)
 
     @property
     def group(self) -> tuple[int, str, float]:
@@ -158,6 +173,7 @@ class Arms:
             "type_k": settings.cache_type,
             "type_v": settings.cache_type,
             "draft_tokens": draft_tokens(arm),
+            "prefill": prefill_mode(arm),
             "cache_prompt": False,
         }
         if settings.synthetic is None:

@@ -23,7 +23,9 @@ MAX_TOKENS = 16 * 1024
 
 def decode(
     model: ModelFile = None,
-    depths: Annotated[str, typer.Option(help="Drafts a round.")] = "none,1,2,3,4,5,6,7,8,auto",
+    depths: Annotated[
+        str, typer.Option(help="Drafts a round; 3:host-copy: hidden states through the host.")
+    ] = "none,1,2,3,4,5,6,7,8,auto",
     kinds: Annotated[str, typer.Option(help="Kinds of prompts.")] = "code,prose,lists,chat,repetition,random",
     temperatures: Annotated[str, typer.Option(help="0 is greedy.")] = "0,0.7",
     tokens: Annotated[int, typer.Option(min=2, max=MAX_TOKENS, help="To generate after each prompt.")] = 128,
@@ -107,10 +109,7 @@ def _measure(settings: Settings, model: Path) -> tuple[Report, int, bool]:
             interrupted = []
         except KeyboardInterrupt:
             interrupted = ["what was to come when it was interrupted"]
-        report = Report(
-            settings=asdict(settings),
-            left_out=run.left_out + interrupted,
-            measurements=run.measurements,
-            **measured_on(loaded),
+        report = Report.of(
+            run.measurements, asdict(settings), left_out=run.left_out + interrupted, **measured_on(loaded)
         )
     return report, sum(run.failed.values()), bool(interrupted)

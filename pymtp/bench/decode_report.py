@@ -61,8 +61,18 @@ class Difference:
     at: int
 
 
+@dataclass(frozen=True)
 class Report(Record[Measurement]):
-    """A run, its cells, and whether all arms wrote the same."""
+    """A run, its cells, and whether all arms wrote the same: how many texts were compared, and where they differ."""
+
+    texts_compared: int
+    differences: list[Difference]
+
+    @classmethod
+    def of(cls, measurements: list[Measurement], settings: dict[str, Any], **more: Any) -> Report:
+        """more: the other fields of a Record. Nothing is compared of synthetic acceptance."""
+        compared = compare(measurements) if settings["synthetic"] is None else (0, [])
+        return cls(settings, measurements=measurements, texts_compared=compared[0], differences=compared[1], **more)
 
     def cells(self) -> list[Cell]:
         """By temperature, then by kind, ALL last, then in the order of the arms."""
@@ -75,20 +85,19 @@ class Report(Record[Measurement]):
         order = sorted(by_cell, key=lambda cell: (cell[0], [*kinds, ALL].index(cell[1]), ARMS.index(cell[2])))
         return [_cell(key, by_cell[key], beside) for key in order]
 
-    def compared(self) -> tuple[int, list[Difference]]:
-        """How many texts were compared with that of `none`, or else of the first arm, in their group, and where they
-        differ. Nothing is compared of synthetic acceptance."""
-        if self.settings["synthetic"] is not None:
-            return 0, []
-        by_group: dict[tuple[int, str, float], list[Measurement]] = {}
-        for m in sorted(self.measurements, key=lambda m: ARMS.index(m.arm)):
-            by_group.setdefault(m.group, []).append(m)
-        pairs = [(m, first) for first, *others in by_group.values() for m in others]
-        differing = [(m, first) for m, first in pairs if m.token_ids != first.token_ids]
-        return len(pairs), [
-            Difference(*m.group, m.arm, first.arm, _first_difference(m.token_ids, first.token_ids))
-            for m, first in differing
-        ]
+
+def compare(measurements: Sequence[Measurement]) -> tuple[int, list[Difference]]:
+    """How many texts were compared with that of `none`, or else of the first arm, in their group, and where they
+    differ."""
+    by_group: dict[tuple[int, str, float], list[Measurement]] = {}
+    for m in sorted(measurements, key=lambda m: ARMS.index(m.arm)):
+        by_group.setdefault(m.group, []).append(m)
+    pairs = [(m, first) for first, *others in by_group.values() for m in others]
+    differing = [(m, first) for m, first in pairs if m.digest != first.digest]
+    return len(pairs), [
+        Difference(*m.group, m.arm, first.arm, _first_difference(m.token_ids, first.token_ids))
+        for m, first in differing
+    ]
 
 
 def _first_difference(one: Sequence[int], other: Sequence[int]) -> int:
@@ -127,15 +136,8 @@ def _cell(
 
 
 def as_json(report: Report) -> str:
-    """Every measurement, the cells made of them, and what they were made with and on. `load` reads it."""
-    compared, differences = report.compared()
-    return shared.as_json(
-        "decode",
-        report,
-        cells=[asdict(cell) for cell in report.cells()],
-        texts_compared=compared,
-        differences=[asdict(difference) for difference in differences],
-    )
+    """Every measurement but its text, the cells made of them, and what they were made with and on. `load` reads it."""
+    return shared.as_json("decode", report, leave_out=("token_ids",), cells=[asdict(cell) for cell in report.cells()])
 
 
 def load(path: Path) -> Report:
@@ -143,12 +145,17 @@ def load(path: Path) -> Report:
     return shared.load(
         path,
         "decode",
-        lambda whole: Report(**shared.header(whole), measurements=[_measurement(m) for m in whole["measurements"]]),
+        lambda whole: Report(
+            **shared.header(whole),
+            measurements=[_measurement(m) for m in whole["measurements"]],
+            texts_compared=whole["texts_compared"],
+            differences=[Difference(**difference) for difference in whole["differences"]],
+        ),
     )
 
 
 def _measurement(record: dict[str, Any]) -> Measurement:
-    return Measurement(**record | {"stats": shared.stats_of(record["stats"])})
+    return Measurement(**record | {"stats": shared.stats_of(record["stats"]), "token_ids": []})
 
 
 def as_csv(report: Report) -> str:
@@ -208,7 +215,7 @@ def _notes(report: Report) -> list[str]:
     if settings["synthetic"] is not None:
         notes.append(SYNTHETIC.format(", ".join(f"{rate:g}" for rate in settings["synthetic"])))
     else:
-        notes += _sameness(*report.compared())
+        notes += _sameness(report.texts_compared, report.differences)
     return [*notes, f"{shared.SPREAD}. {EXPLAINED}", *shared.where_and_what(report)]
 
 

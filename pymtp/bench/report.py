@@ -65,11 +65,15 @@ def measured_on(model: Model) -> dict[str, Any]:
     return {"model": {name: getattr(model, name) for name in names}, "machine": machine(), "build": build_info()}
 
 
-def as_json(bench: str, record: Record[Any], **more: object) -> str:
-    """A record of measurements that hold `stats`, for `load`. Lists of numbers stand on one line each."""
+def as_json(bench: str, record: Record[Any], leave_out: Sequence[str] = (), **more: object) -> str:
+    """A record of measurements that hold `stats`, for `load`. Lists of numbers stand on one line each.
+
+    leave_out: fields of the measurements."""
     whole: dict[str, Any] = {"bench": bench, **asdict(record), **more}
     for one, m in zip(whole["measurements"], record.measurements, strict=True):
         one["stats"] = m.stats.as_dict()
+        for name in leave_out:
+            del one[name]
     text = json.dumps(whole, indent=1)
     return re.sub(r"\[\n[-\d.,e\s]*\]", lambda found: "[" + " ".join(found[0][1:-1].split()) + "]", text)
 
