@@ -51,6 +51,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--modes", "none,fast"], "'fast' is not known, there are none, all-outputs, host-copy, fused"),
         (["--gen", "16385"], "16384"),
         (["--rounds", "0"], "--rounds"),
+        (["--synthetic-acceptance", "0.5,0.6"], "must not rise"),
         (["--plot", "x.pdf"], "must end in .svg or .png"),
         (["--plot", "no/such/folder/x.svg"], "cannot be written: No such file or directory"),
         (["--prompt-file", "nowhere.txt"], "nowhere.txt"),
@@ -153,3 +154,12 @@ def test_ctrl_c_shows_what_is_done_and_ends_with_130() -> None:
     assert "Prefill: demo.gguf" in out
     assert "fused" in out
     assert "left out: what was to come when it was interrupted" in out
+
+
+def test_what_comes_after_a_prompt_can_be_accepted_synthetically(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--sizes", "64", "--depths", "2", "--gen", "24", "--rounds", "1", "--threads", "1")
+    assert run(*options, "--modes", "none,fused", "--synthetic-acceptance", "1,0", "-o", "json") == 0
+    report = json.loads(capsys.readouterr().out)
+    none, fused = report["cells"]
+    assert none["acceptance_rate"] is None
+    assert fused["acceptance_rate"] == 0.5

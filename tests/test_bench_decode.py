@@ -70,7 +70,7 @@ def measurement(arm: str, round: int = 0, kind: str = "code", temperature: float
 
 def report_of(measurements: Sequence[Measurement], settings: Settings = SETTINGS, left_out: str = "") -> Report:
     build = {"devices": [{"description": "a CPU"}], "pymtp": "0", "llama_cpp_commit": "0", "compiler": "cc"}
-    machine = {"cpu": "c", "cores": 1, "system": "s"}
+    machine = {"cpu": "c", "cores": 1, "system": "s", "gpus": []}
     where = {"model": {}, "machine": machine, "build": build}
     return Report.of(list(measurements), asdict(settings), left_out=[left_out] if left_out else [], **where)
 

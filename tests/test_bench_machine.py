@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,16 @@ def test_the_machine_is_named_in_words_for_json() -> None:
     told = json.loads(json.dumps(machine()))
     assert told["cpu"]
     assert told["cores"] >= 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
+def test_gpus_are_named_with_their_driver_where_there_are_any(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine()["gpus"] == []
+    stand_in = tmp_path / "nvidia-smi"
+    stand_in.write_text("#!/bin/sh\necho 'NVIDIA H200, 580.159.04'\n")
+    stand_in.chmod(0o755)
+    assert machine()["gpus"] == [{"name": "NVIDIA H200", "driver": "580.159.04"}]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak can be reset on Linux only")

@@ -28,7 +28,7 @@ from pymtp.sampling import Sampler
 
 PREFILL = {"none": 1.0, "all-outputs": 4.0, "host-copy": 2.0, "fused": 1.25}  # seconds a token
 VERIFY = 10.0  # seconds
-SETTINGS = Settings("m.gguf", MODES, (8, 64), (2, 3), 7, 4, "numbers", False, None, 1, 0, "f16")
+SETTINGS = Settings("m.gguf", MODES, (8, 64), (2, 3), 7, 4, "numbers", False, None, None, 1, 0, "f16")
 
 
 class Machine:
@@ -111,7 +111,7 @@ def new_bench(machine: Machine, settings: Settings = SETTINGS, **more: Any) -> P
 
 def report_of(bench: PrefillBench) -> Report:
     build = {"devices": [{"description": "a CPU"}], "pymtp": "0", "llama_cpp_commit": "0", "compiler": "cc"}
-    machine = {"cpu": "c", "cores": 1, "system": "s"}
+    machine = {"cpu": "c", "cores": 1, "system": "s", "gpus": []}
     return Report(asdict(bench.settings), {}, machine, build, bench.left_out, bench.measurements)
 
 

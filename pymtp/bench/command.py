@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from pymtp.bench.decode_command import decode
-from pymtp.bench.output import INTERRUPTED, Format, FromFile, Output, given, screen, show
+from pymtp.bench.output import INTERRUPTED, Format, FromFile, Output, Synthetic, given, screen, show
 from pymtp.errors import NativeError
 from pymtp.options import CacheType, Layers, ModelFile, Threads
 
@@ -54,6 +54,7 @@ def prefill(
     ] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="Cut prompts from this text.", show_default=STDLIB)] = None,
     cache_prompt: Annotated[bool, typer.Option("--cache-prompt", help="The same prompt in every round.")] = False,
+    synthetic_acceptance: Synthetic = None,
     gpu_layers: Layers = -1,
     threads: Threads = None,
     cache_type: CacheType = "f16",
@@ -69,7 +70,15 @@ def prefill(
     from pymtp.bench.plot import check_plot
     from pymtp.bench.prefill import NONE, Settings
     from pymtp.bench.prefill_plot import plot as draw
-    from pymtp.bench.requests import MAX_DEPTH, check_modes, fitting, read_modes, read_numbers, read_text
+    from pymtp.bench.requests import (
+        MAX_DEPTH,
+        check_modes,
+        fitting,
+        read_modes,
+        read_numbers,
+        read_synthetic,
+        read_text,
+    )
     from pymtp.context import physical_cores
     from pymtp.model import Model
 
@@ -95,6 +104,7 @@ def prefill(
         rounds=given(rounds, QUICK_ROUNDS if quick else ROUNDS),
         prompt=prompt_file.name if prompt_file else STDLIB,
         cache_prompt=cache_prompt,
+        synthetic=None if synthetic_acceptance is None else read_synthetic(synthetic_acceptance),
         time_budget=None if time_budget is None else 60 * time_budget,
         threads=given(threads, physical_cores()),
         gpu_layers=gpu_layers,

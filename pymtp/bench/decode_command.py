@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from pymtp.bench.output import INTERRUPTED, Format, FromFile, Output, given, screen, show
+from pymtp.bench.output import INTERRUPTED, Format, FromFile, Output, Synthetic, given, screen, show
 from pymtp.errors import NativeError
 from pymtp.options import CacheType, Layers, ModelFile, Threads
 
@@ -30,10 +30,7 @@ def decode(
     temperatures: Annotated[str, typer.Option(help="0 is greedy.")] = "0,0.7",
     tokens: Annotated[int, typer.Option(min=2, max=MAX_TOKENS, help="To generate after each prompt.")] = 128,
     rounds: Annotated[int, typer.Option("--rounds", "-r", min=1, help="Measurements of each.")] = 3,
-    synthetic_acceptance: Annotated[
-        str | None,
-        typer.Option(metavar="P0,P1,…", help="Accept the first, second, … draft of a round at these rates."),
-    ] = None,
+    synthetic_acceptance: Synthetic = None,
     gpu_layers: Layers = -1,
     threads: Threads = None,
     cache_type: CacheType = "f16",

@@ -21,10 +21,6 @@ EXPLAINED = (
     "accepted: of the first, second, … drafts that were verified. launches: batches for target + head. "
     "python: all that is not in a native call; sample: within draft and verify."
 )
-SYNTHETIC = (
-    "SYNTHETIC: drafts counted as accepted at given rates ({}), whatever the target said. The text means nothing, "
-    "speeds are those of a head that good."
-)
 
 
 @dataclass(frozen=True)
@@ -213,7 +209,7 @@ def _notes(report: Report) -> list[str]:
     settings = report.settings
     notes = [f"left out: {line}" for line in report.left_out]
     if settings["synthetic"] is not None:
-        notes.append(SYNTHETIC.format(", ".join(f"{rate:g}" for rate in settings["synthetic"])))
+        notes.append(shared.synthetic(settings["synthetic"]))
     else:
         notes += _sameness(report.texts_compared, report.differences)
     return [*notes, f"{shared.SPREAD}. {EXPLAINED}", *shared.where_and_what(report)]

@@ -6,22 +6,35 @@ import ctypes
 import os
 import platform
 import re
+import subprocess
 from pathlib import Path
+from typing import Any
 
 from pymtp.context import physical_cores
 
 _PROC = Path("/proc/self")
 
 
-def machine() -> dict[str, str | int | None]:
-    """Operating system, CPU, physical cores this process may use, bytes of memory (None where it is not told)."""
+def machine() -> dict[str, Any]:
+    """Operating system, CPU, physical cores this process may use, bytes of memory (None where it is not told), GPUs."""
     return {
         "system": platform.platform(),
         "cpu": _cpu_name(),
         "cores": physical_cores(),
         "memory_bytes": _memory_bytes(),
+        "gpus": gpus(),
         "python": platform.python_version(),
     }
+
+
+def gpus() -> list[dict[str, str]]:
+    """Name and driver of each NVIDIA GPU, as nvidia-smi tells them; none where it is not there."""
+    asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        told = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [dict(zip(("name", "driver"), line.split(", "), strict=True)) for line in told.splitlines() if ", " in line]
 
 
 def _cpu_name() -> str:

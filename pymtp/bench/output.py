@@ -37,6 +37,11 @@ FromFile = Annotated[
     Path | None, typer.Option("--from", metavar="FILE", help="Show what -o json printed; measure nothing.")
 ]
 
+Synthetic = Annotated[
+    str | None,
+    typer.Option(metavar="P0,P1,…", help="Accept the first, second, … draft of a round at these rates."),
+]
+
 
 def given(value: T | None, default: T) -> T:
     """An option's value, or what stands for it."""

@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, cast
 
 from pymtp.bench.corpus import TokenSource
 from pymtp.bench.machine import PeakMemory
 from pymtp.bench.order import in_turn
+from pymtp.bench.synthetic import SyntheticContext
 from pymtp.context import Context, Counters
 from pymtp.context_options import PREFILL_MODES
 from pymtp.depth import FixedDepth
@@ -34,6 +35,7 @@ WARM_UP = 512  # tokens before the prompt, a whole ubatch of the context
 @dataclass(frozen=True)
 class Settings:
     """What is measured. sizes: tokens a prompt. gen: tokens generated after it. depths: drafts a round.
+    synthetic: the rates of made-up acceptance of the latter, see SyntheticContext; None for what the target says.
     time_budget: seconds, None for all it takes. prompt, model: names, for the record."""
 
     model: str
@@ -44,6 +46,7 @@ class Settings:
     rounds: int
     prompt: str
     cache_prompt: bool
+    synthetic: tuple[float, ...] | None
     time_budget: float | None
     threads: int
     gpu_layers: int
@@ -143,8 +146,8 @@ ContextFactory = Callable[[str, int, int], BenchContext]
 def contexts(model: Model, settings: Settings) -> ContextFactory:
     """Makes contexts of a model."""
 
-    def make(mode: str, draft_tokens: int, n_ctx: int) -> Context:
-        return Context(
+    def make(mode: str, draft_tokens: int, n_ctx: int) -> BenchContext:
+        context = Context(
             model,
             n_ctx=n_ctx,
             n_threads=settings.threads,
@@ -153,6 +156,9 @@ def contexts(model: Model, settings: Settings) -> ContextFactory:
             draft_tokens=0 if mode == NONE else draft_tokens,
             prefill=PREFILL_MODES[0] if mode == NONE else mode,
         )
+        if mode == NONE or settings.synthetic is None:
+            return context
+        return cast(BenchContext, SyntheticContext(context, settings.synthetic))
 
     return make
 

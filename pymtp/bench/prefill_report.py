@@ -151,7 +151,8 @@ def tables(report: Report) -> list[Lines]:
             of_prompts,
         ),
         Lines(
-            f"Code output: {settings['gen']} tokens after each prompt",
+            f"Code output: {settings['gen']} tokens after each prompt"
+            + (", synthetic acceptance" if settings["synthetic"] is not None else ""),
             (*first, "accepted", "tokens a round"),
             of_code,
         ),
@@ -167,8 +168,10 @@ def _bytes(n: int | None) -> str:
 def _notes(report: Report) -> list[str]:
     """What a reader of the tables must know."""
     left_out = [f"left out: {line}" for line in report.left_out]
+    rates = report.settings["synthetic"]
     return [
         *left_out,
+        *([] if rates is None else [shared.synthetic(rates)]),
         f"{shared.SPREAD}. {EXPLAINED}",
         f"prompts: {report.settings['prompt']}",
         *shared.where_and_what(report),

@@ -110,6 +110,15 @@ def accepted_per_position(several: Sequence[Stats]) -> list[float]:
     ]
 
 
+def synthetic(rates: Sequence[float]) -> str:
+    """What a reader of made-up acceptance must know."""
+    told = ", ".join(f"{rate:g}" for rate in rates)
+    return (
+        f"SYNTHETIC: drafts counted as accepted at given rates ({told}), whatever the target said. "
+        "The text means nothing, speeds are those of a head that good."
+    )
+
+
 def as_csv(lines: Sequence[dict[str, Any]]) -> str:
     """A heading and a line for each."""
     text = io.StringIO()
@@ -145,8 +154,10 @@ def where_and_what(record: Record[Any]) -> list[str]:
     """The machine, and the build."""
     devices = ", ".join(device["description"] for device in record.build["devices"])
     build = record.build
+    drivers = "".join(f", driver {gpu['driver']}" for gpu in record.machine["gpus"][:1])
+    machine = record.machine
     return [
-        f"{record.machine['cpu']}, {record.machine['cores']} cores; devices: {devices}; {record.machine['system']}",
+        f"{machine['cpu']}, {machine['cores']} cores; devices: {devices}{drivers}; {machine['system']}",
         f"pymtp {build['pymtp']}, llama.cpp {build['llama_cpp_commit']}, {build['compiler']}",
     ]
 
