@@ -21,6 +21,17 @@ class BuildError(Exception):
     """The program cannot be built: what is wrong, and what mends it."""
 
 
+def lay_out(program: str, more: tuple[str, ...], *, patched: bool) -> Path:
+    """The sources that a program is built from, below build/<program>; returns their folder. See `build`."""
+    paths, place = Paths.default(), ROOT / "build" / program / "llama.cpp"
+    try:
+        tree = _read(fetch(paths, Pin.read(paths.requirements)), more)
+        sync(apply(tree, paths.patches() if patched else []), place)
+    except LayoutError as error:
+        raise BuildError(str(error)) from error
+    return place
+
+
 def build(program: str, more: tuple[str, ...], *, patched: bool) -> Path:
     """Builds a program below build/<program>, as far as anything changed; returns its path.
 
@@ -31,15 +42,11 @@ def build(program: str, more: tuple[str, ...], *, patched: bool) -> Path:
     Raises BuildError when the sources cannot be had, a tool is missing, or a step fails. Takes several minutes the
     first time. CMAKE_ARGS in the environment means what it means to `pip install`: give it what pymtp was built with.
     """
-    paths, place = Paths.default(), ROOT / "build" / program
-    pin = Pin.read(paths.requirements)
-    try:
-        sync(apply(_read(fetch(paths, pin), more), paths.patches() if patched else []), place / "llama.cpp")
-    except LayoutError as error:
-        raise BuildError(str(error)) from error
+    sources = lay_out(program, more, patched=patched)
+    pin, place = Pin.read(Paths.default().requirements), sources.parent
     cmake, ninja = _tool("cmake"), _tool("ninja")
     options = [
-        f"-DLLAMA_CPP={place / 'llama.cpp'}",
+        f"-DLLAMA_CPP={sources}",
         f"-DLLAMA_BUILD_COMMIT={pin.commit}",
         f"-DCMAKE_MAKE_PROGRAM={ninja}",
     ]
