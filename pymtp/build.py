@@ -1,9 +1,13 @@
-"""What this build of pymtp is made of."""
+"""What this build of pymtp is made of, and what of it this machine can use."""
 
+import logging
+from functools import cache
 from importlib.metadata import version
 from typing import TypedDict
 
-from pymtp.native import ffi, lib
+from pymtp.native import ffi, lib, startup_errors
+
+_logger = logging.getLogger("pymtp.native")
 
 
 class Device(TypedDict):
@@ -25,6 +29,7 @@ class BuildInfo(TypedDict):
     devices: list[Device]
     backends: list[str]
     cpu_features: list[str]
+    cuda_features: list[str]
     cuda_architectures: list[str]
 
 
@@ -44,18 +49,42 @@ def _devices() -> list[Device]:
     return devices
 
 
-def build_info() -> BuildInfo:
-    """The llama.cpp commit and patches inside, compiler, backends, CPU features and CUDA architectures."""
+def _features(system_info: str) -> dict[str, list[str]]:
+    """What llama.cpp says of each backend that is compiled in: "NAME", or "NAME=VALUE" where the value is not 1."""
     # "CPU : SSE3 = 1 | AVX = 1 | CUDA : ARCHS = 900 | ..." — a backend's name stands before its first feature
-    backends: list[str] = []
-    features: list[str] = []
-    for item in _text(lib.llama_print_system_info()).split("|"):
-        backend, colon, feature = item.rpartition(":")
+    features: dict[str, list[str]] = {}
+    backend = ""
+    for item in system_info.split("|"):
+        before, colon, feature = item.rpartition(":")
         if colon:
-            backends.append(backend.strip())
-        name, _, value = feature.partition("=")
-        if backends and backends[-1] == "CPU" and name.strip() and value.strip() != "0":
-            features.append(name.strip() if value.strip() == "1" else f"{name.strip()}={value.strip()}")
+            backend = before.strip()
+            features[backend] = []
+        name, _, value = (part.strip() for part in feature.partition("="))
+        if backend and name and value != "0":
+            features[backend].append(name if value == "1" else f"{name}={value}")
+    return features
+
+
+def _cuda_architectures() -> list[str]:
+    return [a for a in _text(lib.pymtp_build_cuda_architectures()).split(";") if a]
+
+
+def _finds_gpu() -> bool:
+    return bool(lib.llama_supports_gpu_offload())
+
+
+@cache
+def warn_without_gpu() -> None:
+    """Says, once in a process, that a build with CUDA runs on the CPU, and why."""
+    if _cuda_architectures() and not _finds_gpu():
+        why = f" ({'; '.join(startup_errors)})" if startup_errors else ""
+        _logger.warning("pymtp was built with CUDA, but finds no GPU%s: models run on the CPU", why)
+
+
+def build_info() -> BuildInfo:
+    """The llama.cpp commit and patches inside, compiler, backends, CPU and CUDA features and architectures, and the
+    devices that are there now."""
+    features = _features(_text(lib.llama_print_system_info()))
     return BuildInfo(
         pymtp=version("pymtp"),
         llama_cpp_commit=_text(lib.pymtp_build_llama_commit()),
@@ -63,7 +92,8 @@ def build_info() -> BuildInfo:
         compiler=_text(lib.pymtp_build_compiler()),
         build_type=_text(lib.pymtp_build_type()),
         devices=_devices(),
-        backends=backends,
-        cpu_features=features,
-        cuda_architectures=[a for a in _text(lib.pymtp_build_cuda_architectures()).split(";") if a],
+        backends=list(features),
+        cpu_features=features.get("CPU", []),
+        cuda_features=features.get("CUDA", []),
+        cuda_architectures=_cuda_architectures(),
     )

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pymtp.build import warn_without_gpu
 from pymtp.errors import ClosedError, InvalidRequestError, ModelLoadError
 from pymtp.native import ffi, last_error, lib
 
@@ -35,7 +36,7 @@ class Model:
     ) -> None:
         """
         path: the file; None for the model that ships with pymtp.
-        n_gpu_layers: layers to keep on a GPU, -1 for all.
+        n_gpu_layers: layers to keep on a GPU, -1 for all. Where a build with CUDA finds no GPU, a warning says so once.
         mtp: load the multi-token-prediction head, where the file has one.
         vocab_only: metadata and vocabulary only, for looking at a file.
 
@@ -57,6 +58,8 @@ class Model:
         self.mtp: bool = self.has_head and mtp
         # Qwen3.5 and 3.6 heads were trained on post-norm rows
         self.tap: str = TAPS[max(0, info.tap)]
+        if n_gpu_layers != 0 and not vocab_only:
+            warn_without_gpu()
         handle = lib.pymtp_model_load(name, n_gpu_layers, self.mtp, vocab_only)
         if handle == ffi.NULL:
             raise ModelLoadError(f"{self.path}: {last_error()}")

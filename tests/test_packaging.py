@@ -85,3 +85,17 @@ def test_the_source_folder_says_that_it_is_not_compiled(tmp_path: Path) -> None:
     # -S: without site-packages, where the installed one is
     run = subprocess.run([sys.executable, "-S", "-c", "import pymtp"], capture_output=True, text=True, cwd=tmp_path)
     assert "no compiled module: it is the source folder" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("libcudart.so.13: cannot open shared object file", "pip install 'nvidia-cublas<14' 'nvidia-cuda-runtime<14'"),
+        ("libgomp.so.1: cannot open shared object file", "libgomp.so.1: cannot open shared object file\n"),
+    ],
+)
+def test_a_missing_library_of_cuda_is_told_with_what_brings_it(tmp_path: Path, error: str, told: str) -> None:
+    shutil.copytree(ROOT / "pymtp", tmp_path / "pymtp", ignore=shutil.ignore_patterns("*.gguf"))
+    (tmp_path / "pymtp/native/_native.py").write_text(f"raise ImportError({error!r})\n")
+    run = subprocess.run([sys.executable, "-S", "-c", "import pymtp"], capture_output=True, text=True, cwd=tmp_path)
+    assert run.stderr.endswith(told) or told in run.stderr.splitlines()[-1]

@@ -20,12 +20,23 @@ except ModuleNotFoundError as error:
         "this pymtp has no compiled module: it is the source folder. Run Python from elsewhere, or install what is "
         "here: pip install --no-build-isolation -e ."
     ) from error
+except ImportError as error:
+    if "libcudart" not in str(error) and "libcublas" not in str(error):
+        raise
+    raise ImportError(
+        f"{error}. This pymtp was built for CUDA, whose libraries are not where they were or not new enough. Mend it: "
+        "pip install 'nvidia-cublas<14' 'nvidia-cuda-runtime<14' for one built with PYMTP_CUDA_WHEELS=1, otherwise "
+        "install the CUDA toolkit that it was built with"
+    ) from error
 
-__all__ = ["check", "ffi", "last_error", "lib"]
+__all__ = ["check", "ffi", "last_error", "lib", "startup_errors"]
 
 _logger = logging.getLogger("pymtp.native")
-_GGML_DEBUG, _GGML_INFO = 1, 2  # enum ggml_log_level
-_LEVELS = {_GGML_DEBUG: logging.DEBUG, _GGML_INFO: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
+_GGML_DEBUG, _GGML_INFO, _GGML_ERROR = 1, 2, 4  # enum ggml_log_level
+_LEVELS = {_GGML_DEBUG: logging.DEBUG, _GGML_INFO: logging.INFO, 3: logging.WARNING, _GGML_ERROR: logging.ERROR}
+
+startup_errors: list[str] = []  # why CUDA is not there: no error of who does not ask for it, see build.warn_without_gpu
+_started = False
 
 _interrupt: BaseException | None = None  # what a signal handler raised while native code was calling back
 
@@ -45,7 +56,9 @@ def _raise_interrupt() -> None:
 @ffi.def_extern(onerror=_keep_interrupt)  # type: ignore[untyped-decorator]
 def pymtp_on_log(level: int, text: Any) -> None:
     line = ffi.string(text).decode("utf-8", "replace").rstrip()
-    if line:
+    if not _started and level == _GGML_ERROR:
+        startup_errors.append(line)
+    elif line:
         _logger.log(_LEVELS.get(level, logging.INFO), "%s", line)
 
 
@@ -81,3 +94,4 @@ atexit.register(lib.pymtp_set_poll, ffi.NULL)
 lib.pymtp_set_log(lib.pymtp_on_log, _GGML_DEBUG if _logger.isEnabledFor(logging.DEBUG) else _GGML_INFO)
 lib.pymtp_set_poll(lib.pymtp_on_poll)
 lib.llama_backend_init()
+_started = True

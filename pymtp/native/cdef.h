@@ -31,6 +31,7 @@ struct llama_context_params {
 };
 
 void llama_backend_init(void);
+bool llama_supports_gpu_offload(void);
 const char * llama_print_system_info(void);
 struct llama_context_params llama_context_default_params(void);
 
