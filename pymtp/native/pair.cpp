@@ -53,6 +53,10 @@ int pymtp_pair::decode(llama_context * ctx, uint32_t slot) {
     pymtp_errors_begin();
     trace_target = ctx == target.get() ? "target" : "draft";
     llama_set_graph_slot(ctx, slot);
+    if (draft && ctx == target.get()) {
+        // on a GPU each context computes on a stream of its own: what the head still reads, the target's graph is about to write
+        llama_synchronize(draft.get());
+    }
     const int status = llama_decode(ctx, batch.view());
     (ctx == target.get() ? counters.target_decodes : counters.draft_decodes)++;
     if (status == 0) {
