@@ -118,7 +118,7 @@ class RandomDepth:
         self._numbers = numbers
         self._most = most
 
-    def choose(self, room: int) -> int:
+    def choose(self, room: int, n_past: int) -> int:
         return self._numbers.randint(0, min(self._most, room))
 
     def keep(self, confidences: Sequence[float]) -> int:
