@@ -204,6 +204,17 @@ def test_where_plain_decoding_is_best_drafts_are_looked_at_and_not_verified() ->
         assert took <= 1.015 * len(late) * machine.verify[0]
 
 
+def test_a_text_that_turns_bad_is_noticed_between_two_looks() -> None:
+    one = 0.0003  # so that some forty rounds go by between two looks
+    fast = Machine(tuple(0.05 * one * n for n in range(MOST + 1)), tuple(one * (1 + 0.1 * n) for n in range(MOST + 1)))
+    turn, drafted = 200, 0
+    for seed in range(5):
+        depths = simulate(AutoDepth(Costs()), fast, turning(GOOD, NEVER, turn), rounds=turn + 20, seed=seed).depths
+        assert min(depths[turn - 10 : turn]) > 1
+        drafted += sum(depths[turn:])
+    assert drafted <= 380  # in the first 20 rounds of each; waiting for the next look, 480
+
+
 def test_costs_once_known_are_not_learnt_again() -> None:
     machine = quiet(draw_setting("weight-bound", 0)[0])
     costs = Costs()
