@@ -206,7 +206,10 @@ def test_what_comes_home_is_kept_for_the_next_time_and_the_reports_for_good(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell script")
 def test_the_script_names_every_step() -> None:
-    shown = subprocess.run([ROOT / "tools/gpu_bench.sh", "--help"], capture_output=True, text=True, check=True).stdout
+    told = {"PYTHON": sys.executable, "PATH": os.environ["PATH"]}
+    shown = subprocess.run(
+        [ROOT / "tools/gpu_bench.sh", "--help"], capture_output=True, text=True, check=True, env=told
+    ).stdout
     for step in ("pack", "build", "models", "prefill", "decode", "peer", "check", "report", "all", "home", "prebuild"):
         assert step in shown
 

@@ -106,7 +106,7 @@ def pack(place: Place, python: str = "3.12") -> list[Path]:
         subprocess.run([sys.executable, "-c", make], cwd=place.root, check=True, stdout=subprocess.DEVNULL)
         (sdist,) = Path(folder).glob("*.tar.gz")
         with tarfile.open(sdist) as archive:
-            archive.extractall(folder, filter="data")
+            _extract(archive, Path(folder))
         top = Path(folder) / sdist.name.removesuffix(".tar.gz")
         shutil.rmtree(top / "benchmarks", ignore_errors=True)  # as large as all that is needed
         write_archive(place.pack / SOURCES, [(top, "."), (bench, "llama-bench")])
@@ -142,7 +142,14 @@ def unpack(file: Path, folder: Path) -> None:
     """A .tar.xz into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(file) as archive:
+        _extract(archive, folder)
+
+
+def _extract(archive: tarfile.TarFile, folder: Path) -> None:
+    if hasattr(tarfile, "data_filter"):
         archive.extractall(folder, filter="data")
+    else:  # Python before 3.10.12 and 3.11.4, as in Debian 12; the archives are this script's own
+        archive.extractall(folder)
 
 
 def split(file: Path, folder: Path, name: str) -> list[Path]:
