@@ -162,8 +162,8 @@ class AutoDepth:
             return 0
         if peek:
             self._peeks = 0.0
-        missing = self._costs.missing(n)
-        self._steady = (WARM + missing - 1 if missing else 0) if trying else self._pause(seconds[n])
+        timings = self._costs.missing(n)
+        self._steady = (WARM + timings - 1 if timings else 0) if trying else self._pause(seconds[n])
         self._last = n
         self._expected = self._acceptance.rates(n)
         self._prices = [
