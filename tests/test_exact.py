@@ -85,6 +85,17 @@ def test_the_longest_verification_is_no_exception(model: NewModel, weight_type: 
     assert_rows_do_not_matter(model("tiny", weight_type), LONG, [65], n_threads=1)
 
 
+@pytest.mark.parametrize("cache", ["f16", "bf16", "q8_0"])
+def test_a_single_step_is_as_exact_as_a_prompt_over_any_cache(model: NewModel, cache: str) -> None:
+    """Attention of few rows adds up in F32, as that of many does."""
+    options: dict[str, Any] = {"flash_attn": "on", "type_k": cache, "type_v": cache}
+    with Context(model("tiny", "f32"), n_ctx=1280, draft_tokens=0, n_threads=1, **options) as context:
+        for n in (300, 700, 1100):
+            context.clear()
+            whole = context.prefill(TOKENS[:n])
+            assert np.abs(after(context, n - 1, [1]) - whole).max() < 1e-5
+
+
 def test_neither_drafts_nor_the_number_of_threads_change_a_bit(model: NewModel) -> None:
     found = []
     for draft_tokens, n_threads, sizes in ((3, 1, [1] * 9), (3, 2, [2, 3, 4]), (0, 2, [1] * 9)):
