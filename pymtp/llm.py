@@ -17,8 +17,7 @@ import numpy as np
 
 from pymtp.chat import ChatTemplate, Message
 from pymtp.context import Context
-from pymtp.costs import Costs
-from pymtp.depth import MAX_AUTO, AutoDepth, Depth, FixedDepth
+from pymtp.depth import MAX_AUTO, AutoDepth, Costs, Depth, FixedDepth
 from pymtp.errors import CancelledError, ClosedError, ContextFullError, InvalidRequestError
 from pymtp.model import Model
 from pymtp.sampling import Sampler, SamplingParams, TokenLogprobs

@@ -5,24 +5,23 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from helpers.estimates import LUCK, STALE, WARM, Timed
 from hypothesis import given
 from hypothesis import strategies as st
-
-from pymtp.costs import LUCK, STALE, Costs
 
 counts = st.integers(1, 9)
 seconds = st.floats(1e-6, 10)
 observations = st.lists(st.tuples(counts, seconds, counts, seconds), max_size=60)
 
 
-def timed(costs: Costs, rows: int, took: float, times: int = 1, n_past: int = 0) -> None:
+def timed(costs: Timed, rows: int, took: float, times: int = 1, n_past: int = 0) -> None:
     for _ in range(times):
-        costs.observe(n_past, 0, 0.0, rows, took, True)
+        costs.observe(n_past, 0, 0.0, rows, took, WARM)
 
 
-def verify_costs(**timings: float) -> Costs:
+def verify_costs(**timings: float) -> Timed:
     """Costs of verifications timed thrice each: r1=0.01 for one row."""
-    costs = Costs()
+    costs = Timed()
     for rows, took in timings.items():
         timed(costs, int(rows[1:]), took, 3)
     return costs
@@ -34,9 +33,9 @@ def test_whatever_was_timed_estimates_are_positive_and_no_less_than_the_least(
 ) -> None:
     costs = verify_costs(r1=0.01)
     for drafted, draft_seconds, rows, verify_seconds in seen:
-        costs.observe(0, drafted, draft_seconds, rows, verify_seconds, True)
+        costs.observe(0, drafted, draft_seconds, rows, verify_seconds, WARM)
     likely, least = costs.rounds(8)
-    assert likely[1:] == [costs.round_seconds(n) for n in range(1, 9)]
+    assert likely[1:] == [costs.draft_seconds(n) + costs.verify_seconds(1 + n) for n in range(1, 9)]
     assert likely[0] == min(likely), "nothing is faster than plain decoding"
     assert all(0 < a <= b for a, b in zip(least, likely, strict=True))
 
@@ -95,18 +94,17 @@ def test_a_depth_timed_long_ago_is_open_again() -> None:
 
 
 def test_what_attention_adds_is_learnt_from_a_context_that_grows_and_holds_for_other_counts_and_lengths() -> None:
-    costs = Costs()
+    costs = Timed()
     for request in range(20):
         for n_past in range(0, 400, 4):
             timed(costs, 1, 0.010 + 1.5e-5 * n_past, n_past=n_past)
         timed(costs, 4, 0.016 + 4 * 1.5e-5 * 400, 10 if request == 0 else 1, n_past=400)
     for n_past in (0, 200, 800):
-        costs.n_past = n_past
-        assert costs.verify_seconds(1) == pytest.approx(0.010 + 1.5e-5 * n_past, rel=0.1)
-        assert costs.verify_seconds(4) == pytest.approx(0.016 + 4 * 1.5e-5 * n_past, rel=0.15)
+        assert costs.verify_seconds(1, n_past) == pytest.approx(0.010 + 1.5e-5 * n_past, rel=0.1)
+        assert costs.verify_seconds(4, n_past) == pytest.approx(0.016 + 4 * 1.5e-5 * n_past, rel=0.15)
 
 
 def test_a_first_round_of_its_kind_makes_nothing_look_dearer() -> None:
     costs = verify_costs(r1=0.010, r2=0.014)
-    costs.observe(0, 0, 0.0, 2, 0.100, False)
+    costs.observe(0, 0, 0.0, 2, 0.100, 0)
     assert costs.verify_seconds(2) == pytest.approx(0.014)

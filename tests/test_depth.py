@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from helpers.estimates import PLAIN, WARM, rates_of
 from helpers.simulate import (
     FAMILIES,
     MOST,
@@ -30,14 +32,13 @@ from helpers.simulate import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymtp.costs import PLAIN, Costs
-from pymtp.depth import WARM, AutoDepth, FixedDepth
+from pymtp.depth import AutoDepth, Costs, FixedDepth
 
 NEVER = [0.0] * MOST
 GOOD = falling(0.9, 0.97)
 
 SETTINGS = 12  # machines and texts of each family
-RUNS = 2  # of each, with other luck
+RUNS = 4  # of each, with other luck
 
 
 def draw_setting(family: str, i: int) -> tuple[Machine, Chances]:
@@ -126,8 +127,8 @@ def test_auto_comes_near_the_best_fixed_depth_on_any_machine(family: str) -> Non
         _, best = best_fixed(machine, chances)
         runs = [simulate(AutoDepth(Costs(), MOST), machine, steady(chances), rounds=300, seed=n) for n in range(RUNS)]
         ratios.append(sum(run.rate for run in runs) / RUNS / best)
-    assert sum(ratios) / SETTINGS >= 0.965
-    assert min(ratios) >= 0.92
+    assert sum(ratios) / SETTINGS >= 0.968
+    assert min(ratios) >= 0.93
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -140,7 +141,7 @@ def test_auto_costs_at_most_three_percent_where_no_draft_is_ever_accepted(family
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_short_requests_start_from_what_the_ones_before_them_found(family: str) -> None:
-    for chances, least in ((NEVER, 0.97), (GOOD, 0.93)):
+    for chances, least in ((NEVER, 0.97), (GOOD, 0.95)):
         ratios = []
         for i in range(SETTINGS):
             machine, _ = draw_setting(family, i)
@@ -159,8 +160,8 @@ def test_a_request_too_short_for_a_look_teaches_the_next_one() -> None:
     for _ in range(8):
         n = policy.choose(100, 0)
         policy.observe(n, n, 0, 1e-6 * n, 1e-5, [0.9] * n)
-    before = AutoDepth(costs)._acceptance.rates(1)
-    assert AutoDepth(costs, after=policy)._acceptance.rates(1) < before
+    before = rates_of(AutoDepth(costs), 1)
+    assert rates_of(AutoDepth(costs, after=policy), 1) < before
 
 
 def test_probes_go_on_at_a_bounded_cost() -> None:
@@ -225,11 +226,17 @@ def test_costs_once_known_are_not_learnt_again() -> None:
     assert tried[1] < tried[0]
 
 
-def test_depths_do_not_flap() -> None:
-    for family in FAMILIES:
-        machine, chances = draw_setting(family, 1)
-        depths = simulate(AutoDepth(Costs(), MOST), machine, steady(chances), rounds=300).depths
-        assert sum(a != b for a, b in pairwise(depths)) < 60
+def changes(family: str, change: float) -> int:
+    """How often the depth changes in 300 rounds, where that takes so many rounds of plain decoding."""
+    machine, chances = draw_setting(family, 1)
+    machine = replace(machine, change=change * machine.verify[0])
+    depths = simulate(AutoDepth(Costs(), MOST), machine, steady(chances), rounds=300).depths
+    return sum(a != b for a, b in pairwise(depths))
+
+
+def test_depths_do_not_flap_and_less_so_where_a_change_costs_time() -> None:
+    assert all(changes(family, 0.0) < 80 for family in FAMILIES)
+    assert all(changes(family, 0.3) < 40 for family in FAMILIES)
 
 
 def with_and_without_keeping(family: str, make: Any) -> list[float]:

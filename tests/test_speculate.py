@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymtp.costs import Costs
-from pymtp.depth import AutoDepth, Depth, FixedDepth
+from pymtp.depth import AutoDepth, Costs, Depth, FixedDepth
 from pymtp.speculate import Tally, speculate
 
 VOCAB = 50

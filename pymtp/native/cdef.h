@@ -187,3 +187,38 @@ size_t  pymtp_pair_head_state(struct pymtp_pair * pair, int32_t seq, uint8_t * d
 
 extern "Python" void pymtp_on_log(int level, const char * text);
 extern "Python" bool pymtp_on_poll(void);
+
+// pymtp_depth.h
+struct pymtp_costs;
+struct pymtp_costs * pymtp_costs_init(void);
+void pymtp_costs_free(struct pymtp_costs * costs);
+void pymtp_costs_observe(
+        struct pymtp_costs * costs, int32_t n_past, int32_t drafted, double draft_seconds, int32_t rows,
+        double verify_seconds, int32_t run);
+double pymtp_costs_verify(const struct pymtp_costs * costs, int32_t rows, int32_t n_past);
+double pymtp_costs_draft(const struct pymtp_costs * costs, int32_t n, int32_t n_past);
+void   pymtp_costs_rounds(
+        const struct pymtp_costs * costs, int32_t top, int32_t n_past, double * likely, double * least);
+struct pymtp_depth;
+struct pymtp_depth * pymtp_depth_init(struct pymtp_costs * costs, int32_t most, const struct pymtp_depth * after);
+void pymtp_depth_free(struct pymtp_depth * depth);
+int32_t pymtp_depth_choose(struct pymtp_depth * depth, int32_t room, int32_t n_past);
+int32_t pymtp_depth_keep(const struct pymtp_depth * depth, const float * confidences, int32_t n);
+void    pymtp_depth_observe(
+        struct pymtp_depth * depth, int32_t drafted, int32_t verified, int32_t right, double draft_seconds,
+        double verify_seconds, const float * confidences, int32_t n_confidences);
+struct pymtp_acceptance;
+struct pymtp_acceptance * pymtp_acceptance_init(const struct pymtp_acceptance * after);
+void pymtp_acceptance_free(struct pymtp_acceptance * acceptance);
+void pymtp_acceptance_observe(
+        struct pymtp_acceptance * acceptance, int32_t told, int32_t right, const double * untold, int32_t n_untold);
+void pymtp_acceptance_rates(const struct pymtp_acceptance * acceptance, int32_t n, double * rates);
+const struct pymtp_acceptance * pymtp_depth_acceptance(const struct pymtp_depth * depth);
+struct pymtp_calibration;
+struct pymtp_calibration * pymtp_calibration_init(void);
+void   pymtp_calibration_free(struct pymtp_calibration * calibration);
+void   pymtp_calibration_observe(
+        struct pymtp_calibration * calibration, double confidence, double expected, bool accepted);
+double pymtp_calibration_probability(
+        const struct pymtp_calibration * calibration, double confidence, double expected);
+void pymtp_window_tokens(const double * rates, int32_t n, double * tokens);

@@ -27,11 +27,13 @@ class Machine:
     """Seconds of a round. Timings spread by `spread` (lognormal), a share of `outliers` takes ten times as long.
 
     draft[n]: of n draft steps. verify[n]: of 1+n rows. build: of a graph, for the first round with so many of either.
+    change: of either, where the round before had another number of it: caches are cold.
     """
 
     draft: tuple[float, ...]
     verify: tuple[float, ...]
     build: float = 0.0005
+    change: float = 0.0
     spread: float = 0.05
     outliers: float = 0.05
 
@@ -98,6 +100,7 @@ def simulate(
     luck = Random(seed)
     outcome = Outcome()
     built: set[tuple[str, int]] = {("draft", 0)}
+    before = (0, 0)
     for number in range(rounds or tokens or 0):
         if tokens is not None and outcome.came >= tokens:
             break
@@ -110,6 +113,9 @@ def simulate(
         accepted = min(verified, right)
         build = [machine.build * (graph not in built) for graph in (("draft", drafted), ("verify", verified))]
         built |= {("draft", drafted), ("verify", verified)}
+        build[0] += machine.change * (0 < drafted != before[0])
+        build[1] += machine.change * (verified != before[1])
+        before = (drafted, verified)
         draft_seconds = machine.timing(machine.draft[drafted], luck) + build[0]
         verify_seconds = machine.timing(machine.verify[verified], luck) + build[1]
         policy.observe(

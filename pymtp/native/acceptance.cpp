@@ -1,0 +1,166 @@
+#include "acceptance.h"
+
+#include "pymtp_depth.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <new>
+
+// what a round still weighs a token later: text begins to repeat itself within some thirty tokens
+static constexpr double DECAY = 0.97;
+// the same of a first draft in the long run: a hundred drafts, a request or a few
+static constexpr double LONG_DECAY = 0.99;
+// of first drafts, before anything is known: reports on Qwen3.5 and 3.6 heads say 0.6 to 0.8
+static constexpr double FIRST_GUESS = 0.65;
+// drafts that the guess is worth: a useless head is soon found out
+static constexpr double FIRST_WEIGHT = 4.0;
+// drafts that what the last sequence found is worth to a new one, at most
+static constexpr double CARRY = 10.0;
+// drafts that the long run, or the position before, is worth against what a position showed lately
+static constexpr double WEIGHT = 3.0;
+// a draft's acceptance as a share of the one before it, where it was not seen: chains get worse, slowly
+static constexpr double FADE = 0.98;
+
+// borders between the head's probabilities, finer near 1, where most drafts are
+static constexpr double BINS[] = {0.3, 0.6, 0.85, 0.97};
+// how a head errs depends on model and temperature, more than on the passage
+static constexpr double BIN_DECAY = 0.99;
+// expected hits that "confidence says nothing" is worth in each bin
+static constexpr double BIN_WEIGHT = 2.0;
+// no draft is surer than this
+static constexpr double CERTAIN = 0.99;
+
+pymtp_acceptance::pymtp_acceptance(const pymtp_acceptance * after) : in_the_long_run{FIRST_WEIGHT, FIRST_WEIGHT * FIRST_GUESS} {
+    if (!after) {
+        return;
+    }
+    const position & before = after->in_the_long_run;
+    in_the_long_run.trials = std::min(CARRY, before.trials);
+    in_the_long_run.hits   = in_the_long_run.trials * before.hits / before.trials;
+
+    for (double rate : after->rates(after->positions.size())) {
+        positions.push_back({WEIGHT, WEIGHT * rate});
+    }
+    if (!positions.empty()) {
+        positions[0] = {0.0, 0.0};
+    }
+}
+
+void pymtp_acceptance::fade(int tokens) {
+    const double share = std::pow(DECAY, tokens);
+    for (position & p : positions) {
+        p.trials *= share;
+        p.hits   *= share;
+    }
+}
+
+void pymtp_acceptance::add(size_t i, double hits, double trials) {
+    if (i >= positions.size()) {
+        positions.resize(i + 1, {0.0, 0.0});
+    }
+    positions[i].hits   += hits;
+    positions[i].trials += trials;
+}
+
+void pymtp_acceptance::observe(int told, int right, const std::vector<double> & untold) {
+    fade(1 + right);
+    if (told > 0) {
+        in_the_long_run.trials = LONG_DECAY * in_the_long_run.trials + 1;
+        in_the_long_run.hits   = LONG_DECAY * in_the_long_run.hits + (right > 0);
+    }
+    for (int i = 0; i < std::min(told, right + 1); ++i) {
+        add(i, i < right, 1.0);
+    }
+    double weight = right == told;
+    for (size_t i = 0; i < untold.size(); ++i) {
+        add(told + i, weight * untold[i], weight);
+        weight *= untold[i];
+    }
+}
+
+std::vector<double> pymtp_acceptance::rates(int n, double right) const {
+    std::vector<double> rates(n);
+    double prior = in_the_long_run.hits / in_the_long_run.trials;
+    for (int i = 0; i < n; ++i) {
+        if (i < (int) positions.size()) {
+            prior = (positions[i].hits + WEIGHT * prior + right) / (positions[i].trials + WEIGHT + right);
+        }
+        rates[i] = prior;
+        prior *= FADE;
+    }
+    return rates;
+}
+
+static int bin_of(double confidence) {
+    return std::upper_bound(std::begin(BINS), std::end(BINS), confidence) - std::begin(BINS);
+}
+
+pymtp_calibration::pymtp_calibration() {
+    static_assert(std::size(BINS) + 1 == N_BINS, "one bin more than borders");
+    std::fill_n(hits, N_BINS, BIN_WEIGHT);
+    std::fill_n(expected, N_BINS, BIN_WEIGHT);
+}
+
+void pymtp_calibration::observe(double confidence, double likely, bool accepted) {
+    const int i = bin_of(confidence);
+    hits[i]     += accepted + (1 - BIN_DECAY) * (BIN_WEIGHT - hits[i]);
+    expected[i] += likely   + (1 - BIN_DECAY) * (BIN_WEIGHT - expected[i]);
+}
+
+double pymtp_calibration::factor(double confidence) const {
+    const int i = bin_of(confidence);
+    return hits[i] / expected[i];
+}
+
+double pymtp_calibration::probability(double confidence, double likely) const {
+    return std::min(CERTAIN, likely * factor(confidence));
+}
+
+std::vector<double> pymtp_expected_tokens(const std::vector<double> & rates) {
+    std::vector<double> tokens = {1.0};
+    double together = 1.0;
+    for (double rate : rates) {
+        together *= rate;
+        tokens.push_back(tokens.back() + together);
+    }
+    return tokens;
+}
+
+pymtp_acceptance * pymtp_acceptance_init(const pymtp_acceptance * after) {
+    return new (std::nothrow) pymtp_acceptance(after);
+}
+
+void pymtp_acceptance_free(pymtp_acceptance * acceptance) {
+    delete acceptance;
+}
+
+void pymtp_acceptance_observe(pymtp_acceptance * acceptance, int32_t told, int32_t right, const double * untold, int32_t n_untold) {
+    acceptance->observe(told, right, {untold, untold + n_untold});
+}
+
+void pymtp_acceptance_rates(const pymtp_acceptance * acceptance, int32_t n, double * rates) {
+    const std::vector<double> found = acceptance->rates(n);
+    std::copy(found.begin(), found.end(), rates);
+}
+
+pymtp_calibration * pymtp_calibration_init(void) {
+    return new (std::nothrow) pymtp_calibration;
+}
+
+void pymtp_calibration_free(pymtp_calibration * calibration) {
+    delete calibration;
+}
+
+void pymtp_calibration_observe(pymtp_calibration * calibration, double confidence, double expected, bool accepted) {
+    calibration->observe(confidence, expected, accepted);
+}
+
+double pymtp_calibration_probability(const pymtp_calibration * calibration, double confidence, double expected) {
+    return calibration->probability(confidence, expected);
+}
+
+void pymtp_window_tokens(const double * rates, int32_t n, double * tokens) {
+    const std::vector<double> found = pymtp_expected_tokens({rates, rates + n});
+    std::copy(found.begin(), found.end(), tokens);
+}

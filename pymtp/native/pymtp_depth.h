@@ -1,0 +1,59 @@
+// What Python calls to choose depths: how many drafts a round. The model has no part in it.
+#pragma once
+
+#include "pymtp.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// What rounds cost, in seconds: learnt from them, for one model in one context on one machine.
+struct pymtp_costs;
+PYMTP_API struct pymtp_costs * pymtp_costs_init(void); // NULL: no memory; and so below
+PYMTP_API void pymtp_costs_free(struct pymtp_costs * costs);
+
+// A chain of `drafted` steps and a verification of so many rows, after n_past tokens. run: rounds of as many
+// right before.
+PYMTP_API void pymtp_costs_observe(
+        struct pymtp_costs * costs, int32_t n_past, int32_t drafted, double draft_seconds, int32_t rows,
+        double verify_seconds, int32_t run);
+
+// The estimates, once something was observed: of rounds at depths 0 to top, and the least that they may turn out.
+PYMTP_API double pymtp_costs_verify(const struct pymtp_costs * costs, int32_t rows, int32_t n_past);
+PYMTP_API double pymtp_costs_draft(const struct pymtp_costs * costs, int32_t n, int32_t n_past);
+PYMTP_API void   pymtp_costs_rounds(
+        const struct pymtp_costs * costs, int32_t top, int32_t n_past, double * likely, double * least);
+
+// The depth of each round of a sequence. costs must outlive it; after, an earlier sequence to go on from, may be NULL.
+struct pymtp_depth;
+PYMTP_API struct pymtp_depth * pymtp_depth_init(struct pymtp_costs * costs, int32_t most, const struct pymtp_depth * after);
+PYMTP_API void pymtp_depth_free(struct pymtp_depth * depth);
+
+PYMTP_API int32_t pymtp_depth_choose(struct pymtp_depth * depth, int32_t room, int32_t n_past);
+PYMTP_API int32_t pymtp_depth_keep(const struct pymtp_depth * depth, const float * confidences, int32_t n);
+PYMTP_API void    pymtp_depth_observe(
+        struct pymtp_depth * depth, int32_t drafted, int32_t verified, int32_t right, double draft_seconds,
+        double verify_seconds, const float * confidences, int32_t n_confidences);
+
+// Its parts by themselves, for tests: acceptance by position, the head's confidence, tokens expected of a round.
+struct pymtp_acceptance;
+PYMTP_API struct pymtp_acceptance * pymtp_acceptance_init(const struct pymtp_acceptance * after);
+PYMTP_API void pymtp_acceptance_free(struct pymtp_acceptance * acceptance);
+PYMTP_API void pymtp_acceptance_observe(
+        struct pymtp_acceptance * acceptance, int32_t told, int32_t right, const double * untold, int32_t n_untold);
+PYMTP_API void pymtp_acceptance_rates(const struct pymtp_acceptance * acceptance, int32_t n, double * rates);
+PYMTP_API const struct pymtp_acceptance * pymtp_depth_acceptance(const struct pymtp_depth * depth);
+
+struct pymtp_calibration;
+PYMTP_API struct pymtp_calibration * pymtp_calibration_init(void);
+PYMTP_API void   pymtp_calibration_free(struct pymtp_calibration * calibration);
+PYMTP_API void   pymtp_calibration_observe(
+        struct pymtp_calibration * calibration, double confidence, double expected, bool accepted);
+PYMTP_API double pymtp_calibration_probability(
+        const struct pymtp_calibration * calibration, double confidence, double expected);
+
+PYMTP_API void pymtp_window_tokens(const double * rates, int32_t n, double * tokens); // 1 + n of them
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,79 @@
+"""The parts of a depth's choice by themselves: what native/acceptance.h and native/costs.h estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pymtp.depth import AutoDepth, Costs
+from pymtp.native import ffi, lib
+
+# as costs.cpp and depth.cpp name them
+LUCK = 0.65
+STALE = 150
+PLAIN = 6
+WARM = 2
+
+
+class Acceptance:
+    """pymtp_acceptance."""
+
+    def __init__(self, after: Acceptance | None = None) -> None:
+        native = lib.pymtp_acceptance_init(after.native if after else ffi.NULL)
+        self.native: Any = ffi.gc(native, lib.pymtp_acceptance_free)
+
+    def observe(self, told: int, right: int, untold: Sequence[float] = ()) -> None:
+        lib.pymtp_acceptance_observe(self.native, told, right, untold, len(untold))
+
+    def rates(self, n: int) -> list[float]:
+        return acceptance_rates(self.native, n)
+
+
+def acceptance_rates(acceptance: Any, n: int) -> list[float]:
+    rates = ffi.new("double[]", n)
+    lib.pymtp_acceptance_rates(acceptance, n, rates)
+    return list(rates)
+
+
+def rates_of(depth: AutoDepth, n: int) -> list[float]:
+    """What a policy thinks of the first n drafts."""
+    return acceptance_rates(lib.pymtp_depth_acceptance(depth.native), n)
+
+
+class Calibration:
+    """pymtp_calibration."""
+
+    def __init__(self) -> None:
+        self.native: Any = ffi.gc(lib.pymtp_calibration_init(), lib.pymtp_calibration_free)
+
+    def observe(self, confidence: float, expected: float, accepted: bool) -> None:
+        lib.pymtp_calibration_observe(self.native, confidence, expected, accepted)
+
+    def probability(self, confidence: float, expected: float) -> float:
+        return float(lib.pymtp_calibration_probability(self.native, confidence, expected))
+
+
+def window_tokens(rates: Sequence[float]) -> list[float]:
+    tokens = ffi.new("double[]", 1 + len(rates))
+    lib.pymtp_window_tokens(rates, len(rates), tokens)
+    return list(tokens)
+
+
+class Timed(Costs):
+    """Costs that are told and asked directly."""
+
+    def observe(
+        self, n_past: int, drafted: int, draft_seconds: float, rows: int, verify_seconds: float, run: int
+    ) -> None:
+        lib.pymtp_costs_observe(self.native, n_past, drafted, draft_seconds, rows, verify_seconds, run)
+
+    def verify_seconds(self, rows: int, n_past: int = 0) -> float:
+        return float(lib.pymtp_costs_verify(self.native, rows, n_past))
+
+    def draft_seconds(self, n: int, n_past: int = 0) -> float:
+        return float(lib.pymtp_costs_draft(self.native, n, n_past)) if n else 0.0
+
+    def rounds(self, top: int, n_past: int = 0) -> tuple[list[float], list[float]]:
+        likely, least = ffi.new("double[]", 1 + top), ffi.new("double[]", 1 + top)
+        lib.pymtp_costs_rounds(self.native, top, n_past, likely, least)
+        return list(likely), list(least)
