@@ -6,9 +6,10 @@
 #include <cmath>
 #include <iterator>
 #include <new>
+#include <numeric>
 
 // what a round still weighs a token later: text begins to repeat itself within some thirty tokens
-static constexpr double DECAY = 0.97;
+static constexpr double DECAY = 0.96;
 // the same of a first draft in the long run: a hundred drafts, a request or a few
 static constexpr double LONG_DECAY = 0.99;
 // of first drafts, before anything is known: reports on Qwen3.5 and 3.6 heads say 0.6 to 0.8
@@ -20,14 +21,14 @@ static constexpr double CARRY = 10.0;
 // drafts that the long run, or the position before, is worth against what a position showed lately
 static constexpr double WEIGHT = 3.0;
 // a draft's acceptance as a share of the one before it, where it was not seen: chains get worse, slowly
-static constexpr double FADE = 0.98;
+static constexpr double FADE = 0.99;
 
 // borders between the head's probabilities, finer near 1, where most drafts are
 static constexpr double BINS[] = {0.3, 0.6, 0.85, 0.97};
 // how a head errs depends on model and temperature, more than on the passage
 static constexpr double BIN_DECAY = 0.99;
-// expected hits that "confidence says nothing" is worth in each bin
-static constexpr double BIN_WEIGHT = 2.0;
+// drafts that "confidence says nothing" is worth in each bin
+static constexpr double BIN_WEIGHT = 1.0;
 // no draft is surer than this
 static constexpr double CERTAIN = 0.99;
 
@@ -63,8 +64,8 @@ void pymtp_acceptance::add(size_t i, double hits, double trials) {
     positions[i].trials += trials;
 }
 
-void pymtp_acceptance::observe(int told, int right, const std::vector<double> & untold) {
-    fade(1 + right);
+void pymtp_acceptance::observe(int told, int right, const std::vector<double> & untold, int tokens) {
+    fade(tokens);
     if (told > 0) {
         in_the_long_run.trials = LONG_DECAY * in_the_long_run.trials + 1;
         in_the_long_run.hits   = LONG_DECAY * in_the_long_run.hits + (right > 0);
@@ -96,25 +97,27 @@ static int bin_of(double confidence) {
     return std::upper_bound(std::begin(BINS), std::end(BINS), confidence) - std::begin(BINS);
 }
 
+static constexpr double BIN_HITS   = BIN_WEIGHT * FIRST_GUESS;
+static constexpr double BIN_MISSES = BIN_WEIGHT - BIN_HITS;
+
 pymtp_calibration::pymtp_calibration() {
     static_assert(std::size(BINS) + 1 == N_BINS, "one bin more than borders");
-    std::fill_n(hits, N_BINS, BIN_WEIGHT);
-    std::fill_n(expected, N_BINS, BIN_WEIGHT);
+    std::fill_n(hits, N_BINS, BIN_HITS);
+    std::fill_n(misses, N_BINS, BIN_MISSES);
 }
 
-void pymtp_calibration::observe(double confidence, double likely, bool accepted) {
+void pymtp_calibration::observe(double confidence, bool accepted) {
     const int i = bin_of(confidence);
-    hits[i]     += accepted + (1 - BIN_DECAY) * (BIN_WEIGHT - hits[i]);
-    expected[i] += likely   + (1 - BIN_DECAY) * (BIN_WEIGHT - expected[i]);
+    hits[i]   += accepted  + (1 - BIN_DECAY) * (BIN_HITS   - hits[i]);
+    misses[i] += !accepted + (1 - BIN_DECAY) * (BIN_MISSES - misses[i]);
 }
 
-double pymtp_calibration::factor(double confidence) const {
-    const int i = bin_of(confidence);
-    return hits[i] / expected[i];
-}
+double pymtp_calibration::probability(double confidence, double expected) const {
+    const int    i    = bin_of(confidence);
+    const double all  = std::accumulate(hits, hits + N_BINS, 0.0) / std::accumulate(misses, misses + N_BINS, 0.0);
+    const double odds = hits[i] / misses[i] * std::sqrt(expected / (1 - expected) / all);
 
-double pymtp_calibration::probability(double confidence, double likely) const {
-    return std::min(CERTAIN, likely * factor(confidence));
+    return std::min(CERTAIN, 1 - 1 / (1 + odds)); // of infinite odds, too
 }
 
 std::vector<double> pymtp_expected_tokens(const std::vector<double> & rates) {
@@ -136,7 +139,7 @@ void pymtp_acceptance_free(pymtp_acceptance * acceptance) {
 }
 
 void pymtp_acceptance_observe(pymtp_acceptance * acceptance, int32_t told, int32_t right, const double * untold, int32_t n_untold) {
-    acceptance->observe(told, right, {untold, untold + n_untold});
+    acceptance->observe(told, right, {untold, untold + n_untold}, 1 + right);
 }
 
 void pymtp_acceptance_rates(const pymtp_acceptance * acceptance, int32_t n, double * rates) {
@@ -152,8 +155,8 @@ void pymtp_calibration_free(pymtp_calibration * calibration) {
     delete calibration;
 }
 
-void pymtp_calibration_observe(pymtp_calibration * calibration, double confidence, double expected, bool accepted) {
-    calibration->observe(confidence, expected, accepted);
+void pymtp_calibration_observe(pymtp_calibration * calibration, double confidence, bool accepted) {
+    calibration->observe(confidence, accepted);
 }
 
 double pymtp_calibration_probability(const pymtp_calibration * calibration, double confidence, double expected) {

@@ -15,7 +15,8 @@ struct pymtp_acceptance {
     // A round: of the drafts that the target told of, the first `right` were right.
     // untold: of the drafts after them, how likely each was right if the one before it was. They count for what they
     // probably were: without them only the promising ones would be left to count.
-    void observe(int told, int right, const std::vector<double> & untold);
+    // tokens: that came of the round.
+    void observe(int told, int right, const std::vector<double> & untold, int tokens);
 
     // For the first n drafts, the probability that each is accepted, given that those before it were.
     // right: so many right drafts are imagined at every position, for how good it may turn out.
@@ -32,16 +33,14 @@ private:
     std::vector<position> positions;       // the first starts from the long run alone
 };
 
-// What the head's probability of its own draft says about acceptance, beyond what the position says: by which factor the
-// drafts of a bin were better than their positions.
+// What the head's probability of its own draft says about acceptance. Odds are those of the bin that the probability is in
+// against all bins (the likelihood ratio, learnt from drafts), times the mean of two: what the position says, which knows
+// the passage, and all drafts, which the bins were learnt from.
 struct pymtp_calibration {
     pymtp_calibration();
 
-    // A draft whose predecessors were right. expected: how likely it was accepted, going by its position.
-    void observe(double confidence, double expected, bool accepted);
-
-    // by which a draft is likelier to be accepted than its position says
-    double factor(double confidence) const;
+    // a draft whose predecessors were right
+    void observe(double confidence, bool accepted);
 
     // how likely a draft is accepted, going by its position, which says `expected`, and the head's probability
     double probability(double confidence, double expected) const;
@@ -50,7 +49,7 @@ private:
     static constexpr int N_BINS = 5;
 
     double hits[N_BINS];
-    double expected[N_BINS];
+    double misses[N_BINS];
 };
 
 // Expected tokens of a round at each depth from 0 to the number of rates: 1 + a1 + a1*a2 + ... + a1*...*an.

@@ -218,7 +218,7 @@ struct pymtp_calibration;
 struct pymtp_calibration * pymtp_calibration_init(void);
 void   pymtp_calibration_free(struct pymtp_calibration * calibration);
 void   pymtp_calibration_observe(
-        struct pymtp_calibration * calibration, double confidence, double expected, bool accepted);
+        struct pymtp_calibration * calibration, double confidence, bool accepted);
 double pymtp_calibration_probability(
         const struct pymtp_calibration * calibration, double confidence, double expected);
 void pymtp_window_tokens(const double * rates, int32_t n, double * tokens);

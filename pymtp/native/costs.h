@@ -28,7 +28,7 @@ public:
     double at(int x, int n_past) const;
 
     // what the first of another count takes on top
-    double change() const { return cold; }
+    double change() const { return cold > 0 ? cold : 0; }
 
     bool known() const { return !counts.empty(); }
     int  most()  const { return counts.rbegin()->first; }
@@ -69,9 +69,10 @@ struct pymtp_costs {
     double verify_seconds(int rows, int n_past) const { return verify.at(rows, n_past); }
     double draft_seconds(int n, int n_past) const;
 
-    // what a round takes on top where the one before was of another depth, and where only the verification is
-    double change() const { return draft.change() + verify.change(); }
+    // what a round takes on top where the one before was of another depth: its drafts, its verification, and both
+    double draft_change()  const { return draft.change(); }
     double verify_change() const { return verify.change(); }
+    double change()        const { return draft.change() + verify.change(); }
 
     // The estimates for rounds at depths 0, plain decoding, to `top`, and the cheapest that they may turn out: more rows
     // may cost no more than fewer did, where that was not timed often enough.

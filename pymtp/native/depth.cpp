@@ -23,20 +23,21 @@ static constexpr int MOST_RECHECK = 512;
 // What drafting may lose against plain decoding, in tokens of it. Where no draft is ever accepted, 3% of 256 are 7.7.
 // The allowance of a new LLM, and the most that it grows to by what drafting gains:
 static constexpr double ALLOWANCE = 2.5;
-static constexpr double EARNED    = 16.0;
+static constexpr double EARNED    = 24.0;
+static constexpr double CARRIED   = 16.0;
 // what a depth that looks best may lose beyond it
-static constexpr double DEBT = 3.0;
+static constexpr double DEBT = 1.0;
 // what comes on top
 static constexpr double EACH_REQUEST = 0.25;
-static constexpr double EACH_TOKEN   = 0.003;
-// for peeks: as much again of each token, this of the allowance, and no more than this at once
-static constexpr double SPEND     = 0.02;
+static constexpr double EACH_TOKEN   = 0.004;
+// for peeks: as much again of each token, this of the allowance; one is taken to cost no more than this
+static constexpr double SPEND     = 0.005;
 static constexpr double MOST_PEEK = 4.0;
 
 pymtp_depth::pymtp_depth(pymtp_costs & costs, int most, const pymtp_depth * after) :
     acceptance(after ? &after->acceptance : nullptr), costs(costs), most(most),
-    allowance(after ? std::min(EARNED, after->allowance + EACH_REQUEST) : ALLOWANCE),
-    peeks(after ? after->peeks : 0.0), best(after ? after->best : 0), recheck(after ? after->recheck : RECHECK) {
+    allowance(after ? std::min(CARRIED, after->allowance + EACH_REQUEST) : ALLOWANCE),
+    peeks(after ? after->peeks : 1.0), best(after ? after->best : 0), recheck(after ? after->recheck : RECHECK) {
     if (after) {
         calibration = after->calibration;
     }
@@ -57,8 +58,10 @@ int pymtp_depth::choose(int room, int past) {
     } else {
         trying = false;
         // where plain decoding looks best, only a peek can show that it is not
-        const double peek_price = (costs.draft_seconds(1, n_past) + costs.change()) / costs.verify_seconds(1, n_past);
-        if (best == 0 && before_drafted == 0 && peek_price > peeks) {
+        const double step   = costs.draft_seconds(1, n_past) / costs.verify_seconds(1, n_past);
+        const double change = costs.draft_change() / costs.verify_seconds(1, n_past);
+        const bool   peek   = peeked_right || std::min(MOST_PEEK, step + change) <= peeks;
+        if (best == 0 && before_drafted == 0 && !peek) {
             return 0;
         }
         std::vector<double> seconds;
@@ -82,11 +85,11 @@ int pymtp_depth::choose(int room, int past) {
             trying = false;
         }
         if (best == 0 && !trying) { // a peek
-            if (peek_price > peeks) {
+            if (!peek) {
                 return 0;
             }
-            n     = 1;
-            peeks = 0.0;
+            n = 1;
+            peeks -= step + (before_drafted ? 0.0 : change);
         }
         steady = trying && costs.missing(n) ? pymtp_costs::WARM + costs.missing(n) - 1 : 0;
         last   = n;
@@ -172,12 +175,14 @@ void pymtp_depth::observe(
     before_verified = verified;
     costs.observe(n_past, drafted, draft_seconds, 1 + verified, verify_seconds, run);
     if (drafted == 0) {
-        drafting = 0;
+        drafting     = 0;
+        peeked_right = false;
         acceptance.fade(1);
         earn(0.0);
         return;
     }
     drafting++;
+    peeked_right = best == 0 && !trying && right > 0;
     if (trying && right == 0) {
         steady = 0;
     }
@@ -188,12 +193,12 @@ void pymtp_depth::observe(
         if (i >= told) {
             untold[i - told] = calibration.probability(confidences[i], rates[i]);
         } else if (i <= right) {
-            calibration.observe(confidences[i], rates[i], i < right);
+            calibration.observe(confidences[i], i < right);
         }
     }
-    acceptance.observe(told, right, untold);
+    acceptance.observe(told, right, untold, 1 + std::min(right, verified));
     if (costs.known()) {
-        const double seconds = costs.draft_seconds(drafted, n_past) + costs.verify_seconds(1 + verified, n_past) + (run == 0) * costs.change();
+        const double seconds = costs.draft_seconds(drafted, n_past) + costs.verify_seconds(1 + verified, n_past) + (run == 0) * (verified ? costs.change() : costs.draft_change());
         earn(1 + std::min(right, verified) - seconds / costs.verify_seconds(1, n_past));
     }
 }

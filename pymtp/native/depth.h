@@ -51,6 +51,7 @@ private:
     int    recheck;   // rounds with drafts, where drafting gains little, until plain decoding is timed again
     int    drafting = 0; // rounds with drafts since the last one without
 
+    bool peeked_right = false; // whether the round before was a peek at a draft that was right: the next may be, too
     bool trying = false; // whether the current round tries another depth, whatever the head says
     int  last   = 0;     // the depth on trial, and rounds to come that keep to it
     int  steady = 0;

@@ -48,7 +48,7 @@ struct pymtp_calibration;
 PYMTP_API struct pymtp_calibration * pymtp_calibration_init(void);
 PYMTP_API void   pymtp_calibration_free(struct pymtp_calibration * calibration);
 PYMTP_API void   pymtp_calibration_observe(
-        struct pymtp_calibration * calibration, double confidence, double expected, bool accepted);
+        struct pymtp_calibration * calibration, double confidence, bool accepted);
 PYMTP_API double pymtp_calibration_probability(
         const struct pymtp_calibration * calibration, double confidence, double expected);
 

@@ -46,8 +46,8 @@ class Calibration:
     def __init__(self) -> None:
         self.native: Any = ffi.gc(lib.pymtp_calibration_init(), lib.pymtp_calibration_free)
 
-    def observe(self, confidence: float, expected: float, accepted: bool) -> None:
-        lib.pymtp_calibration_observe(self.native, confidence, expected, accepted)
+    def observe(self, confidence: float, accepted: bool) -> None:
+        lib.pymtp_calibration_observe(self.native, confidence, accepted)
 
     def probability(self, confidence: float, expected: float) -> float:
         return float(lib.pymtp_calibration_probability(self.native, confidence, expected))
