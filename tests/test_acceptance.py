@@ -74,7 +74,7 @@ def test_a_new_sequence_starts_from_the_last_one_and_soon_goes_its_own_way() -> 
     bad = watched([0.0, 0.0], 200)
     fresh = Acceptance(bad)
     assert fresh.rates(1)[0] < 0.1
-    assert watched([1.0], 15, into=fresh).rates(1)[0] > 0.5
+    assert watched([1.0], 15, into=fresh).rates(1)[0] > 0.85
 
 
 def test_drafts_cut_for_being_unlikely_do_not_make_the_rest_look_better() -> None:

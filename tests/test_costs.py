@@ -56,6 +56,13 @@ def test_one_spoilt_timing_of_two_does_not_count() -> None:
     assert costs.verify_seconds(4) == pytest.approx(0.02)
 
 
+def test_timings_that_were_all_spoilt_are_given_up_for_one_of_less_than_half() -> None:
+    costs = verify_costs(r1=0.01)
+    timed(costs, 4, 0.012, 2)
+    timed(costs, 4, 0.005)
+    assert costs.verify_seconds(4) == pytest.approx(0.005)
+
+
 def test_counts_never_seen_lie_on_the_line_between_their_neighbours_or_beyond_them() -> None:
     costs = verify_costs(r1=0.010, r4=0.016, r8=0.020)
     assert costs.verify_seconds(2) == pytest.approx(0.012, rel=0.01)

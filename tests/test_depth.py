@@ -154,7 +154,41 @@ def test_short_requests_start_from_what_the_ones_before_them_found(family: str) 
         assert sum(ratios) / SETTINGS >= least
 
 
-def test_a_request_too_short_for_a_look_teaches_the_next_one() -> None:
+def test_a_request_begins_as_the_last_one_ended() -> None:
+    machine, _ = draw_setting("weight-bound", 0)
+    costs = Costs()
+    good = AutoDepth(costs)
+    simulate(good, machine, steady(GOOD), rounds=100)
+    assert AutoDepth(costs, after=good).choose(8, 0) > 0
+    bad = AutoDepth(costs, after=good)
+    simulate(bad, machine, steady(NEVER), rounds=200)
+    assert AutoDepth(costs, after=bad).choose(8, 0) == 0
+
+
+def rounds_to_return(family: str) -> float:
+    """How long a text that was good, then bad for a while, is good again before it is drafted, on the average."""
+    late = []
+    for i in range(SETTINGS):
+        machine, _ = draw_setting(family, i)
+
+        def text(round: int, _luck: Random) -> tuple[Chances, Sequence[float]]:
+            return GOOD if not 150 <= round < 200 else NEVER, UNSURE
+
+        depths = simulate(AutoDepth(Costs(), MOST), machine, text, rounds=400, seed=i).depths[200:]
+        late.append(next((n for n in range(len(depths)) if min(depths[n : n + 5]) > 0), len(depths)))
+    return sum(late) / SETTINGS
+
+
+def test_what_drafting_earned_pays_for_looking_soon_whether_it_is_worth_it_again() -> None:
+    assert rounds_to_return("weight-bound") <= 5
+    assert rounds_to_return("experts") <= 12
+
+
+def test_a_peek_that_was_right_is_followed_by_another() -> None:
+    assert rounds_to_return("small") <= 100  # 70 or so; where each waits for its turn, 125
+
+
+def test_a_short_request_teaches_the_next_one() -> None:
     costs = Costs()
     policy = AutoDepth(costs)
     for _ in range(8):

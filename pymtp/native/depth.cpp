@@ -37,7 +37,7 @@ static constexpr double MOST_PEEK = 4.0;
 pymtp_depth::pymtp_depth(pymtp_costs & costs, int most, const pymtp_depth * after) :
     acceptance(after ? &after->acceptance : nullptr), costs(costs), most(most),
     allowance(after ? std::min(CARRIED, after->allowance + EACH_REQUEST) : ALLOWANCE),
-    peeks(after ? after->peeks : 1.0), best(after ? after->best : 0), recheck(after ? after->recheck : RECHECK) {
+    peeks(after ? after->peeks : 1.0), recheck(after ? after->recheck : RECHECK) {
     if (after) {
         calibration = after->calibration;
     }
@@ -188,15 +188,10 @@ void pymtp_depth::observe(
     }
     const int told = std::min(drafted, verified + (right >= verified));
     const std::vector<double> rates = acceptance.rates(drafted);
-    std::vector<double> untold(rates.begin() + told, rates.end());
-    for (int i = 0; i < std::min(drafted, n_confidences); ++i) {
-        if (i >= told) {
-            untold[i - told] = calibration.probability(confidences[i], rates[i]);
-        } else if (i <= right) {
-            calibration.observe(confidences[i], i < right);
-        }
+    for (int i = 0; i < std::min({told, right + 1, n_confidences}); ++i) {
+        calibration.observe(confidences[i], i < right);
     }
-    acceptance.observe(told, right, untold, 1 + std::min(right, verified));
+    acceptance.observe(told, right, {rates.begin() + told, rates.end()}, 1 + std::min(right, verified));
     if (costs.known()) {
         const double seconds = costs.draft_seconds(drafted, n_past) + costs.verify_seconds(1 + verified, n_past) + (run == 0) * (verified ? costs.change() : costs.draft_change());
         earn(1 + std::min(right, verified) - seconds / costs.verify_seconds(1, n_past));

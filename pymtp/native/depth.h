@@ -46,7 +46,7 @@ private:
 
     double allowance; // in tokens
     double peeks;     // what peeks may cost when it is used up, in tokens
-    int    best;      // the depth that looks best
+    int    best = 0;   // the depth that looks best
     double rate = 0.0; // its tokens a second
     int    recheck;   // rounds with drafts, where drafting gains little, until plain decoding is timed again
     int    drafting = 0; // rounds with drafts since the last one without
