@@ -16,6 +16,9 @@ sys.path.insert(0, str(ROOT / "vendor"))
 from patch_repo import apply  # noqa: E402
 from sources import SUBSET, LayoutError, Paths, Pin, Tree, fetch, sync  # noqa: E402
 
+# without these nothing runs on a processor with AMX
+MENDS = ("0016-", "0017-")
+
 
 class BuildError(Exception):
     """The program cannot be built: what is wrong, and what mends it."""
@@ -26,7 +29,7 @@ def lay_out(program: str, more: tuple[str, ...], *, patched: bool) -> Path:
     paths, place = Paths.default(), ROOT / "build" / program / "llama.cpp"
     try:
         tree = _read(fetch(paths, Pin.read(paths.requirements)), more)
-        sync(apply(tree, paths.patches() if patched else []), place)
+        sync(apply(tree, [p for p in paths.patches() if patched or p.name.startswith(MENDS)]), place)
     except LayoutError as error:
         raise BuildError(str(error)) from error
     return place
@@ -37,7 +40,7 @@ def build(program: str, more: tuple[str, ...], *, patched: bool) -> Path:
 
     program: the name of the target, and of the directory in tools/ that configures it.
     more: how the paths begin that it is built from beside what the build of pymtp needs.
-    patched: with pymtp's patches on the sources.
+    patched: with all of pymtp's patches on the sources, not only those that they need to run.
 
     Raises BuildError when the sources cannot be had, a tool is missing, or a step fails. Takes several minutes the
     first time. CMAKE_ARGS in the environment means what it means to `pip install`: give it what pymtp was built with.

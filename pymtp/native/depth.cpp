@@ -21,7 +21,7 @@ static constexpr int RECHECK      = 8;
 static constexpr int MOST_RECHECK = 512;
 
 // What drafting may lose against plain decoding, in tokens of it. Where no draft is ever accepted, 3% of 256 are 7.7.
-// The allowance of a new LLM, and the most that it grows to by what drafting gains:
+// The allowance of a new LLM, the most that it grows to by what drafting gains, and what a new request begins with of that:
 static constexpr double ALLOWANCE = 2.5;
 static constexpr double EARNED    = 24.0;
 static constexpr double CARRIED   = 16.0;
@@ -56,43 +56,7 @@ int pymtp_depth::choose(int room, int past) {
     if (steady > 0 && last <= top) {
         steady--;
     } else {
-        trying = false;
-        // where plain decoding looks best, only a peek can show that it is not
-        const double step   = costs.draft_seconds(1, n_past) / costs.verify_seconds(1, n_past);
-        const double change = costs.draft_change() / costs.verify_seconds(1, n_past);
-        const bool   peek   = peeked_right || std::min(MOST_PEEK, step + change) <= peeks;
-        if (best == 0 && before_drafted == 0 && !peek) {
-            return 0;
-        }
-        std::vector<double> seconds;
-        std::vector<double> least;
-        costs.rounds(top, n_past, seconds, least);
-        const std::vector<double> tokens = pymtp_expected_tokens(acceptance.rates(top));
-        best = best_of(tokens, seconds);
-        rate = tokens[best] / seconds[best];
-
-        int n = trial(tokens, seconds, least);
-        if (n == 0) {
-            rest = best == 0 ? 0 : pymtp_costs::WARM;
-            return 0;
-        }
-        // what looks best may go into debt, for it may be bad luck; a trial must be affordable
-        trying = n != best && (best != 0 || costs.missing(n));
-        if (trying ? (least[n] + costs.change()) / seconds[0] - tokens[n] > allowance : best != 0 && allowance < -DEBT) {
-            if (best != 0) {
-                return 0;
-            }
-            trying = false;
-        }
-        if (best == 0 && !trying) { // a peek
-            if (!peek) {
-                return 0;
-            }
-            n = 1;
-            peeks -= step + (before_drafted ? 0.0 : change);
-        }
-        steady = trying && costs.missing(n) ? pymtp_costs::WARM + costs.missing(n) - 1 : 0;
-        last   = n;
+        last = decide(top);
     }
     expected = acceptance.rates(last);
     prices.clear();
@@ -100,6 +64,49 @@ int pymtp_depth::choose(int room, int past) {
         prices.push_back(rate * (costs.verify_seconds(1 + i, n_past) - costs.verify_seconds(i, n_past)));
     }
     return last;
+}
+
+// A depth up to top: the best one, one to try, or a peek.
+int pymtp_depth::decide(int top) {
+    trying = false;
+    const double plain  = costs.verify_seconds(1, n_past);
+    const double step   = costs.draft_seconds(1, n_past) / plain;
+    const double change = costs.draft_change() / plain;
+    const bool   peek   = peeked_right || std::min(MOST_PEEK, step + change) <= peeks;
+    if (best == 0 && before_drafted == 0 && !peek) {
+        return 0; // only a peek can show that plain decoding is not the best
+    }
+    std::vector<double> seconds;
+    std::vector<double> least;
+    costs.rounds(top, n_past, seconds, least);
+    const std::vector<double> tokens = pymtp_expected_tokens(acceptance.rates(top));
+    best = best_of(tokens, seconds);
+    rate = tokens[best] / seconds[best];
+
+    const int n = trial(tokens, seconds, least);
+    if (n == 0) {
+        rest = best == 0 ? 0 : pymtp_costs::WARM;
+        return 0;
+    }
+    if (n != best && (best != 0 || costs.missing(n))) {
+        const double loss = (least[n] + costs.change()) / seconds[0] - tokens[n];
+        if (loss <= allowance) {
+            trying = true;
+            steady = costs.missing(n) ? pymtp_costs::WARM + costs.missing(n) - 1 : 0;
+            return n;
+        }
+        if (best != 0) {
+            return 0; // saves up for it
+        }
+    }
+    if (best != 0) {
+        return allowance < -DEBT ? 0 : n; // debts are allowed, for it may be bad luck
+    }
+    if (!peek) {
+        return 0;
+    }
+    peeks -= step + (before_drafted ? 0.0 : change);
+    return 1;
 }
 
 // The depth that looks best, by the tokens and seconds expected of each: the one that did, unless another is clearly better.

@@ -36,6 +36,7 @@ struct pymtp_depth {
     pymtp_acceptance acceptance;
 
 private:
+    int  decide(int top);
     int  best_of(const std::vector<double> & tokens, const std::vector<double> & seconds);
     int  trial(const std::vector<double> & tokens, const std::vector<double> & seconds, const std::vector<double> & least);
     void earn(double gain);
@@ -44,18 +45,18 @@ private:
     const int         most;
     pymtp_calibration calibration;
 
-    double allowance; // in tokens
-    double peeks;     // what peeks may cost when it is used up, in tokens
+    double allowance;  // in tokens
+    double peeks;      // and of that for peeks
     int    best = 0;   // the depth that looks best
     double rate = 0.0; // its tokens a second
-    int    recheck;   // rounds with drafts, where drafting gains little, until plain decoding is timed again
-    int    drafting = 0; // rounds with drafts since the last one without
 
+    int recheck;      // rounds with drafts, where drafting gains little, until plain decoding is timed again
+    int drafting = 0; // rounds with drafts since the last one without
+    int rest     = 0; // plain rounds to come, whatever happens
+    int last     = 0; // the depth of the round, and those to come that keep to it
+    int steady   = 0;
+    bool trying       = false; // whether the round tries a depth: all that is drafted is verified
     bool peeked_right = false; // whether the round before was a peek at a draft that was right: the next may be, too
-    bool trying = false; // whether the current round tries another depth, whatever the head says
-    int  last   = 0;     // the depth on trial, and rounds to come that keep to it
-    int  steady = 0;
-    int  rest   = 0;     // plain rounds to come, whatever happens
 
     // of each draft of the round: how likely it was thought right, and the tokens that its row would bring elsewhere
     std::vector<double> expected;
