@@ -24,12 +24,12 @@ static constexpr int MOST_RECHECK = 512;
 // The allowance of a new LLM, the most that it grows to by what drafting gains, and what a new request begins with of that:
 static constexpr double ALLOWANCE = 2.5;
 static constexpr double EARNED    = 24.0;
-static constexpr double CARRIED   = 16.0;
+static constexpr double CARRIED   = 20.0;
 // what a depth that looks best may lose beyond it
 static constexpr double DEBT = 1.0;
 // what comes on top
 static constexpr double EACH_REQUEST = 0.25;
-static constexpr double EACH_TOKEN   = 0.004;
+static constexpr double EACH_TOKEN   = 0.003;
 // for peeks: as much again of each token, this of the allowance; one is taken to cost no more than this
 static constexpr double SPEND     = 0.005;
 static constexpr double MOST_PEEK = 4.0;
