@@ -87,7 +87,7 @@ class Stream:
             prompt[self._cached :],
             self._ends,
             self._tally,
-            llm.new_depth(),
+            llm.new_depth(params.temperature),
             max_tokens=self._most,
         )
 
@@ -232,7 +232,7 @@ class LLM:
             model if isinstance(model, Model) else Model(model, n_gpu_layers=n_gpu_layers, mtp=draft_tokens != 0)
         )
         self._costs = Costs()
-        self._auto: AutoDepth | None = None  # the last completion's
+        self._auto: dict[float, AutoDepth] = {}  # the last completion's at each temperature: acceptance depends on it
         self._is_auto = draft_tokens == "auto"
         # what n_batch and n_ubatch may be is for the context to say
         room = [n - 2 for n in (n_batch, n_ubatch) if isinstance(n, int)]
@@ -280,12 +280,13 @@ class LLM:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def new_depth(self) -> Depth:
+    def new_depth(self, temperature: float = 0.0) -> Depth:
         """How many drafts a round, for a new completion."""
         if not self._is_auto:
             return FixedDepth(self.context.draft_tokens)
-        self._auto = AutoDepth(self._costs, self.context.draft_tokens, after=self._auto)
-        return self._auto
+        kind = min(2.0, round(temperature, 1))
+        self._auto[kind] = AutoDepth(self._costs, self.context.draft_tokens, after=self._auto.get(kind))
+        return self._auto[kind]
 
     def reusable(self, tokens: list[int]) -> int:
         """How many of the tokens, from the first on, the context holds: all that it holds, or none, for the recurrent

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import make_llm
+from helpers.estimates import rates_of
 
 import pymtp
 from pymtp import LLM, ClosedError, Completion, ContextFullError, InvalidRequestError, ModelLoadError, SamplingParams
-from pymtp.depth import FixedDepth
+from pymtp.depth import AutoDepth, FixedDepth
 
 SHORT = SamplingParams(max_tokens=8)
 LONG = SamplingParams(max_tokens=None, ignore_eos=True)
@@ -306,6 +307,9 @@ def test_auto_keeps_what_it_learnt_for_the_next_request_and_stats_show_the_depth
     assert len(done.stats.depths) == done.stats.rounds
     assert done.stats.depths[:3] == (0, 0, 0), "plain decoding is timed first"
     assert set(done.stats.depths) <= set(range(9))
-    assert llm.new_depth().choose(8, 0) in range(9)
-    assert first is not llm.new_depth()
+    again, sampled = llm.new_depth(), llm.new_depth(temperature=0.7)
+    assert isinstance(first, AutoDepth)
+    assert isinstance(again, AutoDepth)
+    assert isinstance(sampled, AutoDepth)
+    assert rates_of(again, 1) != rates_of(first, 1) == rates_of(sampled, 1), "acceptance depends on the temperature"
     assert isinstance(new_llm(draft_tokens=2).new_depth(), FixedDepth)
