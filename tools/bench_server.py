@@ -5,7 +5,8 @@
     python tools/make_model.py qwen3.5-0.8b build/0.8b-q4_0.gguf --type q4_0
     python tools/bench_server.py --model build/0.8b-q4_0.gguf --tokens 64 --pairs 5
 
-llama-server is built from the pinned sources as they come, with pymtp's build options, and runs with
+llama-server is built from the pinned sources, with pymtp's build options and with no patch but the two that llama.cpp
+needs to run on a processor with AMX, and runs with
 `--spec-type draft-mtp`. Both get the same prompts as token ids, write the same number of tokens with no end token
 among them, and have equal threads, context, batches, cache types and flash attention; neither keeps prompts. Decoding
 alone counts, from a prompt's last logits to the last token: by the server's own clock there, by `Stats` here.

@@ -200,7 +200,10 @@ void pymtp_depth::observe(
     }
     acceptance.observe(told, right, {rates.begin() + told, rates.end()}, 1 + std::min(right, verified));
     if (costs.known()) {
-        const double seconds = costs.draft_seconds(drafted, n_past) + costs.verify_seconds(1 + verified, n_past) + (run == 0) * (verified ? costs.change() : costs.draft_change());
+        double seconds = costs.draft_seconds(drafted, n_past) + costs.verify_seconds(1 + verified, n_past);
+        if (run == 0) {
+            seconds += verified ? costs.change() : costs.draft_change();
+        }
         earn(1 + std::min(right, verified) - seconds / costs.verify_seconds(1, n_past));
     }
 }
