@@ -68,13 +68,14 @@ def speculate(
         drafts = made[: depth.keep(confidences)] if n else []
         drafted = clock()
         drawn = context.verify_chain([token, *drafts])
-        verified = clock()
-        depth.observe(n, len(drafts), _right(made, drawn), drafted - started, verified - drafted, confidences)
         out, ended = _until(drawn, ends)
         n_past += len(out)
         context.rewind(n_past)
         tally.discarded += len(made) - len(drafts)
         _count(tally, drafts, drawn, out)
+        # a round is as long as all that it takes: for a small model, what comes after the verification counts, too
+        verified = clock()
+        depth.observe(n, len(drafts), _right(made, drawn), drafted - started, verified - drafted, confidences)
         token = out[-1]
         n_out += len(out)
         yield out
