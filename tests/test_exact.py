@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from make_model import make_model
 from numpy.typing import NDArray
-from random_weights import TYPES
 
 from pymtp import Model
 from pymtp.context import Context
 
+EXACT = ["f32", "f16", "bf16", "q8_0", "q4_0", "iq4_nl"]
+K_QUANTS = ["q4_k", "q5_k", "q6_k", "iq4_xs"]
+AMX = "amx_int8" in Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else False
 SIZES = list(range(2, 10))  # of verifications, one after the other
 SHORT, LONG = 230, 1000  # 44 tokens go on past 256 cells, or 1024: where more is read, and a chunk of sums ends
 TOKENS = [random.Random(0).randrange(256) for _ in range(1100)]
@@ -63,9 +65,16 @@ def assert_rows_do_not_matter(model: Model, n_prompt: int, sizes: list[int], **o
 
 
 @pytest.mark.parametrize("preset", ["tiny", "tiny-moe"])
-@pytest.mark.parametrize("weight_type", TYPES)
+@pytest.mark.parametrize("weight_type", EXACT)
 def test_rows_of_a_verification_have_the_bits_of_single_steps(model: NewModel, preset: str, weight_type: str) -> None:
     assert_rows_do_not_matter(model(preset, weight_type), SHORT, SIZES, n_threads=1)
+
+
+@pytest.mark.parametrize("weight_type", ["q8_0", "q4_0", *K_QUANTS])
+def test_so_have_few_rows_of_a_model_with_rows_of_whole_superblocks(model: NewModel, weight_type: str) -> None:
+    # llama.cpp's kernels for K-quants take another way from 8 rows on, and from 4 where weights are repacked
+    sizes = [2, 3, 4, 5, 6, 7] if AMX or weight_type not in K_QUANTS else [2, 3]
+    assert_rows_do_not_matter(model("7m", weight_type), SHORT, sizes, n_threads=1)
 
 
 @pytest.mark.parametrize("weight_type", ["f32", "f16"])
@@ -104,7 +113,7 @@ def test_neither_drafts_nor_the_number_of_threads_change_a_bit(model: NewModel) 
     assert all(same_bits(logits, found[0]) for logits in found[1:])
 
 
-@pytest.mark.parametrize("weight_type", TYPES)
+@pytest.mark.parametrize("weight_type", EXACT)
 @pytest.mark.parametrize("flash_attn", ["on", "off"])
 def test_sequences_in_one_batch_have_the_bits_that_each_has_alone(
     model: NewModel, weight_type: str, flash_attn: str

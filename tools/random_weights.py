@@ -2,8 +2,9 @@
 
 Random bits become the integers of a quantized block (or of a fixed-point number, for f32, f16 and bf16) as they are, so
 those are uniform over the format's range, and a constant scale gives them the standard deviation wanted: that divided
-by the root mean square of the format's integers. The ranges are lopsided (q4_0 holds -8 … 7); a mean that all weights
-share would be one direction in which every layer adds up, so each block's scale has a random sign.
+by the root mean square of what the integers come to. The ranges are lopsided (q4_0 holds -8 … 7); a mean that all
+weights share would be one direction in which every layer adds up, so each block's scale has a random sign, and where a
+block has minima, too, they take their mean away.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from gguf import GGMLQuantizationType
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import IQ4_NL
 from model_shapes import Tensor
 from numpy.typing import NDArray
@@ -25,19 +26,32 @@ TYPES = {
     "q8_0": GGMLQuantizationType.Q8_0,
     "q4_0": GGMLQuantizationType.Q4_0,
     "iq4_nl": GGMLQuantizationType.IQ4_NL,
+    "q4_k": GGMLQuantizationType.Q4_K,
+    "q5_k": GGMLQuantizationType.Q5_K,
+    "q6_k": GGMLQuantizationType.Q6_K,
+    "iq4_xs": GGMLQuantizationType.IQ4_XS,
 }
-BLOCK = 32  # weights of a block, in all three quantized types
-CHUNK = 4 * 1024 * 1024  # weights made at once, a multiple of BLOCK: some 20 MB with what it takes on the way
+CHUNK = 4 * 1024 * 1024  # weights made at once, a multiple of all blocks: some 20 MB with what it takes on the way
 
 _BLOCKS = {
-    GGMLQuantizationType.Q8_0: np.dtype([("scale", "<u2"), ("ints", "i1", BLOCK)]),
-    GGMLQuantizationType.Q4_0: np.dtype([("scale", "<u2"), ("ints", "u1", BLOCK // 2)]),
-    GGMLQuantizationType.IQ4_NL: np.dtype([("scale", "<u2"), ("ints", "u1", BLOCK // 2)]),
+    GGMLQuantizationType.Q8_0: np.dtype([("scale", "<u2"), ("ints", "i1", 32)]),
+    GGMLQuantizationType.Q4_0: np.dtype([("scale", "<u2"), ("ints", "u1", 16)]),
+    GGMLQuantizationType.IQ4_NL: np.dtype([("scale", "<u2"), ("ints", "u1", 16)]),
+    # with the scales, and minima, of the parts of a block
+    GGMLQuantizationType.Q4_K: np.dtype([("scale", "<u2"), ("min", "<u2"), ("ints", "u1", 12 + 128)]),
+    GGMLQuantizationType.Q5_K: np.dtype([("scale", "<u2"), ("min", "<u2"), ("ints", "u1", 12 + 32 + 128)]),
+    GGMLQuantizationType.Q6_K: np.dtype([("ints", "u1", 128 + 64 + 16), ("scale", "<u2")]),
+    GGMLQuantizationType.IQ4_XS: np.dtype([("scale", "<u2"), ("ints", "u1", 6 + 128)]),
 }
+_SIX_BITS = np.arange(64)
 _INTEGERS = {
     GGMLQuantizationType.Q8_0: np.maximum(np.arange(-128, 128), -127),
     GGMLQuantizationType.Q4_0: np.arange(-8, 8),
     GGMLQuantizationType.IQ4_NL: np.array(IQ4_NL.kvalues),
+    GGMLQuantizationType.Q4_K: np.multiply.outer(np.arange(16), _SIX_BITS),
+    GGMLQuantizationType.Q5_K: np.multiply.outer(np.arange(32), _SIX_BITS),
+    GGMLQuantizationType.Q6_K: np.multiply.outer(np.arange(-32, 32), np.arange(-128, 128)),
+    GGMLQuantizationType.IQ4_XS: np.multiply.outer(np.array(IQ4_NL.kvalues), _SIX_BITS - 32),
 }
 
 
@@ -46,15 +60,19 @@ def type_of(tensor: Tensor, wanted: GGMLQuantizationType) -> GGMLQuantizationTyp
     convolutions and the experts' router stay f32, rows that do not divide into blocks become f16."""
     if len(tensor.ne) == 1 or tensor.name.endswith(("ssm_conv1d.weight", "ffn_gate_inp.weight")):
         return GGMLQuantizationType.F32
-    if wanted in _BLOCKS and tensor.ne[0] % BLOCK:
+    if wanted in _BLOCKS and tensor.ne[0] % _block_size(wanted):
         return GGMLQuantizationType.F16
     return wanted
+
+
+def _block_size(kind: GGMLQuantizationType) -> int:
+    return int(GGML_QUANT_SIZES[kind][0])
 
 
 def n_bytes(n: int, kind: GGMLQuantizationType) -> int:
     """Bytes of n weights, whole blocks."""
     if kind in _BLOCKS:
-        return n // BLOCK * _BLOCKS[kind].itemsize
+        return n // _block_size(kind) * _BLOCKS[kind].itemsize
     return n * (4 if kind == GGMLQuantizationType.F32 else 2)
 
 
@@ -93,10 +111,15 @@ def _fixed(tensor: Tensor) -> NDArray[np.float64] | None:
 def _quantized(kind: GGMLQuantizationType, n: int, std: float, key: tuple[int, ...]) -> Bytes:
     data = _random_bytes(n_bytes(n, kind), key)
     blocks = data.view(_BLOCKS[kind])
-    rms = math.sqrt(np.mean(np.square(_INTEGERS[kind].astype(np.float64))))
+    square = np.mean(np.square(_INTEGERS[kind], dtype=np.float64))
     sign = np.uint16(0x8000)  # of the 16 random bits where the scale goes, this one stays
     blocks["scale"] &= sign
-    blocks["scale"] |= np.float16(std / rms).view(np.uint16)
+    if "min" in blocks.dtype.fields:
+        # minus a minimum of as many parts as the integers are on average: mean 0, and more of a spread
+        middle = _INTEGERS[kind].mean() / _SIX_BITS.mean()
+        square += middle**2 * (np.mean(np.square(_SIX_BITS)) - 2 * _SIX_BITS.mean() ** 2)
+        blocks["min"] = blocks["scale"] | np.float16(middle * std / math.sqrt(square)).view(np.uint16)
+    blocks["scale"] |= np.float16(std / math.sqrt(square)).view(np.uint16)
     if kind == GGMLQuantizationType.Q8_0:
         np.maximum(blocks["ints"], -127, out=blocks["ints"])  # no quantizer writes -128
     return data
