@@ -211,6 +211,23 @@ def test_a_change_of_depth_builds_no_graph(dense: Model) -> None:
         assert launches - (after.graphs_reused - before.graphs_reused) <= 1
 
 
+def test_graphs_last_until_the_context_doubles(dense: Model) -> None:
+    def built(c: Context, n_past: int) -> int:
+        c.clear()
+        c.prefill(some_tokens(dense, n_past))
+        before = c.counters
+        for n in (3, 1, 2, 3):
+            made = c.draft_chain(5, n)[0]
+            c.verify_chain([5, *made])
+            c.rewind(c.n_past - n)
+        after = c.counters
+        launches = after.target_decodes + after.draft_decodes - before.target_decodes - before.draft_decodes
+        return launches - (after.graphs_reused - before.graphs_reused)
+
+    with ready(dense) as c:
+        assert [built(c, n_past) for n_past in (20, 300, 1000, 100, 1030, 1500, 1100)] == [6, 0, 0, 0, 6, 0, 0]
+
+
 def test_the_compute_buffers_of_kept_graphs_count_as_memory(dense: Model) -> None:
     with ready(dense) as c:
         c.prefill(some_tokens(dense, 20))

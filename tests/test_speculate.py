@@ -85,6 +85,7 @@ class Scripted(FixedDepth):
         super().__init__(0)
         self.plan, self.round = plan, 0
         self.seen: list[tuple[int, int, int]] = []
+        self.took: list[float] = []
 
     def choose(self, room: int, n_past: int) -> int:
         self.round += 1
@@ -93,8 +94,11 @@ class Scripted(FixedDepth):
     def keep(self, confidences: Sequence[float]) -> int:
         return max(0, len(confidences) - self.plan[self.round % len(self.plan)][1])
 
-    def observe(self, drafted: int, verified: int, right: int, *_: object) -> None:
+    def observe(
+        self, drafted: int, verified: int, right: int, draft_seconds: float, verify_seconds: float, _: object
+    ) -> None:
         self.seen.append((drafted, verified, right))
+        self.took.append(draft_seconds + verify_seconds)
 
 
 def run(
@@ -242,3 +246,34 @@ def test_the_depth_is_told_how_much_room_there_is(max_tokens: int) -> None:
 
     run(ScriptedContext(range(30), [False]), depth=Nosy(8), max_tokens=max_tokens)
     assert rooms == list(range(max_tokens - 2, -1, -1))  # a round brings one token more than it drafts
+
+
+def test_the_depth_is_told_of_all_that_a_round_takes_but_the_callers_time() -> None:
+    now = 0
+
+    def later(seconds: int) -> None:
+        nonlocal now
+        now += seconds
+
+    class Slow(ScriptedContext):
+        def draft_chain(self, token: int, n: int) -> tuple[list[int], list[float]]:
+            later(1)
+            return super().draft_chain(token, n)
+
+        def verify_chain(self, tokens: Sequence[int]) -> list[int]:
+            later(10)
+            return super().verify_chain(tokens)
+
+        def rewind(self, n_keep: int) -> None:
+            later(100)
+            super().rewind(n_keep)
+
+    def ends(_: int) -> bool:
+        later(1000)
+        return False
+
+    depth = Scripted([(2, 0)])
+    rounds = speculate(Slow(range(30), [True]), [1], ends, Tally(), depth, max_tokens=7, clock=lambda: now)
+    for _ in rounds:
+        later(10**6)
+    assert depth.took == [3111, 3111]
