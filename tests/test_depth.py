@@ -168,7 +168,7 @@ def test_a_request_begins_as_the_last_one_ended() -> None:
 def rounds_to_return(family: str) -> float:
     """How long a text that was good, then bad for a while, is good again before it is drafted, on the average."""
     late = []
-    for i in range(SETTINGS):
+    for i in range(4 * SETTINGS):
         machine, _ = draw_setting(family, i)
 
         def text(round: int, _luck: Random) -> tuple[Chances, Sequence[float]]:
@@ -176,16 +176,16 @@ def rounds_to_return(family: str) -> float:
 
         depths = simulate(AutoDepth(Costs(), MOST), machine, text, rounds=400, seed=i).depths[200:]
         late.append(next((n for n in range(len(depths)) if min(depths[n : n + 5]) > 0), len(depths)))
-    return sum(late) / SETTINGS
+    return sum(late) / len(late)
 
 
 def test_what_drafting_earned_pays_for_looking_soon_whether_it_is_worth_it_again() -> None:
     assert rounds_to_return("weight-bound") <= 5
-    assert rounds_to_return("experts") <= 12
+    assert rounds_to_return("experts") <= 15
 
 
 def test_a_peek_that_was_right_is_followed_by_another() -> None:
-    assert rounds_to_return("small") <= 100  # 70 or so; where each waits for its turn, 125
+    assert rounds_to_return("small") <= 82  # 71; where each waits for its turn, 93
 
 
 def test_a_short_request_teaches_the_next_one() -> None:

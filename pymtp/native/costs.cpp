@@ -16,11 +16,12 @@ static constexpr int PLAIN = 6;
 // timings up to which an estimate is their mean
 static constexpr int EARLY = 6;
 // timings after which all counts are open again: what was known of those not timed since may be wrong
-static constexpr int STALE = 150;
+static constexpr int STALE = 300;
 // what a first timing is believed to be at most, times what was expected: it may be a spoilt one
 static constexpr double DOUBLE = 1.5;
-// an estimate not settled may turn out this share of it
-static constexpr double LUCK = 0.65;
+// an estimate may turn out this share of it where it is not settled, and where it is only old
+static constexpr double LUCK     = 0.65;
+static constexpr double OLD_LUCK = 0.8;
 // no timing counts for more than this above the estimate: a busy machine only adds time, ten times as much
 static constexpr double CLIP = 0.1;
 // this share of what was expected is more than luck
@@ -132,8 +133,9 @@ void pymtp_costs::rounds(int top, int n_past, std::vector<double> & likely, std:
         if (missing(n) == 0) {
             floor = rows;
         }
+        const double luck = missing(n) < SETTLED ? OLD_LUCK : LUCK;
         likely.push_back(drafts + rows);
-        least.push_back(drafts + std::min(rows, std::max(floor, LUCK * rows)));
+        least.push_back(drafts + std::min(rows, std::max(floor, luck * rows)));
     }
     likely[0] = least[0] = *std::min_element(likely.begin(), likely.end()); // or plain decoding was spoilt when it was timed
 }

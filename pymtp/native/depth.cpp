@@ -10,7 +10,7 @@ static constexpr double MARGIN = 0.01;
 // rounds in which a change of depth must pay for itself
 static constexpr double SOON = 8.0;
 // how much better a depth that is not known must be, if all goes well, to be tried
-static constexpr double PROMISE = 0.05;
+static constexpr double PROMISE = 0.07;
 // while nothing is drafted, drafts imagined to be right, for acceptance may be better than was seen
 static constexpr double DOUBT = 10.0;
 

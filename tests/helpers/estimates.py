@@ -10,7 +10,8 @@ from pymtp.native import ffi, lib
 
 # as costs.cpp and depth.cpp name them
 LUCK = 0.65
-STALE = 150
+OLD_LUCK = 0.8
+STALE = 300
 PLAIN = 6
 WARM = 2
 
