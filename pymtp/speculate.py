@@ -70,7 +70,8 @@ def speculate(
         drawn = context.verify_chain([token, *drafts])
         out, ended = _until(drawn, ends)
         n_past += len(out)
-        context.rewind(n_past)
+        if len(out) <= len(drafts):
+            context.rewind(n_past)
         tally.discarded += len(made) - len(drafts)
         _count(tally, drafts, drawn, out)
         # a round is as long as all that it takes: for a small model, what comes after the verification counts, too

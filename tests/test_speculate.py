@@ -273,7 +273,7 @@ def test_the_depth_is_told_of_all_that_a_round_takes_but_the_callers_time() -> N
         return False
 
     depth = Scripted([(2, 0)])
-    rounds = speculate(Slow(range(30), [True]), [1], ends, Tally(), depth, max_tokens=7, clock=lambda: now)
+    rounds = speculate(Slow(range(30), [True, False]), [1], ends, Tally(), depth, max_tokens=6, clock=lambda: now)
     for _ in rounds:
         later(10**6)
-    assert depth.took == [3111, 3111]
+    assert depth.took == [2111, 2111, 1010]
