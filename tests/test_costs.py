@@ -91,14 +91,15 @@ def test_costs_follow_a_context_that_grows_and_those_not_timed_for_long_go_with_
     assert costs.verify_seconds(3) == pytest.approx(0.024, rel=0.1)
 
 
-def test_a_depth_timed_long_ago_is_open_again() -> None:
-    costs = verify_costs(r1=0.010, r3=0.013)
-    timed(costs, 1, 0.010, STALE)
+def test_a_depth_timed_long_ago_is_open_again_and_the_more_the_longer_it_is_ago() -> None:
+    costs = verify_costs(r1=0.010, r3=0.016)
     drafts = costs.draft_seconds(2)
-    likely, least = costs.rounds(2)
-    assert least[2] == pytest.approx(drafts + OLD_LUCK * (likely[2] - drafts)), "not as far as one never timed"
-    timed(costs, 3, 0.016, 20)
-    assert costs.verify_seconds(3) == pytest.approx(0.016, rel=0.05), "what was timed before does not outvote it"
+    for luck in (OLD_LUCK, LUCK, LUCK):
+        timed(costs, 1, 0.010, STALE)
+        likely, least = costs.rounds(2)
+        assert least[2] == pytest.approx(drafts + luck * (likely[2] - drafts))
+    timed(costs, 3, 0.020, 20)
+    assert costs.verify_seconds(3) == pytest.approx(0.020, rel=0.05), "what was timed before does not outvote it"
 
 
 def test_what_attention_adds_is_learnt_from_a_context_that_grows_and_holds_for_other_counts_and_lengths() -> None:

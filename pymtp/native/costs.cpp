@@ -15,13 +15,14 @@ static constexpr int SETTLED = 2;
 static constexpr int PLAIN = 6;
 // timings up to which an estimate is their mean
 static constexpr int EARLY = 6;
-// timings after which all counts are open again: what was known of those not timed since may be wrong
-static constexpr int STALE = 300;
+// timings after which all counts are open again: what was known of those not timed since may be wrong. After twice as many
+// it may be quite wrong, as where the machine was busy when they were timed
+static constexpr int STALE = 400;
 // what a first timing is believed to be at most, times what was expected: it may be a spoilt one
 static constexpr double DOUBLE = 1.5;
-// an estimate may turn out this share of it where it is not settled, and where it is only old
+// an estimate may turn out this share of it where it is not settled, and where it was and is old
 static constexpr double LUCK     = 0.65;
-static constexpr double OLD_LUCK = 0.8;
+static constexpr double OLD_LUCK = 0.85;
 // no timing counts for more than this above the estimate: a busy machine only adds time, ten times as much
 static constexpr double CLIP = 0.1;
 // this share of what was expected is more than luck
@@ -46,7 +47,7 @@ void pymtp_curve::observe(int x, int n_past, double seconds, double expected, in
     }
     if (++n % STALE == 0) {
         for (auto & [other, c] : counts) {
-            c.times = other > 1 ? std::min(c.times, SETTLED - 1) : c.times;
+            c.times = other > 1 ? std::max(0, std::min(c.times, SETTLED) - 1) : c.times;
         }
     }
     const auto found = counts.find(x);

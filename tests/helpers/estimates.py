@@ -10,8 +10,8 @@ from pymtp.native import ffi, lib
 
 # as costs.cpp and depth.cpp name them
 LUCK = 0.65
-OLD_LUCK = 0.8
-STALE = 300
+OLD_LUCK = 0.85
+STALE = 400
 PLAIN = 6
 WARM = 2
 
