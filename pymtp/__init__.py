@@ -12,10 +12,11 @@ from pymtp.errors import (
     NativeError,
     PymtpError,
 )
-from pymtp.llm import LLM, Completion, Piece, Stream, generate
+from pymtp.llm import LLM, generate
 from pymtp.model import Model
 from pymtp.sampling import SamplingParams, TokenLogprobs
 from pymtp.stats import Stats
+from pymtp.stream import Completion, Piece, Stream
 
 __all__ = [
     "LLM",

@@ -23,11 +23,12 @@ from pymtp.build import build_info
 from pymtp.chat import Message
 from pymtp.depth import MAX_AUTO
 from pymtp.errors import InvalidRequestError, ModelLoadError, PymtpError
-from pymtp.llm import LLM, Completion, Stream
+from pymtp.llm import LLM
 from pymtp.model import Model
 from pymtp.options import CacheType, Layers, ModelFile, Threads
 from pymtp.sampling import SamplingParams
 from pymtp.stats import Stats
+from pymtp.stream import Completion, Stream
 
 FAILED, MISUSED, NOT_LOADED = 1, 2, 3
 
