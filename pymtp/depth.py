@@ -10,7 +10,9 @@ from typing import Any, Protocol
 
 from pymtp.native import ffi, lib
 
-MAX_AUTO = 8  # the most drafts of "auto": each takes a snapshot of the recurrent states
+# The most drafts of "auto". Up to eight rows have kernels of their own, CUDA's MMVQ and those of AVX-512 VNNI here;
+# the ninth falls off a cliff. And each draft takes a snapshot of the recurrent states.
+MAX_AUTO = 7
 
 
 class Depth(Protocol):

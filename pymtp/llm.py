@@ -52,7 +52,7 @@ class LLM:
         model: a GGUF file; None for the small model that ships with pymtp. Or a loaded Model, which several LLMs may
             share: it stays open after close(), and n_gpu_layers has no part.
         draft_tokens: tokens to draft a round, 0 for plain decoding. "auto" chooses anew for each round, by what was
-            accepted and what rounds took, from 0 to 8 (less where n_batch and n_ubatch have no room for 8 and 2); 0
+            accepted and what rounds took, from 0 to 7 (less where n_batch and n_ubatch have no room for 7 and 2); 0
             where the file has no multi-token-prediction head.
         cache_prompt: go on from what the context holds where a prompt begins with it: all of the last prompt, and its
             completion but for the last token.

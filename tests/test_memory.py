@@ -15,6 +15,7 @@ from make_model import make_model
 from pymtp import InvalidRequestError, Model
 from pymtp.cli import app_main
 from pymtp.context import Context
+from pymtp.depth import MAX_AUTO
 from pymtp.memory import PARTS, DeviceMemory, plan_memory
 from pymtp.memory_table import plan_beside
 from pymtp.sampling import Sampler, SamplingParams
@@ -140,7 +141,7 @@ def test_info_shows_the_memory_with_mtp_and_without(demo: Path, capsys: pytest.C
 def test_auto_is_as_many_as_it_may_draft_and_none_without_a_head(
     demo: Path, headless: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for path, drafts in ((demo, 8), (headless, 0)):
+    for path, drafts in ((demo, MAX_AUTO), (headless, 0)):
         with pytest.raises(SystemExit, match="0"):
             app_main(["info", "--memory", "--ctx", "512", "--json", str(path)])
         assert json.loads(capsys.readouterr().out)["options"]["draft_tokens"] == drafts
