@@ -24,7 +24,7 @@ static constexpr double DOUBLE = 1.5;
 static constexpr double LUCK     = 0.65;
 static constexpr double OLD_LUCK = 0.85;
 // no timing counts for more than this above the estimate: a busy machine only adds time, ten times as much
-static constexpr double CLIP = 0.1;
+static constexpr double CLIP = 0.07;
 // this share of what was expected is more than luck
 static constexpr double CHEAPER = 0.75;
 // how far what a change takes goes towards a timing
@@ -32,7 +32,7 @@ static constexpr double COLD_GAIN = 0.05;
 // how far a count's own estimate goes towards a timing: a spread of 20% becomes 2%
 static constexpr double OWN_GAIN = 0.02;
 // the same of what all counts share: the machine's pace, and what the context adds
-static constexpr double GAIN = 0.25;
+static constexpr double GAIN = 0.15;
 // tokens before a row whose attention weighs as much as all else, as in small models
 static constexpr double CONTEXT = 250;
 
