@@ -206,13 +206,23 @@ def replay(calls: Sequence[Call], context: Context, seq: int) -> int:
 
 
 def feed(calls: Sequence[Call], tokens: Sequence[int], context: Context, seq: int) -> None:
-    """Brings the tokens that these calls left held to a fresh context: prompts as they were, then one by one."""
+    """Brings the tokens that these calls left held to a fresh context: prompts as they were, all else one by one."""
+    held = 0
     for name, arguments, _ in calls:
         if name == "prefill":
+            _feed_singly(tokens[:held], context, seq)
             context.prefill(arguments[0], seq)
+            held += len(arguments[0])
+        elif name == "verify_chain":
+            held += len(arguments[0])
         elif name == "rewind":
-            for token in tokens[context.tokens_held(seq) : arguments[0]]:
-                context.verify([token], seq)
+            held = arguments[0]
+    _feed_singly(tokens, context, seq)
+
+
+def _feed_singly(tokens: Sequence[int], context: Context, seq: int) -> None:
+    for token in tokens[context.tokens_held(seq) :]:
+        context.verify([token], seq)
 
 
 def _drift(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
