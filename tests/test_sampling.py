@@ -128,6 +128,15 @@ def test_of_tokens_as_likely_as_each_other_the_lower_ids_are_kept(n: int) -> Non
     assert drawn == set(range(20))
 
 
+@pytest.mark.parametrize(("top_p", "min_p", "kept"), [(0.25, 0.0, 1), (0.5, 0.0, 2), (0.51, 0.0, 3), (1.0, 1.0, 4)])
+def test_a_share_that_is_reached_is_enough_and_what_is_just_as_likely_stays(
+    top_p: float, min_p: float, kept: int
+) -> None:
+    logits = np.array([1, 1, 1, 1, -200], np.float32)
+    sampler = Sampler(SamplingParams(temperature=1.0, top_k=0, top_p=top_p, min_p=min_p, seed=0))
+    assert {sampler.draw(logits, position)[0] for position in range(200)} == set(range(kept))
+
+
 def test_confidence_is_among_the_sixteen_likeliest() -> None:
     logits = np.linspace(0.0, 1.0, 100, dtype=np.float32)
     for params in (SamplingParams(), SamplingParams(temperature=1.0, top_k=5)):
