@@ -14,6 +14,7 @@ import pytest
 from pymtp import LLM, ClosedError, ContextFullError, InvalidRequestError, SamplingParams
 from pymtp.context import Context
 from pymtp.context_options import CACHE_TYPES
+from pymtp.depth import MAX_AUTO
 from pymtp.model import Model
 
 GREEDY = SamplingParams(max_tokens=24, ignore_eos=True)
@@ -83,7 +84,7 @@ def test_drafting_without_a_head_is_refused_and_plain_decoding_works(
     assert plain.generate(prompts[0], GREEDY).text == new_llm(draft_tokens=0).generate(prompts[0], GREEDY).text
 
 
-@pytest.mark.parametrize(("n_ubatch", "most"), [(512, 8), (7, 5), (3, 1), (1, 0)])
+@pytest.mark.parametrize(("n_ubatch", "most"), [(512, MAX_AUTO), (7, 5), (3, 1), (1, 0)])
 def test_auto_drafts_as_many_as_a_ubatch_has_room_for(
     new_llm: Callable[..., LLM], prompts: list[str], n_ubatch: int, most: int
 ) -> None:
