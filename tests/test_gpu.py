@@ -9,6 +9,7 @@ ten times the bound and more.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from pymtp import LLM, Model, SamplingParams, build_info
 from pymtp.context import Context, Counters
 from pymtp.memory import plan_memory
+from pymtp.native import lib
 from pymtp.sampling import Sampler
 
 ON_CPU = "PYMTP_GPU_TESTS_ON_CPU" in os.environ
@@ -37,6 +39,7 @@ PROMPTS = ("one", "line", "chat", "code")
 TAPS = ("post_norm", "pre_norm")
 BOUNDS = {"f32": 2e-2, "f16": 5e-2}
 STEPS = 3
+DEBUG, INFO = 1, 2  # enum ggml_log_level
 FLIPS = 0.002  # of tokens: as many near ties may fall the other way where kernels differ by the number of rows
 
 # what cuBLAS computes in F32 is to be F32; it asks when it is first used
@@ -80,6 +83,14 @@ def work(context: Context) -> Callable[[str], int]:
     """What a counter has grown by since."""
     before: Counters = context.counters
     return lambda name: int(getattr(context.counters, name) - getattr(before, name))
+
+
+def a_round(context: Context, keep: int) -> list[int]:
+    """The tokens that stay of a round of greedy drafts."""
+    drafts = context.draft_chain(5, STEPS)[0]
+    context.verify_chain([5, *drafts])
+    context.rewind(context.n_past - STEPS + keep)
+    return [5, *drafts[:keep]]
 
 
 def test_the_build_names_the_gpu_and_what_it_was_compiled_for() -> None:
@@ -133,10 +144,7 @@ def test_after_rounds_the_caches_are_those_of_the_tokens_that_stayed(model: Mode
         text = some_tokens(model, 300)
         rounds.prefill(text)
         for keep in (3, 0, 2, 1):
-            drafts = rounds.draft_chain(5, STEPS)[0]
-            rounds.verify_chain([5, *drafts])
-            rounds.rewind(rounds.n_past - STEPS + keep)
-            text += [5, *drafts[:keep]]
+            text += a_round(rounds, keep)
         plain.prefill(text)
         assert rounds.tokens() == text
         assert error(rounds.draft(9).copy(), plain.draft(9).copy()) <= BOUNDS[weights]
@@ -180,12 +188,36 @@ def test_a_round_is_two_launches_of_graphs_that_are_there_and_brings_tokens_alon
         context.prefill(some_tokens(model, 20))
         grown = work(context)
         for keep in (3, 0, 2, 1, 3, 3, 0, 1):
-            drafts = context.draft_chain(5, STEPS)[0]
-            context.verify_chain([5, *drafts])
-            context.rewind(context.n_past - STEPS + keep)
+            a_round(context, keep)
         assert grown("target_decodes") == grown("draft_decodes") == 8
         assert 16 - grown("graphs_reused") == 2  # one of each kind was built
         assert grown("hidden_bytes") == grown("logits_bytes") == grown("embeddings_bytes") == 0
+
+
+@pytest.fixture
+def native_log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """All that llama.cpp says; without DEBUG when pymtp is imported it is asked for no more than its infos."""
+    lib.pymtp_set_log(lib.pymtp_on_log, DEBUG)
+    with caplog.at_level(logging.DEBUG, "pymtp.native"):
+        yield caplog
+    lib.pymtp_set_log(lib.pymtp_on_log, INFO)
+
+
+def test_after_a_few_rounds_cuda_graphs_are_launched_and_none_is_captured(
+    model: Model, native_log: pytest.LogCaptureFixture
+) -> None:
+    """ggml-cuda says which graph is the same as last time, when it captures one, and when one has changed."""
+    with make(model) as context:
+        context.set_sampling(Sampler(SamplingParams()))
+        context.prefill(some_tokens(model, 20))
+        for keep in (3, 0, 2):
+            a_round(context, keep)
+        native_log.clear()
+        for keep in (3, 0, 2, 1, 3, 3, 0, 1):
+            a_round(context, keep)
+    said = [record.message for record in native_log.records]
+    assert not [line for line in said if "CUDA graph warmup" in line]
+    assert ON_CPU or sum("CUDA Graph id" in line for line in said) >= 2 * 8
 
 
 @pytest.mark.parametrize("draft_tokens", [0, STEPS])
