@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import platform
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from make_model import make_model
+from model_shapes import PRESETS
 from numpy.typing import NDArray
 
 from pymtp import Model
 from pymtp.context import Context
 
+pytestmark = pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"), reason="the kernels of other processors go by the number of rows"
+)
+
 EXACT = ["f32", "f16", "bf16", "q8_0", "q4_0", "iq4_nl"]
-K_QUANTS = ["q4_k", "q5_k", "q6_k", "iq4_xs"]
-AMX = "amx_int8" in Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else False
+SUPERBLOCKS = ["q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"]
+SHAPES = {
+    "7m": PRESETS["7m"],
+    "7m-moe": replace(
+        PRESETS["7m"], n_layer=4, n_ff=0, n_expert=8, n_expert_used=2, n_ff_expert=256, n_ff_shared=256, tied=False
+    ),
+}
 SIZES = list(range(2, 10))  # of verifications, one after the other
 SHORT, LONG = 230, 1000  # 44 tokens go on past 256 cells, or 1024: where more is read, and a chunk of sums ends
 TOKENS = [random.Random(0).randrange(256) for _ in range(1100)]
@@ -28,14 +40,14 @@ Logits = NDArray[np.float32]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewModel]:
-    """A model of random weights: a preset and a type."""
+    """A model of random weights: one of SHAPES or of the presets, and a type."""
     made: dict[tuple[str, str], Model] = {}
 
     def make(preset: str, weight_type: str) -> Model:
         key = (preset, weight_type)
         if key not in made:
             path: Path = tmp_path_factory.mktemp("models") / f"{preset}-{weight_type}.gguf"
-            make_model(preset, path, weight_type=weight_type)
+            make_model(SHAPES.get(preset, preset), path, weight_type=weight_type)
             made[key] = Model(path)
         return made[key]
 
@@ -70,11 +82,12 @@ def test_rows_of_a_verification_have_the_bits_of_single_steps(model: NewModel, p
     assert_rows_do_not_matter(model(preset, weight_type), SHORT, SIZES, n_threads=1)
 
 
-@pytest.mark.parametrize("weight_type", ["q8_0", "q4_0", *K_QUANTS])
-def test_so_have_few_rows_of_a_model_with_rows_of_whole_superblocks(model: NewModel, weight_type: str) -> None:
-    # llama.cpp's kernels for K-quants take another way from 8 rows on, and from 4 where weights are repacked
-    sizes = [2, 3, 4, 5, 6, 7] if AMX or weight_type not in K_QUANTS else [2, 3]
-    assert_rows_do_not_matter(model("7m", weight_type), SHORT, sizes, n_threads=1)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("weight_type", ["q8_0", "q4_0", *SUPERBLOCKS])
+def test_so_have_rows_of_a_model_whose_rows_are_whole_superblocks(
+    model: NewModel, shape: str, weight_type: str
+) -> None:
+    assert_rows_do_not_matter(model(shape, weight_type), SHORT, SIZES, n_threads=1)
 
 
 @pytest.mark.parametrize("weight_type", ["f32", "f16"])

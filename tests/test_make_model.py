@@ -154,8 +154,8 @@ def test_the_command_line_names_the_presets_when_it_gets_another(tmp_path: Path)
     result = CliRunner().invoke(app, ["huge", str(tmp_path / "x.gguf")], env={"COLUMNS": "200"})
     assert result.exit_code == 2
     assert f"no preset is called 'huge', there are {', '.join(PRESETS)}" in result.output
-    with pytest.raises(ValueError, match=r"weights cannot be 'q2_k', but f32, f16, bf16, q8_0, q4_0, iq4_nl"):
-        make_model("tiny", tmp_path / "x.gguf", weight_type="q2_k")
+    with pytest.raises(ValueError, match=r"weights cannot be 'iq2_s', but f32, f16, bf16, q8_0, q4_0, iq4_nl"):
+        make_model("tiny", tmp_path / "x.gguf", weight_type="iq2_s")
     assert list(tmp_path.iterdir()) == []
 
 

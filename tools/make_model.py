@@ -89,7 +89,7 @@ def make_model(
 
 
 def _add_metadata(writer: GGUFWriter, shape: Shape, name: str, weight_type: str) -> None:
-    mixed = "_M" if weight_type in ("q4_k", "q5_k") else ""  # what files of mostly these types are called
+    mixed = "_M" if weight_type in ("q3_k", "q4_k", "q5_k") else ""  # what files of mostly these types are called
     file_type = "ALL_F32" if weight_type == "f32" else f"MOSTLY_{weight_type.upper()}{mixed}"
     tokens, types = vocabulary(shape.n_vocab)
     metadata: dict[str, Any] = {

@@ -26,6 +26,8 @@ TYPES = {
     "q8_0": GGMLQuantizationType.Q8_0,
     "q4_0": GGMLQuantizationType.Q4_0,
     "iq4_nl": GGMLQuantizationType.IQ4_NL,
+    "q2_k": GGMLQuantizationType.Q2_K,
+    "q3_k": GGMLQuantizationType.Q3_K,
     "q4_k": GGMLQuantizationType.Q4_K,
     "q5_k": GGMLQuantizationType.Q5_K,
     "q6_k": GGMLQuantizationType.Q6_K,
@@ -38,20 +40,29 @@ _BLOCKS = {
     GGMLQuantizationType.Q4_0: np.dtype([("scale", "<u2"), ("ints", "u1", 16)]),
     GGMLQuantizationType.IQ4_NL: np.dtype([("scale", "<u2"), ("ints", "u1", 16)]),
     # with the scales, and minima, of the parts of a block
+    GGMLQuantizationType.Q2_K: np.dtype([("ints", "u1", 16 + 64), ("scale", "<u2"), ("min", "<u2")]),
+    GGMLQuantizationType.Q3_K: np.dtype([("ints", "u1", 32 + 64 + 12), ("scale", "<u2")]),
     GGMLQuantizationType.Q4_K: np.dtype([("scale", "<u2"), ("min", "<u2"), ("ints", "u1", 12 + 128)]),
     GGMLQuantizationType.Q5_K: np.dtype([("scale", "<u2"), ("min", "<u2"), ("ints", "u1", 12 + 32 + 128)]),
     GGMLQuantizationType.Q6_K: np.dtype([("ints", "u1", 128 + 64 + 16), ("scale", "<u2")]),
     GGMLQuantizationType.IQ4_XS: np.dtype([("scale", "<u2"), ("ints", "u1", 6 + 128)]),
 }
-_SIX_BITS = np.arange(64)
+_FOUR_BITS, _SIX_BITS = np.arange(16), np.arange(64)
 _INTEGERS = {
     GGMLQuantizationType.Q8_0: np.maximum(np.arange(-128, 128), -127),
     GGMLQuantizationType.Q4_0: np.arange(-8, 8),
     GGMLQuantizationType.IQ4_NL: np.array(IQ4_NL.kvalues),
-    GGMLQuantizationType.Q4_K: np.multiply.outer(np.arange(16), _SIX_BITS),
+    GGMLQuantizationType.Q2_K: np.multiply.outer(np.arange(4), _FOUR_BITS),
+    GGMLQuantizationType.Q3_K: np.multiply.outer(np.arange(-4, 4), _SIX_BITS - 32),
+    GGMLQuantizationType.Q4_K: np.multiply.outer(_FOUR_BITS, _SIX_BITS),
     GGMLQuantizationType.Q5_K: np.multiply.outer(np.arange(32), _SIX_BITS),
     GGMLQuantizationType.Q6_K: np.multiply.outer(np.arange(-32, 32), np.arange(-128, 128)),
     GGMLQuantizationType.IQ4_XS: np.multiply.outer(np.array(IQ4_NL.kvalues), _SIX_BITS - 32),
+}
+_MINIMA = {  # of the parts of a block
+    GGMLQuantizationType.Q2_K: _FOUR_BITS,
+    GGMLQuantizationType.Q4_K: _SIX_BITS,
+    GGMLQuantizationType.Q5_K: _SIX_BITS,
 }
 
 
@@ -114,10 +125,11 @@ def _quantized(kind: GGMLQuantizationType, n: int, std: float, key: tuple[int, .
     square = np.mean(np.square(_INTEGERS[kind], dtype=np.float64))
     sign = np.uint16(0x8000)  # of the 16 random bits where the scale goes, this one stays
     blocks["scale"] &= sign
-    if "min" in blocks.dtype.fields:
+    if kind in _MINIMA:
         # minus a minimum of as many parts as the integers are on average: mean 0, and more of a spread
-        middle = _INTEGERS[kind].mean() / _SIX_BITS.mean()
-        square += middle**2 * (np.mean(np.square(_SIX_BITS)) - 2 * _SIX_BITS.mean() ** 2)
+        minima = _MINIMA[kind]
+        middle = _INTEGERS[kind].mean() / minima.mean()
+        square += middle**2 * (np.mean(np.square(minima)) - 2 * minima.mean() ** 2)
         blocks["min"] = blocks["scale"] | np.float16(middle * std / math.sqrt(square)).view(np.uint16)
     blocks["scale"] |= np.float16(std / math.sqrt(square)).view(np.uint16)
     if kind == GGMLQuantizationType.Q8_0:
