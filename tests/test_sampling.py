@@ -177,6 +177,17 @@ def test_temperature_zero_takes_the_first_of_the_most_likely(logits: Any) -> Non
     assert Sampler(SamplingParams()).draw(logits, 0)[0] == int(np.argmax(logits))
 
 
+@pytest.mark.parametrize("mean", [-40, 0, 40])
+@pytest.mark.parametrize(
+    "params", [SamplingParams(), SamplingParams(temperature=1.0, seed=1, top_k=5)], ids=["one", "few"]
+)
+def test_the_most_likely_are_found_wherever_they_are_and_below_zero(params: SamplingParams, mean: float) -> None:
+    sampler = Sampler(params)
+    for position in range(30):
+        logits = np.random.default_rng(position).normal(mean, 5, 5000).astype(np.float32)
+        assert sampler.draw(logits, position)[0] == draw(logits, position, params)
+
+
 def test_no_seed_draws_one_and_says_which() -> None:
     a, b = Sampler(SamplingParams(seed=None)), Sampler(SamplingParams(seed=None))
     assert a.seed != b.seed

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <numeric>
 #include <unordered_map>
@@ -82,6 +83,28 @@ double sum_of_exp(const float * logits, size_t n, float most) {
     return std::accumulate(sums, sums + 8, 0.0);
 }
 
+struct summary {
+    float most;
+    bool  nan; // one of them is not a number: most means nothing
+};
+
+// As whole numbers in the same order, so that compilers make vectors of it: floats they must compare one after the other.
+summary summarize(const float * logits, size_t n) {
+    int32_t most = INT32_MIN;
+    int32_t nans = 0;
+    for (size_t i = 0; i < n; ++i) {
+        int32_t bits;
+        std::memcpy(&bits, logits + i, sizeof(bits));
+        nans += (bits & INT32_MAX) > 0x7f800000;
+        bits ^= (bits >> 31) & INT32_MAX; // the less a negative number is, the greater are its bits
+        most = bits > most ? bits : most;
+    }
+    most ^= (most >> 31) & INT32_MAX;
+    float logit;
+    std::memcpy(&logit, &most, sizeof(logit));
+    return {logit, nans != 0};
+}
+
 bool before(const pymtp_candidate & a, const pymtp_candidate & b) {
     return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
 }
@@ -150,12 +173,7 @@ bool pymtp_drawer::select(const float * logits, size_t k) {
     bool numbers = true;
     for (size_t start = 0; start < (size_t) n_vocab; start += block) {
         const size_t end = std::min(start + block, (size_t) n_vocab);
-        float most = -INFINITY;
-        bool  nan  = false;
-        for (size_t i = start; i < end; ++i) {
-            most = logits[i] > most ? logits[i] : most;
-            nan |= logits[i] != logits[i];
-        }
+        const auto [most, nan] = summarize(logits + start, end - start);
         numbers &= !nan;
         // a later token that only ties with the least of k does not replace it: the lower id wins
         if (candidates.size() == k && !(most > candidates.front().logit)) {
