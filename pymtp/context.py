@@ -33,7 +33,7 @@ def physical_cores() -> int:
 class Counters:
     """Work of a context since it was made: wall seconds of each phase, launches, bytes copied from devices to the host.
 
-    sample_seconds: drawing tokens, part of draft_seconds and verify_seconds.
+    sample_seconds: sampling tokens, part of draft_seconds and verify_seconds.
     head_sync_seconds: the prompt passing through the head, where the target's graph does not do it.
     graphs_reused: launches, of the decodes', whose graph was that of the launch before: nothing was built for them.
     hidden_bytes: hidden states, on their way to the head.
@@ -147,11 +147,11 @@ class Context:
         self._pair: Any = ffi.gc(pair, lib.pymtp_pair_free)
         self._logits = ffi.new("const float **")
         self._token = ffi.new("int32_t *")
-        self._drawn = ffi.new("llama_token[]", 1 + draft_tokens)
+        self._sampled = ffi.new("llama_token[]", 1 + draft_tokens)
         self._confidences = ffi.new("float[]", 1 + draft_tokens)
         self._n_vocab = model.n_vocab
         self._n_embeddings = 0
-        self._n_drawn = 0
+        self._n_sampled = 0
         self._keeps_embeddings = embeddings
         self.model = model
         self.draft_tokens = draft_tokens
@@ -270,29 +270,29 @@ class Context:
         """The token after a prompt, drawn from the logits of the last prefill. Raises InvalidRequestError, with the
         sequence emptied, when the grammar allows none."""
         check(lib.pymtp_pair_first_token(self._handle, seq, self._token))
-        self._n_drawn = 1
+        self._n_sampled = 1
         return int(self._token[0])
 
     def draft_chain(self, token: int, n: int, seq: int = 0) -> tuple[list[int], list[float]]:
         """n draft steps, each from the token drawn in the one before, the first from `token`, which follows the last
         that the target holds: the drafts, and the head's probability of each. Raises as `draft`."""
-        check(lib.pymtp_pair_draft_tokens(self._handle, seq, token, n, self._drawn, self._confidences))
-        return list(self._drawn[0:n]), list(self._confidences[0:n])
+        check(lib.pymtp_pair_draft_tokens(self._handle, seq, token, n, self._sampled, self._confidences))
+        return list(self._sampled[0:n]), list(self._confidences[0:n])
 
     def verify_chain(self, tokens: Sequence[int], seq: int = 0) -> list[int]:
         """As `verify`, and draws the token after each row until one is not what the next row holds: the drafts that the
         target agrees with, and one more. Raises as `first_token`."""
         n = len(tokens)
-        check(lib.pymtp_pair_verify_tokens(self._handle, seq, tokens, n, self._drawn, self._token))
-        self._n_drawn = self._token[0]
-        return list(self._drawn[0 : self._n_drawn])
+        check(lib.pymtp_pair_verify_tokens(self._handle, seq, tokens, n, self._sampled, self._token))
+        self._n_sampled = self._token[0]
+        return list(self._sampled[0 : self._n_sampled])
 
     def logprobs(self) -> list[TokenLogprobs]:
         """Of the tokens that the last `first_token` or `verify_chain` returned; empty unless the sampling asks."""
         found = ffi.new("const struct pymtp_logprob **")
         n = lib.pymtp_pair_logprobs(self._handle, found)
         pairs = [(p.token, p.logprob) for p in found[0][0:n]] if n else []
-        each = n // self._n_drawn if n else 1
+        each = n // self._n_sampled if n else 1
         return [TokenLogprobs(*pairs[i], tuple(pairs[i + 1 : i + each])) for i in range(0, n, each)]
 
     def rewind(self, n_keep: int, seq: int = 0) -> None:

@@ -68,8 +68,8 @@ class Costs:
 
 
 class AutoDepth:
-    """The depth that brings the most tokens a second, for one sequence; see native/depth.h. In C++, for it is asked and
-    told each round, and rounds of small models take a few hundred microseconds."""
+    """The depth that brings the most tokens a second, for one sequence; see native/runtime/depth.h. In C++, for it is
+    asked and told each round, and rounds of small models take a few hundred microseconds."""
 
     def __init__(self, costs: Costs, most: int = MAX_AUTO, *, after: AutoDepth | None = None) -> None:
         """

@@ -5,7 +5,7 @@ log p + Gumbel(seed, position, token id). The target and the draft head draw wit
 often than two independent draws, and the drawn token does not depend on whether, how deep or how often one drafts
 (Daliri, Musco, Suresh: "Coupling without Communication and Drafter-Invariant Speculative Decoding", arXiv 2408.07978).
 
-The drawing itself is pymtp/native/draw.cpp, where the logits are.
+The drawing itself is pymtp/native/runtime/sampler.cpp, where the logits are.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Sampler:
             finally:
                 self.native.grammar, self._n_vocab = ffi.NULL, 0
 
-    def draw(self, logits: Logits, position: int, before: Sequence[int] = ()) -> tuple[int | None, float]:
+    def sample(self, logits: Logits, position: int, before: Sequence[int] = ()) -> tuple[int | None, float]:
         """The token at `position`, from logits of shape (n_vocab,), after the tokens `before`, which a grammar's text
         begins with: None when a logit is not a number or the grammar allows none. And its probability at temperature 1
         among the likeliest, from 0 to 1. Within `compiled`, where there is a grammar. Raises InvalidRequestError for
@@ -203,7 +203,7 @@ class Sampler:
             if not 0 <= token < n_vocab:
                 raise InvalidRequestError(f"there is no token {token} in a vocabulary of {n_vocab}")
         confidence = ffi.new("float *")
-        token = lib.pymtp_draw(
+        token = lib.pymtp_sample(
             self.native, ffi.from_buffer("float[]", row), len(row), position, list(before), len(before), confidence
         )
         return (None if token < 0 else token), confidence[0]

@@ -67,43 +67,43 @@ def speculate(
         made, confidences = context.draft_chain(token, n) if n else ([], [])
         drafts = made[: depth.keep(confidences)] if n else []
         drafted = clock()
-        drawn = context.verify_chain([token, *drafts])
-        out, ended = _until(drawn, ends)
+        sampled = context.verify_chain([token, *drafts])
+        out, ended = _until(sampled, ends)
         n_past += len(out)
         if len(out) <= len(drafts):
             context.rewind(n_past)
         tally.discarded += len(made) - len(drafts)
-        _count(tally, drafts, drawn, out)
+        _count(tally, drafts, sampled, out)
         # a round is as long as all that it takes: for a small model, what comes after the verification counts, too
         verified = clock()
-        depth.observe(n, len(drafts), _right(made, drawn), drafted - started, verified - drafted, confidences)
+        depth.observe(n, len(drafts), _right(made, sampled), drafted - started, verified - drafted, confidences)
         token = out[-1]
         n_out += len(out)
         yield out
 
 
-def _right(made: Sequence[int], drawn: Sequence[int]) -> int:
-    """The drafts before the first wrong one. The last token drawn tells of a draft that was not verified, too."""
-    n = len(drawn) - 1
-    return n + 1 if n < len(made) and made[n] == drawn[n] else n
+def _right(made: Sequence[int], sampled: Sequence[int]) -> int:
+    """The drafts before the first wrong one. The last token sampled tells of a draft that was not verified, too."""
+    n = len(sampled) - 1
+    return n + 1 if n < len(made) and made[n] == sampled[n] else n
 
 
-def _until(drawn: Sequence[int], ends: Callable[[int], bool]) -> tuple[list[int], bool]:
+def _until(sampled: Sequence[int], ends: Callable[[int], bool]) -> tuple[list[int], bool]:
     """The tokens up to the one that ends the text, and whether there is one."""
     out: list[int] = []
-    for token in drawn:
+    for token in sampled:
         out.append(token)
         if ends(token):
             return out, True
     return out, False
 
 
-def _count(tally: Tally, drafts: Sequence[int], drawn: Sequence[int], out: Sequence[int]) -> None:
+def _count(tally: Tally, drafts: Sequence[int], sampled: Sequence[int], out: Sequence[int]) -> None:
     tally.rounds += 1
     tally.drafted += len(drafts)
     tally.depths.append(len(drafts))
     # drafts that the target agreed with, unless they come after the end
-    accepted = min(len(drawn) - 1, len(out))
+    accepted = min(len(sampled) - 1, len(out))
     per_position = tally.accepted_per_position
     per_position.extend([0] * (len(drafts) - len(per_position)))
     for i in range(accepted):

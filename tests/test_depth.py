@@ -20,10 +20,10 @@ from helpers.simulate import (
     Machine,
     babbling,
     best_fixed,
-    draw_machine,
     falling,
     quiet,
     replay,
+    sample_machine,
     simulate,
     steady,
     telling,
@@ -44,7 +44,7 @@ RUNS = 4  # of each, with other luck
 def draw_setting(family: str, i: int) -> tuple[Machine, Chances]:
     """A machine of the family, and any text."""
     luck = Random(f"{family} {i}")
-    return draw_machine(family, luck), falling(luck.uniform(0, 0.97), luck.uniform(0.85, 1))
+    return sample_machine(family, luck), falling(luck.uniform(0, 0.97), luck.uniform(0.85, 1))
 
 
 class Unsure(AutoDepth):

@@ -13,7 +13,7 @@ import pytest
 from conftest import make_llm
 from gguf import GGUFReader
 from gguf_variants import rewrite
-from helpers.draw import draw
+from helpers.sample import sample
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -106,8 +106,8 @@ def test_a_rejected_draft_leaves_no_trace(llm: LLM, prompts: list[str]) -> None:
         if rng.random() < 0.5:
             drafts[0] = text[len(out)]
         context.draft_chain(out[-1], 2)
-        drawn = context.verify_chain([out[-1], *drafts])
-        out += drawn[: len(text) - len(out)]
+        sampled = context.verify_chain([out[-1], *drafts])
+        out += sampled[: len(text) - len(out)]
         context.rewind(len(prompt) + len(out) - 1)
     assert out == text
     context.clear()
@@ -272,7 +272,7 @@ def test_nothing_that_looks_like_a_grammar_ends_the_process(llm: LLM, text: str)
             with sampler.compiled(llm.model):
                 before: list[int] = []
                 for position in range(4):
-                    token, _ = sampler.draw(np.zeros(llm.model.n_vocab, np.float32), position, before)
+                    token, _ = sampler.sample(np.zeros(llm.model.n_vocab, np.float32), position, before)
                     if token is None:
                         break
                     before.append(token)
@@ -318,15 +318,15 @@ def test_exactly_what_can_become_a_word_of_the_grammar_is_allowed(llm: LLM, word
         for token in expected | set(rng.choice(model.n_vocab, size=40).tolist()):
             one = np.full(model.n_vocab, -1e4, dtype=np.float32)
             one[token] = 0.0
-            drawn, _ = sampler.draw(one, 1, before)
-            assert (drawn == token) == (token in expected)
-        # whichever way the candidates are found, the token is drawn from the allowed ones
+            sampled, _ = sampler.sample(one, 1, before)
+            assert (sampled == token) == (token in expected)
+        # whichever way the candidates are found, the token is sampled from the allowed ones
         for wanted in (params, replace(params, top_k=3), replace(params, temperature=0), replace(params, top_k=700)):
             logits = rng.normal(0, 2, model.n_vocab).astype(np.float32)
             masked = np.where(np.isin(np.arange(model.n_vocab), list(expected)), logits, np.float32(-np.inf))
             other = Sampler(wanted)
             with other.compiled(model):
-                assert other.draw(logits, 9, before)[0] == draw(masked, 9, wanted)
+                assert other.sample(logits, 9, before)[0] == sample(masked, 9, wanted)
 
 
 @pytest.mark.parametrize("top_k", [0, 2, 3, 700])
@@ -341,9 +341,9 @@ def test_allowed_tokens_are_found_behind_any_number_of_others(llm: LLM, top_k: i
             logits = np.full(model.n_vocab, 2.0, dtype=np.float32)
             logits[[a, b]] = first, 1.0
             masked = np.where(np.isin(np.arange(model.n_vocab), [a, b]), logits, np.float32(-np.inf))
-            drawn = [sampler.draw(logits, position)[0] for position in range(60)]
-            assert drawn == [draw(masked, position, params) for position in range(60)]
-            assert set(drawn) == {a, b}
+            sampled = [sampler.sample(logits, position)[0] for position in range(60)]
+            assert sampled == [sample(masked, position, params) for position in range(60)]
+            assert set(sampled) == {a, b}
 
 
 def test_a_token_of_no_probability_is_not_drawn_because_it_is_allowed(llm: LLM) -> None:
@@ -354,9 +354,9 @@ def test_a_token_of_no_probability_is_not_drawn_because_it_is_allowed(llm: LLM) 
         with sampler.compiled(model):
             logits = np.full(model.n_vocab, -np.inf, dtype=np.float32)
             logits[b] = 0.0
-            assert sampler.draw(logits, 0)[0] is None
+            assert sampler.sample(logits, 0)[0] is None
             logits[a] = -50.0
-            assert sampler.draw(logits, 0)[0] == a
+            assert sampler.sample(logits, 0)[0] == a
 
 
 def test_confidence_is_among_what_the_grammar_allows(llm: LLM) -> None:
@@ -368,7 +368,7 @@ def test_confidence_is_among_what_the_grammar_allows(llm: LLM) -> None:
     likeliest = np.sort(logits[letters])[::-1][:16].astype(float)
     sampler = Sampler(SamplingParams(grammar="root ::= [a-z]"))
     with sampler.compiled(model):
-        token, confidence = sampler.draw(logits, 0)
+        token, confidence = sampler.sample(logits, 0)
     assert token == letters[int(logits[letters].argmax())]
     assert confidence == pytest.approx(1 / np.exp(likeliest - likeliest[0]).sum())
 
@@ -390,7 +390,7 @@ def test_bytes_that_no_character_has_are_no_text(llm: LLM) -> None:
             for second in (0x00, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC2, 0xF4, 0xFF):
                 wanted = np.zeros(model.n_vocab, dtype=np.float32)
                 wanted[each[second]] = 1.0
-                token, _ = sampler.draw(wanted, 1, [each[first]])
+                token, _ = sampler.sample(wanted, 1, [each[first]])
                 assert (token == each[second]) == is_text(bytes([first, second])), (first, second)
 
 
@@ -406,7 +406,7 @@ def test_a_token_may_be_of_any_length(demo: Path, tmp_path: Path) -> None:
             with sampler.compiled(model):
                 wanted = np.zeros(model.n_vocab, dtype=np.float32)
                 wanted[long] = 1.0
-                assert (sampler.draw(wanted, 0)[0] == long) == allowed
+                assert (sampler.sample(wanted, 0)[0] == long) == allowed
 
 
 _bytes: dict[Path, list[list[int]]] = {}

@@ -22,7 +22,7 @@ WARM = SamplingParams(temperature=1.2, top_k=0, top_p=1.0, min_p=0.0, seed=5, re
 
 
 def ready(model: Model, mode: str = "fused", params: SamplingParams = GREEDY, **keywords: Any) -> Context:
-    """A context that was told how to draw, for each of its sequences."""
+    """A context that was told how to sample, for each of its sequences."""
     c = context(model, mode, **keywords)
     for seq in range(c.n_seq_max):
         c.set_sampling(Sampler(params), seq)
@@ -69,7 +69,7 @@ def test_a_verification_draws_from_each_row_until_a_draft_is_wrong(model: Model,
         steps.prefill(text)
         for _ in range(DRAFTS + 1):
             row = steps.verify(right[-1:])[0]
-            token, _ = Sampler(params).draw(row, steps.n_past, [*text, *right])
+            token, _ = Sampler(params).sample(row, steps.n_past, [*text, *right])
             assert token is not None
             right.append(token)
         for n in range(DRAFTS + 1):
@@ -176,7 +176,7 @@ def test_a_chain_computes_the_block_once_a_step_and_no_row_twice(model: Model) -
             assert {node.shape[1] for node in nodes if node.name.startswith("mtp_eh_proj")} == {1}
             counts.append(work(nodes))
         assert counts[2] - counts[1] == counts[1] - counts[0]
-        assert counts[0]["CUSTOM"] == 1  # the draw
+        assert counts[0]["CUSTOM"] == 1  # the sample
         c.verify_chain([5, 1, 2, 3])
         rows = {node.name.split("-")[0]: node.shape[1] for node in c.trace() if node.graph == "target"}
         # of the head's block: K and V, and no more, for each row

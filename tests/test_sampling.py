@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.draw import draw, filter_candidates, gumbel, philox
+from helpers.sample import filter_candidates, gumbel, philox, sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -70,11 +70,11 @@ def test_a_hundred_thousand_draws_follow_the_exact_filtered_distribution(
     logits = np.random.default_rng(3).normal(0, 1.5, 40).astype(np.float32)
     sampler = Sampler(SamplingParams(temperature=temperature, seed=3, **filters))
     n = 100_000
-    counts = np.bincount([sampler.draw(logits, position)[0] for position in range(n)], minlength=len(logits))
+    counts = np.bincount([sampler.sample(logits, position)[0] for position in range(n)], minlength=len(logits))
     tokens, kept = filter_candidates(logits, sampler.params)
     expected = np.exp((kept - kept[0]) / temperature)
     expected *= n / expected.sum()
-    assert counts.sum() == counts[tokens].sum(), "nothing that was filtered out is drawn"
+    assert counts.sum() == counts[tokens].sum(), "nothing that was filtered out is sampled"
     seldom = expected < 10  # too seldom for the approximation: one bin for all of them
     observed = [*counts[tokens][~seldom], counts[tokens][seldom].sum()]
     wanted = [*expected[~seldom], expected[seldom].sum()]
@@ -110,22 +110,22 @@ params_lists = st.builds(
 def test_the_native_draw_is_the_one_written_for_reading(
     logits: Any, params: SamplingParams, position: int, before: list[int]
 ) -> None:
-    token, confidence = Sampler(params).draw(logits, position, before)
-    assert token == draw(logits, position, params, before)
+    token, confidence = Sampler(params).sample(logits, position, before)
+    assert token == sample(logits, position, params, before)
     assert 0 < confidence <= 1
 
 
 def test_confidence_is_the_softmax_of_a_greedy_draw() -> None:
     logits = np.array([0.0, 2.0, 1.0], dtype=np.float32)
-    token, confidence = Sampler(SamplingParams()).draw(logits, 0)
+    token, confidence = Sampler(SamplingParams()).sample(logits, 0)
     assert (token, confidence) == (1, pytest.approx(math.exp(2) / (1 + math.exp(2) + math.exp(1))))
 
 
 @pytest.mark.parametrize("n", [40, 600])
 def test_of_tokens_as_likely_as_each_other_the_lower_ids_are_kept(n: int) -> None:
     sampler = Sampler(SamplingParams(temperature=1.0, top_k=20, top_p=1, min_p=0, seed=0))
-    drawn = {sampler.draw(np.zeros(n, np.float32), position)[0] for position in range(400)}
-    assert drawn == set(range(20))
+    sampled = {sampler.sample(np.zeros(n, np.float32), position)[0] for position in range(400)}
+    assert sampled == set(range(20))
 
 
 @pytest.mark.parametrize(("top_p", "min_p", "kept"), [(0.25, 0.0, 1), (0.5, 0.0, 2), (0.51, 0.0, 3), (1.0, 1.0, 4)])
@@ -134,13 +134,13 @@ def test_a_share_that_is_reached_is_enough_and_what_is_just_as_likely_stays(
 ) -> None:
     logits = np.array([1, 1, 1, 1, -200], np.float32)
     sampler = Sampler(SamplingParams(temperature=1.0, top_k=0, top_p=top_p, min_p=min_p, seed=0))
-    assert {sampler.draw(logits, position)[0] for position in range(200)} == set(range(kept))
+    assert {sampler.sample(logits, position)[0] for position in range(200)} == set(range(kept))
 
 
 def test_confidence_is_among_the_sixteen_likeliest() -> None:
     logits = np.linspace(0.0, 1.0, 100, dtype=np.float32)
     for params in (SamplingParams(), SamplingParams(temperature=1.0, top_k=5)):
-        token, confidence = Sampler(params).draw(logits, 0)
+        token, confidence = Sampler(params).sample(logits, 0)
         weights = np.exp(logits[-16:].astype(float))
         assert token is not None
         assert confidence == pytest.approx(np.exp(float(logits[token])) / weights.sum())
@@ -149,7 +149,7 @@ def test_confidence_is_among_the_sixteen_likeliest() -> None:
 def test_a_bias_of_minus_infinity_forbids_a_token() -> None:
     params = SamplingParams(temperature=2.0, top_k=0, top_p=1, min_p=0, logit_bias={3: -math.inf, 4: -math.inf})
     sampler = Sampler(params)
-    assert {sampler.draw(np.zeros(6, np.float32), position)[0] for position in range(300)} == {0, 1, 2, 5}
+    assert {sampler.sample(np.zeros(6, np.float32), position)[0] for position in range(300)} == {0, 1, 2, 5}
 
 
 @given(logits_arrays, st.integers(0, 70), st.floats(0.01, 1), st.floats(0, 1))
@@ -174,7 +174,7 @@ def test_filters_keep_what_their_definitions_keep(logits: Any, top_k: int, top_p
 @settings(max_examples=30)
 @given(logits_arrays)
 def test_temperature_zero_takes_the_first_of_the_most_likely(logits: Any) -> None:
-    assert Sampler(SamplingParams()).draw(logits, 0)[0] == int(np.argmax(logits))
+    assert Sampler(SamplingParams()).sample(logits, 0)[0] == int(np.argmax(logits))
 
 
 @pytest.mark.parametrize("mean", [-40, 0, 40])
@@ -185,7 +185,7 @@ def test_the_most_likely_are_found_wherever_they_are_and_below_zero(params: Samp
     sampler = Sampler(params)
     for position in range(30):
         logits = np.random.default_rng(position).normal(mean, 5, 5000).astype(np.float32)
-        assert sampler.draw(logits, position)[0] == draw(logits, position, params)
+        assert sampler.sample(logits, position)[0] == sample(logits, position, params)
 
 
 def test_no_seed_draws_one_and_says_which() -> None:
@@ -199,19 +199,19 @@ def test_no_seed_draws_one_and_says_which() -> None:
 def test_logits_that_are_no_numbers_give_no_token(wrong: float, at: int, temperature: float) -> None:
     logits = np.zeros(600, dtype=np.float32)
     logits[at] = wrong
-    assert Sampler(SamplingParams(temperature=temperature)).draw(logits, 4)[0] is None
+    assert Sampler(SamplingParams(temperature=temperature)).sample(logits, 4)[0] is None
 
 
 @pytest.mark.parametrize("shape", [(0,), (2, 3)])
 def test_a_draw_needs_a_row_of_logits(shape: tuple[int, ...]) -> None:
     with pytest.raises(InvalidRequestError, match="shape"):
-        Sampler(SamplingParams()).draw(np.zeros(shape, np.float32), 0)
+        Sampler(SamplingParams()).sample(np.zeros(shape, np.float32), 0)
 
 
 def test_a_grammar_needs_the_logits_of_its_whole_vocabulary(llm: LLM) -> None:
     sampler = Sampler(SamplingParams(grammar="root ::= [a]"))
     with sampler.compiled(llm.model), pytest.raises(InvalidRequestError, match=r"\(2048,\), not \(2047,\)"):
-        sampler.draw(np.zeros(2047, np.float32), 0)
+        sampler.sample(np.zeros(2047, np.float32), 0)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_grammar_needs_the_logits_of_its_whole_vocabulary(llm: LLM) -> None:
 def test_a_draw_knows_no_token_beyond_its_logits(before: list[int], bias: dict[int, float]) -> None:
     sampler = Sampler(SamplingParams(repetition_penalty=1.5, logit_bias=bias))
     with pytest.raises(InvalidRequestError, match="no token"):
-        sampler.draw(np.zeros(6, np.float32), 0, before)
+        sampler.sample(np.zeros(6, np.float32), 0, before)
 
 
 def test_a_bias_on_a_token_that_is_not_there_is_refused(llm: LLM) -> None:

@@ -27,7 +27,7 @@ class ScriptedContext:
         self.rewindable = 0
         self.chain: list[int] = []
         self.longest_verify = 0
-        self.drawn: list[int] = []  # positions
+        self.sampled: list[int] = []  # positions
 
     @property
     def n_past(self) -> int:
@@ -43,7 +43,7 @@ class ScriptedContext:
         self.prompt = len(self.tokens)
 
     def first_token(self) -> int:
-        self.drawn.append(self.n_past)
+        self.sampled.append(self.n_past)
         return self._after(self.n_past)
 
     def draft_chain(self, token: int, n: int) -> tuple[list[int], list[float]]:
@@ -64,13 +64,13 @@ class ScriptedContext:
         self.tokens += tokens
         self.rewindable = len(tokens) - 1
         self.longest_verify = max(self.longest_verify, len(tokens))
-        drawn = []
+        sampled = []
         for i in range(len(tokens)):
-            self.drawn.append(start + 1 + i)
-            drawn.append(self._after(start + 1 + i))
-            if i + 1 < len(tokens) and drawn[-1] != tokens[i + 1]:
+            self.sampled.append(start + 1 + i)
+            sampled.append(self._after(start + 1 + i))
+            if i + 1 < len(tokens) and sampled[-1] != tokens[i + 1]:
                 break
-        return drawn
+        return sampled
 
     def rewind(self, n_keep: int) -> None:
         assert 0 <= self.n_past - n_keep <= self.rewindable

@@ -31,7 +31,7 @@ NATIVE = (
     "vendor/*.cmake",
     "vendor/*.py",
     "vendor/*.cpp",
-    "pymtp/native/*.*",
+    "pymtp/native/**/*.*",
 )
 COMPILED = (".so", ".pyi", ".pyc")
 TIME = 10**9  # of files in archives: zip files, so wheels, know none before 1980

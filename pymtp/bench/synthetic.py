@@ -16,8 +16,8 @@ class SyntheticContext:
     """A context whose target seems to agree with its drafts at given rates. All else is the context's own.
 
     Drafts are made, verified and kept or taken back in earnest, so the caches hold what the loop believes. The text
-    means nothing. Two things stay real: no token is drawn past the target's first disagreement, and the confidences are
-    the head's own, whatever the rates.
+    means nothing. Two things stay real: no token is sampled past the target's first disagreement, and the confidences
+    are the head's own, whatever the rates.
     """
 
     def __init__(self, context: SpeculativeContext, rates: Sequence[float], seed: int = 0) -> None:
@@ -31,10 +31,10 @@ class SyntheticContext:
 
     def verify_chain(self, tokens: Sequence[int]) -> list[int]:
         """Verifies them; then the drafts that are to count as accepted, and a token that the target drew."""
-        drawn = self._context.verify_chain(tokens)
+        sampled = self._context.verify_chain(tokens)
         luck = self._random.random()  # one for all: a draft counts only where those before it do
         n = sum(luck < rate for rate in self._rates[: len(tokens) - 1])
-        return [*tokens[1 : 1 + n], drawn[min(n, len(drawn) - 1)]]
+        return [*tokens[1 : 1 + n], sampled[min(n, len(sampled) - 1)]]
 
 
 class SyntheticLLM(LLM):

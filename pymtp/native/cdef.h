@@ -166,9 +166,9 @@ int     pymtp_pair_first_token(struct pymtp_pair * pair, int32_t seq, llama_toke
 int     pymtp_pair_draft_tokens(struct pymtp_pair * pair, int32_t seq, llama_token token, int32_t n,
                                 llama_token * drafts, float * confidences);
 int     pymtp_pair_verify_tokens(struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n,
-                                 llama_token * drawn, int32_t * n_drawn);
+                                 llama_token * sampled, int32_t * n_sampled);
 int32_t pymtp_pair_logprobs(const struct pymtp_pair * pair, const struct pymtp_logprob ** logprobs);
-llama_token pymtp_draw(const struct pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,
+llama_token pymtp_sample(const struct pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,
                        const llama_token * prefix, int32_t n, float * confidence);
 int     pymtp_pair_rewind(struct pymtp_pair * pair, int32_t seq, int32_t n_keep);
 int     pymtp_pair_clear(struct pymtp_pair * pair, int32_t seq);

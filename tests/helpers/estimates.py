@@ -1,4 +1,4 @@
-"""The parts of a depth's choice by themselves: what native/acceptance.h and native/costs.h estimate."""
+"""The parts of a depth's choice by themselves: what native/runtime/acceptance.h and native/runtime/costs.h estimate."""
 
 from __future__ import annotations
 

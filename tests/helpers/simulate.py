@@ -163,7 +163,7 @@ def _draw(family: str, luck: Random) -> list[float]:
 FAMILIES = ("small", "weight-bound", "steps", "GPU", "experts")
 
 
-def draw_machine(family: str, luck: Random) -> Machine:
+def sample_machine(family: str, luck: Random) -> Machine:
     """A machine of a family: one row takes 2 to 125 ms, a draft step 3 to 15% of that."""
     one = 10 ** luck.uniform(-2.7, -0.9)
     verify = tuple(one * cost for cost in _draw(family, luck))

@@ -1,4 +1,4 @@
-"""Claims about where tokens are drawn: on the device they are those that the host draws, and no row of logits leaves.
+"""Claims about where tokens are sampled: on the device they are those that the host draws, and no row of logits leaves.
 
 Where there is no device but the CPU, `draws="device"` has its graphs do what those of a GPU do.
 """
@@ -37,7 +37,7 @@ GPUS = [device for device in build_info()["devices"] if not device["name"].start
 
 
 def device(model: Model, params: SamplingParams = GREEDY, draws: str = "device", **keywords: Any) -> Context:
-    """A context with a prompt, told how to draw."""
+    """A context with a prompt, told how to sample."""
     c = context(model, draws=draws, **keywords)
     c.prefill(some_tokens(model, 30))
     c.set_sampling(Sampler(params))
@@ -48,9 +48,9 @@ def rounds(c: Context, n: int = 4, token: int | None = None) -> list[int]:
     """The tokens of some rounds, after the token or that which follows the prompt."""
     out = [c.first_token() if token is None else token]
     for _ in range(n):
-        drawn = c.verify_chain([out[-1], *c.draft_chain(out[-1], DRAFTS)[0]])
-        c.rewind(c.n_past - 1 - DRAFTS + len(drawn))
-        out += drawn
+        sampled = c.verify_chain([out[-1], *c.draft_chain(out[-1], DRAFTS)[0]])
+        c.rewind(c.n_past - 1 - DRAFTS + len(sampled))
+        out += sampled
     return out
 
 

@@ -43,7 +43,7 @@ struct pymtp_spelling {
     std::vector<llama_token>        ends;
 };
 
-// A grammar's text, parsed for a vocabulary. Shared by the drawers that follow it; never changes.
+// A grammar's text, parsed for a vocabulary. Shared by the samplers that follow it; never changes.
 struct pymtp_grammar {
     std::shared_ptr<llama_model>          model;
     const llama_vocab *                   vocab;

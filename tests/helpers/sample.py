@@ -1,4 +1,4 @@
-"""How a token is drawn, written with NumPy and for reading: what pymtp/native/draw.cpp is held to."""
+"""How a token is sampled, written with NumPy and for reading: what pymtp/native/runtime/sampler.cpp is held to."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def penalize(logits: Logits, params: SamplingParams, before: Sequence[int]) -> L
     return out
 
 
-def draw(logits: Logits, position: int, params: SamplingParams, before: Sequence[int] = ()) -> int:
+def sample(logits: Logits, position: int, params: SamplingParams, before: Sequence[int] = ()) -> int:
     """The token at `position`."""
     logits = penalize(logits, params, before)
     if params.temperature == 0:

@@ -7,7 +7,7 @@
 //
 // Where hidden states go through the host (the other modes, and draft_step, which hands out logits), the head takes the
 // rows that were accepted with the first draft step of the next round.
-#include "drawing.h"
+#include "sample_job.h"
 #include "host.h"
 #include "pair.h"
 
@@ -119,14 +119,14 @@ int pymtp_pair::check_draft(const pymtp_sequence & s, int32_t n) const {
 // One step, whose logits are wanted: hidden states go through the host.
 int pymtp_pair::draft_step(int32_t seq, llama_token token) {
     pymtp_sequence & s = sequences[seq];
-    const bool drawn = s.n_chain > 0 && s.drafted_from == LLAMA_TOKEN_NULL; // a chain in one launch, not to be gone on with
-    int status = check_draft(s, drawn ? 1 : 1 + s.n_chain);
+    const bool sampled = s.n_chain > 0 && s.drafted_from == LLAMA_TOKEN_NULL; // a chain in one launch, not to be gone on with
+    int status = check_draft(s, sampled ? 1 : 1 + s.n_chain);
     if (status) {
         return status;
     }
     pymtp_stopwatch watch(counters.draft_seconds);
     begin_round();
-    if (drawn) {
+    if (sampled) {
         take_back_draft(seq);
     }
     if (s.n_chain == 0) {
@@ -183,7 +183,7 @@ int pymtp_pair::draft_tokens(int32_t seq, llama_token token, int32_t n, llama_to
             return status;
         }
         const pymtp_logits from = row(llama_get_logits_ith(draft.get(), -1));
-        if (int status = drawn(seq, draw(seq, from, s.tokens.size(), &token, &confidences[i]), s.tokens.size())) {
+        if (int status = sampled(seq, sample(seq, from, s.tokens.size(), &token, &confidences[i]), s.tokens.size())) {
             return status;
         }
         drafts[i] = token;
@@ -206,14 +206,14 @@ int pymtp_pair::draft_chain(int32_t seq, llama_token token, int32_t n, llama_tok
     s.tokens.push_back(token);
     s.n_rewind = 0;
     s.n_chain  = n;
-    pymtp_draw_job job = {this, seq, s.tokens.size(), nullptr, n, drafts, confidences};
+    pymtp_sample_job job = {this, seq, s.tokens.size(), nullptr, n, drafts, confidences};
     const pymtp_kept_rows rows(*this);
-    return decode_and_draw(draft.get(), job);
+    return decode_and_sample(draft.get(), job);
 }
 
 // Takes n tokens through the target, of which all but the first can be taken back. The logits of each row are left in the
-// target context, or drawn from where there is a job.
-int pymtp_pair::verify(int32_t seq, const llama_token * tokens, int32_t n, pymtp_draw_job * job) {
+// target context, or sampled from where there is a job.
+int pymtp_pair::verify(int32_t seq, const llama_token * tokens, int32_t n, pymtp_sample_job * job) {
     pymtp_sequence & s = sequences[seq];
     if (n < 1 || n > 1 + options.n_draft) {
         pymtp_set_error("verification takes 1 to " + std::to_string(1 + options.n_draft) + " tokens, not " + std::to_string(n));
@@ -253,7 +253,7 @@ int pymtp_pair::verify(int32_t seq, const llama_token * tokens, int32_t n, pymtp
     const int32_t n_before = s.n_past;
     s.tokens.resize(n_before);
     s.tokens.insert(s.tokens.end(), tokens, tokens + n);
-    if (int status = job ? decode_and_draw(target.get(), *job) : decode(target.get())) {
+    if (int status = job ? decode_and_sample(target.get(), *job) : decode(target.get())) {
         return status;
     }
     llama_synchronize(target.get());
@@ -275,11 +275,11 @@ int pymtp_pair::verify(int32_t seq, const llama_token * tokens, int32_t n, pymtp
 }
 
 int pymtp_pair::verify_tokens(
-        int32_t seq, const llama_token * tokens, int32_t n, llama_token * drawn, int32_t * n_drawn) {
-    pymtp_draw_job job = {this, seq, (size_t) sequences[seq].n_past + 1, tokens, n, drawn};
+        int32_t seq, const llama_token * tokens, int32_t n, llama_token * sampled, int32_t * n_sampled) {
+    pymtp_sample_job job = {this, seq, (size_t) sequences[seq].n_past + 1, tokens, n, sampled};
     logprobs.clear();
     const int status = verify(seq, tokens, n, &job);
-    *n_drawn = job.n_drawn;
+    *n_sampled = job.n_sampled;
     return status;
 }
 

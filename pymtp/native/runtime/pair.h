@@ -1,8 +1,8 @@
 // A target and a draft context of one model, and how far each of their sequences has come. pair.cpp makes them,
-// prefill.cpp takes prompts, rounds.cpp drafts and verifies, drawing.cpp draws tokens, memory.cpp says what they take.
+// prefill.cpp takes prompts, rounds.cpp drafts and verifies, sample_job.cpp draws tokens, memory.cpp says what they take.
 #pragma once
 
-#include "draw.h"
+#include "sampler.h"
 #include "model.h"
 #include "pymtp.h"
 
@@ -46,7 +46,7 @@ struct pymtp_sequence {
     std::vector<float>       hidden;
     bool on_device = false;
 
-    std::shared_ptr<pymtp_drawer> drawer; // null until told how to draw
+    std::shared_ptr<pymtp_sampler> sampler; // null until told how to sample
     std::vector<llama_token>      tokens; // the n_past that the target holds, and what is drafted after them
     const float *                 first_logits = nullptr; // of the last prefill
 
@@ -78,7 +78,7 @@ private:
 // tokens that the head may be behind, see llama_set_nextn_sync
 constexpr int32_t PYMTP_MOST_KEPT = 63;
 
-struct pymtp_draw_job;
+struct pymtp_sample_job;
 
 struct pymtp_pair {
     std::shared_ptr<llama_model> model; // first, so that it goes last
@@ -114,7 +114,7 @@ struct pymtp_pair {
     std::string trace_text;   // what the last call returned
 
     bool check_seq(int32_t seq) const;
-    bool check_drawer(int32_t seq) const;
+    bool check_sampler(int32_t seq) const;
     int  check_room(const pymtp_sequence & s, int32_t n) const;
     int  decode(llama_context * ctx, uint32_t slot = 0);
     bool fuses() const;
@@ -142,16 +142,16 @@ struct pymtp_pair {
     int  draft_step(int32_t seq, llama_token token);
     int  draft_tokens(int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences);
     int  draft_chain(int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences);
-    int  verify(int32_t seq, const llama_token * tokens, int32_t n, pymtp_draw_job * job = nullptr);
-    int  verify_tokens(int32_t seq, const llama_token * tokens, int32_t n, llama_token * drawn, int32_t * n_drawn);
+    int  verify(int32_t seq, const llama_token * tokens, int32_t n, pymtp_sample_job * job = nullptr);
+    int  verify_tokens(int32_t seq, const llama_token * tokens, int32_t n, llama_token * sampled, int32_t * n_sampled);
     int  rewind(int32_t seq, int32_t n_keep);
 
-    // drawing.cpp
+    // sample_job.cpp
     pymtp_logits row(const float * logits) const { return {logits, nullptr, (size_t) n_vocab}; }
-    int  decode_and_draw(llama_context * ctx, pymtp_draw_job & job);
-    int  draw(int32_t seq, const pymtp_logits & from, size_t n_prefix, llama_token * token, float * confidence);
+    int  decode_and_sample(llama_context * ctx, pymtp_sample_job & job);
+    int  sample(int32_t seq, const pymtp_logits & from, size_t n_prefix, llama_token * token, float * confidence);
     int  first_token(int32_t seq, llama_token * token);
-    int  drawn(int32_t seq, int status, size_t position);
+    int  sampled(int32_t seq, int status, size_t position);
 };
 
 // As pymtp_pair_init, but throws what llama.cpp throws; null, with the error set, where it makes no context.

@@ -1,4 +1,4 @@
-#include "drawing.h"
+#include "sample_job.h"
 
 #include "host.h"
 #include "pair.h"
@@ -37,13 +37,13 @@ size_t pymtp_most_candidates(const llama_model & model, pymtp_draws draws) {
     return ggml_backend_dev_supports_op(device, top_k) ? PYMTP_MOST_CANDIDATES : 1;
 }
 
-static llama_token on_draw(void * job, const float * logits, const llama_token * ids, int32_t n) {
-    return static_cast<pymtp_draw_job *>(job)->draw({logits, ids, (size_t) n});
+static llama_token on_sample(void * job, const float * logits, const llama_token * ids, int32_t n) {
+    return static_cast<pymtp_sample_job *>(job)->sample({logits, ids, (size_t) n});
 }
 
-llama_draw_params pymtp_draw_job::params() {
+llama_draw_params pymtp_sample_job::params() {
     llama_draw_params params;
-    const size_t enough = pair->sequences[seq].drawer->enough(confidences != nullptr);
+    const size_t enough = pair->sequences[seq].sampler->enough(confidences != nullptr);
     if (enough == 0 || enough > pair->most_candidates) {
         params.kind = LLAMA_DRAW_ROW;
     } else if (enough == 1) {
@@ -53,25 +53,25 @@ llama_draw_params pymtp_draw_job::params() {
         params.kind         = LLAMA_DRAW_CANDIDATES;
         params.n_candidates = enough;
     }
-    params.callback  = on_draw;
+    params.callback  = on_sample;
     params.user_data = this;
     return params;
 }
 
-llama_token pymtp_draw_job::draw(const pymtp_logits & from) {
+llama_token pymtp_sample_job::sample(const pymtp_logits & from) {
     if (ended) {
         return 0;
     }
     llama_token token = LLAMA_TOKEN_NULL;
     int why = PYMTP_FAILED;
     try {
-        why = pair->draw(seq, from, n_prefix, &token, confidences ? &confidences[n_drawn] : nullptr);
+        why = pair->sample(seq, from, n_prefix, &token, confidences ? &confidences[n_sampled] : nullptr);
     } catch (const std::exception &) {
     }
     return why == PYMTP_OK ? add(token) : fail(why);
 }
 
-void pymtp_draw_job::read(llama_context * ctx) {
+void pymtp_sample_job::read(llama_context * ctx) {
     std::vector<llama_token> tokens(n_rows);
     std::vector<float>       values(n_rows);
     llama_get_drawn(ctx, tokens.data(), values.data(), n_rows);
@@ -87,37 +87,37 @@ void pymtp_draw_job::read(llama_context * ctx) {
     }
 }
 
-llama_token pymtp_draw_job::add(llama_token token) {
-    drawn[n_drawn++] = token;
+llama_token pymtp_sample_job::add(llama_token token) {
+    sampled[n_sampled++] = token;
     ++n_prefix;
     if (next) {
-        ended = n_drawn == n_rows || token != next[n_drawn];
+        ended = n_sampled == n_rows || token != next[n_sampled];
     } else {
         pair->sequences[seq].tokens.push_back(token);
     }
     return token;
 }
 
-llama_token pymtp_draw_job::fail(int why) {
+llama_token pymtp_sample_job::fail(int why) {
     status = why;
     ended  = true;
     return 0;
 }
 
 // While it lives, graphs end with draws for a job; llama.cpp may throw.
-class pymtp_drawing {
+class pymtp_sampling_graph {
 public:
-    pymtp_drawing(llama_context * ctx, const llama_draw_params & params) : ctx(ctx) { llama_set_draw(ctx, params); }
-    ~pymtp_drawing() { llama_set_draw(ctx, {}); }
+    pymtp_sampling_graph(llama_context * ctx, const llama_draw_params & params) : ctx(ctx) { llama_set_draw(ctx, params); }
+    ~pymtp_sampling_graph() { llama_set_draw(ctx, {}); }
 
 private:
     llama_context * ctx;
 };
 
-// Runs the batch with the draw in its graph, which is kept: depths come by turns.
-int pymtp_pair::decode_and_draw(llama_context * ctx, pymtp_draw_job & job) {
+// Runs the batch with the sample in its graph, which is kept: depths come by turns.
+int pymtp_pair::decode_and_sample(llama_context * ctx, pymtp_sample_job & job) {
     const llama_draw_params params = job.params();
-    const pymtp_drawing drawing(ctx, params);
+    const pymtp_sampling_graph drawing(ctx, params);
     if (int status = decode(ctx, batch.size())) {
         llama_synchronize(ctx);
         return status;
@@ -127,11 +127,11 @@ int pymtp_pair::decode_and_draw(llama_context * ctx, pymtp_draw_job & job) {
     } else {
         llama_synchronize(ctx);
     }
-    return drawn(job.seq, job.status, job.n_prefix);
+    return sampled(job.seq, job.status, job.n_prefix);
 }
 
-// What came of a draw. Where there is no token, the sequence is emptied: it could not go on.
-int pymtp_pair::drawn(int32_t seq, int status, size_t position) {
+// What came of a sample. Where there is no token, the sequence is emptied: it could not go on.
+int pymtp_pair::sampled(int32_t seq, int status, size_t position) {
     if (status == PYMTP_OK) {
         return PYMTP_OK;
     }
@@ -142,23 +142,23 @@ int pymtp_pair::drawn(int32_t seq, int status, size_t position) {
 }
 
 // The token after the first n_prefix of the sequence's. Drafts have a confidence. PYMTP_FAILED when a logit is not a number,
-// PYMTP_INVALID when the grammar ends here; `drawn` deals with that.
-int pymtp_pair::draw(int32_t seq, const pymtp_logits & from, size_t n_prefix, llama_token * token, float * confidence) {
+// PYMTP_INVALID when the grammar ends here; `sampled` deals with that.
+int pymtp_pair::sample(int32_t seq, const pymtp_logits & from, size_t n_prefix, llama_token * token, float * confidence) {
     pymtp_sequence & s = sequences[seq];
     pymtp_stopwatch watch(counters.sample_seconds);
-    const auto drawn = s.drawer->draw(from, n_prefix, s.tokens.data(), n_prefix, confidence != nullptr);
-    if (drawn.token == LLAMA_TOKEN_NULL) {
+    const auto sampled = s.sampler->sample(from, n_prefix, s.tokens.data(), n_prefix, confidence != nullptr);
+    if (sampled.token == LLAMA_TOKEN_NULL) {
         return PYMTP_FAILED;
     }
-    *token = drawn.token;
+    *token = sampled.token;
     if (confidence) {
-        *confidence = drawn.confidence; // whatever the draft: where the grammar allows none, the target will not draw it
+        *confidence = sampled.confidence; // whatever the draft: where the grammar allows none, the target will not sample it
         return PYMTP_OK;
     }
-    if (!drawn.allowed) {
+    if (!sampled.allowed) {
         return PYMTP_INVALID;
     }
-    s.drawer->report(from.values, drawn.token, logprobs); // where it is asked for, these are a row's
+    s.sampler->report(from.values, sampled.token, logprobs); // where it is asked for, these are a row's
     return PYMTP_OK;
 }
 
@@ -169,6 +169,6 @@ int pymtp_pair::first_token(int32_t seq, llama_token * token) {
         return PYMTP_INVALID;
     }
     logprobs.clear();
-    s.drawer->begin(s.n_past);
-    return drawn(seq, draw(seq, row(s.first_logits), s.n_past, token, nullptr), s.n_past);
+    s.sampler->begin(s.n_past);
+    return sampled(seq, sample(seq, row(s.first_logits), s.n_past, token, nullptr), s.n_past);
 }

@@ -1,7 +1,7 @@
-// Draws within the graphs of a pair: what a graph is told to draw from, and what comes of it.
+// Samples within the graphs of a pair: what a graph is told to sample from, and what comes of it.
 #pragma once
 
-#include "draw.h"
+#include "sampler.h"
 #include "pymtp.h"
 
 #include "llama-ext.h"
@@ -12,20 +12,20 @@ size_t pymtp_most_candidates(const llama_model & model, pymtp_draws draws);
 
 // The draws of one batch: from a row of logits after the other, up to the first that gives no token. Callbacks come on a
 // thread of ggml, so that nothing may be thrown.
-struct pymtp_draw_job {
+struct pymtp_sample_job {
     pymtp_pair * pair;
     int32_t      seq;
-    size_t       n_prefix;              // tokens of the sequence before the one to be drawn
+    size_t       n_prefix;              // tokens of the sequence before the one to be sampled
     const llama_token * next = nullptr; // the tokens of the rows, where drawing ends at the first that is not the next row's
     int32_t       n_rows;
-    llama_token * drawn;
+    llama_token * sampled;
     float *       confidences = nullptr; // of drafts
-    int32_t       n_drawn = 0;
+    int32_t       n_sampled = 0;
     bool          ended   = false;
     int           status  = PYMTP_OK;
 
     llama_draw_params params();                  // for the graph
-    llama_token       draw(const pymtp_logits & from);
+    llama_token       sample(const pymtp_logits & from);
     void              read(llama_context * ctx); // what a graph drew without the host
 
 private:

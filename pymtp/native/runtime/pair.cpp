@@ -1,7 +1,7 @@
 // The C interface of a pair.
 #include "pair.h"
 
-#include "drawing.h"
+#include "sample_job.h"
 #include "host.h"
 
 #include "llama-ext.h"
@@ -92,9 +92,9 @@ void pymtp_pair::clear(int32_t seq) {
     if (draft) {
         llama_memory_seq_rm(llama_get_memory(draft.get()), seq, -1, -1);
     }
-    auto drawer = std::move(sequences[seq].drawer);
+    auto sampler = std::move(sequences[seq].sampler);
     sequences[seq] = pymtp_sequence();
-    sequences[seq].drawer = std::move(drawer);
+    sequences[seq].sampler = std::move(sampler);
     sequences[seq].hidden.assign(n_embd, 0.0f); // what the first token goes with
     sequences[seq].shifted.assign(n_embd, 0.0f);
 }
@@ -105,12 +105,12 @@ void pymtp_pair::clear() {
     }
 }
 
-bool pymtp_pair::check_drawer(int32_t seq) const {
+bool pymtp_pair::check_sampler(int32_t seq) const {
     if (!check_seq(seq)) {
         return false;
     }
-    if (!sequences[seq].drawer) {
-        pymtp_set_error("sequence " + std::to_string(seq) + " was not told how to draw tokens");
+    if (!sequences[seq].sampler) {
+        pymtp_set_error("sequence " + std::to_string(seq) + " was not told how to sample tokens");
         return false;
     }
     return true;
@@ -265,12 +265,12 @@ int pymtp_pair_sampling(pymtp_pair * pair, int32_t seq, const pymtp_sampling * s
     if (!pair->check_seq(seq)) {
         return PYMTP_INVALID;
     }
-    pair->sequences[seq].drawer = std::make_shared<pymtp_drawer>(*sampling, pair->n_vocab);
+    pair->sequences[seq].sampler = std::make_shared<pymtp_sampler>(*sampling, pair->n_vocab);
     return PYMTP_OK;
 }
 
 int pymtp_pair_first_token(pymtp_pair * pair, int32_t seq, llama_token * token) {
-    if (!pair->check_drawer(seq)) {
+    if (!pair->check_sampler(seq)) {
         return PYMTP_INVALID;
     }
     return guarded(pair, [&] { return pair->first_token(seq, token); });
@@ -278,18 +278,18 @@ int pymtp_pair_first_token(pymtp_pair * pair, int32_t seq, llama_token * token) 
 
 int pymtp_pair_draft_tokens(
         pymtp_pair * pair, int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences) {
-    if (!pair->check_drawer(seq)) {
+    if (!pair->check_sampler(seq)) {
         return PYMTP_INVALID;
     }
     return guarded(pair, [&] { return pair->draft_tokens(seq, token, n, drafts, confidences); });
 }
 
 int pymtp_pair_verify_tokens(
-        pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, llama_token * drawn, int32_t * n_drawn) {
-    if (!pair->check_drawer(seq)) {
+        pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, llama_token * sampled, int32_t * n_sampled) {
+    if (!pair->check_sampler(seq)) {
         return PYMTP_INVALID;
     }
-    return guarded(pair, [&] { return pair->verify_tokens(seq, tokens, n, drawn, n_drawn); });
+    return guarded(pair, [&] { return pair->verify_tokens(seq, tokens, n, sampled, n_sampled); });
 }
 
 int32_t pymtp_pair_logprobs(const pymtp_pair * pair, const pymtp_logprob ** logprobs) {
@@ -297,13 +297,13 @@ int32_t pymtp_pair_logprobs(const pymtp_pair * pair, const pymtp_logprob ** logp
     return pair->logprobs.size();
 }
 
-llama_token pymtp_draw(
+llama_token pymtp_sample(
         const pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,
         const llama_token * prefix, int32_t n, float * confidence) {
     const pymtp_logits from = {logits, nullptr, (size_t) n_vocab};
-    const auto drawn = pymtp_drawer(*sampling, n_vocab).draw(from, position, prefix, n, true);
-    *confidence = drawn.confidence;
-    return drawn.allowed ? drawn.token : LLAMA_TOKEN_NULL;
+    const auto sampled = pymtp_sampler(*sampling, n_vocab).sample(from, position, prefix, n, true);
+    *confidence = sampled.confidence;
+    return sampled.allowed ? sampled.token : LLAMA_TOKEN_NULL;
 }
 
 int pymtp_pair_rewind(pymtp_pair * pair, int32_t seq, int32_t n_keep) {

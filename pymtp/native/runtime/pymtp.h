@@ -87,11 +87,11 @@ enum pymtp_prefill_mode {
     PYMTP_PREFILL_ALL_OUTPUTS = 2, // every token an output with embeddings, as the first implementations did
 };
 
-// Where tokens are drawn within graphs.
+// Where tokens are sampled within graphs.
 enum pymtp_draws {
     PYMTP_DRAWS_AUTO   = 0, // as DEVICE where the logits are not in the host's memory, as HOST where they are
     PYMTP_DRAWS_HOST   = 1, // the host draws from rows of logits
-    PYMTP_DRAWS_DEVICE = 2, // the graph picks the likeliest token, or the candidates of top_k for the host to draw from;
+    PYMTP_DRAWS_DEVICE = 2, // the graph picks the likeliest token, or the candidates of top_k for the host to sample from;
                             // rows come to the host where that is not enough: top_k of none or above 128, bias,
                             // penalties, a grammar, and logprobs
 };
@@ -120,7 +120,7 @@ struct pymtp_logit_bias {
     float       bias;
 };
 
-// How tokens are drawn: the steps in llama.cpp's default order. Values outside their range are the caller's to refuse.
+// How tokens are sampled: the steps in llama.cpp's default order. Values outside their range are the caller's to refuse.
 struct pymtp_sampling {
     double   temperature;       // 0: the most likely token, what follows has no part in it
     int32_t  top_k;             // 0: all
@@ -135,7 +135,7 @@ struct pymtp_sampling {
     const struct pymtp_logit_bias * bias;
     const struct pymtp_grammar * grammar; // NULL: any text
     int32_t  n_grammar_prefix;  // tokens at the end of the prompt that the grammar's text begins with
-    int32_t  n_logprobs;        // likeliest tokens to report with each token drawn, -1: report nothing
+    int32_t  n_logprobs;        // likeliest tokens to report with each token sampled, -1: report nothing
 };
 
 // Of the softmax over the whole vocabulary at temperature 1, before bias, penalties, grammar and filters.
@@ -158,7 +158,7 @@ struct pymtp_counters {
     int64_t hidden_bytes;      // copied from the devices to the host
     int64_t logits_bytes;
     int64_t embeddings_bytes;
-    int64_t draw_bytes;        // what tokens were drawn from on the host, or drawn tokens themselves
+    int64_t draw_bytes;        // what tokens were sampled from on the host, or sampled tokens themselves
     int64_t output_buffer_bytes; // not a sum: the host memory that they are copied to
 };
 
@@ -199,31 +199,31 @@ PYMTP_API int pymtp_pair_draft(struct pymtp_pair * pair, int32_t seq, llama_toke
 PYMTP_API int pymtp_pair_verify(
         struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, const float ** logits);
 
-// How the tokens of a sequence are drawn from now on: what the three calls below need. Biases and grammar are copied; the
-// grammar's text begins with the first token drawn.
+// How the tokens of a sequence are sampled from now on: what the three calls below need. Biases and grammar are copied; the
+// grammar's text begins with the first token sampled.
 PYMTP_API int pymtp_pair_sampling(struct pymtp_pair * pair, int32_t seq, const struct pymtp_sampling * sampling);
 
 // The token after a prompt, from the logits of the last prefill.
 PYMTP_API int pymtp_pair_first_token(struct pymtp_pair * pair, int32_t seq, llama_token * token);
 
-// n draft steps, each from the token drawn in the one before, the first from token, which follows the last that the
+// n draft steps, each from the token sampled in the one before, the first from token, which follows the last that the
 // sequence holds. confidences: the head's probability of each draft, among the likeliest candidates or, where the graph
 // took the likeliest, among all.
 PYMTP_API int pymtp_pair_draft_tokens(
         struct pymtp_pair * pair, int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences);
 
-// As pymtp_pair_verify, and draws the token after each row, until one is not what the next row holds: n_drawn of them,
+// As pymtp_pair_verify, and draws the token after each row, until one is not what the next row holds: n_sampled of them,
 // at least 1, at most n.
 PYMTP_API int pymtp_pair_verify_tokens(
-        struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, llama_token * drawn, int32_t * n_drawn);
+        struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, llama_token * sampled, int32_t * n_sampled);
 
 // For each token that the last first_token or verify_tokens drew, where asked for: its own, then those of the likeliest.
-// Returns how many in all; valid until the next draw.
+// Returns how many in all; valid until the next sample.
 PYMTP_API int32_t pymtp_pair_logprobs(const struct pymtp_pair * pair, const struct pymtp_logprob ** logprobs);
 
-// One draw by itself: the token for a position, from n_vocab logits and the n tokens before it; a grammar's text begins
+// One sample by itself: the token for a position, from n_vocab logits and the n tokens before it; a grammar's text begins
 // with the first of them. LLAMA_TOKEN_NULL when a logit is not a number or the grammar allows none.
-PYMTP_API llama_token pymtp_draw(
+PYMTP_API llama_token pymtp_sample(
         const struct pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,
         const llama_token * prefix, int32_t n, float * confidence);
 

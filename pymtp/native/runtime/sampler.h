@@ -13,10 +13,10 @@ struct pymtp_candidate {
     float       logit;
 };
 
-// that a graph picks for a draw: a top_k of up to 128, and a few more
+// that a graph picks for a sample: a top_k of up to 128, and a few more
 constexpr size_t PYMTP_MOST_CANDIDATES = 136;
 
-// What to draw from: logits of the whole vocabulary, or of the n likeliest tokens, in no order.
+// What to sample from: logits of the whole vocabulary, or of the n likeliest tokens, in no order.
 struct pymtp_logits {
     const float *       values;
     const llama_token * ids; // null: the whole vocabulary
@@ -25,9 +25,9 @@ struct pymtp_logits {
 
 // Draws tokens after one request's parameters. Keeps nothing of what it drew: the token is a function of seed, position,
 // logits and, with penalties or a grammar, of the tokens before it. For one thread at a time.
-class pymtp_drawer {
+class pymtp_sampler {
 public:
-    pymtp_drawer(const pymtp_sampling & params, int32_t n_vocab);
+    pymtp_sampler(const pymtp_sampling & params, int32_t n_vocab);
 
     struct result {
         llama_token token = LLAMA_TOKEN_NULL; // none: a logit is not a number
@@ -38,12 +38,12 @@ public:
     // The grammar's text begins with the token after the first n of a prefix, less those of the prompt that it holds.
     void begin(size_t n);
 
-    // How many of the likeliest tokens are enough to draw from: 1 where the likeliest is drawn, 0 where it takes all.
+    // How many of the likeliest tokens are enough to sample from: 1 where the likeliest is sampled, 0 where it takes all.
     size_t enough(bool draft) const;
 
-    // prefix: the n tokens before the one to be drawn, the newest last; only penalties and grammar look at them.
+    // prefix: the n tokens before the one to be sampled, the newest last; only penalties and grammar look at them.
     // confidence: whether it is asked for
-    result draw(const pymtp_logits & from, int64_t position, const llama_token * prefix, size_t n, bool confidence);
+    result sample(const pymtp_logits & from, int64_t position, const llama_token * prefix, size_t n, bool confidence);
 
     // Appends, where the request asks for them, the log-probability of a token and of the most likely ones.
     void report(const float * logits, llama_token token, std::vector<pymtp_logprob> & out);

@@ -94,7 +94,7 @@ bytes_by_type graph_bytes(llama_context * ctx, int32_t n) {
 }
 
 // Draws from rows: those from candidates take a little less.
-llama_draw_params planned_draw() {
+llama_draw_params planned_sample() {
     llama_draw_params params;
     params.kind     = LLAMA_DRAW_ROW;
     params.callback = [](void *, const float *, const llama_token *, int32_t) -> llama_token { return 0; };
@@ -103,7 +103,7 @@ llama_draw_params planned_draw() {
 
 // The graphs of rounds, which are kept, one for each number of rows: as pymtp_pair::verify and draft_chain set them up.
 void add_rounds(pymtp_pair & pair, device_sums & sums) {
-    llama_set_draw(pair.target.get(), planned_draw());
+    llama_set_draw(pair.target.get(), planned_sample());
     for (int32_t n = 1; n <= 1 + pair.options.n_draft; ++n) {
         if (pair.fuses()) {
             pair.begin_prefill();
@@ -115,7 +115,7 @@ void add_rounds(pymtp_pair & pair, device_sums & sums) {
         sums.add(&pymtp_memory::compute, graph_bytes(pair.target.get(), n));
     }
     if (pair.fuses()) {
-        llama_set_draw(pair.draft.get(), planned_draw());
+        llama_set_draw(pair.draft.get(), planned_sample());
         llama_set_nextn_kept(pair.draft.get(), pair.target.get());
         for (int32_t n = 1; n <= pair.options.n_draft; ++n) {
             sums.add(&pymtp_memory::head_compute, graph_bytes(pair.draft.get(), n));

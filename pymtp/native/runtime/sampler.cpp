@@ -1,4 +1,4 @@
-#include "draw.h"
+#include "sampler.h"
 
 #include <algorithm>
 #include <cmath>
@@ -111,7 +111,7 @@ bool before(const pymtp_candidate & a, const pymtp_candidate & b) {
 
 } // namespace
 
-pymtp_drawer::pymtp_drawer(const pymtp_sampling & params, int32_t n_vocab)
+pymtp_sampler::pymtp_sampler(const pymtp_sampling & params, int32_t n_vocab)
     : params(params), bias(params.bias, params.bias + params.n_bias), n_vocab(n_vocab) {
     this->params.bias    = nullptr;
     this->params.grammar = nullptr;
@@ -120,18 +120,18 @@ pymtp_drawer::pymtp_drawer(const pymtp_sampling & params, int32_t n_vocab)
     }
 }
 
-void pymtp_drawer::begin(size_t n) {
+void pymtp_sampler::begin(size_t n) {
     if (grammar) {
         grammar->begin(n - std::min<size_t>(n, params.n_grammar_prefix));
     }
 }
 
-bool pymtp_drawer::penalizes() const {
+bool pymtp_sampler::penalizes() const {
     return params.penalty_last_n != 0 &&
         (params.repeat_penalty != 1.0f || params.frequency_penalty != 0.0f || params.presence_penalty != 0.0f);
 }
 
-size_t pymtp_drawer::enough(bool draft) const {
+size_t pymtp_sampler::enough(bool draft) const {
     if (!bias.empty() || penalizes() || grammar || (!draft && params.n_logprobs >= 0)) {
         return 0;
     }
@@ -143,7 +143,7 @@ size_t pymtp_drawer::enough(bool draft) const {
 }
 
 // The logits after bias and penalties: the row itself where there are none.
-const float * pymtp_drawer::adjust(const float * logits, const llama_token * prefix, size_t n) {
+const float * pymtp_sampler::adjust(const float * logits, const llama_token * prefix, size_t n) {
     if (bias.empty() && !penalizes()) {
         return logits;
     }
@@ -168,7 +168,7 @@ const float * pymtp_drawer::adjust(const float * logits, const llama_token * pre
 }
 
 // The k most likely, in order. False when a logit is not a number.
-bool pymtp_drawer::select(const float * logits, size_t k) {
+bool pymtp_sampler::select(const float * logits, size_t k) {
     candidates.clear();
     bool numbers = true;
     for (size_t start = 0; start < (size_t) n_vocab; start += block) {
@@ -196,7 +196,7 @@ bool pymtp_drawer::select(const float * logits, size_t k) {
 }
 
 // The k most likely of tokens that hold them, in order. False as above.
-bool pymtp_drawer::take(const pymtp_logits & from, size_t k) {
+bool pymtp_sampler::take(const pymtp_logits & from, size_t k) {
     candidates.clear();
     for (size_t i = 0; i < from.n; ++i) {
         if (std::isnan(from.values[i])) {
@@ -211,7 +211,7 @@ bool pymtp_drawer::take(const pymtp_logits & from, size_t k) {
 
 // The k most likely of those that the grammar allows, in order, at least some of them: those among the most likely that
 // are looked at first are the same. False when there is none, and when a logit is not a number.
-bool pymtp_drawer::select_allowed(const float * logits, size_t least, size_t k) {
+bool pymtp_sampler::select_allowed(const float * logits, size_t least, size_t k) {
     const auto drop = [&](auto refused) {
         candidates.erase(std::remove_if(candidates.begin(), candidates.end(), refused), candidates.end());
         candidates.resize(std::min(candidates.size(), k));
@@ -248,7 +248,7 @@ bool pymtp_drawer::select_allowed(const float * logits, size_t least, size_t k) 
 }
 
 // How many candidates top-k, top-p and min-p leave.
-size_t pymtp_drawer::filter() {
+size_t pymtp_sampler::filter() {
     size_t n = params.top_k > 0 ? std::min<size_t>(params.top_k, candidates.size()) : candidates.size();
     if (params.top_p < 1.0) {
         double total = 0.0;
@@ -273,7 +273,7 @@ size_t pymtp_drawer::filter() {
     return n;
 }
 
-pymtp_drawer::result pymtp_drawer::draw(
+pymtp_sampler::result pymtp_sampler::sample(
         const pymtp_logits & from, int64_t position, const llama_token * prefix, size_t n, bool confidence) {
     const bool greedy = params.temperature == 0.0;
     const size_t sure = confidence ? min_candidates : 1;
@@ -318,7 +318,7 @@ pymtp_drawer::result pymtp_drawer::draw(
     return {candidates[best].id, (float) (weights[best] / total)};
 }
 
-void pymtp_drawer::report(const float * logits, llama_token token, std::vector<pymtp_logprob> & out) {
+void pymtp_sampler::report(const float * logits, llama_token token, std::vector<pymtp_logprob> & out) {
     if (params.n_logprobs < 0) {
         return;
     }
