@@ -1,0 +1,18 @@
+# Our own sources that become part of llama.cpp's libraries: what the hooks in patches/ call. Include it after llama.cpp's
+# directory was added. graphs/ goes into llama, kernels/ into ggml-cpu, with the options that each library is compiled with.
+
+set(PYMTP_NATIVE ${CMAKE_CURRENT_LIST_DIR}/../pymtp/native)
+
+file(GLOB pymtp_graphs  CONFIGURE_DEPENDS ${PYMTP_NATIVE}/graphs/*.cpp)
+file(GLOB pymtp_kernels CONFIGURE_DEPENDS ${PYMTP_NATIVE}/kernels/*.cpp)
+
+# public: the runtime, and whatever includes llama.cpp's internal headers, sees what the hooks declare
+target_sources(llama PRIVATE ${pymtp_graphs})
+target_include_directories(llama PUBLIC ${PYMTP_NATIVE}/graphs)
+target_sources(ggml-cpu PRIVATE ${pymtp_kernels})
+target_include_directories(ggml-cpu PRIVATE ${PYMTP_NATIVE}/kernels)
+
+if(NOT MSVC)
+  set_source_files_properties(${pymtp_graphs} ${pymtp_kernels}
+    TARGET_DIRECTORY llama ggml-cpu PROPERTIES COMPILE_OPTIONS "-Wall;-Wextra")
+endif()
