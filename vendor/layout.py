@@ -5,6 +5,7 @@
     python vendor/layout.py check            fail when a file there differs, or a patch could land in another place
     python vendor/layout.py edit             make vendor/work, a git repository with one commit a patch, to work in
     python vendor/layout.py write            write patches/ back from the commits in vendor/work
+    python vendor/layout.py roll [VERSION]   move the pin to another release, and carry the patches there
     python vendor/layout.py count            print how much of llama.cpp the patches change
 
 The pin is vendor/requirements.txt. Needs git and, to fetch the sources once, pip; otherwise the standard library.
@@ -21,6 +22,7 @@ from count import count
 from hunks import refuse_moved, refuse_thin
 from index import fetch
 from patch_repo import Rule, apply, edit, write
+from roll import Options, roll
 from sources import MANIFEST, SUBSET, LayoutError, Paths, Pin, Tree, digest, read_pristine, read_tree, sync
 
 
@@ -91,11 +93,22 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         commands.add_parser(name)
     counts = commands.add_parser("count")
     counts.add_argument("--check", action="store_true", help="fail over the limits")
-    return parser.parse_args(arguments)
+    rolls = commands.add_parser("roll")
+    rolls.add_argument("version", nargs="?", help="a release of llama-cpp-python; the newest, if none is named")
+    rolls.add_argument("--dry-run", action="store_true", help="only print what would become of each patch")
+    rolls.add_argument("--commit", help="llama.cpp's commit, for a release that does not say it")
+    rolls.add_argument("--build", action="store_true", help="then build and install this checkout")
+    rolls.add_argument("--test", action="store_true", help="then build, and run the tests")
+    asked = parser.parse_args(arguments)
+    if asked.command == "roll" and asked.dry_run and (asked.build or asked.test):
+        rolls.error("--dry-run leaves nothing to build")
+    return asked
 
 
 def _run(asked: argparse.Namespace, paths: Paths) -> None:
     match asked.command:
+        case "roll":
+            roll(paths, Options(asked.version, asked.commit, asked.dry_run, asked.build, asked.test))
         case "count":
             count(paths, check=asked.check)
         case command:
