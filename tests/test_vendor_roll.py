@@ -298,6 +298,7 @@ FAILED: CMakeFiles/llama.dir/src/llama-graph.cpp.o
 {root}/vendor/llama.cpp/src/llama-graph.cpp:12:5: error: 'x' was not declared in this scope
 {root}/vendor/../pymtp/native/kernels/attention.cpp:7:10: fatal error: ops.h: No such file or directory
    12 |     x = error: no
+../../vendor/../pymtp/native/graphs/chain.cpp:9:1: error: expected ';'
 /usr/bin/ld: {root}/vendor/../pymtp/native/graphs/sync.cpp:40: undefined reference to `llama_sync'
 {root}/vendor/llama.cpp/ggml/src/ggml-cuda/top-k.cu(88): error: identifier "k" is undefined
 CMake Error at CMakeLists.txt:64 (add_subdirectory):
@@ -307,6 +308,7 @@ CMake Error at CMakeLists.txt:64 (add_subdirectory):
 def test_errors_are_found_in_a_build_s_log_ours_first(tmp_path: Path) -> None:
     assert trial.find_errors(GCC.format(root=tmp_path), tmp_path) == [
         "pymtp/native/kernels/attention.cpp:7: fatal error: ops.h: No such file or directory",
+        "pymtp/native/graphs/chain.cpp:9: error: expected ';'",
         "pymtp/native/graphs/sync.cpp:40: undefined reference to `llama_sync'",
         "vendor/llama.cpp/src/llama-graph.cpp:12: error: 'x' was not declared in this scope",
         'vendor/llama.cpp/ggml/src/ggml-cuda/top-k.cu:88: error: identifier "k" is undefined',

@@ -44,8 +44,11 @@ def find_errors(log: str, root: Path) -> list[str]:
 
 
 def _relative(file: str, root: Path) -> str:
-    plain = Path(os.path.normpath(root / file))
-    return (plain.relative_to(root) if plain.is_relative_to(root) else plain).as_posix()
+    """A path of the log, as seen from `root`; a relative one starts from the build's directory, wherever that is."""
+    plain = Path(os.path.normpath(file))
+    if plain.is_absolute():
+        return (plain.relative_to(root) if plain.is_relative_to(root) else plain).as_posix()
+    return "/".join(part for part in plain.parts if part != "..")
 
 
 def test(root: Path) -> None:
