@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from sources import Paths, Pin
 
 import pymtp
 from pymtp import build, native
@@ -14,7 +15,7 @@ from pymtp.model import Model
 
 def test_build_info_names_what_is_inside() -> None:
     info = pymtp.build_info()
-    assert info["llama_cpp_commit"] == "0c1e57098"
+    assert info["llama_cpp_commit"] == Pin.read(Paths.default().requirements).commit
     assert info["patches"][0].startswith("0001-")
     assert "CPU" in info["backends"]
     assert info["cpu_features"]

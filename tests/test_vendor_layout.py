@@ -2,85 +2,32 @@
 
 from __future__ import annotations
 
-import difflib
-import hashlib
-import io
 import os
 import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import layout
 import pytest
+from helpers.vendored import (
+    NUMBERED,
+    REPEATED,
+    SDIST,
+    SOURCES,
+    add_patch,
+    commit,
+    make_checkout,
+    make_sdist,
+    read_patches,
+)
 from patch_repo import edit, write
 from sources import LayoutError, Paths, Tree
-
-SDIST = "llama_cpp_python-0.3.36.tar.gz"
-NUMBERED = "".join(f"line {n}\n" for n in range(1, 41))
-REPEATED = "void f() {\n" + "if (a) {\n    b();\n}\n" * 3 + "}\n"
-SOURCES = {
-    "CMakeLists.txt": "project(llama)\n",
-    "LICENSE": "MIT\n",
-    "src/llama.cpp": NUMBERED,
-    "src/graph.cpp": REPEATED,
-    "ggml/ggml.c": NUMBERED,
-    "docs/manual.md": "not needed\n",
-}
-# pip asks even a source distribution that it only downloads for its metadata; this backend answers without a build
-BACKEND = """
-import os
-def prepare_metadata_for_build_wheel(directory, settings=None):
-    name = "llama_cpp_python-0.3.36.dist-info"
-    os.mkdir(os.path.join(directory, name))
-    with open(os.path.join(directory, name, "METADATA"), "w") as file:
-        file.write("Metadata-Version: 2.1\\nName: llama-cpp-python\\nVersion: 0.3.36\\n")
-    return name
-"""
-PYPROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
-
-
-def make_sdist(path: Path, sources: dict[str, str]) -> str:
-    """Writes a source distribution; returns its sha256."""
-    files = {f"vendor/llama.cpp/{name}": text for name, text in sources.items()}
-    files |= {"pyproject.toml": PYPROJECT, "backend.py": BACKEND, "PKG-INFO": "Name: llama-cpp-python\n"}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w:gz") as archive:
-        for name, text in files.items():
-            member = tarfile.TarInfo(f"llama_cpp_python-0.3.36/{name}")
-            member.size = len(text)
-            archive.addfile(member, io.BytesIO(text.encode()))
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @pytest.fixture
 def paths(tmp_path: Path) -> Paths:
-    """A checkout with no patch yet, and the pinned source distribution in the cache."""
-    paths = Paths(tmp_path / "checkout", tmp_path / "cache")
-    sha256 = make_sdist(paths.cache / SDIST, SOURCES)
-    (paths.root / "patches").mkdir(parents=True)
-    paths.requirements.parent.mkdir()
-    pin = f"# llama.cpp commit: 0c1e57098\nllama-cpp-python==0.3.36 --hash=sha256:{sha256}\n"
-    paths.requirements.write_text(pin, encoding="utf-8")
-    return paths
-
-
-def add_patch(paths: Paths, name: str, file: str, old: str, new: str, before: str = NUMBERED) -> Path:
-    """Adds a patch that replaces `old` by `new` in `file`, which reads `before` where the patch comes in the order."""
-    after = before.replace(old, new, 1).splitlines(keepends=True)
-    diff = difflib.unified_diff(before.splitlines(keepends=True), after, f"a/{file}", f"b/{file}", n=1)
-    head = f"From: A Person <a@example.org>\nSubject: {name[5:]}\n\nWhy: a test.\n\n"
-    path = paths.root / "patches" / f"{name}.patch"
-    path.write_text(f"{head}diff --git a/{file} b/{file}\n{''.join(diff)}", encoding="utf-8")
-    return path
-
-
-def commit(work: Path, file: str, content: str, message: str = "a change\n\nWhy: a test.\n") -> None:
-    (work / file).write_text(content, encoding="utf-8")
-    git = ["git", "-c", "user.name=A Person", "-c", "user.email=a@example.org"]
-    subprocess.run([*git, "add", "--all"], cwd=work, check=True)
-    subprocess.run([*git, "commit", "--quiet", f"--message={message}"], cwd=work, check=True)
+    return make_checkout(tmp_path)
 
 
 def age(paths: Paths) -> None:
@@ -117,7 +64,7 @@ def test_patches_apply_in_the_order_of_their_names(paths: Paths) -> None:
 def test_a_broken_patch_is_named_with_its_file_and_hunk(paths: Paths) -> None:
     add_patch(paths, "0001-good", "ggml/ggml.c", "line 3\n", "three\n")
     add_patch(paths, "0002-broken", "src/llama.cpp", "line 9\n", "nine\n", NUMBERED.replace("line 8\n", "gone\n"))
-    with pytest.raises(LayoutError, match=r"0002-broken\.patch does not apply: src/llama\.cpp, hunk @@ -8,3 \+8,3 @@"):
+    with pytest.raises(LayoutError, match=r"0002-broken\.patch does not apply: src/llama\.cpp, hunk @@ -6,7 \+6,7 @@"):
         layout.lay_out(paths)
     assert not paths.target.exists()
 
@@ -177,6 +124,36 @@ def test_check_names_a_file_changed_by_hand(paths: Paths, file: str) -> None:
     (paths.target / file).write_text("by hand\n")
     with pytest.raises(LayoutError, match=f"differs from pin \\+ patches in {file}"):
         layout.check(paths)
+
+
+def test_check_refuses_a_patch_with_fewer_than_three_lines_of_context(paths: Paths) -> None:
+    add_patch(paths, "0001-thin", "src/llama.cpp", "line 9\n", "nine\n", context=2)
+    layout.lay_out(paths)
+    with pytest.raises(LayoutError, match=r"0001-thin\.patch has fewer than 3 lines .* src/llama\.cpp, hunk @@ -7,5 "):
+        layout.check(paths)
+
+
+@pytest.mark.parametrize("line", [1, 3, 38, 40])
+def test_context_may_end_where_the_file_does(paths: Paths, line: int) -> None:
+    add_patch(paths, "0001-edge", "src/llama.cpp", f"line {line}\n", "other\n")
+    layout.lay_out(paths)
+    layout.check(paths)
+
+
+@pytest.mark.parametrize("line", [1, 40])
+def test_beside_the_end_of_a_file_three_lines_are_needed_all_the_same(paths: Paths, line: int) -> None:
+    add_patch(paths, "0001-edge", "src/llama.cpp", f"line {line}\n", "other\n", context=2)
+    layout.lay_out(paths)
+    with pytest.raises(LayoutError, match="fewer than 3 lines"):
+        layout.check(paths)
+
+
+def test_a_patch_that_lands_at_other_lines_than_it_names_is_refused(paths: Paths) -> None:
+    moved = add_patch(paths, "0001-moved", "src/llama.cpp", "line 9\n", "nine\n")
+    moved.write_text(moved.read_text().replace("@@ -6,7 +6,7 @@", "@@ -16,7 +16,7 @@"))
+    with pytest.raises(LayoutError, match=r"0001-moved\.patch does not apply: .*@@ -16,7 .*: its lines are at 6"):
+        layout.lay_out(paths)
+    assert not paths.target.exists()
 
 
 def test_without_git_the_message_says_so(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,10 +225,6 @@ def test_a_python_without_pip_is_named(
 # ── editing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_patches(paths: Paths) -> dict[str, bytes]:
-    return {patch.name: patch.read_bytes() for patch in paths.patches()}
-
-
 def test_edit_then_write_gives_the_same_patches_byte_for_byte(paths: Paths) -> None:
     edit(paths)
     commit(paths.work, "src/llama.cpp", NUMBERED.replace("line 9\n", "nine\n"), "first: é\n\nWhy: a test.\n\nTwice.\n")
@@ -275,16 +248,26 @@ def test_write_adds_a_commit_and_drops_a_stale_patch(paths: Paths) -> None:
     assert text == (
         "From: A Person <a@example.org>\nSubject: graph: say nine, é\n\nWhy: a test.\n\n"
         "diff --git a/src/llama.cpp b/src/llama.cpp\n--- a/src/llama.cpp\n+++ b/src/llama.cpp\n"
-        "@@ -8,3 +8,3 @@ line 7\n line 8\n-line 9\n+nine\n line 10\n"
+        "@@ -6,7 +6,7 @@ line 5\n line 6\n line 7\n line 8\n-line 9\n+nine\n line 10\n line 11\n line 12\n"
     )
 
 
 def test_a_hunk_gets_more_context_until_only_one_place_fits(paths: Paths) -> None:
     edit(paths)
-    commit(paths.work, "src/graph.cpp", REPEATED.replace("b()", "c()", 1))  # one of three equal places
+    lines = REPEATED.splitlines(keepends=True)
+    lines[8] = "    c();\n"  # the third of five equal places: with four lines around it, another one fits
+    commit(paths.work, "src/graph.cpp", "".join(lines))
     write(paths)
     (patch,) = read_patches(paths).values()
-    assert b"@@ -1,5 +1,5 @@" in patch
+    assert b"@@ -4,11 +4,11 @@" in patch
+
+
+def test_write_gives_three_lines_of_context_where_one_would_do(paths: Paths) -> None:
+    add_patch(paths, "0001-thin", "src/llama.cpp", "line 9\n", "nine\n", context=1)
+    edit(paths)
+    write(paths)
+    (patch,) = read_patches(paths).values()
+    assert b"@@ -6,7 +6,7 @@" in patch
 
 
 def test_write_keeps_uncommitted_work_from_being_forgotten(paths: Paths) -> None:
@@ -299,6 +282,16 @@ def test_a_commit_that_says_no_reason_is_not_written(paths: Paths) -> None:
     commit(paths.work, "src/llama.cpp", NUMBERED.replace("line 9\n", "nine\n"), "only a subject")
     with pytest.raises(LayoutError, match=r"'only a subject' .* does not say why"):
         write(paths)
+
+
+def test_write_refuses_commits_on_another_base_than_the_pin(paths: Paths) -> None:
+    edit(paths)
+    sha256 = make_sdist(paths.cache / SDIST, SOURCES | {"LICENSE": "another\n"})
+    pin = f"# llama.cpp commit: 1\nllama-cpp-python==0.3.36 --hash=sha256:{sha256}\n"
+    paths.requirements.write_text(pin)
+    with pytest.raises(LayoutError, match="starts from other sources than the pin"):
+        write(paths)
+    assert paths.requirements.read_text() == pin
 
 
 def test_edit_goes_as_far_as_the_patches_apply_and_says_how_to_go_on(paths: Paths) -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "vendor"))
 
+from index import fetch  # noqa: E402
 from patch_repo import apply  # noqa: E402
-from sources import SUBSET, LayoutError, Paths, Pin, Tree, fetch, sync  # noqa: E402
+from sources import SUBSET, LayoutError, Paths, Pin, Tree, sync  # noqa: E402
 
 # without these nothing runs on a processor with AMX
 MENDS = ("0016-", "0017-")

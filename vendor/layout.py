@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Lays out the patched llama.cpp that the build compiles: the pinned sources with patches/ applied.
 
-    python vendor/layout.py            make vendor/llama.cpp agree with the pin and the patches (the build runs this)
-    python vendor/layout.py check      fail when a file in vendor/llama.cpp differs from pin + patches
-    python vendor/layout.py edit       make vendor/work, a git repository with one commit a patch, to work in
-    python vendor/layout.py write      write patches/ back from the commits in vendor/work
+    python vendor/layout.py                  make vendor/llama.cpp agree with pin and patches (the build runs this)
+    python vendor/layout.py check            fail when a file there differs, or a patch could land in another place
+    python vendor/layout.py edit             make vendor/work, a git repository with one commit a patch, to work in
+    python vendor/layout.py write            write patches/ back from the commits in vendor/work
+    python vendor/layout.py roll [VERSION]   move the pin to another release, and carry the patches there
+    python vendor/layout.py count            print how much of llama.cpp the patches change
 
 The pin is vendor/requirements.txt. Needs git and, to fetch the sources once, pip; otherwise the standard library.
 """
@@ -16,8 +18,12 @@ import json
 import sys
 from collections.abc import Sequence
 
-from patch_repo import apply, edit, write
-from sources import MANIFEST, SUBSET, LayoutError, Paths, Pin, Tree, digest, fetch, read_pristine, read_tree, sync
+from count import count
+from hunks import refuse_moved, refuse_thin
+from index import fetch
+from patch_repo import Rule, apply, edit, write
+from roll import Options, roll
+from sources import MANIFEST, SUBSET, LayoutError, Paths, Pin, Tree, digest, read_pristine, read_tree, sync
 
 
 def lay_out(paths: Paths) -> None:
@@ -50,15 +56,15 @@ def _manifest(paths: Paths) -> str:
     return json.dumps(record, indent=2) + "\n"
 
 
-def patched(paths: Paths) -> Tree:
-    """The pristine tree with every patch applied, in order."""
+def patched(paths: Paths, *rules: Rule) -> Tree:
+    """The pristine tree with every patch applied, in order, each at the very lines that it names."""
     tree = read_pristine(fetch(paths, Pin.read(paths.requirements)))
-    return apply(tree, paths.patches())
+    return apply(tree, paths.patches(), refuse_moved, *rules)
 
 
 def check(paths: Paths) -> None:
-    """Raises LayoutError naming the files of vendor/llama.cpp that differ from pin + patches."""
-    want, have = patched(paths), read_tree(paths.target)
+    """Raises LayoutError at a patch with little context, or names the files that differ from pin + patches."""
+    want, have = patched(paths, refuse_thin), read_tree(paths.target)
     wrong = sorted(path for path in want.keys() | have.keys() if want.get(path) != have.get(path))
     if wrong:
         more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
@@ -71,15 +77,42 @@ def check(paths: Paths) -> None:
 
 def main(arguments: Sequence[str], paths: Paths | None = None) -> int:
     """Runs one command; returns the exit status: 1, with a message on stderr, for anything the reader can mend."""
-    commands = {"lay-out": lay_out, "check": check, "edit": edit, "write": write}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", nargs="?", default="lay-out", choices=commands)
     try:
-        commands[parser.parse_args(arguments).command](paths or Paths.default())
+        _run(_parse(arguments), paths or Paths.default())
     except (LayoutError, OSError) as error:
+        sys.stdout.flush()
         print(f"layout: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name in ("lay-out", "check", "edit", "write"):
+        commands.add_parser(name)
+    counts = commands.add_parser("count")
+    counts.add_argument("--check", action="store_true", help="fail over the limits")
+    rolls = commands.add_parser("roll")
+    rolls.add_argument("version", nargs="?", help="a release of llama-cpp-python; the newest, if none is named")
+    rolls.add_argument("--dry-run", action="store_true", help="only print what would become of each patch")
+    rolls.add_argument("--commit", help="llama.cpp's commit, for a release that does not say it")
+    rolls.add_argument("--build", action="store_true", help="then build and install this checkout")
+    rolls.add_argument("--test", action="store_true", help="then build, and run the tests")
+    asked = parser.parse_args(arguments)
+    if asked.command == "roll" and asked.dry_run and (asked.build or asked.test):
+        rolls.error("--dry-run leaves nothing to build")
+    return asked
+
+
+def _run(asked: argparse.Namespace, paths: Paths) -> None:
+    match asked.command:
+        case "roll":
+            roll(paths, Options(asked.version, asked.commit, asked.dry_run, asked.build, asked.test))
+        case "count":
+            count(paths, check=asked.check)
+        case command:
+            {None: lay_out, "lay-out": lay_out, "check": check, "edit": edit, "write": write}[command](paths)
 
 
 if __name__ == "__main__":

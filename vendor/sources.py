@@ -1,14 +1,11 @@
-"""The pinned sources of llama.cpp: fetched once, checked, read, and written out file by file."""
+"""The pinned sources of llama.cpp: named, read out of their archive, and written out file by file."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
-import subprocess
-import sys
 import tarfile
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,61 +70,46 @@ class Pin:
     @classmethod
     def read(cls, requirements: Path) -> Pin:
         """Raises LayoutError when the file does not pin one hash and name one commit."""
-        text = requirements.read_text(encoding="utf-8")
-        pin = re.search(r"^([\w-]+)==([\w.]+) --hash=sha256:([0-9a-f]{64})$", text, re.M)
-        commit = re.search(r"^# llama\.cpp commit: (\w+)$", text, re.M)
+        if pin := cls.parse(requirements.read_text(encoding="utf-8")):
+            return pin
+        raise LayoutError(
+            f"{requirements} does not pin one source distribution",
+            "give it the lines 'NAME==VERSION --hash=sha256:HASH' and '# llama.cpp commit: ID'",
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Pin | None:
+        pin, commit = _PIN.search(text), _COMMIT.search(text)
         if not pin or not commit:
-            raise LayoutError(
-                f"{requirements} does not pin one source distribution",
-                "give it the lines 'NAME==VERSION --hash=sha256:HASH' and '# llama.cpp commit: ID'",
-            )
+            return None
         name, version, sha256 = pin.groups()
-        return cls(f"{name}=={version}", f"{name.replace('-', '_')}-{version}.tar.gz", sha256, commit[1])
+        return cls(f"{name}=={version}", sdist_name(name, version), sha256, commit[1])
+
+    def write(self, requirements: Path) -> None:
+        """Puts this pin in the place of the one that `requirements` holds."""
+        commit, pin = self.text.splitlines()
+        text = _COMMIT.sub(commit, requirements.read_text(encoding="utf-8"))
+        requirements.write_text(_PIN.sub(pin, text), encoding="utf-8")
+
+    @property
+    def text(self) -> str:
+        return f"# llama.cpp commit: {self.commit}\n{self.requirement} --hash=sha256:{self.sha256}"
+
+    @property
+    def name(self) -> str:
+        return self.requirement.split("==")[0]
+
+    @property
+    def version(self) -> str:
+        return self.requirement.split("==")[1]
 
 
-def fetch(paths: Paths, pin: Pin) -> Path:
-    """The pinned source distribution, from the cache or, once, from pip's index.
-
-    Raises LayoutError when pip is missing, reaches no index, or is given a file with another hash.
-    """
-    cached = paths.cache / pin.sdist
-    if cached.exists():
-        if digest(cached.read_bytes()) == pin.sha256:
-            return cached
-        print(f"layout: {cached} is damaged; fetching it again", flush=True)
-    print(f"layout: fetching {pin.sdist} with pip, once, into {paths.cache}", flush=True)
-    paths.cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=paths.cache) as fresh:
-        # --no-build-isolation: pip asks a source distribution for its metadata even when it is only downloaded.
-        # The backend that answers, scikit-build-core, is here already: it is our own build requirement.
-        options = ["--no-deps", "--no-build-isolation", "--no-binary", pin.requirement.split("==")[0]]
-        command = [sys.executable, "-m", "pip", "download", *options, "--require-hashes", "-r", str(paths.requirements)]
-        done = subprocess.run([*command, "--dest", fresh], capture_output=True, text=True)
-        if done.returncode != 0:
-            raise _explain_pip(done.stdout + done.stderr, pin, paths)
-        os.replace(Path(fresh) / pin.sdist, cached)
-    return cached
+_PIN = re.compile(r"^([\w-]+)==([\w.]+) --hash=sha256:([0-9a-f]{64})$", re.M)
+_COMMIT = re.compile(r"^# llama\.cpp commit: (\w+)$", re.M)
 
 
-def _explain_pip(output: str, pin: Pin, paths: Paths) -> LayoutError:
-    if "No module named pip" in output:
-        return LayoutError(f"{sys.executable} has no pip", f"{sys.executable} -m ensurepip, or apt install python3-pip")
-    if "DO NOT MATCH THE HASHES" in output:
-        got = re.search(r"Got\s+([0-9a-f]{64})", output)
-        return LayoutError(
-            f"the index gave another {pin.sdist} than the pinned one; it is not used.\n"
-            f"  pinned sha256 {pin.sha256}\n  got           {got[1] if got else '?'}",
-            f"use another index (pip config list), or change the pin in {paths.requirements}",
-        )
-    if "scikit_build_core" in output:
-        return LayoutError("pip needs scikit-build-core here", f"{sys.executable} -m pip install scikit-build-core")
-    if "(from versions: none)" in output:
-        return LayoutError(
-            f"pip reached no index that has {pin.requirement}",
-            f"check the network and the index (pip config list), or put {pin.sdist} into {paths.cache} by hand",
-        )
-    last = "".join(output.strip().splitlines()[-1:])
-    return LayoutError(f"pip could not fetch {pin.requirement}: {last}", f"see why: pip download {pin.requirement}")
+def sdist_name(name: str, version: str) -> str:
+    return f"{name.replace('-', '_')}-{version}.tar.gz"
 
 
 def read_pristine(sdist: Path) -> Tree:
@@ -144,6 +126,31 @@ def read_pristine(sdist: Path) -> Tree:
     if not tree:
         raise LayoutError(f"{sdist} holds no vendor/llama.cpp", "pin a llama-cpp-python that does")
     return tree
+
+
+def missing(tree: Tree) -> list[str]:
+    """The entries of SUBSET of which a release has nothing."""
+    return [entry for entry in SUBSET if not any(path == entry or path.startswith(f"{entry}/") for path in tree)]
+
+
+def commit_of(sdist: Path) -> str | None:
+    """The llama.cpp commit that a source distribution says it holds, nine digits; None if it does not say.
+
+    It says so in the checkout that it was packed from, which is packed with it, or else in its change log.
+    """
+    changes = ""
+    with tarfile.open(sdist) as archive:
+        for member in archive:
+            path = member.name.partition("/")[2]
+            if path in (".git/modules/vendor/llama.cpp/HEAD", "CHANGELOG.md") and (file := archive.extractfile(member)):
+                text = file.read().decode("utf-8", "replace")
+                if re.fullmatch(r"[0-9a-f]{40}\s*", text):
+                    return text[:9]
+                changes = text if path == "CHANGELOG.md" else changes
+    version = sdist.name.removesuffix(".tar.gz").rpartition("-")[2]
+    section = changes.partition(f"\n## [{version}]")[2].partition("\n## ")[0]
+    said = re.search(r"update llama\.cpp to \S+@([0-9a-f]{9,40})", section)
+    return said[1][:9] if said else None
 
 
 def digest(data: bytes) -> str:

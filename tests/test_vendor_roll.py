@@ -1,0 +1,346 @@
+"""vendor/layout.py roll, from one small release to another."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import layout
+import pytest
+import trial
+from helpers.vendored import NUMBERED, SOURCES, add_patch, make_checkout, make_sdist, read_patches
+from patch_repo import write
+from sources import LayoutError, Paths, Pin
+
+NEW = "llama_cpp_python-0.3.37.tar.gz"
+CHANGES = "# Changelog\n\n## [0.3.37]\n\n- feat: update llama.cpp to ggml-org/llama.cpp@1234567ab\n"
+NINE = {"old": "line 9\n", "new": "nine\n"}
+
+
+@pytest.fixture
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
+    monkeypatch.setattr("sources.SUBSET", ("CMakeLists.txt", "LICENSE", "ggml", "src"))
+    return make_checkout(tmp_path)
+
+
+def release(paths: Paths, changes: str = CHANGES, **files: str | None) -> str:
+    """Puts release 0.3.37 into the cache: SOURCES, but `files`, of which None is no file; returns its sha256."""
+    named = {name.replace("__", "/").replace("_", "."): text for name, text in files.items()}
+    sources = {name: text for name, text in (SOURCES | named).items() if text is not None}
+    return make_sdist(paths.cache / NEW, sources, **{"CHANGELOG.md": changes})
+
+
+def roll(paths: Paths, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str, str]:
+    """(exit status, what is printed, the message) of `roll 0.3.37`."""
+    status = layout.main(["roll", "0.3.37", *options], paths)
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def told(out: str) -> list[list[str]]:
+    """The table: a patch, its outcome, and a note if there is one."""
+    lines = out.split("\n\n")[0].splitlines()
+    return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines if line[:4].isdigit()]
+
+
+def git(work: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    who = ["-c", "user.name=A Person", "-c", "user.email=a@example.org", "-c", "core.editor=true"]
+    return subprocess.run(["git", *who, *arguments], cwd=work, capture_output=True, text=True)
+
+
+def read_all(paths: Paths) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in paths.root.rglob("*") if file.is_file()}
+
+
+# ── outcomes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_patch_whose_lines_stayed_is_clean_and_the_pin_moves(
+    paths: Paths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_patch(paths, "0001-nine", "src/llama.cpp", **NINE)
+    sha256 = release(paths, ggml__ggml_c="other\n")
+    status, out, _ = roll(paths, capsys)
+    assert (status, told(out)) == (0, [["0001 nine", "clean"]])
+    assert "1 clean, 0 merged, 0 conflict, 0 upstream has it; 0.0 minutes" in out
+    assert b"@@ -6,7 +6,7 @@" in read_patches(paths)["0001-nine.patch"]
+    assert Pin.read(paths.requirements) == Pin("llama-cpp-python==0.3.37", NEW, sha256, "1234567ab")
+    layout.lay_out(paths)
+    assert (paths.target / "ggml/ggml.c").read_text() == "other\n"
+    assert (paths.target / "src/llama.cpp").read_text() == NUMBERED.replace("line 9\n", "nine\n")
+
+
+def test_a_patch_whose_lines_moved_is_merged_and_written_for_where_they_are(
+    paths: Paths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_patch(paths, "0001-nine", "src/llama.cpp", **NINE)
+    release(paths, src__llama_cpp="first\n" + NUMBERED)
+    status, out, _ = roll(paths, capsys)
+    assert (status, told(out)) == (0, [["0001 nine", "merged", "at other lines"]])
+    assert b"@@ -7,7 +7,7 @@" in read_patches(paths)["0001-nine.patch"]
+    layout.lay_out(paths)
+    assert (paths.target / "src/llama.cpp").read_text() == "first\n" + NUMBERED.replace("line 9\n", "nine\n")
+
+
+def test_a_patch_beside_changed_lines_is_merged_and_the_place_is_told(
+    paths: Paths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_patch(paths, "0001-nine", "src/llama.cpp", **NINE)
+    release(paths, src__llama_cpp=NUMBERED.replace("line 7\n", "seven\n"))
+    status, out, _ = roll(paths, capsys)
+    assert (status, told(out)) == (0, [["0001 nine", "merged", "other lines around it: src/llama.cpp:6"]])
+    layout.lay_out(paths)
+    assert "seven\nline 8\nnine\n" in (paths.target / "src/llama.cpp").read_text()
+
+
+def test_a_patch_follows_its_file_to_another_name(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+    add_patch(paths, "0001-nine", "src/llama.cpp", **NINE)
+    release(paths, src__llama_cpp=None, src__core__model_cpp=NUMBERED)
+    status, out, _ = roll(paths, capsys)
+    assert (status, told(out)) == (0, [["0001 nine", "merged", "in another file"]])
+    layout.lay_out(paths)
+    assert "nine\n" in (paths.target / "src/core/model.cpp").read_text()
+
+
+def test_a_patch_that_upstream_has_is_told_and_dropped(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+    add_patch(paths, "0001-nine", "src/llama.cpp", **NINE)
+    add_patch(paths, "0002-three", "ggml/ggml.c", "line 3\n", "three\n")
+    release(paths, src__llama_cpp=NUMBERED.replace("line 9\n", "nine\n"))
+    status, out, _ = roll(paths, capsys)
+    assert (status, told(out)) == (0, [["0001 nine", "upstream has it"], ["0002 three", "clean"]])
+    assert list(read_patches(paths)) == ["0001-three.patch"]
+
+
+def test_half_of_a_patch_that_upstream_has_is_told(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+    patch = add_patch(paths, "0001-both", "src/llama.cpp", **NINE)
+    other = add_patch(paths, "0002-x", "ggml/ggml.c", "line 3\n", "three\n")
+    patch.write_text(patch.read_text() + other.read_text().partition("\n\nWhy: a test.\n\n")[2])
+    other.unlink()
+    release(paths, src__llama_cpp=NUMBERED.replace("line 9\n", "nine\n"))
+    _, out, _ = roll(paths, capsys, "--dry-run")
+    assert told(out) == [["0001 both", "merged", "upstream has 2 of its 4 lines"]]
+
+
+# ── conflicts ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def torn(paths: Paths) -> Paths:
+    """The first patch is in conflict with the release, the second builds on it, the third is in conflict as well."""
+    nine = NUMBERED.replace("line 9\n", "nine\n")
+    add_patch(paths, "0001-nine", "src/llama.cpp", **NINE)
+    add_patch(paths, "0002-ninth", "src/llama.cpp", "nine\n", "ninth\n", nine)
+    add_patch(paths, "0003-three", "ggml/ggml.c", "line 3\n", "three\n")
+    changed = "first\n" + NUMBERED.replace("line 9\n", "LINE 9\n")
+    release(paths, src__llama_cpp=changed, ggml__ggml_c=NUMBERED.replace("line 3\n", "LINE 3\n"))
+    return paths
+
+
+def test_each_conflict_is_told_with_file_and_line_and_what_upstream_changed(
+    torn: Paths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, said = roll(torn, capsys, "--dry-run")
+    assert status == 1
+    assert told(out) == [
+        ["0001 nine", "conflict", "src/llama.cpp:10"],
+        ["0002 ninth", "merged", "at other lines"],  # the first conflict is not told again
+        ["0003 three", "conflict", "ggml/ggml.c:3"],
+    ]
+    assert "  src/llama.cpp:10\n    -line 9\n    +LINE 9\n" in out
+    assert "  ggml/ggml.c:3\n    -line 3\n    +LINE 3\n" in out
+    assert "2 of 3 patches need hands: 0001 0003" in said
+
+
+def test_at_a_conflict_work_waits_in_a_rebase_and_nothing_is_written(
+    torn: Paths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = read_all(torn)
+    status, _, said = roll(torn, capsys)
+    assert status == 1
+    assert "git add -A && git rebase --continue" in said
+    assert {file: text for file, text in read_all(torn).items() if "/work/" not in file} == before
+    assert git(torn.work, "diff", "--name-only", "--diff-filter=U").stdout.split() == ["src/llama.cpp"]
+    assert (torn.work / "src/llama.cpp").read_text().split("\n")[9].startswith("<<<<<<< ")
+    with pytest.raises(LayoutError, match="uncommitted changes"):
+        write(torn)
+    git(torn.work, "reset", "--hard")
+    with pytest.raises(LayoutError, match="in the middle of a rebase"):
+        write(torn)
+
+
+def test_conflicts_are_resolved_one_after_the_other_and_write_moves_the_pin(
+    torn: Paths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    roll(torn, capsys)
+    (torn.work / "src/llama.cpp").write_text("first\n" + NUMBERED.replace("line 9\n", "nine\n"))
+    resolve(torn.work, stops_again=True)
+    (torn.work / "ggml/ggml.c").write_text(NUMBERED.replace("line 3\n", "three\n"))
+    resolve(torn.work, stops_again=False)
+    write(torn)
+    assert Pin.read(torn.requirements).version == "0.3.37"
+    assert list(read_patches(torn)) == ["0001-nine.patch", "0002-ninth.patch", "0003-three.patch"]
+    layout.lay_out(torn)
+    layout.check(torn)
+    assert (torn.target / "src/llama.cpp").read_text() == "first\n" + NUMBERED.replace("line 9\n", "ninth\n")
+    assert (torn.target / "ggml/ggml.c").read_text() == NUMBERED.replace("line 3\n", "three\n")
+
+
+def resolve(work: Path, *, stops_again: bool) -> None:
+    """The two commands that the message names."""
+    git(work, "add", "-A")
+    assert (git(work, "rebase", "--continue").returncode != 0) == stops_again
+
+
+def test_a_file_that_is_gone_is_told_with_where_the_release_has_its_name(
+    paths: Paths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_patch(paths, "0001-nine", "src/llama.cpp", **NINE)
+    release(paths, src__llama_cpp=None, tools__llama_cpp="int main() {}\n")  # tools/ is not read by the build
+    status, out, _ = roll(paths, capsys, "--dry-run")
+    assert (status, told(out)) == (1, [["0001 nine", "conflict", "src/llama.cpp"]])
+    assert "  src/llama.cpp\n    is not in 0.3.37\n    of that name it has tools/llama.cpp\n" in out
+
+
+def test_a_file_that_became_another_one_is_told_with_its_name(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+    add_patch(paths, "0001-nine", "src/llama.cpp", **NINE)
+    rewritten = "".join(f"line {n}\n" if n > 25 else f"other {n}\n" for n in range(1, 41))
+    release(paths, src__llama_cpp=None, src__core_cpp=rewritten)
+    _, out, _ = roll(paths, capsys, "--dry-run")
+    assert "is not in 0.3.37\n    it is src/core.cpp now, 3" in out
+
+
+def test_what_the_build_reads_and_the_release_lacks_is_told(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+    release(paths, CMakeLists_txt=None)
+    status, out, said = roll(paths, capsys, "--dry-run")
+    assert status == 1
+    assert "CMakeLists.txt is not in 0.3.37, and the build reads it; it has none of that name" in out
+    assert "llama-cpp-python==0.3.37 has no CMakeLists.txt" in said
+
+
+# ── what else may come ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_dry_run_changes_nothing(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+    add_patch(paths, "0001-nine", "src/llama.cpp", **NINE)
+    release(paths, src__llama_cpp="first\n" + NUMBERED)
+    before = read_all(paths)
+    status, out, _ = roll(paths, capsys, "--dry-run")
+    assert (status, told(out)) == (0, [["0001 nine", "merged", "at other lines"]])
+    assert read_all(paths) == before
+
+
+def test_work_that_is_there_is_kept(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+    release(paths)
+    paths.work.mkdir()
+    (paths.work / "notes").write_text("mine")
+    status, _, said = roll(paths, capsys)
+    assert (status, "work exists" in said) == (1, True)
+    assert (paths.work / "notes").read_text() == "mine"
+
+
+def test_patches_that_do_not_apply_to_the_pin_leave_no_work_behind(
+    paths: Paths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_patch(paths, "0001-broken", "src/llama.cpp", "line 9\n", "nine\n", NUMBERED.replace("line 8\n", "gone\n"))
+    release(paths)
+    status, _, said = roll(paths, capsys)
+    assert (status, "0001-broken.patch does not apply" in said) == (1, True)
+    assert not paths.work.exists()
+
+
+def test_the_commit_comes_from_the_checkout_that_was_packed(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+    head = {".git/modules/vendor/llama.cpp/HEAD": "89abcdef01" * 4 + "\n", "CHANGELOG.md": CHANGES}
+    make_sdist(paths.cache / NEW, SOURCES, **head)
+    roll(paths, capsys)
+    assert Pin.read(paths.requirements).commit == "89abcdef0"
+
+
+def test_a_release_that_does_not_say_its_commit_has_it_asked_for(
+    paths: Paths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    release(paths, changes="# Changelog\n\n## [0.3.36]\n\n- update llama.cpp to ggml-org/llama.cpp@0c1e57098\n")
+    status, _, said = roll(paths, capsys)
+    assert (status, "does not say which llama.cpp it holds" in said, "--commit ID" in said) == (1, True, True)
+    status, _, _ = roll(paths, capsys, "--commit", "fedcba987")
+    assert (status, Pin.read(paths.requirements).commit) == (0, "fedcba987")
+
+
+def test_a_commit_that_the_release_denies_is_refused(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+    release(paths)
+    status, _, said = roll(paths, capsys, "--commit", "fedcba987")
+    assert (status, "it holds llama.cpp 1234567ab, not fedcba987" in said) == (1, True)
+
+
+def test_without_a_version_it_is_the_newest_release_on_the_index(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shelf = tmp_path / "shelf"  # the only place pip looks in
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
+    for version in ("0.3.35", "0.3.37", "0.3.36"):
+        make_sdist(shelf / f"llama_cpp_python-{version}.tar.gz", SOURCES, **{"CHANGELOG.md": CHANGES})
+    assert layout.main(["roll"], paths) == 0
+    assert Pin.read(paths.requirements).version == "0.3.37"
+    assert layout.main(["roll"], paths) == 0
+    assert "llama-cpp-python==0.3.37 is the pin already" in capsys.readouterr().out
+    assert layout.main(["roll", "0.3.99", "--dry-run"], paths) == 1
+    assert "the index has no llama-cpp-python==0.3.99" in capsys.readouterr().err
+
+
+# ── build and tests ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+GCC = """
+FAILED: CMakeFiles/llama.dir/src/llama-graph.cpp.o
+{root}/vendor/llama.cpp/src/llama-graph.cpp:12:5: error: 'x' was not declared in this scope
+{root}/vendor/../pymtp/native/kernels/attention.cpp:7:10: fatal error: ops.h: No such file or directory
+   12 |     x = error: no
+../../vendor/../pymtp/native/graphs/chain.cpp:9:1: error: expected ';'
+/usr/bin/ld: {root}/vendor/../pymtp/native/graphs/sync.cpp:40: undefined reference to `llama_sync'
+{root}/vendor/llama.cpp/ggml/src/ggml-cuda/top-k.cu(88): error: identifier "k" is undefined
+CMake Error at CMakeLists.txt:64 (add_subdirectory):
+"""
+
+
+def test_errors_are_found_in_a_build_s_log_ours_first(tmp_path: Path) -> None:
+    assert trial.find_errors(GCC.format(root=tmp_path), tmp_path) == [
+        "pymtp/native/kernels/attention.cpp:7: fatal error: ops.h: No such file or directory",
+        "pymtp/native/graphs/chain.cpp:9: error: expected ';'",
+        "pymtp/native/graphs/sync.cpp:40: undefined reference to `llama_sync'",
+        "vendor/llama.cpp/src/llama-graph.cpp:12: error: 'x' was not declared in this scope",
+        'vendor/llama.cpp/ggml/src/ggml-cuda/top-k.cu:88: error: identifier "k" is undefined',
+        "CMakeLists.txt:64: CMake error (add_subdirectory):",
+    ]
+
+
+def test_a_build_that_fails_after_a_roll_tells_file_and_line(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+    release(paths)
+    (paths.root / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    )
+    error = f"{paths.root}/pymtp/native/kernels/norms.cpp:3:7: error: unknown type name 'block_q4'"
+    (paths.root / "backend.py").write_text(f'print("""{error}""", flush=True)\nraise SystemExit(1)\n')
+    status, _, said = roll(paths, capsys, "--build")
+    assert status == 1
+    assert "the build fails:\n  pymtp/native/kernels/norms.cpp:3: error: unknown type name 'block_q4'\n" in said
+    assert Pin.read(paths.requirements).version == "0.3.37"  # what is to be mended is the new state
+
+
+def test_with_test_the_tests_run_after_the_build_and_one_that_fails_fails_the_roll(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    release(paths)
+    monkeypatch.setattr(trial, "build", lambda root: (root / "built").touch())
+    (paths.root / "test_it.py").write_text("import os\ndef test_it():\n    assert not os.path.exists('built')\n")
+    (paths.root / "pytest.ini").write_text("[pytest]\n")
+    status, out, said = roll(paths, capsys, "--test")
+    assert (status, "layout: it builds" in out, "tests fail" in said) == (1, True, True)
+
+
+def test_a_dry_run_builds_nothing(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        roll(paths, capsys, "--dry-run", "--build")
+    assert "--dry-run leaves nothing to build" in capsys.readouterr().err

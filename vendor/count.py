@@ -1,0 +1,38 @@
+"""How much of llama.cpp the patches change, and the limits of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hunks import read_hunks
+from sources import LayoutError, Paths
+
+# A patch is a hook: what is longer lives in pymtp/native/graphs and pymtp/native/kernels.
+MAX_LINES = 350  # added and removed, of all patches
+MAX_FILES = 25  # of llama.cpp, that patches touch
+MAX_LINES_OF_PATCH = 60
+
+
+def count(paths: Paths, *, check: bool) -> None:
+    """Prints the changed lines of each patch and each file. With `check`, raises LayoutError over the limits."""
+    by_patch: Counter[str] = Counter()
+    by_file: Counter[str] = Counter()
+    for patch in paths.patches():
+        for hunk in read_hunks(patch.read_text(encoding="utf-8")):
+            by_patch[patch.name] += hunk.changed
+            by_file[hunk.file] += hunk.changed
+    for title, counts in (("patch", by_patch), ("file", by_file)):
+        print(f"lines  {title}")
+        for name, lines in counts.items() if title == "patch" else counts.most_common():
+            print(f"{lines:5}  {name}")
+        print()
+    total = by_patch.total()
+    print(f"{total} changed lines in {len(by_file)} files by {len(by_patch)} patches")
+    over = [f"{total} lines, not {MAX_LINES}"] if total > MAX_LINES else []
+    over += [f"{len(by_file)} files, not {MAX_FILES}"] if len(by_file) > MAX_FILES else []
+    over += [f"{n} in {name}, not {MAX_LINES_OF_PATCH}" for name, n in by_patch.items() if n > MAX_LINES_OF_PATCH]
+    if check and over:
+        raise LayoutError(
+            "the patches change more of llama.cpp than they may:\n  " + "\n  ".join(over),
+            "move what is longer than a hook into pymtp/native/graphs or pymtp/native/kernels",
+        )

@@ -1,0 +1,118 @@
+"""The hunks of a patch: what they change, and whether there is one place only where they can land."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sources import LayoutError
+
+# What `git diff` gives unasked. With one line around it, a hunk that has one place in today's sources can have another
+# in tomorrow's, and land there in silence.
+LEAST_CONTEXT = 3
+
+_HEADER = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+
+
+@dataclass(frozen=True)
+class Hunk:
+    file: str
+    header: str
+    start: int  # the line, from 1, of the first of `old`; 0 in a new file
+    lands: int  # the line of the first of `new`
+    lines: tuple[str, ...]  # each with " ", "-" or "+" before it
+
+    @property
+    def old(self) -> list[str]:
+        return [line[1:] for line in self.lines if not line.startswith("+")]
+
+    @property
+    def first(self) -> int:
+        """Where `old` begins, counted from 0."""
+        return max(self.start - 1, 0)
+
+    @property
+    def changed(self) -> int:
+        """Lines added and removed."""
+        return sum(not line.startswith(" ") for line in self.lines)
+
+    def is_at_its_lines(self, before: Sequence[str]) -> bool:
+        return list(before[self.first : self.first + len(self.old)]) == self.old
+
+    def places(self, before: Sequence[str]) -> list[int]:
+        """The lines of a file, from 1, where the hunk could land."""
+        old = self.old
+        return [at + 1 for at in range(len(before) - len(old) + 1) if before[at : at + len(old)] == old]
+
+    def has_context(self, before: Sequence[str]) -> bool:
+        """Whether LEAST_CONTEXT lines stand before and after the change, or the file begins or ends there."""
+        begins, ends = self.first == 0, self.first + len(self.old) >= len(before)
+        leading, trailing = _context(self.lines), _context(self.lines[::-1])
+        return (begins or leading >= LEAST_CONTEXT) and (ends or trailing >= LEAST_CONTEXT)
+
+
+def _context(lines: Sequence[str]) -> int:
+    """How many unchanged lines `lines` begins with."""
+    return next((n for n, line in enumerate(lines) if not line.startswith(" ")), len(lines))
+
+
+def read_hunks(diff: str) -> Iterator[Hunk]:
+    """The hunks of a patch or a diff, in order."""
+    lines = iter(diff.split("\n"))
+    file = ""
+    for line in lines:
+        if line.startswith(("--- a/", "+++ b/")):
+            file = line[6:]
+        elif header := _HEADER.match(line):
+            start, olds, lands, news = (int(number or 1) for number in header.groups())
+            body: list[str] = []
+            while olds > 0 or news > 0:
+                line = next(lines, "") or " "  # an editor may have cut the blank of an empty line
+                if line.startswith("\\"):  # "\ No newline at end of file"
+                    continue
+                olds -= not line.startswith("+")
+                news -= not line.startswith("-")
+                body.append(line)
+            yield Hunk(file, header[0], start, lands, tuple(body))
+
+
+def read_lines(file: Path) -> list[str]:
+    """The lines of a file; none of a file that is not there."""
+    return split_lines(file.read_bytes().decode("utf-8", "surrogateescape")) if file.is_file() else []
+
+
+def split_lines(text: str) -> list[str]:
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+# ── rules ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def refuse_moved(directory: Path, patch: Path) -> None:
+    """Raises LayoutError unless each hunk of `patch` is at the very lines of `directory` that it names."""
+    for hunk in read_hunks(patch.read_text(encoding="utf-8")):
+        before = read_lines(directory / hunk.file)
+        if hunk.is_at_its_lines(before):
+            continue
+        where = f"patches/{patch.name} does not apply: {hunk.file}, hunk {hunk.header}"
+        if places := hunk.places(before):
+            raise LayoutError(
+                f"{where}: its lines are at {', '.join(map(str, places))}",
+                "python vendor/layout.py edit && python vendor/layout.py write, and see that it landed where it should",
+            )
+        raise LayoutError(
+            where, "python vendor/layout.py edit (it goes as far as it can, and says how to go on from there)"
+        )
+
+
+def refuse_thin(directory: Path, patch: Path) -> None:
+    """Raises LayoutError when a hunk of `patch` has fewer lines around it than LEAST_CONTEXT."""
+    for hunk in read_hunks(patch.read_text(encoding="utf-8")):
+        if not hunk.has_context(read_lines(directory / hunk.file)):
+            raise LayoutError(
+                f"patches/{patch.name} has fewer than {LEAST_CONTEXT} lines of context:"
+                f" {hunk.file}, hunk {hunk.header}",
+                "python vendor/layout.py edit && python vendor/layout.py write",
+            )

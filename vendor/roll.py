@@ -1,0 +1,161 @@
+"""Moves the pin to another release of llama-cpp-python, and the patches with it."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import trial
+from carry import BEFORE, NEW, OLD, Conflict, Outcome, carry
+from git_repo import AUTHOR, commit_tree, create, git, identity, run_git
+from index import fetch, fetch_release, newest
+from patch_repo import commit_patches, refuse_work, rolled_message, write
+from sources import LayoutError, Paths, Pin, Tree, missing, read_pristine
+
+LLAMA_CPP = ["vendor", "llama.cpp"]
+SHOWN_LINES = 30  # of what upstream changed at one conflict
+
+
+@dataclass(frozen=True)
+class Options:
+    version: str | None = None  # of the release; None: the newest
+    commit: str | None = None  # of llama.cpp, where the release does not say it
+    dry_run: bool = False  # only print what would become of the patches
+    build: bool = False
+    test: bool = False  # and so build
+
+
+def roll(paths: Paths, options: Options) -> None:
+    """Carries the patches to another release, prints what became of each, and writes patches and pin.
+
+    Raises LayoutError, after the table, when something needs hands. Patches and pin are as before then, and
+    `paths.work` is in the middle of a rebase, which stops at each conflict.
+    """
+    clock = time.monotonic()
+    old = Pin.read(paths.requirements)
+    version = options.version or newest(old)
+    if version == old.version:
+        print(f"layout: {old.requirement} is the pin already")
+        return
+    if not options.dry_run:
+        refuse_work(paths.work)
+    new = fetch_release(paths, old, version, options.commit)
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name).resolve() / "work"
+        pristine = _prepare(paths, work, old, new)
+        outcomes = carry(work)
+        report(old, new, outcomes, missing(pristine), paths.cache / new.sdist)
+        words = Counter(outcome.word for outcome in outcomes)
+        told = ", ".join(f"{words[word]} {word}" for word in ("clean", "merged", "conflict", "upstream has it"))
+        print(
+            f"{old.requirement} ({old.commit}) to {new.version} ({new.commit}): {told}; {_minutes(clock)}", flush=True
+        )
+        if not options.dry_run:
+            shutil.move(work, paths.work)
+    _settle(paths, outcomes, new, options)
+    if lacks := missing(pristine):
+        raise LayoutError(
+            f"{new.requirement} has no {', '.join(lacks)}",
+            "find what it has instead, and name that in SUBSET of vendor/sources.py and in CMakeLists.txt",
+        )
+    if options.build or options.test:
+        _try(paths, options)
+
+
+def _prepare(paths: Paths, work: Path, old: Pin, new: Pin) -> Tree:
+    """Makes a repository with both releases, and the patches as commits on the old one; returns the new one's files."""
+    pristine = read_pristine(paths.cache / new.sdist)
+    create(work)
+    commit_tree(work, OLD, read_pristine(fetch(paths, old)), f"llama.cpp {old.commit}\n\nAs in {old.sdist}.\n")
+    commit_tree(work, NEW, pristine, rolled_message(old, new))
+    git(work, "checkout", "--quiet", "-b", BEFORE, OLD)
+    commit_patches(work, paths.patches())
+    return pristine
+
+
+def _settle(paths: Paths, outcomes: Sequence[Outcome], new: Pin, options: Options) -> None:
+    """Writes patches and pin; or, with conflicts, starts the rebase in which they are resolved, and raises."""
+    numbers = [outcome.patch[:4] for outcome in outcomes if outcome.conflicts]
+    wrong = f"{len(numbers)} of {len(outcomes)} patches need hands: {' '.join(numbers)}"
+    if options.dry_run:
+        if numbers:
+            raise LayoutError(wrong, f"python vendor/layout.py roll {new.version}, which says how to go on from there")
+    elif not numbers:
+        git(paths.work, "checkout", "--quiet", "-B", "main")
+        write(paths)
+    else:
+        git(paths.work, "checkout", "--quiet", "-B", "main", BEFORE)
+        run_git(paths.work, "rebase", "--quiet", "--onto", NEW, OLD, "main", env=identity(AUTHOR))
+        raise LayoutError(f"{wrong}\n  {paths.work} is at the first of them.", _ON_FROM_HERE.format(paths=paths))
+
+
+_ON_FROM_HERE = """
+    cd {paths.work}
+    git status                                 # names the files in conflict; resolve them
+    git add -A && git rebase --continue        # on to the next conflict (without this patch: git rebase --skip)
+    cd {paths.root}
+    python vendor/layout.py write              # in the end: writes patches and pin
+  Give it up: rm -rf {paths.work}, and patches and pin are as before. More: docs/rolling.md"""
+
+
+def _try(paths: Paths, options: Options) -> None:
+    clock = time.monotonic()
+    trial.build(paths.root)
+    print(f"layout: it builds; {_minutes(clock)}", flush=True)
+    if options.test:
+        clock = time.monotonic()
+        trial.test(paths.root)
+        print(f"layout: the tests pass; {_minutes(clock)}", flush=True)
+
+
+def _minutes(since: float) -> str:
+    return f"{(time.monotonic() - since) / 60:.1f} minutes"
+
+
+# ── what is printed ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def report(old: Pin, new: Pin, outcomes: Sequence[Outcome], lacks: Sequence[str], sdist: Path) -> None:
+    """Prints a line for each patch; then, for each conflict and each missing file, what upstream did."""
+    width = max((len(outcome.patch) for outcome in outcomes), default=0)
+    for outcome in outcomes:
+        print(f"{outcome.patch:{width}}  {outcome.word:15}  {outcome.note}".rstrip())
+    print()
+    gone = [conflict for outcome in outcomes for conflict in outcome.conflicts if conflict.is_gone]
+    names = _names(sdist) if gone or lacks else []
+    for outcome in outcomes:
+        if outcome.conflicts:
+            print(f"{outcome.patch}: upstream's lines there, - {old.version}, + {new.version}\n")
+        for conflict in outcome.conflicts:
+            _print_conflict(conflict, new, names)
+    for entry in lacks:
+        print(f"{entry} is not in {new.version}, and the build reads it; {_elsewhere(entry, names)}\n")
+
+
+def _print_conflict(conflict: Conflict, new: Pin, names: Sequence[str]) -> None:
+    print(f"  {conflict.place}")
+    told = conflict.upstream
+    if conflict.is_gone:
+        told = (f"is not in {new.version}", *(told or [_elsewhere(conflict.file, names)]))
+    print("\n".join(f"    {line}".rstrip() for line in told[:SHOWN_LINES]))
+    if more := told[SHOWN_LINES:]:
+        print(f"    … {len(more)} lines more")
+    print()
+
+
+def _elsewhere(file: str, names: Sequence[str]) -> str:
+    same = [name for name in names if name.rpartition("/")[2] == file.rpartition("/")[2]]
+    return f"of that name it has {' '.join(same)}" if same else "it has none of that name"
+
+
+def _names(sdist: Path) -> list[str]:
+    """Every file of llama.cpp in a source distribution, also of those parts that the build does not read."""
+    with tarfile.open(sdist) as archive:
+        parts = (member.name.split("/", 3) for member in archive)
+        return [path for _, *project, path in (part for part in parts if len(part) == 4) if project == LLAMA_CPP]
