@@ -15,8 +15,8 @@ from conftest import ROOT
 
 import pymtp
 from pymtp.bench.prefill import MODES
-from pymtp.bench.requests import check_modes
 from pymtp.cli import app_main
+from pymtp.cli.bench_requests import check_modes
 
 SMALL = ("--sizes", "300,64", "--depths", "2", "--gen", "24", "--rounds", "2", "--threads", "1")
 WIDTHS = {"hidden": 192, "logits": 2048, "embeddings": 192}  # floats a row, of the shipped model
@@ -63,7 +63,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_mistakes_are_told_before_any_work(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pymtp.bench.command._measure", lambda *_: pytest.fail("it began to work"))
+    monkeypatch.setattr("pymtp.cli.bench_prefill._measure", lambda *_: pytest.fail("it began to work"))
     assert run(*arguments) == 2
     shown = capsys.readouterr()
     assert words in " ".join(shown.err.split())

@@ -44,7 +44,7 @@ def test_no_text_at_all_is_an_error_and_no_endless_loop() -> None:
 
 
 def test_the_standard_library_is_long_enough_for_the_longest_rounds() -> None:
-    # 425k tokens a round with all default sizes, three rounds; a token is 4 characters of code and more
+    # 425k tokens per round with all default sizes, three rounds; a token is 4 characters of code and more
     assert sum(map(len, stdlib_texts())) > 4 * 3 * 425 * 1024
 
 

@@ -64,7 +64,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_mistakes_are_told_before_any_work(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pymtp.bench.decode_command._measure", lambda *_: pytest.fail("it began to work"))
+    monkeypatch.setattr("pymtp.cli.bench_decode._measure", lambda *_: pytest.fail("it began to work"))
     assert run(*arguments) == 2
     shown = capsys.readouterr()
     assert words in " ".join(shown.err.split())

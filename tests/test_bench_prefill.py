@@ -280,5 +280,5 @@ def test_a_plot_has_a_panel_for_each_depth_and_a_line_for_each_mode(report: Repo
     text = (tmp_path / "a.svg").read_text()
     assert text == (tmp_path / "b.svg").read_text()
     assert ElementTree.fromstring(text).tag.endswith("svg")
-    for words in (*MODES, "2 drafts a round", "3 drafts a round", "prefill, tokens/s"):
+    for words in (*MODES, "2 drafts per round", "3 drafts per round", "prefill, tokens/s"):
         assert f"<!-- {words} -->" in text

@@ -80,7 +80,7 @@ def test_what_the_file_says_does_not_decide_what_is_measured(
     before = capsys.readouterr().out
     assert run("--threads", "1", "--tokens", "8") == 0
     same = capsys.readouterr().out
-    table = "tokens a round over"
+    table = "tokens per round over"
     assert before[: before.index(table)] == same[: same.index(table)]
     assert "stay with pre_norm" in before
 

@@ -37,7 +37,7 @@ def expected(llm: LLM) -> str:
 def test_generate_prints_the_text_and_a_line_of_figures_apart(expected: str) -> None:
     done = generate(PROMPT, "-d", "3")
     assert (done.returncode, done.stdout) == (0, expected + "\n")
-    for figure in ("prompt tokens at", "16 tokens at", "of drafts accepted", "tokens a round"):
+    for figure in ("prompt tokens at", "16 tokens at", "of drafts accepted", "tokens per round"):
         assert figure in done.stderr
 
 

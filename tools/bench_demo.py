@@ -1,4 +1,4 @@
-"""What the shipped model's head is worth: acceptance and tokens a round at each depth, on text it never saw.
+"""What the shipped model's head is worth: acceptance and tokens per round at each depth, on text it never saw.
 
     pip install . matplotlib typer
     python tools/bench_demo.py
@@ -63,7 +63,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
         lengths = [row["mean_accepted_length"] for row in rows if row["temperature"] == temperature]
         axes.plot(depths, lengths, marker="o", label=f"T = {temperature}" if temperature else "greedy")
     axes.axhline(1, color="0.75", linewidth=1, label="no drafts")
-    axes.set(xlabel="drafts a round", ylabel="tokens a round", ylim=(0, None))
+    axes.set(xlabel="drafts per round", ylabel="tokens per round", ylim=(0, None))
     axes.legend()
     figure.savefig(path, metadata={"Date": None})
 
@@ -87,7 +87,7 @@ def main(
     OUT.mkdir(exist_ok=True)
     (OUT / "demo_model.json").write_text(json.dumps(result, indent=1) + "\n")
     plot(rows, OUT / "demo_model.svg")
-    table = Table("temperature", "drafts", "accepted", "tokens a round", "by position")
+    table = Table("temperature", "drafts", "accepted", "tokens per round", "by position")
     for row in rows:
         by_position = " ".join(f"{share:.0%}" for share in row["accepted_per_position"])
         length = f"{row['mean_accepted_length']:.2f}"

@@ -277,7 +277,7 @@ def main(
     tokens: Annotated[int, typer.Option("--tokens", "-n", min=2, help="Tokens for each prompt.")] = 200,
     prompts: Annotated[Prompts | None, typer.Option(help="held-out for pymtp's own model, else random.")] = None,
     n_prompts: Annotated[int, typer.Option(min=1, help="Prompts in a measurement.")] = 4,
-    drafts: Annotated[int, typer.Option("--drafts", "-d", min=1, help="Drafts a round on both sides.")] = 3,
+    drafts: Annotated[int, typer.Option("--drafts", "-d", min=1, help="Drafts per round on both sides.")] = 3,
     auto: Annotated[bool, typer.Option(help='Also pymtp with draft_tokens="auto".')] = True,
     threads: Annotated[int | None, typer.Option("--threads", "-t", show_default="physical cores")] = None,
     n_ctx: Annotated[int, typer.Option(help="Tokens that the context holds.")] = 1024,

@@ -21,9 +21,9 @@ from gpu_results import Results
 from pymtp.bench import decode, decode_report, prefill, prefill_report
 from pymtp.bench.order import in_turn
 from pymtp.bench.report import measured_on
+from pymtp.cli.memory_table import plan_beside
 from pymtp.context import physical_cores
 from pymtp.errors import NativeError
-from pymtp.memory_table import plan_beside
 from pymtp.model import Model
 
 CACHE_TYPE = "f16"

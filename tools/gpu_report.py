@@ -69,7 +69,7 @@ def _prefill(report: dict[str, Any]) -> Iterator[str]:
 def _decode(reports: dict[str, Any]) -> Iterator[str]:
     yield "**Decoding**: tokens/s (of none) by synthetic acceptance of each draft"
     yield ""
-    yield _row("model", "drafts", "acceptance", "tokens/s", "of none", "tokens a round", "µs a round")
+    yield _row("model", "drafts", "acceptance", "tokens/s", "of none", "tokens per round", "µs a round")
     yield _row("---", "---", "---:", "---:", "---:", "---:", "---:")
     for report in reports.values():
         for cell in report["cells"]:

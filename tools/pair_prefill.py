@@ -22,7 +22,7 @@ from typing import Annotated
 
 import typer
 
-from pymtp.bench.requests import read_numbers
+from pymtp.cli.bench_requests import read_numbers
 from pymtp.context import Context, physical_cores
 from pymtp.model import Model
 
@@ -45,7 +45,7 @@ def main(
     model: Annotated[Path, typer.Argument(help="GGUF file with a head.", exists=True)],
     sizes: Annotated[str, typer.Option(help="Tokens a prompt.")] = "1k,4k,8k",
     rounds: Annotated[int, typer.Option("--rounds", "-r", min=1)] = 6,
-    depth: Annotated[int, typer.Option(min=1, help="Drafts a round that the context is ready for.")] = 3,
+    depth: Annotated[int, typer.Option(min=1, help="Drafts per round that the context is ready for.")] = 3,
     mode: Annotated[str, typer.Option(help="How the prompt reaches the head.")] = "fused",
     threads: Annotated[int | None, typer.Option("--threads", "-t", show_default="physical cores")] = None,
 ) -> None:

@@ -308,7 +308,7 @@ def main(
     every: Annotated[int, typer.Option(min=1, help="Rounds between looks; the first ones are the warm-up.")] = 1000,
     seed: Annotated[int, typer.Option(help="Of all that happens.")] = 0,
     sequences: Annotated[int, typer.Option(min=1, help="Sequences that take turns.")] = 3,
-    draft_tokens: Annotated[int, typer.Option("--drafts", "-d", min=1, help="The most drafts a round.")] = 8,
+    draft_tokens: Annotated[int, typer.Option("--drafts", "-d", min=1, help="The most drafts per round.")] = 8,
     cache_type: Annotated[str, typer.Option(help="Type of the K and V cache.")] = "f16",
     flash_attn: Annotated[str, typer.Option(help="auto, on or off.")] = "auto",
     drift: Annotated[float, typer.Option(help="The most that logits may drift token by token.")] = 0.01,

@@ -14,7 +14,6 @@ from rich.table import Table
 
 from pymtp.bench.prompts import KINDS, RANDOM, VARIANTS, prompt
 from pymtp.bench.report import accepted_per_position
-from pymtp.bench.requests import check_head
 from pymtp.llm import LLM
 from pymtp.model import TAPS, Model
 from pymtp.sampling import SamplingParams
@@ -39,7 +38,7 @@ class Judgement:
     stats: dict[str, list[Stats]]
 
     def length(self, tap: str) -> float:
-        """Mean accepted length: tokens a round, over all prompts."""
+        """Mean accepted length: tokens per round, over all prompts."""
         rounds, accepted = _counts(self.stats[tap]).sum(axis=0)
         return float(1 + accepted / rounds)
 
@@ -67,9 +66,8 @@ def _counts(stats: Sequence[Stats]) -> NDArray[np.float64]:
 def judge(model: Model, *, tokens: int, n_threads: int | None = None) -> Judgement:
     """Generates `tokens` after each prompt of every kind but random tokens, with each tap.
 
-    Raises InvalidRequestError for a model without head.
+    Raises InvalidRequestError for a model without head, as `LLM` does.
     """
-    check_head(model, ", it takes no hidden state")
     prompts = [prompt(model, kind, i) for kind in KINDS if kind != RANDOM for i in range(VARIANTS)]
     n_ctx = max(map(len, prompts)) + tokens
     params = SamplingParams(max_tokens=tokens, ignore_eos=True)
@@ -102,7 +100,7 @@ def as_dict(judgement: Judgement) -> dict[str, object]:
 
 def as_table(judgement: Judgement) -> Table:
     """A line for each tap."""
-    table = Table("tap", "tokens a round", "accepted, by position", title=f"{DRAFTS} drafts a round, greedy")
+    table = Table("tap", "tokens per round", "accepted, by position", title=f"{DRAFTS} drafts per round, greedy")
     for tap, stats in judgement.stats.items():
         shares = " ".join(f"{share:.0%}" for share in accepted_per_position(stats))
         table.add_row(tap, f"{judgement.length(tap):.2f}", shares)
@@ -114,7 +112,7 @@ def in_words(judgement: Judgement) -> Iterator[str]:
     low, high = judgement.interval()
     difference = judgement.length(TAPS[0]) - judgement.length(TAPS[1])
     yield (
-        f"{TAPS[0]} brings {difference:+.2f} tokens a round over {TAPS[1]}, "
+        f"{TAPS[0]} brings {difference:+.2f} tokens per round over {TAPS[1]}, "
         f"{CONFIDENCE:.0%} interval {low:+.2f} to {high:+.2f} ({len(judgement.stats[TAPS[0]])} prompts)"
     )
     wants = judgement.wants

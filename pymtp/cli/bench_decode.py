@@ -1,4 +1,4 @@
-"""`pymtp bench decode`: its command line. What it measures with is imported when it runs."""
+"""`pymtp bench decode`. What it measures with is imported when it runs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from pymtp.bench.output import INTERRUPTED, Format, FromFile, Output, Synthetic, given, screen, show
+from pymtp.cli.bench_output import Format, FromFile, Output, Synthetic, given, show
+from pymtp.cli.exit_codes import INTERRUPTED
+from pymtp.cli.options import CacheType, Layers, ModelFile, Threads
+from pymtp.cli.screen import screen
 from pymtp.errors import NativeError
-from pymtp.options import CacheType, Layers, ModelFile, Threads
 
 if TYPE_CHECKING:
     from pymtp.bench.decode import Settings
@@ -24,30 +26,33 @@ MAX_TOKENS = 16 * 1024
 def decode(
     model: ModelFile = None,
     depths: Annotated[
-        str, typer.Option(help="Drafts a round; 3:host-copy: hidden states through the host.")
+        str, typer.Option(help="Drafts per round; 3:host-copy copies hidden states through the host.")
     ] = "none,1,2,3,4,5,6,7,8,auto",
     kinds: Annotated[str, typer.Option(help="Kinds of prompts.")] = "code,prose,lists,chat,repetition,random",
     temperatures: Annotated[str, typer.Option(help="0 is greedy.")] = "0,0.7",
-    tokens: Annotated[int, typer.Option(min=2, max=MAX_TOKENS, help="To generate after each prompt.")] = 128,
-    rounds: Annotated[int, typer.Option("--rounds", "-r", min=1, help="Measurements of each.")] = 3,
+    tokens: Annotated[int, typer.Option(min=2, max=MAX_TOKENS, help="Tokens to generate after each prompt.")] = 128,
+    rounds: Annotated[
+        int, typer.Option("--rounds", "-r", min=1, help="Measurements of each prompt, temperature and depth.")
+    ] = 3,
     synthetic_acceptance: Synthetic = None,
     gpu_layers: Layers = -1,
     threads: Threads = None,
     cache_type: CacheType = "f16",
     output: Format = Output.table,
-    plot: Annotated[Path | None, typer.Option(help="Draw speed over depth: a .svg or .png file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot speed over depth: a .svg or .png file.")] = None,
     from_file: FromFile = None,
 ) -> None:
-    """Compare decoding without drafts, with any number of them, and with as many as seem worth it.
+    """Compare decoding without drafts, with fixed numbers of drafts, and with `auto`.
 
-    All arms are open at once, over one copy of the weights. Ctrl-C ends it and shows what is done.
+    Each depth has its own context; all share one copy of the weights. Ctrl-C ends the bench and shows the measurements
+    made so far.
     """
     from pymtp.bench import decode_report
     from pymtp.bench.decode import NONE, Settings
     from pymtp.bench.decode_plot import plot as draw
     from pymtp.bench.plot import check_plot
     from pymtp.bench.prompts import KINDS
-    from pymtp.bench.requests import check_head, read_arms, read_names, read_reals, read_synthetic
+    from pymtp.cli.bench_requests import check_head, read_arms, read_names, read_reals, read_synthetic
     from pymtp.context import physical_cores
     from pymtp.model import Model
 
@@ -87,8 +92,8 @@ def _measure(settings: Settings, model: Path) -> tuple[Report, int, bool]:
     """The report, how many measurements failed, and whether it was interrupted."""
     from pymtp.bench.decode import Arms, DecodeBench, groups
     from pymtp.bench.decode_report import Report, done, going_on
-    from pymtp.bench.progress import Watch
     from pymtp.bench.report import measured_on
+    from pymtp.cli.progress import Watch
     from pymtp.model import Model
 
     with screen.status(escape(f"loading {settings.model} …")):

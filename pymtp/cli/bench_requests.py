@@ -1,4 +1,4 @@
-"""What a bench is asked for, read and checked before any work."""
+"""Options of the benches, read and checked before any work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the commands of the benches show what they measured."""
+"""Options that the benches share, and how they show their reports."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 from rich.console import Console
 
+from pymtp.cli.screen import screen
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -17,10 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-INTERRUPTED = 130
 TABLE_WIDTH = 140  # at least, where the terminal does not say how wide it is
-
-screen = Console(stderr=True, highlight=False)
 
 
 class Output(str, Enum):
@@ -32,9 +31,9 @@ class Output(str, Enum):
     md = "md"
 
 
-Format = Annotated[Output, typer.Option("--output", "-o", help="How to print the result.")]
+Format = Annotated[Output, typer.Option("--output", "-o", help="How to print the report.")]
 FromFile = Annotated[
-    Path | None, typer.Option("--from", metavar="FILE", help="Show what -o json printed; measure nothing.")
+    Path | None, typer.Option("--from", metavar="FILE", help="Show a report that -o json printed. Measures nothing.")
 ]
 
 Synthetic = Annotated[

@@ -1,4 +1,4 @@
-"""How a bench goes: a bar with the time left, and a line for each measurement, on stderr."""
+"""Progress of a bench on stderr: a bar with the time left, and a line for each measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pymtp bench`: the command line of the benches. What they measure with is imported when one runs."""
+"""`pymtp bench prefill`. What it measures with is imported when it runs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from pymtp.bench.decode_command import decode
-from pymtp.bench.output import INTERRUPTED, Format, FromFile, Output, Synthetic, given, screen, show
+from pymtp.cli.bench_output import Format, FromFile, Output, Synthetic, given, show
+from pymtp.cli.exit_codes import INTERRUPTED
+from pymtp.cli.options import CacheType, Layers, ModelFile, Threads
+from pymtp.cli.screen import screen
 from pymtp.errors import NativeError
-from pymtp.options import CacheType, Layers, ModelFile, Threads
 
 if TYPE_CHECKING:
     from pymtp.bench.prefill import Settings
@@ -24,22 +25,21 @@ GEN, QUICK_GEN, MAX_GEN = 128, 64, 16 * 1024
 ROUNDS, QUICK_ROUNDS = 3, 1
 STDLIB = "Python's standard library"
 
-bench = typer.Typer(help="Measure pymtp on this machine.", no_args_is_help=True)
-bench.command()(decode)
 
-
-@bench.command()
 def prefill(
     model: ModelFile = None,
-    sizes: Annotated[str | None, typer.Option(help="Tokens a prompt, e.g. 1k,8k.", show_default=SIZES)] = None,
-    depths: Annotated[str | None, typer.Option(help="Drafts a round.", show_default=DEPTHS)] = None,
-    modes: Annotated[str, typer.Option(help="What to compare.")] = "none,all-outputs,host-copy,fused",
+    sizes: Annotated[str | None, typer.Option(help="Prompt sizes in tokens, e.g. 1k,8k.", show_default=SIZES)] = None,
+    depths: Annotated[str | None, typer.Option(help="Drafts per round.", show_default=DEPTHS)] = None,
+    modes: Annotated[str, typer.Option(help="Ways to prefill to compare.")] = "none,all-outputs,host-copy,fused",
     gen: Annotated[
         int | None,
         typer.Option(min=2, max=MAX_GEN, help="Tokens to generate after each prompt.", show_default=str(GEN)),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option("--rounds", "-r", min=1, help="Measurements of each.", show_default=str(ROUNDS))
+        int | None,
+        typer.Option(
+            "--rounds", "-r", min=1, help="Measurements of each mode, size and depth.", show_default=str(ROUNDS)
+        ),
     ] = None,
     quick: Annotated[
         bool,
@@ -50,27 +50,27 @@ def prefill(
         ),
     ] = False,
     time_budget: Annotated[
-        float | None, typer.Option(min=0, metavar="MINUTES", help="Leave out what would take longer.")
+        float | None, typer.Option(min=0, metavar="MINUTES", help="Leave out measurements that would take longer.")
     ] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="Cut prompts from this text.", show_default=STDLIB)] = None,
-    cache_prompt: Annotated[bool, typer.Option("--cache-prompt", help="The same prompt in every round.")] = False,
+    cache_prompt: Annotated[bool, typer.Option("--cache-prompt", help="Use the same prompt in every round.")] = False,
     synthetic_acceptance: Synthetic = None,
     gpu_layers: Layers = -1,
     threads: Threads = None,
     cache_type: CacheType = "f16",
     output: Format = Output.table,
-    plot: Annotated[Path | None, typer.Option(help="Draw throughput over size: a .svg or .png file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot throughput over prompt size: a .svg or .png file.")] = None,
     from_file: FromFile = None,
 ) -> None:
-    """Compare the ways to prefill: without MTP, every row an output, hidden states through the host, fused.
+    """Compare the ways to prefill: no MTP, every row an output, hidden states copied through the host, fused.
 
-    Ctrl-C ends it and shows what is done.
+    Ctrl-C ends the bench and shows the measurements made so far.
     """
     from pymtp.bench import prefill_report
     from pymtp.bench.plot import check_plot
     from pymtp.bench.prefill import NONE, Settings
     from pymtp.bench.prefill_plot import plot as draw
-    from pymtp.bench.requests import (
+    from pymtp.cli.bench_requests import (
         MAX_DEPTH,
         check_modes,
         fitting,
@@ -123,8 +123,8 @@ def _measure(settings: Settings, model: Path, text: str | None, left_out: list[s
     from pymtp.bench.corpus import TokenSource, stdlib_texts
     from pymtp.bench.prefill import PrefillBench, contexts, groups
     from pymtp.bench.prefill_report import Report, done, going_on
-    from pymtp.bench.progress import Watch
     from pymtp.bench.report import measured_on
+    from pymtp.cli.progress import Watch
     from pymtp.model import Model
 
     with screen.status(escape(f"loading {settings.model} …")):
