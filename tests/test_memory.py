@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from helpers.contexts import BOTH
-from make_model import make_model
+from makers.make_model import make_model
 
 from pymtp import InvalidRequestError, Model
 from pymtp.cli import app_main
