@@ -112,20 +112,20 @@ def in_words(judgement: Judgement) -> Iterator[str]:
     low, high = judgement.interval()
     difference = judgement.length(TAPS[0]) - judgement.length(TAPS[1])
     yield (
-        f"{TAPS[0]} brings {difference:+.2f} tokens per round over {TAPS[1]}, "
+        f"{TAPS[0]} gives {difference:+.2f} tokens per round over {TAPS[1]}, "
         f"{CONFIDENCE:.0%} interval {low:+.2f} to {high:+.2f} ({len(judgement.stats[TAPS[0]])} prompts)"
     )
     wants = judgement.wants
     if wants is None:
         yield (
-            f"this is within the noise: stay with {judgement.says}, which {judgement.model} is run with. More --tokens "
-            "may tell; a head that is hardly ever right shows no difference"
+            f"the difference is within the noise: keep {judgement.says}, the tap that {judgement.model} runs with. "
+            "More --tokens may tell. A head that is hardly ever right shows no difference"
         )
     elif wants == judgement.says:
-        yield f"{judgement.model} wants {wants}, and is run with it: nothing to do"
+        yield f"the head of {judgement.model} was trained on {wants} and runs with it: nothing to do"
     else:
         yield (
-            f"{judgement.model} wants {wants}, but is run with {judgement.says}: give --tap {wants}, in Python "
-            f'LLM(…, tap="{wants}"), or let the file say so: {judgement.key} = "{wants}", a string in its metadata '
+            f"the head of {judgement.model} was trained on {wants} but runs with {judgement.says}: give --tap {wants}, "
+            f'in Python LLM(…, tap="{wants}"), or set the metadata key {judgement.key} = "{wants}" in the file '
             "(gguf-editor-gui of the gguf package adds it)"
         )

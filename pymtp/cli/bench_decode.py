@@ -85,7 +85,7 @@ def decode(
     if interrupted:
         raise typer.Exit(INTERRUPTED)
     if failed:
-        raise NativeError(f"{failed} measurements failed, they are named under the tables")
+        raise NativeError(f"{failed} measurements failed; they are named under the tables")
 
 
 def _measure(settings: Settings, model: Path) -> tuple[Report, int, bool]:
@@ -110,7 +110,7 @@ def _measure(settings: Settings, model: Path) -> tuple[Report, int, bool]:
             run.run()
             interrupted = []
         except KeyboardInterrupt:
-            interrupted = ["what was to come when it was interrupted"]
+            interrupted = ["the measurements after the interruption"]
         report = Report.of(
             run.measurements, asdict(settings), left_out=run.left_out + interrupted, **measured_on(loaded)
         )

@@ -115,7 +115,7 @@ def prefill(
     if interrupted:
         raise typer.Exit(INTERRUPTED)
     if failed:
-        raise NativeError(f"{failed} measurements failed, they are named under the tables")
+        raise NativeError(f"{failed} measurements failed; they are named under the tables")
 
 
 def _measure(settings: Settings, model: Path, text: str | None, left_out: list[str]) -> tuple[Report, int, bool]:
@@ -144,7 +144,7 @@ def _measure(settings: Settings, model: Path, text: str | None, left_out: list[s
             run.run()
             interrupted = []
         except KeyboardInterrupt:
-            interrupted = ["what was to come when it was interrupted"]
+            interrupted = ["the measurements after the interruption"]
         report = Report(
             settings=asdict(settings),
             left_out=left_out + run.left_out + interrupted,

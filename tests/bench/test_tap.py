@@ -1,4 +1,4 @@
-"""Claims about `pymtp tap`: which tap a head wants, and when that cannot be told."""
+"""Claims about `pymtp tap`: it finds the tap that a head was trained on, or says that it cannot tell."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_verdict_says_what_to_do() -> None:
     other = words(high, low, says="pre_norm")
     assert "--tap post_norm" in other
     assert 'qwen35.nextn_tap = "post_norm"' in other
-    assert "within the noise: stay with pre_norm" in words(high, high, says="pre_norm")
+    assert "within the noise: keep pre_norm" in words(high, high, says="pre_norm")
 
 
 def test_the_shipped_head_wants_the_tap_it_was_trained_on(capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +82,7 @@ def test_what_the_file_says_does_not_decide_what_is_measured(
     same = capsys.readouterr().out
     table = "tokens per round over"
     assert before[: before.index(table)] == same[: same.index(table)]
-    assert "stay with pre_norm" in before
+    assert "keep pre_norm" in before
 
 
 def test_a_model_without_head_is_refused(headless: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -176,4 +176,4 @@ def test_ctrl_c_shows_what_is_done_and_ends_with_130() -> None:
     assert process.returncode == 130
     assert "Traceback" not in err
     assert "Decoding, greedy: demo.gguf" in out
-    assert "left out: what was to come when it was interrupted" in out
+    assert "left out: the measurements after the interruption" in out

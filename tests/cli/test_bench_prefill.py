@@ -153,7 +153,7 @@ def test_ctrl_c_shows_what_is_done_and_ends_with_130() -> None:
     assert "Traceback" not in err
     assert "Prefill: demo.gguf" in out
     assert "fused" in out
-    assert "left out: what was to come when it was interrupted" in out
+    assert "left out: the measurements after the interruption" in out
 
 
 def test_what_comes_after_a_prompt_can_be_accepted_synthetically(capsys: pytest.CaptureFixture[str]) -> None:
