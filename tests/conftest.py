@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_corpus import held_out_prompts
-from gguf_variants import rewrite
 from hypothesis import settings
-from make_model import make_model
+from makers.demo_corpus import held_out_prompts
+from makers.gguf_variants import rewrite
+from makers.make_model import make_model
 
 from pymtp import LLM, Model
 from pymtp.model import demo_model

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gguf_variants import rewrite
+from makers.gguf_variants import rewrite
 
 from pymtp import LLM, InvalidRequestError, SamplingParams
 from pymtp.chat import ChatTemplate

@@ -184,7 +184,7 @@ def test_a_context_filled_to_the_last_token_ends_with_length(new_llm: Callable[.
 
 
 def test_the_file_says_which_tap_it_wants(demo: Path, tmp_path: Path, new_llm: Callable[..., LLM]) -> None:
-    from gguf_variants import rewrite
+    from makers.gguf_variants import rewrite
 
     for said, expected in ((None, "post_norm"), ("pre_norm", "pre_norm")):
         path = tmp_path / f"{said}.gguf"

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.contexts import EXACT, context, some_tokens
-from make_model import make_model
-from model_shapes import PRESETS
+from makers.make_model import make_model
+from makers.model_shapes import PRESETS
 
 from pymtp.model import Model
 

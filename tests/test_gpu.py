@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf_variants import rewrite
 from helpers.contexts import some_tokens
+from makers.gguf_variants import rewrite
 from numpy.typing import NDArray
 
 from pymtp import LLM, Model, SamplingParams, build_info

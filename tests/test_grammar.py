@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from conftest import make_llm
 from gguf import GGUFReader
-from gguf_variants import rewrite
 from helpers.sample import sample
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from makers.gguf_variants import rewrite
 
 from pymtp import LLM, InvalidRequestError, Model, PymtpError, SamplingParams
 from pymtp.sampling import Sampler

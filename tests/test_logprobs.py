@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from make_model import make_model
-from model_shapes import PRESETS
+from makers.make_model import make_model
+from makers.model_shapes import PRESETS
 
 from pymtp import LLM, InvalidRequestError, Model, SamplingParams
 from pymtp.context import Context

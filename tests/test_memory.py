@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 from helpers.contexts import BOTH
-from make_model import make_model
+from makers.make_model import make_model
 
 from pymtp import InvalidRequestError, Model
 from pymtp.cli import app_main
+from pymtp.cli.memory_table import plan_beside
 from pymtp.context import Context
 from pymtp.depth import MAX_AUTO
 from pymtp.memory import PARTS, DeviceMemory, plan_memory
-from pymtp.memory_table import plan_beside
 from pymtp.sampling import Sampler, SamplingParams
 
 FILE_PADDING = 0.01  # of the weights: a mapped file has theirs, memory has its own

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gguf_variants import rewrite
 from hypothesis import given
 from hypothesis import strategies as st
+from makers.gguf_variants import rewrite
 
 from pymtp import ClosedError, InvalidRequestError, ModelLoadError
 from pymtp.model import Model

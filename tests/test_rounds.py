@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf_variants import rewrite
 from helpers.contexts import BOTH, DRAFTS, EXACT, context, drafts, some_tokens, work
+from makers.gguf_variants import rewrite
 
 from pymtp import LLM, SamplingParams
 from pymtp.context import Context

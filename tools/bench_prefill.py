@@ -1,6 +1,6 @@
 """The prefill bench, from a checkout.
 
-    python tools/make_model.py 7m build/7m.gguf
+    python tools/models/make_model.py 7m build/7m.gguf
     python tools/bench_prefill.py -m build/7m.gguf --quick
 
 It is `pymtp bench prefill`, with the same options.

@@ -1,5 +1,5 @@
 # How llama.cpp is built: static libraries that keep to themselves, and nothing but ggml and llama unless asked for.
-# For CMakeLists.txt, and for tools/llama-bench and tools/llama-server, which are to be compared with it.
+# For CMakeLists.txt, and for tools/bench/llama-bench and tools/bench/llama-server, which are to be compared with it.
 
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)

@@ -1,1 +1,1 @@
-"""Benches of pymtp itself: `pymtp bench`."""
+"""Benches: what `pymtp bench` and `pymtp tap` measure with, and their reports."""

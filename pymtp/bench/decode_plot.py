@@ -39,7 +39,7 @@ def _speed(axes: Any, cells: list[Cell]) -> None:
         if shown:
             line(axes, [x for x, _ in shown], [y for _, y in shown], label=kind, color=f"C{i}")
     axes.set_xticks(range(len(arms)), arms)
-    axes.set_xlabel("drafts a round")
+    axes.set_xlabel("drafts per round")
 
 
 def _depths(axes: Any, report: Report, temperature: float) -> None:

@@ -175,7 +175,16 @@ def tables(report: Report) -> Iterator[Lines]:
         made_up = ", synthetic acceptance" if settings["synthetic"] is not None else ""
         yield Lines(
             f"Decoding, {at(temperature)}{made_up}: {settings['model']}, {rounds}",
-            ("prompts", "drafts", "tokens/s", "spread", "of none", "spread", "tokens a round", "accepted, by position"),
+            (
+                "prompts",
+                "drafts",
+                "tokens/s",
+                "spread",
+                "of none",
+                "spread",
+                "tokens per round",
+                "accepted, by position",
+            ),
             [
                 (
                     cell.kind,
@@ -249,5 +258,5 @@ def going_on(group: Group, arm: str) -> str:
 
 def done(m: Measurement) -> str:
     """A line on one measurement."""
-    drafts = f", {m.stats.mean_accepted_length:.2f} tokens a round" if m.stats.drafted else ""
+    drafts = f", {m.stats.mean_accepted_length:.2f} tokens per round" if m.stats.drafted else ""
     return f"round {m.round + 1}: {described(m)}, {m.arm}: {m.stats.decode_tokens_per_second:.1f}/s{drafts}"

@@ -34,7 +34,7 @@ WARM_UP = 512  # tokens before the prompt, a whole ubatch of the context
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured. sizes: tokens a prompt. gen: tokens generated after it. depths: drafts a round.
+    """What is measured. sizes: tokens a prompt. gen: tokens generated after it. depths: drafts per round.
     synthetic: the rates of made-up acceptance of the latter, see SyntheticContext; None for what the target says.
     time_budget: seconds, None for all it takes. prompt, model: names, for the record."""
 
@@ -139,7 +139,7 @@ class BenchContext(SpeculativeContext, Protocol):
     def close(self) -> None: ...
 
 
-# (mode, drafts a round, n_ctx) → a fresh context
+# (mode, drafts per round, n_ctx) → a fresh context
 ContextFactory = Callable[[str, int, int], BenchContext]
 
 

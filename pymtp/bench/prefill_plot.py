@@ -23,7 +23,7 @@ def plot(report: Report, path: Path) -> None:
             axes.set_xscale("log", base=2)
             axes.set_xticks(sizes, [tokens(size) for size in sizes], minor=False)
             axes.minorticks_off()
-            axes.set_title(f"{depth} drafts a round" if depth else "no drafts")
+            axes.set_title(f"{depth} drafts per round" if depth else "no drafts")
             axes.set_xlabel("prompt, tokens")
         panels[0][0].set(ylabel="prefill, tokens/s", ylim=(0, None))
         panels[0][0].legend()

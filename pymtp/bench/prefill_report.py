@@ -153,7 +153,7 @@ def tables(report: Report) -> list[Lines]:
         Lines(
             f"Code output: {settings['gen']} tokens after each prompt"
             + (", synthetic acceptance" if settings["synthetic"] is not None else ""),
-            (*first, "accepted", "tokens a round"),
+            (*first, "accepted", "tokens per round"),
             of_code,
         ),
     ]

@@ -14,7 +14,6 @@ from rich.table import Table
 
 from pymtp.bench.prompts import KINDS, RANDOM, VARIANTS, prompt
 from pymtp.bench.report import accepted_per_position
-from pymtp.bench.requests import check_head
 from pymtp.llm import LLM
 from pymtp.model import TAPS, Model
 from pymtp.sampling import SamplingParams
@@ -39,7 +38,7 @@ class Judgement:
     stats: dict[str, list[Stats]]
 
     def length(self, tap: str) -> float:
-        """Mean accepted length: tokens a round, over all prompts."""
+        """Mean accepted length: tokens per round, over all prompts."""
         rounds, accepted = _counts(self.stats[tap]).sum(axis=0)
         return float(1 + accepted / rounds)
 
@@ -67,9 +66,8 @@ def _counts(stats: Sequence[Stats]) -> NDArray[np.float64]:
 def judge(model: Model, *, tokens: int, n_threads: int | None = None) -> Judgement:
     """Generates `tokens` after each prompt of every kind but random tokens, with each tap.
 
-    Raises InvalidRequestError for a model without head.
+    Raises InvalidRequestError for a model without head, as `LLM` does.
     """
-    check_head(model, ", it takes no hidden state")
     prompts = [prompt(model, kind, i) for kind in KINDS if kind != RANDOM for i in range(VARIANTS)]
     n_ctx = max(map(len, prompts)) + tokens
     params = SamplingParams(max_tokens=tokens, ignore_eos=True)
@@ -102,7 +100,7 @@ def as_dict(judgement: Judgement) -> dict[str, object]:
 
 def as_table(judgement: Judgement) -> Table:
     """A line for each tap."""
-    table = Table("tap", "tokens a round", "accepted, by position", title=f"{DRAFTS} drafts a round, greedy")
+    table = Table("tap", "tokens per round", "accepted, by position", title=f"{DRAFTS} drafts per round, greedy")
     for tap, stats in judgement.stats.items():
         shares = " ".join(f"{share:.0%}" for share in accepted_per_position(stats))
         table.add_row(tap, f"{judgement.length(tap):.2f}", shares)
@@ -114,20 +112,20 @@ def in_words(judgement: Judgement) -> Iterator[str]:
     low, high = judgement.interval()
     difference = judgement.length(TAPS[0]) - judgement.length(TAPS[1])
     yield (
-        f"{TAPS[0]} brings {difference:+.2f} tokens a round over {TAPS[1]}, "
+        f"{TAPS[0]} gives {difference:+.2f} tokens per round over {TAPS[1]}, "
         f"{CONFIDENCE:.0%} interval {low:+.2f} to {high:+.2f} ({len(judgement.stats[TAPS[0]])} prompts)"
     )
     wants = judgement.wants
     if wants is None:
         yield (
-            f"this is within the noise: stay with {judgement.says}, which {judgement.model} is run with. More --tokens "
-            "may tell; a head that is hardly ever right shows no difference"
+            f"the difference is within the noise: keep {judgement.says}, the tap that {judgement.model} runs with. "
+            "More --tokens may tell. A head that is hardly ever right shows no difference"
         )
     elif wants == judgement.says:
-        yield f"{judgement.model} wants {wants}, and is run with it: nothing to do"
+        yield f"the head of {judgement.model} was trained on {wants} and runs with it: nothing to do"
     else:
         yield (
-            f"{judgement.model} wants {wants}, but is run with {judgement.says}: give --tap {wants}, in Python "
-            f'LLM(…, tap="{wants}"), or let the file say so: {judgement.key} = "{wants}", a string in its metadata '
+            f"the head of {judgement.model} was trained on {wants} but runs with {judgement.says}: give --tap {wants}, "
+            f'in Python LLM(…, tap="{wants}"), or set the metadata key {judgement.key} = "{wants}" in the file '
             "(gguf-editor-gui of the gguf package adds it)"
         )

@@ -26,9 +26,9 @@ from pymtp.model import Model, demo_model
 from pymtp.sampling import Sampler
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(ROOT / "tests"))
 
-from demo_corpus import documents  # noqa: E402
+from makers.demo_corpus import documents  # noqa: E402
 
 DEPTH = 8
 POSITIONS = 400

@@ -4,8 +4,8 @@
     python tests/reference/make_golden.py
 
 Reads the demo model's GGUF, dequantizes it, takes back what llama.cpp's converter did to the tensors, and runs the
-trunk (`transformers`) and the head (tools/mtp_head.py) in float64 with the simplest code there is: a full causal pass
-for every draft step, no caches. Nothing of pymtp or llama.cpp takes part.
+trunk (`transformers`) and the head (tools/models/mtp_head.py) in float64 with the simplest code there is: a full
+causal pass for every draft step, no caches. Nothing of pymtp or llama.cpp takes part.
 
 golden.npz holds, for N prompt tokens, a vocabulary of V, and each `prompt` of PROMPTS:
 
@@ -35,7 +35,7 @@ from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5ForCausalLM
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(ROOT / "tools" / "models"))
 
 from mtp_head import MtpHead  # noqa: E402
 

@@ -1,0 +1,12 @@
+"""`pymtp bench`: the benches as one group of commands."""
+
+from __future__ import annotations
+
+import typer
+
+from pymtp.cli.bench_decode import decode
+from pymtp.cli.bench_prefill import prefill
+
+bench = typer.Typer(help="Measure pymtp on this machine.", no_args_is_help=True)
+for command in (decode, prefill):
+    bench.command()(command)

@@ -1,0 +1,117 @@
+"""`pymtp bench decode`. What it measures with is imported when it runs."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from pymtp.cli.bench_output import Format, FromFile, Output, Synthetic, given, show
+from pymtp.cli.exit_codes import INTERRUPTED
+from pymtp.cli.options import CacheType, Layers, ModelFile, Threads
+from pymtp.cli.screen import screen
+from pymtp.errors import NativeError
+
+if TYPE_CHECKING:
+    from pymtp.bench.decode import Settings
+    from pymtp.bench.decode_report import Report
+
+MAX_TOKENS = 16 * 1024
+
+
+def decode(
+    model: ModelFile = None,
+    depths: Annotated[
+        str, typer.Option(help="Drafts per round; 3:host-copy copies hidden states through the host.")
+    ] = "none,1,2,3,4,5,6,7,8,auto",
+    kinds: Annotated[str, typer.Option(help="Kinds of prompts.")] = "code,prose,lists,chat,repetition,random",
+    temperatures: Annotated[str, typer.Option(help="0 is greedy.")] = "0,0.7",
+    tokens: Annotated[int, typer.Option(min=2, max=MAX_TOKENS, help="Tokens to generate after each prompt.")] = 128,
+    rounds: Annotated[
+        int, typer.Option("--rounds", "-r", min=1, help="Measurements of each prompt, temperature and depth.")
+    ] = 3,
+    synthetic_acceptance: Synthetic = None,
+    gpu_layers: Layers = -1,
+    threads: Threads = None,
+    cache_type: CacheType = "f16",
+    output: Format = Output.table,
+    plot: Annotated[Path | None, typer.Option(help="Plot speed over depth: a .svg or .png file.")] = None,
+    from_file: FromFile = None,
+) -> None:
+    """Compare decoding without drafts, with fixed numbers of drafts, and with `auto`.
+
+    Each depth has its own context; all share one copy of the weights. Ctrl-C ends the bench and shows the measurements
+    made so far.
+    """
+    from pymtp.bench import decode_report
+    from pymtp.bench.decode import NONE, Settings
+    from pymtp.bench.decode_plot import plot as draw
+    from pymtp.bench.plot import check_plot
+    from pymtp.bench.prompts import KINDS
+    from pymtp.cli.bench_requests import check_head, read_arms, read_names, read_reals, read_synthetic
+    from pymtp.context import physical_cores
+    from pymtp.model import Model
+
+    if plot is not None:
+        check_plot(plot)
+    if from_file is not None:
+        show(decode_report.load(from_file), decode_report, draw, output, plot)
+        return
+    arms = read_arms(depths)
+    chosen = read_names("--kinds", kinds, KINDS)
+    heats = tuple(sorted(set(read_reals("--temperatures", temperatures))))
+    rates = None if synthetic_acceptance is None else read_synthetic(synthetic_acceptance)
+    with Model(model, vocab_only=True) as looked_at:
+        if arms != (NONE,):
+            check_head(looked_at, f", it can only be measured with --depths {NONE}")
+    settings = Settings(
+        model=looked_at.path.name,
+        arms=arms,
+        kinds=chosen,
+        temperatures=heats,
+        tokens=tokens,
+        rounds=rounds,
+        synthetic=rates,
+        threads=given(threads, physical_cores()),
+        gpu_layers=gpu_layers,
+        cache_type=cache_type,
+    )
+    report, failed, interrupted = _measure(settings, looked_at.path)
+    show(report, decode_report, draw, output, plot)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if failed:
+        raise NativeError(f"{failed} measurements failed; they are named under the tables")
+
+
+def _measure(settings: Settings, model: Path) -> tuple[Report, int, bool]:
+    """The report, how many measurements failed, and whether it was interrupted."""
+    from pymtp.bench.decode import Arms, DecodeBench, groups
+    from pymtp.bench.decode_report import Report, done, going_on
+    from pymtp.bench.report import measured_on
+    from pymtp.cli.progress import Watch
+    from pymtp.model import Model
+
+    with screen.status(escape(f"loading {settings.model} …")):
+        loaded = Model(model, n_gpu_layers=settings.gpu_layers)
+    total = len(groups(settings)) * len(settings.arms)
+    with loaded, closing(Arms(loaded, settings)) as arms, Watch(total, screen) as watch:
+        run = DecodeBench(
+            settings,
+            arms.run,
+            on_start=lambda group, arm, left: watch.start(going_on(group, arm), left),
+            on_done=lambda measurement: watch.done(done(measurement)),
+        )
+        try:
+            run.run()
+            interrupted = []
+        except KeyboardInterrupt:
+            interrupted = ["the measurements after the interruption"]
+        report = Report.of(
+            run.measurements, asdict(settings), left_out=run.left_out + interrupted, **measured_on(loaded)
+        )
+    return report, sum(run.failed.values()), bool(interrupted)

@@ -1,0 +1,154 @@
+"""`pymtp bench prefill`. What it measures with is imported when it runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from pymtp.cli.bench_output import Format, FromFile, Output, Synthetic, given, show
+from pymtp.cli.exit_codes import INTERRUPTED
+from pymtp.cli.options import CacheType, Layers, ModelFile, Threads
+from pymtp.cli.screen import screen
+from pymtp.errors import NativeError
+
+if TYPE_CHECKING:
+    from pymtp.bench.prefill import Settings
+    from pymtp.bench.prefill_report import Report
+
+SIZES, QUICK_SIZES = "1k,8k,32k,64k,128k,192k", "1k,4k"
+DEPTHS, QUICK_DEPTHS = "2,3,4", "3"
+GEN, QUICK_GEN, MAX_GEN = 128, 64, 16 * 1024
+ROUNDS, QUICK_ROUNDS = 3, 1
+STDLIB = "Python's standard library"
+
+
+def prefill(
+    model: ModelFile = None,
+    sizes: Annotated[str | None, typer.Option(help="Prompt sizes in tokens, e.g. 1k,8k.", show_default=SIZES)] = None,
+    depths: Annotated[str | None, typer.Option(help="Drafts per round.", show_default=DEPTHS)] = None,
+    modes: Annotated[str, typer.Option(help="Ways to prefill to compare.")] = "none,all-outputs,host-copy,fused",
+    gen: Annotated[
+        int | None,
+        typer.Option(min=2, max=MAX_GEN, help="Tokens to generate after each prompt.", show_default=str(GEN)),
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            "--rounds", "-r", min=1, help="Measurements of each mode, size and depth.", show_default=str(ROUNDS)
+        ),
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help=f"--sizes {QUICK_SIZES} --depths {QUICK_DEPTHS} --gen {QUICK_GEN} --rounds {QUICK_ROUNDS}, "
+            "where these are not given.",
+        ),
+    ] = False,
+    time_budget: Annotated[
+        float | None, typer.Option(min=0, metavar="MINUTES", help="Leave out measurements that would take longer.")
+    ] = None,
+    prompt_file: Annotated[Path | None, typer.Option(help="Cut prompts from this text.", show_default=STDLIB)] = None,
+    cache_prompt: Annotated[bool, typer.Option("--cache-prompt", help="Use the same prompt in every round.")] = False,
+    synthetic_acceptance: Synthetic = None,
+    gpu_layers: Layers = -1,
+    threads: Threads = None,
+    cache_type: CacheType = "f16",
+    output: Format = Output.table,
+    plot: Annotated[Path | None, typer.Option(help="Plot throughput over prompt size: a .svg or .png file.")] = None,
+    from_file: FromFile = None,
+) -> None:
+    """Compare the ways to prefill: no MTP, every row an output, hidden states copied through the host, fused.
+
+    Ctrl-C ends the bench and shows the measurements made so far.
+    """
+    from pymtp.bench import prefill_report
+    from pymtp.bench.plot import check_plot
+    from pymtp.bench.prefill import NONE, Settings
+    from pymtp.bench.prefill_plot import plot as draw
+    from pymtp.cli.bench_requests import (
+        MAX_DEPTH,
+        check_modes,
+        fitting,
+        read_modes,
+        read_numbers,
+        read_synthetic,
+        read_text,
+    )
+    from pymtp.context import physical_cores
+    from pymtp.model import Model
+
+    if plot is not None:
+        check_plot(plot)
+    if from_file is not None:
+        show(prefill_report.load(from_file), prefill_report, draw, output, plot)
+        return
+    chosen = read_modes(modes)
+    asked = read_numbers("--sizes", given(sizes, QUICK_SIZES if quick else SIZES))
+    drafts = read_numbers("--depths", given(depths, QUICK_DEPTHS if quick else DEPTHS), MAX_DEPTH)
+    gen = given(gen, QUICK_GEN if quick else GEN)
+    text = None if prompt_file is None else read_text(prompt_file)
+    with Model(model, vocab_only=True) as looked_at:
+        check_modes(looked_at, chosen)
+        fit, left_out = fitting(looked_at, asked, gen, asked=sizes is not None)
+    settings = Settings(
+        model=looked_at.path.name,
+        modes=chosen,
+        sizes=fit,
+        depths=(0,) if chosen == (NONE,) else drafts,
+        gen=gen,
+        rounds=given(rounds, QUICK_ROUNDS if quick else ROUNDS),
+        prompt=prompt_file.name if prompt_file else STDLIB,
+        cache_prompt=cache_prompt,
+        synthetic=None if synthetic_acceptance is None else read_synthetic(synthetic_acceptance),
+        time_budget=None if time_budget is None else 60 * time_budget,
+        threads=given(threads, physical_cores()),
+        gpu_layers=gpu_layers,
+        cache_type=cache_type,
+    )
+    report, failed, interrupted = _measure(settings, looked_at.path, text, left_out)
+    show(report, prefill_report, draw, output, plot)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if failed:
+        raise NativeError(f"{failed} measurements failed; they are named under the tables")
+
+
+def _measure(settings: Settings, model: Path, text: str | None, left_out: list[str]) -> tuple[Report, int, bool]:
+    """The report, how many measurements failed, and whether it was interrupted."""
+    from pymtp.bench.corpus import TokenSource, stdlib_texts
+    from pymtp.bench.prefill import PrefillBench, contexts, groups
+    from pymtp.bench.prefill_report import Report, done, going_on
+    from pymtp.bench.report import measured_on
+    from pymtp.cli.progress import Watch
+    from pymtp.model import Model
+
+    with screen.status(escape(f"loading {settings.model} …")):
+        loaded = Model(model, n_gpu_layers=settings.gpu_layers)
+    with loaded, Watch(sum(len(group.modes) for group in groups(settings)), screen) as watch:
+        source = TokenSource(
+            lambda text: loaded.tokenize(text, add_special=False), stdlib_texts if text is None else lambda: [text]
+        )
+        run = PrefillBench(
+            settings,
+            contexts(loaded, settings),
+            source,
+            on_start=lambda group, mode, left: watch.start(going_on(group, mode), left),
+            on_done=lambda measurement: watch.done(done(measurement)),
+        )
+        try:
+            run.run()
+            interrupted = []
+        except KeyboardInterrupt:
+            interrupted = ["the measurements after the interruption"]
+        report = Report(
+            settings=asdict(settings),
+            left_out=left_out + run.left_out + interrupted,
+            measurements=run.measurements,
+            **measured_on(loaded),
+        )
+    return report, len(run.failed), bool(interrupted)

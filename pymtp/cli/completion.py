@@ -1,0 +1,45 @@
+"""A completion on the screen: its text as it comes, its figures after it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from itertools import chain
+
+from pymtp.cli.screen import screen
+from pymtp.stats import Stats
+from pymtp.stream import Completion, Stream
+
+
+def write(stream: Stream) -> Completion:
+    """Prints the text as it comes."""
+    with stream:
+        with screen.status("reading the prompt …"):
+            first = next(stream)
+        for piece in chain([first], stream):
+            sys.stdout.write(piece.text)
+            sys.stdout.flush()
+    return stream.completion
+
+
+def write_figures(completion: Completion) -> None:
+    """Ends the text's line on stdout and prints the figures on stderr."""
+    print()
+    screen.print(figures(completion.stats), style="dim", soft_wrap=True)
+
+
+def figures(stats: Stats) -> str:
+    """The line of figures after a completion."""
+    line = (
+        f"{stats.prompt_tokens} prompt tokens at {stats.prefill_tokens_per_second:.0f}/s, "
+        f"{stats.completion_tokens} tokens at {stats.decode_tokens_per_second:.1f}/s"
+    )
+    if stats.drafted:
+        line += f", {stats.acceptance_rate:.0%} of drafts accepted, {stats.mean_accepted_length:.2f} tokens per round"
+    return line
+
+
+def as_json(completion: Completion) -> str:
+    """A completion and all its figures."""
+    return json.dumps(asdict(completion) | {"stats": completion.stats.as_dict()}, ensure_ascii=False)

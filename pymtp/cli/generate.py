@@ -1,0 +1,97 @@
+"""`pymtp generate`: continue a prompt."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pymtp.cli.completion import as_json, write, write_figures
+from pymtp.cli.load import load
+from pymtp.cli.options import (
+    AsJson,
+    CacheType,
+    Ctx,
+    Drafts,
+    Layers,
+    MaxTokens,
+    MinP,
+    ModelFile,
+    Seed,
+    Tap,
+    Temperature,
+    Threads,
+    TopK,
+    TopP,
+)
+from pymtp.errors import InvalidRequestError
+from pymtp.sampling import SamplingParams
+
+
+def generate(
+    prompt: Annotated[str | None, typer.Argument(help='The prompt, or "-" to read it from standard input.')] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from this file.")] = None,
+    model: ModelFile = None,
+    max_tokens: MaxTokens = 256,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 40,
+    top_p: TopP = 0.95,
+    min_p: MinP = 0.05,
+    seed: Seed = 0,
+    stop: Annotated[list[str] | None, typer.Option(help="End at this string. May be given several times.")] = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")] = False,
+    grammar_file: Annotated[
+        Path | None, typer.Option(help="Constrain the text to the GBNF grammar in this file.")
+    ] = None,
+    json_schema: Annotated[
+        Path | None, typer.Option(help="Constrain the text to the JSON schema in this file.")
+    ] = None,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(help="With --json: log-probabilities of each token and of this many of the likeliest tokens."),
+    ] = None,
+    draft_tokens: Drafts = "auto",
+    tap: Tap = "auto",
+    ctx: Ctx = 8192,
+    gpu_layers: Layers = -1,
+    threads: Threads = None,
+    cache_type: CacheType = "f16",
+    json_output: AsJson = False,
+) -> None:
+    """Continue a prompt."""
+    text = _read_prompt(prompt, file)
+    params = SamplingParams(
+        max_tokens,
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        seed,
+        stop or (),
+        ignore_eos,
+        grammar=_read("grammar", grammar_file) if grammar_file else None,
+        json_schema=_read("JSON schema", json_schema) if json_schema else None,
+        logprobs=logprobs,
+    )
+    with load(model, ctx, gpu_layers, threads, cache_type, draft_tokens, tap) as llm:
+        if json_output:
+            print(as_json(llm.generate(text, params)))
+        else:
+            write_figures(write(llm.stream(text, params)))
+
+
+def _read(what: str, file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"cannot read the {what} from {file}: {error}") from error
+
+
+def _read_prompt(prompt: str | None, file: Path | None) -> str:
+    if (prompt is None) == (file is None):
+        raise InvalidRequestError('give one prompt: as an argument, "-" for standard input, or --file')
+    if file is not None:
+        return _read("prompt", file)
+    return sys.stdin.read() if prompt == "-" else str(prompt)

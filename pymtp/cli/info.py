@@ -1,0 +1,97 @@
+"""`pymtp info`: what a model file, this build and this machine are, and what running the model takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pymtp.build import build_info
+from pymtp.cli.load import read_drafts
+from pymtp.cli.memory_table import as_table, plan_beside
+from pymtp.cli.options import AsJson, CacheType, Ctx, Drafts, Layers, ModelArgument
+from pymtp.depth import MAX_AUTO
+from pymtp.model import Model
+
+
+def info(
+    model: ModelArgument = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Show the memory that running the model takes, with the options below.")
+    ] = False,
+    draft_tokens: Drafts = "auto",
+    ctx: Ctx = 8192,
+    gpu_layers: Layers = -1,
+    cache_type: CacheType = "f16",
+    json_output: AsJson = False,
+) -> None:
+    """Describe a model file, this build and this machine. Reads no weights."""
+    if memory:
+        _show_memory(model, read_drafts(draft_tokens), ctx, gpu_layers, cache_type, json_output)
+        return
+    about, build = _about(model), build_info()
+    if json_output:
+        print(json.dumps({"model": about, "build": build}, ensure_ascii=False))
+        return
+    out = Console(highlight=False)
+    for title, facts in (("model", about), ("build", dict(build))):
+        table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+        for name, value in facts.items():
+            table.add_row(name.replace("_", " "), _readable(value))
+        out.print(table)
+
+
+def _about(model: Path | None) -> dict[str, object]:
+    with Model(model, vocab_only=True) as loaded:
+        return {
+            "file": str(loaded.path),
+            "name": loaded.metadata.get("general.name", ""),
+            "about": loaded.metadata.get("general.description", ""),
+            "architecture": loaded.architecture,
+            "weights": loaded.weight_type,
+            "parameters": loaded.n_params,
+            "size_bytes": loaded.path.stat().st_size,
+            "layers": loaded.n_layer,
+            "mtp_head": loaded.has_head,
+            "tap": loaded.tap if loaded.has_head else None,
+            "width": loaded.n_embd,
+            "vocabulary": loaded.n_vocab,
+            "context_trained": loaded.n_ctx_train,
+            "chat_template": loaded.chat_template is not None,
+        }
+
+
+def _show_memory(
+    model: Path | None, drafts: int | Literal["auto"], ctx: int, gpu_layers: int, cache: str, json_output: bool
+) -> None:
+    with Model(model, vocab_only=True) as looked_at:
+        most = drafts if drafts != "auto" else MAX_AUTO if looked_at.has_head else 0
+    plans = plan_beside(model, draft_tokens=most, n_gpu_layers=gpu_layers, n_ctx=ctx, type_k=cache, type_v=cache)
+    options = {"n_ctx": ctx, "draft_tokens": most, "cache_type": cache, "gpu_layers": gpu_layers}
+    build = build_info()
+    if json_output:
+        devices = [plan.as_dict() for plan in plans]
+        print(json.dumps({"model": looked_at.path.name, "options": options, "devices": devices, "build": build}))
+        return
+    out = Console(highlight=False)
+    out.print(f"{looked_at.path.name}: {', '.join(f'{k} {v}' for k, v in options.items())}", soft_wrap=True)
+    described = {device["name"]: device["description"] for device in build["devices"]}
+    for plan in plans:
+        out.print(as_table(plan, described.get(plan.without.device, plan.without.device)))
+
+
+def _readable(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, dict):
+        return ", ".join(_readable(v) for v in value.values())
+    if isinstance(value, list):
+        separator = "\n" if any(isinstance(v, dict) or len(str(v)) > 20 for v in value) else " "
+        return separator.join(_readable(v) for v in value)
+    return "-" if value in (None, "") else str(value)

@@ -1,0 +1,36 @@
+"""`pymtp tap`: which hidden state a head was trained on."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from pymtp.cli.options import AsJson, Layers, ModelArgument, Threads
+from pymtp.cli.screen import screen
+from pymtp.model import Model
+
+
+def tap(
+    model: ModelArgument = None,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens to generate after each prompt.")] = 128,
+    gpu_layers: Layers = -1,
+    threads: Threads = None,
+    json_output: AsJson = False,
+) -> None:
+    """Find the hidden state that a model's MTP head was trained on: before or after the final norm."""
+    from pymtp.bench.tap import as_dict, as_table, in_words, judge
+    from pymtp.cli.bench_requests import check_head
+
+    with screen.status("drafting with both taps …"), Model(model, n_gpu_layers=gpu_layers) as loaded:
+        check_head(loaded)
+        judgement = judge(loaded, tokens=tokens, n_threads=threads)
+    if json_output:
+        print(json.dumps(as_dict(judgement), ensure_ascii=False))
+        return
+    out = Console(highlight=False)
+    out.print(as_table(judgement))
+    for line in in_words(judgement):
+        out.print(line, soft_wrap=True, markup=False)

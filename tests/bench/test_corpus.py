@@ -1,0 +1,54 @@
+"""Claims about the text of bench prompts: read as far as it is needed, never cut the same way twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from makers.demo_corpus import documents
+
+from pymtp import InvalidRequestError
+from pymtp.bench.corpus import TokenSource, stdlib_texts
+
+
+def tokenize(text: str) -> list[int]:
+    return [int(word) for word in text.split()]
+
+
+def test_slices_follow_one_another_across_texts() -> None:
+    source = TokenSource(tokenize, lambda: ["1 2 3", "4 5", "6"])
+    assert [source.take(2), source.take(3), source.take(1)] == [[1, 2], [3, 4, 5], [6]]
+
+
+def test_no_more_text_is_read_than_asked_for() -> None:
+    def texts() -> Iterator[str]:
+        yield "1 2 3"
+        pytest.fail("the second text was not needed")
+
+    assert TokenSource(tokenize, texts).take(3) == [1, 2, 3]
+
+
+def test_text_that_runs_out_is_cut_elsewhere_the_next_time() -> None:
+    whole = list(range(100))
+    source = TokenSource(tokenize, lambda: [" ".join(map(str, whole[:30])), " ".join(map(str, whole[30:]))])
+    turns = [source.take(100)] + [source.take(50) for _ in range(20)]
+    assert turns[0] == whole
+    assert len({tuple(turn) for turn in turns}) == len(turns)
+    assert all(b == a + 1 or a == 99 for turn in turns for a, b in pairwise(turn))
+
+
+def test_no_text_at_all_is_an_error_and_no_endless_loop() -> None:
+    with pytest.raises(InvalidRequestError, match="no text"):
+        TokenSource(tokenize, lambda: ["", ""]).take(1)
+
+
+def test_the_standard_library_is_long_enough_for_the_longest_rounds() -> None:
+    # 425k tokens per round with all default sizes, three rounds; a token is 4 characters of code and more
+    assert sum(map(len, stdlib_texts())) > 4 * 3 * 425 * 1024
+
+
+def test_training_splits_the_text_that_benches_read() -> None:
+    trained, held_out = list(documents(held_out=False)), list(documents(held_out=True))
+    assert sorted([*trained, *held_out]) == sorted(stdlib_texts())
+    assert 0 < len(held_out) < len(trained) / 8

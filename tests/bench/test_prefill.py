@@ -1,0 +1,284 @@
+"""Claims about the prefill bench, on contexts that take their time from a clock of their own: no model."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from pymtp import InvalidRequestError
+from pymtp.bench.corpus import TokenSource
+from pymtp.bench.prefill import MODES, Group, Measurement, PrefillBench, Settings, estimate, groups, measure
+from pymtp.bench.prefill_plot import plot
+from pymtp.bench.prefill_report import Report, as_csv, as_json, as_markdown, as_tables, load
+from pymtp.bench.report import Spread
+from pymtp.context import Counters
+from pymtp.errors import NativeError
+from pymtp.memory import DeviceMemory
+from pymtp.sampling import Sampler
+
+PREFILL = {"none": 1.0, "all-outputs": 4.0, "host-copy": 2.0, "fused": 1.25}  # seconds a token
+VERIFY = 10.0  # seconds
+SETTINGS = Settings("m.gguf", MODES, (8, 64), (2, 3), 7, 4, "numbers", False, None, None, 1, 0, "f16")
+
+
+class Machine:
+    """Makes contexts. Their head is always right; their time passes on `now`, times `slowness`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slowness = 1.0
+        self.attention = 0.0  # seconds for each token before a token
+        self.made: list[FakeContext] = []
+        self.fails: set[str] = set()
+
+    def clock(self) -> float:
+        return self.now
+
+    def make(self, mode: str, draft_tokens: int, n_ctx: int) -> FakeContext:
+        if mode in self.fails:
+            raise NativeError("out of memory")
+        self.made.append(FakeContext(self, mode, draft_tokens, n_ctx))
+        return self.made[-1]
+
+
+class FakeContext:
+    def __init__(self, machine: Machine, mode: str, draft_tokens: int, n_ctx: int) -> None:
+        self.machine, self.mode, self.draft_tokens, self.n_ctx = machine, mode, draft_tokens, n_ctx
+        self.n_past = 0
+        self.prefilled: list[list[int]] = []
+        self.closed = False
+        self.verified = 0
+
+    def set_sampling(self, sampler: Sampler) -> None:
+        assert sampler.params.temperature == 0
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        seconds = PREFILL[self.mode] + self.machine.attention * len(tokens)
+        self.machine.now += seconds * len(tokens) * self.machine.slowness
+        self.prefilled.append(list(tokens))
+        self.n_past = len(tokens)
+
+    def first_token(self) -> int:
+        return 0
+
+    def draft_chain(self, token: int, n: int) -> tuple[list[int], list[float]]:
+        assert self.mode != "none"
+        return [0] * n, [1.0] * n
+
+    def verify_chain(self, tokens: Sequence[int]) -> list[int]:
+        self.machine.now += VERIFY * self.machine.slowness
+        self.n_past += len(tokens)
+        self.verified += len(tokens)
+        return [0] * len(tokens)
+
+    def rewind(self, n_keep: int) -> None:
+        self.n_past = n_keep
+
+    def clear(self) -> None:
+        self.n_past = 0
+
+    def close(self) -> None:
+        self.closed = True
+
+    @property
+    def counters(self) -> Counters:
+        copied = 100 * sum(map(len, self.prefilled)) + self.verified if self.mode == "host-copy" else 0
+        zeros: dict[str, Any] = dict.fromkeys(Counters.__dataclass_fields__, 0)
+        return Counters(**zeros | {"hidden_bytes": copied})
+
+    def memory(self) -> list[DeviceMemory]:
+        return [
+            DeviceMemory("CPU", True, 1, 2, compute=3),
+            DeviceMemory("GPU", False, 40, kv=20, states=30, compute=60),
+        ]
+
+
+def new_bench(machine: Machine, settings: Settings = SETTINGS, **more: Any) -> PrefillBench:
+    numbers = itertools.count()
+    source = TokenSource(lambda text: [next(numbers) for _ in range(50)], lambda: ["x"])
+    return PrefillBench(settings, machine.make, source, clock=machine.clock, **more)
+
+
+def report_of(bench: PrefillBench) -> Report:
+    build = {"devices": [{"description": "a CPU"}], "pymtp": "0", "llama_cpp_commit": "0", "compiler": "cc"}
+    machine = {"cpu": "c", "cores": 1, "system": "s", "gpus": []}
+    return Report(asdict(bench.settings), {}, machine, build, bench.left_out, bench.measurements)
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    bench = new_bench(Machine())
+    bench.run()
+    return report_of(bench)
+
+
+def test_every_mode_stands_at_every_place_of_a_comparison_and_after_every_other_equally_often() -> None:
+    for size, depth in itertools.product(SETTINGS.sizes, SETTINGS.depths):
+        same = [group.modes for group in groups(SETTINGS) if (group.size, group.depth) == (size, depth)]
+        for place in zip(*same, strict=True):
+            assert sorted(place) == sorted(MODES)
+        neighbours = [pair for modes in same for pair in itertools.pairwise(modes)]
+        assert sorted(neighbours) == sorted(itertools.permutations(MODES, 2))
+
+
+def test_a_measurement_prefills_once_in_a_warm_context_and_generates_as_many_tokens_in_every_mode() -> None:
+    machine = Machine()
+    for mode, rounds in (("none", 6), ("fused", 2)):
+        done = measure(machine.make, Group(0, 8, 3, MODES), mode, range(8), range(20, 90), 7, machine.clock)
+        context = machine.made[-1]
+        assert context.prefilled == [list(range(20, 28)), list(range(8))]
+        assert context.closed
+        assert context.n_ctx == 8 + 7
+        assert done.stats.prefill_seconds == pytest.approx(8 * PREFILL[mode], abs=0.01)
+        assert done.stats.decode_seconds == VERIFY * rounds
+        assert (done.stats.completion_tokens, done.stats.rounds) == (7, rounds)
+        assert done.elapsed_seconds > done.first_token_seconds + done.stats.decode_seconds
+        assert (done.device_bytes, done.hidden_bytes) == (150, 0)
+
+
+def test_only_what_the_prompt_itself_copied_is_counted() -> None:
+    machine = Machine()
+    done = measure(machine.make, Group(0, 8, 3, MODES), "host-copy", range(8), range(20, 90), 7, machine.clock)
+    assert done.hidden_bytes == 800
+
+
+@pytest.mark.parametrize("cache_prompt", [False, True])
+def test_a_round_has_one_prompt_for_all_modes_and_the_next_round_another_unless_asked(cache_prompt: bool) -> None:
+    machine = Machine()
+    new_bench(machine, replace(SETTINGS, cache_prompt=cache_prompt)).run()
+    prompts = [context.prefilled[1] for context in machine.made[1:] if len(context.prefilled[1]) == 64]
+    each = len(MODES) * len(SETTINGS.depths)
+    rounds = [prompts[i : i + each] for i in range(0, len(prompts), each)]
+    assert len(rounds) == SETTINGS.rounds
+    assert all(prompt == prompts[0] for prompt in rounds[0])
+    assert len({prompt[0] for prompts in rounds for prompt in prompts}) == (1 if cache_prompt else SETTINGS.rounds)
+    warm_up = {token for context in machine.made for token in context.prefilled[0]}
+    assert warm_up.isdisjoint(token for prompt in prompts for token in prompt)
+
+
+def test_a_machine_that_slows_down_from_comparison_to_comparison_leaves_the_ratios_as_they_are() -> None:
+    machine = Machine()
+    n_done = itertools.count(1)
+
+    def slow_down(done: Measurement) -> None:
+        if next(n_done) % len(MODES) == 0:
+            machine.slowness *= 1.5
+
+    bench = new_bench(machine, on_done=slow_down)
+    bench.run()
+    for cell in report_of(bench).cells():
+        assert cell.prefill is not None
+        assert cell.prefill.high > 2 * cell.prefill.low
+        if cell.mode != "none":
+            assert cell.prefill_ratio is not None
+            assert cell.prefill_ratio.low == pytest.approx(PREFILL["none"] / PREFILL[cell.mode], abs=0.01)
+            assert cell.prefill_ratio.high == pytest.approx(cell.prefill_ratio.low, abs=0.01)
+
+
+def test_time_left_is_right_once_every_cell_was_measured() -> None:
+    machine = Machine()
+    told: list[tuple[float, float | None]] = []
+    bench = new_bench(machine, on_start=lambda group, mode, left: told.append((machine.now, left)))
+    bench.run()
+    assert told[0][1] is None
+    in_later_rounds = told[len(told) // SETTINGS.rounds :]
+    for at, left in in_later_rounds:
+        assert left == pytest.approx(machine.now - at, rel=0.05)
+
+
+def test_the_estimate_for_a_longer_prompt_follows_the_attention_that_two_shorter_ones_showed() -> None:
+    machine = Machine()
+    machine.attention = 0.25
+    done = []
+    for size, machine.slowness in ((4, 9), (8, 1), (64, 1), (256, 1)):  # the shortest is no measure for the longest
+        done.append(measure(machine.make, Group(0, size, 3, MODES), "fused", range(size), range(4), 7, machine.clock))
+    assert estimate(done[:3], 256, "fused") == pytest.approx(done[3].elapsed_seconds, rel=0.01)
+
+
+def test_what_does_not_fit_into_the_time_is_left_out_and_named() -> None:
+    machine = Machine()
+    bench = new_bench(machine, replace(SETTINGS, sizes=(8, 640), depths=(3,), time_budget=2000))
+    bench.run()
+    assert [m.size for m in bench.measurements] == [8] * len(bench.measurements)
+    assert bench.left_out == ["640: no time for 4 of 4 comparisons"]
+    assert machine.now < 2000
+
+
+@pytest.mark.parametrize("n", [0, 5])
+def test_an_interruption_keeps_what_is_done(n: int) -> None:
+    def interrupt(group: Group, mode: str, left: float | None) -> None:
+        if len(bench.measurements) == n:
+            raise KeyboardInterrupt
+
+    bench = new_bench(Machine(), on_start=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run()
+    assert len(bench.measurements) == n
+    assert as_markdown(report_of(bench)).count("| 8 |") == 2 * n
+    assert as_csv(report_of(bench)).count("\n8,") == n
+
+
+def test_a_mode_that_fails_is_named_and_the_others_go_on() -> None:
+    machine = Machine()
+    machine.fails = {"fused"}
+    bench = new_bench(machine, replace(SETTINGS, rounds=1, sizes=(8,), depths=(3,)))
+    bench.run()
+    assert {m.mode for m in bench.measurements} == {"none", "host-copy", "all-outputs"}
+    assert bench.left_out == ["8 fused, 3 drafts, round 1: out of memory"]
+
+
+def test_quartiles_stand_in_for_the_extremes_from_four_measurements_on() -> None:
+    assert Spread.of([3, 1, 2]) == Spread(2, 1, 3, None)
+    assert Spread.of([1, 2, 3, 4, 5]) == Spread(3, 1, 5, (2, 4))
+    assert Spread.of([]) is None
+
+
+def test_json_is_enough_to_show_everything_again(report: Report, tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    file.write_text(as_json(report))
+    again = load(file)
+    assert again.measurements == report.measurements
+    assert as_markdown(again) == as_markdown(report)
+    assert json.loads(file.read_text())["cells"][0]["prefill"]["median"] == pytest.approx(1, rel=0.01)
+
+
+def test_any_other_file_is_refused(report: Report, tmp_path: Path) -> None:
+    another = as_json(report).replace('"bench": "prefill"', '"bench": "decode"')
+    for text in ("", "[]", "{}", '{"bench": "prefill", "measurements": [{}]}', another):
+        (tmp_path / "x.json").write_text(text)
+        with pytest.raises(InvalidRequestError, match="cannot be read as a prefill bench"):
+            load(tmp_path / "x.json")
+
+
+def test_each_format_has_a_line_for_each_cell(report: Report) -> None:
+    n_cells = 2 * (1 + 3 * 2)  # sizes, none, other modes at two depths
+    lines = list(csv.DictReader(as_csv(report).splitlines()))
+    assert len(lines) == n_cells
+    assert float(lines[-1]["prefill_ratio_median"]) == pytest.approx(0.8, abs=0.01)
+    shown = StringIO()
+    Console(width=200, file=shown).print(as_tables(report))
+    for text in (as_markdown(report), shown.getvalue()):
+        assert text.count("fused") == 2 * 4
+        assert text.index("Prefill: m.gguf") < text.index("Code output: 7 tokens after each prompt")
+        assert "0.800" in text
+        assert "100%" in text
+
+
+def test_a_plot_has_a_panel_for_each_depth_and_a_line_for_each_mode(report: Report, tmp_path: Path) -> None:
+    plot(report, tmp_path / "a.svg")
+    plot(report, tmp_path / "b.svg")
+    text = (tmp_path / "a.svg").read_text()
+    assert text == (tmp_path / "b.svg").read_text()
+    assert ElementTree.fromstring(text).tag.endswith("svg")
+    for words in (*MODES, "2 drafts per round", "3 drafts per round", "prefill, tokens/s"):
+        assert f"<!-- {words} -->" in text

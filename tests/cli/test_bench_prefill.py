@@ -1,0 +1,165 @@
+"""Claims about `pymtp bench prefill`: mistakes are told before any work; the shipped model goes through all modes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+import pymtp
+from pymtp.bench.prefill import MODES
+from pymtp.cli import app_main
+from pymtp.cli.bench_requests import check_modes
+
+SMALL = ("--sizes", "300,64", "--depths", "2", "--gen", "24", "--rounds", "2", "--threads", "1")
+WIDTHS = {"hidden": 192, "logits": 2048, "embeddings": 192}  # floats a row, of the shipped model
+
+
+def run(*arguments: str | Path) -> int:
+    """Exit code of `pymtp bench prefill`."""
+    with pytest.raises(SystemExit) as end:
+        app_main(["bench", "prefill", *map(str, arguments)])
+    return int(end.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run over the shipped model, as JSON."""
+    file = tmp_path_factory.mktemp("bench") / "report.json"
+    with pytest.MonkeyPatch.context() as patch, file.open("w") as out:
+        patch.setattr(sys, "stdout", out)
+        assert run(*SMALL, "-o", "json") == 0
+    return file
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--sizes", "1k,100k"], "100k: with 128 tokens after the prompt, more than the 8192 tokens"),
+        (["--sizes", "8k", "--gen", "1000"], "8k: with 1000 tokens after"),
+        (["--sizes", "many"], "whole numbers"),
+        (["--sizes", ""], "whole numbers"),
+        (["--depths", "0"], "whole numbers"),
+        (["--depths", "65"], "at most 64"),
+        (["--modes", "none,fast"], "'fast' is not known, there are none, all-outputs, host-copy, fused"),
+        (["--gen", "16385"], "16384"),
+        (["--rounds", "0"], "--rounds"),
+        (["--synthetic-acceptance", "0.5,0.6"], "must not rise"),
+        (["--plot", "x.pdf"], "must end in .svg or .png"),
+        (["--plot", "no/such/folder/x.svg"], "cannot be written: No such file or directory"),
+        (["--prompt-file", "nowhere.txt"], "nowhere.txt"),
+        (["--prompt-file", os.devnull], "is empty"),
+        (["--from", "nowhere.json"], "nowhere.json"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_told_before_any_work(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pymtp.cli.bench_prefill._measure", lambda *_: pytest.fail("it began to work"))
+    assert run(*arguments) == 2
+    shown = capsys.readouterr()
+    assert words in " ".join(shown.err.split())
+    assert shown.out == ""
+
+
+def test_a_model_without_head_is_told_what_it_can_do(headless: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("-m", headless, "--quick") == 2
+    assert "only be measured with --modes none" in " ".join(capsys.readouterr().err.split())
+    assert run("-m", headless, *SMALL, "--modes", "none") == 0
+    assert "fused" not in capsys.readouterr().out
+
+
+def test_a_head_that_embeddings_do_not_suit_is_told() -> None:
+    with pymtp.Model(vocab_only=True) as model:
+        check_modes(model, MODES)
+        model.tap = "pre_norm"
+        with pytest.raises(pymtp.InvalidRequestError, match="--modes none,host-copy,fused"):
+            check_modes(model, MODES)
+
+
+def test_a_plot_is_tried_first_and_leaves_no_empty_file(tmp_path: Path) -> None:
+    assert run("--plot", tmp_path / "x.svg", "--modes", "fast") == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plot_without_matplotlib_says_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pymtp.bench.plot.find_spec", lambda name: None)
+    assert run("--quick", "--plot", tmp_path / "x.svg") == 2
+    assert "pip install 'pymtp[bench]'" in capsys.readouterr().err
+
+
+def test_the_shipped_model_goes_through_all_modes_and_says_the_same_in_each(measured: Path) -> None:
+    report = json.loads(measured.read_text())
+    assert report["build"] == json.loads(json.dumps(pymtp.build_info()))
+    measurements: list[dict[str, Any]] = report["measurements"]
+    assert len(measurements) == 2 * 2 * len(MODES)
+    for m in measurements:
+        assert m["stats"]["prompt_tokens"] == m["size"]
+        assert m["stats"]["completion_tokens"] == 24
+        assert (m["stats"]["drafted"] > 0) == (m["mode"] != "none")
+        passed_again = m["stats"]["phase_seconds"]["head_sync"] > 0
+        assert passed_again == (m["mode"] in ("host-copy", "all-outputs"))
+        rows = {name: m[f"{name}_bytes"] / 4 / WIDTHS[name] for name in WIDTHS}
+        whole = m["size"]
+        assert rows == {
+            "hidden": whole if m["mode"] == "host-copy" else 0,
+            "logits": whole if m["mode"] == "all-outputs" else 1,
+            "embeddings": whole if m["mode"] == "all-outputs" else 0,
+        }
+    caches = {m["mode"]: m["memory"][0]["cache"] for m in measurements if m["size"] == 300}
+    assert caches.pop("none") < min(caches.values())  # it has no draft context
+    for size in (64, 300):
+        rounds = [{m["stats"]["rounds"] for m in measurements if (m["round"], m["size"]) == (i, size)} for i in (0, 1)]
+        assert all(len(counts) == 2 for counts in rounds)  # that of plain decoding, and one for all that draft
+    assert [c["mode"] for c in report["cells"]] == 2 * [*MODES]
+    assert all(c["prefill_ratio"]["median"] > 0 for c in report["cells"] if c["mode"] != "none")
+
+
+def test_a_report_is_shown_and_drawn_again_without_measuring(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--from", measured, "-o", "md", "--plot", tmp_path / "x.png") == 0
+    assert "**Code output: 24 tokens after each prompt**" in capsys.readouterr().out
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_default_sizes_that_are_too_long_for_the_model_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--modes", "none", "--rounds", "1", "--gen", "2", "-t", "1") == 0
+    assert "left out: prompts of 8k, 32k, 64k, 128k, 192k" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to another process")
+def test_ctrl_c_shows_what_is_done_and_ends_with_130() -> None:
+    script = [sys.executable, str(ROOT / "tools/bench_prefill.py")]
+    endless = ["--sizes", "64,2k", "--depths", "2", "--rounds", "10000", "-t", "1"]
+    with subprocess.Popen([*script, *endless], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        for line in process.stderr:
+            if line.startswith("round 1: 64 fused"):
+                process.send_signal(signal.SIGINT)
+                break
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert "Prefill: demo.gguf" in out
+    assert "fused" in out
+    assert "left out: the measurements after the interruption" in out
+
+
+def test_what_comes_after_a_prompt_can_be_accepted_synthetically(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--sizes", "64", "--depths", "2", "--gen", "24", "--rounds", "1", "--threads", "1")
+    assert run(*options, "--modes", "none,fused", "--synthetic-acceptance", "1,0", "-o", "json") == 0
+    report = json.loads(capsys.readouterr().out)
+    none, fused = report["cells"]
+    assert none["acceptance_rate"] is None
+    assert fused["acceptance_rate"] == 0.5

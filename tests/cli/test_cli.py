@@ -1,0 +1,150 @@
+"""Claims about the command line: text on stdout, the rest on stderr, exit codes that mean something."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+import pymtp
+from pymtp import LLM, SamplingParams
+
+PROMPT = "def fibonacci(n):"
+# -I: the installed package, not the source folder that the tests may be run beside
+PYMTP = (sys.executable, "-I", "-c", "from pymtp.cli import app_main; app_main()")
+
+
+def run(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*PYMTP, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=60)
+
+
+def generate(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return run("generate", "-t", "1", "-c", "1024", "-n", "16", *arguments, stdin=stdin)
+
+
+@pytest.fixture(scope="module")
+def expected(llm: LLM) -> str:
+    return llm.generate(PROMPT, SamplingParams(max_tokens=16)).text
+
+
+def test_generate_prints_the_text_and_a_line_of_figures_apart(expected: str) -> None:
+    done = generate(PROMPT, "-d", "3")
+    assert (done.returncode, done.stdout) == (0, expected + "\n")
+    for figure in ("prompt tokens at", "16 tokens at", "of drafts accepted", "tokens per round"):
+        assert figure in done.stderr
+
+
+def test_a_prompt_comes_from_an_argument_a_file_or_standard_input(tmp_path: Path, expected: str) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_text(PROMPT)
+    assert generate("--file", file).stdout == generate("-", stdin=PROMPT).stdout == expected + "\n"
+
+
+def test_a_text_is_held_to_the_grammar_or_schema_of_a_file(tmp_path: Path) -> None:
+    grammar, schema = tmp_path / "ab.gbnf", tmp_path / "schema.json"
+    grammar.write_text('root ::= "ab" [0-9]{2}', encoding="utf-8")
+    schema.write_text('{"enum": [[1, 2]]}', encoding="utf-8")
+    done = json.loads(generate(PROMPT, "--grammar-file", grammar, "--logprobs", "2", "--json").stdout)
+    assert re.fullmatch("ab[0-9]{2}", done["text"])
+    assert [one["token_id"] for one in done["logprobs"]] == done["token_ids"]
+    assert all(len(one["top"]) == 2 for one in done["logprobs"])
+    assert generate(PROMPT, "--json-schema", schema).stdout == "[1,2]\n"
+    wrong = generate(PROMPT, "--json-schema", grammar)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "json_schema is not JSON" in wrong.stderr
+
+
+def test_json_holds_the_completion_and_its_figures(expected: str) -> None:
+    completion = json.loads(generate(PROMPT, "--json").stdout)
+    assert completion["text"] == expected
+    assert completion["finish_reason"] == "length"
+    assert len(completion["token_ids"]) == completion["stats"]["completion_tokens"] == 16
+    assert {"acceptance_rate", "mean_accepted_length", "phase_seconds"} <= completion["stats"].keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ([], 2, "give one prompt"),
+        (["a", "--file", "b"], 2, "give one prompt"),
+        (["--file", "nowhere.txt"], 2, "nowhere.txt"),
+        (["a", "--temperature", "nan"], 2, "temperature"),
+        (["a", "-n", "-3"], 2, "max_tokens"),
+        (["a", "--cache-type", "q1"], 2, "type_k"),
+        (["a", "-d", "many"], 2, 'must be a whole number or "auto"'),
+        (["a", "--no-such-option"], 2, "No such option"),
+        (["a", "-m", "nowhere.gguf"], 3, "no such file"),
+        (["a", "-m", str(ROOT / "README.md")], 3, "not a readable GGUF"),
+        ([""], 2, "empty"),
+    ],
+    ids=str,
+)
+def test_mistakes_end_with_one_line_and_their_code(arguments: list[str], code: int, words: str) -> None:
+    done = generate(*arguments)
+    assert done.returncode == code
+    assert words in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_drafting_without_a_head_says_what_to_do(headless: Path) -> None:
+    done = generate(PROMPT, "-m", headless, "-d", "2")
+    assert done.returncode == 2
+    assert "use draft_tokens=0" in " ".join(done.stderr.split())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to another process")
+def test_ctrl_c_ends_with_130_and_keeps_the_text_so_far() -> None:
+    endless = ["generate", PROMPT, "-t", "1", "-c", "200000", "-n", "190000", "--ignore-eos"]
+    with subprocess.Popen([*PYMTP, *endless], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        first = process.stdout.read(20)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert len(first) == 20
+    assert process.returncode == 130
+
+
+def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
+    shell = shlex.join([*PYMTP, "generate", "x", "-t", "1", "-c", "4096", "-n", "4000", "--ignore-eos"])
+    done = subprocess.run(f"{shell} | head -c 5", shell=True, capture_output=True, text=True, timeout=60)
+    assert len(done.stdout) == 5
+    assert "Traceback" not in done.stderr
+
+
+def chat(stdin: str) -> tuple[str, list[int]]:
+    """What `pymtp chat` prints, and the length of each turn's prompt."""
+    done = run("chat", "-t", "1", "-c", "1024", "-n", "12", "--temperature", "0", stdin=stdin)
+    assert done.returncode == 0
+    return done.stdout, [int(line.split()[0]) for line in done.stderr.splitlines() if "prompt tokens at" in line]
+
+
+def test_chat_answers_each_line_and_remembers_the_turns(llm: LLM) -> None:
+    answer, _ = chat("Hello.\n")
+    shown, lengths = chat("Hello.\n\nAgain.\n")
+    assert shown.startswith(answer)
+    asked = [{"role": "user", "content": "Hello."}]
+    both = [*asked, {"role": "assistant", "content": answer[:-1]}, {"role": "user", "content": "Again."}]
+    expected = [len(llm.model.tokenize(llm.chat_template.render(messages))) for messages in (asked, both)]
+    assert lengths == expected
+
+
+def test_info_says_what_the_model_and_the_build_are() -> None:
+    shown = " ".join(run("info").stdout.split())
+    assert "demonstrations and tests" in shown
+    told = json.loads(run("info", "--json").stdout)
+    assert told["model"]["architecture"] == "qwen35"
+    assert told["model"]["mtp_head"] is True
+    assert told["build"] == json.loads(json.dumps(pymtp.build_info()))
+
+
+def test_help_names_every_command() -> None:
+    shown = run("--help").stdout
+    assert all(name in shown for name in ("generate", "chat", "info", "tap", "bench"))

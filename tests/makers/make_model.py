@@ -1,0 +1,170 @@
+"""Writes a GGUF file with random weights in the shape of a Qwen3.5 or 3.6 model, with its MTP head.
+
+The same arguments make the same bytes, whatever the number of threads. Memory stays below 2 GB. Any text tokenizes
+(byte by byte), and the model writes noise: speed and correctness can be measured, acceptance cannot. The command line
+is tools/models/make_model.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGUFWriter, LlamaFileType, TokenType
+
+from makers.model_shapes import PRESETS, Shape, Tensor
+from makers.random_weights import CHUNK, TYPES, Bytes, chunk, n_bytes, type_of
+
+CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+MAX_THREADS = 16  # each holds two chunks at most
+
+
+def make_model(
+    shape: str | Shape,
+    path: Path,
+    *,
+    weight_type: str = "q8_0",
+    head: bool = True,
+    seed: int = 0,
+    split_max_tensors: int = 0,
+    weights: bool = True,
+    threads: int | None = None,
+    on_progress: Callable[[int, int], object] = lambda done, total: None,
+) -> list[Path]:
+    """Writes a model of a shape, or of the preset so named, and returns its files: the first is the one to load.
+
+    head: with the multi-token-prediction head.
+    split_max_tensors: the most tensors a file, 0 for one file; with more, PATH.gguf becomes PATH-00001-of-0000N.gguf.
+    weights: without, they are a hole in the file that takes no disk: for what looks at a model and does not run it.
+    on_progress: called with the bytes of weights written so far, and all there will be.
+
+    Raises ValueError for a preset or type that there is not. When it fails, it leaves no file behind.
+    """
+    if isinstance(shape, str) and shape not in PRESETS:
+        raise ValueError(f"no preset is called {shape!r}, there are {', '.join(PRESETS)}")
+    if weight_type not in TYPES:
+        raise ValueError(f"weights cannot be {weight_type!r}, but {', '.join(TYPES)}")
+    name = shape if isinstance(shape, str) else "custom"
+    shape = replace(PRESETS[shape] if isinstance(shape, str) else shape, head=head)
+    writer = GGUFWriter(path, shape.arch, split_max_tensors=split_max_tensors)
+    _add_metadata(writer, shape, name, weight_type)
+    for tensor in shape.tensors():
+        kind = type_of(tensor, TYPES[weight_type])
+        writer.add_tensor_info(
+            tensor.name, tensor.ne[::-1], np.dtype(np.float32), n_bytes(tensor.size, kind), raw_dtype=kind
+        )
+    paths = [Path(file) for file in writer.format_shard_names(path)]
+    try:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        if not weights:
+            _leave_holes(writer)
+            writer.close()
+            return paths
+        chunks = _make_ahead(shape, weight_type, seed, threads or min(MAX_THREADS, os.cpu_count() or 1))
+        _write_tensors(writer, chunks, on_progress)
+    except BaseException:
+        writer.close()
+        for file in paths:
+            file.unlink(missing_ok=True)
+        raise
+    writer.close()
+    return paths
+
+
+def _add_metadata(writer: GGUFWriter, shape: Shape, name: str, weight_type: str) -> None:
+    mixed = "_M" if weight_type in ("q3_k", "q4_k", "q5_k") else ""  # what files of mostly these types are called
+    file_type = "ALL_F32" if weight_type == "f32" else f"MOSTLY_{weight_type.upper()}{mixed}"
+    tokens, types = vocabulary(shape.n_vocab)
+    metadata: dict[str, Any] = {
+        "general.type": "model",
+        "general.name": f"random weights, {name}",
+        "general.description": "Random weights in a real model's shape, for tests and benches.",
+        "general.file_type": int(LlamaFileType[file_type]),
+        "general.quantization_version": 2,
+        **{f"{shape.arch}.{key}": value for key, value in shape.metadata().items()},
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "qwen35",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.merges": ["Ġ Ġ"],  # llama.cpp refuses a file without any
+        "tokenizer.ggml.bos_token_id": tokens.index("<|endoftext|>"),
+        "tokenizer.ggml.eos_token_id": tokens.index("<|im_end|>"),
+        "tokenizer.ggml.padding_token_id": tokens.index("<|endoftext|>"),
+        "tokenizer.ggml.add_bos_token": False,
+        "tokenizer.chat_template": CHAT_TEMPLATE,
+    }
+    adders: dict[type, Callable[[str, Any], None]] = {
+        bool: writer.add_bool,
+        int: writer.add_uint32,
+        float: writer.add_float32,
+        str: writer.add_string,
+        list: writer.add_array,
+    }
+    for key, value in metadata.items():
+        adders[type(value)](key, value)
+
+
+def vocabulary(n: int) -> tuple[list[str], list[int]]:
+    """n tokens and their types: one a byte, in GPT-2's writing of bytes, numbered words, and control tokens at the end.
+
+    GPT-2 writes bytes that print in Latin-1 as themselves, and the others, in order, as the characters from U+0100 on.
+    """
+    plain = [byte for byte in range(256) if 0x21 <= byte <= 0x7E or byte in (*range(0xA1, 0xAD), *range(0xAE, 0x100))]
+    tokens = [chr(byte) for byte in plain] + [chr(0x100 + i) for i in range(256 - len(plain))] + ["ĠĠ"]
+    tokens += [f"Ġ{i:x}" for i in range(len(tokens), n - len(CONTROL_TOKENS))]
+    types = [int(TokenType.NORMAL)] * len(tokens) + [int(TokenType.CONTROL)] * len(CONTROL_TOKENS)
+    return [*tokens, *CONTROL_TOKENS], types
+
+
+def _write_tensors(writer: GGUFWriter, chunks: Iterator[Bytes], on_progress: Callable[[int, int], object]) -> None:
+    """Writes the weights after the header. GGUFWriter itself would want each tensor whole, and one may have 5 GB."""
+    assert writer.fout is not None  # the header is written
+    done, total = 0, sum(info.nbytes for tensors in writer.tensors for info in tensors.values())
+    for file, tensors in zip(writer.fout, writer.tensors, strict=True):
+        writer.write_padding(file, file.tell())
+        for info in tensors.values():
+            left = info.nbytes
+            while left:
+                data = next(chunks)
+                data.tofile(file)
+                left -= data.nbytes
+                done += data.nbytes
+                on_progress(done, total)
+            writer.write_padding(file, info.nbytes)
+
+
+def _leave_holes(writer: GGUFWriter) -> None:
+    assert writer.fout is not None  # the header is written
+    for file, tensors in zip(writer.fout, writer.tensors, strict=True):
+        writer.write_padding(file, file.tell())
+        size = sum(GGUFWriter.ggml_pad(info.nbytes, writer.data_alignment) for info in tensors.values())
+        file.truncate(file.tell() + size)
+
+
+def _make_ahead(shape: Shape, weight_type: str, seed: int, threads: int) -> Iterator[Bytes]:
+    """All chunks of all tensors in order; threads make the next ones meanwhile."""
+
+    def job(number: int, tensor: Tensor, start: int) -> Bytes:
+        return chunk(tensor, type_of(tensor, TYPES[weight_type]), start, (seed, number, start // CHUNK))
+
+    waiting: deque[Future[Bytes]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for number, tensor in enumerate(shape.tensors()):
+            for start in range(0, tensor.size, CHUNK):
+                waiting.append(pool.submit(job, number, tensor, start))
+                if len(waiting) >= 2 * threads:
+                    yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

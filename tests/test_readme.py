@@ -1,0 +1,76 @@
+"""Claims about the documents: the README stays short, its sentences too, and every local link leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+MAX_LINES = 150
+MAX_WORDS = 30  # of a sentence
+TEST_COMMAND = "python3 -m venv .venv && .venv/bin/pip install '.[test]' && .venv/bin/pytest"
+
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def prose(text: str) -> Iterator[str]:
+    """The paragraphs and list items of a Markdown text; no code, tables, headings or images."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    text = re.sub(r"^(    .*|\|.*|#.*|!\[.*)$", "", text, flags=re.M)
+    for block in re.split(r"\n\s*\n|\n(?=[-*] |\d+\. )", text):
+        if words := re.sub(r"^([-*]|\d+\.) ", "", " ".join(block.split())):
+            yield words
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Sentences of the prose; a piece of code or a link counts as the words it shows, code as one."""
+    for block in prose(text):
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", block)
+        plain = re.sub(r"`[^`]*`", "code", plain).replace("**", "")
+        yield from re.split(r"(?<=[.!?])\s+", plain)
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub makes of a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def test_the_readme_is_at_most_150_lines_long() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
+
+
+def test_no_sentence_of_the_readme_has_more_than_30_words() -> None:
+    found = list(sentences(README.read_text(encoding="utf-8")))
+    assert len(found) > 20
+    assert [sentence for sentence in found if len(sentence.split()) > MAX_WORDS] == []
+
+
+def test_sentences_are_told_apart_and_code_is_left_out() -> None:
+    text = "# Title\n\nOne two\nthree. [Four](a.md) `x y z`!\n\n    no\n\n| no |\n- item one\n- **item** two\n"
+    assert list(sentences(text)) == ["One two three.", "Four code!", "item one", "item two"]
+
+
+def test_the_readme_holds_the_test_command() -> None:
+    assert f"    {TEST_COMMAND}\n" in README.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_local_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name) if name else page
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), flags=re.M)
+            assert anchor in map(slug, headings), target
+
+
+def test_every_page_is_listed_in_the_index() -> None:
+    index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
+    assert [page.name for page in PAGES if page.name != "README.md" and f"]({page.name})" not in index] == []

@@ -1,0 +1,259 @@
+"""Claims about tools/gpu/gpu_bench.sh that a machine without a GPU can check: what travels arrives, builds are found
+again, and measurements become reports and a table."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import gpu_build
+import gpu_measure
+import gpu_pack
+import gpu_report
+import pytest
+from conftest import ROOT
+from gpu_pack import Place
+from gpu_plan import DECODE, PREFILL, SMOKE, Job
+from gpu_results import Results
+from makers.make_model import make_model
+
+from pymtp import Model
+from pymtp.bench import decode_report, prefill_report
+
+QUICK = (Job("tiny", PREFILL, 64, 3, ("none", "fused")), Job("tiny", PREFILL, 64, 3, ("none", "host-copy")))
+DECODED = (
+    Job("tiny", DECODE, modes=("none", "3:host-copy", "3"), rate=0.5),
+    Job("tiny", DECODE, modes=("none", "1"), rate=0.5, turn=1),
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """A checkout with something to compile, as if it had been built."""
+    root = tmp_path / "checkout"
+    for name in (
+        "CMakeLists.txt",
+        "patches/0001-a.patch",
+        "vendor/requirements.txt",
+        "pymtp/native/a.cpp",
+        "pymtp/b.py",
+    ):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+    place = Place.of(root)
+    for name in (
+        "site/pymtp/native/_native.so",
+        "site/pymtp/b.py",
+        "site/pymtp-0.1.0.dist-info/METADATA",
+        "bin/llama-bench",
+    ):
+        (place.work / name).parent.mkdir(parents=True, exist_ok=True)
+        (place.work / name).write_bytes(os.urandom(3000))
+    (place.work / "site" / "cffi").mkdir()
+    for name in ("CMakeLists.txt", "patches", "vendor", "pymtp"):
+        (place.source / name).parent.mkdir(parents=True, exist_ok=True)
+        (place.source / name).symlink_to(root / name)
+    place.pack.mkdir(parents=True)
+    return place
+
+
+def test_a_build_comes_home_in_parts_and_is_found_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_pack, "PART", 4000)
+    parts = gpu_pack.save_build(place, place.pack)
+    assert len(parts) == 4
+    assert all(part.stat().st_size <= 4000 for part in parts)
+    fresh = replace(place, work=place.root / "elsewhere")
+    assert gpu_pack.restore_build(fresh)
+    for name in ("site/pymtp/native/_native.so", "site/pymtp-0.1.0.dist-info/METADATA", "bin/llama-bench"):
+        assert (fresh.work / name).read_bytes() == (place.work / name).read_bytes()
+    assert not (fresh.work / "site" / "cffi").exists()
+
+
+def test_a_build_of_other_sources_or_with_a_part_missing_is_not_used(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_pack, "PART", 4000)
+    *_, last = gpu_pack.save_build(place, place.pack)
+    (place.root / "pymtp/b.py").write_text("Python is laid over a build")
+    assert gpu_pack.restore_build(place)
+    kept = last.read_bytes()
+    last.unlink()
+    assert not gpu_pack.restore_build(place)
+    last.write_bytes(kept)
+    (place.root / "patches/0001-a.patch").write_text("another")
+    assert not gpu_pack.restore_build(place)
+    gpu_pack.drop_other_builds(place)
+    assert not list(place.pack.iterdir())
+
+
+def test_the_python_of_the_checkout_is_what_runs(place: Place) -> None:
+    gpu_build.overlay(place)
+    assert (place.site / "pymtp/b.py").read_text() == "pymtp/b.py"
+    assert (place.site / "pymtp/native/_native.so").is_file()
+
+
+def test_what_was_built_is_used_as_long_as_it_is_of_these_sources(place: Place) -> None:
+    gpu_pack.save_build(place, place.pack)
+    gpu_pack.write_archive(place.pack / gpu_pack.SOURCES, [(place.source, ".")])
+    fresh = replace(place, work=place.root / "elsewhere")
+    assert not gpu_build.is_built(fresh)
+    assert "unpacked a build" in gpu_build.build(fresh, [], out=place.pack, seconds=1)
+    assert gpu_build.is_built(fresh)
+    (place.root / "CMakeLists.txt").write_text("another")
+    assert not gpu_build.is_built(fresh)
+
+
+def test_without_a_pack_or_with_a_stale_one_the_build_says_what_to_do(place: Place) -> None:
+    with pytest.raises(gpu_build.BuildError, match=r"tools/gpu/gpu_bench\.sh pack"):
+        gpu_build.build(place, [], out=place.pack, seconds=1)
+    gpu_pack.write_archive(place.pack / gpu_pack.SOURCES, [(place.root / "CMakeLists.txt", "CMakeLists.txt")])
+    stale = replace(place, work=place.root / "elsewhere")
+    with pytest.raises(gpu_build.BuildError, match="other sources than this checkout"):
+        gpu_build.build(stale, [], out=place.pack, seconds=1)
+
+
+def test_an_archive_is_the_same_bytes_for_the_same_content(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x").write_text("x")
+    for number, name in enumerate(("one.tar.xz", "two.tar.xz")):
+        os.utime(tmp_path / "a" / "x", (number, number))
+        gpu_pack.write_archive(tmp_path / name, [(tmp_path / "a", "b")])
+    assert (tmp_path / "one.tar.xz").read_bytes() == (tmp_path / "two.tar.xz").read_bytes()
+    gpu_pack.unpack(tmp_path / "one.tar.xz", tmp_path / "out")
+    assert (tmp_path / "out" / "b" / "x").read_text() == "x"
+
+
+def test_the_digest_of_this_checkout_is_that_of_its_sources_whatever_was_built(tmp_path: Path) -> None:
+    for pattern in gpu_pack.NATIVE:
+        for file in ROOT.glob(pattern):
+            if file.is_file() and file.suffix not in gpu_pack.COMPILED:
+                copy = tmp_path / file.relative_to(ROOT)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(file.read_bytes())
+    digest = gpu_pack.native_digest(ROOT)
+    assert gpu_pack.native_digest(tmp_path) == digest
+    (tmp_path / "pymtp/native/pair.cpp").write_text("")
+    assert gpu_pack.native_digest(tmp_path) != digest
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some jobs of a tiny model, one of them twice, each by a process that finds what the one before it wrote."""
+    folder = tmp_path_factory.mktemp("gpu")
+    (path,) = make_model("tiny", folder / "tiny.gguf", weight_type="q4_0")
+    results = Results(folder / "results")
+    gpu_measure.write_plan(path, "tiny", SMOKE, results, 0)
+    with Model(path) as model:
+        for job in (*QUICK, *DECODED, QUICK[0]):
+            assert gpu_measure.Measuring(model, "tiny", SMOKE, results, 0).run(job) == ""
+            results.end(job, 1.0)
+    return results.folder
+
+
+def test_jobs_add_to_the_reports_of_the_benches(measured: Path) -> None:
+    prefill = prefill_report.load(measured / "prefill-tiny.json")
+    assert sorted((m.round, m.mode) for m in prefill.measurements) == [
+        (0, "fused"),
+        (0, "none"),
+        (1, "host-copy"),
+        (1, "none"),
+    ]
+    assert [cell.prefill_ratio is None for cell in prefill.cells()] == [True, False, False]
+    assert prefill.settings["synthetic"] == [round(0.75**n, 6) for n in range(1, 9)]
+    decoded = decode_report.load(measured / "decode-tiny-0.5.json")
+    assert [(cell.arm, cell.measurements) for cell in decoded.cells()] == [
+        ("none", 2),
+        ("1", 1),
+        ("3", 1),
+        ("3:host-copy", 1),
+    ]
+    assert all(cell.decode_ratio is not None for cell in decoded.cells() if cell.arm != "none")
+
+
+def test_the_table_shows_every_measurement_and_what_failed(measured: Path) -> None:
+    results = Results(measured)
+    results.end(Job("tiny", PREFILL, 128, 3, ("none", "fused")), 1.0, "no memory")
+    results.write("check.json", json.dumps({"tests": "exit 0: 9 passed"}))
+    text = "\n".join(gpu_report.lines(measured))
+    for words in (
+        "no GPU",
+        "| 64 | fused | 3 |",
+        "| 64 | host-copy | 3 |",
+        "| 3:host-copy | 0.5 |",
+        "memory: tiny.gguf, 200 tokens, 3 drafts: CPU",
+        "tests: exit 0: 9 passed",
+    ):
+        assert words in text
+    assert "failed: tiny.prefill.128.d3.none+fused.t0: no memory" in text
+
+
+def test_what_comes_home_is_kept_for_the_next_time_and_the_reports_for_good(
+    measured: Path, place: Place, tmp_path: Path
+) -> None:
+    came = tmp_path / "came"
+    came.mkdir()
+    gpu_pack.write_archive(came / gpu_pack.RESULTS, [(measured, ".")])
+    (came / "built-0-0.0").write_bytes(b"part")
+    reports = gpu_pack.take_home(place, came, tmp_path / "benchmarks")
+    assert {"prefill-tiny.json", "decode-tiny-0.5.json"} <= {report.name for report in reports}
+    assert prefill_report.load(tmp_path / "benchmarks" / "prefill-tiny.json").measurements
+    assert {file.name for file in place.pack.iterdir()} == {gpu_pack.RESULTS, "built-0-0.0"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell script")
+def test_the_script_names_every_step() -> None:
+    told = {"PYTHON": sys.executable, "PATH": os.environ["PATH"]}
+    shown = subprocess.run(
+        [ROOT / "tools/gpu/gpu_bench.sh", "--help"], capture_output=True, text=True, check=True, env=told
+    ).stdout
+    for step in ("pack", "build", "models", "prefill", "decode", "peer", "check", "report", "all", "home", "prebuild"):
+        assert step in shown
+
+
+def programs(folder: Path, **says: str) -> str:
+    """A PATH with programs that only say something."""
+    folder.mkdir()
+    for name, words in says.items():
+        (folder / name.replace("_", "-")).write_text(f"#!/bin/sh\necho '{words}'\n")
+        (folder / name.replace("_", "-")).chmod(0o755)
+    return str(folder)
+
+
+def test_a_build_is_for_this_gpu_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", programs(tmp_path / "bin", nvidia_smi="9.0", nvcc=""))
+    assert gpu_build.this_gpu() == "90"
+    assert gpu_build.cuda_options("90") == ["-DGGML_CUDA=on", "-DCMAKE_CUDA_ARCHITECTURES=90-real"]
+    monkeypatch.setenv("PATH", programs(tmp_path / "none"))
+    with pytest.raises(gpu_build.BuildError, match="no GPU to build for"):
+        gpu_build.this_gpu()
+
+
+def test_cuda_libraries_are_the_toolkits_or_else_those_of_python_packages(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toolkit, package = tmp_path / "cuda", tmp_path / "site" / "nvidia" / "cu13"
+    (toolkit / "lib64").mkdir(parents=True)
+    (package / "lib").mkdir(parents=True)
+    programs(toolkit / "bin", nvcc="")
+    monkeypatch.setenv("PATH", programs(tmp_path / "scripts", nvcc="calls the other"))
+    monkeypatch.setattr(gpu_build, "DEFAULT_NVCC", str(toolkit / "bin" / "nvcc"))
+    (toolkit / "lib64" / "libcudart.so.13").touch()
+    for name in ("libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13"):
+        (package / "lib" / name).touch()
+
+    def found() -> dict[str, Path]:
+        return {link.name: link.resolve().parent for link in place.libraries.iterdir()}
+
+    assert gpu_build.link_libraries(place, []) == {}
+    assert found().keys() == {"libcudart.so", "libcudart.so.13"}
+    told = gpu_build.link_libraries(place, ["", str(tmp_path / "site")])
+    assert told == {"CPATH": str(package / "include"), "CMAKE_LIBRARY_PATH": str(place.libraries)}
+    assert found()["libcudart.so.13"] == toolkit / "lib64"
+    assert {found()[name] for name in ("libcublas.so", "libcublas.so.13", "libcublasLt.so.13")} == {package / "lib"}
+    assert gpu_build.environment(place)["LD_LIBRARY_PATH"].startswith(str(place.libraries))
+    (toolkit / "lib64" / "libcublas.so.13").touch()
+    assert gpu_build.link_libraries(place, [str(tmp_path / "site")]) == {}

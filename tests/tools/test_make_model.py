@@ -1,0 +1,169 @@
+"""Claims about the model makers: models of random weights load and generate, drafts included."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from gguf import GGUFReader
+from gguf.quants import dequantize
+from makers.make_model import CHAT_TEMPLATE, make_model
+from makers.model_shapes import PRESETS, Shape, Tensor
+from makers.random_weights import CHUNK, TYPES, chunk, type_of
+
+from pymtp import LLM, InvalidRequestError, Model, SamplingParams
+from pymtp.model import demo_model
+
+PROMPT = [random.Random(0).randrange(256) for _ in range(300)]
+
+
+def greedy(path: Path, draft_tokens: int) -> list[int]:
+    with LLM(path, n_ctx=512, n_threads=1, draft_tokens=draft_tokens) as llm:
+        completion = llm.generate(PROMPT, SamplingParams(max_tokens=40, ignore_eos=True))
+        assert completion.stats.drafted >= 40 * (draft_tokens > 0)
+        return completion.token_ids
+
+
+SMALL = ["tiny", "tiny-moe", "7m"]
+
+
+@pytest.mark.parametrize("preset", SMALL)
+def test_drafts_leave_the_greedy_tokens_of_a_small_model_as_they_are(preset: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    make_model(preset, path)
+    assert greedy(path, 3) == greedy(path, 0)
+
+
+@pytest.mark.parametrize("preset", SMALL)
+@pytest.mark.parametrize("weight_type", TYPES)
+def test_logits_of_a_long_prompt_are_finite_and_vary(preset: str, weight_type: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    make_model(preset, path, weight_type=weight_type)
+    with LLM(path, n_ctx=1024, n_threads=1) as llm:
+        for prompt in (PROMPT * 3, [7] * 900):
+            llm.context.clear()
+            for logits in (llm.context.prefill(prompt), llm.context.draft(1)):
+                assert np.isfinite(logits).all()
+                assert 0.5 < logits.std() < 2
+
+
+def test_a_seed_makes_the_same_bytes_whatever_the_number_of_threads(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{i}.gguf" for i in range(3)]
+    for path, seed, threads in zip(paths, (5, 5, 6), (1, 3, 1), strict=True):
+        make_model("tiny", path, seed=seed, threads=threads)
+    first, again, other = (path.read_bytes() for path in paths)
+    assert first == again
+    assert first != other
+
+
+def test_a_split_model_loads_from_its_first_part(tmp_path: Path) -> None:
+    make_model("tiny", tmp_path / "whole.gguf")
+    parts = make_model("tiny", tmp_path / "split.gguf", split_max_tensors=25)
+    n = len(parts)
+    assert [part.name for part in parts] == [f"split-{i + 1:05}-of-{n:05}.gguf" for i in range(n)]
+    assert n > 2
+    assert greedy(parts[0], 3) == greedy(tmp_path / "whole.gguf", 3)
+
+
+def test_a_model_without_head_refuses_drafts(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    make_model("tiny", path, head=False)
+    with pytest.raises(InvalidRequestError, match="has none: use draft_tokens=0"):
+        LLM(path, n_threads=1, draft_tokens=3)
+    assert len(greedy(path, 0)) == 40
+
+
+def test_any_text_comes_back_from_its_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    make_model("tiny", path)
+    text = "".join(map(chr, range(1, 256))) + "  世界 🜂"
+    with Model(path) as model:
+        assert model.detokenize(model.tokenize(text)) == text
+        assert model.tokenize("<|im_start|><|im_end|>") == [model.n_vocab - 2, model.n_vocab - 1]
+        assert model.chat_template == CHAT_TEMPLATE
+        assert model.eos_token == "<|im_end|>"
+        assert model.ends_generation(model.n_vocab - 1)
+
+
+@pytest.mark.parametrize("weight_type", TYPES)
+def test_weights_have_no_mean_and_the_deviation_that_keeps_the_variance(weight_type: str) -> None:
+    tensor = Tensor("x.weight", (1024, 2048))
+    values = dequantize(chunk(tensor, TYPES[weight_type], 0, (0,)), TYPES[weight_type])
+    assert values.std() == pytest.approx(1 / 32, rel=0.01)
+    assert abs(values.mean()) < 0.01 / 32
+
+
+def test_no_two_chunks_are_alike() -> None:
+    tensor = Tensor("x.weight", (1024, 3 * CHUNK // 1024))
+    keys = [(seed, number, piece) for seed in range(2) for number in range(2) for piece in range(2)]
+    assert len({chunk(tensor, TYPES["q8_0"], CHUNK, key)[:1024].tobytes() for key in keys}) == len(keys)
+
+
+# the counts that llama-bench prints for the published models: of the trunk, which is what it loads
+@pytest.mark.parametrize(
+    ("preset", "millions"), [("qwen3.5-0.8b", 752.39), ("qwen3.6-27b", 26_900), ("qwen3.6-35b-a3b", 34_660)]
+)
+def test_a_preset_has_the_parameters_of_the_published_model(preset: str, millions: float) -> None:
+    assert replace(PRESETS[preset], head=False).n_params / 1e6 == pytest.approx(millions, rel=5e-4)
+
+
+def test_the_bench_preset_has_seven_million_parameters_and_unequal_head_counts() -> None:
+    shape = PRESETS["7m"]
+    assert shape.n_params / 1e6 == pytest.approx(7, rel=0.01)
+    assert len({shape.n_head, shape.n_head_kv, shape.linear_v_heads}) == 3
+    assert shape.linear_v_heads % shape.linear_k_heads == 0 != shape.linear_v_heads - shape.linear_k_heads
+    assert shape.n_ctx > 192 * 1024  # the longest prompt of the prefill bench, and the code after it
+
+
+def test_a_shape_has_the_tensors_and_keys_of_a_converted_checkpoint() -> None:
+    reader = GGUFReader(demo_model())
+    keys = {name.removeprefix("qwen35."): field.contents() for name, field in reader.fields.items()}
+    shape = Shape(
+        n_layer=keys["block_count"] - 1,
+        n_embd=keys["embedding_length"],
+        n_vocab=len(keys["tokenizer.ggml.tokens"]),
+        n_head=keys["attention.head_count"],
+        n_head_kv=keys["attention.head_count_kv"],
+        head_dim=keys["attention.key_length"],
+        n_rot=keys["rope.dimension_count"],
+        rope_sections=tuple(keys["rope.dimension_sections"][:3]),
+        linear_k_heads=keys["ssm.group_count"],
+        linear_v_heads=keys["ssm.time_step_rank"],
+        linear_head_dim=keys["ssm.state_size"],
+        n_ff=keys["feed_forward_length"],
+        tied=True,
+        n_ctx=keys["context_length"],
+        rope_base=keys["rope.freq_base"],
+    )
+    converted = {tensor.name: (tuple(map(int, tensor.shape)), tensor.tensor_type) for tensor in reader.tensors}
+    assert converted == {t.name: (t.ne, type_of(t, TYPES["q8_0"])) for t in shape.tensors()}
+    ours = {key: np.float32(x) if isinstance(x, float) else x for key, x in shape.metadata().items()}
+    assert {key: keys[key] for key in ours} == ours
+    of_the_architecture = {name for name in reader.fields if name.startswith("qwen35.")} - {"qwen35.nextn_tap"}
+    assert {f"qwen35.{key}" for key in ours} == of_the_architecture
+
+
+def test_the_command_line_names_the_presets_when_it_gets_another(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "tools/models/make_model.py", "huge", tmp_path / "x.gguf"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"COLUMNS": "200"})
+    assert done.returncode == 2
+    assert f"no preset is called 'huge', there are {', '.join(PRESETS)}" in done.stderr
+    with pytest.raises(ValueError, match=r"weights cannot be 'iq2_s', but f32, f16, bf16, q8_0, q4_0, iq4_nl"):
+        make_model("tiny", tmp_path / "x.gguf", weight_type="iq2_s")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_leaves_no_file(tmp_path: Path) -> None:
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_model("tiny", tmp_path / "x.gguf", split_max_tensors=25, on_progress=stop)
+    assert list(tmp_path.iterdir()) == []

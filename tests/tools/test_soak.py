@@ -1,0 +1,42 @@
+"""Claims about many rounds of everything at once: tools/checks/soak.py in short."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import soak
+from soak import Recorded
+
+from pymtp.context import Context
+from pymtp.model import Model
+
+ROUNDS = 200
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Model]:
+    with Model() as model:
+        yield model
+
+
+def test_rounds_with_cuts_at_any_depth_and_temperature_leave_what_a_fresh_context_holds(model: Model) -> None:
+    for _, found in soak.soak(model, ROUNDS, ROUNDS // 2):
+        assert found.replayed_calls > 50
+        assert found.replay_differs == 0
+        assert found.target_drift < 1e-3
+        assert found.head_drift < 1e-3
+
+
+def test_a_head_that_gets_the_wrong_rows_is_seen(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = Recorded.__init__
+
+    def broken(self: Recorded, context: Context, seq: int) -> None:
+        context.break_on_purpose("shifted_rows")
+        make(self, context, seq)
+
+    monkeypatch.setattr(Recorded, "__init__", broken)
+    ((_, found),) = soak.soak(model, 60, 60)
+    assert found.replay_differs > 0
+    assert found.target_drift < 1e-3
+    assert found.head_drift > 0.01

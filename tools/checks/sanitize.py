@@ -1,0 +1,88 @@
+"""Builds pymtp with a sanitizer and runs tests with it.
+
+    python tools/checks/sanitize.py address             # AddressSanitizer and UndefinedBehaviorSanitizer, the suite
+    python tools/checks/sanitize.py thread tests/test_threads.py
+
+The environment is build/sanitize-<which>/venv: a second run compiles only what changed. gcc on Linux. A report fails the
+run: the first one of the address sanitizer ends the process, those of the others are counted from their logs.
+
+The thread sanitizer does not see into libgomp, so that build has ggml's own threads. Python itself is not instrumented:
+leaks are not looked for, and races inside the interpreter are passed over.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ROOT = Path(__file__).resolve().parents[2]
+FLAGS = {
+    "address": "-fsanitize=address,undefined -fno-sanitize-recover=bounds,null,return,vptr -fno-omit-frame-pointer -g1",
+    "thread": "-fsanitize=thread -fno-omit-frame-pointer -g1",
+}
+LIBRARY = {"address": "libasan.so", "thread": "libtsan.so"}
+# what is reported inside these is not ours to mend
+SUPPRESS = {"address": "", "thread": "called_from_lib:libpython\nrace:^_Py\nrace:^Py\nrace:_multiarray_umath\n"}
+
+
+def main(
+    which: Annotated[str, typer.Argument(help="address or thread.")],
+    tests: Annotated[list[str] | None, typer.Argument(help="What pytest runs; if not given, all.")] = None,
+) -> None:
+    """Builds with a sanitizer, runs tests, and fails on any report."""
+    if which not in FLAGS:
+        raise typer.BadParameter(f"{which!r} is not known, use one of {', '.join(FLAGS)}")
+    place = ROOT / "build" / f"sanitize-{which}"
+    python = _install(which, place)
+    for old in place.glob("report.*"):
+        old.unlink()
+    suppressions = place / "suppressions.txt"
+    suppressions.write_text(SUPPRESS[which])
+    options = f"log_path={place / 'report'}:exitcode=66"
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": _library(LIBRARY[which]),
+        "ASAN_OPTIONS": f"{options}:detect_leaks=0:allocator_may_return_null=1:handle_segv=1",
+        "UBSAN_OPTIONS": f"{options}:print_stacktrace=1",
+        "TSAN_OPTIONS": f"{options}:suppressions={suppressions}:history_size=4",
+        "PYTHONMALLOC": "malloc",  # so that the sanitizer sees each allocation
+    }
+    # tests have no time limit here: a sanitizer makes them several times as slow
+    command = [python, "-m", "pytest", "-p", "no:cacheprovider", "-o", "timeout=0", *(tests or [])]
+    status = subprocess.run(command, cwd=ROOT, env=environment).returncode
+    reports = sorted(place.glob("report.*"))
+    for report in reports:
+        print(f"--- {report.relative_to(ROOT)}\n{report.read_text(errors='replace')[:4000]}", file=sys.stderr)
+    print(f"{which}: {len(reports)} processes with reports, pytest ended with {status}")
+    raise typer.Exit(1 if reports or status else 0)
+
+
+def _install(which: str, place: Path) -> Path:
+    """The environment's Python, with pymtp and its test requirements built for the sanitizer."""
+    python = place / "venv" / "bin" / "python"
+    if not python.exists():
+        venv.create(place / "venv", with_pip=True)
+        needed = ["scikit-build-core", "cffi", "cmake", "ninja"]
+        subprocess.run([python, "-m", "pip", "install", "-q", *needed], check=True)
+    arguments = [f"-DCMAKE_{language}_FLAGS={FLAGS[which]}" for language in ("C", "CXX")]
+    settings = [f"-Ccmake.define.{argument.removeprefix('-D')}" for argument in arguments]
+    if which == "thread":
+        settings.append("-Ccmake.define.GGML_OPENMP=OFF")
+    install = [python, "-m", "pip", "install", "-q", "--no-build-isolation", "-e", f"{ROOT}[test]", *settings]
+    subprocess.run([*install, f"-Cbuild-dir={place / 'build'}"], check=True)
+    return python
+
+
+def _library(name: str) -> str:
+    asked = subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True)
+    return asked.stdout.strip()
+
+
+if __name__ == "__main__":
+    typer.run(main)

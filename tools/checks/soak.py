@@ -1,0 +1,346 @@
+"""Thousands of rounds with everything that can happen to them, on one context: does it drift, does it grow?
+
+    pip install . typer
+    python tools/checks/soak.py --rounds 10000
+
+Sequences take turns, round by round. Their texts begin anew or go on from what is held, with prompts of any length, at
+any temperature, with penalties and biases or without; every round has another depth and keeps another number of its
+drafts; texts end in the middle of what was accepted, at a limit, at the end of the context, or are left between two
+rounds. Every so many rounds, and at the end, each sequence is looked at in three ways:
+
+- Everything that was asked of it since it was last empty is asked of a fresh context. The same tokens must come out of
+  every call; in the end the logits of target and head and what the head's cache holds must be the same bit for bit: the
+  batches are the same ones, so nothing is left for rounding to do, and what is left of texts before, of the other
+  sequences and of memory used before is what this finds.
+- The same tokens go through a fresh context without drafts: the prompts as they were, then token by token. No draft was
+  ever there to be taken back. Here batches differ, and with them the order of sums in a matrix product: logits agree
+  within rounding. The figure is the largest difference over the largest logit, of target and head; a wrong snapshot, a
+  missing row or a token out of place moves it to the order of 1.
+- Resident memory, against what it was after the first look. The first two are done in a forked child, on its copy of
+  the context: fresh contexts would leave holes in the heap of the process that is measured.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import multiprocessing
+import os
+import random
+import sys
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.console import Console
+
+from pymtp import SamplingParams
+from pymtp.context import Context
+from pymtp.model import Model
+from pymtp.sampling import Sampler
+from pymtp.speculate import Tally, speculate
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+
+from makers.demo_corpus import held_out_prompts
+
+Settings = dict[str, Any]  # of a Context
+Call = tuple[str, tuple[Any, ...], Any]  # what was called, with what but the sequence, what came back
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was found, over all sequences.
+
+    replayed_calls, replay_differs: calls asked again of a fresh context, and those that answered otherwise; states that
+    were not the same bits are among them.
+    target_drift, head_drift: against token by token, the largest difference of logits over the largest logit.
+    """
+
+    replayed_calls: int
+    replay_differs: int
+    target_drift: float
+    head_drift: float
+
+
+class Recorded:
+    """One sequence of a context, as the loop asks for it; writes down what is asked from when it is empty."""
+
+    def __init__(self, context: Context, seq: int) -> None:
+        self._context = context
+        self._seq = seq
+        self.n_ctx = context.n_ctx
+        self.calls: list[Call] = []
+
+    def _call(self, method: Callable[..., T], *arguments: Any) -> T:
+        result = method(*arguments, seq=self._seq)
+        kept = None if isinstance(result, np.ndarray) else result  # logits are overwritten by the next call
+        self.calls.append((method.__name__, arguments, kept))
+        return result
+
+    @property
+    def n_past(self) -> int:
+        return self._context.tokens_held(self._seq)
+
+    def tokens(self) -> list[int]:
+        return self._context.tokens(self._seq)
+
+    def prefill(self, tokens: Sequence[int]) -> object:
+        return self._call(self._context.prefill, tokens)
+
+    def set_sampling(self, sampler: Sampler) -> None:
+        self._call(self._context.set_sampling, sampler)
+
+    def first_token(self) -> int:
+        return self._call(self._context.first_token)
+
+    def draft_chain(self, token: int, n: int) -> tuple[list[int], list[float]]:
+        return self._call(self._context.draft_chain, token, n)
+
+    def verify_chain(self, tokens: Sequence[int]) -> list[int]:
+        return self._call(self._context.verify_chain, tokens)
+
+    def rewind(self, n_keep: int) -> None:
+        self._call(self._context.rewind, n_keep)
+
+    def clear(self) -> None:
+        self._context.clear(self._seq)
+        self.calls.clear()
+
+
+class RandomDepth:
+    """A depth.Depth that drafts and keeps any number."""
+
+    def __init__(self, numbers: random.Random, most: int) -> None:
+        self._numbers = numbers
+        self._most = most
+
+    def choose(self, room: int, n_past: int) -> int:
+        return self._numbers.randint(0, min(self._most, room))
+
+    def keep(self, confidences: Sequence[float]) -> int:
+        return self._numbers.choice((len(confidences), self._numbers.randint(0, len(confidences))))
+
+    def observe(self, *_: object) -> None:
+        """Nothing that comes of a round changes it."""
+
+
+class Life:
+    """What happens to one sequence: text after text."""
+
+    def __init__(self, sequence: Recorded, numbers: random.Random, prompts: Sequence[Sequence[int]], most: int) -> None:
+        self.sequence = sequence
+        self.token = 0  # that came out last, and is not held
+        self._numbers = numbers
+        self._prompts = prompts
+        self._most = most
+        self._text: Generator[list[int], None, None] | None = None
+
+    def step(self) -> bool:
+        """Does the next thing; whether it was a round."""
+        begins = self._text is None
+        text = self._text = self._text or self._begin()
+        try:
+            self.token = next(text)[-1]
+        except StopIteration:
+            self._text = None
+            return False
+        if self._numbers.random() < 0.03:
+            self.leave()
+        return not begins
+
+    def leave(self) -> None:
+        """Leaves the text where it is."""
+        if self._text is not None:
+            self._text.close()
+            self._text = None
+
+    def _begin(self) -> Generator[list[int], None, None]:
+        numbers, held = self._numbers, self.sequence.n_past
+        start = numbers.choice(self._prompts)
+        if held and numbers.random() < 0.85 and held + 10 < self.sequence.n_ctx:
+            prompt = [self.token, *start[: numbers.choice((0, 0, 3, 9))]]
+        else:
+            self.sequence.clear()
+            prompt = list(start[: numbers.randint(1, len(start))])
+        self.sequence.set_sampling(Sampler(_any_params(numbers)))
+        return speculate(
+            self.sequence,
+            prompt,
+            lambda _: numbers.random() < 0.02,
+            Tally(),
+            RandomDepth(numbers, self._most),
+            max_tokens=numbers.randint(1, 120),
+        )
+
+
+def _any_params(numbers: random.Random) -> SamplingParams:
+    penalized = numbers.random() < 0.3
+    return SamplingParams(
+        temperature=numbers.choice((0.0, 0.0, 0.7, 1.0)),
+        top_k=numbers.choice((0, 8, 40)),
+        seed=numbers.getrandbits(64),
+        repetition_penalty=1.2 if penalized else 1.0,
+        presence_penalty=0.3 if penalized else 0.0,
+        logit_bias={numbers.randrange(1000): 2.0, numbers.randrange(1000): -4.0} if penalized else {},
+    )
+
+
+def _probe(context: Context, seq: int, token: int) -> tuple[NDArray[np.float32], NDArray[np.float32], bytes]:
+    """The head's logits and the target's after one more token, and then the head's state."""
+    head = context.draft(token, seq)
+    target = context.verify([token], seq)
+    return head.reshape(-1), target.reshape(-1), context.head_state(seq)
+
+
+def replay(calls: Sequence[Call], context: Context, seq: int) -> int:
+    """Asks the same of a fresh context; how many calls answered otherwise."""
+    differ = 0
+    for name, arguments, expected in calls:
+        result = getattr(context, name)(*arguments, seq=seq)
+        differ += expected is not None and result != expected
+    return differ
+
+
+def feed(calls: Sequence[Call], tokens: Sequence[int], context: Context, seq: int) -> None:
+    """Brings the tokens that these calls left held to a fresh context: prompts as they were, all else one by one."""
+    held = 0
+    for name, arguments, _ in calls:
+        if name == "prefill":
+            _feed_singly(tokens[:held], context, seq)
+            context.prefill(arguments[0], seq)
+            held += len(arguments[0])
+        elif name == "verify_chain":
+            held += len(arguments[0])
+        elif name == "rewind":
+            held = arguments[0]
+    _feed_singly(tokens, context, seq)
+
+
+def _feed_singly(tokens: Sequence[int], context: Context, seq: int) -> None:
+    for token in tokens[context.tokens_held(seq) :]:
+        context.verify([token], seq)
+
+
+def _drift(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
+    return float(np.abs(a - b).max() / np.abs(b).max())
+
+
+def look(context: Context, lives: Sequence[Life], settings: Settings) -> Look:
+    """Compares each sequence with fresh contexts. Moves it on by a token."""
+    replayed = differs = 0
+    target_drift = head_drift = 0.0
+    for seq, life in enumerate(lives):
+        calls, tokens = life.sequence.calls, life.sequence.tokens()
+        if not 0 < len(tokens) < context.n_ctx:
+            continue
+        head, target, state = _probe(context, seq, life.token)
+        with Context(context.model, **settings) as fresh:
+            differs += replay(calls, fresh, seq)
+            again = _probe(fresh, seq, life.token)
+        differs += not np.array_equal(head, again[0])
+        differs += not np.array_equal(target, again[1])
+        differs += state != again[2]
+        replayed += len(calls)
+        with Context(context.model, **settings) as fresh:
+            feed(calls, tokens, fresh, seq)
+            single = _probe(fresh, seq, life.token)
+        head_drift = max(head_drift, _drift(head, single[0]))
+        target_drift = max(target_drift, _drift(target, single[1]))
+    return Look(replayed, differs, target_drift, head_drift)
+
+
+def look_apart(context: Context, lives: Sequence[Life], settings: Settings) -> Look:
+    """As `look`, in a forked child."""
+    fork = multiprocessing.get_context("fork")
+    receive, send = fork.Pipe(duplex=False)
+    child = fork.Process(target=lambda: send.send(look(context, lives, settings)))
+    child.start()
+    send.close()  # so that a child that dies ends the wait with EOFError
+    with receive:
+        found: Look = receive.recv()
+    child.join()
+    return found
+
+
+def resident() -> int:
+    """Bytes of this process in memory, without those that malloc holds back for later; needs Linux and glibc."""
+    ctypes.CDLL(None).malloc_trim(0)
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def soak(
+    model: Model,
+    rounds: int,
+    every: int,
+    *,
+    seed: int = 0,
+    sequences: int = 3,
+    draft_tokens: int = 8,
+    apart: bool = False,
+    **more: Any,
+) -> Iterator[tuple[int, Look]]:
+    """Yields what each look finds, after how many rounds: one every so many, the last after all. The sequences are
+    empty then. apart: look in a forked child. more: for the contexts."""
+    numbers = random.Random(seed)
+    settings: Settings = {"n_ctx": 512, "n_threads": 1, "n_seq_max": sequences, "draft_tokens": draft_tokens} | more
+    prompts = [model.tokenize(text) for text in held_out_prompts(20, 500)]
+    with closing(Context(model, **settings)) as context:
+        lives = [Life(Recorded(context, seq), numbers, prompts, draft_tokens) for seq in range(sequences)]
+        done = 0
+        for target in [*range(every, rounds, every), rounds]:
+            while done < target:
+                done += numbers.choice(lives).step()
+            for life in lives:
+                life.leave()
+            found = (look_apart if apart else look)(context, lives, settings)
+            for life in lives:
+                life.sequence.clear()
+            yield done, found
+
+
+def main(
+    model: Annotated[Path | None, typer.Option("--model", "-m", exists=True, help="If not given, pymtp's own.")] = None,
+    rounds: Annotated[int, typer.Option("--rounds", "-r", min=1)] = 10_000,
+    every: Annotated[int, typer.Option(min=1, help="Rounds between looks; the first ones are the warm-up.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Of all that happens.")] = 0,
+    sequences: Annotated[int, typer.Option(min=1, help="Sequences that take turns.")] = 3,
+    draft_tokens: Annotated[int, typer.Option("--drafts", "-d", min=1, help="The most drafts per round.")] = 8,
+    cache_type: Annotated[str, typer.Option(help="Type of the K and V cache.")] = "f16",
+    flash_attn: Annotated[str, typer.Option(help="auto, on or off.")] = "auto",
+    drift: Annotated[float, typer.Option(help="The most that logits may drift token by token.")] = 0.01,
+    growth: Annotated[int, typer.Option(help="The most bytes that memory may grow after the first look.")] = 1_000_000,
+    output: Annotated[Path | None, typer.Option("--json", help="Write every look to this file.")] = None,
+) -> None:
+    """Exit status 1 when anything is out of bounds."""
+    console = Console(highlight=False)
+    looks: list[dict[str, Any]] = []
+    more = {"type_k": cache_type, "type_v": cache_type, "flash_attn": flash_attn}
+    with Model(model) as loaded:
+        for done, found in soak(
+            loaded, rounds, every, seed=seed, sequences=sequences, draft_tokens=draft_tokens, apart=True, **more
+        ):
+            gc.collect()
+            looks.append({"rounds": done, **asdict(found), "resident": resident()})
+            grown = looks[-1]["resident"] - looks[0]["resident"]
+            console.print(
+                f"{done:>6} rounds: {found.replayed_calls} calls replayed, {found.replay_differs} differ; "
+                f"drift {found.target_drift:.1e} (target), {found.head_drift:.1e} (head); {grown / 1e6:+.2f} MB",
+                soft_wrap=True,
+            )
+    if output is not None:
+        output.write_text(json.dumps(looks, indent=1) + "\n")
+    drifts = max(max(found["target_drift"], found["head_drift"]) for found in looks)
+    if any(found["replay_differs"] for found in looks) or drifts > drift or grown > growth:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)
