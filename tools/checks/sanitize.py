@@ -3,8 +3,8 @@
     python tools/checks/sanitize.py address             # AddressSanitizer and UndefinedBehaviorSanitizer, the suite
     python tools/checks/sanitize.py thread tests/test_threads.py
 
-The environment is build/sanitize-<which>/venv: a second run compiles only what changed. gcc on Linux. A report fails the
-run: the first one of the address sanitizer ends the process, those of the others are counted from their logs.
+The environment is build/sanitize-<which>/venv: a second run compiles only what changed. gcc on Linux. A report fails
+the run: the first one of the address sanitizer ends the process, those of the others are counted from their logs.
 
 The thread sanitizer does not see into libgomp, so that build has ggml's own threads. Python itself is not instrumented:
 leaks are not looked for, and races inside the interpreter are passed over.
