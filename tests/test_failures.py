@@ -247,6 +247,29 @@ def test_counts_from_c_that_cannot_be_are_errors_not_the_end(c: Context) -> None
     assert held(c)[0] == some_tokens(c.model, 30, seed=0)
 
 
+def test_depths_and_costs_take_no_counts_below_zero() -> None:
+    numbers = ffi.new("double[]", [7.0, 7.0])
+    costs = ffi.gc(lib.pymtp_costs_init(), lib.pymtp_costs_free)
+    acceptance = ffi.gc(lib.pymtp_acceptance_init(ffi.NULL), lib.pymtp_acceptance_free)
+    depth = ffi.gc(lib.pymtp_depth_init(costs, 4, ffi.NULL), lib.pymtp_depth_free)
+    assert lib.pymtp_costs_verify(costs, 1, 0) == float("inf")  # nothing was timed
+    lib.pymtp_costs_rounds(costs, -1, 0, numbers, numbers)
+    lib.pymtp_costs_observe(costs, 0, -1, 1.0, 0, 1.0, 9)
+    assert lib.pymtp_costs_verify(costs, 1, 0) == float("inf")
+    before = ffi.new("double[]", 2)
+    lib.pymtp_acceptance_rates(acceptance, 2, before)
+    lib.pymtp_acceptance_observe(acceptance, -1, -1, numbers, -1)
+    lib.pymtp_acceptance_observe(acceptance, 0, 2**31 - 1, numbers, 0)
+    lib.pymtp_acceptance_rates(acceptance, -1, numbers)
+    lib.pymtp_window_tokens(numbers, -1, numbers)
+    after = ffi.new("double[]", 2)
+    lib.pymtp_acceptance_rates(acceptance, 2, after)
+    assert list(after) == list(before)
+    assert list(numbers) == [7.0, 7.0]
+    lib.pymtp_depth_observe(depth, -1, -1, -1, 1.0, 1.0, ffi.NULL, -1)
+    assert lib.pymtp_depth_choose(depth, -1, 0) == 0
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"n_seq_max": 0}, {"n_seq_max": -1}, {"n_seq_max": 257}, {"n_draft": -1}, {"n_draft": 65}, {"n_outputs": 0}],
