@@ -110,7 +110,7 @@ std::vector<double> pymtp_expected_tokens(const std::vector<double> & rates) {
 }
 
 pymtp_acceptance * pymtp_acceptance_init(const pymtp_acceptance * after) {
-    return pymtp_border<pymtp_acceptance *>(nullptr, [&] { return new pymtp_acceptance(after); });
+    return pymtp_guarded<pymtp_acceptance *>(nullptr, [&] { return new pymtp_acceptance(after); });
 }
 
 void pymtp_acceptance_free(pymtp_acceptance * acceptance) {
@@ -118,14 +118,14 @@ void pymtp_acceptance_free(pymtp_acceptance * acceptance) {
 }
 
 void pymtp_acceptance_observe(pymtp_acceptance * acceptance, int32_t told, int32_t right, const double * untold, int32_t n_untold) {
-    pymtp_border([&] {
+    pymtp_guarded([&] {
         pymtp_require(told >= 0 && right >= 0 && right <= told && n_untold >= 0, "drafts are counted from zero");
         acceptance->observe(told, right, {untold, untold + n_untold}, 1 + right);
     });
 }
 
 void pymtp_acceptance_rates(const pymtp_acceptance * acceptance, int32_t n, double * rates) {
-    pymtp_border([&] {
+    pymtp_guarded([&] {
         pymtp_require(n >= 0, "drafts are counted from zero");
         const std::vector<double> found = acceptance->rates(n);
         std::copy(found.begin(), found.end(), rates);
@@ -133,7 +133,7 @@ void pymtp_acceptance_rates(const pymtp_acceptance * acceptance, int32_t n, doub
 }
 
 pymtp_calibration * pymtp_calibration_init(void) {
-    return pymtp_border<pymtp_calibration *>(nullptr, [] { return new pymtp_calibration; });
+    return pymtp_guarded<pymtp_calibration *>(nullptr, [] { return new pymtp_calibration; });
 }
 
 void pymtp_calibration_free(pymtp_calibration * calibration) {
@@ -149,7 +149,7 @@ double pymtp_calibration_probability(const pymtp_calibration * calibration, doub
 }
 
 void pymtp_window_tokens(const double * rates, int32_t n, double * tokens) {
-    pymtp_border([&] {
+    pymtp_guarded([&] {
         pymtp_require(n >= 0, "drafts are counted from zero");
         const std::vector<double> found = pymtp_expected_tokens({rates, rates + n});
         std::copy(found.begin(), found.end(), tokens);

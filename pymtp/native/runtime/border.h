@@ -1,4 +1,4 @@
-// The C border: no exception crosses it. Every extern "C" function that can fail runs its body in pymtp_border, or, where
+// The C border: no exception crosses it. Every extern "C" function that can fail runs its body in pymtp_guarded, or, where
 // it works on a pair, in pymtp_pair_call (pair_call.h).
 #pragma once
 
@@ -20,7 +20,7 @@ inline void pymtp_require(bool fine, const char * otherwise) {
 }
 
 // Returns what the body returns, or, where it throws, `failed`.
-template <typename R, typename F> R pymtp_border(R failed, F && body) noexcept {
+template <typename R, typename F> R pymtp_guarded(R failed, F && body) noexcept {
     try {
         pymtp_errors_begin();
         return body();
@@ -30,7 +30,7 @@ template <typename R, typename F> R pymtp_border(R failed, F && body) noexcept {
     }
 }
 
-template <typename F> void pymtp_border(F && body) noexcept {
+template <typename F> void pymtp_guarded(F && body) noexcept {
     try {
         pymtp_errors_begin();
         body();

@@ -118,7 +118,7 @@ void pymtp_costs::rounds(int top, int n_past, std::vector<double> & likely, std:
 }
 
 pymtp_costs * pymtp_costs_init(void) {
-    return pymtp_border<pymtp_costs *>(nullptr, [] { return new pymtp_costs; });
+    return pymtp_guarded<pymtp_costs *>(nullptr, [] { return new pymtp_costs; });
 }
 
 void pymtp_costs_free(pymtp_costs * costs) {
@@ -128,7 +128,7 @@ void pymtp_costs_free(pymtp_costs * costs) {
 void pymtp_costs_observe(
         pymtp_costs * costs, int32_t n_past, int32_t drafted, double draft_seconds, int32_t rows, double verify_seconds,
         int32_t run) {
-    pymtp_border([&] {
+    pymtp_guarded([&] {
         pymtp_require(drafted >= 0 && rows >= 1 && n_past >= 0, "a round has a row, and drafts are counted from zero");
         costs->observe(n_past, drafted, draft_seconds, rows, verify_seconds, run);
     });
@@ -143,7 +143,7 @@ double pymtp_costs_draft(const pymtp_costs * costs, int32_t n, int32_t n_past) {
 }
 
 void pymtp_costs_rounds(const pymtp_costs * costs, int32_t top, int32_t n_past, double * likely, double * least) {
-    pymtp_border([&] {
+    pymtp_guarded([&] {
         pymtp_require(top >= 0, "depths are counted from zero");
         std::vector<double> found;
         std::vector<double> found_least;

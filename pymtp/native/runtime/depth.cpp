@@ -188,7 +188,7 @@ void pymtp_depth::earn(double gain) {
 }
 
 pymtp_depth * pymtp_depth_init(pymtp_costs * costs, int32_t most, const pymtp_depth * after) {
-    return pymtp_border<pymtp_depth *>(nullptr, [&] { return new pymtp_depth(*costs, most, after); });
+    return pymtp_guarded<pymtp_depth *>(nullptr, [&] { return new pymtp_depth(*costs, most, after); });
 }
 
 void pymtp_depth_free(pymtp_depth * depth) {
@@ -196,17 +196,17 @@ void pymtp_depth_free(pymtp_depth * depth) {
 }
 
 int32_t pymtp_depth_choose(pymtp_depth * depth, int32_t room, int32_t n_past) {
-    return pymtp_border<int32_t>(0, [&] { return depth->choose(room, n_past); });
+    return pymtp_guarded<int32_t>(0, [&] { return depth->choose(room, n_past); });
 }
 
 int32_t pymtp_depth_keep(const pymtp_depth * depth, const float * confidences, int32_t n) {
-    return pymtp_border<int32_t>(0, [&] { return depth->keep(confidences, n); });
+    return pymtp_guarded<int32_t>(0, [&] { return depth->keep(confidences, n); });
 }
 
 void pymtp_depth_observe(
         pymtp_depth * depth, int32_t drafted, int32_t verified, int32_t right, double draft_seconds,
         double verify_seconds, const float * confidences, int32_t n_confidences) {
-    pymtp_border([&] {
+    pymtp_guarded([&] {
         pymtp_require(drafted >= 0 && verified >= 0 && verified <= drafted && right >= 0, "drafts are counted from zero");
         depth->observe(drafted, verified, right, draft_seconds, verify_seconds, confidences, n_confidences);
     });

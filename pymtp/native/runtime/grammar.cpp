@@ -324,7 +324,7 @@ static pymtp_grammar * parse(const pymtp_model * model, const char * text) {
 }
 
 pymtp_grammar * pymtp_grammar_init(const pymtp_model * model, const char * text) {
-    return pymtp_border<pymtp_grammar *>(nullptr, [&] { return parse(model, text); });
+    return pymtp_guarded<pymtp_grammar *>(nullptr, [&] { return parse(model, text); });
 }
 
 void pymtp_grammar_free(pymtp_grammar * grammar) {

@@ -111,7 +111,7 @@ int inspect(const char * path, pymtp_file_info * info) {
 } // namespace
 
 int pymtp_inspect(const char * path, pymtp_file_info * info) {
-    return pymtp_border<int>(PYMTP_FAILED, [&] { return inspect(path, info); });
+    return pymtp_guarded<int>(PYMTP_FAILED, [&] { return inspect(path, info); });
 }
 
 static pymtp_model * load(const char * path, const llama_model_params & params) {
@@ -124,7 +124,7 @@ static pymtp_model * load(const char * path, const llama_model_params & params) 
 }
 
 pymtp_model * pymtp_model_load(const char * path, int32_t n_gpu_layers, bool mtp, bool vocab_only) {
-    return pymtp_border<pymtp_model *>(nullptr, [&] {
+    return pymtp_guarded<pymtp_model *>(nullptr, [&] {
         llama_model_params params = llama_model_default_params();
         params.n_gpu_layers      = n_gpu_layers;
         params.load_mtp          = mtp;

@@ -171,17 +171,19 @@ void pymtp_pair::empty_after_failure(const int32_t * seqs, int32_t n) noexcept {
 }
 
 void pymtp_pair::break_for_good(const char * why) noexcept {
-    broken = true;
     try {
-        broken_by = why;
-    } catch (...) { // no memory: it goes without
+        broken = why;
+    } catch (...) {
+    }
+    if (broken.empty()) {
+        broken = "no memory"; // short enough to need none
     }
     say_broken();
 }
 
 void pymtp_pair::say_broken() const noexcept {
     try {
-        pymtp_set_error("this context failed and cannot go on: make a new one (" + broken_by + ")");
+        pymtp_set_error("this context failed and cannot go on: make a new one (" + broken + ")");
     } catch (...) {
         pymtp_keep_error("this context failed and cannot go on: make a new one");
     }

@@ -59,9 +59,8 @@ struct pymtp_pair {
     std::atomic<bool> cancelled{false};
     pymtp_counters    counters = {};
 
-    // A failure left what nobody can put right: every call is refused from then on, see pymtp_pair_call.
-    bool        broken = false;
-    std::string broken_by; // what failed
+    // Why the pair can be used no more, "" while it can: every call is refused from then on, see pymtp_pair_call.
+    std::string broken;
 
     pymtp_batch        batch;
     std::vector<float> logits;     // of the last prefill

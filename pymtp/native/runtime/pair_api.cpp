@@ -5,7 +5,7 @@
 
 pymtp_pair * pymtp_pair_init(
         const pymtp_model * shared, llama_context_params params, const pymtp_pair_options * options) {
-    return pymtp_border<pymtp_pair *>(nullptr, [&] { return pymtp_make_pair(shared, params, *options).release(); });
+    return pymtp_guarded<pymtp_pair *>(nullptr, [&] { return pymtp_make_pair(shared, params, *options).release(); });
 }
 
 void pymtp_pair_free(pymtp_pair * pair) {
@@ -78,7 +78,7 @@ int pymtp_pair_clear(pymtp_pair * pair, int32_t seq) {
 }
 
 static const pymtp_sequence * sequence_of(const pymtp_pair * pair, int32_t seq) {
-    return pymtp_border<const pymtp_sequence *>(nullptr, [&] { return pair->check_seq(seq) ? &pair->sequences[seq] : nullptr; });
+    return pymtp_guarded<const pymtp_sequence *>(nullptr, [&] { return pair->check_seq(seq) ? &pair->sequences[seq] : nullptr; });
 }
 
 int32_t pymtp_pair_n_past(const pymtp_pair * pair, int32_t seq) {
@@ -108,7 +108,7 @@ void pymtp_pair_counters(const pymtp_pair * pair, pymtp_counters * counters) {
     *counters = pair->counters;
     counters->hidden_bytes = counters->logits_bytes = counters->embeddings_bytes = counters->draw_bytes = counters->output_buffer_bytes = 0;
     counters->graphs_reused = 0;
-    pymtp_border([&] {
+    pymtp_guarded([&] {
         for (const llama_context * ctx : {pair->target.get(), pair->draft.get()}) {
             if (ctx) {
                 counters->graphs_reused += llama_perf_context(ctx).n_reused;

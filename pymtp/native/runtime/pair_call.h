@@ -7,13 +7,13 @@
 // Runs the body for n sequences. Where it fails or is cancelled, they are emptied: nobody knows how far their caches and
 // recurrent states got. Where that fails too, the pair is broken.
 template <typename F> int pymtp_pair_call(pymtp_pair * pair, const int32_t * seqs, int32_t n, F && body) noexcept {
-    if (pair->broken) {
+    pymtp_errors_begin();
+    if (!pair->broken.empty()) {
         pair->say_broken();
         return PYMTP_BROKEN;
     }
     int status = PYMTP_FAILED;
     try {
-        pymtp_errors_begin();
         status = body();
     } catch (...) {
         pymtp_keep_exception();
@@ -21,7 +21,7 @@ template <typename F> int pymtp_pair_call(pymtp_pair * pair, const int32_t * seq
     if (status == PYMTP_FAILED || status == PYMTP_CANCELLED) {
         pair->empty_after_failure(seqs, n);
     }
-    return pair->broken ? PYMTP_BROKEN : status;
+    return pair->broken.empty() ? status : (int) PYMTP_BROKEN;
 }
 
 // The same for one sequence, which must exist.

@@ -28,7 +28,7 @@ std::string pymtp_sampler::refuse(const pymtp_sampling & params, int32_t n_vocab
             return "a bias on token " + std::to_string(params.bias[i].token) + ", in a vocabulary of " + std::to_string(n_vocab);
         }
     }
-    if (params.grammar && params.grammar->spelling->kinds.size() != (size_t) n_vocab) {
+    if (params.grammar && llama_vocab_n_tokens(llama_model_get_vocab(params.grammar->model.get())) != n_vocab) {
         return "the grammar is for another vocabulary";
     }
     return "";

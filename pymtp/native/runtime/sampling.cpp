@@ -93,7 +93,7 @@ int pymtp_pair::say_unsampled(int status, size_t position) const {
 llama_token pymtp_sample(
         const pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,
         const llama_token * prefix, int32_t n, float * confidence) {
-    return pymtp_border<llama_token>(LLAMA_TOKEN_NULL, [&] {
+    return pymtp_guarded<llama_token>(LLAMA_TOKEN_NULL, [&] {
         pymtp_require(n_vocab >= 1 && n >= 0, "a sample needs logits, and no less than zero tokens before it");
         const std::string wrong = pymtp_sampler::refuse(*sampling, n_vocab);
         pymtp_require(wrong.empty(), wrong.c_str());

@@ -35,7 +35,7 @@ std::string string_repeat(const std::string & text, size_t n) {
 
 const char * pymtp_schema_to_grammar(const char * schema) {
     static thread_local std::string grammar;
-    return pymtp_border<const char *>(nullptr, [&] {
+    return pymtp_guarded<const char *>(nullptr, [&] {
         grammar = json_schema_to_grammar(common_json::parse(schema));
         return grammar.c_str();
     });
