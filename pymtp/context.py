@@ -211,8 +211,8 @@ class Context:
     def prefill(self, tokens: Sequence[int], seq: int = 0) -> Logits:
         """Takes a prompt, or more of it, through target and head. Returns the last token's logits, shape (n_vocab,).
 
-        Raises ContextFullError (nothing is changed) when it does not fit; CancelledError, or what a signal handler
-        raised, with the context emptied.
+        Raises ContextFullError when it does not fit and InvalidRequestError for a token id outside the vocabulary: then
+        nothing is changed. Raises CancelledError, or what a signal handler raised, with the sequence emptied.
         """
         return self.prefill_batch({seq: tokens}).reshape(-1)
 
@@ -267,8 +267,8 @@ class Context:
             check(lib.pymtp_pair_sampling(self._handle, seq, native))
 
     def first_token(self, seq: int = 0) -> int:
-        """The token after a prompt, drawn from the logits of the last prefill. Raises InvalidRequestError, with the
-        sequence emptied, when the grammar allows none."""
+        """The token after a prompt, sampled from the logits of the last prefill. Raises InvalidRequestError when the
+        grammar allows none; the sequence keeps the tokens before it."""
         check(lib.pymtp_pair_first_token(self._handle, seq, self._token))
         self._n_sampled = 1
         return int(self._token[0])
@@ -341,9 +341,10 @@ class Context:
         """What the head's cache holds of a sequence, as llama.cpp saves it: positions, then rows of K, then of V.
         Empty without drafts."""
         self._check_seq(seq)
-        size = lib.pymtp_pair_head_state(self._handle, seq, ffi.NULL, 0)
-        data = ffi.new("uint8_t[]", size)
-        lib.pymtp_pair_head_state(self._handle, seq, data, size)
+        needed = ffi.new("size_t *")
+        check(lib.pymtp_pair_head_state(self._handle, seq, ffi.NULL, 0, needed))
+        data = ffi.new("uint8_t[]", needed[0])
+        check(lib.pymtp_pair_head_state(self._handle, seq, data, needed[0], needed))
         return bytes(ffi.buffer(data))
 
 

@@ -14,6 +14,7 @@ FLASH_ATTN = ("auto", "on", "off")
 DRAWS = ("auto", "host", "device")  # in the order of enum pymtp_draws
 PREFILL_MODES = ("fused", "host-copy", "all-outputs")  # in the order of enum pymtp_prefill_mode
 CTX_STEP = 256  # llama.cpp rounds n_ctx up to a multiple of this
+MAX_CELLS = 2**31 - CTX_STEP  # of all sequences: llama.cpp counts them in 32 bits
 MAX_SEQ = 256  # LLAMA_MAX_SEQ
 
 
@@ -51,7 +52,8 @@ def native_options(
     in_range("n_seq_max", n_seq_max, 1, MAX_SEQ)
     in_range("max_outputs", max_outputs, 1)
     # llama.cpp limits the batch by n_ctx before it rounds that up
-    n_ctx = -(-n_ctx // CTX_STEP) * CTX_STEP
+    asked_ctx = n_ctx or model.n_ctx_train
+    n_ctx = -(-asked_ctx // CTX_STEP) * CTX_STEP
     # llama.cpp keeps the rows of a verification in one ubatch, for the recurrent layers to go back within them, and
     # asserts that a ubatch is longer than that
     least = max(draft_tokens + 2 if draft_tokens else 1, n_seq_max)
@@ -67,7 +69,10 @@ def native_options(
         )
     if draft_tokens and prefill == "all-outputs" and tap == "pre_norm":
         raise InvalidRequestError('prefill="all-outputs" takes embeddings, which are post-norm, not tap="pre_norm"')
-    n_ctx = n_ctx or -(-model.n_ctx_train // CTX_STEP) * CTX_STEP
+    if n_ctx * n_seq_max > MAX_CELLS:
+        raise InvalidRequestError(
+            f"n_ctx={asked_ctx} tokens in each of n_seq_max={n_seq_max} sequences are more than {MAX_CELLS} in all"
+        )
     params = lib.llama_context_default_params()
     params.n_ctx = n_ctx * n_seq_max
     params.n_batch = n_batch

@@ -22,8 +22,9 @@ class ClosedError(PymtpError):
 
 
 class NativeError(PymtpError):
-    """llama.cpp failed. The model lives on; the context was emptied."""
+    """llama.cpp failed. The model lives on, and so do other sequences; those of the call were emptied. The message says
+    where a context cannot go on."""
 
 
 class CancelledError(PymtpError):
-    """A native call was cancelled from another thread. The context was emptied."""
+    """A native call was cancelled from another thread. The sequences of the call were emptied."""

@@ -5,7 +5,7 @@ log p + Gumbel(seed, position, token id). The target and the draft head draw wit
 often than two independent draws, and the drawn token does not depend on whether, how deep or how often one drafts
 (Daliri, Musco, Suresh: "Coupling without Communication and Drafter-Invariant Speculative Decoding", arXiv 2408.07978).
 
-The drawing itself is pymtp/native/runtime/sampler.cpp, where the logits are.
+The sampling itself is pymtp/native/runtime/sampler.cpp, where the logits are.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Claims about drawing a token: what it depends on, and that it follows the distribution it should."""
+"""Claims about sampling a token: what it depends on, and that it follows the distribution it should."""
 
 from __future__ import annotations
 

@@ -84,6 +84,7 @@ def check(status: int) -> None:
         lib.PYMTP_FULL: ContextFullError,
         lib.PYMTP_CANCELLED: CancelledError,
         lib.PYMTP_INVALID: InvalidRequestError,
+        lib.PYMTP_DEAD_END: InvalidRequestError,
     }
     raise kinds.get(status, NativeError)(last_error())
 

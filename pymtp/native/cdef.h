@@ -54,8 +54,7 @@ int32_t      llama_token_to_piece(const struct llama_vocab * vocab, llama_token 
 
 // pymtp.h
 enum pymtp_tap    { PYMTP_TAP_POST_NORM, PYMTP_TAP_PRE_NORM };
-enum pymtp_fault  { PYMTP_FAULT_NONE, PYMTP_FAULT_EMPTY_HEAD, PYMTP_FAULT_SHIFTED_ROWS };
-enum pymtp_status { PYMTP_OK, PYMTP_FULL, PYMTP_CANCELLED, PYMTP_INVALID, PYMTP_FAILED, ... };
+enum pymtp_status { PYMTP_OK, PYMTP_FULL, PYMTP_CANCELLED, PYMTP_DEAD_END, PYMTP_INVALID, PYMTP_FAILED, PYMTP_BROKEN, ... };
 struct pymtp_model;
 struct pymtp_file_info {
     char    architecture[64];
@@ -158,7 +157,6 @@ void    pymtp_pair_free(struct pymtp_pair * pair);
 int     pymtp_pair_prefill(struct pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens,
                            const int32_t * lengths, bool all, const float ** logits);
 const float * pymtp_pair_embeddings(const struct pymtp_pair * pair);
-int     pymtp_pair_draft(struct pymtp_pair * pair, int32_t seq, llama_token token, const float ** logits);
 int     pymtp_pair_verify(struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n,
                           const float ** logits);
 int     pymtp_pair_sampling(struct pymtp_pair * pair, int32_t seq, const struct pymtp_sampling * sampling);
@@ -177,16 +175,21 @@ const llama_token * pymtp_pair_tokens(const struct pymtp_pair * pair, int32_t se
 int32_t pymtp_pair_n_head(const struct pymtp_pair * pair, int32_t seq);
 int32_t pymtp_pair_n_ctx(const struct pymtp_pair * pair);
 void    pymtp_pair_cancel(struct pymtp_pair * pair, bool cancelled);
-void    pymtp_pair_break(struct pymtp_pair * pair, enum pymtp_fault fault);
 void    pymtp_pair_counters(const struct pymtp_pair * pair, struct pymtp_counters * counters);
 int32_t pymtp_pair_memory(const struct pymtp_pair * pair, struct pymtp_memory * memory, int32_t n_max);
 int32_t pymtp_plan_memory(const char * path, int32_t n_gpu_layers, bool mtp, struct llama_context_params params,
                           const struct pymtp_pair_options * options, struct pymtp_memory * memory, int32_t n_max);
-const char * pymtp_pair_trace(struct pymtp_pair * pair);
-size_t  pymtp_pair_head_state(struct pymtp_pair * pair, int32_t seq, uint8_t * data, size_t size);
 
 extern "Python" void pymtp_on_log(int level, const char * text);
 extern "Python" bool pymtp_on_poll(void);
+
+// compare/pymtp_compare.h
+enum pymtp_fault { PYMTP_FAULT_NONE, PYMTP_FAULT_EMPTY_HEAD, PYMTP_FAULT_SHIFTED_ROWS, PYMTP_FAULT_DECODE_THROWS,
+                   PYMTP_FAULT_CLEAR_THROWS };
+void    pymtp_pair_break(struct pymtp_pair * pair, enum pymtp_fault fault);
+int     pymtp_pair_draft(struct pymtp_pair * pair, int32_t seq, llama_token token, const float ** logits);
+const char * pymtp_pair_trace(struct pymtp_pair * pair);
+int     pymtp_pair_head_state(struct pymtp_pair * pair, int32_t seq, uint8_t * data, size_t size, size_t * needed);
 
 // pymtp_depth.h
 struct pymtp_costs;

@@ -8,7 +8,7 @@ from typing import Any
 from pymtp.depth import AutoDepth, Costs
 from pymtp.native import ffi, lib
 
-# as costs.cpp and depth.cpp name them
+# as native/runtime/tuning.h names them
 LUCK = 0.65
 OLD_LUCK = 0.85
 STALE = 400

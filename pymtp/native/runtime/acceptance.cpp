@@ -1,36 +1,15 @@
 #include "acceptance.h"
 
+#include "border.h"
 #include "pymtp_depth.h"
+#include "tuning.h"
 
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <new>
 #include <numeric>
 
-// what a round still weighs a token later: text begins to repeat itself within some thirty tokens
-static constexpr double DECAY = 0.96;
-// the same of a first draft in the long run: a hundred drafts, a request or a few
-static constexpr double LONG_DECAY = 0.99;
-// of first drafts, before anything is known: reports on Qwen3.5 and 3.6 heads say 0.6 to 0.8
-static constexpr double FIRST_GUESS = 0.65;
-// drafts that the guess is worth: a useless head is soon found out
-static constexpr double FIRST_WEIGHT = 4.0;
-// drafts that what the last sequence found is worth to a new one, at most
-static constexpr double CARRY = 10.0;
-// drafts that the long run, or the position before, is worth against what a position showed lately
-static constexpr double WEIGHT = 3.0;
-// a draft's acceptance as a share of the one before it, where it was not seen: chains get worse, slowly
-static constexpr double FADE = 0.99;
-
-// borders between the head's probabilities, finer near 1, where most drafts are
-static constexpr double BINS[] = {0.3, 0.6, 0.85, 0.97};
-// how a head errs depends on model and temperature, more than on the passage
-static constexpr double BIN_DECAY = 0.99;
-// drafts that "confidence says nothing" is worth in each bin
-static constexpr double BIN_WEIGHT = 1.0;
-// no draft is surer than this
-static constexpr double CERTAIN = 0.99;
+using namespace pymtp_tuning;
 
 pymtp_acceptance::pymtp_acceptance(const pymtp_acceptance * after) : in_the_long_run{FIRST_WEIGHT, FIRST_WEIGHT * FIRST_GUESS} {
     if (!after) {
@@ -131,7 +110,7 @@ std::vector<double> pymtp_expected_tokens(const std::vector<double> & rates) {
 }
 
 pymtp_acceptance * pymtp_acceptance_init(const pymtp_acceptance * after) {
-    return new (std::nothrow) pymtp_acceptance(after);
+    return pymtp_guarded<pymtp_acceptance *>(nullptr, [&] { return new pymtp_acceptance(after); });
 }
 
 void pymtp_acceptance_free(pymtp_acceptance * acceptance) {
@@ -139,16 +118,22 @@ void pymtp_acceptance_free(pymtp_acceptance * acceptance) {
 }
 
 void pymtp_acceptance_observe(pymtp_acceptance * acceptance, int32_t told, int32_t right, const double * untold, int32_t n_untold) {
-    acceptance->observe(told, right, {untold, untold + n_untold}, 1 + right);
+    pymtp_guarded([&] {
+        pymtp_require(told >= 0 && right >= 0 && right <= told && n_untold >= 0, "drafts are counted from zero");
+        acceptance->observe(told, right, {untold, untold + n_untold}, 1 + right);
+    });
 }
 
 void pymtp_acceptance_rates(const pymtp_acceptance * acceptance, int32_t n, double * rates) {
-    const std::vector<double> found = acceptance->rates(n);
-    std::copy(found.begin(), found.end(), rates);
+    pymtp_guarded([&] {
+        pymtp_require(n >= 0, "drafts are counted from zero");
+        const std::vector<double> found = acceptance->rates(n);
+        std::copy(found.begin(), found.end(), rates);
+    });
 }
 
 pymtp_calibration * pymtp_calibration_init(void) {
-    return new (std::nothrow) pymtp_calibration;
+    return pymtp_guarded<pymtp_calibration *>(nullptr, [] { return new pymtp_calibration; });
 }
 
 void pymtp_calibration_free(pymtp_calibration * calibration) {
@@ -164,6 +149,9 @@ double pymtp_calibration_probability(const pymtp_calibration * calibration, doub
 }
 
 void pymtp_window_tokens(const double * rates, int32_t n, double * tokens) {
-    const std::vector<double> found = pymtp_expected_tokens({rates, rates + n});
-    std::copy(found.begin(), found.end(), tokens);
+    pymtp_guarded([&] {
+        pymtp_require(n >= 0, "drafts are counted from zero");
+        const std::vector<double> found = pymtp_expected_tokens({rates, rates + n});
+        std::copy(found.begin(), found.end(), tokens);
+    });
 }

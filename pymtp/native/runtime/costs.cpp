@@ -1,45 +1,18 @@
 #include "costs.h"
 
+#include "border.h"
 #include "pymtp_depth.h"
 
 #include <algorithm>
 #include <iterator>
 #include <limits>
-#include <new>
 
-// a draft step as a share of plain decoding, before one was timed: as of small models, the dearest
-static constexpr double STEP_SHARE = 0.25;
-// timings that make a count known,
-static constexpr int SETTLED = 2;
-// and one row, which all is compared with
-static constexpr int PLAIN = 6;
-// timings up to which an estimate is their mean
-static constexpr int EARLY = 6;
-// timings after which all counts are open again: what was known of those not timed since may be wrong. After twice as many
-// it may be quite wrong, as where the machine was busy when they were timed
-static constexpr int STALE = 400;
-// what a first timing is believed to be at most, times what was expected: it may be a spoilt one
-static constexpr double DOUBLE = 1.5;
-// an estimate may turn out this share of it where it is not settled, and where it was and is old
-static constexpr double LUCK     = 0.65;
-static constexpr double OLD_LUCK = 0.85;
-// no timing counts for more than this above the estimate: a busy machine only adds time, ten times as much
-static constexpr double CLIP = 0.07;
-// this share of what was expected is more than luck
-static constexpr double CHEAPER = 0.75;
-// how far what a change takes goes towards a timing
-static constexpr double COLD_GAIN = 0.05;
-// how far a count's own estimate goes towards a timing: a spread of 20% becomes 2%
-static constexpr double OWN_GAIN = 0.02;
-// the same of what all counts share: the machine's pace, and what the context adds
-static constexpr double GAIN = 0.15;
-// tokens before a row whose attention weighs as much as all else, as in small models
-static constexpr double CONTEXT = 250;
+using namespace pymtp_tuning;
 
 static constexpr double UNKNOWN = std::numeric_limits<double>::infinity();
 
 void pymtp_curve::observe(int x, int n_past, double seconds, double expected, int run) {
-    if (run < pymtp_costs::WARM && seconds > CHEAPER * expected && known()) {
+    if (run < WARM && seconds > CHEAPER * expected && known()) {
         if (run == 0 && missing(x, SETTLED) == 0) {
             cold += COLD_GAIN * (std::min(seconds - expected, expected) - cold);
         }
@@ -80,6 +53,9 @@ int pymtp_curve::missing(int x, int least) const {
 }
 
 double pymtp_curve::at(int x, int n_past) const {
+    if (!known()) {
+        return UNKNOWN;
+    }
     const auto next = counts.lower_bound(x);
     double own;
     if (next != counts.end() && next->first == x) {
@@ -142,7 +118,7 @@ void pymtp_costs::rounds(int top, int n_past, std::vector<double> & likely, std:
 }
 
 pymtp_costs * pymtp_costs_init(void) {
-    return new (std::nothrow) pymtp_costs;
+    return pymtp_guarded<pymtp_costs *>(nullptr, [] { return new pymtp_costs; });
 }
 
 void pymtp_costs_free(pymtp_costs * costs) {
@@ -152,7 +128,10 @@ void pymtp_costs_free(pymtp_costs * costs) {
 void pymtp_costs_observe(
         pymtp_costs * costs, int32_t n_past, int32_t drafted, double draft_seconds, int32_t rows, double verify_seconds,
         int32_t run) {
-    costs->observe(n_past, drafted, draft_seconds, rows, verify_seconds, run);
+    pymtp_guarded([&] {
+        pymtp_require(drafted >= 0 && rows >= 1 && n_past >= 0, "a round has a row, and drafts are counted from zero");
+        costs->observe(n_past, drafted, draft_seconds, rows, verify_seconds, run);
+    });
 }
 
 double pymtp_costs_verify(const pymtp_costs * costs, int32_t rows, int32_t n_past) {
@@ -164,9 +143,12 @@ double pymtp_costs_draft(const pymtp_costs * costs, int32_t n, int32_t n_past) {
 }
 
 void pymtp_costs_rounds(const pymtp_costs * costs, int32_t top, int32_t n_past, double * likely, double * least) {
-    std::vector<double> found;
-    std::vector<double> found_least;
-    costs->rounds(top, n_past, found, found_least);
-    std::copy(found.begin(), found.end(), likely);
-    std::copy(found_least.begin(), found_least.end(), least);
+    pymtp_guarded([&] {
+        pymtp_require(top >= 0, "depths are counted from zero");
+        std::vector<double> found;
+        std::vector<double> found_least;
+        costs->rounds(top, n_past, found, found_least);
+        std::copy(found.begin(), found.end(), likely);
+        std::copy(found_least.begin(), found_least.end(), least);
+    });
 }

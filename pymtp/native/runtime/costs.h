@@ -1,6 +1,8 @@
 // What drafting and verifying cost on this machine, for this model: learnt from the rounds themselves.
 #pragma once
 
+#include "tuning.h"
+
 #include <map>
 #include <vector>
 
@@ -24,7 +26,7 @@ public:
     int missing(int x, int least) const;
 
     // The estimate after n_past tokens. The own cost of a count that was not timed is on the line between its neighbours;
-    // beyond the last, on the line from the first to the last. Needs a timing.
+    // beyond the last, on the line from the first to the last. Infinite where nothing was timed.
     double at(int x, int n_past) const;
 
     // what the first of another count takes on top
@@ -50,9 +52,6 @@ private:
 
 // Seconds of rounds, for one model in one context on one machine. Outlives the requests.
 struct pymtp_costs {
-    // rounds of a kind before those that are timed: the first builds graphs, and both find cold caches
-    static constexpr int WARM = 2;
-
     // A chain of `drafted` steps and a verification of so many rows, after n_past tokens. run: rounds of as many right before.
     void observe(int n_past, int drafted, double draft_seconds, int rows, double verify_seconds, int run);
 
@@ -79,11 +78,6 @@ struct pymtp_costs {
     void rounds(int top, int n_past, std::vector<double> & likely, std::vector<double> & least) const;
 
 private:
-    // what each row adds to the cost of one, before two were timed: between a large model's and a small one's
-    static constexpr double ROW_SHARE = 0.3;
-    // a chain of n steps is n times one step
-    static constexpr double STEPS = 1.0;
-
-    pymtp_curve draft{STEPS};
-    pymtp_curve verify{ROW_SHARE};
+    pymtp_curve draft{pymtp_tuning::CHAIN_SHARE};
+    pymtp_curve verify{pymtp_tuning::ROW_SHARE};
 };

@@ -1,38 +1,12 @@
 #include "depth.h"
 
+#include "border.h"
 #include "pymtp_depth.h"
+#include "tuning.h"
 
 #include <algorithm>
-#include <new>
 
-// how much better another depth must look to be taken: a little, or near ties would flap
-static constexpr double MARGIN = 0.01;
-// rounds in which a change of depth must pay for itself
-static constexpr double SOON = 8.0;
-// how much better a depth that is not known must be, if all goes well, to be tried
-static constexpr double PROMISE = 0.07;
-// while nothing is drafted, drafts imagined to be right, for acceptance may be better than was seen
-static constexpr double DOUBT = 10.0;
-
-// where drafting gains less than this, plain decoding is timed again,
-static constexpr double CLOSE = 1.15;
-// after so many rounds with drafts at first, then twice as many each time, up to so many
-static constexpr int RECHECK      = 8;
-static constexpr int MOST_RECHECK = 512;
-
-// What drafting may lose against plain decoding, in tokens of it. Where no draft is ever accepted, 3% of 256 are 7.7.
-// The allowance of a new LLM, the most that it grows to by what drafting gains, and what a new request begins with of that:
-static constexpr double ALLOWANCE = 2.5;
-static constexpr double EARNED    = 24.0;
-static constexpr double CARRIED   = 20.0;
-// what a depth that looks best may lose beyond it
-static constexpr double DEBT = 1.0;
-// what comes on top
-static constexpr double EACH_REQUEST = 0.25;
-static constexpr double EACH_TOKEN   = 0.003;
-// for peeks: as much again of each token, this of the allowance; one is taken to cost no more than this
-static constexpr double SPEND     = 0.005;
-static constexpr double MOST_PEEK = 4.0;
+using namespace pymtp_tuning;
 
 pymtp_depth::pymtp_depth(pymtp_costs & costs, int most, const pymtp_depth * after) :
     acceptance(after ? &after->acceptance : nullptr), costs(costs), most(most),
@@ -85,14 +59,14 @@ int pymtp_depth::decide(int top) {
 
     const int n = trial(tokens, seconds, least);
     if (n == 0) {
-        rest = best == 0 ? 0 : pymtp_costs::WARM;
+        rest = best == 0 ? 0 : WARM;
         return 0;
     }
     if (n != best && (best != 0 || costs.missing(n))) {
         const double loss = (least[n] + costs.change()) / seconds[0] - tokens[n];
         if (loss <= allowance) {
             trying = true;
-            steady = costs.missing(n) ? pymtp_costs::WARM + costs.missing(n) - 1 : 0;
+            steady = costs.missing(n) ? WARM + costs.missing(n) - 1 : 0;
             return n;
         }
         if (best != 0) {
@@ -214,7 +188,7 @@ void pymtp_depth::earn(double gain) {
 }
 
 pymtp_depth * pymtp_depth_init(pymtp_costs * costs, int32_t most, const pymtp_depth * after) {
-    return new (std::nothrow) pymtp_depth(*costs, most, after);
+    return pymtp_guarded<pymtp_depth *>(nullptr, [&] { return new pymtp_depth(*costs, most, after); });
 }
 
 void pymtp_depth_free(pymtp_depth * depth) {
@@ -222,17 +196,20 @@ void pymtp_depth_free(pymtp_depth * depth) {
 }
 
 int32_t pymtp_depth_choose(pymtp_depth * depth, int32_t room, int32_t n_past) {
-    return depth->choose(room, n_past);
+    return pymtp_guarded<int32_t>(0, [&] { return depth->choose(room, n_past); });
 }
 
 int32_t pymtp_depth_keep(const pymtp_depth * depth, const float * confidences, int32_t n) {
-    return depth->keep(confidences, n);
+    return pymtp_guarded<int32_t>(0, [&] { return depth->keep(confidences, n); });
 }
 
 void pymtp_depth_observe(
         pymtp_depth * depth, int32_t drafted, int32_t verified, int32_t right, double draft_seconds,
         double verify_seconds, const float * confidences, int32_t n_confidences) {
-    depth->observe(drafted, verified, right, draft_seconds, verify_seconds, confidences, n_confidences);
+    pymtp_guarded([&] {
+        pymtp_require(drafted >= 0 && verified >= 0 && verified <= drafted && right >= 0, "drafts are counted from zero");
+        depth->observe(drafted, verified, right, draft_seconds, verify_seconds, confidences, n_confidences);
+    });
 }
 
 const pymtp_acceptance * pymtp_depth_acceptance(const pymtp_depth * depth) {

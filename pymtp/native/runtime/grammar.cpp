@@ -1,5 +1,6 @@
 #include "grammar.h"
 
+#include "border.h"
 #include "host.h"
 #include "model.h"
 #include "pymtp.h"
@@ -306,8 +307,7 @@ const std::vector<bool> & pymtp_grammar_walk::all_allowed() {
     return known;
 }
 
-pymtp_grammar * pymtp_grammar_init(const pymtp_model * model, const char * text) {
-    pymtp_errors_begin();
+static pymtp_grammar * parse(const pymtp_model * model, const char * text) {
     const llama_vocab * vocab = llama_model_get_vocab(model->shared.get());
     std::shared_ptr<llama_grammar> start;
     try {
@@ -321,6 +321,10 @@ pymtp_grammar * pymtp_grammar_init(const pymtp_model * model, const char * text)
         return nullptr;
     }
     return new pymtp_grammar{model->shared, vocab, model->spelling(), std::move(start)};
+}
+
+pymtp_grammar * pymtp_grammar_init(const pymtp_model * model, const char * text) {
+    return pymtp_guarded<pymtp_grammar *>(nullptr, [&] { return parse(model, text); });
 }
 
 void pymtp_grammar_free(pymtp_grammar * grammar) {

@@ -1,6 +1,7 @@
 // Reads what a GGUF says of itself before llama.cpp builds a model from it: some faults of a file end the process
 // inside llama.cpp, so they are refused here.
 #include "model.h"
+#include "border.h"
 #include "grammar.h"
 #include "host.h"
 #include "pymtp.h"
@@ -46,10 +47,7 @@ bool keep_loading(float /*progress*/, void * /*user_data*/) {
     return !pymtp_host_wants_stop();
 }
 
-} // namespace
-
-int pymtp_inspect(const char * path, pymtp_file_info * info) {
-    pymtp_errors_begin();
+int inspect(const char * path, pymtp_file_info * info) {
     std::unique_ptr<gguf_context, gguf_deleter> gguf(
             gguf_init_from_file(path, { /*.no_alloc =*/ true, /*.ctx =*/ nullptr }));
     if (!gguf) {
@@ -110,6 +108,12 @@ int pymtp_inspect(const char * path, pymtp_file_info * info) {
     return PYMTP_OK;
 }
 
+} // namespace
+
+int pymtp_inspect(const char * path, pymtp_file_info * info) {
+    return pymtp_guarded<int>(PYMTP_FAILED, [&] { return inspect(path, info); });
+}
+
 static pymtp_model * load(const char * path, const llama_model_params & params) {
     std::shared_ptr<llama_model> model(llama_model_load_from_file(path, params), llama_model_free);
     if (!model) {
@@ -120,13 +124,14 @@ static pymtp_model * load(const char * path, const llama_model_params & params) 
 }
 
 pymtp_model * pymtp_model_load(const char * path, int32_t n_gpu_layers, bool mtp, bool vocab_only) {
-    pymtp_errors_begin();
-    llama_model_params params = llama_model_default_params();
-    params.n_gpu_layers      = n_gpu_layers;
-    params.load_mtp          = mtp;
-    params.vocab_only        = vocab_only;
-    params.progress_callback = keep_loading;
-    return load(path, params);
+    return pymtp_guarded<pymtp_model *>(nullptr, [&] {
+        llama_model_params params = llama_model_default_params();
+        params.n_gpu_layers      = n_gpu_layers;
+        params.load_mtp          = mtp;
+        params.vocab_only        = vocab_only;
+        params.progress_callback = keep_loading;
+        return load(path, params);
+    });
 }
 
 pymtp_model * pymtp_model_plan(const char * path, int32_t n_gpu_layers, bool mtp) {

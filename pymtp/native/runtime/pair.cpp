@@ -1,151 +1,13 @@
-// The C interface of a pair.
 #include "pair.h"
 
+#include "border.h"
+#include "compare/faults.h"
 #include "sample_job.h"
-#include "host.h"
+#include "states.h"
 
 #include "llama-ext.h"
 
 #include <algorithm>
-#include <cstring>
-#include <exception>
-
-void pymtp_batch::clear() {
-    tokens.clear();
-    positions.clear();
-    n_seq_ids.clear();
-    seqs.clear();
-    outputs.clear();
-    embd = nullptr;
-}
-
-void pymtp_batch::add(llama_token token, int32_t pos, llama_seq_id seq, bool output) {
-    tokens.push_back(token);
-    positions.push_back(pos);
-    n_seq_ids.push_back(1);
-    seqs.push_back(seq);
-    outputs.push_back(output);
-}
-
-std::string pymtp_batch::describe() const {
-    return std::to_string(tokens.size()) + " tokens at position " + std::to_string(positions.front());
-}
-
-llama_batch pymtp_batch::view() {
-    seq_ids.resize(seqs.size());
-    for (size_t i = 0; i < seqs.size(); ++i) {
-        seq_ids[i] = &seqs[i];
-    }
-    llama_batch batch = {};
-    batch.n_tokens = size();
-    batch.token    = tokens.data();
-    batch.embd     = const_cast<float *>(embd);
-    batch.pos      = positions.data();
-    batch.n_seq_id = n_seq_ids.data();
-    batch.seq_id   = seq_ids.data();
-    batch.logits   = outputs.data();
-    return batch;
-}
-
-// Runs the batch, with the graph of a slot. On failure both contexts are emptied: a batch that stops half way leaves the recurrent states at an
-// unknown position.
-int pymtp_pair::decode(llama_context * ctx, uint32_t slot) {
-    pymtp_errors_begin();
-    trace_target = ctx == target.get() ? "target" : "draft";
-    llama_set_graph_slot(ctx, slot);
-    if (draft && ctx == target.get()) {
-        // on a GPU each context computes on a stream of its own: what the head still reads, the target's graph is about to write
-        llama_synchronize(draft.get());
-    }
-    const int status = llama_decode(ctx, batch.view());
-    (ctx == target.get() ? counters.target_decodes : counters.draft_decodes)++;
-    if (status == 0) {
-        return PYMTP_OK;
-    }
-    clear();
-    if (status == 2) {
-        pymtp_set_error("cancelled");
-        return PYMTP_CANCELLED;
-    }
-    pymtp_set_error("decoding " + batch.describe() + " failed");
-    return PYMTP_FAILED;
-}
-
-bool pymtp_pair::check_seq(int32_t seq) const {
-    if (seq >= 0 && seq < options.n_seq_max) {
-        return true;
-    }
-    pymtp_set_error("there is no sequence " + std::to_string(seq) + ", only 0 to " + std::to_string(options.n_seq_max - 1));
-    return false;
-}
-
-int pymtp_pair::check_room(const pymtp_sequence & s, int32_t n) const {
-    if (n <= n_ctx - s.n_past) {
-        return PYMTP_OK;
-    }
-    pymtp_set_error(std::to_string(s.n_past) + " tokens held and " + std::to_string(n) + " more exceed n_ctx = " + std::to_string(n_ctx));
-    return PYMTP_FULL;
-}
-
-void pymtp_pair::clear(int32_t seq) {
-    llama_memory_seq_rm(llama_get_memory(target.get()), seq, -1, -1);
-    if (draft) {
-        llama_memory_seq_rm(llama_get_memory(draft.get()), seq, -1, -1);
-    }
-    auto sampler = std::move(sequences[seq].sampler);
-    sequences[seq] = pymtp_sequence();
-    sequences[seq].sampler = std::move(sampler);
-    sequences[seq].hidden.assign(n_embd, 0.0f); // what the first token goes with
-    sequences[seq].shifted.assign(n_embd, 0.0f);
-}
-
-void pymtp_pair::clear() {
-    for (int32_t seq = 0; seq < options.n_seq_max; ++seq) {
-        clear(seq);
-    }
-}
-
-bool pymtp_pair::check_sampler(int32_t seq) const {
-    if (!check_seq(seq)) {
-        return false;
-    }
-    if (!sequences[seq].sampler) {
-        pymtp_set_error("sequence " + std::to_string(seq) + " was not told how to sample tokens");
-        return false;
-    }
-    return true;
-}
-
-// Calls into llama.cpp may throw; nothing may cross the C border.
-template <typename F> static int guarded(pymtp_pair * pair, F && call) {
-    try {
-        return call();
-    } catch (const std::exception & error) {
-        pair->clear();
-        pymtp_set_error(error.what());
-        return PYMTP_FAILED;
-    }
-}
-
-// One line a node: who computes, its name, the operation, whether its data begin on a cache line, the elements of its
-// largest source, its shape.
-static bool on_node(ggml_tensor * node, bool ask, void * data) {
-    auto * pair = static_cast<pymtp_pair *>(data);
-    if (ask) {
-        pair->trace += pair->trace_target + " " + node->name + " " + ggml_op_name(node->op);
-        pair->trace += (uintptr_t) node->data % 64 == 0 ? " 1" : " 0";
-        int64_t most = 0;
-        for (const ggml_tensor * source : node->src) {
-            most = std::max(most, source ? ggml_nelements(source) : 0);
-        }
-        pair->trace += " " + std::to_string(most);
-        for (int64_t n : node->ne) {
-            pair->trace += " " + std::to_string(n);
-        }
-        pair->trace += "\n";
-    }
-    return !ask;
-}
 
 static bool on_abort(void * data) {
     auto * pair = static_cast<pymtp_pair *>(data);
@@ -155,7 +17,18 @@ static bool on_abort(void * data) {
     return pair->cancelled.load(std::memory_order_relaxed);
 }
 
+// What llama.cpp would end the process for, or take for another number. Python refuses it first, in the user's words.
+static void check_options(const llama_context_params & params, const pymtp_pair_options & options) {
+    pymtp_require(options.n_seq_max >= 1 && options.n_seq_max <= 256, "n_seq_max must be from 1 to 256"); // LLAMA_MAX_SEQ
+    pymtp_require(options.n_draft >= 0 && options.n_draft <= PYMTP_MOST_DRAFTS, "n_draft must be from 0 to 64");
+    pymtp_require(options.n_outputs >= 1, "n_outputs must be at least 1");
+    // the rows of a verification stay in one ubatch, and llama.cpp asserts that a ubatch is longer than that
+    const uint32_t least = std::max(options.n_draft ? options.n_draft + 2 : 1, options.n_seq_max);
+    pymtp_require(params.n_batch >= least && params.n_ubatch >= least, "n_batch and n_ubatch have no room for a round");
+}
+
 std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_context_params params, const pymtp_pair_options & options) {
+    check_options(params, options);
     auto pair = std::make_unique<pymtp_pair>();
     pair->model   = shared->shared;
     pair->options = options;
@@ -172,8 +45,9 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
     params.abort_callback      = on_abort;
     params.abort_callback_data = pair.get();
     if (options.trace) {
-        params.cb_eval           = on_node;
-        params.cb_eval_user_data = pair.get();
+        pair->trace              = std::make_unique<pymtp_trace>();
+        params.cb_eval           = pymtp_trace::on_node;
+        params.cb_eval_user_data = pair->trace.get();
     }
     params.n_outputs_max         = std::max({1 + options.n_draft, options.n_seq_max, options.n_outputs});
     params.n_outputs_max         = every ? 0 : std::min(params.n_outputs_max, params.n_batch); // 0: n_batch
@@ -183,6 +57,7 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
         pymtp_set_error("no target context");
         return nullptr;
     }
+    pair->states    = pymtp_states_of(pair->target.get());
     pair->n_ctx     = llama_n_ctx_seq(pair->target.get());
     pair->n_batch   = llama_n_batch(pair->target.get());
     pair->n_outputs = every ? pair->n_batch : (int32_t) params.n_outputs_max;
@@ -203,6 +78,7 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
             pymtp_set_error("no draft context");
             return nullptr;
         }
+        pair->host        = std::make_unique<pymtp_host_rows>(*pair);
         pair->n_head_rows = fused ? llama_n_ubatch(pair->draft.get()) : llama_n_batch(pair->draft.get());
         const auto tap = options.tap == PYMTP_TAP_PRE_NORM ? LLAMA_NEXTN_TAP_PRE_NORM : LLAMA_NEXTN_TAP_POST_NORM;
         llama_set_nextn_tap(pair->target.get(), tap);
@@ -212,177 +88,103 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
         }
     }
     pair->reserve();
-    pair->clear();
     return pair;
 }
 
-pymtp_pair * pymtp_pair_init(
-        const pymtp_model * shared, llama_context_params params, const pymtp_pair_options * options) {
-    pymtp_errors_begin();
-    try {
-        return pymtp_make_pair(shared, params, *options).release();
-    } catch (const std::exception & error) {
-        pymtp_set_error(error.what());
-        return nullptr;
+bool pymtp_pair::check_seq(int32_t seq) const {
+    if (seq >= 0 && seq < options.n_seq_max) {
+        return true;
     }
+    pymtp_set_error("there is no sequence " + std::to_string(seq) + ", only 0 to " + std::to_string(options.n_seq_max - 1));
+    return false;
 }
 
-void pymtp_pair_free(pymtp_pair * pair) {
-    delete pair;
-}
-
-int pymtp_pair_prefill(
-        pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths,
-        bool all, const float ** logits) {
-    return guarded(pair, [&] {
-        const int status = pair->prefill(n_seqs, seqs, tokens, lengths, all);
-        *logits = status ? nullptr : pair->logits.data();
-        return status;
-    });
-}
-
-const float * pymtp_pair_embeddings(const pymtp_pair * pair) {
-    return pair->embeddings.data();
-}
-
-int pymtp_pair_draft(pymtp_pair * pair, int32_t seq, llama_token token, const float ** logits) {
-    return guarded(pair, [&] {
-        const int status = pair->check_seq(seq) ? pair->draft_step(seq, token) : PYMTP_INVALID;
-        *logits = status ? nullptr : llama_get_logits_ith(pair->draft.get(), -1);
-        return status;
-    });
-}
-
-int pymtp_pair_verify(pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, const float ** logits) {
-    return guarded(pair, [&] {
-        const int status = pair->check_seq(seq) ? pair->verify(seq, tokens, n) : PYMTP_INVALID;
-        *logits = status ? nullptr : llama_get_logits(pair->target.get());
-        return status;
-    });
-}
-
-int pymtp_pair_sampling(pymtp_pair * pair, int32_t seq, const pymtp_sampling * sampling) {
-    if (!pair->check_seq(seq)) {
-        return PYMTP_INVALID;
+bool pymtp_pair::check_tokens(const llama_token * tokens, int32_t n) const {
+    const auto * wrong = std::find_if(tokens, tokens + n, [&](llama_token token) { return token < 0 || token >= n_vocab; });
+    if (wrong == tokens + n) {
+        return true;
     }
-    pair->sequences[seq].sampler = std::make_shared<pymtp_sampler>(*sampling, pair->n_vocab);
-    return PYMTP_OK;
+    pymtp_set_error("there is no token " + std::to_string(*wrong) + " in a vocabulary of " + std::to_string(n_vocab));
+    return false;
 }
 
-int pymtp_pair_first_token(pymtp_pair * pair, int32_t seq, llama_token * token) {
-    if (!pair->check_sampler(seq)) {
-        return PYMTP_INVALID;
+int pymtp_pair::check_room(const pymtp_sequence & s, int32_t n) const {
+    if (n <= n_ctx - s.n_past) {
+        return PYMTP_OK;
     }
-    return guarded(pair, [&] { return pair->first_token(seq, token); });
+    pymtp_set_error(std::to_string(s.n_past) + " tokens held and " + std::to_string(n) + " more exceed n_ctx = " + std::to_string(n_ctx));
+    return PYMTP_FULL;
 }
 
-int pymtp_pair_draft_tokens(
-        pymtp_pair * pair, int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences) {
-    if (!pair->check_sampler(seq)) {
-        return PYMTP_INVALID;
+// Runs the batch, with the graph of a slot. After a failure nobody knows how far its sequences got: the call is to end.
+int pymtp_pair::decode(llama_context * ctx, uint32_t slot) {
+    const bool is_target = ctx == target.get();
+    if (trace) {
+        trace->who = is_target ? "target" : "draft";
     }
-    return guarded(pair, [&] { return pair->draft_tokens(seq, token, n, drafts, confidences); });
-}
-
-int pymtp_pair_verify_tokens(
-        pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, llama_token * sampled, int32_t * n_sampled) {
-    if (!pair->check_sampler(seq)) {
-        return PYMTP_INVALID;
+    llama_set_graph_slot(ctx, slot);
+    if (draft && is_target) {
+        // on a GPU each context computes on a stream of its own: what the head still reads, the target's graph is about to write
+        llama_synchronize(draft.get());
     }
-    return guarded(pair, [&] { return pair->verify_tokens(seq, tokens, n, sampled, n_sampled); });
-}
-
-int32_t pymtp_pair_logprobs(const pymtp_pair * pair, const pymtp_logprob ** logprobs) {
-    *logprobs = pair->logprobs.data();
-    return pair->logprobs.size();
-}
-
-llama_token pymtp_sample(
-        const pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,
-        const llama_token * prefix, int32_t n, float * confidence) {
-    const pymtp_logits from = {logits, nullptr, (size_t) n_vocab};
-    const auto sampled = pymtp_sampler(*sampling, n_vocab).sample(from, position, prefix, n, true);
-    *confidence = sampled.confidence;
-    return sampled.allowed ? sampled.token : LLAMA_TOKEN_NULL;
-}
-
-int pymtp_pair_rewind(pymtp_pair * pair, int32_t seq, int32_t n_keep) {
-    return guarded(pair, [&] { return pair->check_seq(seq) ? pair->rewind(seq, n_keep) : PYMTP_INVALID; });
-}
-
-int pymtp_pair_clear(pymtp_pair * pair, int32_t seq) {
-    if (!pair->check_seq(seq)) {
-        return PYMTP_INVALID;
-    }
-    pair->clear(seq);
-    return PYMTP_OK;
-}
-
-int32_t pymtp_pair_n_past(const pymtp_pair * pair, int32_t seq) {
-    return pair->check_seq(seq) ? pair->sequences[seq].n_past : PYMTP_INVALID;
-}
-
-const llama_token * pymtp_pair_tokens(const pymtp_pair * pair, int32_t seq) {
-    return pair->check_seq(seq) ? pair->sequences[seq].tokens.data() : nullptr;
-}
-
-int32_t pymtp_pair_n_head(const pymtp_pair * pair, int32_t seq) {
-    return pair->check_seq(seq) ? pair->sequences[seq].n_head : PYMTP_INVALID;
-}
-
-int32_t pymtp_pair_n_ctx(const pymtp_pair * pair) {
-    return pair->n_ctx;
-}
-
-void pymtp_pair_cancel(pymtp_pair * pair, bool cancelled) {
-    pair->cancelled = cancelled;
-}
-
-void pymtp_pair_break(pymtp_pair * pair, enum pymtp_fault fault) {
-    pair->fault = fault;
-}
-
-void pymtp_pair_counters(const pymtp_pair * pair, pymtp_counters * counters) {
-    *counters = pair->counters;
-    counters->hidden_bytes = counters->logits_bytes = counters->embeddings_bytes = counters->draw_bytes = counters->output_buffer_bytes = 0;
-    counters->graphs_reused = 0;
-    for (const llama_context * ctx : {pair->target.get(), pair->draft.get()}) {
-        if (ctx) {
-            counters->graphs_reused += llama_perf_context(ctx).n_reused;
-            const llama_output_bytes bytes = llama_get_output_bytes(ctx);
-            counters->hidden_bytes     += bytes.nextn;
-            counters->logits_bytes     += bytes.logits;
-            counters->embeddings_bytes += bytes.embeddings;
-            counters->draw_bytes       += bytes.draws;
-            counters->output_buffer_bytes += bytes.buffer;
+    if (states && is_target) {
+        for (llama_seq_id seq : batch.sequences()) {
+            pymtp_place_state(*states, seq);
         }
     }
-}
-
-const char * pymtp_pair_trace(pymtp_pair * pair) {
-    pair->trace_text.swap(pair->trace);
-    pair->trace.clear();
-    return pair->trace_text.c_str();
-}
-
-size_t pymtp_pair_head_state(pymtp_pair * pair, int32_t seq, uint8_t * data, size_t size) {
-    if (!pair->draft || !pair->check_seq(seq)) {
-        return 0;
+    const int status = llama_decode(ctx, batch.view());
+    (is_target ? counters.target_decodes : counters.draft_decodes)++;
+    pymtp_fault_in_decode(*this);
+    if (status == 0) {
+        return PYMTP_OK;
     }
-    size_t n = 0;
-    guarded(pair, [&] {
-        if (pair->sequences[seq].on_device) {
-            if (int status = pair->take_kept(seq)) {
-                return status;
+    if (status == 2) {
+        pymtp_set_error("cancelled");
+        return PYMTP_CANCELLED;
+    }
+    pymtp_set_error("decoding " + batch.describe() + " failed");
+    return PYMTP_FAILED;
+}
+
+void pymtp_pair::clear(int32_t seq) {
+    pymtp_fault_in_clear(*this);
+    llama_memory_seq_rm(llama_get_memory(target.get()), seq, -1, -1);
+    if (draft) {
+        llama_memory_seq_rm(llama_get_memory(draft.get()), seq, -1, -1);
+        host->clear(seq);
+    }
+    auto sampler = std::move(sequences[seq].sampler);
+    sequences[seq] = pymtp_sequence();
+    sequences[seq].sampler = std::move(sampler);
+}
+
+void pymtp_pair::empty_after_failure(const int32_t * seqs, int32_t n) noexcept {
+    try {
+        for (int32_t k = 0; k < n; ++k) {
+            if (seqs[k] >= 0 && seqs[k] < options.n_seq_max) { // else the call failed before it looked at it
+                clear(seqs[k]);
             }
         }
-        llama_synchronize(pair->target.get());
-        llama_synchronize(pair->draft.get());
-        n = llama_state_seq_get_size(pair->draft.get(), seq);
-        if (size >= n) {
-            n = llama_state_seq_get_data(pair->draft.get(), data, size, seq);
-        }
-        return (int) PYMTP_OK;
-    });
-    return n;
+    } catch (...) {
+        break_for_good(pymtp_last_error()); // what failed first
+    }
+}
+
+void pymtp_pair::break_for_good(const char * why) noexcept {
+    try {
+        broken = why;
+    } catch (...) {
+    }
+    if (broken.empty()) {
+        broken = "no memory"; // short enough to need none
+    }
+    say_broken();
+}
+
+void pymtp_pair::say_broken() const noexcept {
+    try {
+        pymtp_set_error("this context failed and cannot go on: make a new one (" + broken + ")");
+    } catch (...) {
+        pymtp_keep_error("this context failed and cannot go on: make a new one");
+    }
 }

@@ -1,6 +1,6 @@
 // What Python calls. A pair is a target and a draft context of one model, driven together: the target verifies, the
 // draft context runs the multi-token-prediction head. Nothing here throws; a call that fails says why in
-// pymtp_last_error().
+// pymtp_last_error(). compare/pymtp_compare.h has what only tests and comparisons call.
 //
 // The head's row i takes the target's hidden state at i-1 (zero at i = 0) and token i, stands at position i, and
 // predicts token i+1. A draft step past the first takes the head's own hidden state in the target's stead.
@@ -26,9 +26,11 @@ enum pymtp_tap {
 enum pymtp_status {
     PYMTP_OK        =  0,
     PYMTP_FULL      =  1, // more tokens than n_ctx; nothing was changed
-    PYMTP_CANCELLED =  2, // the pair is empty now
+    PYMTP_CANCELLED =  2, // the sequences of the call are empty now, all others are as they were
+    PYMTP_DEAD_END  =  3, // the grammar allows no token; the sequence holds the tokens before that position
     PYMTP_INVALID   = -1, // the caller broke a rule; nothing was changed
-    PYMTP_FAILED    = -2, // llama.cpp failed; the pair is empty now
+    PYMTP_FAILED    = -2, // llama.cpp failed; the sequences of the call are empty now, all others are as they were
+    PYMTP_BROKEN    = -3, // this call or one before it left what cannot be put right; the pair takes no more calls
 };
 
 // the last error of this thread, with llama.cpp's own words where it had any; never NULL
@@ -71,13 +73,6 @@ PYMTP_API struct pymtp_model * pymtp_model_load(const char * path, int32_t n_gpu
 PYMTP_API void pymtp_model_free(struct pymtp_model * model);
 PYMTP_API struct llama_model * pymtp_model_get(const struct pymtp_model * model);
 
-// Mistakes that leave drafts fluent and greedy text unchanged. Tests make them on purpose, to see that they are noticed.
-enum pymtp_fault {
-    PYMTP_FAULT_NONE         = 0,
-    PYMTP_FAULT_EMPTY_HEAD   = 1, // the prompt does not pass through the head
-    PYMTP_FAULT_SHIFTED_ROWS = 2, // a token goes with the hidden state before the one that belongs to it
-};
-
 struct pymtp_pair;
 
 // How the prompt's hidden states reach the head.
@@ -90,7 +85,7 @@ enum pymtp_prefill_mode {
 // Where tokens are sampled within graphs.
 enum pymtp_draws {
     PYMTP_DRAWS_AUTO   = 0, // as DEVICE where the logits are not in the host's memory, as HOST where they are
-    PYMTP_DRAWS_HOST   = 1, // the host draws from rows of logits
+    PYMTP_DRAWS_HOST   = 1, // the host samples from rows of logits
     PYMTP_DRAWS_DEVICE = 2, // the graph picks the likeliest token, or the candidates of top_k for the host to sample from;
                             // rows come to the host where that is not enough: top_k of none or above 128, bias,
                             // penalties, a grammar, and logprobs
@@ -120,7 +115,8 @@ struct pymtp_logit_bias {
     float       bias;
 };
 
-// How tokens are sampled: the steps in llama.cpp's default order. Values outside their range are the caller's to refuse.
+// How tokens are sampled: the steps in llama.cpp's default order. Counts and tokens are checked; other values outside their
+// range are the caller's to refuse.
 struct pymtp_sampling {
     double   temperature;       // 0: the most likely token, what follows has no part in it
     int32_t  top_k;             // 0: all
@@ -151,7 +147,7 @@ struct pymtp_counters {
     double  draft_seconds;     // with the tokens that the head had yet to take
     double  verify_seconds;
     double  rewind_seconds;
-    double  sample_seconds;    // of draft and verify: drawing tokens
+    double  sample_seconds;    // of draft and verify: sampling tokens
     int64_t target_decodes;
     int64_t draft_decodes;
     int64_t graphs_reused;     // ubatches whose graph was that of the one before
@@ -191,10 +187,6 @@ PYMTP_API int pymtp_pair_prefill(
 // The n_embd floats of every token of the last prefill, where the pair was made to keep them.
 PYMTP_API const float * pymtp_pair_embeddings(const struct pymtp_pair * pair);
 
-// One draft step: token is the one after the last that the sequence holds or, when called again, the draft just made.
-// logits: the head's n_vocab floats for the token after it, valid until the next call.
-PYMTP_API int pymtp_pair_draft(struct pymtp_pair * pair, int32_t seq, llama_token token, const float ** logits);
-
 // Takes 1 to 1+n_draft tokens through the target. logits: n rows of n_vocab floats, valid until the next call.
 PYMTP_API int pymtp_pair_verify(
         struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, const float ** logits);
@@ -212,17 +204,17 @@ PYMTP_API int pymtp_pair_first_token(struct pymtp_pair * pair, int32_t seq, llam
 PYMTP_API int pymtp_pair_draft_tokens(
         struct pymtp_pair * pair, int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences);
 
-// As pymtp_pair_verify, and draws the token after each row, until one is not what the next row holds: n_sampled of them,
-// at least 1, at most n.
+// As pymtp_pair_verify, and samples the token after each row, until one is not what the next row holds: n_sampled of
+// them, at least 1, at most n.
 PYMTP_API int pymtp_pair_verify_tokens(
         struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, llama_token * sampled, int32_t * n_sampled);
 
-// For each token that the last first_token or verify_tokens drew, where asked for: its own, then those of the likeliest.
+// For each token that the last first_token or verify_tokens sampled, where asked for: its own, then those of the likeliest.
 // Returns how many in all; valid until the next sample.
 PYMTP_API int32_t pymtp_pair_logprobs(const struct pymtp_pair * pair, const struct pymtp_logprob ** logprobs);
 
 // One sample by itself: the token for a position, from n_vocab logits and the n tokens before it; a grammar's text begins
-// with the first of them. LLAMA_TOKEN_NULL when a logit is not a number or the grammar allows none.
+// with the first of them. LLAMA_TOKEN_NULL when a logit is not a number, the grammar allows none, or an argument is wrong.
 PYMTP_API llama_token pymtp_sample(
         const struct pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,
         const llama_token * prefix, int32_t n, float * confidence);
@@ -232,17 +224,17 @@ PYMTP_API llama_token pymtp_sample(
 PYMTP_API int  pymtp_pair_rewind(struct pymtp_pair * pair, int32_t seq, int32_t n_keep);
 PYMTP_API int  pymtp_pair_clear(struct pymtp_pair * pair, int32_t seq);
 
-PYMTP_API int32_t pymtp_pair_n_past(const struct pymtp_pair * pair, int32_t seq); // tokens that the target holds
+PYMTP_API int32_t pymtp_pair_n_past(const struct pymtp_pair * pair, int32_t seq); // tokens that the target holds; -1, and so
+                                                                                  // below, where there is no such sequence
 PYMTP_API const llama_token * pymtp_pair_tokens(const struct pymtp_pair * pair, int32_t seq); // n_past of them
 PYMTP_API int32_t pymtp_pair_n_head(const struct pymtp_pair * pair, int32_t seq); // rows of the head, drafts not counted; it may be behind
 PYMTP_API int32_t pymtp_pair_n_ctx (const struct pymtp_pair * pair);              // tokens that fit in a sequence
 
 // From any thread: while set, the native call that runs, and any after it, ends as PYMTP_CANCELLED.
 PYMTP_API void pymtp_pair_cancel(struct pymtp_pair * pair, bool cancelled);
-PYMTP_API void pymtp_pair_break(struct pymtp_pair * pair, enum pymtp_fault fault);
 PYMTP_API void pymtp_pair_counters(const struct pymtp_pair * pair, struct pymtp_counters * counters);
 
-// The memory in use by device, at most n_max of them; returns how many. Graphs of rounds are counted once they have run.
+// The memory in use by device, at most n_max of them; returns how many, -1 on failure. Graphs of rounds are counted once they have run.
 PYMTP_API int32_t pymtp_pair_memory(const struct pymtp_pair * pair, struct pymtp_memory * memory, int32_t n_max);
 
 // What a model, with its head or without, and a pair made from it would take once rounds of every depth have run. Nothing
@@ -250,15 +242,6 @@ PYMTP_API int32_t pymtp_pair_memory(const struct pymtp_pair * pair, struct pymtp
 PYMTP_API int32_t pymtp_plan_memory(
         const char * path, int32_t n_gpu_layers, bool mtp, struct llama_context_params params,
         const struct pymtp_pair_options * options, struct pymtp_memory * memory, int32_t n_max);
-
-// The nodes computed since the last call, in order, a line each: "target" or "draft", name, operation, 1 when its data
-// begin on a cache line, the elements of its largest source, four sizes.
-// Valid until the next call.
-PYMTP_API const char * pymtp_pair_trace(struct pymtp_pair * pair);
-
-// What the head's cache holds of a sequence, as llama.cpp saves it: positions, then the rows of K, then those of V.
-// Returns the bytes it takes; writes them where size is enough.
-PYMTP_API size_t pymtp_pair_head_state(struct pymtp_pair * pair, int32_t seq, uint8_t * data, size_t size);
 
 #ifdef __cplusplus
 }

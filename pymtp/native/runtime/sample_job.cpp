@@ -1,13 +1,11 @@
 #include "sample_job.h"
 
-#include "host.h"
 #include "pair.h"
 
 #include "llama-model.h"
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 
 size_t pymtp_most_candidates(const llama_model & model, pymtp_draws draws) {
     if (draws != PYMTP_DRAWS_AUTO) {
@@ -66,7 +64,7 @@ llama_token pymtp_sample_job::sample(const pymtp_logits & from) {
     int why = PYMTP_FAILED;
     try {
         why = pair->sample(seq, from, n_prefix, &token, confidences ? &confidences[n_sampled] : nullptr);
-    } catch (const std::exception &) {
+    } catch (...) { // nothing may be thrown through ggml
     }
     return why == PYMTP_OK ? add(token) : fail(why);
 }
@@ -102,73 +100,4 @@ llama_token pymtp_sample_job::fail(int why) {
     status = why;
     ended  = true;
     return 0;
-}
-
-// While it lives, graphs end with draws for a job; llama.cpp may throw.
-class pymtp_sampling_graph {
-public:
-    pymtp_sampling_graph(llama_context * ctx, const llama_draw_params & params) : ctx(ctx) { llama_set_draw(ctx, params); }
-    ~pymtp_sampling_graph() { llama_set_draw(ctx, {}); }
-
-private:
-    llama_context * ctx;
-};
-
-// Runs the batch with the sample in its graph, which is kept: depths come by turns.
-int pymtp_pair::decode_and_sample(llama_context * ctx, pymtp_sample_job & job) {
-    const llama_draw_params params = job.params();
-    const pymtp_sampling_graph drawing(ctx, params);
-    if (int status = decode(ctx, batch.size())) {
-        llama_synchronize(ctx);
-        return status;
-    }
-    if (params.kind == LLAMA_DRAW_ARGMAX) {
-        job.read(ctx);
-    } else {
-        llama_synchronize(ctx);
-    }
-    return sampled(job.seq, job.status, job.n_prefix);
-}
-
-// What came of a sample. Where there is no token, the sequence is emptied: it could not go on.
-int pymtp_pair::sampled(int32_t seq, int status, size_t position) {
-    if (status == PYMTP_OK) {
-        return PYMTP_OK;
-    }
-    clear(seq);
-    pymtp_set_error((status == PYMTP_INVALID ? "the grammar allows no token at position " : "no finite logits at position ") +
-            std::to_string(position));
-    return status;
-}
-
-// The token after the first n_prefix of the sequence's. Drafts have a confidence. PYMTP_FAILED when a logit is not a number,
-// PYMTP_INVALID when the grammar ends here; `sampled` deals with that.
-int pymtp_pair::sample(int32_t seq, const pymtp_logits & from, size_t n_prefix, llama_token * token, float * confidence) {
-    pymtp_sequence & s = sequences[seq];
-    pymtp_stopwatch watch(counters.sample_seconds);
-    const auto sampled = s.sampler->sample(from, n_prefix, s.tokens.data(), n_prefix, confidence != nullptr);
-    if (sampled.token == LLAMA_TOKEN_NULL) {
-        return PYMTP_FAILED;
-    }
-    *token = sampled.token;
-    if (confidence) {
-        *confidence = sampled.confidence; // whatever the draft: where the grammar allows none, the target will not sample it
-        return PYMTP_OK;
-    }
-    if (!sampled.allowed) {
-        return PYMTP_INVALID;
-    }
-    s.sampler->report(from.values, sampled.token, logprobs); // where it is asked for, these are a row's
-    return PYMTP_OK;
-}
-
-int pymtp_pair::first_token(int32_t seq, llama_token * token) {
-    const pymtp_sequence & s = sequences[seq];
-    if (!s.first_logits) {
-        pymtp_set_error("sequence " + std::to_string(seq) + " was not in the last prefill");
-        return PYMTP_INVALID;
-    }
-    logprobs.clear();
-    s.sampler->begin(s.n_past);
-    return sampled(seq, sample(seq, row(s.first_logits), s.n_past, token, nullptr), s.n_past);
 }

@@ -10,23 +10,23 @@
 // tell the likeliest, 0 where the host is to look at rows, for it has them.
 size_t pymtp_most_candidates(const llama_model & model, pymtp_draws draws);
 
-// The draws of one batch: from a row of logits after the other, up to the first that gives no token. Callbacks come on a
+// The samples of one batch: from a row of logits after the other, up to the first that gives no token. Callbacks come on a
 // thread of ggml, so that nothing may be thrown.
 struct pymtp_sample_job {
     pymtp_pair * pair;
     int32_t      seq;
     size_t       n_prefix;              // tokens of the sequence before the one to be sampled
-    const llama_token * next = nullptr; // the tokens of the rows, where drawing ends at the first that is not the next row's
+    const llama_token * next = nullptr; // the tokens of the rows, where sampling ends at the first that is not the next row's
     int32_t       n_rows;
     llama_token * sampled;
     float *       confidences = nullptr; // of drafts
     int32_t       n_sampled = 0;
     bool          ended   = false;
-    int           status  = PYMTP_OK;
+    int           status  = PYMTP_OK; // why it ended without a token: PYMTP_DEAD_END or PYMTP_FAILED
 
     llama_draw_params params();                  // for the graph
     llama_token       sample(const pymtp_logits & from);
-    void              read(llama_context * ctx); // what a graph drew without the host
+    void              read(llama_context * ctx); // what a graph sampled without the host
 
 private:
     llama_token add(llama_token token);

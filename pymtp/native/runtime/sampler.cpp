@@ -1,115 +1,38 @@
 #include "sampler.h"
 
+#include "gumbel.h"
+#include "logits.h"
+
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <numeric>
 #include <unordered_map>
 
 namespace {
 
-constexpr size_t block          = 256; // logits looked at together before the candidates are
 constexpr size_t min_candidates = 16;  // to tell how sure it is; greedy itself needs one
 constexpr size_t spare          = 8;   // candidates beyond the k-th: a device takes any of those that tie at its last place
 constexpr size_t tried          = 256; // candidates that a grammar looks at before it looks at the whole vocabulary
-
-// Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), and Random123.
-// The first two of the four words, for the counter {token, position, 0, 0}.
-uint64_t philox(uint32_t token, uint32_t position, uint64_t seed) {
-    uint32_t c[4] = {token, position, 0, 0};
-    uint32_t k[2] = {(uint32_t) seed, (uint32_t) (seed >> 32)};
-    for (int round = 0; round < 10; ++round) {
-        const uint64_t a = (uint64_t) c[0] * 0xD2511F53u;
-        const uint64_t b = (uint64_t) c[2] * 0xCD9E8D57u;
-        const uint32_t next[4] = {(uint32_t) (b >> 32) ^ c[1] ^ k[0], (uint32_t) b, (uint32_t) (a >> 32) ^ c[3] ^ k[1], (uint32_t) a};
-        std::copy(next, next + 4, c);
-        k[0] += 0x9E3779B9u;
-        k[1] += 0xBB67AE85u;
-    }
-    return ((uint64_t) c[0] << 20) + (c[1] >> 12);
-}
-
-double gumbel(llama_token token, int64_t position, uint64_t seed) {
-    // 52 bits, moved by a half so that neither 0 nor 1 comes out
-    const double uniform = ((double) philox((uint32_t) token, (uint32_t) position, seed) + 0.5) * 0x1p-52;
-    return -std::log(-std::log(uniform));
-}
-
-// The sum of exp(logit - most), to 1e-6 of itself: 5e-7 for the difference of two floats, 2e-7 for the rest.
-//
-// With x = q ln 2 + r and |r| <= ln 2 / 2, in two steps (W. J. Cody and W. Waite, "Software Manual for the Elementary
-// Functions", 1980, chapter 6), exp(x) is 2^q times Taylor's series of exp(r), of which 6e-9 is left after r^7. No call and
-// no branch, so that compilers make vectors of it: the library's exp takes one number at a time.
-double sum_of_exp(const float * logits, size_t n, float most) {
-    constexpr float least   = -87.0f;          // about where floats lose digits: what is less counts as that
-    constexpr float shift   = 0x1.8p23f;       // rounds to a whole number what it is added to
-    constexpr float ln2     = 0x1.62ep-1f;     // of few bits, so that its product with q is exact
-    constexpr float ln2_low = 0x1.0bfbe8p-15f; // the rest of it
-    double sums[8] = {};
-    for (size_t start = 0; start < n; start += block) {
-        float x[block], y[block];
-        const size_t here = std::min(block, n - start);
-        for (size_t i = 0; i < here; ++i) {
-            const float difference = logits[start + i] - most;
-            x[i] = difference < least ? least : difference;
-        }
-        std::fill(x + here, x + block, least);
-        for (size_t i = 0; i < block; ++i) {
-            const float shifted = x[i] * 0x1.715476p0f + shift;
-            const float q = shifted - shift;
-            const float r = (x[i] - q * ln2) - q * ln2_low;
-            float sum = 1.0f/5040;
-            sum = sum * r + 1.0f/720;
-            sum = sum * r + 1.0f/120;
-            sum = sum * r + 1.0f/24;
-            sum = sum * r + 1.0f/6;
-            sum = sum * r + 1.0f/2;
-            sum = sum * r + 1.0f;
-            sum = sum * r + 1.0f;
-            uint32_t bits; // they end with q, which becomes the exponent
-            std::memcpy(&bits, &shifted, sizeof(bits));
-            bits = (bits + 127) << 23;
-            float power;
-            std::memcpy(&power, &bits, sizeof(power));
-            y[i] = sum * power;
-        }
-        for (size_t i = 0; i < block; i += 8) {
-            for (size_t j = 0; j < 8; ++j) {
-                sums[j] += y[i + j];
-            }
-        }
-    }
-    return std::accumulate(sums, sums + 8, 0.0);
-}
-
-struct summary {
-    float most;
-    bool  nan; // one of them is not a number: most means nothing
-};
-
-// As whole numbers in the same order, so that compilers make vectors of it: floats they must compare one after the other.
-summary summarize(const float * logits, size_t n) {
-    int32_t most = INT32_MIN;
-    int32_t nans = 0;
-    for (size_t i = 0; i < n; ++i) {
-        int32_t bits;
-        std::memcpy(&bits, logits + i, sizeof(bits));
-        nans += (bits & INT32_MAX) > 0x7f800000;
-        bits ^= (bits >> 31) & INT32_MAX; // the less a negative number is, the greater are its bits
-        most = bits > most ? bits : most;
-    }
-    most ^= (most >> 31) & INT32_MAX;
-    float logit;
-    std::memcpy(&logit, &most, sizeof(logit));
-    return {logit, nans != 0};
-}
 
 bool before(const pymtp_candidate & a, const pymtp_candidate & b) {
     return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
 }
 
 } // namespace
+
+std::string pymtp_sampler::refuse(const pymtp_sampling & params, int32_t n_vocab) {
+    if (params.n_bias < 0 || params.n_grammar_prefix < 0) {
+        return "n_bias and n_grammar_prefix are counts";
+    }
+    for (int32_t i = 0; i < params.n_bias; ++i) {
+        if (params.bias[i].token < 0 || params.bias[i].token >= n_vocab) {
+            return "a bias on token " + std::to_string(params.bias[i].token) + ", in a vocabulary of " + std::to_string(n_vocab);
+        }
+    }
+    if (params.grammar && llama_vocab_n_tokens(llama_model_get_vocab(params.grammar->model.get())) != n_vocab) {
+        return "the grammar is for another vocabulary";
+    }
+    return "";
+}
 
 pymtp_sampler::pymtp_sampler(const pymtp_sampling & params, int32_t n_vocab)
     : params(params), bias(params.bias, params.bias + params.n_bias), n_vocab(n_vocab) {
@@ -121,6 +44,7 @@ pymtp_sampler::pymtp_sampler(const pymtp_sampling & params, int32_t n_vocab)
 }
 
 void pymtp_sampler::begin(size_t n) {
+    begun = true;
     if (grammar) {
         grammar->begin(n - std::min<size_t>(n, params.n_grammar_prefix));
     }
@@ -171,9 +95,9 @@ const float * pymtp_sampler::adjust(const float * logits, const llama_token * pr
 bool pymtp_sampler::select(const float * logits, size_t k) {
     candidates.clear();
     bool numbers = true;
-    for (size_t start = 0; start < (size_t) n_vocab; start += block) {
-        const size_t end = std::min(start + block, (size_t) n_vocab);
-        const auto [most, nan] = summarize(logits + start, end - start);
+    for (size_t start = 0; start < (size_t) n_vocab; start += PYMTP_LOGITS_BLOCK) {
+        const size_t end = std::min(start + PYMTP_LOGITS_BLOCK, (size_t) n_vocab);
+        const auto [most, nan] = pymtp_summarize(logits + start, end - start);
         numbers &= !nan;
         // a later token that only ties with the least of k does not replace it: the lower id wins
         if (candidates.size() == k && !(most > candidates.front().logit)) {
@@ -206,7 +130,7 @@ bool pymtp_sampler::take(const pymtp_logits & from, size_t k) {
     }
     std::sort(candidates.begin(), candidates.end(), before);
     candidates.resize(std::min(candidates.size(), k));
-    return std::isfinite(candidates.front().logit);
+    return !candidates.empty() && std::isfinite(candidates.front().logit);
 }
 
 // The k most likely of those that the grammar allows, in order, at least some of them: those among the most likely that
@@ -275,6 +199,9 @@ size_t pymtp_sampler::filter() {
 
 pymtp_sampler::result pymtp_sampler::sample(
         const pymtp_logits & from, int64_t position, const llama_token * prefix, size_t n, bool confidence) {
+    if (!begun) {
+        begin(n);
+    }
     const bool greedy = params.temperature == 0.0;
     const size_t sure = confidence ? min_candidates : 1;
     const size_t wanted = greedy ? sure : params.top_k > 0 ? std::max<size_t>(params.top_k, sure) : n_vocab;
@@ -308,7 +235,7 @@ pymtp_sampler::result pymtp_sampler::sample(
         const size_t kept = filter();
         double most = -INFINITY;
         for (size_t i = 0; i < kept; ++i) {
-            const double score = candidates[i].logit / params.temperature + gumbel(candidates[i].id, position, params.seed);
+            const double score = candidates[i].logit / params.temperature + pymtp_gumbel(candidates[i].id, position, params.seed);
             if (score > most) {
                 most = score;
                 best = i;
@@ -324,7 +251,7 @@ void pymtp_sampler::report(const float * logits, llama_token token, std::vector<
     }
     select(logits, std::min<size_t>(std::max(params.n_logprobs, 1), n_vocab));
     const float most = candidates[0].logit;
-    const double normalizer = most + std::log(sum_of_exp(logits, n_vocab, most));
+    const double normalizer = most + std::log(pymtp_sum_of_exp(logits, n_vocab, most));
     out.push_back({token, logits[token] - normalizer});
     for (size_t i = 0; i < std::min<size_t>(params.n_logprobs, candidates.size()); ++i) {
         out.push_back({candidates[i].id, candidates[i].logit - normalizer});

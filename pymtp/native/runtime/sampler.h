@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 struct pymtp_candidate {
@@ -23,11 +24,14 @@ struct pymtp_logits {
     size_t              n;
 };
 
-// Draws tokens after one request's parameters. Keeps nothing of what it drew: the token is a function of seed, position,
+// Samples tokens by one request's parameters. Keeps nothing of what it sampled: the token is a function of seed, position,
 // logits and, with penalties or a grammar, of the tokens before it. For one thread at a time.
 class pymtp_sampler {
 public:
-    pymtp_sampler(const pymtp_sampling & params, int32_t n_vocab);
+    pymtp_sampler(const pymtp_sampling & params, int32_t n_vocab); // as refuse() lets pass
+
+    // Why parameters from C would lead outside of what they point to; empty where they would not.
+    static std::string refuse(const pymtp_sampling & params, int32_t n_vocab);
 
     struct result {
         llama_token token = LLAMA_TOKEN_NULL; // none: a logit is not a number
@@ -35,7 +39,8 @@ public:
         bool        allowed    = true;        // false: the grammar allows no token after this prefix; it is any other
     };
 
-    // The grammar's text begins with the token after the first n of a prefix, less those of the prompt that it holds.
+    // The grammar's text begins with the token after the first n of a prefix, less those of the prompt that it holds. Where
+    // this was not called, it begins with the first token sampled.
     void begin(size_t n);
 
     // How many of the likeliest tokens are enough to sample from: 1 where the likeliest is sampled, 0 where it takes all.
@@ -59,6 +64,7 @@ private:
     pymtp_sampling                params;
     std::vector<pymtp_logit_bias> bias;
     int32_t                       n_vocab;
+    bool                          begun = false;
 
     std::unique_ptr<pymtp_grammar_walk> grammar; // null: any text
 

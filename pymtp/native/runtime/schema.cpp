@@ -1,11 +1,9 @@
 // JSON schemas as grammars, by llama.cpp's own converter.
-#include "host.h"
+#include "border.h"
 #include "pymtp.h"
 
 #include "common.h"
 #include "json-schema-to-grammar.h"
-
-#include <exception>
 
 // What the converter takes from llama.cpp's common.cpp, which would bring all the rest with it.
 
@@ -37,12 +35,8 @@ std::string string_repeat(const std::string & text, size_t n) {
 
 const char * pymtp_schema_to_grammar(const char * schema) {
     static thread_local std::string grammar;
-    pymtp_errors_begin();
-    try {
+    return pymtp_guarded<const char *>(nullptr, [&] {
         grammar = json_schema_to_grammar(common_json::parse(schema));
-    } catch (const std::exception & error) {
-        pymtp_set_error(error.what());
-        return nullptr;
-    }
-    return grammar.c_str();
+        return grammar.c_str();
+    });
 }

@@ -1,0 +1,28 @@
+// Tokens of one or more sequences for one call of llama_decode.
+#pragma once
+
+#include "llama.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+class pymtp_batch {
+public:
+    void clear();
+    void add(llama_token token, int32_t pos, llama_seq_id seq, bool output);
+    void set_rows(const float * rows) { embd = rows; } // the hidden state that each token goes with
+    int32_t size() const { return tokens.size(); }
+    const std::vector<llama_seq_id> & sequences() const { return seqs; } // of each token
+    std::string describe() const;
+    llama_batch view();
+
+private:
+    std::vector<llama_token>    tokens;
+    std::vector<llama_pos>      positions;
+    std::vector<int32_t>        n_seq_ids;
+    std::vector<llama_seq_id>   seqs;
+    std::vector<llama_seq_id *> seq_ids;
+    std::vector<int8_t>         outputs;
+    const float *               embd = nullptr;
+};

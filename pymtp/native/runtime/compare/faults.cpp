@@ -1,0 +1,23 @@
+#include "compare/faults.h"
+
+#include "pair.h"
+
+#include <stdexcept>
+
+void pymtp_fault_in_prefill(pymtp_pair & pair, int32_t seq) {
+    if (pair.fault == PYMTP_FAULT_EMPTY_HEAD) {
+        llama_memory_seq_rm(llama_get_memory(pair.draft.get()), seq, 0, -1);
+    }
+}
+
+void pymtp_fault_in_decode(const pymtp_pair & pair) {
+    if (pair.fault == PYMTP_FAULT_DECODE_THROWS || pair.fault == PYMTP_FAULT_CLEAR_THROWS) {
+        throw std::runtime_error("a fault on purpose, after a decode");
+    }
+}
+
+void pymtp_fault_in_clear(const pymtp_pair & pair) {
+    if (pair.fault == PYMTP_FAULT_CLEAR_THROWS) {
+        throw std::runtime_error("a fault on purpose, while a sequence is emptied");
+    }
+}

@@ -1,0 +1,37 @@
+// What Python calls for comparisons and tests: drafting step by step, faults on purpose, and a look inside.
+#pragma once
+
+#include "pymtp.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Mistakes made on purpose by tests. The first two leave drafts fluent and greedy text unchanged: tests must notice them.
+enum pymtp_fault {
+    PYMTP_FAULT_NONE          = 0,
+    PYMTP_FAULT_EMPTY_HEAD    = 1, // the prompt does not pass through the head
+    PYMTP_FAULT_SHIFTED_ROWS  = 2, // a token goes with the hidden state before the one that belongs to it
+    PYMTP_FAULT_DECODE_THROWS = 3, // an exception after each decode
+    PYMTP_FAULT_CLEAR_THROWS  = 4, // the same, and another while sequences are emptied
+};
+
+PYMTP_API void pymtp_pair_break(struct pymtp_pair * pair, enum pymtp_fault fault);
+
+// One draft step: token is the one after the last that the sequence holds or, when called again, the draft just made.
+// logits: the head's n_vocab floats for the token after it, valid until the next call.
+PYMTP_API int pymtp_pair_draft(struct pymtp_pair * pair, int32_t seq, llama_token token, const float ** logits);
+
+// The nodes computed since the last call, in order, where the pair was made to record them. A line each: "target" or
+// "draft", name, operation, 1 when its data
+// begin on a cache line, the elements of its largest source, four sizes.
+// Valid until the next call.
+PYMTP_API const char * pymtp_pair_trace(struct pymtp_pair * pair);
+
+// What the head's cache holds of a sequence, as llama.cpp saves it: positions, then the rows of K, then those of V.
+// needed: the bytes it takes, 0 without drafts. They are written where size is enough.
+PYMTP_API int pymtp_pair_head_state(struct pymtp_pair * pair, int32_t seq, uint8_t * data, size_t size, size_t * needed);
+
+#ifdef __cplusplus
+}
+#endif

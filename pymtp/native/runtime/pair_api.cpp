@@ -1,0 +1,124 @@
+// What C calls of a pair.
+#include "pair_call.h"
+
+#include "llama-ext.h"
+
+pymtp_pair * pymtp_pair_init(
+        const pymtp_model * shared, llama_context_params params, const pymtp_pair_options * options) {
+    return pymtp_guarded<pymtp_pair *>(nullptr, [&] { return pymtp_make_pair(shared, params, *options).release(); });
+}
+
+void pymtp_pair_free(pymtp_pair * pair) {
+    delete pair;
+}
+
+int pymtp_pair_prefill(
+        pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths,
+        bool all, const float ** logits) {
+    *logits = nullptr;
+    return pymtp_pair_call(pair, seqs, n_seqs, [&] {
+        const int status = pair->prefill(n_seqs, seqs, tokens, lengths, all);
+        *logits = status ? nullptr : pair->logits.data();
+        return status;
+    });
+}
+
+const float * pymtp_pair_embeddings(const pymtp_pair * pair) {
+    return pair->embeddings.data();
+}
+
+int pymtp_pair_verify(pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, const float ** logits) {
+    *logits = nullptr;
+    return pymtp_pair_call(pair, seq, [&] {
+        const int status = pair->verify(seq, tokens, n);
+        *logits = status ? nullptr : llama_get_logits(pair->target.get());
+        return status;
+    });
+}
+
+int pymtp_pair_sampling(pymtp_pair * pair, int32_t seq, const pymtp_sampling * sampling) {
+    return pymtp_pair_call(pair, seq, [&] { return pair->set_sampling(seq, *sampling); });
+}
+
+int pymtp_pair_first_token(pymtp_pair * pair, int32_t seq, llama_token * token) {
+    return pymtp_pair_call(pair, seq, [&] {
+        return pair->check_sampler(seq) ? pair->first_token(seq, token) : (int) PYMTP_INVALID;
+    });
+}
+
+int pymtp_pair_draft_tokens(
+        pymtp_pair * pair, int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences) {
+    return pymtp_pair_call(pair, seq, [&] {
+        return pair->check_sampler(seq) ? pair->draft_tokens(seq, token, n, drafts, confidences) : (int) PYMTP_INVALID;
+    });
+}
+
+int pymtp_pair_verify_tokens(
+        pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, llama_token * sampled, int32_t * n_sampled) {
+    *n_sampled = 0;
+    return pymtp_pair_call(pair, seq, [&] {
+        return pair->check_sampler(seq) ? pair->verify_tokens(seq, tokens, n, sampled, n_sampled) : (int) PYMTP_INVALID;
+    });
+}
+
+int32_t pymtp_pair_logprobs(const pymtp_pair * pair, const pymtp_logprob ** logprobs) {
+    *logprobs = pair->logprobs.data();
+    return pair->logprobs.size();
+}
+
+int pymtp_pair_rewind(pymtp_pair * pair, int32_t seq, int32_t n_keep) {
+    return pymtp_pair_call(pair, seq, [&] { return pair->rewind(seq, n_keep); });
+}
+
+int pymtp_pair_clear(pymtp_pair * pair, int32_t seq) {
+    return pymtp_pair_call(pair, seq, [&] {
+        pair->clear(seq);
+        return (int) PYMTP_OK;
+    });
+}
+
+static const pymtp_sequence * sequence_of(const pymtp_pair * pair, int32_t seq) {
+    return pymtp_guarded<const pymtp_sequence *>(nullptr, [&] { return pair->check_seq(seq) ? &pair->sequences[seq] : nullptr; });
+}
+
+int32_t pymtp_pair_n_past(const pymtp_pair * pair, int32_t seq) {
+    const pymtp_sequence * s = sequence_of(pair, seq);
+    return s ? s->n_past : -1;
+}
+
+const llama_token * pymtp_pair_tokens(const pymtp_pair * pair, int32_t seq) {
+    const pymtp_sequence * s = sequence_of(pair, seq);
+    return s ? s->tokens.data() : nullptr;
+}
+
+int32_t pymtp_pair_n_head(const pymtp_pair * pair, int32_t seq) {
+    const pymtp_sequence * s = sequence_of(pair, seq);
+    return s ? s->n_head : -1;
+}
+
+int32_t pymtp_pair_n_ctx(const pymtp_pair * pair) {
+    return pair->n_ctx;
+}
+
+void pymtp_pair_cancel(pymtp_pair * pair, bool cancelled) {
+    pair->cancelled = cancelled;
+}
+
+void pymtp_pair_counters(const pymtp_pair * pair, pymtp_counters * counters) {
+    *counters = pair->counters;
+    counters->hidden_bytes = counters->logits_bytes = counters->embeddings_bytes = counters->draw_bytes = counters->output_buffer_bytes = 0;
+    counters->graphs_reused = 0;
+    pymtp_guarded([&] {
+        for (const llama_context * ctx : {pair->target.get(), pair->draft.get()}) {
+            if (ctx) {
+                counters->graphs_reused += llama_perf_context(ctx).n_reused;
+                const llama_output_bytes bytes = llama_get_output_bytes(ctx);
+                counters->hidden_bytes     += bytes.nextn;
+                counters->logits_bytes     += bytes.logits;
+                counters->embeddings_bytes += bytes.embeddings;
+                counters->draw_bytes       += bytes.draws;
+                counters->output_buffer_bytes += bytes.buffer;
+            }
+        }
+    });
+}
