@@ -54,7 +54,8 @@ int32_t      llama_token_to_piece(const struct llama_vocab * vocab, llama_token 
 
 // pymtp.h
 enum pymtp_tap    { PYMTP_TAP_POST_NORM, PYMTP_TAP_PRE_NORM };
-enum pymtp_fault  { PYMTP_FAULT_NONE, PYMTP_FAULT_EMPTY_HEAD, PYMTP_FAULT_SHIFTED_ROWS };
+enum pymtp_fault  { PYMTP_FAULT_NONE, PYMTP_FAULT_EMPTY_HEAD, PYMTP_FAULT_SHIFTED_ROWS, PYMTP_FAULT_MIXED_CHAIN,
+                    PYMTP_FAULT_MORE_OUTPUTS };
 enum pymtp_status { PYMTP_OK, PYMTP_FULL, PYMTP_CANCELLED, PYMTP_INVALID, PYMTP_FAILED, ... };
 struct pymtp_model;
 struct pymtp_file_info {

@@ -4,7 +4,7 @@
 #include "sample_job.h"
 #include "host.h"
 
-#include "llama-ext.h"
+#include "pymtp_context.h"
 
 #include <algorithm>
 #include <cstring>
@@ -52,12 +52,11 @@ llama_batch pymtp_batch::view() {
 int pymtp_pair::decode(llama_context * ctx, uint32_t slot) {
     pymtp_errors_begin();
     trace_target = ctx == target.get() ? "target" : "draft";
-    llama_set_graph_slot(ctx, slot);
     if (draft && ctx == target.get()) {
         // on a GPU each context computes on a stream of its own: what the head still reads, the target's graph is about to write
         llama_synchronize(draft.get());
     }
-    const int status = llama_decode(ctx, batch.view());
+    const int status = pymtp_decode(ctx, batch.view(), slot);
     (ctx == target.get() ? counters.target_decodes : counters.draft_decodes)++;
     if (status == 0) {
         return PYMTP_OK;
@@ -204,11 +203,10 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
             return nullptr;
         }
         pair->n_head_rows = fused ? llama_n_ubatch(pair->draft.get()) : llama_n_batch(pair->draft.get());
-        const auto tap = options.tap == PYMTP_TAP_PRE_NORM ? LLAMA_NEXTN_TAP_PRE_NORM : LLAMA_NEXTN_TAP_POST_NORM;
-        llama_set_nextn_tap(pair->target.get(), tap);
-        llama_set_nextn_tap(pair->draft.get(),  tap);
+        pymtp_set_tap(pair->target.get(), options.tap == PYMTP_TAP_PRE_NORM);
+        pymtp_set_tap(pair->draft.get(),  options.tap == PYMTP_TAP_PRE_NORM);
         if (fused) {
-            llama_set_nextn_sync(pair->target.get(), pair->draft.get(), false);
+            pymtp_set_sync(pair->target.get(), pair->draft.get(), false);
         }
     }
     pair->reserve();
@@ -346,14 +344,14 @@ void pymtp_pair_counters(const pymtp_pair * pair, pymtp_counters * counters) {
     *counters = pair->counters;
     counters->hidden_bytes = counters->logits_bytes = counters->embeddings_bytes = counters->draw_bytes = counters->output_buffer_bytes = 0;
     counters->graphs_reused = 0;
-    for (const llama_context * ctx : {pair->target.get(), pair->draft.get()}) {
+    for (llama_context * ctx : {pair->target.get(), pair->draft.get()}) {
         if (ctx) {
             counters->graphs_reused += llama_perf_context(ctx).n_reused;
-            const llama_output_bytes bytes = llama_get_output_bytes(ctx);
-            counters->hidden_bytes     += bytes.nextn;
+            const pymtp_output_bytes bytes = pymtp_get_output_bytes(ctx);
+            counters->hidden_bytes     += bytes.hidden;
             counters->logits_bytes     += bytes.logits;
             counters->embeddings_bytes += bytes.embeddings;
-            counters->draw_bytes       += bytes.draws;
+            counters->draw_bytes       += bytes.samples;
             counters->output_buffer_bytes += bytes.buffer;
         }
     }

@@ -75,7 +75,7 @@ private:
     const float *               embd = nullptr;
 };
 
-// tokens that the head may be behind, see llama_set_nextn_sync
+// tokens that the head may be behind, see pymtp_set_sync
 constexpr int32_t PYMTP_MOST_KEPT = 63;
 
 struct pymtp_sample_job;

@@ -4,6 +4,7 @@
 #include "pair.h"
 
 #include "llama-ext.h"
+#include "pymtp_context.h"
 
 #include <algorithm>
 
@@ -19,9 +20,9 @@ void pymtp_pair::begin_prefill() {
     if (!draft) {
         return;
     }
-    llama_set_nextn_sync(target.get(), fuses() ? draft.get() : nullptr, /*defer =*/ false);
+    pymtp_set_sync(target.get(), fuses() ? draft.get() : nullptr, /*defer =*/ false);
     llama_set_embeddings_nextn(target.get(), !fuses() && options.prefill != PYMTP_PREFILL_ALL_OUTPUTS, /*masked =*/ false);
-    llama_set_rs_snapshots(target.get(), !fused);
+    pymtp_set_snapshots(target.get(), !fused);
     // unmasked, every hidden row of the head's is copied to the host, as llama.cpp's own are
     llama_set_embeddings_nextn(draft.get(), fused, /*masked =*/ fused);
 }
@@ -31,9 +32,9 @@ void pymtp_pair::begin_round() {
     if (!draft) {
         return;
     }
-    llama_set_nextn_sync(target.get(), nullptr, /*defer =*/ false);
+    pymtp_set_sync(target.get(), nullptr, /*defer =*/ false);
     llama_set_embeddings_nextn(target.get(), true, /*masked =*/ false);
-    llama_set_rs_snapshots(target.get(), true);
+    pymtp_set_snapshots(target.get(), true);
     llama_set_embeddings_nextn(draft.get(), true, /*masked =*/ true);
 }
 
@@ -48,7 +49,7 @@ int pymtp_pair::settle(int32_t seq) {
         return status;
     }
     if (s.n_past > 0) { // a first token goes with zeros by itself
-        llama_set_nextn_row(target.get(), seq, s.n_past, s.hidden.data() + (size_t) n * n_embd);
+        pymtp_set_kept_row(target.get(), seq, s.n_past, s.hidden.data() + (size_t) n * n_embd);
     }
     s.unsynced.clear();
     s.hidden.clear();
@@ -147,7 +148,8 @@ int pymtp_pair::prefill(
         for (int32_t k = 0; k < n_seqs; ++k) {
             take[k] = std::min({share, lengths[k] - done[k], limit - batch.size()});
             for (int32_t i = done[k]; i < done[k] + take[k]; ++i) {
-                batch.add(tokens[start[k] + i], sequences[seqs[k]].n_past + i - done[k], seqs[k], every || i + 1 == lengths[k]);
+                batch.add(tokens[start[k] + i], sequences[seqs[k]].n_past + i - done[k], seqs[k],
+                        every || fault == PYMTP_FAULT_MORE_OUTPUTS || i + 1 == lengths[k]);
             }
         }
         {

@@ -76,6 +76,8 @@ enum pymtp_fault {
     PYMTP_FAULT_NONE         = 0,
     PYMTP_FAULT_EMPTY_HEAD   = 1, // the prompt does not pass through the head
     PYMTP_FAULT_SHIFTED_ROWS = 2, // a token goes with the hidden state before the one that belongs to it
+    PYMTP_FAULT_MIXED_CHAIN  = 3, // a chain of drafts is of two sequences, which must be refused
+    PYMTP_FAULT_MORE_OUTPUTS = 4, // every token of a prompt is an output, for which there may be no room: likewise
 };
 
 struct pymtp_pair;

@@ -12,14 +12,15 @@
 #include "pair.h"
 
 #include "llama-ext.h"
+#include "pymtp_context.h"
 
 #include <algorithm>
 
 // While it lives, batches of the draft context go with the hidden rows that the target keeps.
 class pymtp_kept_rows {
 public:
-    explicit pymtp_kept_rows(pymtp_pair & pair) : draft(pair.draft.get()) { llama_set_nextn_kept(draft, pair.target.get()); }
-    ~pymtp_kept_rows() { llama_set_nextn_kept(draft, nullptr); }
+    explicit pymtp_kept_rows(pymtp_pair & pair) : draft(pair.draft.get()) { pymtp_take_kept_rows(draft, pair.target.get()); }
+    ~pymtp_kept_rows() { pymtp_take_kept_rows(draft, nullptr); }
 
 private:
     llama_context * draft;
@@ -81,7 +82,7 @@ int pymtp_pair::fetch_hidden(int32_t seq) {
             return status;
         }
         s.hidden.resize(n_embd);
-        llama_get_nextn_row(target.get(), seq, s.n_past, s.hidden.data());
+        pymtp_get_kept_row(target.get(), seq, s.n_past, s.hidden.data());
         s.on_device = false;
     }
     return PYMTP_OK;
@@ -201,7 +202,7 @@ int pymtp_pair::draft_chain(int32_t seq, llama_token token, int32_t n, llama_tok
     }
     batch.clear();
     for (int32_t i = 0; i < n; ++i) {
-        batch.add(token, s.n_past + i, seq, false);
+        batch.add(token, s.n_past + i, fault == PYMTP_FAULT_MIXED_CHAIN ? (seq + i) % options.n_seq_max : seq, false);
     }
     s.tokens.push_back(token);
     s.n_rewind = 0;
@@ -227,7 +228,7 @@ int pymtp_pair::verify(int32_t seq, const llama_token * tokens, int32_t n, pymtp
     if (fused) {
         begin_prefill();
         llama_set_embeddings(target.get(), false);
-        llama_set_rs_snapshots(target.get(), n > 1);
+        pymtp_set_snapshots(target.get(), n > 1);
         take_back_draft(seq);
         // one by one, tokens leave the head behind for a while: it takes many for little more than one
         const bool defer = n == 1 && s.on_device && s.n_past - s.n_head < PYMTP_MOST_KEPT;
@@ -236,7 +237,7 @@ int pymtp_pair::verify(int32_t seq, const llama_token * tokens, int32_t n, pymtp
                 return status;
             }
         }
-        llama_set_nextn_sync(target.get(), draft.get(), n == 1);
+        pymtp_set_sync(target.get(), draft.get(), n == 1);
     } else {
         begin_round();
         if (draft && s.drafted_from != tokens[0]) {
@@ -295,7 +296,7 @@ int pymtp_pair::rewind(int32_t seq, int32_t n_keep) {
     if (n_drop == 0) {
         return PYMTP_OK;
     }
-    if (!llama_memory_seq_rm(llama_get_memory(target.get()), seq, n_keep, -1)) {
+    if (!pymtp_rewind(target.get(), seq, n_keep)) {
         clear();
         pymtp_set_error("the recurrent layers hold no state at " + std::to_string(n_keep) + " tokens");
         return PYMTP_FAILED;

@@ -41,16 +41,16 @@ static llama_token on_sample(void * job, const float * logits, const llama_token
     return static_cast<pymtp_sample_job *>(job)->sample({logits, ids, (size_t) n});
 }
 
-llama_draw_params pymtp_sample_job::params() {
-    llama_draw_params params;
+pymtp_graph_sample pymtp_sample_job::params() {
+    pymtp_graph_sample params;
     const size_t enough = pair->sequences[seq].sampler->enough(confidences != nullptr);
     if (enough == 0 || enough > pair->most_candidates) {
-        params.kind = LLAMA_DRAW_ROW;
+        params.kind = PYMTP_SAMPLE_ROW;
     } else if (enough == 1) {
-        params.kind  = LLAMA_DRAW_ARGMAX;
+        params.kind  = PYMTP_SAMPLE_ARGMAX;
         params.probs = confidences != nullptr;
     } else {
-        params.kind         = LLAMA_DRAW_CANDIDATES;
+        params.kind         = PYMTP_SAMPLE_CANDIDATES;
         params.n_candidates = enough;
     }
     params.callback  = on_sample;
@@ -74,7 +74,7 @@ llama_token pymtp_sample_job::sample(const pymtp_logits & from) {
 void pymtp_sample_job::read(llama_context * ctx) {
     std::vector<llama_token> tokens(n_rows);
     std::vector<float>       values(n_rows);
-    llama_get_drawn(ctx, tokens.data(), values.data(), n_rows);
+    pymtp_get_sampled(ctx, tokens.data(), values.data(), n_rows);
     for (int32_t i = 0; i < n_rows && !ended; ++i) {
         if (!std::isfinite(values[i])) {
             fail(PYMTP_FAILED);
@@ -107,8 +107,8 @@ llama_token pymtp_sample_job::fail(int why) {
 // While it lives, graphs end with draws for a job; llama.cpp may throw.
 class pymtp_sampling_graph {
 public:
-    pymtp_sampling_graph(llama_context * ctx, const llama_draw_params & params) : ctx(ctx) { llama_set_draw(ctx, params); }
-    ~pymtp_sampling_graph() { llama_set_draw(ctx, {}); }
+    pymtp_sampling_graph(llama_context * ctx, const pymtp_graph_sample & params) : ctx(ctx) { pymtp_set_sample(ctx, params); }
+    ~pymtp_sampling_graph() { pymtp_set_sample(ctx, {}); }
 
 private:
     llama_context * ctx;
@@ -116,13 +116,13 @@ private:
 
 // Runs the batch with the sample in its graph, which is kept: depths come by turns.
 int pymtp_pair::decode_and_sample(llama_context * ctx, pymtp_sample_job & job) {
-    const llama_draw_params params = job.params();
+    const pymtp_graph_sample params = job.params();
     const pymtp_sampling_graph drawing(ctx, params);
     if (int status = decode(ctx, batch.size())) {
         llama_synchronize(ctx);
         return status;
     }
-    if (params.kind == LLAMA_DRAW_ARGMAX) {
+    if (params.kind == PYMTP_SAMPLE_ARGMAX) {
         job.read(ctx);
     } else {
         llama_synchronize(ctx);
