@@ -185,7 +185,7 @@ extern "Python" bool pymtp_on_poll(void);
 
 // compare/pymtp_compare.h
 enum pymtp_fault { PYMTP_FAULT_NONE, PYMTP_FAULT_EMPTY_HEAD, PYMTP_FAULT_SHIFTED_ROWS, PYMTP_FAULT_DECODE_THROWS,
-                   PYMTP_FAULT_CLEAR_THROWS };
+                   PYMTP_FAULT_CLEAR_THROWS, PYMTP_FAULT_MIXED_CHAIN, PYMTP_FAULT_MORE_OUTPUTS };
 void    pymtp_pair_break(struct pymtp_pair * pair, enum pymtp_fault fault);
 int     pymtp_pair_draft(struct pymtp_pair * pair, int32_t seq, llama_token token, const float ** logits);
 const char * pymtp_pair_trace(struct pymtp_pair * pair);

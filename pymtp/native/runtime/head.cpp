@@ -3,11 +3,12 @@
 #include "pair.h"
 
 #include "llama-ext.h"
+#include "pymtp_context.h"
 
 #include <algorithm>
 
-pymtp_kept_rows::pymtp_kept_rows(pymtp_pair & pair) : draft(pair.draft.get()) { llama_set_nextn_kept(draft, pair.target.get()); }
-pymtp_kept_rows::~pymtp_kept_rows() { llama_set_nextn_kept(draft, nullptr); }
+pymtp_kept_rows::pymtp_kept_rows(pymtp_pair & pair) : draft(pair.draft.get()) { pymtp_take_kept_rows(draft, pair.target.get()); }
+pymtp_kept_rows::~pymtp_kept_rows() { pymtp_take_kept_rows(draft, nullptr); }
 
 // Whether the target's graph fills the head's cache. Rows are shifted on purpose on the host.
 bool pymtp_pair::fuses() const {
@@ -21,9 +22,9 @@ void pymtp_pair::begin_prefill() {
     if (!draft) {
         return;
     }
-    llama_set_nextn_sync(target.get(), fuses() ? draft.get() : nullptr, /*defer =*/ false);
+    pymtp_set_sync(target.get(), fuses() ? draft.get() : nullptr, /*defer =*/ false);
     llama_set_embeddings_nextn(target.get(), !fuses() && options.prefill != PYMTP_PREFILL_ALL_OUTPUTS, /*masked =*/ false);
-    llama_set_rs_snapshots(target.get(), !fused);
+    pymtp_set_snapshots(target.get(), !fused);
     // unmasked, every hidden row of the head's is copied to the host, as llama.cpp's own are
     llama_set_embeddings_nextn(draft.get(), fused, /*masked =*/ fused);
 }
@@ -34,9 +35,9 @@ void pymtp_pair::begin_round() {
     if (!draft) {
         return;
     }
-    llama_set_nextn_sync(target.get(), nullptr, /*defer =*/ false);
+    pymtp_set_sync(target.get(), nullptr, /*defer =*/ false);
     llama_set_embeddings_nextn(target.get(), true, /*masked =*/ false);
-    llama_set_rs_snapshots(target.get(), true);
+    pymtp_set_snapshots(target.get(), true);
     llama_set_embeddings_nextn(draft.get(), true, /*masked =*/ true);
 }
 

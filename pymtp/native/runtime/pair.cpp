@@ -3,9 +3,8 @@
 #include "border.h"
 #include "compare/faults.h"
 #include "sample_job.h"
-#include "states.h"
 
-#include "llama-ext.h"
+#include "pymtp_context.h"
 
 #include <algorithm>
 
@@ -57,7 +56,6 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
         pymtp_set_error("no target context");
         return nullptr;
     }
-    pair->states    = pymtp_states_of(pair->target.get());
     pair->n_ctx     = llama_n_ctx_seq(pair->target.get());
     pair->n_batch   = llama_n_batch(pair->target.get());
     pair->n_outputs = every ? pair->n_batch : (int32_t) params.n_outputs_max;
@@ -80,11 +78,10 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
         }
         pair->host        = std::make_unique<pymtp_host_rows>(*pair);
         pair->n_head_rows = fused ? llama_n_ubatch(pair->draft.get()) : llama_n_batch(pair->draft.get());
-        const auto tap = options.tap == PYMTP_TAP_PRE_NORM ? LLAMA_NEXTN_TAP_PRE_NORM : LLAMA_NEXTN_TAP_POST_NORM;
-        llama_set_nextn_tap(pair->target.get(), tap);
-        llama_set_nextn_tap(pair->draft.get(),  tap);
+        pymtp_set_tap(pair->target.get(), options.tap == PYMTP_TAP_PRE_NORM);
+        pymtp_set_tap(pair->draft.get(),  options.tap == PYMTP_TAP_PRE_NORM);
         if (fused) {
-            llama_set_nextn_sync(pair->target.get(), pair->draft.get(), false);
+            pymtp_set_sync(pair->target.get(), pair->draft.get(), false);
         }
     }
     pair->reserve();
@@ -122,17 +119,11 @@ int pymtp_pair::decode(llama_context * ctx, uint32_t slot) {
     if (trace) {
         trace->who = is_target ? "target" : "draft";
     }
-    llama_set_graph_slot(ctx, slot);
     if (draft && is_target) {
         // on a GPU each context computes on a stream of its own: what the head still reads, the target's graph is about to write
         llama_synchronize(draft.get());
     }
-    if (states && is_target) {
-        for (llama_seq_id seq : batch.sequences()) {
-            pymtp_place_state(*states, seq);
-        }
-    }
-    const int status = llama_decode(ctx, batch.view());
+    const int status = pymtp_decode(ctx, batch.view(), slot);
     (is_target ? counters.target_decodes : counters.draft_decodes)++;
     pymtp_fault_in_decode(*this);
     if (status == 0) {

@@ -26,9 +26,8 @@ struct pymtp_context_deleter {
 using pymtp_context_ptr = std::unique_ptr<llama_context, pymtp_context_deleter>;
 
 constexpr int32_t PYMTP_MOST_DRAFTS = 64; // a round
-constexpr int32_t PYMTP_MOST_KEPT   = 63; // tokens that the head may be behind, see llama_set_nextn_sync
+constexpr int32_t PYMTP_MOST_KEPT   = 63; // tokens that the head may be behind, see pymtp_set_sync
 
-class llama_memory_recurrent;
 struct pymtp_sample_job;
 
 struct pymtp_pair {
@@ -39,7 +38,6 @@ struct pymtp_pair {
     pymtp_context_ptr target;
     pymtp_context_ptr draft; // null without drafts
 
-    llama_memory_recurrent * states = nullptr; // the target's
 
     pymtp_pair_options options = {};
 

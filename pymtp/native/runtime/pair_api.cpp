@@ -1,7 +1,7 @@
 // What C calls of a pair.
 #include "pair_call.h"
 
-#include "llama-ext.h"
+#include "pymtp_context.h"
 
 pymtp_pair * pymtp_pair_init(
         const pymtp_model * shared, llama_context_params params, const pymtp_pair_options * options) {
@@ -109,14 +109,14 @@ void pymtp_pair_counters(const pymtp_pair * pair, pymtp_counters * counters) {
     counters->hidden_bytes = counters->logits_bytes = counters->embeddings_bytes = counters->draw_bytes = counters->output_buffer_bytes = 0;
     counters->graphs_reused = 0;
     pymtp_guarded([&] {
-        for (const llama_context * ctx : {pair->target.get(), pair->draft.get()}) {
+        for (llama_context * ctx : {pair->target.get(), pair->draft.get()}) {
             if (ctx) {
                 counters->graphs_reused += llama_perf_context(ctx).n_reused;
-                const llama_output_bytes bytes = llama_get_output_bytes(ctx);
-                counters->hidden_bytes     += bytes.nextn;
+                const pymtp_output_bytes bytes = pymtp_get_output_bytes(ctx);
+                counters->hidden_bytes     += bytes.hidden;
                 counters->logits_bytes     += bytes.logits;
                 counters->embeddings_bytes += bytes.embeddings;
-                counters->draw_bytes       += bytes.draws;
+                counters->draw_bytes       += bytes.samples;
                 counters->output_buffer_bytes += bytes.buffer;
             }
         }

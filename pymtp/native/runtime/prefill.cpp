@@ -4,7 +4,7 @@
 #include "pair.h"
 #include "stopwatch.h"
 
-#include "llama-ext.h"
+#include "pymtp_context.h"
 
 #include <algorithm>
 
@@ -97,7 +97,7 @@ int pymtp_pair::prefill(
         batch.clear();
         for (const prompt & p : prompts) {
             for (int32_t i = p.done; i < p.done + p.take; ++i) {
-                batch.add(p.tokens[i], sequences[p.seq].n_past + i - p.done, p.seq, p.is_output(i, every));
+                batch.add(p.tokens[i], sequences[p.seq].n_past + i - p.done, p.seq, p.is_output(i, every || fault == PYMTP_FAULT_MORE_OUTPUTS));
             }
         }
         {

@@ -4,12 +4,13 @@
 // prompt; what was not accepted is taken back in both caches. The draft context's graph holds the whole chain of drafts.
 // Hidden states stay on the device, and the number of accepted drafts changes neither graph. Without drafts, the target's
 // graph only keeps the hidden states, and the head takes up to 63 tokens together before the next draft.
+#include "compare/faults.h"
 #include "host.h"
 #include "pair.h"
 #include "sample_job.h"
 #include "stopwatch.h"
 
-#include "llama-ext.h"
+#include "pymtp_context.h"
 
 int pymtp_pair::check_draft(const pymtp_sequence & s, llama_token token, int32_t n) const {
     if (!draft || n < 1 || n > options.n_draft) {
@@ -36,7 +37,7 @@ int pymtp_pair::draft_chain(int32_t seq, llama_token token, int32_t n, llama_tok
     }
     batch.clear();
     for (int32_t i = 0; i < n; ++i) {
-        batch.add(token, s.n_past + i, seq, false);
+        batch.add(token, s.n_past + i, pymtp_fault_in_chain(*this, seq, i), false);
     }
     s.tokens.push_back(token);
     s.n_rewind = 0;
@@ -72,7 +73,7 @@ int pymtp_pair::verify(int32_t seq, const llama_token * tokens, int32_t n, pymtp
     if (fused) {
         begin_prefill();
         llama_set_embeddings(target.get(), false);
-        llama_set_rs_snapshots(target.get(), n > 1);
+        pymtp_set_snapshots(target.get(), n > 1);
         take_back_draft(seq);
         // one by one, tokens leave the head behind for a while: it takes many for little more than one
         const bool defer = n == 1 && !host->holds(seq) && s.n_past - s.n_head < PYMTP_MOST_KEPT;
@@ -81,7 +82,7 @@ int pymtp_pair::verify(int32_t seq, const llama_token * tokens, int32_t n, pymtp
                 return status;
             }
         }
-        llama_set_nextn_sync(target.get(), draft.get(), n == 1);
+        pymtp_set_sync(target.get(), draft.get(), n == 1);
     } else {
         begin_round();
         if (draft) {
@@ -140,7 +141,7 @@ int pymtp_pair::rewind(int32_t seq, int32_t n_keep) {
     if (n_keep == s.n_past) {
         return PYMTP_OK;
     }
-    if (!llama_memory_seq_rm(llama_get_memory(target.get()), seq, n_keep, -1)) {
+    if (!pymtp_rewind(target.get(), seq, n_keep)) {
         pymtp_set_error("the recurrent layers hold no state at " + std::to_string(n_keep) + " tokens");
         return PYMTP_FAILED;
     }

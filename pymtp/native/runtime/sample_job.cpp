@@ -39,16 +39,16 @@ static llama_token on_sample(void * job, const float * logits, const llama_token
     return static_cast<pymtp_sample_job *>(job)->sample({logits, ids, (size_t) n});
 }
 
-llama_draw_params pymtp_sample_job::params() {
-    llama_draw_params params;
+pymtp_graph_sample pymtp_sample_job::params() {
+    pymtp_graph_sample params;
     const size_t enough = pair->sequences[seq].sampler->enough(confidences != nullptr);
     if (enough == 0 || enough > pair->most_candidates) {
-        params.kind = LLAMA_DRAW_ROW;
+        params.kind = PYMTP_SAMPLE_ROW;
     } else if (enough == 1) {
-        params.kind  = LLAMA_DRAW_ARGMAX;
+        params.kind  = PYMTP_SAMPLE_ARGMAX;
         params.probs = confidences != nullptr;
     } else {
-        params.kind         = LLAMA_DRAW_CANDIDATES;
+        params.kind         = PYMTP_SAMPLE_CANDIDATES;
         params.n_candidates = enough;
     }
     params.callback  = on_sample;
@@ -72,7 +72,7 @@ llama_token pymtp_sample_job::sample(const pymtp_logits & from) {
 void pymtp_sample_job::read(llama_context * ctx) {
     std::vector<llama_token> tokens(n_rows);
     std::vector<float>       values(n_rows);
-    llama_get_drawn(ctx, tokens.data(), values.data(), n_rows);
+    pymtp_get_sampled(ctx, tokens.data(), values.data(), n_rows);
     for (int32_t i = 0; i < n_rows && !ended; ++i) {
         if (!std::isfinite(values[i])) {
             fail(PYMTP_FAILED);

@@ -4,7 +4,7 @@
 #include "sampler.h"
 #include "pymtp.h"
 
-#include "llama-ext.h"
+#include "pymtp_context.h"
 
 // How many candidates the graphs of a model may pick, so that no row of logits comes to the host: 1 where they can only
 // tell the likeliest, 0 where the host is to look at rows, for it has them.
@@ -24,7 +24,7 @@ struct pymtp_sample_job {
     bool          ended   = false;
     int           status  = PYMTP_OK; // why it ended without a token: PYMTP_DEAD_END or PYMTP_FAILED
 
-    llama_draw_params params();                  // for the graph
+    pymtp_graph_sample params();                  // for the graph
     llama_token       sample(const pymtp_logits & from);
     void              read(llama_context * ctx); // what a graph sampled without the host
 

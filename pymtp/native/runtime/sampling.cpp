@@ -4,7 +4,7 @@
 #include "sample_job.h"
 #include "stopwatch.h"
 
-#include "llama-ext.h"
+#include "pymtp_context.h"
 
 int pymtp_pair::set_sampling(int32_t seq, const pymtp_sampling & sampling) {
     const std::string wrong = pymtp_sampler::refuse(sampling, n_vocab);
@@ -27,8 +27,8 @@ bool pymtp_pair::check_sampler(int32_t seq) const {
 // While it lives, graphs end with samples for a job; llama.cpp may throw.
 class pymtp_sampling_graph {
 public:
-    pymtp_sampling_graph(llama_context * ctx, const llama_draw_params & params) : ctx(ctx) { llama_set_draw(ctx, params); }
-    ~pymtp_sampling_graph() { llama_set_draw(ctx, {}); }
+    pymtp_sampling_graph(llama_context * ctx, const pymtp_graph_sample & params) : ctx(ctx) { pymtp_set_sample(ctx, params); }
+    ~pymtp_sampling_graph() { pymtp_set_sample(ctx, {}); }
 
 private:
     llama_context * ctx;
@@ -36,13 +36,13 @@ private:
 
 // Runs the batch with the job in its graph, which is kept: depths come by turns. The job says what came of the samples.
 int pymtp_pair::decode_and_sample(llama_context * ctx, pymtp_sample_job & job) {
-    const llama_draw_params params = job.params();
+    const pymtp_graph_sample params = job.params();
     const pymtp_sampling_graph graph(ctx, params);
     if (int status = decode(ctx, batch.size())) {
         llama_synchronize(ctx);
         return status;
     }
-    if (params.kind == LLAMA_DRAW_ARGMAX) {
+    if (params.kind == PYMTP_SAMPLE_ARGMAX) {
         job.read(ctx);
     } else {
         llama_synchronize(ctx);

@@ -21,3 +21,7 @@ void pymtp_fault_in_clear(const pymtp_pair & pair) {
         throw std::runtime_error("a fault on purpose, while a sequence is emptied");
     }
 }
+
+llama_seq_id pymtp_fault_in_chain(const pymtp_pair & pair, int32_t seq, int32_t step) {
+    return pair.fault == PYMTP_FAULT_MIXED_CHAIN ? (seq + step) % pair.options.n_seq_max : seq;
+}

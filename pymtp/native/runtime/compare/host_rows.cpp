@@ -4,6 +4,7 @@
 #include "stopwatch.h"
 
 #include "llama-ext.h"
+#include "pymtp_context.h"
 
 #include <algorithm>
 
@@ -29,7 +30,7 @@ int pymtp_host_rows::fetch(int32_t seq) {
     }
     r.hidden.assign(pair.n_embd, 0.0f); // what the first token goes with
     if (s.n_past > 0) {
-        llama_get_nextn_row(pair.target.get(), seq, s.n_past, r.hidden.data());
+        pymtp_get_kept_row(pair.target.get(), seq, s.n_past, r.hidden.data());
     }
     r.here = true;
     return PYMTP_OK;
@@ -43,7 +44,7 @@ int pymtp_host_rows::hand_over(int32_t seq) {
         return status;
     }
     if (s.n_past > 0) { // a first token goes with zeros by itself
-        llama_set_nextn_row(pair.target.get(), seq, s.n_past, r.hidden.data() + (size_t) n * pair.n_embd);
+        pymtp_set_kept_row(pair.target.get(), seq, s.n_past, r.hidden.data() + (size_t) n * pair.n_embd);
     }
     r.unsynced.clear();
     r.hidden.clear();

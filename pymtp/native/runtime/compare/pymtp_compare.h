@@ -14,6 +14,8 @@ enum pymtp_fault {
     PYMTP_FAULT_SHIFTED_ROWS  = 2, // a token goes with the hidden state before the one that belongs to it
     PYMTP_FAULT_DECODE_THROWS = 3, // an exception after each decode
     PYMTP_FAULT_CLEAR_THROWS  = 4, // the same, and another while sequences are emptied
+    PYMTP_FAULT_MIXED_CHAIN   = 5, // a chain of drafts is of two sequences, which must be refused
+    PYMTP_FAULT_MORE_OUTPUTS  = 6, // every token of a prompt is an output, for which there may be no room: likewise
 };
 
 PYMTP_API void pymtp_pair_break(struct pymtp_pair * pair, enum pymtp_fault fault);

@@ -1,0 +1,183 @@
+// Batches: what is checked and set up before llama_decode, and before each of its ubatches.
+#include "extension.h"
+
+#include "llama-kv-cache.h"
+#include "llama-memory-hybrid.h"
+#include "llama-model.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace {
+
+struct cancelled {};
+
+template <typename F> class at_exit {
+public:
+    explicit at_exit(F call) : call(std::move(call)) {}
+    ~at_exit() { call(); }
+
+private:
+    F call;
+};
+
+uint32_t count_outputs(const llama_batch & batch, bool all) {
+    if (all) {
+        return batch.n_tokens;
+    }
+    return batch.logits ? std::count_if(batch.logits, batch.logits + batch.n_tokens, [](int8_t flag) { return flag != 0; }) : 1;
+}
+
+bool of_one_sequence(const llama_batch & batch) {
+    for (int32_t i = 0; i < batch.n_tokens; ++i) {
+        if (batch.n_seq_id[i] != 1 || batch.seq_id[i][0] != batch.seq_id[0][0]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void refuse(const std::string & why) {
+    throw std::runtime_error(why);
+}
+
+// llama.cpp's assertions end the process.
+void check(const llama_batch & batch, uint32_t n_outputs, uint32_t slot, const llama_cparams & cparams) {
+    const uint32_t n_tokens = batch.n_tokens;
+    for (uint32_t i = 0; i < n_tokens; ++i) {
+        if (batch.seq_id[i][0] < 0 || (uint32_t) batch.seq_id[i][0] >= cparams.n_seq_max) {
+            refuse("there is no sequence " + std::to_string(batch.seq_id[i][0]));
+        }
+    }
+    if (n_tokens > cparams.n_batch) {
+        refuse("a batch of " + std::to_string(n_tokens) + " tokens is more than n_batch = " + std::to_string(cparams.n_batch));
+    }
+    if (n_outputs > cparams.n_outputs_max) {
+        refuse("a batch with " + std::to_string(n_outputs) + " outputs, but room for " + std::to_string(cparams.n_outputs_max));
+    }
+    if (!cparams.pymtp.take_rows) {
+        return;
+    }
+    if (n_tokens > cparams.n_ubatch || n_outputs > 0) {
+        refuse("tokens that go with kept hidden states take one ubatch without outputs");
+    }
+    if (cparams.pymtp.sample != PYMTP_SAMPLE_NONE && (slot == 0 || !of_one_sequence(batch))) {
+        refuse("a chain of drafts is of one sequence, and in a slot of its own");
+    }
+}
+
+} // namespace
+
+void pymtp_extension::reserve() {
+    if (!ctx.sched_need_reserve) {
+        return;
+    }
+    slots.clear();
+    if (settings().sync_rows) {
+        sync_mctx = synced->kv->init_full();
+    }
+    ctx.sched_reserve();
+}
+
+int pymtp_extension::decode(const llama_batch & batch, uint32_t slot) {
+    const uint32_t n_outputs = count_outputs(batch, ctx.cparams.embeddings);
+    check(batch, n_outputs, slot, ctx.cparams);
+
+    // both may compute graphs, which do not belong into a slot
+    reserve();
+    ctx.memory_update(false);
+
+    if (slot != last_slot) {
+        ctx.synchronize();
+        last_slot = slot;
+    }
+    if (slot > 0) {
+        slots.resize(std::max<size_t>(slots.size(), slot));
+        prepare_slot(slots[slot - 1], batch.n_tokens, n_outputs > 0);
+        swap_slot(slots[slot - 1]);
+    }
+    const at_exit put_back([&] {
+        if (slot > 0) {
+            swap_slot(slots[slot - 1]);
+        }
+        ctx.cparams.n_rs_seq = n_rs_seq;
+        if (states) {
+            states->n_rs_seq = n_rs_seq;
+        }
+    });
+
+    // Where no snapshots are written, the last tokens of a prompt need not stay in one ubatch. llama.cpp splits the batch
+    // before the first ubatch begins, where this is put right.
+    if (states && !snapshots) {
+        states->n_rs_seq = 0;
+    }
+    for (int32_t i = 0; states && i < batch.n_tokens; ++i) {
+        place_state(batch.seq_id[i][0]);
+    }
+
+    int status = 0;
+    try {
+        status = llama_decode(&ctx, batch);
+    } catch (const cancelled &) {
+        status = 2;
+    }
+    if (status != 0) {
+        return status;
+    }
+
+    const auto * res = ctx.gf_res_prev_active;
+    const size_t row = ctx.model.hparams.n_embd_out()*sizeof(float);
+    if (ctx.logits.data && n_outputs > 0) {
+        bytes.logits += n_outputs*ctx.model.vocab.n_tokens()*sizeof(float);
+    }
+    if (ctx.embd.data) {
+        bytes.embeddings += n_outputs*row;
+    }
+    if (ctx.embd_nextn.data && res->t_h_nextn) {
+        bytes.hidden += (ctx.cparams.embeddings_nextn_masked ? n_outputs : batch.n_tokens)*row;
+    }
+    copy_sampled();
+
+    return 0;
+}
+
+bool pymtp_extension::apply(const llama_ubatch & ubatch, llama_memory_context_i & mctx) {
+    // the CPU backend asks between nodes; here every backend is covered
+    if (ctx.abort_callback && ctx.abort_callback(ctx.abort_callback_data)) {
+        throw cancelled();
+    }
+    if (settings().sync_rows) {
+        find_sync_cells(ubatch);
+    }
+
+    if (states) {
+        states->n_rs_seq = n_rs_seq;
+    }
+    if (!mctx.apply()) {
+        return false;
+    }
+    if (states) {
+        // delta nets write as many snapshots as this says
+        ctx.cparams.n_rs_seq = snapshots_of(ubatch.n_seq_tokens);
+        for (uint32_t s = 0; s < ubatch.n_seqs; ++s) {
+            const uint32_t last = (s + 1)*ubatch.n_seq_tokens - 1;
+            reaches[ubatch.seq_id[last][0]] = { ubatch.pos[last], (llama_pos) ctx.cparams.n_rs_seq };
+        }
+    }
+
+    // A graph is for the cells in use, in steps of 256. On the CPU, flash attention of few tokens passes over cells that none
+    // sees, but a graph takes as long to build as a small model's token: it stays the same until the tokens are twice as many.
+    const uint32_t n_stream_tokens = kv->get_n_stream() == 1 ? ubatch.n_tokens : ubatch.n_seq_tokens;
+    if (kv_on_host && ctx.cparams.flash_attn && n_stream_tokens <= 16) {
+        auto * hybrid = dynamic_cast<llama_memory_hybrid_context *>(&mctx);
+        auto * cells  = hybrid ? const_cast<llama_kv_cache_context *>(hybrid->get_attn()) : static_cast<llama_kv_cache_context *>(&mctx);
+
+        int32_t n_kv = 1024;
+        while (n_kv < cells->n_kv) {
+            n_kv *= 2;
+        }
+        cells->n_kv = std::min(n_kv, (int32_t) kv->get_size());
+    }
+    return true;
+}

@@ -1,0 +1,42 @@
+// The head's block of qwen35 and qwen35moe as a part of graphs: an attention layer with an FFN, dense or of experts, over
+// the embedding of a token and the hidden state of the token before it.
+#pragma once
+
+#include "llama-graph.h"
+
+struct llama_layer;
+struct llama_model;
+
+class pymtp_draft_block {
+public:
+    // graph is for as many tokens as rows go through the block
+    pymtp_draft_block(const llm_graph_context & graph, const llama_model & model);
+
+    ggml_tensor * embed(ggml_tensor * tokens) const;
+
+    // K and V of all rows into the cache. Of a row that nothing is drafted from, later tokens see no more.
+    void store(llm_graph_input_attn_kv * inp, ggml_tensor * embd, ggml_tensor * hidden, ggml_tensor * pos) const;
+
+    // The whole block, and its output layer for the rows out_ids, or for all where it is null: t_h_nextn and t_logits.
+    void run(
+            llm_graph_input_attn_kv * inp, ggml_tensor * embd, ggml_tensor * hidden, ggml_tensor * pos, ggml_tensor * out_ids) const;
+
+private:
+    struct heads;
+
+    const llm_graph_context & graph;
+    const llama_model &       model;
+
+    ggml_context * ctx;
+
+    const int           il;
+    const llama_layer & layer;
+    const int64_t       n_embd_head;
+
+    ggml_tensor * join(ggml_tensor * embd, ggml_tensor * hidden) const;
+    ggml_tensor * rope(ggml_tensor * cur, ggml_tensor * pos) const;
+    heads         project(ggml_tensor * cur, ggml_tensor * pos) const;
+    ggml_tensor * attend(llm_graph_input_attn_kv * inp, const heads & rows) const;
+    ggml_tensor * feed_forward(ggml_tensor * cur) const;
+    ggml_tensor * experts(ggml_tensor * cur) const;
+};

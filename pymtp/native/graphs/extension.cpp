@@ -1,0 +1,123 @@
+#include "extension.h"
+
+#include "llama-memory-hybrid.h"
+#include "llama-memory-recurrent.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+pymtp_extension::pymtp_extension(llama_context & ctx) : ctx(ctx), reaches(ctx.n_seq_max()) {
+    if (auto * hybrid = dynamic_cast<llama_memory_hybrid *>(ctx.memory.get())) {
+        kv       = hybrid->get_mem_attn();
+        states   = hybrid->get_mem_recr();
+        n_rs_seq = ctx.cparams.n_rs_seq;
+    } else {
+        kv = dynamic_cast<llama_kv_cache *>(ctx.memory.get());
+    }
+    if (!kv) {
+        throw std::runtime_error("the context has no K/V cache of a kind that pymtp knows");
+    }
+    for (const auto & [buft, size] : kv->memory_breakdown()) {
+        kv_on_host &= ggml_backend_buft_is_host(buft);
+    }
+}
+
+pymtp_extension & pymtp_extension::of(llama_context * ctx) {
+    if (!ctx->pymtp) {
+        ctx->pymtp = std::make_shared<pymtp_extension>(*ctx);
+        ctx->cparams.pymtp.extension = ctx->pymtp.get();
+    }
+    return *ctx->pymtp;
+}
+
+void pymtp_extension::set_tap(bool pre_norm) {
+    if (settings().pre_norm != pre_norm) {
+        settings().pre_norm = pre_norm;
+
+        // the graph keeps its shape but not its outputs: with the old reservation the final norm would overwrite its input
+        ctx.sched_need_reserve = true;
+    }
+}
+
+// ── hooks ──
+
+bool pymtp_apply(const llama_cparams & cparams, const llama_ubatch & ubatch, llama_memory_context_i & mctx) {
+    return cparams.pymtp.extension ? cparams.pymtp.extension->apply(ubatch, mctx) : mctx.apply();
+}
+
+bool pymtp_same_graph(const llama_cparams & one, const llama_cparams & other) {
+    const auto & a = one.pymtp;
+    const auto & b = other.pymtp;
+    return one.n_rs_seq == other.n_rs_seq &&
+        a.extension    == b.extension    &&
+        a.pre_norm     == b.pre_norm     &&
+        a.sync_rows    == b.sync_rows    &&
+        a.defer        == b.defer        &&
+        a.take_rows    == b.take_rows    &&
+        a.sample       == b.sample       &&
+        a.n_candidates == b.n_candidates &&
+        a.probs        == b.probs;
+}
+
+// ── pymtp_context.h ──
+
+int pymtp_decode(llama_context * ctx, const llama_batch & batch, uint32_t slot) {
+    return pymtp_extension::of(ctx).decode(batch, slot);
+}
+
+void pymtp_reserve(llama_context * ctx) {
+    pymtp_extension::of(ctx).reserve();
+}
+
+void pymtp_set_tap(llama_context * ctx, bool pre_norm) {
+    pymtp_extension::of(ctx).set_tap(pre_norm);
+}
+
+void pymtp_set_sync(llama_context * ctx, llama_context * draft, bool defer) {
+    pymtp_extension::of(ctx).set_sync(draft ? &pymtp_extension::of(draft) : nullptr, defer);
+}
+
+void pymtp_set_kept_row(llama_context * ctx, llama_seq_id seq, llama_pos pos, const float * row) {
+    pymtp_extension::of(ctx).set_kept_row(seq, pos, row);
+}
+
+void pymtp_get_kept_row(llama_context * ctx, llama_seq_id seq, llama_pos pos, float * row) {
+    pymtp_extension::of(ctx).get_kept_row(seq, pos, row);
+}
+
+void pymtp_take_kept_rows(llama_context * ctx, llama_context * target) {
+    pymtp_extension::of(ctx).take_kept_rows(target ? &pymtp_extension::of(target) : nullptr);
+}
+
+void pymtp_set_snapshots(llama_context * ctx, bool value) {
+    pymtp_extension::of(ctx).snapshots = value;
+}
+
+bool pymtp_rewind(llama_context * ctx, llama_seq_id seq, llama_pos n_keep) {
+    return pymtp_extension::of(ctx).rewind(seq, n_keep);
+}
+
+void pymtp_set_sample(llama_context * ctx, const pymtp_graph_sample & sample) {
+    pymtp_extension::of(ctx).set_sample(sample);
+}
+
+void pymtp_get_sampled(llama_context * ctx, llama_token * tokens, float * values, int32_t n) {
+    pymtp_extension::of(ctx).get_sampled(tokens, values, n);
+}
+
+pymtp_output_bytes pymtp_get_output_bytes(llama_context * ctx) {
+    const pymtp_extension & extension = pymtp_extension::of(ctx);
+
+    pymtp_output_bytes bytes = extension.bytes;
+    bytes.samples = extension.sample.n_bytes;
+    bytes.buffer  = extension.output_buffer_bytes();
+    return bytes;
+}
+
+pymtp_memory_parts pymtp_get_memory(llama_context * ctx) {
+    return pymtp_extension::of(ctx).memory();
+}
+
+pymtp_bytes pymtp_planned_compute(llama_context * ctx, int32_t n) {
+    return pymtp_extension::of(ctx).planned_compute(n);
+}

@@ -1,0 +1,113 @@
+// What a llama_context has from us: the state behind pymtp_context.h, and what the hooks do with it.
+#pragma once
+
+#include "pymtp_context.h"
+
+#include "llama-context.h"
+
+#include <array>
+#include <vector>
+
+class llama_kv_cache;
+class llama_kv_cache_context;
+class llama_memory_recurrent;
+
+struct pymtp_extension {
+    explicit pymtp_extension(llama_context & ctx);
+
+    static pymtp_extension & of(llama_context * ctx);
+
+    llama_context & ctx;
+
+    llama_kv_cache *         kv     = nullptr;
+    llama_memory_recurrent * states = nullptr; // null in a draft context
+    bool kv_on_host = true;
+
+    pymtp_graph_settings & settings() { return ctx.cparams.pymtp; }
+
+    void set_tap(bool pre_norm);
+
+    // ── decode.cpp ──
+
+    int  decode(const llama_batch & batch, uint32_t slot);
+    void reserve();
+
+    // while a ubatch begins
+    bool apply(const llama_ubatch & ubatch, llama_memory_context_i & mctx);
+
+    pymtp_output_bytes bytes; // without what the fields below count
+
+    // ── slots.cpp ──
+
+    // what the members of llama_context of these names hold while a batch of the slot is decoded
+    struct graph_slot {
+        ggml_backend_sched_ptr sched;
+
+        std::array<llm_graph_result_ptr, 2> gf_res_prev;
+
+        llm_graph_result * gf_res_prev_active = nullptr;
+
+        uint32_t max_nodes = 0;
+    };
+
+    std::vector<graph_slot> slots; // past slot 0, which is llama.cpp's own
+    uint32_t                last_slot = 0;
+
+    void prepare_slot(graph_slot & slot, uint32_t n_tokens, bool outputs);
+    void swap_slot(graph_slot & slot);
+
+    // ── kept_rows.cpp ──
+
+    ggml_context_ptr        rows_ctx;
+    ggml_backend_buffer_ptr rows_buf; // holds the one tensor of rows_ctx
+
+    // the draft context whose cache the graphs fill, and the cells of this ubatch there
+    pymtp_extension *        synced = nullptr;
+    llama_memory_context_ptr sync_mctx;
+
+    void set_sync(pymtp_extension * draft, bool defer);
+    void take_kept_rows(const pymtp_extension * target);
+    void set_kept_row(llama_seq_id seq, llama_pos pos, const float * row);
+    void get_kept_row(llama_seq_id seq, llama_pos pos,       float * row);
+    void make_rows();
+    void find_sync_cells(const llama_ubatch & ubatch);
+    const llama_kv_cache_context * sync_cells() const;
+
+    // ── snapshots.cpp ──
+
+    struct reach {
+        llama_pos pos = -1; // of the last token
+        llama_pos n   = 0;  // how many tokens can be taken back from there
+    };
+
+    bool               snapshots = true; // whether graphs write them
+    uint32_t           n_rs_seq  = 0;    // as many as there is room for
+    std::vector<reach> reaches;          // by sequence
+
+    // gives a sequence that holds nothing the cell of its own number, if that is free
+    void place_state(llama_seq_id seq);
+    uint32_t snapshots_of(uint32_t n_seq_tokens) const;
+    bool rewind(llama_seq_id seq, llama_pos n_keep);
+
+    // ── sample.cpp ──
+
+    struct {
+        pymtp_graph_sample params;
+        int64_t            n_bytes = 0; // that callbacks got, or were copied out
+    } sample;
+
+    std::vector<llama_token> sampled; // by argmax, of the last batch
+    std::vector<float>       sampled_values;
+
+    void set_sample(const pymtp_graph_sample & params);
+    void copy_sampled();
+    void get_sampled(llama_token * tokens, float * values, int32_t n);
+
+    // ── memory_use.cpp ──
+
+    pymtp_memory_parts memory() const;
+    pymtp_bytes        states_bytes() const;
+    pymtp_bytes        kept_rows_bytes() const;
+    pymtp_bytes        planned_compute(int32_t n);
+    int64_t            output_buffer_bytes() const;
+};

@@ -1,0 +1,169 @@
+#include "kept_rows.h"
+
+#include "extension.h"
+
+#include "llama-model.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+// ── inputs of graphs ──
+
+pymtp_input_sync::pymtp_input_sync(const llama_hparams & hparams, const llama_cparams & cparams) :
+    llm_graph_input_attn_kv(hparams, cparams, cparams.pymtp.extension->sync_cells()) {}
+
+void pymtp_input_sync::set_input(const llama_ubatch * ubatch) {
+    const ggml_tensor * rows   = cparams.pymtp.sync_rows;
+    const int64_t       n_keep = keep->ne[0]/ubatch->n_seqs;
+
+    std::vector<int32_t> ids_take(ubatch->n_seqs);
+    std::vector<int32_t> ids_keep(ubatch->n_seqs*n_keep);
+    for (uint32_t s = 0; s < ubatch->n_seqs; ++s) {
+        const uint32_t first = s*ubatch->n_seq_tokens;
+        const uint32_t last  = first + ubatch->n_seq_tokens - 1;
+
+        const llama_seq_id seq = ubatch->seq_id[first][0];
+
+        ids_take[s] = pymtp_row_before(rows, seq, ubatch->pos[first]);
+        for (int64_t i = 0; i < n_keep; ++i) {
+            ids_keep[s*n_keep + i] = pymtp_row_before(rows, seq, ubatch->pos[last] + 2 - n_keep + i);
+        }
+    }
+    ggml_backend_tensor_set(keep, ids_keep.data(), 0, ids_keep.size()*sizeof(int32_t));
+    if (take) {
+        llm_graph_input_attn_kv::set_input(ubatch);
+        ggml_backend_tensor_set(take, ids_take.data(), 0, ids_take.size()*sizeof(int32_t));
+    }
+}
+
+bool pymtp_input_sync::can_reuse(const llm_graph_params & params) {
+    if (!take) {
+        return true; // the ubatch alone decides what is kept
+    }
+    mctx = params.cparams.pymtp.extension->sync_cells();
+
+    return self_k_idxs->ne[0] == params.ubatch.n_tokens && take->ne[0] == params.ubatch.n_seqs;
+}
+
+void pymtp_input_kept::set_input(const llama_ubatch * ubatch) {
+    std::vector<int32_t> ids(rows->ne[0]);
+    for (size_t i = 0; i < ids.size(); ++i) {
+        ids[i] = pymtp_row_before(kept, ubatch->seq_id[i][0], ubatch->pos[i]);
+    }
+    ggml_backend_tensor_set(tokens, ubatch->token, 0, ids.size()*sizeof(int32_t));
+    ggml_backend_tensor_set(rows,   ids.data(),    0, ids.size()*sizeof(int32_t));
+
+    if (pos) {
+        // as llm_graph_input_pos has them for text, but step by step: with M-RoPE the 4th is 0
+        std::vector<int32_t> data(pos->ne[0]*pos->ne[1]);
+        for (int64_t i = 0; i < pos->ne[1]; ++i) {
+            for (uint32_t d = 0; d < std::min(n_pos_per_embd, 3u); ++d) {
+                data[i*n_pos_per_embd + d] = ubatch->pos[i];
+            }
+        }
+        ggml_backend_tensor_set(pos, data.data(), 0, data.size()*sizeof(int32_t));
+    }
+}
+
+bool pymtp_input_kept::can_reuse(const llm_graph_params & params) {
+    return (pos ? pos->ne[1] : tokens->ne[0]) == params.ubatch.n_tokens;
+}
+
+// ── of a context ──
+
+void pymtp_extension::make_rows() {
+    const ggml_init_params params = { ggml_tensor_overhead(), nullptr, /*.no_alloc =*/ true };
+    ggml_context_ptr made(ggml_init(params));
+
+    // as many as may be taken back, and a batch of those that are put off
+    const int64_t n_kept = std::max<int64_t>(64, 2*(1 + n_rs_seq));
+
+    const auto & model = ctx.model;
+    ggml_tensor * rows = ggml_new_tensor_3d(made.get(), GGML_TYPE_F32, model.hparams.n_embd, n_kept, ctx.n_seq_max());
+    ggml_set_name(rows, "pymtp_kept_rows");
+
+    // on the device of the draft block: what crosses a border between devices is the hidden states, once
+    auto * buft = ggml_backend_dev_buffer_type(model.dev_layer(model.hparams.n_layer()));
+    if (model.hparams.no_alloc) {
+        rows->buffer = ggml_backend_buft_alloc_buffer(buft, 0); // stands for the memory
+        rows_buf.reset(rows->buffer);
+    } else {
+        rows_buf.reset(ggml_backend_alloc_ctx_tensors_from_buft(made.get(), buft));
+    }
+    if (!rows_buf) {
+        throw std::runtime_error("no memory for the last hidden states");
+    }
+    ggml_backend_buffer_clear(rows_buf.get(), 0);
+
+    rows_ctx = std::move(made);
+    ctx.sched_need_reserve = true;
+}
+
+void pymtp_extension::set_sync(pymtp_extension * draft, bool defer) {
+    if (!draft) {
+        settings().sync_rows = nullptr;
+        return;
+    }
+    if (!draft->kv || draft->states || &draft->ctx.model != &ctx.model || draft->ctx.cparams.ctx_type != LLAMA_CONTEXT_TYPE_MTP) {
+        throw std::runtime_error("the draft context must be of type MTP, of the same model, with a cache of its own");
+    }
+    synced = draft;
+    if (!rows_ctx) {
+        make_rows();
+    }
+    settings().sync_rows = ggml_get_first_tensor(rows_ctx.get());
+    settings().defer     = defer;
+}
+
+void pymtp_extension::take_kept_rows(const pymtp_extension * target) {
+    if (target && target->synced != this) {
+        throw std::runtime_error("the target must have been synced with this draft context");
+    }
+    settings().take_rows = target ? ggml_get_first_tensor(target->rows_ctx.get()) : nullptr;
+}
+
+void pymtp_extension::set_kept_row(llama_seq_id seq, llama_pos pos, const float * row) {
+    ctx.synchronize();
+
+    ggml_tensor * rows = ggml_get_first_tensor(rows_ctx.get());
+    ggml_backend_tensor_set(rows, row, pymtp_row_before(rows, seq, pos)*rows->nb[1], rows->nb[1]);
+}
+
+void pymtp_extension::get_kept_row(llama_seq_id seq, llama_pos pos, float * row) {
+    ctx.synchronize();
+
+    const ggml_tensor * rows = ggml_get_first_tensor(rows_ctx.get());
+    ggml_backend_tensor_get(rows, row, pymtp_row_before(rows, seq, pos)*rows->nb[1], rows->nb[1]);
+    bytes.hidden += rows->nb[1];
+}
+
+// Cells for the ubatch in the draft context's cache. The hidden state that a first token goes with is zeros.
+void pymtp_extension::find_sync_cells(const llama_ubatch & ubatch) {
+    for (uint32_t s = 0; s < ubatch.n_seqs; ++s) {
+        const uint32_t i = s*ubatch.n_seq_tokens;
+        if (ubatch.n_seq_id[i] != 1) {
+            throw std::runtime_error("tokens that belong to several sequences are not supported with drafts");
+        }
+        if (ubatch.pos[i] == 0) {
+            const std::vector<float> zeros(ctx.model.hparams.n_embd, 0.0f);
+            set_kept_row(ubatch.seq_id[i][0], 0, zeros.data());
+        }
+    }
+    if (settings().defer) {
+        return;
+    }
+
+    auto cells = synced->kv->find_slot(ubatch, /*cont =*/ false);
+    if (cells.empty()) {
+        throw std::runtime_error("no room in the draft context's cache for " + std::to_string(ubatch.n_tokens) + " tokens");
+    }
+    sync_mctx = std::make_unique<llama_kv_cache_context>(synced->kv, llama_kv_cache::slot_info_vec_t { std::move(cells) },
+            std::vector<llama_ubatch> { ubatch });
+    sync_mctx->apply();
+}
+
+const llama_kv_cache_context * pymtp_extension::sync_cells() const {
+    return static_cast<const llama_kv_cache_context *>(sync_mctx.get());
+}

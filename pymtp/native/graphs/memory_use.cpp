@@ -1,0 +1,86 @@
+// What a context takes of each kind of memory, in use or planned.
+#include "extension.h"
+
+#include "llama-kv-cache.h"
+#include "llama-memory-recurrent.h"
+#include "llama-model.h"
+
+#include <algorithm>
+
+pymtp_bytes pymtp_extension::states_bytes() const {
+    if (!states) {
+        return {};
+    }
+    if (!ctx.model.hparams.no_alloc) {
+        return states->memory_breakdown();
+    }
+    pymtp_bytes sum;
+    for (const auto * layers : { &states->r_l, &states->s_l, &states->p_l }) {
+        for (ggml_tensor * t : *layers) {
+            if (t) {
+                ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(t->buffer);
+                sum[buft] += GGML_PAD(ggml_backend_buft_get_alloc_size(buft, t), ggml_backend_buft_get_alignment(buft));
+            }
+        }
+    }
+    return sum;
+}
+
+pymtp_bytes pymtp_extension::kept_rows_bytes() const {
+    if (!rows_buf) {
+        return {};
+    }
+    ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(rows_buf.get());
+    return { { buft, ctx.model.hparams.no_alloc ? ggml_backend_alloc_ctx_tensors_from_buft_size(rows_ctx.get(), buft)
+                                                : ggml_backend_buffer_get_size(rows_buf.get()) } };
+}
+
+pymtp_memory_parts pymtp_extension::memory() const {
+    pymtp_memory_parts parts;
+    for (const auto & [buft, data] : ctx.memory_breakdown()) {
+        parts.weights[buft] += data.model;
+        parts.compute[buft] += data.compute;
+    }
+    for (const graph_slot & slot : slots) {
+        for (size_t i = 0; slot.sched && i < ctx.backend_ptrs.size(); ++i) {
+            parts.compute[ggml_backend_sched_get_buffer_type(slot.sched.get(), ctx.backend_ptrs[i])] +=
+                ggml_backend_sched_get_buffer_size(slot.sched.get(), ctx.backend_ptrs[i]);
+        }
+    }
+    parts.kv        = kv->memory_breakdown();
+    parts.states    = states_bytes();
+    parts.kept_rows = kept_rows_bytes();
+    return parts;
+}
+
+pymtp_bytes pymtp_extension::planned_compute(int32_t n) {
+    if (settings().sync_rows) {
+        sync_mctx = synced->kv->init_full();
+    }
+
+    graph_slot slot;
+    prepare_slot(slot, n, /*outputs =*/ true);
+    llm_graph_result_ptr reserved = std::move(slot.gf_res_prev[true]);
+
+    std::swap(ctx.sched,          slot.sched);
+    std::swap(ctx.gf_res_reserve, reserved);
+    ctx.cparams.n_rs_seq = snapshots_of(n);
+
+    std::vector<size_t> sizes(ctx.backend_ptrs.size());
+    const auto mctx = ctx.memory->init_full();
+    ctx.graph_reserve(n, 1, n, mctx.get(), /*split_only =*/ true, sizes.data());
+
+    ctx.cparams.n_rs_seq = n_rs_seq;
+    std::swap(ctx.gf_res_reserve, reserved);
+    std::swap(ctx.sched,          slot.sched);
+
+    pymtp_bytes sum;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+        sum[ggml_backend_sched_get_buffer_type(slot.sched.get(), ctx.backend_ptrs[i])] += sizes[i];
+    }
+    return sum;
+}
+
+int64_t pymtp_extension::output_buffer_bytes() const {
+    return ctx.buf_output ? ggml_backend_buffer_get_size(ctx.buf_output.get()) : 0;
+}

@@ -1,0 +1,106 @@
+// What the runtime may tell and ask a llama_context beside llama.h. The first call gives the context an extension of ours,
+// which lives as long as it. Functions throw where llama.cpp does, and where they say so.
+#pragma once
+
+#include "pymtp_hooks.h"
+
+#include "llama.h"
+
+#include <map>
+
+// ── batches ──
+
+// As llama_decode, with the graph and the compute buffer of a slot. A graph is used again when the batch before in the same
+// slot was of the same kind: with a slot for each kind that comes by turns, none is built anew. Slots past 0 are for small
+// batches. Throws when the batch is not what the context was made for, or was set to.
+int pymtp_decode(llama_context * ctx, const llama_batch & batch, uint32_t slot);
+
+// Compute buffers for what the context was told since it was made.
+void pymtp_reserve(llama_context * ctx);
+
+// ── the head ──
+
+// The hidden states that the head takes: after the final norm, or before it. Of the target, those that it hands to the
+// head; of a draft context, those that the head's block hands back to itself.
+void pymtp_set_tap(llama_context * ctx, bool pre_norm);
+
+// While draft, a context of type MTP of the same model, is set, every ubatch of ctx stores the K and V of its tokens in
+// the cache of draft as well: each goes with the hidden state of the token before it in its sequence, a first token with
+// zeros. No hidden state leaves the device. draft must hold the tokens that ctx holds, and nothing may use it meanwhile.
+// With defer, for batches of a token a sequence, hidden states are only kept, for a batch of draft to take the last 63 later.
+// Throws when draft is not such a context.
+void pymtp_set_sync(llama_context * ctx, llama_context * draft, bool defer);
+
+// The hidden state that the token at a position goes with: n_embd floats, kept on the device. There are those of the last
+// ubatch that can be taken back, of a prompt the last one. Needs pymtp_set_sync to have been called once.
+void pymtp_set_kept_row(llama_context * ctx, llama_seq_id seq, llama_pos pos, const float * row);
+void pymtp_get_kept_row(llama_context * ctx, llama_seq_id seq, llama_pos pos,       float * row);
+
+// While target is set, batches of ctx, a draft context, go with the hidden states that pymtp_set_sync keeps in target: one
+// ubatch, without output. Their K and V are stored; that is all, unless tokens are sampled. Then the batch is a chain of
+// drafts: as many tokens of one sequence as there are steps, the first of which goes with the kept hidden state. Each step
+// samples the token of the next, which goes with what the block leaves; what the batch says of later tokens is not looked
+// at. Throws when nothing is kept in target.
+void pymtp_take_kept_rows(llama_context * ctx, llama_context * target);
+
+// ── taking back ──
+
+// Whether recurrent layers write the snapshots that pymtp_rewind can go back to (true at first). Off while a prompt is
+// processed, of which nothing will be taken back.
+void pymtp_set_snapshots(llama_context * ctx, bool value);
+
+// Keeps the first n_keep tokens of a sequence. False, and nothing is changed, where no snapshot is there to go back to: they
+// are of the last ubatch with the sequence, and serve once.
+bool pymtp_rewind(llama_context * ctx, llama_seq_id seq, llama_pos n_keep);
+
+// ── sampling in the graph ──
+
+// The token that follows from n logits: those of the tokens ids, in no order, or of the vocabulary where ids is null.
+typedef llama_token (*pymtp_sample_callback)(void * user_data, const float * logits, const llama_token * ids, int32_t n);
+
+struct pymtp_graph_sample {
+    pymtp_sample_kind kind = PYMTP_SAMPLE_NONE;
+
+    int32_t n_candidates = 0;
+    bool    probs        = false; // of argmax: pymtp_get_sampled has probabilities, not logits
+
+    pymtp_sample_callback callback  = nullptr; // called for each row in order, on a thread of the host: it must not throw
+    void *                user_data = nullptr;
+};
+
+// While a kind is set, the graphs of ctx end with a token sampled from each row of logits. The logits are not copied out:
+// llama_get_logits has none. What no callback needs to see stays on the device that has the logits.
+void pymtp_set_sample(llama_context * ctx, const pymtp_graph_sample & sample);
+
+// What the last batch sampled by argmax: a token for each of the n rows, and its logit or probability, which is no finite
+// number where a logit is NaN or the highest is infinite. Waits for the batch. Throws when it sampled otherwise, or not n.
+void pymtp_get_sampled(llama_context * ctx, llama_token * tokens, float * values, int32_t n);
+
+// ── what it takes ──
+
+// Bytes that a context has copied from the devices to the host, by what they hold.
+struct pymtp_output_bytes {
+    int64_t logits     = 0;
+    int64_t embeddings = 0;
+    int64_t hidden     = 0; // hidden states for a head
+    int64_t samples    = 0; // what callbacks sampled from, wherever it was, and what was sampled without them
+    int64_t buffer     = 0; // not a sum: the size of the buffer that they are copied to
+};
+
+pymtp_output_bytes pymtp_get_output_bytes(llama_context * ctx);
+
+using pymtp_bytes = std::map<ggml_backend_buffer_type_t, size_t>;
+
+// In use, or planned where the model was loaded without memory.
+struct pymtp_memory_parts {
+    pymtp_bytes weights;
+    pymtp_bytes kv;
+    pymtp_bytes states;    // recurrent ones, and their snapshots
+    pymtp_bytes kept_rows; // the hidden states kept for the head
+    pymtp_bytes compute;   // of all slots
+};
+
+pymtp_memory_parts pymtp_get_memory(llama_context * ctx);
+
+// The compute buffer that a slot would have for batches of n tokens of one sequence, over a full cache.
+pymtp_bytes pymtp_planned_compute(llama_context * ctx, int32_t n);

@@ -1,0 +1,63 @@
+// What the patches in llama.cpp's files call, and the one struct they carry for us. llama-cparams.h includes this, so that
+// all of llama sees it.
+#pragma once
+
+#include "ggml-backend.h"
+
+#include <cstdint>
+#include <memory>
+
+struct ggml_context;
+struct ggml_tensor;
+struct llama_cparams;
+struct llama_memory_context_i;
+struct llama_model;
+struct llama_ubatch;
+struct llm_graph_context;
+struct llm_graph_params;
+struct pymtp_extension;
+
+enum pymtp_sample_kind {
+    PYMTP_SAMPLE_NONE       = 0, // logits are copied out
+    PYMTP_SAMPLE_ROW        = 1, // a callback samples from the whole row
+    PYMTP_SAMPLE_CANDIDATES = 2, // a callback samples from the n_candidates highest logits
+    PYMTP_SAMPLE_ARGMAX     = 3, // the token with the highest logit, the first of equals: nothing is called
+};
+
+// What a graph depends on beside llama.cpp's own settings. It lies in llama_cparams, of which each graph keeps a copy.
+struct pymtp_graph_settings {
+    pymtp_extension * extension = nullptr; // null: the graphs are llama.cpp's own
+
+    bool pre_norm = false; // the head takes hidden states from before the final norm
+
+    ggml_tensor * sync_rows = nullptr; // of a target: its graphs fill the draft context's cache, and keep hidden states here
+    bool          defer     = false;   // with sync_rows: keep the hidden states, and no more
+    ggml_tensor * take_rows = nullptr; // of a draft context: its tokens go with hidden states kept here
+
+    pymtp_sample_kind sample       = PYMTP_SAMPLE_NONE;
+    int32_t           n_candidates = 0;
+    bool              probs        = false;
+};
+
+// ── called by llama_context ──
+
+// In place of mctx.apply(). Throws where a ubatch cannot begin: cancelled, or no room in the draft context's cache.
+bool pymtp_apply(const llama_cparams & cparams, const llama_ubatch & ubatch, llama_memory_context_i & mctx);
+
+// Whether graphs of both have the same topology, as far as it depends on our settings.
+bool pymtp_same_graph(const llama_cparams & one, const llama_cparams & other);
+
+// ── called while graphs are built ──
+
+// In place of model.build_arch_graph(params).
+std::unique_ptr<llm_graph_context> pymtp_build_graph(const llama_model & model, const llm_graph_params & params);
+
+// Ends the trunk of qwen35 and qwen35moe after the last layer. False where llama.cpp's own end is to follow.
+bool pymtp_end_trunk(
+        const llm_graph_context & graph, const llama_model & model, ggml_tensor * cur, ggml_tensor * inp_pos, ggml_tensor * out_ids);
+
+// ── called by llama_memory_recurrent ──
+
+// Memory for the states in ctx, of which 1 of n_copies is where sequences begin, and zeroed; without memory, a buffer that
+// stands for it. Null when there is not enough.
+ggml_backend_buffer_t pymtp_alloc_states(ggml_context * ctx, ggml_backend_buffer_type_t buft, uint32_t n_copies, bool no_alloc);

@@ -1,0 +1,112 @@
+#include "sample.h"
+
+#include "extension.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+static void sample_rows(ggml_tensor * dst, int ith, int /*nth*/, void * data) {
+    if (ith != 0) {
+        return;
+    }
+
+    auto & sample = *static_cast<decltype(pymtp_extension::sample) *>(data);
+
+    const ggml_tensor * logits = dst->src[0];
+    const ggml_tensor * ids    = dst->src[1];
+
+    sample.n_bytes += ggml_nbytes(logits) + (ids ? ggml_nbytes(ids) : 0);
+
+    const auto row = [](const ggml_tensor * t, int64_t i) { return static_cast<const char *>(t->data) + i*t->nb[1]; };
+    for (int64_t i = 0; i < dst->ne[0]; ++i) {
+        static_cast<int32_t *>(dst->data)[i] = sample.params.callback(sample.params.user_data,
+                reinterpret_cast<const float *>(row(logits, i)),
+                ids ? reinterpret_cast<const llama_token *>(row(ids, i)) : nullptr, logits->ne[0]);
+    }
+}
+
+pymtp_sampled pymtp_build_sample(const llm_graph_context & graph, ggml_tensor * logits) {
+    const auto &   settings = graph.cparams.pymtp;
+    ggml_context * ctx      = graph.ctx0;
+    const int64_t  n_rows   = logits->ne[1];
+
+    // of each row of values, those of n ids
+    const auto pick = [&](ggml_tensor * values, ggml_tensor * ids, int64_t n) {
+        values = ggml_reshape_3d(ctx, values, 1, values->ne[0], n_rows);
+        return ggml_get_rows(ctx, values, ggml_reshape_2d(ctx, ids, n, n_rows));
+    };
+
+    pymtp_sampled sampled;
+
+    if (settings.sample == PYMTP_SAMPLE_ARGMAX) {
+        sampled.tokens = ggml_argmax(ctx, logits);
+        sampled.values = pick(settings.probs ? ggml_soft_max(ctx, logits) : logits, sampled.tokens, 1);
+        graph.cb(sampled.values, "sampled_values", -1);
+        ggml_build_forward_expand(graph.gf, sampled.values);
+    } else {
+        ggml_tensor * from[2] = { logits, nullptr };
+        if (settings.sample == PYMTP_SAMPLE_CANDIDATES) {
+            from[1] = ggml_top_k(ctx, logits, settings.n_candidates);
+            from[0] = ggml_reshape_2d(ctx, pick(logits, from[1], settings.n_candidates), settings.n_candidates, n_rows);
+        }
+        sampled.tokens = ggml_custom_4d(ctx, GGML_TYPE_I32, n_rows, 1, 1, 1, from, from[1] ? 2 : 1, sample_rows, 1,
+                &settings.extension->sample);
+    }
+    graph.cb(sampled.tokens, "sampled", -1);
+    ggml_build_forward_expand(graph.gf, sampled.tokens);
+
+    return sampled;
+}
+
+void pymtp_sampled::append(ggml_context * ctx, const pymtp_sampled & more) {
+    if (more.values) {
+        tokens = tokens ? ggml_concat(ctx, tokens, more.tokens, 0) : more.tokens;
+        values = values ? ggml_concat(ctx, values, more.values, 0) : more.values;
+    }
+}
+
+void pymtp_sampled::set_outputs(const llm_graph_context & graph) const {
+    if (values) {
+        ggml_build_forward_expand(graph.gf, tokens);
+        ggml_build_forward_expand(graph.gf, values);
+
+        graph.res->t_sampled       = { tokens };
+        graph.res->t_sampled_probs = { values };
+    }
+}
+
+void pymtp_extension::set_sample(const pymtp_graph_sample & params) {
+    sample.params = params;
+
+    settings().sample       = params.kind;
+    settings().n_candidates = params.n_candidates;
+    settings().probs        = params.probs;
+}
+
+void pymtp_extension::copy_sampled() {
+    const llm_graph_result * res = ctx.gf_res_prev_active;
+
+    sampled.clear();
+    sampled_values.clear();
+    if (settings().sample != PYMTP_SAMPLE_ARGMAX || !res || res->t_sampled.empty()) {
+        return;
+    }
+
+    const auto copy = [&](ggml_tensor * t, auto & to) {
+        to.resize(ggml_nelements(t));
+        ggml_backend_tensor_get_async(ggml_backend_sched_get_tensor_backend(ctx.sched.get(), t), t, to.data(), 0, ggml_nbytes(t));
+    };
+    copy(res->t_sampled[0],       sampled);
+    copy(res->t_sampled_probs[0], sampled_values);
+    sample.n_bytes += ggml_nbytes(res->t_sampled[0]) + ggml_nbytes(res->t_sampled_probs[0]);
+}
+
+void pymtp_extension::get_sampled(llama_token * tokens, float * values, int32_t n) {
+    if (sampled.size() != (size_t) n) {
+        throw std::runtime_error("the last batch did not sample " + std::to_string(n) + " tokens by argmax");
+    }
+    ctx.synchronize();
+    std::copy(sampled.begin(), sampled.end(), tokens);
+    std::copy(sampled_values.begin(), sampled_values.end(), values);
+}

@@ -1,0 +1,127 @@
+// The end of the trunk's graph: the tap, what the head keeps of the tokens, and the output layer.
+#include "draft_block.h"
+#include "draft_graphs.h"
+#include "kept_rows.h"
+#include "sample.h"
+
+#include "llama-model.h"
+
+#include <algorithm>
+
+// The head takes each token with the hidden state of the token before it. The embeddings are those that the trunk looked up.
+static void build_sync(const llm_graph_context & graph, const llama_model & model, ggml_tensor * hidden, ggml_tensor * inp_pos) {
+    const auto &   settings = graph.cparams.pymtp;
+    ggml_context * ctx      = graph.ctx0;
+
+    const int64_t n_embd       = graph.n_embd;
+    const int64_t n_seqs       = graph.ubatch.n_seqs;
+    const int64_t n_seq_tokens = graph.ubatch.n_seq_tokens;
+
+    // as far back as the recurrent layers can go
+    const int64_t n_keep = std::min<int64_t>(n_seq_tokens, 1 + graph.cparams.n_rs_seq);
+
+    auto inp = std::make_unique<pymtp_input_sync>(graph.hparams, graph.cparams);
+
+    inp->keep = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, n_seqs*n_keep);
+    ggml_set_input(inp->keep);
+
+    ggml_tensor * kept = pymtp_all_rows(ctx, settings.sync_rows);
+
+    if (!settings.defer) {
+        inp->self_k_idxs = inp->mctx->build_input_k_idxs(ctx, graph.ubatch);
+        inp->self_v_idxs = inp->mctx->build_input_v_idxs(ctx, graph.ubatch);
+        inp->self_k_rot  = inp->mctx->build_input_k_rot(ctx);
+        inp->self_v_rot  = inp->mctx->build_input_v_rot(ctx);
+
+        inp->take = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, n_seqs);
+        ggml_set_input(inp->take);
+
+        // a row kept from an earlier ubatch comes first, the last one is for the next
+        ggml_tensor * rows = ggml_get_rows(ctx, kept, inp->take);
+        if (n_seq_tokens > 1) {
+            rows = ggml_concat(ctx,
+                    ggml_reshape_3d(ctx, rows, n_embd, 1, n_seqs),
+                    ggml_view_3d(ctx, hidden, n_embd, n_seq_tokens - 1, n_seqs, hidden->nb[1], hidden->nb[1]*n_seq_tokens, 0),
+                    1);
+            rows = ggml_reshape_2d(ctx, rows, n_embd, graph.n_tokens);
+        }
+        graph.cb(rows, "mtp_h_shifted", graph.hparams.n_layer());
+
+        const pymtp_draft_block block(graph, model);
+        const bool own_table = model.layers[graph.hparams.n_layer()].nextn.embed_tokens && graph.ubatch.token;
+        ggml_tensor * embd = own_table ? block.embed(graph.res->t_inp_tokens) : graph.res->t_layer_inp[0];
+
+        block.store(inp.get(), embd, rows, inp_pos);
+    }
+
+    ggml_tensor * last = ggml_view_3d(ctx, hidden, n_embd, n_keep, n_seqs,
+            hidden->nb[1], hidden->nb[1]*n_seq_tokens, hidden->nb[1]*(n_seq_tokens - n_keep));
+    if (n_keep > 1 && n_seqs > 1) {
+        last = ggml_cont(ctx, last);
+    }
+    last = ggml_view_2d(ctx, last, n_embd, n_keep*n_seqs, last->nb[n_keep > 1 ? 1 : 2], 0);
+    ggml_build_forward_expand(graph.gf, ggml_set_rows(ctx, kept, last, inp->keep));
+
+    graph.res->add_input(std::move(inp));
+}
+
+bool pymtp_end_trunk(
+        const llm_graph_context & graph, const llama_model & model, ggml_tensor * cur, ggml_tensor * inp_pos, ggml_tensor * out_ids) {
+    const auto & settings = graph.cparams.pymtp;
+    if (!settings.extension) {
+        return false;
+    }
+
+    // for all rows where the tap stands behind it, for the outputs otherwise
+    const auto norm = [&](ggml_tensor * rows) {
+        return graph.build_norm(rows, model.output_norm, nullptr, LLM_NORM_RMS, -1);
+    };
+    if (!settings.pre_norm) {
+        cur = norm(cur);
+    }
+    graph.cb(cur, "h_nextn", -1);
+    graph.res->t_h_nextn = cur;
+    ggml_build_forward_expand(graph.gf, cur);
+
+    if (settings.sync_rows) {
+        build_sync(graph, model, cur, inp_pos);
+    }
+
+    // Without outputs, nodes of the output layer would be empty, but would take part in reservations and splits. Inputs that
+    // no node uses need a place all the same.
+    if (graph.n_outputs == 0) {
+        ggml_build_forward_expand(graph.gf, inp_pos);
+        ggml_build_forward_expand(graph.gf, out_ids);
+        return true;
+    }
+
+    if (!graph.cparams.embeddings_nextn_masked) {
+        cur = ggml_get_rows(graph.ctx0, cur, out_ids);
+    }
+    if (settings.pre_norm) {
+        cur = norm(cur);
+    }
+    graph.cb(cur, "result_norm", -1);
+    graph.res->t_embd = cur;
+
+    cur = graph.build_lora_mm(model.output, cur, model.output_s);
+    graph.cb(cur, "result_output", -1);
+    graph.res->t_logits = cur;
+    ggml_build_forward_expand(graph.gf, cur);
+
+    return true;
+}
+
+std::unique_ptr<llm_graph_context> pymtp_build_graph(const llama_model & model, const llm_graph_params & params) {
+    const auto & settings = params.cparams.pymtp;
+
+    const bool draft = settings.extension && params.gtype == LLM_GRAPH_TYPE_DECODER_MTP &&
+        (settings.take_rows || settings.pre_norm || params.cparams.embeddings_nextn_masked);
+
+    auto graph = draft ? pymtp_build_draft_graph(model, params) : model.build_arch_graph(params);
+
+    if (settings.sample != PYMTP_SAMPLE_NONE && graph->res->t_logits) {
+        pymtp_build_sample(*graph, graph->res->t_logits).set_outputs(*graph);
+    }
+    return graph;
+}
