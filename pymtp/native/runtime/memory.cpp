@@ -1,5 +1,5 @@
 // What a pair takes of each device's memory: in use, or planned before anything is loaded.
-#include "host.h"
+#include "border.h"
 #include "pair.h"
 
 #include "llama-context.h"
@@ -7,7 +7,6 @@
 #include "llama-memory-hybrid.h"
 
 #include <algorithm>
-#include <exception>
 #include <map>
 
 namespace {
@@ -140,8 +139,7 @@ int32_t pymtp_pair_memory(const pymtp_pair * pair, pymtp_memory * memory, int32_
 int32_t pymtp_plan_memory(
         const char * path, int32_t n_gpu_layers, bool mtp, llama_context_params params, const pymtp_pair_options * options,
         pymtp_memory * memory, int32_t n_max) {
-    pymtp_errors_begin();
-    try {
+    return pymtp_guarded<int32_t>(-1, [&] {
         const std::unique_ptr<pymtp_model> model(pymtp_model_plan(path, n_gpu_layers, mtp));
         const auto pair = model ? pymtp_make_pair(model.get(), params, *options) : nullptr;
         if (!pair) {
@@ -150,8 +148,5 @@ int32_t pymtp_plan_memory(
         device_sums sums = sums_of(*pair);
         add_rounds(*pair, sums);
         return sums.write(memory, n_max);
-    } catch (const std::exception & error) {
-        pymtp_set_error(error.what());
-        return -1;
-    }
+    });
 }

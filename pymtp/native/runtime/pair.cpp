@@ -1,9 +1,10 @@
 // The C interface of a pair.
 #include "pair.h"
 
+#include "border.h"
 #include "sample_job.h"
-#include "host.h"
 
+#include "compute_guard.h"
 #include "llama-ext.h"
 
 #include <algorithm>
@@ -47,6 +48,18 @@ llama_batch pymtp_batch::view() {
     return batch;
 }
 
+void pymtp_pair::break_on_purpose() const {
+    if (fault == PYMTP_FAULT_ASSERTION) {
+        GGML_ABORT("this call was told to fail");
+    }
+    if (fault == PYMTP_FAULT_ASSERTION_THREADS) {
+        pymtp_compute_break(llama_n_threads(target.get()));
+    }
+    if (fault == PYMTP_FAULT_ASSERTION_THREAD) {
+        pymtp_compute_break(1);
+    }
+}
+
 // Runs the batch, with the graph of a slot. On failure both contexts are emptied: a batch that stops half way leaves the recurrent states at an
 // unknown position.
 int pymtp_pair::decode(llama_context * ctx, uint32_t slot) {
@@ -57,6 +70,7 @@ int pymtp_pair::decode(llama_context * ctx, uint32_t slot) {
         // on a GPU each context computes on a stream of its own: what the head still reads, the target's graph is about to write
         llama_synchronize(draft.get());
     }
+    break_on_purpose();
     const int status = llama_decode(ctx, batch.view());
     (ctx == target.get() ? counters.target_decodes : counters.draft_decodes)++;
     if (status == 0) {
@@ -116,15 +130,32 @@ bool pymtp_pair::check_sampler(int32_t seq) const {
     return true;
 }
 
-// Calls into llama.cpp may throw; nothing may cross the C border.
-template <typename F> static int guarded(pymtp_pair * pair, F && call) {
-    try {
-        return call();
-    } catch (const std::exception & error) {
-        pair->clear();
-        pymtp_set_error(error.what());
+// Runs a call of the pair, unless an assertion failed in one before.
+template <typename F> static int guarded(pymtp_pair * pair, F && body) {
+    pymtp_call call;
+    if (!pair->broken.empty()) {
+        pymtp_errors_begin();
+        pymtp_set_error(pair->broken);
         return PYMTP_FAILED;
     }
+    const int status = pymtp_guarded<int>(PYMTP_FAILED, [&] {
+        try {
+            return (int) body();
+        } catch (const pymtp_assertion &) {
+            throw;
+        } catch (const std::exception & error) {
+            pair->clear();
+            pymtp_set_error(error.what());
+            return (int) PYMTP_FAILED;
+        }
+    });
+    if (call.assertion().empty()) {
+        return status;
+    }
+    pair->broken = "an assertion of llama.cpp failed: " + call.assertion() + "; this context cannot be used any more, make a new one";
+    pymtp_errors_begin();
+    pymtp_set_error(pair->broken);
+    return PYMTP_FAILED;
 }
 
 // One line a node: who computes, its name, the operation, whether its data begin on a cache line, the elements of its
@@ -218,13 +249,7 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
 
 pymtp_pair * pymtp_pair_init(
         const pymtp_model * shared, llama_context_params params, const pymtp_pair_options * options) {
-    pymtp_errors_begin();
-    try {
-        return pymtp_make_pair(shared, params, *options).release();
-    } catch (const std::exception & error) {
-        pymtp_set_error(error.what());
-        return nullptr;
-    }
+    return pymtp_guarded<pymtp_pair *>(nullptr, [&] { return pymtp_make_pair(shared, params, *options).release(); });
 }
 
 void pymtp_pair_free(pymtp_pair * pair) {

@@ -100,6 +100,7 @@ struct pymtp_pair {
     std::vector<pymtp_sequence> sequences;
 
     pymtp_fault       fault = PYMTP_FAULT_NONE;
+    std::string       broken; // why the pair can be used no more; "" while it can
     std::atomic<bool> cancelled{false};
     pymtp_counters    counters = {};
 
@@ -117,6 +118,7 @@ struct pymtp_pair {
     bool check_sampler(int32_t seq) const;
     int  check_room(const pymtp_sequence & s, int32_t n) const;
     int  decode(llama_context * ctx, uint32_t slot = 0);
+    void break_on_purpose() const;
     bool fuses() const;
     void begin_prefill();
     void begin_round();

@@ -28,7 +28,7 @@ enum pymtp_status {
     PYMTP_FULL      =  1, // more tokens than n_ctx; nothing was changed
     PYMTP_CANCELLED =  2, // the pair is empty now
     PYMTP_INVALID   = -1, // the caller broke a rule; nothing was changed
-    PYMTP_FAILED    = -2, // llama.cpp failed; the pair is empty now
+    PYMTP_FAILED    = -2, // llama.cpp failed; the pair is empty now, or refuses all further calls if an assertion failed
 };
 
 // the last error of this thread, with llama.cpp's own words where it had any; never NULL
@@ -71,11 +71,21 @@ PYMTP_API struct pymtp_model * pymtp_model_load(const char * path, int32_t n_gpu
 PYMTP_API void pymtp_model_free(struct pymtp_model * model);
 PYMTP_API struct llama_model * pymtp_model_get(const struct pymtp_model * model);
 
+// As llama_tokenize, special tokens in the text taken as such, and llama_token_to_piece, control tokens left out.
+// INT32_MIN on failure.
+PYMTP_API int32_t pymtp_tokenize(
+        const struct pymtp_model * model, const char * text, int32_t length, llama_token * tokens, int32_t n_max, bool add_special);
+PYMTP_API int32_t pymtp_token_piece(const struct pymtp_model * model, llama_token token, char * piece, int32_t n_max);
+
 // Mistakes that leave drafts fluent and greedy text unchanged. Tests make them on purpose, to see that they are noticed.
 enum pymtp_fault {
     PYMTP_FAULT_NONE         = 0,
     PYMTP_FAULT_EMPTY_HEAD   = 1, // the prompt does not pass through the head
     PYMTP_FAULT_SHIFTED_ROWS = 2, // a token goes with the hidden state before the one that belongs to it
+    // An assertion fails in the next decode:
+    PYMTP_FAULT_ASSERTION         = 3, // in the calling thread
+    PYMTP_FAULT_ASSERTION_THREADS = 4, // in every thread that computes
+    PYMTP_FAULT_ASSERTION_THREAD  = 5, // in one of several: this ends the process
 };
 
 struct pymtp_pair;
