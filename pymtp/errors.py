@@ -22,7 +22,8 @@ class ClosedError(PymtpError):
 
 
 class NativeError(PymtpError):
-    """llama.cpp failed. The model lives on; the context was emptied."""
+    """llama.cpp failed. The model lives on; the context was emptied. After a failed assertion of llama.cpp the context
+    refuses all further calls: close it and make a new one."""
 
 
 class CancelledError(PymtpError):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from gguf import GGML_QUANT_SIZES, GGUFValueType
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 
 ALIGNMENT = 32
 _SCALARS = {
@@ -31,6 +31,7 @@ _SCALARS = {
 _SIZES = {int(kind): struct.calcsize(code) for kind, code in _SCALARS.items()}
 _STRING, _ARRAY = int(GGUFValueType.STRING), int(GGUFValueType.ARRAY)
 _QUANTS = {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()}
+_QUANTS[int(GGMLQuantizationType.Q8_1)] = (32, 36)  # ggml's; the gguf package has another
 
 
 @dataclass
