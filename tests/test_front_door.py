@@ -69,6 +69,11 @@ def drop(name: str) -> Change:
     return change
 
 
+def interval(n: int) -> Change:
+    """Recurrent blocks by their interval, not named one by one."""
+    return lambda file: (drop("attention.recurrent_layers")(file), number("full_attention_interval", n)(file))
+
+
 def drop_tensor(name: str) -> Change:
     return lambda file: file.tensors.remove(tensor(file, name))
 
@@ -114,11 +119,7 @@ REFUSED: dict[str, tuple[Change, int, str]] = {
         0,
         "tokens 7 and 64 of tokenizer.ggml.tokens are both 'a', each must be there once",
     ),
-    "interval 0": (
-        lambda file: (drop("attention.recurrent_layers")(file), number("full_attention_interval", 0)(file)),
-        0,
-        "full_attention_interval is 0, it must be 1 to",
-    ),
+    "interval 0": (interval(0), 0, "full_attention_interval is 0, it must be 1 to"),
     "no experts": (number("expert_count", 0), 2, "expert_count is 0, it must be 1 to 1024"),
     "a token named as an empty one": (
         lambda file: (token(7, b"")(file), token(8, b"[EMPTY_7]")(file)),
@@ -137,7 +138,9 @@ REFUSED: dict[str, tuple[Change, int, str]] = {
         0,
         "qwen35.block_count is of type f32, it must be u32",
     ),
-    "a recurrent head": (last_is_recurrent, 0, "block 4, the head, is recurrent"),
+    "a recurrent head": (last_is_recurrent, 0, "block 4, the head, is recurrent; a head has attention"),
+    "no attention": (interval(9), 0, "of 4 blocks 4 are recurrent"),
+    "no recurrence": (interval(1), 0, "of 4 blocks 0 are recurrent"),
     "heads that differ": (number("attention.head_count", 2, 2, 2, 1, 2), 0, "the same for all blocks, block 3 differs"),
     "too few heads": (number("attention.head_count", 2, 2), 0, "one number, or 5 of 32 bits"),
     "more kv heads": (number("attention.head_count_kv", 3), 0, "head_count_kv is 3, it must be 1 to 2"),

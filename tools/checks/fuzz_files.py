@@ -34,12 +34,14 @@ import typer
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from checks.gguf_damage import GGUF, damaged, parse
+from checks.odd_shapes import odd_shape
 from make_model import make_model
 from model_shapes import PRESETS, Shape
 
 from pymtp import LLM, PymtpError, SamplingParams
 
 TIMEOUT = 20
+ODD = 0.05  # share of files with an odd shape
 MEMORY = 2 * 1024**3  # more address space than the parent has
 WORKED, REFUSED, FAILED = 0, 3, 4
 _SMALL = replace(
@@ -71,9 +73,18 @@ class Recipe:
     seed: int
     index: int
 
-    def make(self, bases: list[GGUF]) -> tuple[bytes, list[str]]:
+    def make(self, bases: list[GGUF], folder: Path) -> tuple[bytes, list[str]]:
+        """The file, and what was done to it."""
         rng = Random(f"{self.seed}:{self.index}")
-        return damaged(bases[self.index % len(bases)], rng)
+        if rng.random() > ODD:
+            return damaged(bases[self.index % len(bases)], rng)
+        shape, kind = odd_shape(rng), rng.choice(("f32", "f16", "bf16", "q8_0", "q4_0"))
+        (path,) = make_model(shape, folder / f"odd-{os.getpid()}.gguf", weight_type=kind, threads=1)
+        file, done = parse(path.read_bytes()), [f"{kind}, {shape}"]
+        if rng.random() < 0.5:
+            return file.encoded(), done
+        data, more = damaged(file, rng)
+        return data, done + more
 
 
 @dataclass
@@ -181,7 +192,7 @@ def try_files(seed: int, indices: Iterator[int], folder: Path, until: float = fl
     for index in indices:
         if time.monotonic() > until:
             return
-        data, damage = Recipe(seed, index).make(bases)
+        data, damage = Recipe(seed, index).make(bases, folder)
         what, said = child.try_file(data)
         results = Results(files=1, worked=what == "worked", refused=what == "refused")
         if what not in ("worked", "refused"):
@@ -278,9 +289,9 @@ def _save(out: Path, summary: dict[str, Any], results: Results, seed: int) -> No
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         bases, _ = make_bases(Path(folder))
-    for finding in results.findings:
-        data, _ = Recipe(seed, finding.index).make(bases)
-        (out / f"{seed}-{finding.index}.gguf").write_bytes(data)
+        for finding in results.findings:
+            data, _ = Recipe(seed, finding.index).make(bases, Path(folder))
+            (out / f"{seed}-{finding.index}.gguf").write_bytes(data)
 
 
 if __name__ == "__main__":

@@ -65,6 +65,21 @@ private:
 // beyond all models there are, and small enough that no product of two of them overflows 64 bits
 constexpr uint32_t most_width = 1u << 24;
 
+// As llama.cpp decides it: the file says it of each block, or names the interval at which one of the trunk has attention.
+bool is_recurrent(const pymtp_gguf_file & file, const shape_keys & keys, uint32_t block, uint32_t n_layer, uint32_t n_block) {
+    const std::string name = keys.name("attention.recurrent_layers");
+    const int64_t id = file.find(name);
+    if (id < 0) {
+        return block < n_layer && (block + 1) % keys.number("full_attention_interval", 1, most_width, 4) != 0;
+    }
+    const gguf_type type = gguf_get_kv_type(file.gguf(), id) == GGUF_TYPE_ARRAY ? gguf_get_arr_type(file.gguf(), id) : GGUF_TYPE_COUNT;
+    if ((type != GGUF_TYPE_BOOL && type != GGUF_TYPE_UINT32 && type != GGUF_TYPE_INT32) || gguf_get_arr_n(file.gguf(), id) != n_block) {
+        throw pymtp_refused(name + " must say of each of the " + std::to_string(n_block) + " blocks whether it is recurrent");
+    }
+    const void * values = gguf_get_arr_data(file.gguf(), id);
+    return type == GGUF_TYPE_BOOL ? static_cast<const int8_t *>(values)[block] : static_cast<const int32_t *>(values)[block];
+}
+
 void inspect_blocks(const pymtp_gguf_file & file, const shape_keys & keys, pymtp_file_info & info) {
     const uint32_t n_block = keys.number("block_count", 1, LLAMA_MAX_LAYERS);
     const uint32_t n_mtp   = keys.number("nextn_predict_layers", 0, n_block, 0);
@@ -74,25 +89,18 @@ void inspect_blocks(const pymtp_gguf_file & file, const shape_keys & keys, pymtp
     info.n_layer     = n_block - n_mtp;
     info.n_layer_mtp = n_mtp;
 
-    const std::string name = keys.name("attention.recurrent_layers");
-    const int64_t id = file.find(name);
-    if (id < 0) {
-        keys.number("full_attention_interval", 1, most_width, 4);
-        return;
+    uint32_t n_recurrent = 0; // in the trunk
+    for (uint32_t i = 0; i < n_block; ++i) {
+        const bool recurrent = is_recurrent(file, keys, i, info.n_layer, n_block);
+        n_recurrent += i < (uint32_t) info.n_layer && recurrent;
+        keys.must(i < (uint32_t) info.n_layer || !recurrent, "block " + std::to_string(i) + ", the head, is recurrent; a head has attention");
     }
-    const gguf_type type = gguf_get_kv_type(file.gguf(), id) == GGUF_TYPE_ARRAY ? gguf_get_arr_type(file.gguf(), id) : GGUF_TYPE_COUNT;
-    if ((type != GGUF_TYPE_BOOL && type != GGUF_TYPE_UINT32 && type != GGUF_TYPE_INT32) || gguf_get_arr_n(file.gguf(), id) != n_block) {
-        throw pymtp_refused(name + " must say of each of the " + std::to_string(n_block) + " blocks whether it is recurrent");
-    }
-    const void * values = gguf_get_arr_data(file.gguf(), id);
-    for (uint32_t i = info.n_layer; i < n_block; ++i) {
-        const bool recurrent = type == GGUF_TYPE_BOOL ? static_cast<const int8_t *>(values)[i] : static_cast<const int32_t *>(values)[i];
-        keys.must(!recurrent, "attention.recurrent_layers says that block " + std::to_string(i) + ", the head, is recurrent; a head has attention");
-    }
+    keys.must(n_recurrent > 0 && n_recurrent < (uint32_t) info.n_layer, "of " + std::to_string(info.n_layer) +
+        " blocks " + std::to_string(n_recurrent) + " are recurrent; a model must have recurrent blocks and others");
 }
 
 void inspect_attention(const pymtp_gguf_file & file, const shape_keys & keys, uint32_t n_block, uint32_t n_embd) {
-    const uint32_t n_head    = keys.same_in_all_blocks("attention.head_count",    n_block, 1, n_embd);
+    const uint32_t n_head    = keys.same_in_all_blocks("attention.head_count",    n_block, 1, most_width);
     const uint32_t n_head_kv = keys.same_in_all_blocks("attention.head_count_kv", n_block, 1, n_head, n_head);
     keys.must(n_head % n_head_kv == 0, "attention.head_count is " + std::to_string(n_head) +
         ", it must be a multiple of attention.head_count_kv = " + std::to_string(n_head_kv));
