@@ -208,12 +208,15 @@ def test_what_is_unusual_and_right_loads(load: Callable[[Change, int], None], na
     load(WORKING[name], 0)
 
 
-def test_a_missing_part_is_named(bases: list[GGUF], tmp_path: Path) -> None:
+def test_a_missing_part_is_named_and_a_wrong_one(bases: list[GGUF], tmp_path: Path) -> None:
     file = bases[0].copy()
     add(b"split.count", U16, b"\2\0")(file)
     path = tmp_path / "model-00001-of-00002.gguf"
     path.write_bytes(file.encoded())
     with pytest.raises(ModelLoadError, match=r"part 2 of 2, .*model-00002-of-00002.gguf: not a readable GGUF"):
+        Model(path)
+    (tmp_path / "model-00002-of-00002.gguf").write_bytes(bases[0].encoded())
+    with pytest.raises(ModelLoadError, match=r"part 2 of 2, .*: its split.no must be 1"):
         Model(path)
 
 

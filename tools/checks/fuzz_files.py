@@ -225,10 +225,14 @@ def _run_jobs(jobs: int, files: int, seed: int, until: float) -> Iterator[Result
     for job in range(jobs):
         ours, theirs = Pipe(duplex=False)
         if os.fork() == 0:
+            code = 1
             try:
                 _work(job, jobs, files, seed, until, theirs)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
             finally:
-                os._exit(0)
+                os._exit(code)
         theirs.close()
         pipes.append(ours)
     while pipes:
@@ -238,8 +242,8 @@ def _run_jobs(jobs: int, files: int, seed: int, until: float) -> Iterator[Result
                 yield pipe.recv()
             except EOFError:
                 pipes.remove(pipe)
-    for _ in range(jobs):
-        os.wait()
+    if any(os.wait()[1] for _ in range(jobs)):
+        sys.exit("a job failed: see above")
 
 
 def main(

@@ -32,7 +32,7 @@ std::vector<pymtp_gguf_file> parts_of(const std::string & path) {
         try {
             parts.emplace_back(name);
             if (parts[i].u16("split.no") != i) {
-                throw pymtp_refused("its split.no is another");
+                throw pymtp_refused("its split.no must be " + std::to_string(i));
             }
         } catch (const pymtp_refused & refused) {
             throw pymtp_refused("part " + std::to_string(i + 1) + " of " + std::to_string(n_parts) + ", " + name + ": " + refused.what());
