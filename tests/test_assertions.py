@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from checks.gguf_damage import Key, parse
+from checks.gguf_parts import Key, parse
 from gguf import GGUFValueType
 
 from pymtp import LLM, Model, ModelLoadError, NativeError, SamplingParams

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from checks.fuzz_files import make_bases, try_files
-from checks.gguf_damage import GGUF, Key, TensorInfo, tensor_bytes
+from checks.gguf_parts import GGUF, Key, TensorInfo, tensor_bytes
 from gguf import GGMLQuantizationType, GGUFValueType
 
 from pymtp import LLM, Model, ModelLoadError, SamplingParams

@@ -33,7 +33,8 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from checks.gguf_damage import GGUF, damaged, parse
+from checks.gguf_damage import damaged
+from checks.gguf_parts import GGUF, parse
 from checks.odd_shapes import odd_shape
 from make_model import make_model
 from model_shapes import PRESETS, Shape

@@ -1,4 +1,4 @@
-"""GGUF files taken apart, damaged and put together again: what fuzz_files.py loads.
+"""Damage to GGUF files: what fuzz_files.py loads.
 
 A file is damaged in its structure (keys, types, counts, shapes, with all that follows made right again or not) or
 blindly in its bytes. The same seed makes the same damage.
@@ -10,154 +10,11 @@ import math
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from random import Random
 
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
-
-ALIGNMENT = 32
-_SCALARS = {
-    GGUFValueType.UINT8: "B",
-    GGUFValueType.INT8: "b",
-    GGUFValueType.UINT16: "H",
-    GGUFValueType.INT16: "h",
-    GGUFValueType.UINT32: "I",
-    GGUFValueType.INT32: "i",
-    GGUFValueType.FLOAT32: "f",
-    GGUFValueType.BOOL: "B",
-    GGUFValueType.UINT64: "Q",
-    GGUFValueType.INT64: "q",
-    GGUFValueType.FLOAT64: "d",
-}
-_SIZES = {int(kind): struct.calcsize(code) for kind, code in _SCALARS.items()}
-_STRING, _ARRAY = int(GGUFValueType.STRING), int(GGUFValueType.ARRAY)
-_QUANTS = {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()}
-_QUANTS[int(GGMLQuantizationType.Q8_1)] = (32, 36)  # ggml's; the gguf package has another
-
-
-@dataclass
-class Key:
-    """A key and its value as bytes: of an array a list of them, of `kind` each. counted: what the file says of how many
-    they are, where that is wrong."""
-
-    name: bytes
-    kind: int
-    values: list[bytes]
-    is_array: bool = False
-    counted: int | None = None
-
-    def encoded(self) -> bytes:
-        values = b"".join(_text(value) if self.kind == _STRING else value for value in self.values)
-        if not self.is_array:
-            return _text(self.name) + struct.pack("<I", self.kind) + values
-        n = len(self.values) if self.counted is None else self.counted
-        return _text(self.name) + struct.pack("<IIQ", _ARRAY, self.kind, n) + values
-
-
-@dataclass
-class TensorInfo:
-    """What a file says of a tensor, and its data. offset: where the file says they are, where that is wrong."""
-
-    name: bytes
-    shape: list[int]
-    kind: int
-    data: bytes
-    n_dims: int | None = None
-    offset: int | None = None
-
-
-@dataclass
-class GGUF:
-    """A GGUF file in parts. n_tensors, n_keys: what the file says of them, where that is wrong."""
-
-    keys: list[Key]
-    tensors: list[TensorInfo]
-    magic: bytes = b"GGUF"
-    version: int = 3
-    n_tensors: int | None = None
-    n_keys: int | None = None
-    header_size: int = field(default=0, compare=False)  # of what encoded() returned last
-
-    def copy(self) -> GGUF:
-        keys = [replace(key, values=list(key.values)) for key in self.keys]
-        return replace(self, keys=keys, tensors=[replace(t, shape=list(t.shape)) for t in self.tensors])
-
-    def encoded(self, alignment: int = ALIGNMENT) -> bytes:
-        """The file, its data aligned so, whatever general.alignment says."""
-        n_tensors = len(self.tensors) if self.n_tensors is None else self.n_tensors
-        n_keys = len(self.keys) if self.n_keys is None else self.n_keys
-        head = [self.magic, struct.pack("<IQQ", self.version, n_tensors & 2**64 - 1, n_keys & 2**64 - 1)]
-        head += [key.encoded() for key in self.keys]
-        offset = 0
-        for t in self.tensors:
-            n_dims = len(t.shape) if t.n_dims is None else t.n_dims
-            head += [_text(t.name), struct.pack("<I", n_dims), b"".join(struct.pack("<q", n) for n in t.shape)]
-            head += [struct.pack("<IQ", t.kind & 2**32 - 1, offset if t.offset is None else t.offset)]
-            offset += _padded(len(t.data), alignment)
-        header = _pad(b"".join(head), alignment)
-        self.header_size = len(header)
-        return header + b"".join(_pad(t.data, alignment) for t in self.tensors)
-
-
-def parse(data: bytes) -> GGUF:
-    """Takes a sound file apart."""
-    at = 24
-    _, n_tensors, n_keys = struct.unpack_from("<IQQ", data, 4)
-
-    def number(code: str) -> int:
-        nonlocal at
-        (value,) = struct.unpack_from("<" + code, data, at)
-        at += struct.calcsize("<" + code)
-        return int(value)
-
-    def take(n: int) -> bytes:
-        nonlocal at
-        at += n
-        return data[at - n : at]
-
-    def value(kind: int) -> bytes:
-        return take(number("Q")) if kind == _STRING else take(_SIZES[kind])
-
-    keys = []
-    for _ in range(n_keys):
-        name, kind = take(number("Q")), number("I")
-        if kind == _ARRAY:
-            kind, n = number("I"), number("Q")
-            keys.append(Key(name, kind, [value(kind) for _ in range(n)], is_array=True))
-        else:
-            keys.append(Key(name, kind, [value(kind)]))
-    infos = []
-    for _ in range(n_tensors):
-        name = take(number("Q"))
-        shape = [number("q") for _ in range(number("I"))]
-        infos.append((name, shape, number("I"), number("Q")))
-    start = _padded(at, ALIGNMENT)
-    tensors = [
-        TensorInfo(name, shape, kind, data[start + offset : start + offset + tensor_bytes(shape, kind)])
-        for name, shape, kind, offset in infos
-    ]
-    return GGUF(keys, tensors)
-
-
-def tensor_bytes(shape: list[int], kind: int) -> int:
-    """Bytes of a tensor's data; 0 where the type has no size."""
-    block, size = _QUANTS.get(kind, (1, 0))
-    return max(0, math.prod(shape)) // block * size
-
-
-def _text(text: bytes) -> bytes:
-    return struct.pack("<Q", len(text)) + text
-
-
-def _padded(n: int, alignment: int) -> int:
-    return -(-n // alignment) * alignment
-
-
-def _pad(data: bytes, alignment: int) -> bytes:
-    return data + bytes(_padded(len(data), alignment) - len(data))
-
-
-# ── damage ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+from checks.gguf_parts import ARRAY, GGUF, QUANTS, SCALARS, SIZES, STRING, Key, TensorInfo, tensor_bytes
+from gguf import GGUFValueType
 
 _INTEGERS = (0, 1, 2, 3, 4, 5, 7, 8, 16, 31, 32, 33, 64, 127, 128, 255, 256, 257, 512, 513, 1024, 1025, 4096, 2**16 - 1)
 _LARGE = tuple(2**n + d for n in (16, 20, 24, 30, 31, 32, 33, 40, 62, 63) for d in (-1, 0, 1))
@@ -172,11 +29,11 @@ def _integer(rng: Random, old: int) -> int:
 
 
 def _damaged_value(rng: Random, kind: int, old: bytes) -> bytes:
-    if kind == _STRING:
+    if kind == STRING:
         return _damaged_string(rng, old)
-    if kind not in _SIZES:
+    if kind not in SIZES:
         return old
-    code = "<" + _SCALARS[GGUFValueType(kind)]
+    code = "<" + SCALARS[GGUFValueType(kind)]
     if code in ("<f", "<d"):
         (number,) = struct.unpack(code, old)
         return struct.pack(code, rng.choice((*_FLOATS, number * 2, number / 2, -number)))
@@ -233,9 +90,9 @@ def _change_number(rng: Random, file: GGUF) -> str:
 
 def _change_type(rng: Random, file: GGUF) -> str:
     key = rng.choice(file.keys)
-    key.kind = rng.choice((*_SIZES, _STRING, _ARRAY, 13, 2**31, 2**32 - 1))
-    if rng.random() < 0.7 and key.kind in _SIZES:
-        size = _SIZES[key.kind]
+    key.kind = rng.choice((*SIZES, STRING, ARRAY, 13, 2**31, 2**32 - 1))
+    if rng.random() < 0.7 and key.kind in SIZES:
+        size = SIZES[key.kind]
         key.values = [value[:size].ljust(size, b"\0") for value in key.values]
     return f"type of {key.name!r} to {key.kind}"
 
@@ -338,7 +195,7 @@ def _add_key(rng: Random, file: GGUF) -> str:
     else:
         name, kind = rng.choice(_FOREIGN)
         name = file.keys[0].values[0] + b"." + name
-    old = b"linear" if kind == GGUFValueType.STRING else bytes(_SIZES[int(kind)])
+    old = b"linear" if kind == GGUFValueType.STRING else bytes(SIZES[int(kind)])
     n = rng.choice((None, None, None, 0, 1, 5))
     values = [_damaged_value(rng, int(kind), old) for _ in range(1 if n is None else n)]
     file.keys.append(Key(name, int(kind), values, is_array=n is not None))
@@ -398,14 +255,14 @@ def _resize(rng: Random, file: GGUF) -> str:
 def _retype(rng: Random, file: GGUF) -> str:
     """A tensor of another type with the data for it."""
     tensor = rng.choice(file.tensors)
-    tensor.kind = rng.choice((*_QUANTS, *_QUANTS, 4, 5, 31, 42, 43, 99))
+    tensor.kind = rng.choice((*QUANTS, *QUANTS, 4, 5, 31, 42, 43, 99))
     return _refill(rng, tensor)
 
 
 def _retype_alike(rng: Random, file: GGUF) -> str:
     """All tensors of one name in their blocks."""
     end = rng.choice(file.tensors).name.rsplit(b".", 2)[-2:]
-    kind = rng.choice(tuple(_QUANTS))
+    kind = rng.choice(tuple(QUANTS))
     alike = [tensor for tensor in file.tensors if tensor.name.rsplit(b".", 2)[-2:] == end]
     for tensor in alike:
         tensor.kind = kind
