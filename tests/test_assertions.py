@@ -51,7 +51,7 @@ def test_after_a_failed_assertion_the_context_refuses_and_a_new_one_works(dense:
     with pytest.raises(NativeError):
         context.verify([4])
     context.break_on_purpose("none")
-    for call in (lambda: context.verify([4]), lambda: context.prefill([1]), lambda: context.draft(4)):
+    for call in (lambda: context.verify([4]), lambda: context.prefill([1]), lambda: context.draft(4), context.clear):
         with pytest.raises(NativeError, match="told to fail; this context cannot be used any more, make a new one"):
             call()
     context.close()

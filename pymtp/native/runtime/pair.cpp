@@ -290,8 +290,10 @@ int pymtp_pair_sampling(pymtp_pair * pair, int32_t seq, const pymtp_sampling * s
     if (!pair->check_seq(seq)) {
         return PYMTP_INVALID;
     }
-    pair->sequences[seq].sampler = std::make_shared<pymtp_sampler>(*sampling, pair->n_vocab);
-    return PYMTP_OK;
+    return guarded(pair, [&] {
+        pair->sequences[seq].sampler = std::make_shared<pymtp_sampler>(*sampling, pair->n_vocab);
+        return PYMTP_OK;
+    });
 }
 
 int pymtp_pair_first_token(pymtp_pair * pair, int32_t seq, llama_token * token) {
@@ -339,8 +341,10 @@ int pymtp_pair_clear(pymtp_pair * pair, int32_t seq) {
     if (!pair->check_seq(seq)) {
         return PYMTP_INVALID;
     }
-    pair->clear(seq);
-    return PYMTP_OK;
+    return guarded(pair, [&] {
+        pair->clear(seq);
+        return PYMTP_OK;
+    });
 }
 
 int32_t pymtp_pair_n_past(const pymtp_pair * pair, int32_t seq) {
