@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pymtp.build import warn_without_gpu
-from pymtp.errors import ClosedError, InvalidRequestError, ModelLoadError
+from pymtp.errors import ClosedError, InvalidRequestError, ModelLoadError, NativeError
 from pymtp.native import ffi, last_error, lib
 
+_FAILED = -(2**31)  # what native functions that return a number of tokens or bytes say when llama.cpp fails
 TAPS = ("post_norm", "pre_norm")  # in the order of enum pymtp_tap
 
 
@@ -122,19 +123,22 @@ class Model:
     def _special_text(self, which: Any) -> str:
         self.handle  # noqa: B018 — raises on a closed model
         token = which(self._vocab)
-        return "" if token < 0 else str(ffi.string(lib.llama_vocab_get_text(self._vocab, token)).decode("utf-8"))
+        if token < 0:
+            return ""
+        return str(ffi.string(lib.llama_vocab_get_text(self._vocab, token)).decode("utf-8", "replace"))
 
     def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
         """Token ids of `text`. Special tokens written out in it are taken as such. add_special: what the model wants
         around a text (BOS), if anything. Raises InvalidRequestError for text that UTF-8 cannot hold."""
-        self.handle  # noqa: B018 — raises on a closed model
         try:
             data = text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise InvalidRequestError(f"the text is no valid Unicode: {error}") from error
         capacity = len(data) + 16
         tokens = ffi.new("llama_token[]", capacity)
-        n = lib.llama_tokenize(self._vocab, data, len(data), tokens, capacity, add_special, True)
+        n = lib.pymtp_tokenize(self.handle, data, len(data), tokens, capacity, add_special)
+        if n == _FAILED:
+            raise NativeError(last_error())
         if n < 0:
             raise InvalidRequestError(f"the text cannot be tokenized, {-n} tokens for {len(data)} bytes")
         return list(ffi.unpack(tokens, n))
@@ -151,9 +155,11 @@ class Model:
         capacity = 64
         while True:
             piece = ffi.new("char[]", capacity)
-            n = lib.llama_token_to_piece(self._vocab, token, piece, capacity, 0, False)
+            n = lib.pymtp_token_piece(self.handle, token, piece, capacity)
             if n >= 0:
                 return bytes(ffi.buffer(piece, n))
+            if n == _FAILED:
+                raise NativeError(last_error())
             capacity = -n
 
     def detokenize(self, tokens: list[int]) -> str:

@@ -84,7 +84,7 @@ def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path: Path, demo: Path
     [
         ({"general.architecture": "llama"}, "architecture is 'llama'"),
         ({"qwen35.block_count": 0}, "block_count"),
-        ({"qwen35.block_count": 99}, "cannot load the file: .*expected 99, got 9"),
+        ({"qwen35.block_count": 99}, "recurrent_layers must say of each of the 99 blocks"),
         ({"qwen35.nextn_predict_layers": 9}, "heads of one block"),
         ({"qwen35.nextn_predict_layers": 2}, "heads of one block"),
         ({"qwen35.embedding_length": 0}, "embedding_length"),
@@ -93,7 +93,7 @@ def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path: Path, demo: Path
         ({"qwen35.ssm.group_count": None}, "ssm.group_count"),
         ({"qwen35.attention.head_count": 0}, "attention.head_count"),
         ({"qwen35.nextn_tap": "sideways"}, "nextn_tap is 'sideways'"),
-        ({"tokenizer.ggml.model": "none of the known"}, "cannot load"),
+        ({"tokenizer.ggml.model": "none of the known"}, "tokenizer.ggml.model is 'none of the known'"),
     ],
     ids=str,
 )

@@ -12,7 +12,16 @@ target_include_directories(llama PUBLIC ${PYMTP_NATIVE}/graphs)
 target_sources(ggml-cpu PRIVATE ${pymtp_kernels})
 target_include_directories(ggml-cpu PRIVATE ${PYMTP_NATIVE}/kernels)
 
+# A failed assertion is an exception (pymtp/native/runtime/border.h), which passes through ggml's C, too. A debugger is not
+# started for it, nor for what ends a program that pymtp is part of: ggml.cpp does nothing but ask for that.
+get_target_property(ggml_sources ggml-base SOURCES)
+list(FILTER ggml_sources EXCLUDE REGEX "(^|/)ggml\\.cpp$")
+set_target_properties(ggml-base PROPERTIES SOURCES "${ggml_sources}")
+
 if(NOT MSVC)
+  foreach(target ggml-base ggml-cpu)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:C>:-fexceptions>)
+  endforeach()
   set_source_files_properties(${pymtp_graphs} ${pymtp_kernels}
     TARGET_DIRECTORY llama ggml-cpu PROPERTIES COMPILE_OPTIONS "-Wall;-Wextra")
 endif()

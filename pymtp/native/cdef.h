@@ -47,10 +47,6 @@ const char * llama_vocab_get_text(const struct llama_vocab * vocab, llama_token 
 bool         llama_vocab_is_eog(const struct llama_vocab * vocab, llama_token token);
 llama_token  llama_vocab_bos(const struct llama_vocab * vocab);
 llama_token  llama_vocab_eos(const struct llama_vocab * vocab);
-int32_t      llama_tokenize(const struct llama_vocab * vocab, const char * text, int32_t text_len,
-                            llama_token * tokens, int32_t n_tokens_max, bool add_special, bool parse_special);
-int32_t      llama_token_to_piece(const struct llama_vocab * vocab, llama_token token, char * buf, int32_t length,
-                                  int32_t lstrip, bool special);
 
 // pymtp.h
 enum pymtp_tap    { PYMTP_TAP_POST_NORM, PYMTP_TAP_PRE_NORM };
@@ -150,6 +146,9 @@ int pymtp_inspect(const char * path, struct pymtp_file_info * info);
 struct pymtp_model * pymtp_model_load(const char * path, int32_t n_gpu_layers, bool mtp, bool vocab_only);
 void                 pymtp_model_free(struct pymtp_model * model);
 struct llama_model * pymtp_model_get(const struct pymtp_model * model);
+int32_t pymtp_tokenize(const struct pymtp_model * model, const char * text, int32_t length, llama_token * tokens, int32_t n_max,
+                       bool add_special);
+int32_t pymtp_token_piece(const struct pymtp_model * model, llama_token token, char * piece, int32_t n_max);
 
 struct pymtp_pair * pymtp_pair_init(const struct pymtp_model * model, struct llama_context_params params,
                                     const struct pymtp_pair_options * options);
@@ -185,7 +184,8 @@ extern "Python" bool pymtp_on_poll(void);
 
 // compare/pymtp_compare.h
 enum pymtp_fault { PYMTP_FAULT_NONE, PYMTP_FAULT_EMPTY_HEAD, PYMTP_FAULT_SHIFTED_ROWS, PYMTP_FAULT_DECODE_THROWS,
-                   PYMTP_FAULT_CLEAR_THROWS, PYMTP_FAULT_MIXED_CHAIN, PYMTP_FAULT_MORE_OUTPUTS };
+                   PYMTP_FAULT_CLEAR_THROWS, PYMTP_FAULT_MIXED_CHAIN, PYMTP_FAULT_MORE_OUTPUTS,
+                   PYMTP_FAULT_ASSERTION, PYMTP_FAULT_ASSERTION_THREADS, PYMTP_FAULT_ASSERTION_THREAD };
 void    pymtp_pair_break(struct pymtp_pair * pair, enum pymtp_fault fault);
 int     pymtp_pair_draft(struct pymtp_pair * pair, int32_t seq, llama_token token, const float ** logits);
 const char * pymtp_pair_trace(struct pymtp_pair * pair);

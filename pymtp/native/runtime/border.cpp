@@ -1,6 +1,54 @@
 #include "border.h"
 
+#include "compute_guard.h"
+
+#include "ggml.h"
+
+#include <cstdio>
 #include <exception>
+
+namespace {
+
+thread_local int         n_calls = 0; // calls within calls
+thread_local std::string failed_assertion;
+
+// "file:line: words" without the folder that the file was compiled in
+std::string without_folder(const std::string & message) {
+    return message.substr(message.find_last_of("/\\", message.find(": ")) + 1);
+}
+
+// ggml ends the process when this returns. What it throws goes through ggml's frames, those in C too: they are compiled with
+// -fexceptions.
+void on_failed_assertion(const char * text) {
+    const std::string message = without_folder(text);
+    if (n_calls == 0 && !pymtp_compute_guarded()) {
+        const std::string last_words = message + ": outside of pymtp's calls; the process cannot go on\n";
+        pymtp_log_error(last_words);
+        fputs(last_words.c_str(), stderr); // nobody may be listening to the log
+        return;
+    }
+    failed_assertion = message;
+    throw pymtp_assertion(message);
+}
+
+// from the moment that the module is loaded: without a callback ggml starts a debugger to print a backtrace
+const auto callback_before = ggml_set_abort_callback(on_failed_assertion);
+
+} // namespace
+
+pymtp_call::pymtp_call() {
+    if (n_calls++ == 0) {
+        failed_assertion.clear();
+    }
+}
+
+pymtp_call::~pymtp_call() {
+    n_calls--;
+}
+
+const std::string & pymtp_call::assertion() const {
+    return failed_assertion;
+}
 
 void pymtp_keep_error(const char * text) noexcept {
     try {

@@ -62,6 +62,10 @@ void pymtp_set_error(const std::string & text) {
     }
 }
 
+void pymtp_log_error(const std::string & text) {
+    on_log(GGML_LOG_LEVEL_ERROR, text.c_str(), nullptr);
+}
+
 bool pymtp_host_wants_stop() {
     pymtp_poll_callback callback = poll_callback;
     if (!callback) {

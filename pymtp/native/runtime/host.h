@@ -7,5 +7,8 @@
 void pymtp_set_error(const std::string & text);
 void pymtp_errors_begin();
 
+// hands a line to the log callback, as llama.cpp's own errors
+void pymtp_log_error(const std::string & text);
+
 // asks the poll callback, at most 20 times a second
 bool pymtp_host_wants_stop();

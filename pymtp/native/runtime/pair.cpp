@@ -123,6 +123,7 @@ int pymtp_pair::decode(llama_context * ctx, uint32_t slot) {
         // on a GPU each context computes on a stream of its own: what the head still reads, the target's graph is about to write
         llama_synchronize(draft.get());
     }
+    pymtp_fault_before_decode(*this);
     const int status = pymtp_decode(ctx, batch.view(), slot);
     (is_target ? counters.target_decodes : counters.draft_decodes)++;
     pymtp_fault_in_decode(*this);

@@ -7,6 +7,7 @@
 // Runs the body for n sequences. Where it fails or is cancelled, they are emptied: nobody knows how far their caches and
 // recurrent states got. Where that fails too, the pair is broken.
 template <typename F> int pymtp_pair_call(pymtp_pair * pair, const int32_t * seqs, int32_t n, F && body) noexcept {
+    const pymtp_call call;
     pymtp_errors_begin();
     if (!pair->broken.empty()) {
         pair->say_broken();
@@ -18,7 +19,10 @@ template <typename F> int pymtp_pair_call(pymtp_pair * pair, const int32_t * seq
     } catch (...) {
         pymtp_keep_exception();
     }
-    if (status == PYMTP_FAILED || status == PYMTP_CANCELLED) {
+    if (!call.assertion().empty()) {
+        // llama.cpp may have caught the exception itself; what it was working on must not even be emptied
+        pair->break_for_good(("an assertion of llama.cpp failed: " + call.assertion()).c_str());
+    } else if (status == PYMTP_FAILED || status == PYMTP_CANCELLED) {
         pair->empty_after_failure(seqs, n);
     }
     return pair->broken.empty() ? status : (int) PYMTP_BROKEN;

@@ -2,11 +2,25 @@
 
 #include "pair.h"
 
+#include "compute_guard.h"
+
 #include <stdexcept>
 
 void pymtp_fault_in_prefill(pymtp_pair & pair, int32_t seq) {
     if (pair.fault == PYMTP_FAULT_EMPTY_HEAD) {
         llama_memory_seq_rm(llama_get_memory(pair.draft.get()), seq, 0, -1);
+    }
+}
+
+void pymtp_fault_before_decode(const pymtp_pair & pair) {
+    if (pair.fault == PYMTP_FAULT_ASSERTION) {
+        GGML_ABORT("this call was told to fail");
+    }
+    if (pair.fault == PYMTP_FAULT_ASSERTION_THREADS) {
+        pymtp_compute_break(llama_n_threads(pair.target.get()));
+    }
+    if (pair.fault == PYMTP_FAULT_ASSERTION_THREAD) {
+        pymtp_compute_break(1);
     }
 }
 

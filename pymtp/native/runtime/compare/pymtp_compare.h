@@ -16,6 +16,10 @@ enum pymtp_fault {
     PYMTP_FAULT_CLEAR_THROWS  = 4, // the same, and another while sequences are emptied
     PYMTP_FAULT_MIXED_CHAIN   = 5, // a chain of drafts is of two sequences, which must be refused
     PYMTP_FAULT_MORE_OUTPUTS  = 6, // every token of a prompt is an output, for which there may be no room: likewise
+    // An assertion fails in the next decode:
+    PYMTP_FAULT_ASSERTION         = 7, // in the calling thread
+    PYMTP_FAULT_ASSERTION_THREADS = 8, // in every thread that computes
+    PYMTP_FAULT_ASSERTION_THREAD  = 9, // in one of several: this ends the process
 };
 
 PYMTP_API void pymtp_pair_break(struct pymtp_pair * pair, enum pymtp_fault fault);

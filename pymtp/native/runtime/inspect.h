@@ -1,0 +1,19 @@
+// The front door: what is refused of a model file before llama.cpp builds a model from it. llama.cpp takes much of a file on
+// trust; a damaged one makes it divide by zero, call a function that is not there, or fail an assertion once it computes.
+// Each of these throws pymtp_refused, with what was wrong and what would be right.
+#pragma once
+
+#include "gguf_file.h"
+#include "pymtp.h"
+
+#include <string>
+#include <vector>
+
+// inspect_shape.cpp: the keys of the architecture. Fills in what they say of the model.
+void pymtp_inspect_shape(const pymtp_gguf_file & file, const std::string & arch, pymtp_file_info & info);
+
+// inspect_vocab.cpp: the tokenizer's keys
+void pymtp_inspect_vocab(const pymtp_gguf_file & file);
+
+// inspect_tensors.cpp: the tensors of all parts of a model. Fills in the type of most weights.
+void pymtp_inspect_tensors(const std::vector<pymtp_gguf_file> & parts, pymtp_file_info & info);

@@ -1,0 +1,75 @@
+// The front door: the tensors.
+#include "inspect.h"
+
+#include "ggml-cpu.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <set>
+
+namespace {
+
+bool ends_with(const std::string & text, const char * end) {
+    const size_t n = std::strlen(end);
+    return text.size() >= n && text.compare(text.size() - n, n, end) == 0;
+}
+
+// Weights that are added to rows or multiplied with them, element by element.
+bool is_elementwise(const std::string & name) {
+    for (const char * end : { "norm.weight", ".bias", ".scale", ".ssm_a", ".ssm_conv1d.weight" }) {
+        if (ends_with(name, end)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// llama.cpp checks neither: an operation without code for a type is an assertion in the middle of a graph, or worse.
+void inspect_type(const ggml_tensor * tensor) {
+    const std::string name = tensor->name;
+    const std::string type = ggml_type_name(tensor->type);
+    if (is_elementwise(name)) {
+        if (tensor->type != GGML_TYPE_F32) {
+            throw pymtp_refused("tensor '" + name + "' is of type " + type + ", it must be f32");
+        }
+    } else if (!ggml_get_type_traits_cpu(tensor->type)->vec_dot || (tensor->type != GGML_TYPE_F32 && !ggml_get_type_traits(tensor->type)->to_float)) {
+        throw pymtp_refused("tensor '" + name + "' is of type " + type + ", which is no type for weights");
+    }
+}
+
+// Tensors that llama.cpp takes for optional and uses all the same.
+void inspect_presence(const std::set<std::string> & names, const pymtp_file_info & info) {
+    for (int32_t i = 0; i < info.n_layer; ++i) {
+        const std::string block = "blk." + std::to_string(i) + ".";
+        const bool recurrent = names.count(block + "ssm_conv1d.weight");
+        for (const char * name : { "attn_norm.weight", recurrent ? "attn_qkv.weight" : nullptr, recurrent ? "attn_gate.weight" : nullptr }) {
+            if (name && !names.count(block + name)) {
+                throw pymtp_refused("tensor '" + block + name + "' is missing");
+            }
+        }
+    }
+}
+
+} // namespace
+
+void pymtp_inspect_tensors(const std::vector<pymtp_gguf_file> & parts, pymtp_file_info & info) {
+    std::map<ggml_type, size_t> bytes;
+    std::set<std::string> names;
+    for (const pymtp_gguf_file & part : parts) {
+        for (ggml_tensor * t = ggml_get_first_tensor(part.tensors()); t; t = ggml_get_next_tensor(part.tensors(), t)) {
+            if (ggml_nelements(t) == 0) {
+                throw pymtp_refused("tensor '" + std::string(t->name) + "' is empty");
+            }
+            inspect_type(t);
+            names.insert(t->name);
+            bytes[t->type] += ggml_nbytes(t);
+        }
+    }
+    const auto most = std::max_element(bytes.begin(), bytes.end(), [](const auto & a, const auto & b) { return a.second < b.second; });
+    if (most == bytes.end()) {
+        throw pymtp_refused("no tensors in the file");
+    }
+    std::strncpy(info.weight_type, ggml_type_name(most->first), sizeof(info.weight_type) - 1);
+    inspect_presence(names, info);
+}
