@@ -29,9 +29,9 @@ def planned(path: Path, **options: Any) -> DeviceMemory:
     return device
 
 
-def taken(model: Model, *, n_ctx: int, draft_tokens: int) -> DeviceMemory:
-    """By a context that is full, after a round of every depth."""
-    with Context(model, n_ctx=n_ctx, draft_tokens=draft_tokens, n_threads=1) as c:
+def taken(model: Model, *, n_ctx: int, draft_tokens: int, n_seq_max: int) -> DeviceMemory:
+    """By a context of which one sequence is full, after a round of every depth."""
+    with Context(model, n_ctx=n_ctx, draft_tokens=draft_tokens, n_seq_max=n_seq_max, n_threads=1) as c:
         c.set_sampling(Sampler(SamplingParams()))
         c.prefill([i % 256 for i in range(n_ctx - sum(range(1, draft_tokens + 2)))])
         token = c.first_token()
@@ -44,10 +44,10 @@ def taken(model: Model, *, n_ctx: int, draft_tokens: int) -> DeviceMemory:
 
 @BOTH
 @pytest.mark.parametrize("draft_tokens", [0, 3, 8])
-@pytest.mark.parametrize("n_ctx", [256, 1024])
-def test_the_plan_is_what_a_full_context_takes(model: Model, n_ctx: int, draft_tokens: int) -> None:
-    plan = planned(model.path, n_ctx=n_ctx, draft_tokens=draft_tokens)
-    real = taken(model, n_ctx=n_ctx, draft_tokens=draft_tokens)
+@pytest.mark.parametrize(("n_ctx", "n_seq_max"), [(256, 1), (1024, 1), (256, 3)])
+def test_the_plan_is_what_a_full_context_takes(model: Model, n_ctx: int, n_seq_max: int, draft_tokens: int) -> None:
+    plan = planned(model.path, n_ctx=n_ctx, draft_tokens=draft_tokens, n_seq_max=n_seq_max)
+    real = taken(model, n_ctx=n_ctx, draft_tokens=draft_tokens, n_seq_max=n_seq_max)
     assert {name: getattr(plan, name) for name in PARTS[1:]} == {name: getattr(real, name) for name in PARTS[1:]}
     assert plan.weights == pytest.approx(real.weights, rel=FILE_PADDING)
     assert min(real.kv, real.states, real.compute) > 0

@@ -142,6 +142,13 @@ int pymtp_extension::decode(const llama_batch & batch, uint32_t slot) {
     return 0;
 }
 
+llama_kv_cache_context & pymtp_extension::cells_of(llama_memory_context_i & mctx) {
+    if (auto * hybrid = dynamic_cast<llama_memory_hybrid_context *>(&mctx)) {
+        return const_cast<llama_kv_cache_context &>(*hybrid->get_attn());
+    }
+    return static_cast<llama_kv_cache_context &>(mctx);
+}
+
 bool pymtp_extension::apply(const llama_ubatch & ubatch, llama_memory_context_i & mctx) {
     // the CPU backend asks between nodes; here every backend is covered
     if (ctx.abort_callback && ctx.abort_callback(ctx.abort_callback_data)) {
@@ -170,14 +177,13 @@ bool pymtp_extension::apply(const llama_ubatch & ubatch, llama_memory_context_i 
     // sees, but a graph takes as long to build as a small model's token: it stays the same until the tokens are twice as many.
     const uint32_t n_stream_tokens = kv->get_n_stream() == 1 ? ubatch.n_tokens : ubatch.n_seq_tokens;
     if (kv_on_host && ctx.cparams.flash_attn && n_stream_tokens <= 16) {
-        auto * hybrid = dynamic_cast<llama_memory_hybrid_context *>(&mctx);
-        auto * cells  = hybrid ? const_cast<llama_kv_cache_context *>(hybrid->get_attn()) : static_cast<llama_kv_cache_context *>(&mctx);
+        llama_kv_cache_context & cells = cells_of(mctx);
 
         int32_t n_kv = 1024;
-        while (n_kv < cells->n_kv) {
+        while (n_kv < cells.n_kv) {
             n_kv *= 2;
         }
-        cells->n_kv = std::min(n_kv, (int32_t) kv->get_size());
+        cells.n_kv = std::min(n_kv, (int32_t) kv->get_size());
     }
     return true;
 }

@@ -1,3 +1,4 @@
+// The graphs that only a draft context has.
 #pragma once
 
 #include "llama-graph.h"

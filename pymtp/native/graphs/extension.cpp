@@ -1,3 +1,4 @@
+// The extension of a context, the settings it keeps in llama_cparams, and what stands behind pymtp_context.h and the hooks.
 #include "extension.h"
 
 #include "llama-memory-hybrid.h"

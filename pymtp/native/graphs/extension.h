@@ -35,6 +35,8 @@ struct pymtp_extension {
     // while a ubatch begins
     bool apply(const llama_ubatch & ubatch, llama_memory_context_i & mctx);
 
+    static llama_kv_cache_context & cells_of(llama_memory_context_i & mctx);
+
     pymtp_output_bytes bytes; // without what the fields below count
 
     // ── slots.cpp ──
@@ -109,5 +111,6 @@ struct pymtp_extension {
     pymtp_bytes        states_bytes() const;
     pymtp_bytes        kept_rows_bytes() const;
     pymtp_bytes        planned_compute(int32_t n);
+    llama_memory_context_ptr place(const llama_ubatch & ubatch) const;
     int64_t            output_buffer_bytes() const;
 };

@@ -1,3 +1,4 @@
+// Hidden states that the head takes tokens with, kept on the device.
 #include "kept_rows.h"
 
 #include "extension.h"

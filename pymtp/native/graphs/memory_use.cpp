@@ -1,8 +1,8 @@
 // What a context takes of each kind of memory, in use or planned.
 #include "extension.h"
 
-#include "llama-kv-cache.h"
-#include "llama-memory-recurrent.h"
+#include "llama-batch.h"
+#include "llama-memory-hybrid.h"
 #include "llama-model.h"
 
 #include <algorithm>
@@ -53,10 +53,31 @@ pymtp_memory_parts pymtp_extension::memory() const {
     return parts;
 }
 
-pymtp_bytes pymtp_extension::planned_compute(int32_t n) {
-    if (settings().sync_rows) {
-        sync_mctx = synced->kv->init_full();
+llama_memory_context_ptr pymtp_extension::place(const llama_ubatch & ubatch) const {
+    auto * hybrid = dynamic_cast<llama_memory_hybrid *>(ctx.memory.get());
+    llama_kv_cache::slot_info_vec_t cells = { kv->find_slot(ubatch, /*cont =*/ false) };
+    std::vector<llama_ubatch> ubatches = { ubatch };
+    if (hybrid) {
+        return std::make_unique<llama_memory_hybrid_context>(hybrid, std::move(cells), std::move(ubatches));
     }
+    return std::make_unique<llama_kv_cache_context>(kv, std::move(cells), std::move(ubatches));
+}
+
+pymtp_bytes pymtp_extension::planned_compute(int32_t n) {
+    // a ubatch of one sequence, in caches that are empty: the graph is to be for full ones
+    llama_batch_allocr balloc(ctx.model.hparams.n_pos_per_embd());
+    llama_ubatch ubatch = balloc.ubatch_reserve(n, 1);
+    for (int32_t i = 0; i < n; ++i) {
+        ubatch.pos[i]      = 1 + i;
+        ubatch.n_seq_id[i] = 1;
+        ubatch.seq_id[i]   = ubatch.seq_id_unq;
+    }
+    if (settings().sync_rows) {
+        find_sync_cells(ubatch);
+    }
+    const auto mctx = place(ubatch);
+    mctx->apply();
+    cells_of(*mctx).n_kv = kv->get_size();
 
     graph_slot slot;
     prepare_slot(slot, n, /*outputs =*/ true);
@@ -67,10 +88,13 @@ pymtp_bytes pymtp_extension::planned_compute(int32_t n) {
     ctx.cparams.n_rs_seq = snapshots_of(n);
 
     std::vector<size_t> sizes(ctx.backend_ptrs.size());
-    const auto mctx = ctx.memory->init_full();
     ctx.graph_reserve(n, 1, n, mctx.get(), /*split_only =*/ true, sizes.data());
 
     ctx.cparams.n_rs_seq = n_rs_seq;
+    ctx.memory->seq_rm(0, -1, -1);
+    if (synced) {
+        synced->ctx.memory->seq_rm(0, -1, -1);
+    }
     std::swap(ctx.gf_res_reserve, reserved);
     std::swap(ctx.sched,          slot.sched);
 

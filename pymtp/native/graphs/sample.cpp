@@ -1,3 +1,4 @@
+// Tokens sampled within a graph, and how what argmax picks comes to the host.
 #include "sample.h"
 
 #include "extension.h"
