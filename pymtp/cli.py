@@ -26,9 +26,10 @@ from pymtp.errors import InvalidRequestError, ModelLoadError, PymtpError
 from pymtp.llm import LLM
 from pymtp.model import Model
 from pymtp.options import CacheType, Layers, ModelFile, Threads
+from pymtp.request import Completion
 from pymtp.sampling import SamplingParams
 from pymtp.stats import Stats
-from pymtp.stream import Completion, Stream
+from pymtp.stream import Stream
 
 FAILED, MISUSED, NOT_LOADED = 1, 2, 3
 

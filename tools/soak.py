@@ -44,7 +44,8 @@ from pymtp import SamplingParams
 from pymtp.context import Context
 from pymtp.model import Model
 from pymtp.sampling import Sampler
-from pymtp.speculate import Tally, speculate
+from pymtp.speculate import speculate
+from pymtp.stats import Tally
 
 Settings = dict[str, Any]  # of a Context
 Call = tuple[str, tuple[Any, ...], Any]  # what was called, with what but the sequence, what came back

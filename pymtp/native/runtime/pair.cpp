@@ -149,10 +149,7 @@ static bool on_node(ggml_tensor * node, bool ask, void * data) {
 
 static bool on_abort(void * data) {
     auto * pair = static_cast<pymtp_pair *>(data);
-    if (pymtp_host_wants_stop()) {
-        pair->cancelled = true;
-    }
-    return pair->cancelled.load(std::memory_order_relaxed);
+    return pair->cancelled.load(std::memory_order_relaxed) || pymtp_host_wants_stop();
 }
 
 std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_context_params params, const pymtp_pair_options & options) {
