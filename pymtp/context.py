@@ -254,7 +254,7 @@ class Context(Exclusive):
     @alone
     def verify(self, tokens: Sequence[int], seq: int = 0) -> Logits:
         """Takes 1 to 1+draft_tokens tokens through the target: logits after each, shape (len(tokens), n_vocab)."""
-        array = ffi.new("llama_token[]", tokens)
+        array = ffi.new("llama_token[]", list(tokens))  # of a number, cffi would make so many tokens
         check(lib.pymtp_pair_verify(self._pair, seq, array, len(tokens), self._logits))
         return self._rows(len(tokens))
 
@@ -263,6 +263,8 @@ class Context(Exclusive):
         """How tokens are drawn from now on, for the three calls below. A grammar's text begins with the first token.
         Raises InvalidRequestError for a logit bias on a token that is not in the vocabulary, and for a grammar that
         llama.cpp does not take."""
+        if not isinstance(sampler, Sampler):
+            raise InvalidRequestError(f"sampler must be a Sampler, not {type(sampler).__name__}")
         self.model.check_tokens(list(sampler.params.logit_bias))
         with sampler.compiled(self.model) as native:
             check(lib.pymtp_pair_sampling(self._pair, seq, native))

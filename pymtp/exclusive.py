@@ -64,7 +64,8 @@ class Exclusive:
 
 
 def alone(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
-    """Makes a method of an Exclusive wait for its turn. It raises ClosedError once close() was called."""
+    """Makes a method of an Exclusive wait for its turn. It raises ClosedError once close() was called, and
+    InvalidRequestError for numbers that C has no place for."""
 
     @wraps(method)
     def call(self: Self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
@@ -75,6 +76,8 @@ def alone(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Sel
             self._busy = True
             try:
                 return method(self, *arguments, **keywords)
+            except OverflowError as error:  # from cffi, for a number that C has no place for
+                raise InvalidRequestError(f"a number is out of range: {error}") from error
             finally:
                 self._busy = False
                 if self._closed:

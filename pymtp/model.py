@@ -54,7 +54,11 @@ class Model:
         Raises ModelLoadError for a file that is missing, truncated, not a GGUF, or not a model that pymtp runs.
         """
         self.path = Path(path) if path is not None else demo_model()
-        if not self.path.is_file():
+        try:
+            found = self.path.is_file()
+        except OSError as error:  # such as a name that is too long
+            raise ModelLoadError(f"no such file: {error}") from error
+        if not found:
             raise ModelLoadError(f"no such file: {self.path}")
         info = ffi.new("struct pymtp_file_info *")
         name = os.fsencode(self.path)
@@ -152,10 +156,7 @@ class Model:
         """Token ids of `text`. Special tokens written out in it are taken as such. add_special: what the model wants
         around a text (BOS), if anything. Raises InvalidRequestError for text that UTF-8 cannot hold."""
         loaded = self._open()
-        try:
-            data = text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise InvalidRequestError(f"the text is no valid Unicode: {error}") from error
+        data = _utf8(text)
         capacity = len(data) + 16
         tokens = ffi.new("llama_token[]", capacity)
         n = lib.llama_tokenize(loaded.vocab, data, len(data), tokens, capacity, add_special, True)
@@ -188,15 +189,19 @@ class Model:
     def grammar(self, text: str) -> Any:
         """The C handle of a grammar in GBNF, a context manager that frees it. Raises InvalidRequestError, with
         llama.cpp's reason, for one that it does not take."""
-        handle = lib.pymtp_grammar_init(self.handle, text.encode())
+        handle = lib.pymtp_grammar_init(self.handle, _utf8(text))
         if handle == ffi.NULL:
             raise InvalidRequestError(last_error())
         return ffi.gc(handle, lib.pymtp_grammar_free)
 
     def ends_generation(self, token: int) -> bool:
-        """Whether the model says with this token that it is done (EOS, end of turn)."""
+        """Whether the model says with this token that it is done (EOS, end of turn). False for ids outside the
+        vocabulary."""
         loaded = self._open()
-        return bool(lib.llama_vocab_is_eog(loaded.vocab, token))
+        try:
+            return bool(lib.llama_vocab_is_eog(loaded.vocab, token))
+        except OverflowError:
+            return False
 
     def check_tokens(self, tokens: list[int]) -> None:
         """Raises InvalidRequestError unless every id is in the vocabulary."""
@@ -204,3 +209,12 @@ class Model:
         for token in tokens:
             if not 0 <= token < self.n_vocab:
                 raise InvalidRequestError(f"token id {token} is outside the vocabulary of {self.n_vocab}")
+
+
+def _utf8(text: str) -> bytes:
+    if not isinstance(text, str):
+        raise InvalidRequestError(f"a text is a str, not {type(text).__name__}")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(f"the text is no valid Unicode: {error}") from error

@@ -171,6 +171,8 @@ class Sampler:
     """`params` as the native side takes them. `seed` is the one in use. Threads that share it take turns."""
 
     def __init__(self, params: SamplingParams) -> None:
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequestError(f"params must be SamplingParams, not {type(params).__name__}")
         self._lock = threading.RLock()
         self.params = params
         self.seed = secrets.randbits(64) if params.seed is None else int(params.seed)
@@ -210,15 +212,18 @@ class Sampler:
         """The token at `position`, from logits of shape (n_vocab,), after the tokens `before`, which a grammar's text
         begins with: None when a logit is not a number or the grammar allows none. And its probability at temperature 1
         among the likeliest, from 0 to 1. Within `compiled`, where there is a grammar. Raises InvalidRequestError for
-        logits of another shape, and for tokens that are not in the vocabulary."""
+        logits of another shape, tokens that are not in the vocabulary, and a negative position."""
         with self._lock:
-            row = np.ascontiguousarray(logits, dtype=np.float32)
+            with np.errstate(over="ignore"):  # infinite is what such a logit is, and what is said of it
+                row = np.ascontiguousarray(logits, dtype=np.float32)
             n_vocab = self._n_vocab or row.size
             if row.shape != (n_vocab,) or n_vocab == 0:
                 raise InvalidRequestError(f"logits must have the shape ({n_vocab or 'n_vocab'},), not {row.shape}")
             for token in {*before, *self.params.logit_bias}:
                 if not 0 <= token < n_vocab:
                     raise InvalidRequestError(f"there is no token {token} in a vocabulary of {n_vocab}")
+            if not _whole(position, 0, 2**63 - 1):
+                raise InvalidRequestError(f"position={position!r} must be a whole number, 0 or more")
             confidence = ffi.new("float *")
             token = lib.pymtp_sample(
                 self.native, ffi.from_buffer("float[]", row), len(row), position, list(before), len(before), confidence
