@@ -14,9 +14,10 @@ from pymtp.errors import (
 )
 from pymtp.llm import LLM, generate
 from pymtp.model import Model
+from pymtp.request import Completion, Piece
 from pymtp.sampling import SamplingParams, TokenLogprobs
 from pymtp.stats import Stats
-from pymtp.stream import Completion, Piece, Stream
+from pymtp.stream import Stream
 
 __all__ = [
     "LLM",

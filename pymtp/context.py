@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymtp.context_options import in_range, native_options
-from pymtp.errors import ClosedError, InvalidRequestError, NativeError
+from pymtp.errors import InvalidRequestError, NativeError
+from pymtp.exclusive import Exclusive, alone
 from pymtp.memory import DeviceMemory, read_memory
 from pymtp.model import Model
-from pymtp.native import check, ffi, last_error, lib
+from pymtp.native import check, ends_before_exit, ffi, last_error, lib
 from pymtp.sampling import Logits, Sampler, TokenLogprobs
 
 
@@ -70,12 +71,15 @@ class Node:
     shape: tuple[int, ...]
 
 
-class Context:
+class Context(Exclusive):
     """Sequences in the caches of a target context and, with drafts, of the head's draft context.
 
     The target holds `n_past(seq)` tokens of a sequence. `draft` is called with the token that comes next and then with
     each draft it led to; `verify` takes that token and the drafts; `rewind` takes back the drafts that were not
     accepted. Sequences do not see each other; where none is named, it is sequence 0.
+
+    Calls from several threads take turns. Ctrl-C, and what else a signal handler raises, ends the call that runs on
+    the main thread, with the context emptied; the next call works. All methods raise ClosedError after close().
     """
 
     def __init__(
@@ -122,6 +126,7 @@ class Context:
 
         Raises InvalidRequestError for values outside their range, NativeError when llama.cpp cannot make the contexts.
         """
+        super().__init__()
         self.tap = model.tap if tap == "auto" else tap
         params, options = native_options(
             model,
@@ -141,10 +146,14 @@ class Context:
             embeddings=embeddings,
             trace=trace,
         )
-        pair = lib.pymtp_pair_init(model.handle, params, options)
+        ends_before_exit(self._lock)
+        with self._lock:
+            pair = lib.pymtp_pair_init(model.handle, params, options)
         if pair == ffi.NULL:
             raise NativeError(last_error())
+        # Its only reference but for calls that are in it, cancel() among them: the last that goes frees it.
         self._pair: Any = ffi.gc(pair, lib.pymtp_pair_free)
+        check(lib.PYMTP_OK)
         self._logits = ffi.new("const float **")
         self._token = ffi.new("int32_t *")
         self._sampled = ffi.new("llama_token[]", 1 + draft_tokens)
@@ -157,24 +166,7 @@ class Context:
         self.draft_tokens = draft_tokens
         self.n_seq_max = n_seq_max
         self.n_ctx: int = lib.pymtp_pair_n_ctx(pair)
-
-    @property
-    def _handle(self) -> Any:
-        if self._pair is None:
-            raise ClosedError("the context is closed")
-        return self._pair
-
-    def close(self) -> None:
-        """Frees the caches. Harmless when called twice."""
-        if self._pair is not None:
-            ffi.release(self._pair)
-            self._pair = None
-
-    def __enter__(self) -> Context:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self._cancelled = False
 
     @property
     def n_past(self) -> int:
@@ -186,21 +178,25 @@ class Context:
         """Rows that the head's cache holds of sequence 0, made from the target's hidden states."""
         return self.rows_held()
 
+    @alone
     def tokens_held(self, seq: int = 0) -> int:
         """Tokens that the target holds. Raises InvalidRequestError when there is no such sequence."""
         self._check_seq(seq)
-        return int(lib.pymtp_pair_n_past(self._handle, seq))
+        return int(lib.pymtp_pair_n_past(self._pair, seq))
 
+    @alone
     def tokens(self, seq: int = 0) -> list[int]:
         """The tokens that the target holds, in order."""
-        n = self.tokens_held(seq)
-        return list(ffi.unpack(lib.pymtp_pair_tokens(self._handle, seq), n)) if n else []
+        self._check_seq(seq)
+        n = lib.pymtp_pair_n_past(self._pair, seq)
+        return list(ffi.unpack(lib.pymtp_pair_tokens(self._pair, seq), n)) if n else []
 
+    @alone
     def rows_held(self, seq: int = 0) -> int:
         """Rows that the head's cache holds, made from the target's hidden states; as `tokens_held`. It is behind by
         up to 63 after rounds without drafts, and takes these before the next draft."""
         self._check_seq(seq)
-        return int(lib.pymtp_pair_n_head(self._handle, seq))
+        return int(lib.pymtp_pair_n_head(self._pair, seq))
 
     def _check_seq(self, seq: int) -> None:
         in_range("seq", seq, 0, self.n_seq_max - 1)
@@ -226,110 +222,139 @@ class Context:
         host memory. They are computed max_outputs rows at a time: give the context enough of them."""
         return self._prefill({seq: tokens}, all_logits=True)
 
+    @alone
     def _prefill(self, prompts: Mapping[int, Sequence[int]], *, all_logits: bool) -> Logits:
         seqs = sorted(prompts)
         for seq in seqs:
             self._check_seq(seq)
         tokens = ffi.new("llama_token[]", [token for seq in seqs for token in prompts[seq]])
         lengths = [len(prompts[seq]) for seq in seqs]
-        check(lib.pymtp_pair_prefill(self._handle, len(seqs), seqs, tokens, lengths, all_logits, self._logits))
+        check(lib.pymtp_pair_prefill(self._pair, len(seqs), seqs, tokens, lengths, all_logits, self._logits))
         self._n_embeddings = sum(lengths)
         return self._rows(sum(lengths) if all_logits else len(seqs))
 
+    @alone
     def embeddings(self) -> NDArray[np.float32]:
         """The embeddings (final, normed hidden states) of the tokens of the last prefill, shape (tokens, n_embd),
         sorted by sequence. Raises InvalidRequestError unless the context was made with embeddings=True."""
         if not self._keeps_embeddings:
             raise InvalidRequestError("the context keeps no embeddings: make it with embeddings=True")
-        return _floats(lib.pymtp_pair_embeddings(self._handle), self._n_embeddings, self.model.n_embd)
+        return _floats(lib.pymtp_pair_embeddings(self._pair), self._n_embeddings, self.model.n_embd)
 
+    @alone
     def draft(self, token: int, seq: int = 0) -> Logits:
         """One step of the head: logits, shape (n_vocab,), for the token after `token`.
 
         token: the token after the last that the target holds; then, step by step, each draft made from it. Raises
         InvalidRequestError past `draft_tokens` steps, ContextFullError at the end of the context.
         """
-        check(lib.pymtp_pair_draft(self._handle, seq, token, self._logits))
+        check(lib.pymtp_pair_draft(self._pair, seq, token, self._logits))
         return self._rows(1).reshape(-1)
 
+    @alone
     def verify(self, tokens: Sequence[int], seq: int = 0) -> Logits:
         """Takes 1 to 1+draft_tokens tokens through the target: logits after each, shape (len(tokens), n_vocab)."""
-        array = ffi.new("llama_token[]", tokens)
-        check(lib.pymtp_pair_verify(self._handle, seq, array, len(tokens), self._logits))
+        array = ffi.new("llama_token[]", list(tokens))  # of a number, cffi would make so many tokens
+        check(lib.pymtp_pair_verify(self._pair, seq, array, len(tokens), self._logits))
         return self._rows(len(tokens))
 
+    @alone
     def set_sampling(self, sampler: Sampler, seq: int = 0) -> None:
         """How tokens are drawn from now on, for the three calls below. A grammar's text begins with the first token.
         Raises InvalidRequestError for a logit bias on a token that is not in the vocabulary, and for a grammar that
         llama.cpp does not take."""
+        if not isinstance(sampler, Sampler):
+            raise InvalidRequestError(f"sampler must be a Sampler, not {type(sampler).__name__}")
         self.model.check_tokens(list(sampler.params.logit_bias))
         with sampler.compiled(self.model) as native:
-            check(lib.pymtp_pair_sampling(self._handle, seq, native))
+            check(lib.pymtp_pair_sampling(self._pair, seq, native))
 
+    @alone
     def first_token(self, seq: int = 0) -> int:
         """The token after a prompt, sampled from the logits of the last prefill. Raises InvalidRequestError when the
         grammar allows none; the sequence keeps the tokens before it."""
-        check(lib.pymtp_pair_first_token(self._handle, seq, self._token))
+        check(lib.pymtp_pair_first_token(self._pair, seq, self._token))
         self._n_sampled = 1
         return int(self._token[0])
 
+    @alone
     def draft_chain(self, token: int, n: int, seq: int = 0) -> tuple[list[int], list[float]]:
         """n draft steps, each from the token drawn in the one before, the first from `token`, which follows the last
         that the target holds: the drafts, and the head's probability of each. Raises as `draft`."""
-        check(lib.pymtp_pair_draft_tokens(self._handle, seq, token, n, self._sampled, self._confidences))
+        check(lib.pymtp_pair_draft_tokens(self._pair, seq, token, n, self._sampled, self._confidences))
         return list(self._sampled[0:n]), list(self._confidences[0:n])
 
+    @alone
     def verify_chain(self, tokens: Sequence[int], seq: int = 0) -> list[int]:
         """As `verify`, and draws the token after each row until one is not what the next row holds: the drafts that the
         target agrees with, and one more. Raises as `first_token`."""
         n = len(tokens)
-        check(lib.pymtp_pair_verify_tokens(self._handle, seq, tokens, n, self._sampled, self._token))
+        check(lib.pymtp_pair_verify_tokens(self._pair, seq, tokens, n, self._sampled, self._token))
         self._n_sampled = self._token[0]
         return list(self._sampled[0 : self._n_sampled])
 
+    @alone
     def logprobs(self) -> list[TokenLogprobs]:
         """Of the tokens that the last `first_token` or `verify_chain` returned; empty unless the sampling asks."""
         found = ffi.new("const struct pymtp_logprob **")
-        n = lib.pymtp_pair_logprobs(self._handle, found)
+        n = lib.pymtp_pair_logprobs(self._pair, found)
         pairs = [(p.token, p.logprob) for p in found[0][0:n]] if n else []
         each = n // self._n_sampled if n else 1
         return [TokenLogprobs(*pairs[i], tuple(pairs[i + 1 : i + each])) for i in range(0, n, each)]
 
+    @alone
     def rewind(self, n_keep: int, seq: int = 0) -> None:
         """Goes back to the first `n_keep` tokens: only drafts of the last verification can be taken back, once.
 
         No state is copied: the recurrent layers turn to a snapshot they wrote. Raises InvalidRequestError otherwise.
         """
-        check(lib.pymtp_pair_rewind(self._handle, seq, n_keep))
+        check(lib.pymtp_pair_rewind(self._pair, seq, n_keep))
 
+    @alone
     def clear(self, seq: int | None = None) -> None:
         """Empties the caches, or what they hold of one sequence."""
         for number in range(self.n_seq_max) if seq is None else [seq]:
-            check(lib.pymtp_pair_clear(self._handle, number))
+            check(lib.pymtp_pair_clear(self._pair, number))
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether `cancel` is set."""
+        return self._cancelled
 
     def cancel(self, cancelled: bool = True) -> None:
-        """From any thread: while set, native calls end with CancelledError, within a ubatch."""
-        lib.pymtp_pair_cancel(self._handle, cancelled)
+        """From any thread and any handler, at any time: while set, native calls end with CancelledError, within a
+        ubatch, with the context emptied. It stays set until cancel(False). No more than a note after close()."""
+        self._cancelled = cancelled
+        pair = self._pair  # a close() meanwhile frees nothing under this reference
+        if pair is not None:
+            lib.pymtp_pair_cancel(pair, cancelled)
 
+    def _free(self) -> None:
+        self._pair = None
+
+    @alone
     def break_on_purpose(self, fault: str) -> None:
         """Makes one of the mistakes of enum pymtp_fault from now on, "none" ends it. For tests: greedy text does not
         show them, acceptance and the head's logits must."""
-        lib.pymtp_pair_break(self._handle, getattr(lib, f"PYMTP_FAULT_{fault.upper()}"))
+        lib.pymtp_pair_break(self._pair, getattr(lib, f"PYMTP_FAULT_{fault.upper()}"))
 
     @property
+    @alone
     def counters(self) -> Counters:
         """A snapshot of the work done so far."""
         c = ffi.new("struct pymtp_counters *")
-        lib.pymtp_pair_counters(self._handle, c)
+        lib.pymtp_pair_counters(self._pair, c)
         return Counters(**{field.name: getattr(c, field.name) for field in fields(Counters)})
 
+    @alone
     def memory(self) -> list[DeviceMemory]:
         """The memory in use, a line a device. Compute buffers grow with the first round of each depth."""
-        return read_memory(lambda found, most: lib.pymtp_pair_memory(self._handle, found, most))
+        return read_memory(lambda found, most: lib.pymtp_pair_memory(self._pair, found, most))
 
+    @alone
     def trace(self) -> list[Node]:
         """What was computed since the last call, in order, where the context was made with trace=True."""
-        lines = ffi.string(lib.pymtp_pair_trace(self._handle)).decode().splitlines()
+        lines = ffi.string(lib.pymtp_pair_trace(self._pair)).decode().splitlines()
         nodes = []
         for line in lines:
             graph, rest = line.split(" ", 1)
@@ -337,14 +362,15 @@ class Context:
             nodes.append(Node(graph, name, op, aligned == "1", int(reads), tuple(int(n) for n in shape)))
         return nodes
 
+    @alone
     def head_state(self, seq: int = 0) -> bytes:
         """What the head's cache holds of a sequence, as llama.cpp saves it: positions, then rows of K, then of V.
         Empty without drafts."""
         self._check_seq(seq)
         needed = ffi.new("size_t *")
-        check(lib.pymtp_pair_head_state(self._handle, seq, ffi.NULL, 0, needed))
+        check(lib.pymtp_pair_head_state(self._pair, seq, ffi.NULL, 0, needed))
         data = ffi.new("uint8_t[]", needed[0])
-        check(lib.pymtp_pair_head_state(self._handle, seq, data, needed[0], needed))
+        check(lib.pymtp_pair_head_state(self._pair, seq, data, needed[0], needed))
         return bytes(ffi.buffer(data))
 
 

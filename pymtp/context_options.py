@@ -92,8 +92,8 @@ def native_options(
     options.tap = TAPS.index(tap)
     options.prefill = PREFILL_MODES.index(prefill)
     options.draws = DRAWS.index(draws)
-    options.embeddings = embeddings
-    options.trace = trace
+    options.embeddings = bool(embeddings)
+    options.trace = bool(trace)
     return params, options
 
 

@@ -5,9 +5,11 @@ Nothing here looks at a clock or draws a random number: the same rounds lead to 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
+from pymtp.exclusive import refuse_copies
 from pymtp.native import ffi, lib
 
 # The most drafts of "auto". Up to eight rows have kernels of their own, CUDA's MMVQ and those of AVX-512 VNNI here;
@@ -61,10 +63,17 @@ class FixedDepth:
 
 class Costs:
     """What drafting and verifying take on this machine, for one model in one context: learnt from the rounds
-    themselves. Outlives the requests."""
+    themselves. Outlives the requests.
+
+    lock: held by each call that uses `native`, or an AutoDepth over it.
+    """
 
     def __init__(self) -> None:
+        self.lock = threading.RLock()
         self.native: Any = ffi.gc(lib.pymtp_costs_init(), lib.pymtp_costs_free)
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copies(self)
 
 
 class AutoDepth:
@@ -78,16 +87,22 @@ class AutoDepth:
         after: an earlier sequence, which this one may resemble at first.
         """
         self._costs = costs  # must live as long
-        native = lib.pymtp_depth_init(costs.native, most, after.native if after else ffi.NULL)
+        with (after._costs if after else costs).lock:
+            native = lib.pymtp_depth_init(costs.native, most, after.native if after else ffi.NULL)
         self.native: Any = ffi.gc(native, lib.pymtp_depth_free)
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copies(self)
 
     def choose(self, room: int, n_past: int) -> int:
         """The depth of the next round. room: the most drafts allowed now. n_past: tokens that the context holds."""
-        return int(lib.pymtp_depth_choose(self.native, room, n_past))
+        with self._costs.lock:
+            return int(lib.pymtp_depth_choose(self.native, room, n_past))
 
     def keep(self, confidences: Sequence[float]) -> int:
         """How many of the drafts just made to verify. confidences: the head's probability of each."""
-        return int(lib.pymtp_depth_keep(self.native, confidences, len(confidences)))
+        with self._costs.lock:
+            return int(lib.pymtp_depth_keep(self.native, confidences, len(confidences)))
 
     def observe(
         self,
@@ -100,6 +115,7 @@ class AutoDepth:
     ) -> None:
         """What came of a round: how many drafts were made, verified and, as far as is known, right, what both took, and
         the head's probability of each draft made, or nothing where that is not known."""
-        lib.pymtp_depth_observe(
-            self.native, drafted, verified, right, draft_seconds, verify_seconds, confidences, len(confidences)
-        )
+        with self._costs.lock:
+            lib.pymtp_depth_observe(
+                self.native, drafted, verified, right, draft_seconds, verify_seconds, confidences, len(confidences)
+            )

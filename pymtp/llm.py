@@ -17,17 +17,21 @@ from pymtp.chat import ChatTemplate, Message
 from pymtp.context import Context
 from pymtp.depth import MAX_AUTO, AutoDepth, Costs, Depth, FixedDepth
 from pymtp.errors import ClosedError, ContextFullError, InvalidRequestError
+from pymtp.exclusive import Exclusive, alone
 from pymtp.model import Model
+from pymtp.request import Completion, Request
 from pymtp.sampling import SamplingParams
-from pymtp.stream import Completion, Stream
+from pymtp.stream import Stream
 
 Prompt = str | Sequence[int]
 
 
-class LLM:
+class LLM(Exclusive):
     """A model with its contexts, ready to generate.
 
-    Calls from several threads wait for each other; a stream left open gives way to the next call.
+    Calls from several threads take turns; a stream left open gives way to the next call. Ctrl-C, and what else a signal
+    handler raises, ends the call that runs on the main thread. The handler itself may cancel() or close() the LLM, no
+    more. All methods raise ClosedError after close(), but for cancel() and close().
     """
 
     def __init__(
@@ -60,9 +64,8 @@ class LLM:
 
         Raises ModelLoadError for a file that cannot be loaded, InvalidRequestError for values outside their range.
         """
-        self.lock = threading.RLock()
-        self.active: Stream | None = None
-        self.cancelled = False
+        super().__init__()
+        self._active: Request | None = None
         self.cache_prompt = cache_prompt
         if isinstance(draft_tokens, str) and draft_tokens != "auto":
             raise InvalidRequestError(f'draft_tokens={draft_tokens!r} must be a whole number or "auto"')
@@ -103,21 +106,14 @@ class LLM:
         """The model's template. Raises InvalidRequestError when it has none."""
         return ChatTemplate(self.model)
 
-    def close(self) -> None:
-        """Frees contexts and, unless it was given, the model. Harmless when called twice; waits for a call in another
-        thread."""
-        with self.lock:
-            if self._context is not None:
-                self._context.close()
-                self._context = None
-                if not self._shares_model:
-                    self.model.close()
-
-    def __enter__(self) -> LLM:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _free(self) -> None:
+        if self._context is not None:
+            if self._active is not None:
+                self._active.cancel()
+            self._context.close()
+            self._context = None
+            if not self._shares_model:
+                self.model.close()
 
     def new_depth(self, temperature: float = 0.0) -> Depth:
         """How many drafts a round, for a new completion."""
@@ -127,23 +123,20 @@ class LLM:
         self._auto[kind] = AutoDepth(self._costs, self.context.draft_tokens, after=self._auto.get(kind))
         return self._auto[kind]
 
-    def reusable(self, tokens: list[int]) -> int:
-        """How many of the tokens, from the first on, the context holds: all that it holds, or none, for the recurrent
-        layers cannot go back further than a round."""
-        held = self.context.tokens() if self.cache_prompt else []
-        return len(held) if len(held) < len(tokens) and tokens[: len(held)] == held else 0
-
     def cancel(self) -> None:
-        """From any thread: ends the call that runs; what it had not finished has finish_reason "cancelled"."""
-        self.cancelled = True
-        self.context.cancel()
+        """From any thread and any handler, at any time: ends the call that runs, within a ubatch. What it had not
+        finished has finish_reason "cancelled", further prompts of its list too. The next call forgets it. Harmless
+        where no call runs, and after close()."""
+        context = self._context
+        if context is not None:
+            context.cancel()
 
+    @alone
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Stream:
         """Generates piece by piece. Raises what `generate` raises, before the first piece."""
-        with self.lock:
-            tokens = self._tokens(prompt)
-            self._forget_cancel()
-            return self._open(tokens, params)
+        tokens = self._tokens(prompt)
+        self.context.cancel(False)
+        return Stream(self, self._open(tokens, params))
 
     @overload  # a string is a sequence of strings, too
     def generate(self, prompts: Prompt, params: SamplingParams | None = None) -> Completion: ...  # type: ignore[overload-overlap]
@@ -158,17 +151,21 @@ class LLM:
         Raises InvalidRequestError for an empty prompt or a token id outside the vocabulary, ContextFullError for a
         prompt longer than n_ctx. All prompts are looked at before the first is run.
         """
-        with self.lock:
-            one = _is_prompt(prompts)
-            token_lists = [self._tokens(prompt) for prompt in ([prompts] if one else prompts)]  # type: ignore[arg-type]
-            self._forget_cancel()
-            completions = []
-            for tokens in token_lists:
-                stream = self._open(tokens, params)
-                for _ in stream:
-                    pass
-                completions.append(stream.completion)
-            return completions[0] if one else completions
+        one = _is_prompt(prompts)
+        completions = self._generate([prompts] if one else prompts, params)  # type: ignore[list-item, arg-type]
+        return completions[0] if one else completions
+
+    @alone
+    def _generate(self, prompts: Sequence[Prompt], params: SamplingParams | None) -> list[Completion]:
+        token_lists = [self._tokens(prompt) for prompt in prompts]
+        self.context.cancel(False)
+        completions = []
+        for tokens in token_lists:
+            request = self._open(tokens, params)
+            while not request.ended:
+                request.step()
+            completions.append(request.completion)
+        return completions
 
     def chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Completion:
         """The assistant's next turn. Raises InvalidRequestError for messages that the template refuses."""
@@ -178,15 +175,12 @@ class LLM:
         """The assistant's next turn, piece by piece."""
         return self.stream(self.chat_template.render(messages), params)
 
-    def _forget_cancel(self) -> None:
-        self.cancelled = False
-        self.context.cancel(False)
-
-    def _open(self, tokens: list[int], params: SamplingParams | None) -> Stream:
-        if self.active is not None:
-            self.active.close()
-        self.active = Stream(self, tokens, SamplingParams() if params is None else params)
-        return self.active
+    def _open(self, tokens: list[int], params: SamplingParams | None) -> Request:
+        if self._active is not None:
+            self._active.cancel()
+        params = SamplingParams() if params is None else params
+        self._active = Request(self.context, tokens, params, self.new_depth, cache_prompt=self.cache_prompt)
+        return self._active
 
     def _tokens(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
@@ -214,7 +208,7 @@ def _is_prompt(prompts: object) -> bool:
 
 
 _last: tuple[dict[str, Any], LLM] | None = None
-_last_lock = threading.Lock()
+_last_lock = threading.RLock()
 
 
 def _keywords(of: Callable[..., Any]) -> set[str]:
@@ -229,7 +223,8 @@ def generate(prompts: Sequence[Prompt], **keywords: Any) -> list[Completion]: ..
 
 def generate(prompts: Prompt | Sequence[Prompt], **keywords: Any) -> Completion | list[Completion]:
     """`LLM(…).generate(prompts, SamplingParams(…))` in one call: takes the keywords of both. The model stays loaded for
-    the next call with the same LLM keywords.
+    the next call with the same LLM keywords. A call with others closes it first: there is never more than one. Calls
+    from several threads take turns.
 
     Raises TypeError for a keyword of neither, and what LLM, SamplingParams and LLM.generate raise.
     """
@@ -244,5 +239,4 @@ def generate(prompts: Prompt | Sequence[Prompt], **keywords: Any) -> Completion 
                 _last[1].close()
             _last = None
             _last = (dict(keywords), LLM(**keywords))
-        llm = _last[1]
-    return llm.generate(prompts, params)
+        return _last[1].generate(prompts, params)  # within the lock: another thread may ask for another model

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 from pymtp.build import warn_without_gpu
 from pymtp.errors import ClosedError, InvalidRequestError, ModelLoadError, NativeError
-from pymtp.native import ffi, last_error, lib
+from pymtp.exclusive import refuse_copies
+from pymtp.native import check, ends_before_exit, ffi, last_error, lib
 
 _FAILED = -(2**31)  # what native functions that return a number of tokens or bytes say when llama.cpp fails
 TAPS = ("post_norm", "pre_norm")  # in the order of enum pymtp_tap
@@ -20,11 +22,20 @@ def demo_model() -> Path:
     return Path(__file__).parent / "models" / "demo.gguf"
 
 
+class _Loaded(NamedTuple):
+    """A C handle, and pointers to what lives as long as it does. Calls keep a reference to the whole while they use a
+    part, so that close() in another thread frees nothing under them."""
+
+    handle: Any
+    model: Any
+    vocab: Any
+
+
 class Model:
     """A qwen35 or qwen35moe GGUF, loaded. Split files: name the first part.
 
-    The C handle is shared with the contexts made from it: closing a model that a context still uses frees the memory
-    when that context is closed.
+    Threads may use it at the same time, and LLMs and contexts may share it. close() does not wait: the last of them, or
+    the last call, frees the memory. Methods raise ClosedError after it.
     """
 
     def __init__(
@@ -44,7 +55,11 @@ class Model:
         Raises ModelLoadError for a file that is missing, truncated, not a GGUF, or not a model that pymtp runs.
         """
         self.path = Path(path) if path is not None else demo_model()
-        if not self.path.is_file():
+        try:
+            found = self.path.is_file()
+        except OSError as error:  # such as a name that is too long
+            raise ModelLoadError(f"no such file: {error}") from error
+        if not found:
             raise ModelLoadError(f"no such file: {self.path}")
         info = ffi.new("struct pymtp_file_info *")
         name = os.fsencode(self.path)
@@ -61,26 +76,35 @@ class Model:
         self.tap: str = TAPS[max(0, info.tap)]
         if n_gpu_layers != 0 and not vocab_only:
             warn_without_gpu()
-        handle = lib.pymtp_model_load(name, n_gpu_layers, self.mtp, vocab_only)
+        loading = threading.Lock()
+        ends_before_exit(loading)
+        with loading:
+            handle = lib.pymtp_model_load(name, n_gpu_layers, self.mtp, vocab_only)
         if handle == ffi.NULL:
             raise ModelLoadError(f"{self.path}: {last_error()}")
-        self._handle: Any = ffi.gc(handle, lib.pymtp_model_free)
+        handle = ffi.gc(handle, lib.pymtp_model_free)
+        check(lib.PYMTP_OK)
         model = lib.pymtp_model_get(handle)
-        self._vocab = lib.llama_model_get_vocab(model)
-        self.n_vocab: int = lib.llama_vocab_n_tokens(self._vocab)
+        vocab = lib.llama_model_get_vocab(model)
+        self._loaded: _Loaded | None = _Loaded(handle, model, vocab)
+        self.n_vocab: int = lib.llama_vocab_n_tokens(vocab)
         self.n_params: int = lib.llama_model_n_params(model)
         self._pieces: dict[int, bytes] = {}
 
     @property
     def handle(self) -> Any:
         """The C handle, for context.py. Raises ClosedError after close()."""
-        if self._handle is None:
+        return self._open().handle
+
+    def _open(self) -> _Loaded:
+        loaded = self._loaded
+        if loaded is None:
             raise ClosedError("the model is closed")
-        return self._handle
+        return loaded
 
     def close(self) -> None:
         """Lets go of the weights. Harmless when called twice."""
-        self._handle = None
+        self._loaded = None
 
     def __enter__(self) -> Model:
         return self
@@ -88,26 +112,30 @@ class Model:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __reduce__(self) -> NoReturn:
+        refuse_copies(self)
+
     @cached_property
     def metadata(self) -> dict[str, str]:
         """The GGUF's scalar metadata, values as text."""
-        model = lib.pymtp_model_get(self.handle)
+        loaded = self._open()
 
         def read(function: Any, i: int) -> str:
-            size = function(model, i, ffi.NULL, 0) + 1
+            size = function(loaded.model, i, ffi.NULL, 0) + 1
             text = ffi.new("char[]", size)
-            function(model, i, text, size)
+            function(loaded.model, i, text, size)
             return str(ffi.string(text).decode("utf-8", "replace"))
 
         return {
             read(lib.llama_model_meta_key_by_index, i): read(lib.llama_model_meta_val_str_by_index, i)
-            for i in range(lib.llama_model_meta_count(model))
+            for i in range(lib.llama_model_meta_count(loaded.model))
         }
 
     @cached_property
     def chat_template(self) -> str | None:
         """The Jinja source of the file's chat template."""
-        text = lib.llama_model_chat_template(lib.pymtp_model_get(self.handle), ffi.NULL)
+        loaded = self._open()
+        text = lib.llama_model_chat_template(loaded.model, ffi.NULL)
         return None if text == ffi.NULL else str(ffi.string(text).decode("utf-8", "replace"))
 
     @property
@@ -121,22 +149,20 @@ class Model:
         return self._special_text(lib.llama_vocab_bos)
 
     def _special_text(self, which: Any) -> str:
-        self.handle  # noqa: B018 — raises on a closed model
-        token = which(self._vocab)
+        loaded = self._open()
+        token = which(loaded.vocab)
         if token < 0:
             return ""
-        return str(ffi.string(lib.llama_vocab_get_text(self._vocab, token)).decode("utf-8", "replace"))
+        return str(ffi.string(lib.llama_vocab_get_text(loaded.vocab, token)).decode("utf-8", "replace"))
 
     def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
         """Token ids of `text`. Special tokens written out in it are taken as such. add_special: what the model wants
         around a text (BOS), if anything. Raises InvalidRequestError for text that UTF-8 cannot hold."""
-        try:
-            data = text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise InvalidRequestError(f"the text is no valid Unicode: {error}") from error
+        loaded = self._open()
+        data = _utf8(text)
         capacity = len(data) + 16
         tokens = ffi.new("llama_token[]", capacity)
-        n = lib.pymtp_tokenize(self.handle, data, len(data), tokens, capacity, add_special)
+        n = lib.pymtp_tokenize(loaded.handle, data, len(data), tokens, capacity, add_special)
         if n == _FAILED:
             raise NativeError(last_error())
         if n < 0:
@@ -152,10 +178,11 @@ class Model:
         return self._pieces[token]
 
     def _read_piece(self, token: int) -> bytes:
+        loaded = self._open()
         capacity = 64
         while True:
             piece = ffi.new("char[]", capacity)
-            n = lib.pymtp_token_piece(self.handle, token, piece, capacity)
+            n = lib.pymtp_token_piece(loaded.handle, token, piece, capacity)
             if n >= 0:
                 return bytes(ffi.buffer(piece, n))
             if n == _FAILED:
@@ -169,19 +196,32 @@ class Model:
     def grammar(self, text: str) -> Any:
         """The C handle of a grammar in GBNF, a context manager that frees it. Raises InvalidRequestError, with
         llama.cpp's reason, for one that it does not take."""
-        handle = lib.pymtp_grammar_init(self.handle, text.encode())
+        handle = lib.pymtp_grammar_init(self.handle, _utf8(text))
         if handle == ffi.NULL:
             raise InvalidRequestError(last_error())
         return ffi.gc(handle, lib.pymtp_grammar_free)
 
     def ends_generation(self, token: int) -> bool:
-        """Whether the model says with this token that it is done (EOS, end of turn)."""
-        self.handle  # noqa: B018 — raises on a closed model
-        return bool(lib.llama_vocab_is_eog(self._vocab, token))
+        """Whether the model says with this token that it is done (EOS, end of turn). False for ids outside the
+        vocabulary."""
+        loaded = self._open()
+        try:
+            return bool(lib.llama_vocab_is_eog(loaded.vocab, token))
+        except OverflowError:
+            return False
 
     def check_tokens(self, tokens: list[int]) -> None:
         """Raises InvalidRequestError unless every id is in the vocabulary."""
-        self.handle  # noqa: B018 — raises on a closed model
+        self._open()
         for token in tokens:
             if not 0 <= token < self.n_vocab:
                 raise InvalidRequestError(f"token id {token} is outside the vocabulary of {self.n_vocab}")
+
+
+def _utf8(text: str) -> bytes:
+    if not isinstance(text, str):
+        raise InvalidRequestError(f"a text is a str, not {type(text).__name__}")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(f"the text is no valid Unicode: {error}") from error

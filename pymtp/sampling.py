@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import math
 import secrets
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymtp.errors import InvalidRequestError
+from pymtp.exclusive import refuse_copies
 from pymtp.grammar import MAX_TEXT, schema_grammar, schema_text
 from pymtp.model import Model
 from pymtp.native import ffi, lib
@@ -116,10 +118,19 @@ class SamplingParams:
             object.__setattr__(self, "json_schema", schema_text(self.json_schema))
         self.gbnf  # noqa: B018 — a schema is refused here, not where it is used
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # a mapping proxy, which keeps logit_bias as it is, cannot be copied or pickled
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return _restored, (values | {"logit_bias": dict(self.logit_bias)},)
+
     @cached_property
     def gbnf(self) -> str | None:
         """The grammar, or that of the schema."""
         return schema_grammar(self.json_schema) if isinstance(self.json_schema, str) else self.grammar
+
+
+def _restored(values: dict[str, Any]) -> SamplingParams:
+    return SamplingParams(**values)
 
 
 @dataclass(frozen=True)
@@ -157,9 +168,12 @@ def _is_bias(bias: object) -> bool:
 
 
 class Sampler:
-    """`params` as the native side takes them. `seed` is the one in use."""
+    """`params` as the native side takes them. `seed` is the one in use. Threads that share it take turns."""
 
     def __init__(self, params: SamplingParams) -> None:
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequestError(f"params must be SamplingParams, not {type(params).__name__}")
+        self._lock = threading.RLock()
         self.params = params
         self.seed = secrets.randbits(64) if params.seed is None else int(params.seed)
         self._bias = ffi.new("struct pymtp_logit_bias[]", [(int(t), float(v)) for t, v in params.logit_bias.items()])
@@ -179,11 +193,15 @@ class Sampler:
         self.native.n_logprobs = -1 if params.logprobs is None else params.logprobs
         self._n_vocab = 0  # any
 
+    def __reduce__(self) -> NoReturn:
+        refuse_copies(self)
+
     @contextmanager
     def compiled(self, model: Model) -> Iterator[Any]:
         """`native` with the grammar, while it lasts, ready for a model's vocabulary. Raises InvalidRequestError, with
         llama.cpp's reason, for one that it does not take."""
-        with nullcontext(ffi.NULL) if self.params.gbnf is None else model.grammar(self.params.gbnf) as grammar:
+        gbnf = self.params.gbnf
+        with self._lock, nullcontext(ffi.NULL) if gbnf is None else model.grammar(gbnf) as grammar:
             self.native.grammar, self._n_vocab = grammar, model.n_vocab
             try:
                 yield self.native
@@ -194,16 +212,20 @@ class Sampler:
         """The token at `position`, from logits of shape (n_vocab,), after the tokens `before`, which a grammar's text
         begins with: None when a logit is not a number or the grammar allows none. And its probability at temperature 1
         among the likeliest, from 0 to 1. Within `compiled`, where there is a grammar. Raises InvalidRequestError for
-        logits of another shape, and for tokens that are not in the vocabulary."""
-        row = np.ascontiguousarray(logits, dtype=np.float32)
-        n_vocab = self._n_vocab or row.size
-        if row.shape != (n_vocab,) or n_vocab == 0:
-            raise InvalidRequestError(f"logits must have the shape ({n_vocab or 'n_vocab'},), not {row.shape}")
-        for token in {*before, *self.params.logit_bias}:
-            if not 0 <= token < n_vocab:
-                raise InvalidRequestError(f"there is no token {token} in a vocabulary of {n_vocab}")
-        confidence = ffi.new("float *")
-        token = lib.pymtp_sample(
-            self.native, ffi.from_buffer("float[]", row), len(row), position, list(before), len(before), confidence
-        )
-        return (None if token < 0 else token), confidence[0]
+        logits of another shape, tokens that are not in the vocabulary, and a negative position."""
+        with self._lock:
+            with np.errstate(over="ignore"):  # infinite is what such a logit is, and what is said of it
+                row = np.ascontiguousarray(logits, dtype=np.float32)
+            n_vocab = self._n_vocab or row.size
+            if row.shape != (n_vocab,) or n_vocab == 0:
+                raise InvalidRequestError(f"logits must have the shape ({n_vocab or 'n_vocab'},), not {row.shape}")
+            for token in {*before, *self.params.logit_bias}:
+                if not 0 <= token < n_vocab:
+                    raise InvalidRequestError(f"there is no token {token} in a vocabulary of {n_vocab}")
+            if not _whole(position, 0, 2**63 - 1):
+                raise InvalidRequestError(f"position={position!r} must be a whole number, 0 or more")
+            confidence = ffi.new("float *")
+            token = lib.pymtp_sample(
+                self.native, ffi.from_buffer("float[]", row), len(row), position, list(before), len(before), confidence
+            )
+            return (None if token < 0 else token), confidence[0]

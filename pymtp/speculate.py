@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from pymtp.depth import Depth
+from pymtp.stats import Tally
 
 
 class SpeculativeContext(Protocol):
@@ -22,18 +22,6 @@ class SpeculativeContext(Protocol):
     def draft_chain(self, token: int, n: int) -> tuple[list[int], list[float]]: ...
     def verify_chain(self, tokens: Sequence[int]) -> list[int]: ...
     def rewind(self, n_keep: int) -> None: ...
-
-
-@dataclass
-class Tally:
-    """What the rounds of one generation came to. drafted: drafts verified. discarded: drafts not worth it. depths: the
-    drafts that each round verified."""
-
-    rounds: int = 0
-    drafted: int = 0
-    discarded: int = 0
-    depths: list[int] = field(default_factory=list)
-    accepted_per_position: list[int] = field(default_factory=list)
 
 
 def speculate(

@@ -3,7 +3,18 @@
 from dataclasses import dataclass, field
 
 from pymtp.context import Counters
-from pymtp.speculate import Tally
+
+
+@dataclass
+class Tally:
+    """What the rounds of one generation came to. drafted: drafts verified. discarded: drafts not worth it. depths: the
+    drafts that each round verified."""
+
+    rounds: int = 0
+    drafted: int = 0
+    discarded: int = 0
+    depths: list[int] = field(default_factory=list)
+    accepted_per_position: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from conftest import make_llm
 
-from pymtp import LLM, SamplingParams
+from pymtp import LLM, CancelledError, SamplingParams
 
 N = 30
 # a prompt in one batch and the same tokens in rounds differ in last bits; in F32 they are too small to matter here
@@ -84,11 +84,23 @@ def test_an_interrupted_call_leaves_nothing_to_go_on_from_and_a_text_that_goes_o
     stream = llm.stream(prompt, params(N, "greedy"))
     first = next(stream).token_ids
     llm.context.cancel()
-    assert next(stream).token_ids == []
+    with pytest.raises(CancelledError):
+        llm.context.verify(first[-1:])
     assert llm.context.tokens() == []
+    assert next(stream).token_ids == []
     rest = llm.generate([*prompt, *first], params(N - len(first), "greedy"))
     assert rest.stats.cached_tokens == 0
     assert first + rest.token_ids == whole
+
+
+def test_a_cancel_between_two_pieces_leaves_all_to_go_on_from(llm: LLM, prompts: list[str]) -> None:
+    prompt = llm.model.tokenize(prompts[0])
+    stream = llm.stream(prompt, params(N, "greedy"))
+    first = next(stream).token_ids
+    llm.cancel()
+    assert next(stream).token_ids == []
+    rest = llm.generate([*prompt, *first], params(5, "greedy"))
+    assert rest.stats.cached_tokens == len(prompt) + len(first) - 1
 
 
 def test_the_cache_can_be_left_alone(new_llm: Callable[..., LLM], prompts: list[str]) -> None:

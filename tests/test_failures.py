@@ -220,7 +220,7 @@ def sampling(**fields: Any) -> Any:
 
 
 def test_counts_from_c_that_cannot_be_are_errors_not_the_end(c: Context) -> None:
-    pair = c._handle
+    pair = c._pair
     bias = ffi.new("struct pymtp_logit_bias[]", [(2048, 1.0)])
     for wrong in (
         sampling(n_bias=-1, bias=bias),

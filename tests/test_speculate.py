@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pymtp.depth import AutoDepth, Costs, Depth, FixedDepth
-from pymtp.speculate import Tally, speculate
+from pymtp.speculate import speculate
+from pymtp.stats import Tally
 
 VOCAB = 50
 

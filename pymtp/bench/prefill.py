@@ -24,8 +24,8 @@ from pymtp.errors import NativeError
 from pymtp.memory import DeviceMemory
 from pymtp.model import Model
 from pymtp.sampling import Sampler, SamplingParams
-from pymtp.speculate import SpeculativeContext, Tally, speculate
-from pymtp.stats import Stats, collect
+from pymtp.speculate import SpeculativeContext, speculate
+from pymtp.stats import Stats, Tally, collect
 
 NONE = "none"  # no head, no drafts
 MODES = (NONE, *reversed(PREFILL_MODES))

@@ -8,8 +8,9 @@ from dataclasses import asdict
 from itertools import chain
 
 from pymtp.cli.screen import screen
+from pymtp.request import Completion
 from pymtp.stats import Stats
-from pymtp.stream import Completion, Stream
+from pymtp.stream import Stream
 
 
 def write(stream: Stream) -> Completion:

@@ -2,14 +2,16 @@
 context.py.
 
 llama.cpp's log goes to `logging.getLogger("pymtp.native")`. While a native call runs on the main thread, Python's
-signal handlers get their turn about 20 times a second; what they raise (KeyboardInterrupt) ends the call and comes
-out of `check`.
+signal handlers get their turn about 20 times a second; what they raise (KeyboardInterrupt) ends that call and comes
+out of its `check`. Calls in other threads go on.
 """
 
 import atexit
 import logging
+import threading
 from types import TracebackType
 from typing import Any
+from weakref import WeakSet
 
 from pymtp.errors import CancelledError, ContextFullError, InvalidRequestError, NativeError
 
@@ -29,7 +31,7 @@ except ImportError as error:
         "install the CUDA toolkit that it was built with"
     ) from error
 
-__all__ = ["check", "ffi", "last_error", "lib", "startup_errors"]
+__all__ = ["check", "ends_before_exit", "ffi", "last_error", "lib", "startup_errors"]
 
 _logger = logging.getLogger("pymtp.native")
 _GGML_DEBUG, _GGML_INFO, _GGML_ERROR = 1, 2, 4  # enum ggml_log_level
@@ -38,22 +40,28 @@ _LEVELS = {_GGML_DEBUG: logging.DEBUG, _GGML_INFO: logging.INFO, 3: logging.WARN
 startup_errors: list[str] = []  # why CUDA is not there: no error of who does not ask for it, see build.warn_without_gpu
 _started = False
 
-_interrupt: BaseException | None = None  # what a signal handler raised while native code was calling back
+
+class _Raised(threading.local):
+    """What a signal or log handler raised in this thread while native code was calling back."""
+
+    error: BaseException | None = None
 
 
-def _keep_interrupt(_type: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
-    global _interrupt
-    _interrupt = error
+_raised = _Raised()
 
 
-def _raise_interrupt() -> None:
-    global _interrupt
-    if _interrupt is not None:
-        error, _interrupt = _interrupt, None
+def _keep(_type: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
+    _raised.error = error
+
+
+def _raise_kept() -> None:
+    error = _raised.error
+    if error is not None:
+        _raised.error = None
         raise error
 
 
-@ffi.def_extern(onerror=_keep_interrupt)  # type: ignore[untyped-decorator]
+@ffi.def_extern(onerror=_keep)  # type: ignore[untyped-decorator]
 def pymtp_on_log(level: int, text: Any) -> None:
     line = ffi.string(text).decode("utf-8", "replace").rstrip()
     if not _started and level == _GGML_ERROR:
@@ -62,22 +70,22 @@ def pymtp_on_log(level: int, text: Any) -> None:
         _logger.log(_LEVELS.get(level, logging.INFO), "%s", line)
 
 
-@ffi.def_extern(error=True, onerror=_keep_interrupt)  # type: ignore[untyped-decorator]
+@ffi.def_extern(error=True, onerror=_keep)  # type: ignore[untyped-decorator]
 def pymtp_on_poll() -> bool:
-    # entering Python is what lets pending signal handlers run
-    return _interrupt is not None
+    # entering Python is what lets pending signal handlers run, on the main thread
+    return _ending or _raised.error is not None
 
 
 def last_error() -> str:
-    """Why the last native call of this thread failed. Raises what a signal handler raised during it, if one did."""
-    _raise_interrupt()
+    """Why the last native call of this thread failed. Raises what a handler raised during it, if one did."""
+    _raise_kept()
     text: str = ffi.string(lib.pymtp_last_error()).decode("utf-8", "replace")
     return text
 
 
 def check(status: int) -> None:
-    """Turns a status of pymtp.h into nothing or an exception. Raises what a signal handler raised during the call."""
-    _raise_interrupt()
+    """Turns a status of pymtp.h into nothing or an exception. Raises what a handler raised in this thread's call."""
+    _raise_kept()
     if status == lib.PYMTP_OK:
         return
     kinds = {
@@ -89,9 +97,31 @@ def check(status: int) -> None:
     raise kinds.get(status, NativeError)(last_error())
 
 
+_EXIT_SECONDS = 10.0  # a call ends within a ubatch; where it does not, the process must end all the same
+_ending = False
+_locks: WeakSet[Any] = WeakSet()
+_registry = threading.Lock()  # of _locks
+
+
+def ends_before_exit(lock: Any) -> None:
+    """lock: held while a native call runs. Before the interpreter goes, the call of a daemon thread is told to end and
+    waited for: exit() destroys what it computes with. No other call begins."""
+    with _registry:
+        _locks.add(lock)
+
+
+def _end_calls() -> None:
+    global _ending
+    _ending = True
+    _registry.acquire()
+    for lock in list(_locks):
+        lock.acquire(timeout=_EXIT_SECONDS)  # and kept, as the registry is
+
+
 # native threads must not call into an interpreter that is going away
 atexit.register(lib.pymtp_set_log, ffi.NULL, _GGML_INFO)
 atexit.register(lib.pymtp_set_poll, ffi.NULL)
+atexit.register(_end_calls)
 lib.pymtp_set_log(lib.pymtp_on_log, _GGML_DEBUG if _logger.isEnabledFor(logging.DEBUG) else _GGML_INFO)
 lib.pymtp_set_poll(lib.pymtp_on_poll)
 lib.llama_backend_init()

@@ -38,7 +38,8 @@ from pymtp.bench.synthetic import SyntheticContext
 from pymtp.context import Counters
 from pymtp.depth import FixedDepth
 from pymtp.errors import NativeError
-from pymtp.speculate import Tally, speculate
+from pymtp.speculate import speculate
+from pymtp.stats import Tally
 
 SETTINGS = Settings("m.gguf", ("none", "1", "3", "auto"), ("code", "random"), (0.0, 0.7), 13, 4, None, 1, 0, "f16")
 SPEED = {"none": 10.0, "1": 15.0, "3": 20.0, "auto": 25.0}  # tokens a second

@@ -44,7 +44,8 @@ from pymtp import SamplingParams
 from pymtp.context import Context
 from pymtp.model import Model
 from pymtp.sampling import Sampler
-from pymtp.speculate import Tally, speculate
+from pymtp.speculate import speculate
+from pymtp.stats import Tally
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 

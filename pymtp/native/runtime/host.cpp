@@ -18,6 +18,7 @@ std::atomic<pymtp_poll_callback> poll_callback{nullptr};
 thread_local std::string last_error;
 thread_local std::string logged_errors;
 thread_local int         continued_level = GGML_LOG_LEVEL_INFO;
+thread_local bool        wants_stop      = false; // of this thread's call
 
 void on_log(ggml_log_level level, const char * text, void * /*user_data*/) {
     // a continuation belongs to the line before it
@@ -49,6 +50,7 @@ std::chrono::nanoseconds coarse_now() {
 
 void pymtp_errors_begin() {
     logged_errors.clear();
+    wants_stop = false;
 }
 
 void pymtp_set_error(const std::string & text) {
@@ -74,10 +76,11 @@ bool pymtp_host_wants_stop() {
     thread_local auto asked = coarse_now();
     const auto now = coarse_now();
     if (now - asked < poll_interval) {
-        return false;
+        return wants_stop;
     }
     asked = now;
-    return callback();
+    wants_stop = callback();
+    return wants_stop;
 }
 
 const char * pymtp_last_error(void) {

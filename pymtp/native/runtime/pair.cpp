@@ -10,10 +10,7 @@
 
 static bool on_abort(void * data) {
     auto * pair = static_cast<pymtp_pair *>(data);
-    if (pymtp_host_wants_stop()) {
-        pair->cancelled = true;
-    }
-    return pair->cancelled.load(std::memory_order_relaxed);
+    return pair->cancelled.load(std::memory_order_relaxed) || pymtp_host_wants_stop();
 }
 
 // What llama.cpp would end the process for, or take for another number. Python refuses it first, in the user's words.

@@ -1,0 +1,353 @@
+"""Claims about threads, signal handlers, close() and what is freed when."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import make_llm
+
+import pymtp
+from pymtp import LLM, ClosedError, InvalidRequestError, Model, SamplingParams
+from pymtp.context import Context
+from pymtp.depth import AutoDepth, Costs
+from pymtp.sampling import Sampler
+
+SHORT = SamplingParams(max_tokens=8)
+ENDLESS = SamplingParams(max_tokens=None, ignore_eos=True)
+SMALL: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "draft_tokens": 2}
+posix = pytest.mark.skipif(sys.platform == "win32", reason="no POSIX signals")
+
+PREAMBLE = """
+import os, signal, threading, time
+import pymtp
+from pymtp.context import Context
+model = pymtp.Model()
+text = lambda llm: llm.generate("import ", pymtp.SamplingParams(8)).text
+"""
+
+
+def run(script: str) -> list[str]:
+    """The lines that a script prints in a process of its own, which must not end early."""
+    done = subprocess.run([sys.executable, "-I", "-c", PREAMBLE + script], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def together(*calls: Callable[[], object]) -> None:
+    """Calls them in as many threads, and waits for them."""
+    threads = [threading.Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_close_waits_for_the_call_of_another_thread() -> None:
+    assert (
+        run("""
+for _ in range(5):
+    context = Context(model, n_ctx=2048, n_threads=1)
+    rows = []
+    caller = threading.Thread(target=lambda: rows.append(context.prefill([7] * 2000)))
+    caller.start()
+    time.sleep(0.02)
+    context.close()
+    caller.join()
+    print(rows[0].shape)
+""")
+        == ["(2048,)"] * 5
+    )
+
+
+def test_cancel_may_meet_close() -> None:
+    assert (
+        run("""
+def cancel():
+    while not done:
+        for context in list(contexts):
+            context.cancel()
+contexts, done = [], False
+callers = [threading.Thread(target=cancel) for _ in range(3)]
+for caller in callers:
+    caller.start()
+for _ in range(50):
+    contexts[:] = [Context(model, n_ctx=256, n_threads=1)]
+    contexts[0].close()
+done = True
+""")
+        == []
+    )
+
+
+@posix
+@pytest.mark.parametrize("what", ["context", "llm"])
+def test_a_signal_handler_may_close_what_is_in_a_call(what: str) -> None:
+    made = {"context": "Context(model, n_ctx=8192, n_threads=1)", "llm": "pymtp.LLM(n_ctx=8192, n_threads=1)"}
+    call = {"context": "made.prefill([7] * 8000)", "llm": "print(made.generate([[7] * 8000] * 9)[8].finish_reason)"}
+    lines = run(f"""
+made = {made[what]}
+signal.signal(signal.SIGALRM, lambda *_: made.close())
+signal.setitimer(signal.ITIMER_REAL, 0.1)
+try:
+    {call[what]}
+    made.stream("import ")
+except pymtp.PymtpError as error:
+    print(type(error).__name__)
+print(text(pymtp.LLM(model)) == text(pymtp.LLM(model, draft_tokens=0)))
+""")
+    assert lines == (["cancelled", "ClosedError", "True"] if what == "llm" else ["CancelledError", "True"])
+
+
+@posix
+def test_a_call_within_a_call_is_refused_and_ends_the_outer_one() -> None:
+    assert (
+        run("""
+llm = pymtp.LLM(n_ctx=8192, n_threads=1)
+expected = text(llm)
+for call in (lambda: text(llm), lambda: llm.context.clear(), lambda: next(stream)):
+    stream = llm.stream([7] * 8000)
+    signal.signal(signal.SIGALRM, lambda *_: call())
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        list(stream)
+    except pymtp.InvalidRequestError as error:
+        print("this thread is in a call" in str(error), stream.completion.finish_reason, text(llm) == expected)
+""")
+        == ["True cancelled True"] * 3
+    )
+
+
+@posix
+def test_ctrl_c_ends_the_call_of_the_main_thread_alone() -> None:
+    assert run("""
+other = pymtp.LLM(model, n_ctx=2048, n_threads=1, n_ubatch=64)
+reasons = []
+caller = threading.Thread(
+    target=lambda: reasons.extend(c.finish_reason for c in other.generate([[7] * 1000] * 8, pymtp.SamplingParams(1)))
+)
+caller.start()
+context = Context(model, n_ctx=2048, n_threads=1, n_ubatch=64)
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    while True:
+        context.clear()
+        context.prefill([7] * 2000)
+except KeyboardInterrupt:
+    print(caller.is_alive(), context.n_past)
+print(context.prefill([1, 2, 3]).shape, context.cancelled)
+caller.join()
+print(set(reasons))
+""") == ["True 0", "(2048,) False", "{'length'}"]
+
+
+@posix
+def test_ctrl_c_while_the_main_thread_waits_ends_no_call() -> None:
+    assert run("""
+context = Context(model, n_ctx=2048, n_threads=1, n_ubatch=64)
+shapes = []
+caller = threading.Thread(target=lambda: shapes.append(context.prefill([7] * 2000).shape))
+caller.start()
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    time.sleep(30)
+except KeyboardInterrupt:
+    print("interrupted")
+caller.join()
+print(shapes)
+""") == ["interrupted", "[(2048,)]"]
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_a_process_may_end_while_a_daemon_thread_is_in_a_call(n_threads: int) -> None:
+    for seconds in (0.1, 0.15, 0.2):
+        assert run(f"""
+llm = pymtp.LLM(model, n_ctx=2048, n_threads={n_threads})
+def work():
+    while True:
+        llm.generate([7] * 1000, pymtp.SamplingParams(50))
+threading.Thread(target=work, daemon=True).start()
+time.sleep({seconds})
+print("ends")
+""") == ["ends"]
+
+
+def test_threads_take_turns_in_a_context(llm: LLM) -> None:
+    prompts = [[i + 1] * 40 for i in range(4)]
+    with Context(llm.model, n_ctx=256, n_seq_max=4, n_threads=1, draft_tokens=2) as context:
+        expected = [context.prefill(prompt, seq) for seq, prompt in enumerate(prompts)]
+        got: dict[int, list[Any]] = {}
+
+        def work(seq: int) -> None:
+            got[seq] = []
+            for _ in range(10):
+                context.clear(seq)
+                got[seq].append(context.prefill(prompts[seq], seq))
+
+        together(*(lambda seq=seq: work(seq) for seq in range(4)))  # type: ignore[misc]
+    for seq, rows in got.items():
+        assert all(np.array_equal(row, expected[seq]) for row in rows)
+
+
+def test_close_waits_for_a_text_and_refuses_the_calls_behind_it() -> None:
+    llm = make_llm()
+    expected = llm.generate("import ", SamplingParams(200, ignore_eos=True)).token_ids
+    got: list[list[int]] = []
+    refused: list[ClosedError] = []
+
+    def work() -> None:
+        try:
+            while True:
+                got.append(llm.generate("import ", SamplingParams(200, ignore_eos=True)).token_ids)
+        except ClosedError as error:
+            refused.append(error)
+
+    together(*[work] * 4, llm.close)
+    assert len(refused) == 4
+    assert all(tokens == expected for tokens in got)
+
+
+def test_cancel_after_close_is_harmless() -> None:
+    llm = make_llm()
+    context = llm.context
+    llm.close()
+    llm.cancel()
+    context.cancel()
+
+
+def test_a_stream_outlives_the_close_of_its_llm_as_cancelled() -> None:
+    llm = make_llm()
+    stream = llm.stream("import ", ENDLESS)
+    first = next(stream)
+    llm.close()
+    with pytest.raises(ClosedError):
+        next(stream)
+    stream.close()
+    assert stream.completion.finish_reason == "cancelled"
+    assert stream.completion.token_ids == first.token_ids
+
+
+def test_a_stream_keeps_its_llm() -> None:
+    expected = make_llm().generate("import ", SHORT).text
+    assert "".join(piece.text for piece in make_llm().stream("import ", SHORT)) == expected
+
+
+def test_threads_share_a_stream(llm: LLM, prompts: list[str]) -> None:
+    params = SamplingParams(max_tokens=60)
+    expected = llm.generate(prompts[3], params).text
+    stream = llm.stream(prompts[3], params)
+    together(*[lambda: list(stream)] * 3)
+    assert stream.completion.text == expected
+
+
+def test_the_weights_go_with_the_last_reference_and_wait_for_no_collection() -> None:
+    def refused(llm: LLM, params: SamplingParams) -> None:
+        with suppress(InvalidRequestError):
+            llm.generate("import ", params)
+
+    gc.collect()
+    gc.disable()
+    try:
+        for use in (
+            lambda llm: llm.generate("import ", SHORT),
+            lambda llm: next(llm.stream("import ", ENDLESS)),
+            lambda llm: list(llm.stream("import ", SHORT)),
+            lambda llm: llm.chat([{"role": "user", "content": "hello"}], SHORT),
+            lambda llm: refused(llm, SamplingParams(grammar="root")),
+        ):
+            llm = make_llm()
+            gone = [weakref.ref(llm), weakref.ref(llm.model), weakref.ref(llm.context)]
+            use(llm)
+            del llm
+            assert [ref() for ref in gone] == [None] * 3
+        llm = make_llm()
+        stream = llm.stream("import ", ENDLESS)
+        gone = [weakref.ref(llm), weakref.ref(llm.model), weakref.ref(llm.context)]
+        next(stream)
+        del llm, stream
+        assert [ref() for ref in gone] == [None] * 3
+    finally:
+        gc.enable()
+
+
+def test_a_model_may_be_closed_while_threads_use_its_vocabulary() -> None:
+    for _ in range(5):
+        model = Model(vocab_only=True)
+        refused: list[ClosedError] = []
+
+        def work(model: Model = model, refused: list[ClosedError] = refused) -> None:
+            try:
+                while True:
+                    assert model.detokenize(model.tokenize("def f(x): return x" * 50))
+            except ClosedError as error:
+                refused.append(error)
+
+        together(*[work] * 3, model.close)
+        assert len(refused) == 3
+
+
+def test_a_model_closed_under_an_llm_is_named(llm: LLM) -> None:
+    with Model() as model, make_llm(model) as sharing:
+        stream = sharing.stream("import ", ENDLESS)
+        next(stream)
+        model.close()
+        for call in (lambda: sharing.generate("import "), lambda: list(stream)):
+            with pytest.raises(ClosedError, match="model is closed"):
+                call()
+        assert stream.completion.finish_reason == "cancelled"
+
+
+def test_threads_share_a_sampler_with_a_grammar(llm: LLM) -> None:
+    sampler = Sampler(SamplingParams(grammar='root ::= "a"'))
+    a = llm.model.tokenize("a")[0]
+    rows = np.zeros(llm.model.n_vocab, np.float32)
+    got = []
+
+    def work() -> None:
+        for _ in range(20):
+            with sampler.compiled(llm.model):
+                got.append(sampler.sample(rows, 0)[0])
+
+    together(*[work] * 4)
+    assert got == [a] * 80
+
+
+def test_generate_keeps_its_model_while_threads_ask_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(n: int) -> str:
+        return pymtp.generate(f"def f{n}(", max_tokens=20, n_ctx=256 * n, n_threads=1).text
+
+    wanted = {n: ask(n) for n in (1, 2, 3)}
+    got: list[bool] = []
+    original = LLM._generate
+
+    def late(self: LLM, *arguments: Any) -> Any:
+        time.sleep(0.02)  # for another thread to come in between
+        return original(self, *arguments)
+
+    monkeypatch.setattr(LLM, "_generate", late)
+    together(*[lambda n=n: got.append(ask(n) == wanted[n]) for n in (1, 2, 3) * 3])  # type: ignore[misc]
+    assert got == [True] * 9
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps], ids=["copy", "deepcopy", "pickle"])
+def test_what_owns_a_handle_is_not_copied(llm: LLM, how: Callable[[object], object]) -> None:
+    costs = Costs()
+    for owner in (llm, llm.context, llm.model, costs, AutoDepth(costs), Sampler(SHORT)):
+        with pytest.raises(TypeError, match=f"{type(owner).__name__} holds native state"):
+            how(owner)
+
+
+def test_sampling_params_are_copied_and_pickled() -> None:
+    params = SamplingParams(logit_bias={3: 1.5}, json_schema={"type": "integer"}, stop="end")
+    assert pickle.loads(pickle.dumps(params)) == copy.deepcopy(params) == copy.copy(params) == params
