@@ -32,6 +32,9 @@ class LLM(Exclusive):
     Calls from several threads take turns; a stream left open gives way to the next call. Ctrl-C, and what else a signal
     handler raises, ends the call that runs on the main thread. The handler itself may cancel() or close() the LLM, no
     more. All methods raise ClosedError after close(), but for cancel() and close().
+
+    A forked child may use an LLM made with n_threads=1, unless another thread was in a call: OpenMP's threads and those
+    that hold locks are not in the child. Start processes by "spawn" otherwise, and load the model in each.
     """
 
     def __init__(
