@@ -11,6 +11,9 @@ target_sources(llama PRIVATE ${pymtp_graphs})
 target_include_directories(llama PUBLIC ${PYMTP_NATIVE}/graphs)
 target_sources(ggml-cpu PRIVATE ${pymtp_kernels})
 target_include_directories(ggml-cpu PRIVATE ${PYMTP_NATIVE}/kernels)
+if(TARGET ggml-cuda)
+  target_include_directories(ggml-cuda PRIVATE ${PYMTP_NATIVE}/kernels/cuda)
+endif()
 
 if(NOT MSVC)
   set_source_files_properties(${pymtp_graphs} ${pymtp_kernels}
