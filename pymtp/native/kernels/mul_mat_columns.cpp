@@ -18,14 +18,7 @@ namespace pymtp {
 // y[i] = row i of a matrix with m rows of k elements, nb bytes apart, times the column x.
 typedef void (*column_t)(int64_t m, int64_t k, const char * a, size_t nb, const char * x, float * y);
 
-// Vectors as llamafile/sgemm.cpp has them: load, add a product, sum up.
-static inline float sum(__m256 x) {
-    __m128 y = _mm_add_ps(_mm256_extractf128_ps(x, 1), _mm256_castps256_ps128(x));
-    y = _mm_add_ps(y, _mm_movehl_ps(y, y));
-    y = _mm_add_ss(y, _mm_movehdup_ps(y));
-    return _mm_cvtss_f32(y);
-}
-
+// Vectors with the steps of llamafile/sgemm.cpp: load, add a product, sum up.
 #if defined(__AVX512F__)
 typedef __m512 vec;
 
@@ -49,9 +42,15 @@ static inline vec mad (vec a, vec b, vec c) {
     return _mm256_add_ps(_mm256_mul_ps(a, b), c);
 #endif
 }
+static inline float sum(vec x) {
+    __m128 y = _mm_add_ps(_mm256_extractf128_ps(x, 1), _mm256_castps256_ps128(x));
+    y = _mm_add_ps(y, _mm_movehl_ps(y, y));
+    y = _mm_add_ss(y, _mm_movehdup_ps(y));
+    return _mm_cvtss_f32(y);
+}
 #endif
 
-// how many elements a load takes
+// elements that a load takes
 template <typename T> static constexpr int64_t n_loaded = sizeof(vec)/sizeof(float);
 
 #if defined(__AVX512BF16__)
@@ -120,7 +119,7 @@ static column_t column_of(ggml_type type, int64_t k) {
     }
 }
 
-// Row i of src1, of the type of the weights: src1 itself, or what convert() left in the work space.
+// A row of src1 in the type of the weights: src1 itself, or the copy that convert() made in the work space.
 static const char * row_of(const ggml_compute_params * params, const ggml_tensor * dst, int64_t i1, int64_t i2, int64_t i3) {
     const ggml_tensor * src1 = dst->src[1];
 
@@ -131,7 +130,7 @@ static const char * row_of(const ggml_compute_params * params, const ggml_tensor
     return (const char *) params->wdata + ((i3*src1->ne[2] + i2)*src1->ne[1] + i1)*size;
 }
 
-// src1 becomes what the weights are, all threads taking part of each row.
+// Copies src1 to the work space in the type of the weights; each thread converts a part of each row.
 static void convert(const ggml_compute_params * params, const ggml_tensor * dst) {
     const ggml_tensor * src1 = dst->src[1];
     const ggml_type     type = dst->src[0]->type;
@@ -163,7 +162,7 @@ bool compute_mul_mat_columns(const ggml_compute_params * params, ggml_tensor * d
 
     const column_t column = column_of(src0->type, ne00);
 
-    // weights with `extra` are laid out otherwise (AMX), and products with a Hadamard matrix are no products at all
+    // weights with `extra` have another layout (AMX); llama.cpp computes products with a Hadamard matrix without it
     if (!column || src0->extra || ggml_get_op_params_i32(dst, 1) == GGML_HINT_SRC0_IS_HADAMARD) {
         return false;
     }
@@ -172,7 +171,7 @@ bool compute_mul_mat_columns(const ggml_compute_params * params, ggml_tensor * d
     if (ne11 > 1 && ne01 % 4 == 0 && !gaps) {
         return false;
     }
-    // a type that llama.cpp makes of src1: from F32, or F32 from anything
+    // conversions of src1 that llama.cpp has: F32 to the type of the weights, F16 and BF16 to F32
     if (src1->type != src0->type && src1->type != GGML_TYPE_F32 &&
             (src0->type != GGML_TYPE_F32 || (src1->type != GGML_TYPE_F16 && src1->type != GGML_TYPE_BF16))) {
         return false;
@@ -189,7 +188,7 @@ bool compute_mul_mat_columns(const ggml_compute_params * params, ggml_tensor * d
     }
     ggml_barrier(params->threadpool);
 
-    // pieces of rows and of columns, as llama.cpp shares them out
+    // pieces of rows and of columns, shared out as in ggml_compute_forward_mul_mat
     const int64_t nth  = params->nth;
     const int64_t nr1  = ne1*ne2*ne3;
     const int64_t size = ne0 == 1 || nr1 == 1 ? 64 : 16;

@@ -4,8 +4,6 @@
 
 #pragma once
 
-#include "common.cuh"
-
 #include <climits>
 
 struct pymtp_best {
