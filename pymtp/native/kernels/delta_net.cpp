@@ -2,7 +2,7 @@
 //
 // llama.cpp goes over a head's state four times a token, in memory, and copies it before and after. Here four rows of the
 // state go through all tokens without leaving the registers, and each state that is kept is stored once. A token takes the
-// same steps however many there are, so that a verification of drafts has the bits of single tokens. Formulas:
+// same steps however many tokens there are, so a verification of drafts has the bits of single tokens. Formulas:
 // ggml_gated_delta_net in ggml.h, and https://arxiv.org/abs/2412.06464.
 
 #include "kernels.h"
@@ -193,7 +193,7 @@ static void heads(const ggml_tensor * dst, const float * state, const Slots & sl
     }
 }
 
-// One of the places that cpy writes to may be where the state is read: each part of it is read before it is written.
+// One of the places that cpy writes to may be `state`: each part of it is read before it is written.
 bool compute_delta_net(const ggml_compute_params * params, ggml_tensor * dst, const float * state, const ggml_tensor * cpy) {
     const ggml_tensor * q = dst->src[0];
     const ggml_tensor * k = dst->src[1];

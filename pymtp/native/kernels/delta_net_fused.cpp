@@ -1,10 +1,10 @@
 // GET_ROWS + GATED_DELTA_NET + CPY: a delta net's state is read where it lies in the recurrent cache, and the new states go
 // straight to the cache.
 //
-// In llama.cpp's graph a GET_ROWS copies the state out of the cache, with one thread, and a CPY copies the new states back;
-// where drafts can be taken back, one for each token of a verification. With delta_net.cpp's part this was a third of a
-// verification for a small model, a sixth for one of 0.8B. Both copies are left out only where the graph shows that
-// nothing else reads what would be copied, and that the state is not written to before it is read.
+// In llama.cpp's graph a GET_ROWS copies the state out of the cache, with one thread, and a CPY copies the new states back.
+// Where drafts can be taken back there is a new state for each token of a verification. The copies and the work that
+// delta_net.cpp saves were a third of a verification for a small model, a sixth for one of 0.8B. A copy is left out only
+// where the graph shows that nothing else reads it, and that nothing is written over the state before it is read.
 
 #include "kernels.h"
 #include "ops.h"
@@ -13,8 +13,8 @@
 
 namespace pymtp {
 
-// How many nodes after a GATED_DELTA_NET the CPY of its states is, if the states can go there at once: there are only views
-// between the two, and nothing else reads the states. Otherwise 0.
+// The distance in nodes from a GATED_DELTA_NET to the CPY of its states, if the states can go straight to the place that it
+// copies to: only views are between the two, and nothing else reads the states. Otherwise 0.
 static int cpy_of_states(const ggml_cgraph * cgraph, int node_n) {
     const ggml_tensor * net = cgraph->nodes[node_n];
 
@@ -44,7 +44,7 @@ static int cpy_of_states(const ggml_cgraph * cgraph, int node_n) {
         return 0;
     }
 
-    // two read the result: the view of the states, which nothing but the CPY reads, and one that ends before them
+    // the result has two readers: the view of the states, which only the CPY reads, and a view that ends before the states
     if (!ggml_node_has_n_uses(cgraph, node_n, 2) || (states->flags & GGML_TENSOR_FLAG_OUTPUT)) {
         return 0;
     }
@@ -64,8 +64,8 @@ static int cpy_of_states(const ggml_cgraph * cgraph, int node_n) {
     return 0;
 }
 
-// Whether a GATED_DELTA_NET can read its state where the row lies that a GET_ROWS copies: it is one row, which nothing else
-// reads, and nothing is written between the two to the tensor that the row lies in.
+// Whether a GATED_DELTA_NET can read its state from the source of a GET_ROWS: that copies one row, for the delta net alone,
+// and nothing is written to the source between the two.
 static bool can_read_in_place(const ggml_cgraph * cgraph, int get_n, int node_n) {
     const ggml_tensor * get   = cgraph->nodes[get_n];
     const ggml_tensor * state = cgraph->nodes[node_n]->src[5];
@@ -89,8 +89,8 @@ static bool can_read_in_place(const ggml_cgraph * cgraph, int get_n, int node_n)
     return only_the_net;
 }
 
-// Instead of a copy of the row, its data holds a pointer to the row. It is written now, since the number of the row may be
-// overwritten before the delta net's turn.
+// The data of the GET_ROWS holds a pointer to the row instead of a copy. The pointer is written now: the memory of the row's
+// number may be reused before the delta net is computed.
 int leave_state_in_place(const ggml_cgraph * cgraph, int node_n, const ggml_compute_params * params) {
     const ggml_tensor * get = cgraph->nodes[node_n];
 
@@ -113,7 +113,7 @@ int leave_state_in_place(const ggml_cgraph * cgraph, int node_n, const ggml_comp
     return 1;
 }
 
-// Where a GATED_DELTA_NET reads its state: its data, or the row that leave_state_in_place() left a pointer to.
+// The state that a GATED_DELTA_NET reads: its data, or the row that leave_state_in_place() left a pointer to.
 static const float * state_of(const ggml_cgraph * cgraph, int node_n) {
     const ggml_tensor * state = cgraph->nodes[node_n]->src[5];
 
@@ -137,7 +137,7 @@ int compute_delta_net_fused(const ggml_cgraph * cgraph, int node_n, const ggml_c
         return 1 + n_cpy;
     }
 
-    // llama.cpp's own, with copies on the stack that say where the state lies
+    // llama.cpp's own kernel: copies of the tensors tell it where the state lies
     ggml_tensor moved_net   = *net;
     ggml_tensor moved_state = *net->src[5];
     moved_state.data = (void *) state;

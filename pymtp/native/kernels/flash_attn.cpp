@@ -1,14 +1,16 @@
 // FLASH_ATTN_EXT of few rows: by blocks of KV cells, in F32, for all rows that share a KV head.
 //
-// Two reasons. Exactness: a verification of drafts takes 1 + n rows at once and plain decoding takes one, and a row must
-// have the same bits in both. llama.cpp splits the cells of a single row by the number of threads, not those of two rows,
-// and takes 64 rows through tiles. Here a row's sum goes over chunks of a fixed number of cells, merged in order, so that
-// it depends on the row alone: not on rows beside it, unused cells or threads. Speed: llama.cpp adds V to a row's sum cell
-// by cell, in F16 and in memory, and converts a cell anew for each head that shares it. Here K and V become F32 once for
-// up to 16 rows, and a row's sum stays in registers.
+// Exactness: a verification of drafts takes 1 + n rows at once, plain decoding takes one, and a row must have the same bits
+// in both. llama.cpp splits the cells of a single row by the number of threads, does not split those of two rows, and takes
+// 64 rows through tiles. Here a row's sum goes over chunks of a fixed number of cells, merged in order. It depends on the
+// row alone: not on rows beside it, unused cells or threads.
 //
-// Rows of a prompt over F32 and F16 caches go through llama.cpp's tiles. Caches that the tiles do not take (quantized,
-// BF16) come here with any number of rows; quantized K is multiplied as it is.
+// Speed: llama.cpp adds V to a row's sum cell by cell, in F16 and in memory, and converts a cell anew for each head that
+// shares it. Here K and V become F32 once for up to 16 rows, and a row's sum stays in registers. F32 is more precise, too:
+// after 1,100 tokens llama.cpp's logits of a small F32 model are 0.01 off those of the same prompt, which goes by tiles.
+//
+// Rows of a prompt over F32 and F16 caches stay with llama.cpp's tiles. Caches that the tiles do not take (quantized, BF16)
+// come here with any number of rows.
 
 #include "flash_attn_block.h"
 #include "vec.h"
@@ -52,7 +54,7 @@ size_t flash_attn_work_size(int n_threads, const ggml_tensor * dst) {
     return sizeof(float)*(n_partials*(2 + DV) + n_threads*block_scratch_size(DK, DV));
 }
 
-// How many rows of q share a KV head: each KV cell is read once for a block of them.
+// The number of rows of q that share a KV head: each KV cell is read once for a block of them.
 static int64_t n_shared_of(const ggml_tensor * dst) {
     const ggml_tensor * q = dst->src[0];
     const ggml_tensor * k = dst->src[1];
@@ -194,7 +196,7 @@ bool compute_flash_attn(const ggml_compute_params * params, ggml_tensor * dst) {
         return true;
     }
 
-    // four pieces a thread, but rows that are taken together share what is read
+    // four pieces a thread, but not smaller than a block: its rows share each cell that is read
     const int     nth  = params->nth;
     const int64_t nr   = q->ne[1]*q->ne[2]*q->ne[3];
     const int64_t size = std::max((nr + 4*nth - 1)/(4*nth), std::min<int64_t>((nr + nth - 1)/nth, BLOCK_Q));

@@ -195,7 +195,7 @@ void attend_block(
             }
         }
 
-        // a cell that no row sees is not even read: it may hold anything
+        // a cell that no row sees is not read: it may hold NaN
         bool seen[BLOCK_KV] = {};
         bool any = false;
         for (int r = 0; r < n_rows; ++r) {

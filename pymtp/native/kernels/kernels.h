@@ -1,5 +1,5 @@
-// What the hooks of pymtp_kernels.h choose from. A function that returns bool says whether the case is its own; where it
-// is not, it has touched nothing. All threads of a graph call it with the same node.
+// The kernels that the hooks of pymtp_kernels.h choose from. A function that returns bool computes a node, or declines it
+// with false and has touched nothing then. All threads of a graph call it with the same node.
 
 #pragma once
 
@@ -34,7 +34,7 @@ bool compute_rms_norm(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_ssm_conv(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_top_k(const ggml_compute_params * params, ggml_tensor * dst);
 
-// Bytes of work space; 0 where the case is not ours.
+// Bytes of work space; 0 where the node is declined or llama.cpp's own size is right.
 size_t flash_attn_work_size(int n_threads, const ggml_tensor * dst);
 size_t mul_mat_amx_work_size(const ggml_tensor * dst);
 

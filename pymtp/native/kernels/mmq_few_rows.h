@@ -1,12 +1,12 @@
-// MUL_MAT of 2 to 8 rows with weights in an AMX buffer: by AVX-512 VNNI, all rows at once. Part of amx/mmq.cpp, whose
-// layout of the weights, types and dispatch it uses.
+// MUL_MAT of 2 to 8 rows with weights in an AMX buffer: by AVX-512 VNNI, all rows at once. This file is a part of
+// amx/mmq.cpp and uses its types, its dispatch and its layout of the weights.
 //
-// From two rows on llama.cpp goes by tiles of 16 rows. In a verification of drafts they are all but empty and take as long
-// as full ones: each block of weights is unpacked to memory and loaded as a tile, and its sums are stored and loaded again.
-// Two rows took twice as long as one, which goes by VNNI kernels and waits for memory. Here weights are unpacked into
-// registers once for all rows, and C stays in registers: two or three rows take little longer than one, eight twice as
-// long. A row takes the steps of tinygemm_kernel_vnni, which multiplies a single row, so it keeps its bits. Q4_1 has no
-// such kernel here and goes by tiles.
+// From two rows on llama.cpp uses tiles of 16 rows. A verification of drafts leaves them almost empty, and they take as
+// long as full ones: each block of weights is unpacked to memory and loaded as a tile, and its sums are stored and loaded
+// again. Two rows take twice as long as a single row, which goes by VNNI kernels and waits for memory. Here weights are
+// unpacked into registers once for all rows, and C stays in registers: two or three rows take little longer than one, eight
+// rows twice as long. A row takes the steps of tinygemm_kernel_vnni, the kernel of single rows, so it keeps its bits. Q4_1
+// has no kernel here and goes by tiles.
 
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace {
 
-// The weights of a group, 4*n in k, as n vectors of unsigned bytes: `offset` larger than the weights are
+// The weights of a group (4*n along k) as n vectors of unsigned bytes, each byte `offset` larger than its weight.
 template <typename TB> struct few_rows_group {};
 
 template <> struct few_rows_group<block_q4_0> {
@@ -93,7 +93,7 @@ template <> struct few_rows_group<block_iq4_xs> {
     }
 };
 
-// Of a block of a row: its scale, and by how much sums of its products are too large
+// For each block of a row: its scale, and the excess of its sums of products, which `offset` causes.
 struct few_rows_scale {
     float   d;
     int32_t comp;
@@ -112,7 +112,7 @@ static void few_rows_scales(const block_q8_0 * A, int KB, few_rows_scale * scale
 template <typename TB, typename TA>
 static void few_rows_scales(const TA *, int, few_rows_scale *) {}
 
-// 4*n products with each of 16 columns, summed up, less `comp`, by which unsigned weights make the sum too large
+// The sums of 4*n products for each of 16 columns, less the excess `comp`.
 template <int n>
 static ALWAYS_INLINE __m512i few_rows_dot(const __m512i * vb, const int8_t * a, __m512i comp) {
     __m512i sum = _mm512_setzero_si512();
@@ -180,7 +180,7 @@ void tinygemm_kernel_few_rows(int KB, const TA * RESTRICT A, const few_rows_scal
         }
     }
     for (int i = 0; i < KB; ++i) {
-        // of each group and row: the sum, in pairs, and by how much products are too large
+        // for each group and row: the sum, in pairs, and the excess of the products
         alignas(16) int16_t sums[ROWS][n_groups];
         int32_t comp[ROWS][n_groups];
         for (int r = 0; r < ROWS; ++r) {
@@ -235,7 +235,7 @@ void tinygemm_kernel_few_rows(int KB, const TA * RESTRICT A, const few_rows_scal
 
 template <typename TA, typename TB, int ROWS>
 void tinygemm_few_rows(int N, int KB, const TA * A, const few_rows_scale * scales, const char * B, float * C, int ldc) {
-    // as many sums as there are registers for
+    // as many sums as fit into the registers
     constexpr int COLS = ROWS > 4 ? 2 : 4;
 
     const int TILE_SIZE = get_tile_size<TB>();

@@ -1,12 +1,12 @@
-// MUL_MAT of 2 to 15 rows with repacked weights: the weights are read once for all rows. Part of repack.cpp, in whose
-// namespace it is included, after gemv, gemm and ggml_quantize_mat_t.
+// MUL_MAT of 2 to 15 rows with repacked weights: the weights are read once for all rows. This file is a part of repack.cpp,
+// within its namespace, after gemv, gemm and ggml_quantize_mat_t.
 //
 // llama.cpp multiplies one to three rows, or those left over from fours, by going through all weights of a chunk once for
 // each row, and a chunk is as large as the matrix where there is one thread. Here rows go through 32 rows of the weights,
 // which stay in the cache, before the next. On AVX2 two or three rows left over become four with zeros beside them: the
 // gemm takes four in the time that it takes two without it. A row keeps its bits.
 //
-// Layers of the shape of Qwen3.6-27B, one core, 2 to 8 rows in times of one row, without this and with it:
+// Time of 2 to 8 rows relative to one row, layers of the shape of Qwen3.6-27B, one core, by llama.cpp and by this file:
 //   AVX2,    Q4_K:  2.1 3.1 2.0 3.0 4.0 4.8 4.1    2.0 2.0 2.0 2.4 3.8 3.8 3.7
 //   AVX2,    Q4_0:  2.1 3.0 1.4 2.5 3.4 4.3 2.8    1.3 1.3 1.4 1.7 2.4 2.5 2.4
 //   AVX-512, Q4_K:  1.9 2.8 1.4 2.3 3.2 4.0 2.7    1.4 1.4 1.4 2.0 2.7 2.7 2.8
@@ -20,7 +20,7 @@ template <typename BLOC_TYPE, int64_t INTER_SIZE, int64_t NB_COLS, ggml_type PAR
         return dst->src[1]->ne[1] > 1 && dst->src[1]->ne[1] < 16 && dst->src[0]->ne[1] % NB_COLS == 0;
     }
 
-    // with the zeros that make four of the last two or three
+    // n and the rows of zeros that make four of the last two or three
     static int64_t n_padded(int64_t n) {
 #if defined(__AVX2__)
         return n % 4 > 1 ? GGML_PAD(n, 4) : n;
