@@ -11,6 +11,9 @@ target_sources(llama PRIVATE ${pymtp_graphs})
 target_include_directories(llama PUBLIC ${PYMTP_NATIVE}/graphs)
 target_sources(ggml-cpu PRIVATE ${pymtp_kernels})
 target_include_directories(ggml-cpu PRIVATE ${PYMTP_NATIVE}/kernels)
+if(TARGET ggml-cuda)
+  target_include_directories(ggml-cuda PRIVATE ${PYMTP_NATIVE}/kernels/cuda)
+endif()
 
 # A failed assertion is an exception (pymtp/native/runtime/border.h), which passes through ggml's C, too. A debugger is not
 # started for it, nor for what ends a program that pymtp is part of: ggml.cpp does nothing but ask for that.

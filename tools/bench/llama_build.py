@@ -18,7 +18,7 @@ from patch_repo import apply  # noqa: E402
 from sources import SUBSET, LayoutError, Paths, Pin, Tree, sync  # noqa: E402
 
 # without these nothing runs on a processor with AMX
-MENDS = ("0016-", "0017-")
+MENDS = ("0010-",)
 
 
 class BuildError(Exception):

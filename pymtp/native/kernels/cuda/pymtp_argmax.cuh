@@ -1,0 +1,80 @@
+// ARGMAX on CUDA with a defined answer: the first of equals, and NaN above all numbers, as argmax_top_k.cpp has it on the
+// CPU. Part of argmax.cu, in place of llama.cpp's kernel, which takes any of equals, passes over NaN, and answers -1 where
+// nothing is above -FLT_MAX: ggml_get_rows then reads out of bounds.
+
+#pragma once
+
+#include <climits>
+
+struct pymtp_best {
+    float val = -INFINITY;
+    int   col = INT_MAX;
+
+    // Takes another where it is above this one, or equal and before it: the order in which columns come does not matter.
+    __device__ __forceinline__ void take(const float other_val, const int other_col) {
+        const bool nan   = isnan(val);
+        const bool above = !nan & !(other_val <= val); // also where other_val is NaN
+        const bool equal = (other_val == val) | (nan & isnan(other_val));
+        if (above | (equal & (other_col < col))) {
+            val = other_val;
+            col = other_col;
+        }
+    }
+
+    // The best of a warp, in all of its lanes.
+    __device__ __forceinline__ void take_warp() {
+#pragma unroll
+        for (int offset = WARP_SIZE/2; offset > 0; offset >>= 1) {
+            const float other_val = __shfl_xor_sync(0xFFFFFFFF, val, offset, WARP_SIZE);
+            const int   other_col = __shfl_xor_sync(0xFFFFFFFF, col, offset, WARP_SIZE);
+            take(other_val, other_col);
+        }
+    }
+};
+
+// One block for each row, of whole warps.
+static __global__ void pymtp_argmax_f32(const float * __restrict__ x, int32_t * __restrict__ dst, const int64_t ncols) {
+    const float * row = x + blockIdx.x*ncols;
+
+    pymtp_best best;
+
+    // a row may be a vocabulary: eight loads that do not wait for each other
+    constexpr int n_loads = 8;
+    for (int64_t col0 = threadIdx.x; col0 < ncols; col0 += n_loads*blockDim.x) {
+        float vals[n_loads];
+#pragma unroll
+        for (int i = 0; i < n_loads; ++i) {
+            const int64_t col = col0 + i*blockDim.x;
+            vals[i] = col < ncols ? row[col] : -INFINITY; // the first of equals is before the end
+        }
+#pragma unroll
+        for (int i = 0; i < n_loads; ++i) {
+            best.take(vals[i], col0 + i*blockDim.x);
+        }
+    }
+    best.take_warp();
+
+    const int n_warps = blockDim.x/WARP_SIZE;
+    if (n_warps > 1) {
+        __shared__ float vals[1024/WARP_SIZE];
+        __shared__ int   cols[1024/WARP_SIZE];
+
+        const int warp = threadIdx.x/WARP_SIZE;
+        const int lane = threadIdx.x%WARP_SIZE;
+        if (lane == 0) {
+            vals[warp] = best.val;
+            cols[warp] = best.col;
+        }
+        __syncthreads();
+        if (warp > 0) {
+            return;
+        }
+        if (lane < n_warps) {
+            best.take(vals[lane], cols[lane]);
+        }
+        best.take_warp();
+    }
+    if (threadIdx.x == 0) {
+        dst[blockIdx.x] = best.col;
+    }
+}

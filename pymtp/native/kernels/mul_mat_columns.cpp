@@ -1,0 +1,229 @@
+// MUL_MAT of F32, F16 and BF16 weights with the columns that llamafile_sgemm leaves, on x86.
+//
+// A verification of drafts multiplies several columns, plain decoding one, and a row's result must have the same bits in
+// both. llamafile_sgemm takes two columns or more and adds up in one vector; ggml_vec_dot, which llama.cpp uses for a
+// single column and for columns with gaps between them, adds up in several. Here such columns are added up in the order of
+// llamafile/sgemm.cpp (tinyBLAS::gemm_bloc): a sum depends on the length of the row alone.
+
+#include "kernels.h"
+#include "ops.h"
+#include "simd-mappings.h"
+
+#include <algorithm>
+
+namespace pymtp {
+
+#if defined(GGML_USE_LLAMAFILE) && defined(__AVX__)
+
+// y[i] = row i of a matrix with m rows of k elements, nb bytes apart, times the column x.
+typedef void (*column_t)(int64_t m, int64_t k, const char * a, size_t nb, const char * x, float * y);
+
+// Vectors with the steps of llamafile/sgemm.cpp: load, add a product, sum up.
+#if defined(__AVX512F__)
+typedef __m512 vec;
+
+static inline vec load(const float       * x) { return _mm512_loadu_ps(x); }
+static inline vec load(const ggml_fp16_t * x) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) x)); }
+static inline vec mad (vec a, vec b, vec c)   { return _mm512_fmadd_ps(a, b, c); }
+static inline vec zero()                      { return _mm512_setzero_ps(); }
+static inline float sum(vec x)                { return _mm512_reduce_add_ps(x); }
+#else
+typedef __m256 vec;
+
+static inline vec load(const float       * x) { return _mm256_loadu_ps(x); }
+#if defined(__F16C__)
+static inline vec load(const ggml_fp16_t * x) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x)); }
+#endif
+static inline vec zero()                      { return _mm256_setzero_ps(); }
+static inline vec mad (vec a, vec b, vec c) {
+#if defined(__FMA__)
+    return _mm256_fmadd_ps(a, b, c);
+#else
+    return _mm256_add_ps(_mm256_mul_ps(a, b), c);
+#endif
+}
+static inline float sum(vec x) {
+    __m128 y = _mm_add_ps(_mm256_extractf128_ps(x, 1), _mm256_castps256_ps128(x));
+    y = _mm_add_ps(y, _mm_movehl_ps(y, y));
+    y = _mm_add_ss(y, _mm_movehdup_ps(y));
+    return _mm_cvtss_f32(y);
+}
+#endif
+
+// elements that a load takes
+template <typename T> static constexpr int64_t n_loaded = sizeof(vec)/sizeof(float);
+
+#if defined(__AVX512BF16__)
+template <> constexpr int64_t n_loaded<ggml_bf16_t> = 32;
+
+static inline __m512bh load(const ggml_bf16_t * x)     { return (__m512bh) _mm512_loadu_ps((const float *) x); }
+static inline vec mad(__m512bh a, __m512bh b, vec c)   { return _mm512_dpbf16_ps(c, a, b); }
+#elif defined(__AVX512F__)
+static inline vec load(const ggml_bf16_t * x) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *) x)), 16));
+}
+#elif defined(__AVX2__)
+static inline vec load(const ggml_bf16_t * x) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *) x)), 16));
+}
+#endif
+
+// N rows, `step` rows apart.
+template <typename T, int N>
+static void rows(int64_t k, const char * a, size_t nb, int64_t step, const T * x, float * y) {
+    vec c[N];
+    for (int i = 0; i < N; ++i) {
+        c[i] = zero();
+    }
+    for (int64_t l = 0; l < k; l += n_loaded<T>) {
+        const auto xl = load(x + l);
+        for (int i = 0; i < N; ++i) {
+            const T * ai = (const T *) (a + i*step*nb) + l;
+            if (N > 2) {
+                _mm_prefetch((const char *) ai + 2048, _MM_HINT_T0);
+            }
+            c[i] = mad(load(ai), xl, c[i]);
+        }
+    }
+    for (int i = 0; i < N; ++i) {
+        y[i*step] = sum(c[i]);
+    }
+}
+
+template <typename T>
+static void column(int64_t m, int64_t k, const char * a, size_t nb, const char * x, float * y) {
+    // Rows far apart make long streams: the hardware does not foresee several short ones in a page. Where elements are
+    // converted, each load of x serves more rows.
+    constexpr int N = sizeof(T) < sizeof(float) ? 4 : 2;
+
+    const int64_t step = m/N;
+    for (int64_t i = 0; i < step; ++i) {
+        rows<T, N>(k, a + i*nb, nb, step, (const T *) x, y + i);
+    }
+    for (int64_t i = N*step; i < m; ++i) {
+        rows<T, 1>(k, a + i*nb, nb, 1, (const T *) x, y + i);
+    }
+}
+
+// The types and lengths of rows that llamafile_sgemm takes.
+static column_t column_of(ggml_type type, int64_t k) {
+    switch (type) {
+        case GGML_TYPE_F32:  return k%n_loaded<float>       == 0 ? column<float>       : nullptr;
+#if defined(__AVX512F__) || defined(__F16C__)
+        case GGML_TYPE_F16:  return k%n_loaded<ggml_fp16_t> == 0 ? column<ggml_fp16_t> : nullptr;
+#endif
+#if defined(__AVX2__)
+        case GGML_TYPE_BF16: return k%n_loaded<ggml_bf16_t> == 0 ? column<ggml_bf16_t> : nullptr;
+#endif
+        default:             return nullptr;
+    }
+}
+
+// A row of src1 in the type of the weights: src1 itself, or the copy that convert() made in the work space.
+static const char * row_of(const ggml_compute_params * params, const ggml_tensor * dst, int64_t i1, int64_t i2, int64_t i3) {
+    const ggml_tensor * src1 = dst->src[1];
+
+    if (src1->type == dst->src[0]->type) {
+        return (const char *) src1->data + i1*src1->nb[1] + i2*src1->nb[2] + i3*src1->nb[3];
+    }
+    const size_t size = ggml_row_size(dst->src[0]->type, src1->ne[0]);
+    return (const char *) params->wdata + ((i3*src1->ne[2] + i2)*src1->ne[1] + i1)*size;
+}
+
+// Copies src1 to the work space in the type of the weights; each thread converts a part of each row.
+static void convert(const ggml_compute_params * params, const ggml_tensor * dst) {
+    const ggml_tensor * src1 = dst->src[1];
+    const ggml_type     type = dst->src[0]->type;
+
+    const int64_t i0 = src1->ne[0]* params->ith     /params->nth;
+    const int64_t n  = src1->ne[0]*(params->ith + 1)/params->nth - i0;
+
+    for (int64_t ir = 0; ir < ggml_nrows(src1); ++ir) {
+        const int64_t i1 = ir%src1->ne[1];
+        const int64_t i2 = ir/src1->ne[1]%src1->ne[2];
+        const int64_t i3 = ir/src1->ne[1]/src1->ne[2];
+
+        const char * x = (const char *) src1->data + i1*src1->nb[1] + i2*src1->nb[2] + i3*src1->nb[3] + i0*src1->nb[0];
+        char       * y = (char *) row_of(params, dst, i1, i2, i3) + i0*ggml_type_size(type);
+
+        switch (src1->type) {
+            case GGML_TYPE_F16:  ggml_cpu_fp16_to_fp32((const ggml_fp16_t *) x, (float *) y, n);                 break;
+            case GGML_TYPE_BF16: ggml_cpu_bf16_to_fp32((const ggml_bf16_t *) x, (float *) y, n);                 break;
+            default:             ggml_get_type_traits_cpu(type)->from_float((const float *) x, y, n);            break;
+        }
+    }
+}
+
+bool compute_mul_mat_columns(const ggml_compute_params * params, ggml_tensor * dst) {
+    const ggml_tensor * src0 = dst->src[0];
+    const ggml_tensor * src1 = dst->src[1];
+
+    GGML_TENSOR_BINARY_OP_LOCALS
+
+    const column_t column = column_of(src0->type, ne00);
+
+    // weights with `extra` have another layout (AMX); llama.cpp computes products with a Hadamard matrix without it
+    if (!column || src0->extra || ggml_get_op_params_i32(dst, 1) == GGML_HINT_SRC0_IS_HADAMARD) {
+        return false;
+    }
+    // llamafile_sgemm takes the others
+    const bool gaps = src1->type == src0->type && !ggml_is_contiguous(src1);
+    if (ne11 > 1 && ne01 % 4 == 0 && !gaps) {
+        return false;
+    }
+    // conversions of src1 that llama.cpp has: F32 to the type of the weights, F16 and BF16 to F32
+    if (src1->type != src0->type && src1->type != GGML_TYPE_F32 &&
+            (src0->type != GGML_TYPE_F32 || (src1->type != GGML_TYPE_F16 && src1->type != GGML_TYPE_BF16))) {
+        return false;
+    }
+    if (nb00 != ggml_type_size(src0->type) || nb10 != ggml_type_size(src1->type) || nb0 != sizeof(float)) {
+        return false;
+    }
+
+    if (src1->type != src0->type) {
+        convert(params, dst);
+    }
+    if (params->ith == 0) {
+        ggml_threadpool_chunk_set(params->threadpool, params->nth);
+    }
+    ggml_barrier(params->threadpool);
+
+    // pieces of rows and of columns, shared out as in ggml_compute_forward_mul_mat
+    const int64_t nth  = params->nth;
+    const int64_t nr1  = ne1*ne2*ne3;
+    const int64_t size = ne0 == 1 || nr1 == 1 ? 64 : 16;
+
+    int64_t n0 = (ne0 + size - 1)/size;
+    int64_t n1 = (nr1 + size - 1)/size;
+    if (n0*n1 < nth*4 || ggml_is_numa()) {
+        n0 = ne0 > nr1 ? nth : 1;
+        n1 = ne0 > nr1 ? 1 : nth;
+    }
+    const int64_t dr0 = (ne0 + n0 - 1)/n0;
+    const int64_t dr1 = (nr1 + n1 - 1)/n1;
+
+    for (int64_t i = params->ith; i < n0*n1; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
+        const int64_t ir0 = dr0*(i%n0);
+        const int64_t m   = std::min(dr0, ne0 - ir0);
+
+        for (int64_t ir1 = dr1*(i/n0); m > 0 && ir1 < std::min(dr1*(i/n0 + 1), nr1); ++ir1) {
+            const int64_t i1 = ir1%ne1;
+            const int64_t i2 = ir1/ne1%ne2;
+            const int64_t i3 = ir1/ne1/ne2;
+
+            column(m, ne00, (const char *) src0->data + ir0*nb01 + i2/(ne12/ne02)*nb02 + i3/(ne13/ne03)*nb03, nb01,
+                row_of(params, dst, i1, i2, i3), (float *) ((char *) dst->data + i1*nb1 + i2*nb2 + i3*nb3) + ir0);
+        }
+    }
+    return true;
+}
+
+#else
+
+bool compute_mul_mat_columns(const ggml_compute_params *, ggml_tensor *) {
+    return false;
+}
+
+#endif
+
+}  // namespace pymtp
