@@ -6,7 +6,7 @@ namespace {
 
 constexpr size_t most_ways  = 1 << 16;     // stacks of a state
 constexpr size_t most_kept  = 4'000'000;   // stacks; and what states hold of them
-constexpr size_t most_spent = 200'000'000; // of looks at a stack's top: half a second
+constexpr size_t most_spent = 100'000'000; // of looks at a stack's top: some tenths of a second
 constexpr size_t stack_cost = 100;         // a new one, in looks
 constexpr size_t visit_cost = 20;
 constexpr size_t move_cost  = 20;
@@ -56,6 +56,7 @@ uint32_t pymtp_grammar_states::after_top(stack of) {
 }
 
 uint32_t pymtp_grammar_states::state_of(std::vector<uint32_t> found) {
+    spend(found.size());
     std::sort(found.begin(), found.end());
     const auto known = state_ids.find(found);
     if (known != state_ids.end()) {
@@ -73,6 +74,7 @@ void pymtp_grammar_states::clear_found() {
 }
 
 void pymtp_grammar_states::advance(uint32_t from) {
+    spend(visit_cost);
     todo.assign(1, from);
     while (!todo.empty()) {
         const uint32_t id = todo.back();
@@ -81,7 +83,6 @@ void pymtp_grammar_states::advance(uint32_t from) {
             continue;
         }
         round[id] = n_rounds;
-        spend(visit_cost);
         const stack at = stacks[id];
         if (id == EMPTY || rules->elements[at.top].what != pymtp_grammar_rules::RULE) {
             found.push_back(id);
@@ -91,7 +92,9 @@ void pymtp_grammar_states::advance(uint32_t from) {
             continue;
         }
         const uint32_t below = after_top(at);
-        for (const uint32_t alternate : rules->alternates[rules->elements[at.top].value]) {
+        const std::vector<uint32_t> & alternates = rules->alternates[rules->elements[at.top].value];
+        spend(visit_cost * alternates.size());
+        for (const uint32_t alternate : alternates) {
             const bool nothing = rules->elements[alternate].what == pymtp_grammar_rules::END;
             todo.push_back(nothing ? below : stack_of(alternate, below));
         }
@@ -212,9 +215,10 @@ bool pymtp_grammar_states::may_end(uint32_t state) const {
     return !of.empty() && of.front() == EMPTY;
 }
 
-bool pymtp_grammar_states::fits(uint32_t state, pymtp_partial_character partial) const {
+bool pymtp_grammar_states::fits(uint32_t state, pymtp_partial_character partial) {
     const auto [first, last] = partial.range();
     const std::vector<uint32_t> & of = *states[state].stacks;
+    spend(of.size());
     return std::any_of(of.begin(), of.end(), [&, first = first, last = last](uint32_t id) {
         return id != EMPTY && matches(rules->elements[stacks[id].top], first, last);
     });

@@ -37,8 +37,8 @@ public:
     uint32_t joined(uint32_t a, uint32_t b);
     uint32_t copied(const pymtp_grammar_states & from, uint32_t state, std::unordered_map<uint32_t, uint32_t> & known);
 
+    bool fits(uint32_t state, pymtp_partial_character partial); // whether any of it can
     bool may_end(uint32_t state) const;
-    bool fits(uint32_t state, pymtp_partial_character partial) const;
 
     // Calls each(element) for the tops of a state's stacks.
     template <typename Each>
