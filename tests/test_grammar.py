@@ -193,7 +193,7 @@ BAD = {
     "root ::= *": "preceding item",
     r'root ::= "\q"': "unknown escape",
     "root ::= <no such token>": "invalid token",
-    "": "failed to parse",
+    "": "no rule .root",
 }
 
 

@@ -7,75 +7,19 @@
 
 #include <algorithm>
 #include <exception>
-#include <tuple>
+#include <string>
 
 namespace {
 
-constexpr size_t most_states = 64; // a round goes back by fewer tokens; further back, the text is read again
-constexpr size_t most_looks  = 50'000'000; // of a whole vocabulary of 248,320 tokens in ten stacks: 20,000,000
+constexpr size_t most_positions = 64; // a round goes back by fewer tokens; further back, the text is read again
+constexpr size_t most_masks     = 64; // each a bit for every token
 
-// Takes text apart, as llama.cpp's grammars do, which take any bytes that look like UTF-8 for it: here it must be, or
-// what may yet become it. False when it cannot. tail: bytes at the end that are no whole character.
-bool read_characters(const std::string & text, std::vector<uint32_t> & characters, llama_partial_utf8 & rest, size_t & tail) {
-    rest = {0, 0};
-    tail = 0;
-    for (size_t i = 0; i < text.size();) {
-        const uint32_t first = (uint8_t) text[i];
-        const size_t more = first < 0x80 ? 0 : first < 0xE0 ? 1 : first < 0xF0 ? 2 : 3;
-        // 80 to C1: within a character, or too long for it; from F5: beyond the last one; 0 ends llama.cpp's texts
-        if (first == 0 || (first >= 0x80 && first < 0xC2) || first > 0xF4) {
-            return false;
-        }
-        uint32_t character = more ? first & (0x3F >> more) : first;
-        const size_t have = std::min(more, text.size() - i - 1);
-        for (size_t j = 1; j <= have; ++j) {
-            const uint32_t byte = (uint8_t) text[i + j];
-            const uint32_t low  = j > 1 ? 0x80 : first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
-            const uint32_t high = j > 1 ? 0xBF : first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
-            if (byte < low || byte > high) { // The Unicode Standard, table 3-7
-                return false;
-            }
-            character = (character << 6) + (byte & 0x3F);
-        }
-        if (have < more) {
-            rest = {character, (int) (more - have)};
-            tail = 1 + have;
-            break;
-        }
-        characters.push_back(character);
-        i += 1 + more;
-    }
-    characters.push_back(0);
-    return true;
-}
+constexpr uint32_t NOWHERE = pymtp_grammar_states::NOWHERE;
 
-std::string text_of(const llama_vocab * vocab, llama_token token) {
-    std::string text(64, '\0');
-    int32_t n = llama_token_to_piece(vocab, token, text.data(), text.size(), 0, false);
-    if (n < 0) {
-        text.resize(-n);
-        n = llama_token_to_piece(vocab, token, text.data(), text.size(), 0, false);
-    }
-    text.resize(std::max(n, 0));
-    return text;
-}
-
-bool is_named(const llama_grammar_stacks & stacks, llama_token token) {
-    return std::any_of(stacks.begin(), stacks.end(), [&](const llama_grammar_stack & stack) {
-        return !stack.empty() && stack.back()->type == LLAMA_GRETYPE_TOKEN && stack.back()->value == (uint32_t) token;
-    });
-}
-
-bool may_end(const llama_grammar_stacks & stacks) {
-    return std::any_of(stacks.begin(), stacks.end(), [](const llama_grammar_stack & stack) { return stack.empty(); });
-}
-
-// What llama.cpp said, without the rest of the grammar that it ends with.
-void set_grammar_error(const std::string & why) {
+// The reason without the rest of the grammar, with which llama.cpp ends it.
+void refuse(const std::string & why) {
     constexpr size_t most = 200;
-    pymtp_set_error(why);
-    std::string text = pymtp_last_error();
-    text = text.substr(0, text.find('\n'));
+    std::string text = "the grammar is not one: " + why.substr(0, why.find('\n'));
     if (text.size() > most) {
         text = text.substr(0, most) + " …";
     }
@@ -84,96 +28,73 @@ void set_grammar_error(const std::string & why) {
 
 } // namespace
 
-pymtp_spelling::pymtp_spelling(const llama_vocab * vocab) {
-    const llama_token n = llama_vocab_n_tokens(vocab);
-    kinds.resize(n);
-    at.resize(n);
-    rest.resize(n);
-    const auto key = [&](llama_token token) { // 0 for a second character that is not there
-        const uint32_t * c = &characters[at[token]];
-        return std::make_tuple(c[0], c[1], token);
-    };
-    for (llama_token token = 0; token < n; ++token) {
-        const std::string text = text_of(vocab, token);
-        size_t tail = 0;
-        at[token] = characters.size();
-        if (llama_vocab_is_eog(vocab, token)) {
-            kinds[token] = END;
-            ends.push_back(token);
-        } else if (text.empty()) {
-            kinds[token] = SILENT;
-        } else if (!read_characters(text, characters, rest[token], tail)) {
-            kinds[token] = WITHIN;
-            characters.resize(at[token]);
-            within.push_back(token);
-        } else {
-            (characters[at[token]] ? tokens : split).push_back(token);
-        }
-    }
-    std::sort(tokens.begin(), tokens.end(), [&](llama_token a, llama_token b) { return key(a) < key(b); });
-    for (size_t i = 0; i < tokens.size(); ++i) {
-        const auto [first, second, token] = key(tokens[i]);
-        if (firsts.empty() || firsts.back().key[0] != first) {
-            firsts.push_back({{first, 0, 0}, pairs.size(), pairs.size()});
-        }
-        if (firsts.back().begin == pairs.size() || pairs.back().key[1] != second) {
-            pairs.push_back({{first, second, 0}, i, i});
-        }
-        pairs.back().end  = i + 1;
-        firsts.back().end = pairs.size();
-    }
+pymtp_grammar_walk::pymtp_grammar_walk(const pymtp_grammar & source) : source(source), states(source.rules) {
+    states.begin();
+    initial = {states.start(), NOWHERE, {}};
 }
-
-pymtp_grammar_walk::pymtp_grammar_walk(const pymtp_grammar & source)
-    : source(source), grammar(llama_grammar_clone_impl(*source.start)),
-      initial({grammar->stacks, grammar->partial_utf8, "", {}}) {}
 
 void pymtp_grammar_walk::begin(size_t n) {
     n_begin = n;
     taken.clear();
-    states.clear();
+    positions.clear();
 }
 
-void pymtp_grammar_walk::restore(const state & from) {
-    grammar->stacks       = from.stacks;
-    grammar->partial_utf8 = from.partial_utf8;
-    pending               = from.pending;
-}
-
-void pymtp_grammar_walk::keep() {
-    states.push_back({grammar->stacks, grammar->partial_utf8, pending, {}});
-    if (states.size() > most_states) {
-        states.pop_front();
-    }
-}
-
-// False when the token is outside the grammar; the stacks are of no use then.
-bool pymtp_grammar_walk::accept(llama_token token) {
+// False, with the position as it was, when the token is outside the grammar.
+bool pymtp_grammar_walk::take(position & at, llama_token token) {
+    position next = {NOWHERE, NOWHERE, {}};
     switch (source.spelling->kinds[token]) {
         case pymtp_spelling::END:
-            return may_end(grammar->stacks); // else llama.cpp ends the process
+            return at.partial.n_more == 0 && states.may_end(at.whole);
         case pymtp_spelling::SILENT:
-            if (!is_named(grammar->stacks, token)) {
-                return false;
+            if (at.partial.n_more == 0) {
+                next.whole = states.after_token(at.whole, token, true);
             }
             break;
         default: {
-            std::vector<uint32_t> characters;
-            llama_partial_utf8 rest;
-            size_t tail;
-            const std::string text = pending + text_of(source.vocab, token);
-            if (!read_characters(text, characters, rest, tail)) {
+            pymtp_spelling::text text;
+            if (!source.spelling->read(token, at.partial, text, scratch)) {
                 return false;
             }
-            pending = text.substr(text.size() - tail);
+            uint32_t state = at.partial.n_more ? at.within : at.whole;
+            for (const uint32_t * c = text.begin; c != text.end && state != NOWHERE; ++c) {
+                state = states.after(state, *c);
+            }
+            next.partial = text.rest;
+            if (next.partial.n_more) {
+                next.within = states.within(state, next.partial);
+            } else {
+                next.whole = state;
+            }
+            if (source.rules->has_tokens) {
+                next.whole = states.joined(next.whole, states.after_token(at.whole, token, false));
+            }
         }
     }
-    try {
-        llama_grammar_accept_impl(*grammar, token);
-        return !grammar->stacks.empty();
-    } catch (const std::exception &) {
+    if (next.whole == NOWHERE && next.within == NOWHERE) {
         return false;
     }
+    at = next;
+    return true;
+}
+
+// Begins anew with the states that are still of use, where there are many.
+void pymtp_grammar_walk::forget() {
+    if (!states.is_large()) {
+        return;
+    }
+    pymtp_grammar_states fresh(source.rules);
+    fresh.begin();
+    const position start = {fresh.start(), NOWHERE, {}};
+    std::unordered_map<uint32_t, uint32_t> known;
+    std::deque<position> kept;
+    for (const position & at : positions) {
+        fresh.begin();
+        kept.push_back({fresh.copied(states, at.whole, known), fresh.copied(states, at.within, known), at.partial});
+    }
+    states    = std::move(fresh);
+    initial   = start;
+    positions = std::move(kept);
+    masks.clear();
 }
 
 bool pymtp_grammar_walk::go_to(const llama_token * prefix, size_t n) {
@@ -184,147 +105,150 @@ bool pymtp_grammar_walk::go_to(const llama_token * prefix, size_t n) {
     n      -= n_begin;
     size_t same = std::mismatch(taken.begin(), taken.begin() + std::min(taken.size(), n), prefix).first - taken.begin();
     const size_t back = taken.size() - same;
-    if (back < states.size()) {
-        states.resize(states.size() - back);
-        restore(states.back());
+    if (back < positions.size()) {
+        positions.resize(positions.size() - back);
     } else {
-        states.clear();
-        restore(initial);
-        keep();
+        positions.assign(1, initial);
         same = 0;
     }
     taken.resize(same);
-    for (; taken.size() < n; taken.push_back(prefix[taken.size()])) {
-        if (!accept(prefix[taken.size()])) {
-            return false; // the next call restores a state first
+    try {
+        for (; taken.size() < n; taken.push_back(prefix[taken.size()])) {
+            forget();
+            states.begin();
+            position at = positions.back();
+            if (!take(at, prefix[taken.size()])) {
+                return false;
+            }
+            positions.push_back(at);
+            if (positions.size() > most_positions) {
+                positions.pop_front();
+            }
         }
-        keep();
+    } catch (const std::exception &) {
+        begin(n_begin);
+        return false;
     }
     return true;
 }
 
-// Leaves the candidates that no way to go on takes.
-void pymtp_grammar_walk::reject(llama_grammar_candidates & candidates) const {
-    size_t budget = most_looks;
-    try {
-        for (const llama_grammar_stack & stack : grammar->stacks) {
-            candidates = llama_grammar_reject_candidates_for_stack(grammar->rules, stack, candidates, &budget);
-        }
-    } catch (const std::exception &) { // too many ways
-    }
-}
-
 void pymtp_grammar_walk::allowed(const std::vector<llama_token> & tokens, std::vector<bool> & out) {
-    const pymtp_spelling & spelling = *source.spelling;
     out.assign(tokens.size(), false);
-    candidates.clear();
-    joined.clear();
-    for (size_t i = 0; i < tokens.size(); ++i) {
-        const llama_token token = tokens[i];
-        const auto kind = spelling.kinds[token];
-        if (kind == pymtp_spelling::END) {
-            out[i] = may_end(grammar->stacks);
-        } else if (kind == pymtp_spelling::SILENT) {
-            out[i] = is_named(grammar->stacks, token);
-        } else if (pending.empty()) {
-            if (kind == pymtp_spelling::TEXT) {
-                candidates.push_back({i, &spelling.characters[spelling.at[token]], spelling.rest[token], token});
-            }
-        } else if (kind == pymtp_spelling::WITHIN) {
-            llama_partial_utf8 rest;
-            size_t tail;
-            if (read_characters(pending + text_of(source.vocab, token), joined.emplace_back(), rest, tail)) {
-                candidates.push_back({i, joined.back().data(), rest, token});
-            }
+    try {
+        forget();
+        states.begin();
+        for (size_t i = 0; i < tokens.size(); ++i) {
+            position at = positions.back();
+            out[i] = take(at, tokens[i]);
         }
-    }
-    for (const llama_grammar_candidate & candidate : candidates) {
-        out[candidate.index] = true;
-    }
-    reject(candidates);
-    for (const llama_grammar_candidate & candidate : candidates) {
-        out[candidate.index] = false;
+    } catch (const std::exception &) {
+        out.assign(tokens.size(), false);
     }
 }
 
-// Tokens are looked at where their first character fits, and their first two do.
-void pymtp_grammar_walk::find_all(std::vector<bool> & out) {
+// All texts that may follow: tokens in order, each from where it differs from the one before.
+void pymtp_grammar_walk::find_texts(uint32_t state, std::vector<bool> & out) {
     const pymtp_spelling & spelling = *source.spelling;
-    likely = spelling.ends;
-    for (const llama_grammar_stack & stack : grammar->stacks) {
-        if (!stack.empty() && stack.back()->type == LLAMA_GRETYPE_TOKEN && stack.back()->value < spelling.kinds.size()) {
-            likely.push_back(stack.back()->value);
+    std::vector<uint32_t> path{state}; // after each character of a token
+    pymtp_spelling::text text;
+    for (size_t i = 0; i < spelling.sorted.size();) {
+        const llama_token token = spelling.sorted[i];
+        spelling.read(token, {}, text, scratch);
+        const size_t n = text.end - text.begin;
+        path.resize(1 + std::min<size_t>(spelling.shared[i], path.size() - 1));
+        while (path.size() <= n && path.back() != NOWHERE) {
+            path.push_back(states.after(path.back(), text.begin[path.size() - 1]));
         }
+        if (path.back() != NOWHERE) {
+            out[token] = text.rest.n_more == 0 || states.fits(path.back(), text.rest);
+            ++i;
+            continue;
+        }
+        path.pop_back();
+        do { // all that begin like this one
+            ++i;
+        } while (i < spelling.sorted.size() && spelling.shared[i] >= path.size());
     }
-    std::vector<bool> fits;
-    const auto look_at = [&](const std::vector<pymtp_spelling::group> & groups, auto && each) {
-        reject(candidates);
-        for (const llama_grammar_candidate & candidate : candidates) {
-            fits[candidate.index] = false;
-        }
-        for (size_t i = 0; i < groups.size(); ++i) {
-            if (fits[i]) {
-                each(groups[i]);
-            }
-        }
+}
+
+// All tokens that may follow because the grammar names them, or others.
+void pymtp_grammar_walk::find_tokens(uint32_t state, std::vector<bool> & out) const {
+    const pymtp_spelling & spelling = *source.spelling;
+    const auto is = [&](uint32_t token, pymtp_spelling::kind kind) {
+        return token < spelling.kinds.size() && spelling.kinds[token] == kind;
     };
-    if (!pending.empty()) {
-        likely.insert(likely.end(), spelling.within.begin(), spelling.within.end());
-    } else {
-        likely.insert(likely.end(), spelling.split.begin(), spelling.split.end());
-        candidates.clear();
-        for (size_t i = 0; i < spelling.firsts.size(); ++i) {
-            candidates.push_back({i, spelling.firsts[i].key, {0, 0}, LLAMA_TOKEN_NULL});
-        }
-        fits.assign(spelling.firsts.size(), true);
-        std::vector<bool> pair_fits(spelling.pairs.size());
-        llama_grammar_candidates pairs;
-        look_at(spelling.firsts, [&](const pymtp_spelling::group & first) {
-            for (size_t i = first.begin; i < first.end; ++i) {
-                pairs.push_back({i, spelling.pairs[i].key, {0, 0}, LLAMA_TOKEN_NULL});
-                pair_fits[i] = true;
+    states.for_each_top(state, [&](pymtp_grammar_rules::element top) {
+        if (top.what == pymtp_grammar_rules::TOKEN) {
+            if (is(top.value, pymtp_spelling::TEXT) || is(top.value, pymtp_spelling::SILENT)) {
+                out[top.value] = true;
             }
-        });
-        candidates = std::move(pairs);
-        fits       = std::move(pair_fits);
-        look_at(spelling.pairs, [&](const pymtp_spelling::group & pair) {
-            likely.insert(likely.end(), spelling.tokens.begin() + pair.begin, spelling.tokens.begin() + pair.end);
-        });
+        } else if (top.what == pymtp_grammar_rules::NOT_TOKEN) {
+            const bool before = is(top.value, pymtp_spelling::TEXT) && out[top.value];
+            for (const llama_token token : spelling.sorted) {
+                out[token] = true;
+            }
+            if (is(top.value, pymtp_spelling::TEXT)) {
+                out[top.value] = before;
+            }
+        }
+    });
+}
+
+void pymtp_grammar_walk::find_all(const position & at, std::vector<bool> & out) {
+    out.assign(source.spelling->kinds.size(), false);
+    if (at.partial.n_more) {
+        for (const llama_token token : source.spelling->within) {
+            position next = at;
+            out[token] = take(next, token);
+        }
+        return;
     }
-    std::vector<bool> verdicts;
-    allowed(likely, verdicts);
-    out.assign(spelling.kinds.size(), false);
-    for (size_t i = 0; i < likely.size(); ++i) {
-        out[likely[i]] = verdicts[i];
+    find_texts(at.whole, out);
+    if (source.rules->has_tokens) {
+        find_tokens(at.whole, out);
+    }
+    for (const llama_token token : source.spelling->ends) {
+        out[token] = states.may_end(at.whole);
     }
 }
 
 const std::vector<bool> & pymtp_grammar_walk::all_allowed() {
-    std::vector<bool> & known = states.back().allowed;
-    if (known.empty()) {
-        find_all(known);
-    }
-    return known;
-}
-
-static pymtp_grammar * parse(const pymtp_model * model, const char * text) {
-    const llama_vocab * vocab = llama_model_get_vocab(model->shared.get());
-    std::shared_ptr<llama_grammar> start;
     try {
-        start.reset(llama_grammar_init_impl(vocab, text, "root", false, nullptr, 0, nullptr, 0), llama_grammar_free_impl);
-    } catch (const std::exception & error) {
-        set_grammar_error(std::string("the grammar is not one: ") + error.what());
-        return nullptr;
+        forget();
+        states.begin();
+        const position & at = positions.back();
+        if (at.partial.n_more) {
+            find_all(at, mask);
+            return mask;
+        }
+        const auto known = masks.find(at.whole);
+        if (known != masks.end()) {
+            return known->second;
+        }
+        find_all(at, mask);
+        if (masks.size() == most_masks) {
+            masks.clear();
+        }
+        return masks[at.whole] = std::move(mask);
+    } catch (const std::exception &) {
+        mask.assign(source.spelling->kinds.size(), false);
+        return mask;
     }
-    if (!start) {
-        set_grammar_error("the grammar is not one");
-        return nullptr;
-    }
-    return new pymtp_grammar{model->shared, vocab, model->spelling(), std::move(start)};
 }
 
 pymtp_grammar * pymtp_grammar_init(const pymtp_model * model, const char * text) {
-    return pymtp_guarded<pymtp_grammar *>(nullptr, [&] { return parse(model, text); });
+    return pymtp_guarded<pymtp_grammar *>(nullptr, [&]() -> pymtp_grammar * {
+        try {
+            const llama_vocab * vocab = llama_model_get_vocab(model->shared.get());
+            auto rules = std::make_shared<const pymtp_grammar_rules>(pymtp_read_grammar(vocab, text));
+            auto grammar = std::make_unique<pymtp_grammar>(pymtp_grammar{model->shared, model->spelling(), std::move(rules)});
+            pymtp_grammar_walk{*grammar};
+            return grammar.release();
+        } catch (const std::exception & error) {
+            refuse(error.what());
+            return nullptr;
+        }
+    });
 }
 
 void pymtp_grammar_free(pymtp_grammar * grammar) {

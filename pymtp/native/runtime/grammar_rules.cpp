@@ -1,0 +1,253 @@
+#include "grammar_rules.h"
+
+#include "llama-grammar.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <stdexcept>
+#include <string>
+
+namespace {
+
+using rules   = pymtp_grammar_rules;
+using element = pymtp_grammar_rules::element;
+using range   = pymtp_grammar_rules::range;
+
+constexpr uint32_t last_character = 0x10FFFF;
+
+// Sorts ranges and joins those that touch.
+std::vector<range> joined(std::vector<range> ranges) {
+    std::sort(ranges.begin(), ranges.end(), [](range a, range b) { return a.first < b.first; });
+    std::vector<range> out;
+    for (const auto & [first, last] : ranges) {
+        if (first > last || first > last_character) {
+            continue;
+        }
+        if (out.empty() || first > out.back().last + 1) {
+            out.push_back({first, 0});
+        }
+        out.back().last = std::max(out.back().last, std::min(last, last_character));
+    }
+    return out;
+}
+
+std::vector<range> all_but(const std::vector<range> & ranges) {
+    std::vector<range> out;
+    uint32_t next = 0;
+    for (const auto & [first, last] : ranges) {
+        if (first > next) {
+            out.push_back({next, first - 1});
+        }
+        next = last + 1;
+    }
+    if (next <= last_character) {
+        out.push_back({next, last_character});
+    }
+    return out;
+}
+
+// Takes llama.cpp's rules over: characters, ranges and their like are one element here.
+class converter {
+public:
+    explicit converter(const llama_grammar_rules & from) {
+        out.alternates.resize(from.size());
+        for (size_t i = 0; i < from.size(); ++i) {
+            take(from[i], out.alternates[i]);
+        }
+    }
+
+    rules out;
+
+private:
+    void take(const llama_grammar_rule & rule, std::vector<uint32_t> & alternates) {
+        bool fresh = true;
+        for (size_t i = 0; i < rule.size();) {
+            if (fresh) {
+                alternates.push_back(out.elements.size());
+            }
+            const llama_grammar_element from = rule[i];
+            fresh = from.type == LLAMA_GRETYPE_END || from.type == LLAMA_GRETYPE_ALT;
+            switch (from.type) {
+                case LLAMA_GRETYPE_END:
+                case LLAMA_GRETYPE_ALT:       add(rules::END, 0); break;
+                case LLAMA_GRETYPE_RULE_REF:  add(rules::RULE, from.value); break;
+                case LLAMA_GRETYPE_TOKEN:     add(rules::TOKEN, from.value); break;
+                case LLAMA_GRETYPE_TOKEN_NOT: add(rules::NOT_TOKEN, from.value); break;
+                case LLAMA_GRETYPE_CHAR_ANY:  add_class({{0, last_character}}); break;
+                case LLAMA_GRETYPE_CHAR:
+                case LLAMA_GRETYPE_CHAR_NOT:  i = take_class(rule, i); continue;
+                default:                      throw std::runtime_error("it has an element that is not known");
+            }
+            ++i;
+        }
+    }
+
+    // Takes the element at i with the ranges and characters that belong to it; returns the next one's index.
+    size_t take_class(const llama_grammar_rule & rule, size_t i) {
+        const bool inverse = rule[i].type == LLAMA_GRETYPE_CHAR_NOT;
+        std::vector<range> ranges;
+        do {
+            const bool to = rule[i + 1].type == LLAMA_GRETYPE_CHAR_RNG_UPPER; // the last element is END
+            ranges.push_back({rule[i].value, rule[i + to].value});
+            i += 1 + to;
+        } while (rule[i].type == LLAMA_GRETYPE_CHAR_ALT);
+        if (!inverse && ranges.size() == 1 && ranges[0].first == ranges[0].last) {
+            add(rules::CHARACTER, ranges[0].first);
+        } else {
+            ranges = joined(std::move(ranges));
+            add_class(inverse ? all_but(ranges) : ranges);
+        }
+        return i;
+    }
+
+    void add_class(const std::vector<range> & ranges) {
+        std::vector<uint32_t> key;
+        for (const auto & [first, last] : ranges) {
+            key.insert(key.end(), {first, last});
+        }
+        const auto [known, fresh] = classes.emplace(std::move(key), out.classes.size());
+        if (fresh) {
+            out.classes.push_back(ranges);
+        }
+        add(rules::CLASS, known->second);
+    }
+
+    void add(rules::kind what, uint32_t value) {
+        out.has_tokens |= what == rules::TOKEN || what == rules::NOT_TOKEN;
+        out.elements.push_back({what, value});
+    }
+
+    std::map<std::vector<uint32_t>, uint32_t> classes;
+};
+
+// Which rules may stand for nothing: one of their alternates holds nothing but such rules.
+std::vector<bool> find_empty(const rules & of) {
+    struct alternate {
+        uint32_t rule;
+        size_t   n_left; // rules in it that are not known to be empty
+    };
+    std::vector<bool> empty(of.alternates.size());
+    std::vector<alternate> waiting;
+    std::vector<std::vector<size_t>> uses(of.alternates.size()); // in which of them
+    std::vector<uint32_t> found;
+    const auto find = [&](uint32_t rule) {
+        if (!empty[rule]) {
+            empty[rule] = true;
+            found.push_back(rule);
+        }
+    };
+    for (uint32_t rule = 0; rule < of.alternates.size(); ++rule) {
+        for (const uint32_t begin : of.alternates[rule]) {
+            uint32_t end = begin;
+            while (of.elements[end].what == rules::RULE) {
+                ++end;
+            }
+            if (of.elements[end].what != rules::END) {
+                continue;
+            }
+            if (begin == end) {
+                find(rule);
+            }
+            for (uint32_t i = begin; i < end; ++i) {
+                uses[of.elements[i].value].push_back(waiting.size());
+            }
+            waiting.push_back({rule, end - begin});
+        }
+    }
+    while (!found.empty()) {
+        const uint32_t rule = found.back();
+        found.pop_back();
+        for (const size_t use : uses[rule]) {
+            if (--waiting[use].n_left == 0) {
+                find(waiting[use].rule);
+            }
+        }
+    }
+    return empty;
+}
+
+// A rule that is met again among what its own alternates may begin with; as many as there are when none is.
+uint32_t find_left_recursion(const rules & of) {
+    struct visit {
+        uint32_t rule;
+        size_t   alternate;
+        uint32_t next; // element; nothing but what may be empty stands before it
+    };
+    const std::vector<bool> empty = find_empty(of);
+    std::vector<bool>  met(of.alternates.size());
+    std::vector<bool>  open(of.alternates.size());
+    std::vector<visit> path;
+    const auto enter = [&](uint32_t rule) {
+        met[rule] = open[rule] = true;
+        path.push_back({rule, 0, of.alternates[rule][0]});
+    };
+    for (uint32_t rule = 0; rule < of.alternates.size(); ++rule) {
+        if (!met[rule]) {
+            enter(rule);
+        }
+        while (!path.empty()) {
+            visit & top = path.back();
+            const std::vector<uint32_t> & alternates = of.alternates[top.rule];
+            if (top.alternate == alternates.size()) {
+                open[top.rule] = false;
+                path.pop_back();
+                continue;
+            }
+            const element first = of.elements[top.next++];
+            if ((first.what != rules::RULE || !empty[first.value]) && ++top.alternate < alternates.size()) {
+                top.next = alternates[top.alternate];
+            }
+            if (first.what == rules::RULE && open[first.value]) {
+                return first.value;
+            }
+            if (first.what == rules::RULE && !met[first.value]) {
+                enter(first.value);
+            }
+        }
+    }
+    return of.alternates.size();
+}
+
+const char * skip_space(const char * text) {
+    while (*text && std::strchr(" \t\r\n#", *text)) {
+        text += *text == '#' ? std::strcspn(text, "\r\n") : 1;
+    }
+    return text;
+}
+
+} // namespace
+
+pymtp_grammar_rules pymtp_read_grammar(const llama_vocab * vocab, const char * text) {
+    pymtp_check_grammar_text(text);
+    llama_grammar_parser parser(vocab);
+    // parse() does the same, but prints what is wrong, with all of the text after it
+    for (const char * at = skip_space(text); *at;) {
+        at = parser.parse_rule(at);
+    }
+    const auto name_of = [&](uint32_t rule) {
+        for (const auto & [name, id] : parser.symbol_ids) {
+            if (id == rule) {
+                return "'" + name.substr(0, name.find('_')) + "'"; // of a group: the rule that it stands in
+            }
+        }
+        return std::string("?");
+    };
+    const auto root = parser.symbol_ids.find("root");
+    if (root == parser.symbol_ids.end()) {
+        throw std::runtime_error("it has no rule 'root'");
+    }
+    parser.rules.resize(parser.symbol_ids.size());
+    for (uint32_t rule = 0; rule < parser.rules.size(); ++rule) {
+        if (parser.rules[rule].empty()) {
+            throw std::runtime_error("the rule " + name_of(rule) + " is nowhere defined");
+        }
+    }
+    rules out = converter(parser.rules).out;
+    out.root = root->second;
+    const uint32_t recursive = find_left_recursion(out);
+    if (recursive < out.alternates.size()) {
+        throw std::runtime_error("left recursion detected for " + name_of(recursive));
+    }
+    return out;
+}

@@ -1,0 +1,107 @@
+#include "spelling.h"
+
+#include <algorithm>
+
+namespace {
+
+// Reads one byte more. False where no text can have it: The Unicode Standard, table 3-7; and 0, which no grammar can name.
+bool read_byte(uint8_t byte, pymtp_partial_character & partial, std::vector<uint32_t> & characters) {
+    if (partial.n_more == 0) {
+        // 80 to C1: within a character, or too long a way to write it; from F5: beyond the last one
+        if (byte == 0 || (byte >= 0x80 && byte < 0xC2) || byte > 0xF4) {
+            return false;
+        }
+        const int n_more = byte < 0x80 ? 0 : byte < 0xE0 ? 1 : byte < 0xF0 ? 2 : 3;
+        partial = {n_more ? byte & (0x3Fu >> n_more) : byte, n_more};
+    } else {
+        const auto [first, last] = partial.range();
+        const int shift = 6 * (partial.n_more - 1);
+        if (byte < (0x80 | (first >> shift & 0x3F)) || byte > (0x80 | (last >> shift & 0x3F))) {
+            return false;
+        }
+        partial = {partial.value << 6 | (byte & 0x3F), partial.n_more - 1};
+    }
+    if (partial.n_more == 0) {
+        characters.push_back(partial.value);
+        partial = {};
+    }
+    return true;
+}
+
+bool read_bytes(const std::string & bytes, pymtp_partial_character & partial, std::vector<uint32_t> & characters) {
+    return std::all_of(bytes.begin(), bytes.end(), [&](char byte) { return read_byte(byte, partial, characters); });
+}
+
+std::string bytes_of(const llama_vocab * vocab, llama_token token) {
+    std::string text(64, '\0');
+    int32_t n = llama_token_to_piece(vocab, token, text.data(), text.size(), 0, false);
+    if (n < 0) {
+        text.resize(-n);
+        n = llama_token_to_piece(vocab, token, text.data(), text.size(), 0, false);
+    }
+    text.resize(std::max(n, 0));
+    return text;
+}
+
+} // namespace
+
+std::pair<uint32_t, uint32_t> pymtp_partial_character::range() const {
+    uint32_t first = value << 6 * n_more;
+    uint32_t last  = first | ((1u << 6 * n_more) - 1);
+    if (n_more == 2) {
+        first = value == 0x0 ? 0x800 : first;   // below: in fewer bytes
+        last  = value == 0xD ? 0xD7FF : last;   // above: surrogates
+    } else if (n_more == 3) {
+        first = value == 0x0 ? 0x10000 : first;
+        last  = value == 0x4 ? 0x10FFFF : last; // above: none
+    }
+    return {first, last};
+}
+
+pymtp_spelling::pymtp_spelling(const llama_vocab * vocab) : vocab(vocab) {
+    const llama_token n = llama_vocab_n_tokens(vocab);
+    kinds.resize(n);
+    rest.resize(n);
+    at.push_back(0);
+    for (llama_token token = 0; token < n; ++token) {
+        const std::string bytes = bytes_of(vocab, token);
+        if (llama_vocab_is_eog(vocab, token)) {
+            kinds[token] = END;
+            ends.push_back(token);
+        } else if (bytes.empty()) {
+            kinds[token] = SILENT;
+        } else if (read_bytes(bytes, rest[token], characters)) {
+            kinds[token] = TEXT;
+            sorted.push_back(token);
+        } else {
+            kinds[token] = WITHIN;
+            characters.resize(at.back());
+            within.push_back(token);
+        }
+        at.push_back(characters.size());
+    }
+    const auto begin = [&](llama_token token) { return characters.begin() + at[token]; };
+    const auto end   = [&](llama_token token) { return characters.begin() + at[token + 1]; };
+    std::sort(sorted.begin(), sorted.end(), [&](llama_token a, llama_token b) {
+        return std::lexicographical_compare(begin(a), end(a), begin(b), end(b));
+    });
+    shared.resize(sorted.size());
+    for (size_t i = 1; i < sorted.size(); ++i) {
+        const auto first = begin(sorted[i]);
+        shared[i] = std::mismatch(first, end(sorted[i]), begin(sorted[i - 1]), end(sorted[i - 1])).first - first;
+    }
+}
+
+bool pymtp_spelling::read(
+        llama_token token, pymtp_partial_character before, text & out, std::vector<uint32_t> & scratch) const {
+    if (before.n_more == 0) {
+        out = {characters.data() + at[token], characters.data() + at[token + 1], rest[token]};
+        return kinds[token] == TEXT;
+    }
+    scratch.clear();
+    if (!read_bytes(bytes_of(vocab, token), before, scratch)) {
+        return false;
+    }
+    out = {scratch.data(), scratch.data() + scratch.size(), before};
+    return true;
+}

@@ -1,0 +1,118 @@
+"""Claims about the tokens that a grammar allows: exactly those of a reference, wherever they cut the characters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGUFReader
+from makers.gguf_variants import rewrite
+from helpers.gbnf import Characters, Either, Place, Repeat, Rule, Rules, Text, Token, gbnf
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from pymtp import InvalidRequestError, Model, SamplingParams
+from pymtp.sampling import Sampler
+
+# tokens that begin, end and hold parts of characters, as those of large vocabularies do
+CUTS = [b"\xc3\xa9", b"a\xc3", b"\xa9b", b"\xe2\x86", b"\x86\x92", b"x\xe2", b"ab\xf0\x9f", b"\x99\x82a", "→é".encode()]
+LETTERS = "abé→🙂 \n"
+
+
+@pytest.fixture(scope="module")
+def model(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    """The shipped model with CUTS among its tokens."""
+    path = tmp_path_factory.mktemp("models") / "cuts.gguf"
+    tokens = GGUFReader(demo).fields["tokenizer.ggml.tokens"].contents()
+    for i, cut in enumerate(CUTS):
+        tokens[-1 - i] = "".join(map(_letter_of, cut))
+    rewrite(demo, path, metadata={"tokenizer.ggml.tokens": tokens})
+    with Model(path) as model:
+        assert [model.token_bytes(model.n_vocab - 1 - i) for i in range(len(CUTS))] == CUTS
+        yield model
+
+
+def _letter_of(byte: int) -> str:
+    """The character that stands for a byte in the vocabularies of GPT-2 and its like."""
+    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    return chr(byte) if byte in shown else chr(0x100 + [b for b in range(0x100) if b not in shown].index(byte))
+
+
+@cache
+def looked_at(model: Model) -> list[int]:
+    """Tokens of all kinds: single bytes of LETTERS and some others, CUTS, words, control tokens and ends."""
+    singles = {bytes([byte]) for byte in (*LETTERS.encode(), 0x00, 0x7F, 0x80, 0xC2, 0xE0, 0xED, 0xF4, 0xFF)}
+    return [t for t in range(model.n_vocab) if t < 3 or (data := model.token_bytes(t)) in singles or data in CUTS] + [
+        next(t for t in range(model.n_vocab) if model.token_bytes(t) == word) for word in (b"  ", b" a", b"\n\n")
+    ]
+
+
+EDGES = (0, 0x7F, 0x80, 0x7FF, 0x800, 0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x10FFFF)
+ends = st.sampled_from([*map(ord, LETTERS), *EDGES])
+characters = st.builds(
+    lambda pairs, inverse: Characters(tuple((min(p), max(p)) for p in pairs), inverse),
+    st.lists(st.tuples(ends, ends) | ends.map(lambda c: (c, c)), min_size=1, max_size=3).map(tuple),
+    st.booleans(),
+)
+tokens = st.builds(Token, st.sampled_from([1, 66, 2047, 2046, 2041, 99_999]), st.booleans())
+leaves = characters | st.text(LETTERS, max_size=3).map(Text) | tokens | st.sampled_from("abc").map(Rule)
+nodes = st.recursive(
+    leaves,
+    lambda parts: (
+        st.lists(st.lists(parts, max_size=3).map(tuple), min_size=1, max_size=3).map(lambda ways: Either(tuple(ways)))
+        | st.builds(
+            lambda what, least, more: Repeat(what, least, None if more is None else least + more),
+            parts,
+            st.integers(0, 3),
+            st.none() | st.integers(0, 3),
+        )
+    ),
+    max_leaves=6,
+)
+
+
+# one looks at the likeliest tokens, the other at the whole vocabulary
+WAYS: list[dict[str, Any]] = [{}, {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}]
+
+
+@settings(max_examples=150)
+@given(st.fixed_dictionaries({name: nodes for name in ("root", "a", "b", "c")}), st.sampled_from(WAYS), st.data())
+def test_exactly_the_tokens_of_the_reference_are_allowed(
+    model: Model, rules: Rules, way: dict[str, Any], data: Any
+) -> None:
+    sampler = Sampler(SamplingParams(grammar=gbnf(rules), **way))
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(sampler.compiled(model))
+        except InvalidRequestError:
+            reject()  # left recursion
+        place, before = Place.start(rules), []
+        for _ in range(5):
+            expected = {t: after for t in looked_at(model) if (after := after_token(model, rules, place, t))}
+            assert allowed(sampler, model, before) == set(expected)
+            if not expected:
+                break
+            token = data.draw(st.sampled_from(sorted(expected)))
+            before, place = [*before, token], expected[token]
+
+
+def after_token(model: Model, rules: Rules, place: Place, token: int) -> Place | None:
+    if model.ends_generation(token):
+        return place if place.may_end else None
+    return place.after(rules, token, model.token_bytes(token))
+
+
+def allowed(sampler: Sampler, model: Model, before: list[int]) -> set[int]:
+    """Those of looked_at() that may follow: each that is sampled is impossible from then on."""
+    logits = np.full(model.n_vocab, -np.inf, dtype=np.float32)
+    logits[looked_at(model)] = 0.0
+    found = set()
+    while (token := sampler.sample(logits, 0, before)[0]) is not None:
+        found.add(token)
+        logits[token] = -np.inf
+    return found
