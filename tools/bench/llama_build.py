@@ -17,8 +17,8 @@ from index import fetch  # noqa: E402
 from patch_repo import apply  # noqa: E402
 from sources import SUBSET, LayoutError, Paths, Pin, Tree, sync  # noqa: E402
 
-# without these nothing runs on a processor with AMX
-MENDS = ("0010-",)
+# without these patches nothing runs on a processor with AMX
+MENDS = ("keep-the-AMX-tile-configuration", "multiply-several-batches-on-AMX")
 
 
 class BuildError(Exception):
@@ -30,7 +30,8 @@ def lay_out(program: str, more: tuple[str, ...], *, patched: bool) -> Path:
     paths, place = Paths.default(), ROOT / "build" / program / "llama.cpp"
     try:
         tree = _read(fetch(paths, Pin.read(paths.requirements)), more)
-        sync(apply(tree, [p for p in paths.patches() if patched or p.name.startswith(MENDS)]), place)
+        patches = [p for p in paths.patches() if patched or any(mend in p.name for mend in MENDS)]
+        sync(apply(tree, patches), place)
     except LayoutError as error:
         raise BuildError(str(error)) from error
     return place

@@ -301,15 +301,12 @@ static void few_rows_mul_mat_of(const ggml_compute_params * params, ggml_tensor 
             const int batch = i/NB;
             const int nb    = i%NB;
 
-            // batches may share a weight
-            const int64_t i02 = batch%dst->ne[2]/(dst->ne[2]/src0->ne[2]);
-            const int64_t i03 = batch/dst->ne[2]/(dst->ne[3]/src0->ne[3]);
-
             const vec_dot_type   * a = A + (size_t) batch*M*KB;
             const few_rows_scale * s = S + (size_t) batch*M*KB;
 
-            const char * b = (const char *) src0->data + i02*src0->nb[2] + i03*src0->nb[3] + PACKED_INDEX(nb*4, 0, KB, get_tile_size<type>());
+            const char * b = (const char *) src0->data + ggml_batch_offset(src0, batch, dst->ne[2]);
             float      * c = (float *) ((char *) dst->data + ggml_batch_offset(dst, batch, dst->ne[2])) + nb*BLOCK_N;
+            b += PACKED_INDEX(nb*4, 0, KB, get_tile_size<type>());
 
             const int n = std::min(BLOCK_N, N - nb*BLOCK_N);
             switch (M) {
