@@ -44,5 +44,5 @@ def _digits(low: str, high: str) -> str:
         ways.append(f"[{last}] ( {_digits(zeros, high[1:])} )")
         last -= 1
     if first <= last:
-        ways.append(f"[{first}-{last}] [0-9]{{{more}}}")
+        ways.append(f"[{first}-{last}] [0-9]{{{more}}}" if more else f"[{first}-{last}]")
     return " | ".join(ways)

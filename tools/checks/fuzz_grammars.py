@@ -78,7 +78,8 @@ PIECES += [
     "#c\n",
     "\x7f",
 ]
-LEAVES = ['"a"', '"é→"', "[a-z]", "[^a]", "[^é]", ".", '""', "[]", "<[66]>", "!<[66]>", '"b" a', '"c" root', "b"]
+REPEATS = ["", "", "", "?", "{2}", "{0,3}", "*", "+"]
+LEAVES = ['"a"', '"é→"', "[a-z]", "[^a]", "[^é]", ".", '""', "[]", "<[66]>", "!<[66]>", '"b" a', '"c" root', '"b" b']
 TYPES = ["object", "array", "string", "integer", "number", "boolean", "null", "file", ["string", "null"], [], None]
 PATTERNS = [
     "^a$",
@@ -113,9 +114,9 @@ KEYWORDS = {
 
 def grammar(rng: random.Random) -> str:
     kind = rng.random()
-    if kind < 0.3:
+    if kind < 0.2:
         return "".join(rng.choice(SYNTAX + PIECES) for _ in range(rng.randint(0, 30)))
-    rules = "\n".join(f"{name} ::= {alternatives(rng, 3)}" for name in ("root", "a", "b"))
+    rules = "\n".join(f"{name} ::= ({alternatives(rng, 2)})" for name in ("root", "a", "b"))
     if kind < 0.6:
         return rules
     if kind < 0.85:
@@ -131,8 +132,8 @@ def alternatives(rng: random.Random, depth: int) -> str:
 
 def node(rng: random.Random, depth: int) -> str:
     if depth == 0 or rng.random() < 0.5:
-        return rng.choice(LEAVES if rng.random() < 0.98 else PIECES)
-    return f"({alternatives(rng, depth - 1)}){rng.choice(['', '', '?', '{2}', '{0,3}', '*', '+', '{1,900}'])}"
+        return rng.choice(LEAVES if rng.random() < 0.995 else PIECES)
+    return f"({alternatives(rng, depth - 1)}){rng.choice(REPEATS if rng.random() < 0.97 else ['{1,900}', '{2,}'])}"
 
 
 def spoilt(rng: random.Random, text: str) -> str:
