@@ -107,7 +107,7 @@ struct pymtp_pair_options {
     bool    trace;      // record the nodes that are computed
 };
 
-// A grammar in GBNF with the rule "root", parsed for a model's vocabulary. NULL when llama.cpp does not take it.
+// A grammar in GBNF with the rule "root", read for a model's vocabulary. NULL, with the error set, when it is refused.
 struct pymtp_grammar;
 PYMTP_API struct pymtp_grammar * pymtp_grammar_init(const struct pymtp_model * model, const char * text);
 PYMTP_API void pymtp_grammar_free(struct pymtp_grammar * grammar);
