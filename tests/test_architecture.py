@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "pymtp"
 # From the ground up. A package stands for all its files; a name may import its own floor and those below.
 FLOORS = (
     ("errors", "native"),
-    ("exclusive", "build", "model", "grammar", "sampling", "chat", "text"),
+    ("exclusive", "build", "model", "grammar", "integers", "pattern", "schema", "sampling", "chat", "text"),
     ("context_options", "memory", "context", "depth", "stats"),
     ("speculate", "request", "stream"),
     ("llm",),

@@ -187,6 +187,10 @@ BAD = {
     'root ::= "a"{5,2}': "less than its minimum",
     'root ::= "a"{99999}': "number of repetitions",
     f'root ::= "{"a" * 1000}"{{2000}}': "elements",
+    f"root ::= a\n{'a' * 500_000} ::= {'[a]{0,900} ' * 50}": "elements",
+    'root ::= "a"{99999999999999999999}': "number of repetitions",
+    "root ::= " + '"a"{0,40} ("b"? "c"?){0,40} '.replace("(", "(" * 250): "nested",
+    f"root ::= <{'x' * 1000}>": "token's name",
     "root ::= " + "(" * 100_000: "nested",
     'root ::= "a': "end of input",
     "root ::= [a": "end of input",
@@ -198,7 +202,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("grammar", BAD, ids=range(len(BAD)))
-def test_what_is_no_grammar_is_refused_with_llama_cpps_reason(llm: LLM, grammar: str) -> None:
+def test_what_is_no_grammar_is_refused_with_the_reason(llm: LLM, grammar: str) -> None:
     with pytest.raises(InvalidRequestError, match=BAD[grammar]) as caught:
         llm.generate("a", SamplingParams(3, grammar=grammar))
     assert len(str(caught.value)) < 300
@@ -218,9 +222,28 @@ def test_a_refused_grammar_changes_nothing(llm: LLM, prompts: list[str]) -> None
     assert llm.context.tokens() == held
 
 
+def _bytes_of(model: Model, text: str) -> dict[int, float]:
+    """A bias to the bytes of a text."""
+    return {t: 1000.0 for t in range(model.n_vocab) if model.token_bytes(t) in {bytes([b]) for b in text.encode()}}
+
+
+def test_a_refused_grammar_is_not_printed(llm: LLM, capfd: pytest.CaptureFixture[str]) -> None:
+    for grammar in BAD:
+        with pytest.raises(InvalidRequestError):
+            llm.generate("a", SamplingParams(3, grammar=grammar))
+    assert capfd.readouterr() == ("", "")
+
+
 def test_grammars_that_would_take_for_ever_are_refused_in_time(llm: LLM) -> None:
     chain = "".join(f"r{i} ::= r{i + 1} | r{i + 1}\n" for i in range(20_000)) + "r20000 ::= [a]\n"
     assert llm.generate("a", SamplingParams(3, grammar="root ::= r0\n" + chain)).text == "a"
+    empty = "".join(f"r{i} ::= r{i + 1}\n" for i in range(40_000)) + 'r40000 ::= ""\n'
+    assert llm.generate("a", SamplingParams(3, grammar='root ::= "a" r0\n' + empty)).text == "a"
+    # 20,000 ways, each of which goes on in 20,000
+    ways = " | ".join(f"[{chr(0x4E00 + i)}-🙂] r" for i in range(20_000))
+    many = f"root ::= ({ways})*\nr ::= {' | '.join(f'[{chr(0x4E00 + i)}]' for i in range(20_000))}"
+    with pytest.raises(PymtpError, match="allows no token"):
+        llm.generate("a", SamplingParams(9, grammar=many, logit_bias=_bytes_of(llm.model, "🙂")))
     # each letter doubles the ways to go on
     doubling = "root ::= x\nx ::= [a] x | [a] x [b] | [a] x [c] | [a]"
     with pytest.raises(PymtpError, match="allows no token"):

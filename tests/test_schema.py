@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from functools import reduce
 from typing import Any
 
 import jsonschema
@@ -11,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pymtp import LLM, InvalidRequestError, SamplingParams
+from pymtp.integers import integers
 
 PERSON = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -36,6 +39,10 @@ scalars = st.sampled_from(
         {"type": "string", "minLength": 2, "maxLength": 4},
         {"type": ["integer", "null"]},
         {"type": "string", "pattern": "^[a-c]{1,3}-[0-9]+$"},
+        {"type": "string", "pattern": '^(.["\\\\\\\\]|[^a-z]{2}|\\S\\n?)$'},
+        {"type": "string", "format": "date-time"},
+        {"type": "array", "prefixItems": [{"type": "null"}, {"type": "boolean"}]},
+        {"type": "integer", "exclusiveMinimum": 7.5, "minimum": 3, "maximum": 12},
         {"const": {"a": [1, 'é\n"']}},
         {"enum": ["x", 1.5, None, [True]]},
         {"$ref": "#/$defs/leaf"},
@@ -43,7 +50,7 @@ scalars = st.sampled_from(
 ) | st.tuples(st.integers(-200, 200), st.integers(0, 300)).map(
     lambda bounds: {"type": "integer", "minimum": bounds[0], "maximum": bounds[0] + bounds[1]}
 )
-names = st.sampled_from(["a", "b b", "é", '"', "a-b", "root", "string"])
+names = st.sampled_from(["a", "ab", "b b", "é", "è", '"', "a-b", "root", "string"])
 
 
 def objects(parts: Any) -> Any:
@@ -107,15 +114,18 @@ BAD: dict[str, tuple[Any, str]] = {
         "#/anyOf/0/items.*minProperties",
     ),
     "two at once": ({"anyOf": [{}], "type": "object"}, "'type'.*beside 'anyOf'"),
-    "both bounds": ({"type": "integer", "minimum": 3, "exclusiveMinimum": 3}, "exclusiveMinimum"),
+    "no integer": ({"type": "integer", "minimum": 5, "maximum": 3}, "no integer"),
     "required, not there": ({"type": "object", "required": ["a"]}, "requires.*'a'"),
     "nowhere": ({"$ref": "#/$defs/a"}, "cannot resolve"),
     "elsewhere": ({"$ref": "https://example.org/schema"}, "same document"),
     "no regular expression": ({"type": "string", "pattern": "^(a$"}, "pattern"),
+    "no such format": ({"type": "string", "format": "email"}, "'email'.*none of date,"),
+    "const of another type": ({"type": "integer", "const": "a"}, "no value of its type"),
+    "too long a string": ({"type": "string", "minLength": 3000}, "more than 2000"),
     "no grammar for it": ({"type": "string", "pattern": "^(?=a)b$"}, "pattern"),
     "not anchored": ({"type": "string", "pattern": "a"}, "anchored"),
     "deep": ('{"items":' * 5000 + "{}" + "}" * 5000, "nested|not JSON"),
-    "long": ({"properties": {"x" * 200_000: {}}}, "longer than"),
+    "long": ({"const": "x" * 2**20}, "longer than"),
     "neither": (7, "json_schema"),
 }
 
@@ -125,6 +135,83 @@ def test_what_cannot_be_held_to_is_refused_with_the_reason(case: str) -> None:
     schema, reason = BAD[case]
     with pytest.raises(InvalidRequestError, match=f"(?s){reason}"):
         SamplingParams(json_schema=schema)
+
+
+# each would keep a converter busy that writes it out, or go deeper than its stack
+LARGE: dict[str, Any] = {
+    "references one after another": {
+        "$ref": "#/$defs/0",
+        "$defs": {str(i): {"$ref": f"#/$defs/{i + 1}"} if i < 20_000 else {"type": "null"} for i in range(20_001)},
+    },
+    "properties that may all be left out": {"properties": {f"p{i}": {"type": "null"} for i in range(5000)}},
+    "types within types": reduce(
+        lambda part, _: {"type": ["object", "null"] * 8, "properties": {"a": part}}, range(20), {}
+    ),
+    "names of no ASCII": {"properties": {chr(0x4E00 + i): {"type": "null"} for i in range(5000)}},
+    "a pattern": {"type": "string", "pattern": f"^{'[a-z].' * 2000}$"},
+}
+
+
+@pytest.mark.parametrize("case", LARGE)
+def test_a_large_schema_has_a_grammar_in_time(llm: LLM, case: str) -> None:
+    params = SamplingParams(json_schema=LARGE[case])
+    assert params.gbnf is not None
+    with llm.model.grammar(params.gbnf):
+        assert len(params.gbnf) < 100 * len(json.dumps(LARGE[case]))
+
+
+def test_references_whose_names_look_alike_are_told_apart(llm: LLM) -> None:
+    schema = {
+        "properties": {"a": {"$ref": "#/$defs/é"}, "b": {"$ref": "#/$defs/è"}, "defs-1": {"const": 3}},
+        "required": ["a", "b", "defs-1"],
+        "$defs": {"é": {"const": 1}, "è": {"const": 2}},
+    }
+    assert json.loads(llm.generate("x", SamplingParams(100, json_schema=schema)).text) == {"a": 1, "b": 2, "defs-1": 3}
+
+
+def test_a_reference_goes_by_json_pointer(llm: LLM) -> None:
+    schema = {"$ref": "#/$defs/a~1b~0%20c/anyOf/1", "$defs": {"a/b~ c": {"anyOf": [{"const": 1}, {"const": 2}]}}}
+    assert llm.generate("x", SamplingParams(20, json_schema=schema)).text == "2"
+
+
+@pytest.mark.parametrize("top_k", [0, 3])
+def test_a_schema_that_refers_to_itself_can_be_followed(llm: LLM, top_k: int) -> None:
+    schema = {"properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["next"]}
+    eager = dict.fromkeys([*llm.model.tokenize('{"next":'), *llm.model.tokenize("}")], 9.0)
+    eager |= dict.fromkeys(llm.model.tokenize("null"), 10.0)
+    params = SamplingParams(200, json_schema=schema, temperature=1.0, top_k=top_k, top_p=1.0, seed=1, logit_bias=eager)
+    completion = llm.generate("x", params)
+    assert completion.text.count("next") > 0
+    assert completion.finish_reason == "stop"
+    jsonschema.validate(json.loads(completion.text), schema)
+
+
+def test_other_names_are_none_of_the_properties(llm: LLM) -> None:
+    """By whichever tokens the model tries to spell one."""
+    model = llm.model
+    schema = {"properties": {"ab": {"const": 1}, "a": {"const": 1}}, "additionalProperties": {"const": 2}}
+    eager = dict.fromkeys([*model.tokenize('{"'), *model.tokenize('ab\\":,2')], 8.0)
+    for seed in range(20):
+        params = SamplingParams(
+            40, json_schema=schema, temperature=1.0, top_k=0, top_p=1.0, seed=seed, logit_bias=eager
+        )
+        pairs = re.findall(r'"((?:[^"\\]|\\.)*)"\s*:\s*(\d)', llm.generate("x", params).text)
+        assert all((json.loads(f'"{name}"') in ("a", "ab")) == (value == "1") for name, value in pairs)
+
+
+@settings(max_examples=200)
+@given(st.integers(-(10**6), 10**6), st.integers(0, 2000) | st.none(), st.booleans())
+def test_integers_are_those_between_the_bounds(bound: int, more: int | None, upper: bool) -> None:
+    least, most = bound, None if more is None else bound + more
+    if more is None and upper:
+        least, most = None, bound
+    matches = re.compile(re.sub('[ "]', "", integers(least, most))).fullmatch
+    near = {edge + step for edge in (bound, bound + (more or 0), 0) for step in range(-30, 31)}
+    for number in {*near, *(10**n + step for n in range(1, 16) for step in (-1, 0, 1))}:
+        within = (least is None or number >= least) and (most is None or number <= most)
+        assert bool(matches(str(number))) == within
+        assert not matches(f"0{number}")
+    assert not matches("-0") or bound > 0
 
 
 def test_a_grammar_and_a_schema_are_one_too_many() -> None:

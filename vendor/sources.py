@@ -10,12 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # What configuring and building ggml + llama reads, 5 MB packed; llama.cpp's tools, models and docs are 120 MB.
-# Of common, only what makes a grammar of a JSON schema.
-SCHEMA = ("json", "json-schema", "json-schema-to-grammar", "trie", "unicode")
-SUBSET = (
-    *("CMakeLists.txt", "LICENSE", "cmake", "ggml", "include", "src", "vendor"),
-    *("common/common.h", *(f"common/{name}.{suffix}" for name in SCHEMA for suffix in ("cpp", "h"))),
-)
+SUBSET = ("CMakeLists.txt", "LICENSE", "cmake", "ggml", "include", "src", "vendor")
 MANIFEST = "pymtp-layout.json"
 
 Tree = dict[str, bytes]  # path with "/" inside llama.cpp → content

@@ -64,7 +64,6 @@ struct pymtp_file_info {
 struct pymtp_grammar;
 struct pymtp_grammar * pymtp_grammar_init(const struct pymtp_model * model, const char * text);
 void                   pymtp_grammar_free(struct pymtp_grammar * grammar);
-const char *           pymtp_schema_to_grammar(const char * schema);
 struct pymtp_logit_bias {
     llama_token token;
     float       bias;

@@ -79,28 +79,28 @@ def gbnf(rules: Rules) -> str:
     return "\n".join(f"{name} ::= {node}" for name, node in rules.items())
 
 
-def ways(rules: Rules, stack: Stack) -> Iterator[Stack]:
+def ways(rules: Rules, stack: Stack) -> set[Stack]:
     """The stacks that one leads to without a character or a token: each empty or with either of them first."""
-    if not stack:
-        yield stack
-        return
-    first, rest = stack[0], stack[1:]
-    match first:
-        case Characters() | Token():
-            yield stack
-        case Text(text):
-            yield from ways(rules, (*(Characters(((ord(c), ord(c)),)) for c in text), *rest))
-        case Either(each):
-            for way in each:
-                yield from ways(rules, (*way, *rest))
-        case Rule(name):
-            yield from ways(rules, (rules[name], *rest))
-        case Repeat(what, least, most):
-            if least == 0:
-                yield from ways(rules, rest)
-            if most != 0:
-                again = Repeat(what, max(least - 1, 0), None if most is None else most - 1)
-                yield from ways(rules, (what, again, *rest))
+    met: set[Stack] = set()
+    todo = [stack]
+    while todo:
+        stack = todo.pop()
+        if stack in met:
+            continue
+        met.add(stack)
+        match stack:
+            case (Text(text), *rest):
+                todo.append((*(Characters(((ord(c), ord(c)),)) for c in text), *rest))
+            case (Either(each), *rest):
+                todo += [(*way, *rest) for way in each]
+            case (Rule(name), *rest):
+                todo.append((rules[name], *rest))
+            case (Repeat(what, least, most), *rest):
+                if least == 0:
+                    todo.append(tuple(rest))
+                if most != 0:
+                    todo.append((what, Repeat(what, max(least - 1, 0), None if most is None else most - 1), *rest))
+    return {stack for stack in met if not stack or isinstance(stack[0], (Characters, Token))}
 
 
 def characters_of(rules: Rules, stacks: set[Stack]) -> Iterator[int]:

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <new>
 #include <string>
 
 namespace {
@@ -16,14 +17,15 @@ constexpr size_t most_masks     = 64; // each a bit for every token
 
 constexpr uint32_t NOWHERE = pymtp_grammar_states::NOWHERE;
 
-// The reason without the rest of the grammar, with which llama.cpp ends it.
-void refuse(const std::string & why) {
+// The first line of a reason: the rest of the grammar may follow, with which llama.cpp ends it.
+void refuse(const char * why) noexcept {
     constexpr size_t most = 200;
-    std::string text = "the grammar is not one: " + why.substr(0, why.find('\n'));
-    if (text.size() > most) {
-        text = text.substr(0, most) + " …";
+    try {
+        std::string text = std::string("the grammar is not one: ") + why;
+        text = text.substr(0, text.find('\n'));
+        pymtp_set_error(text.size() > most ? text.substr(0, most) + " …" : text);
+    } catch (...) { // no memory even for that
     }
-    pymtp_set_error(text);
 }
 
 } // namespace
@@ -244,6 +246,9 @@ pymtp_grammar * pymtp_grammar_init(const pymtp_model * model, const char * text)
             auto grammar = std::make_unique<pymtp_grammar>(pymtp_grammar{model->shared, model->spelling(), std::move(rules)});
             pymtp_grammar_walk{*grammar};
             return grammar.release();
+        } catch (const std::bad_alloc &) {
+            refuse("there is no memory for it");
+            return nullptr;
         } catch (const std::exception & error) {
             refuse(error.what());
             return nullptr;

@@ -5,7 +5,7 @@
 namespace {
 
 constexpr size_t most_ways  = 1 << 16;     // stacks of a state
-constexpr size_t most_kept  = 4'000'000;   // stacks; and what states hold of them
+constexpr size_t most_kept  = 2'000'000;   // stacks; and what states hold of them
 constexpr size_t most_spent = 100'000'000; // of looks at a stack's top: some tenths of a second
 constexpr size_t stack_cost = 100;         // a new one, in looks
 constexpr size_t visit_cost = 20;

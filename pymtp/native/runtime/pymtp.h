@@ -108,13 +108,10 @@ struct pymtp_pair_options {
     bool    trace;      // record the nodes that are computed
 };
 
-// A grammar in GBNF with the rule "root", parsed for a model's vocabulary. NULL when llama.cpp does not take it.
+// A grammar in GBNF with the rule "root", read for a model's vocabulary. NULL, with the error set, when it is refused.
 struct pymtp_grammar;
 PYMTP_API struct pymtp_grammar * pymtp_grammar_init(const struct pymtp_model * model, const char * text);
 PYMTP_API void pymtp_grammar_free(struct pymtp_grammar * grammar);
-
-// The GBNF of a JSON schema, by llama.cpp's converter: valid until this thread's next call. NULL when it is refused.
-PYMTP_API const char * pymtp_schema_to_grammar(const char * schema);
 
 struct pymtp_logit_bias {
     llama_token token;
