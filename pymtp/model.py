@@ -195,7 +195,7 @@ class Model:
 
     def grammar(self, text: str) -> Any:
         """The C handle of a grammar in GBNF, a context manager that frees it. Raises InvalidRequestError, with
-        llama.cpp's reason, for one that it does not take."""
+        the reason, for one that is refused."""
         handle = lib.pymtp_grammar_init(self.handle, _utf8(text))
         if handle == ffi.NULL:
             raise InvalidRequestError(last_error())

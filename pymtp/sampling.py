@@ -199,7 +199,7 @@ class Sampler:
     @contextmanager
     def compiled(self, model: Model) -> Iterator[Any]:
         """`native` with the grammar, while it lasts, ready for a model's vocabulary. Raises InvalidRequestError, with
-        llama.cpp's reason, for one that it does not take."""
+        the reason, for one that is refused."""
         gbnf = self.params.gbnf
         with self._lock, nullcontext(ffi.NULL) if gbnf is None else model.grammar(gbnf) as grammar:
             self.native.grammar, self._n_vocab = grammar, model.n_vocab

@@ -22,7 +22,7 @@ FLOORS = (
     ("cli",),
 )
 # Who may hold a C pointer.
-BORDER = {"build", "context", "context_options", "depth", "grammar", "memory", "model", "sampling"}
+BORDER = {"build", "context", "context_options", "depth", "memory", "model", "sampling"}
 
 
 def modules() -> dict[str, Path]:

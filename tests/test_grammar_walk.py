@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf import GGUFReader
-from makers.gguf_variants import rewrite
 from helpers.gbnf import Characters, Either, Place, Repeat, Rule, Rules, Text, Token, gbnf
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
+from makers.gguf_variants import rewrite
 
 from pymtp import InvalidRequestError, Model, SamplingParams
 from pymtp.sampling import Sampler
