@@ -75,10 +75,11 @@ int compute_rms_norm_fused(const ggml_cgraph * cgraph, int node_n, const ggml_co
     if (!rows_are_f32(norm->src[0]) || !rows_are_f32(mul) || !rows_are_f32(w) || w->ne[0] != norm->ne[0]) {
         return 0;
     }
+    const int64_t n = norm->ne[0];
     for_each_row(params, norm->src[0], mul, [&](const float * x, float * y, int64_t i1, int64_t i2, int64_t i3) {
         const float   scale = rms_scale(norm, x);
         const float * wr    = (const float *) ((const char *) w->data + i1%w->ne[1]*w->nb[1] + i2%w->ne[2]*w->nb[2] + i3%w->ne[3]*w->nb[3]);
-        for (int64_t i = 0; i < norm->ne[0]; i++) {
+        for (int64_t i = 0; i < n; i++) {
             y[i] = x[i]*scale*wr[i];
         }
     });
