@@ -79,7 +79,8 @@ class Context(Exclusive):
     accepted. Sequences do not see each other; where none is named, it is sequence 0.
 
     Calls from several threads take turns. Ctrl-C, and what else a signal handler raises, ends the call that runs on
-    the main thread, with the context emptied; the next call works. All methods raise ClosedError after close().
+    the main thread, with the sequences of that call emptied; the next call works. All methods raise ClosedError after
+    close().
     """
 
     def __init__(
@@ -229,6 +230,7 @@ class Context(Exclusive):
             self._check_seq(seq)
         tokens = ffi.new("llama_token[]", [token for seq in seqs for token in prompts[seq]])
         lengths = [len(prompts[seq]) for seq in seqs]
+        self._n_embeddings = 0  # those of the last prefill go, whatever comes of this one
         check(lib.pymtp_pair_prefill(self._pair, len(seqs), seqs, tokens, lengths, all_logits, self._logits))
         self._n_embeddings = sum(lengths)
         return self._rows(sum(lengths) if all_logits else len(seqs))
@@ -289,8 +291,9 @@ class Context(Exclusive):
         """As `verify`, and draws the token after each row until one is not what the next row holds: the drafts that the
         target agrees with, and one more. Raises as `first_token`."""
         n = len(tokens)
-        check(lib.pymtp_pair_verify_tokens(self._pair, seq, tokens, n, self._sampled, self._token))
-        self._n_sampled = self._token[0]
+        status = lib.pymtp_pair_verify_tokens(self._pair, seq, tokens, n, self._sampled, self._token)
+        self._n_sampled = self._token[0]  # before a dead end, too
+        check(status)
         return list(self._sampled[0 : self._n_sampled])
 
     @alone
@@ -299,7 +302,9 @@ class Context(Exclusive):
         found = ffi.new("const struct pymtp_logprob **")
         n = lib.pymtp_pair_logprobs(self._pair, found)
         pairs = [(p.token, p.logprob) for p in found[0][0:n]] if n else []
-        each = n // self._n_sampled if n else 1
+        if not n or not self._n_sampled:
+            return []
+        each = n // self._n_sampled
         return [TokenLogprobs(*pairs[i], tuple(pairs[i + 1 : i + each])) for i in range(0, n, each)]
 
     @alone
@@ -323,7 +328,7 @@ class Context(Exclusive):
 
     def cancel(self, cancelled: bool = True) -> None:
         """From any thread and any handler, at any time: while set, native calls end with CancelledError, within a
-        ubatch, with the context emptied. It stays set until cancel(False). No more than a note after close()."""
+        ubatch, with their sequences emptied. It stays set until cancel(False). No more than a note after close()."""
         self._cancelled = cancelled
         pair = self._pair  # a close() meanwhile frees nothing under this reference
         if pair is not None:

@@ -96,6 +96,8 @@ class LLM(Exclusive):
             prefill=prefill,
             draws=draws,
         )
+        # one lock for both: of two, a thread in the context's call could hold one, and a thread in the LLM's the other
+        self._lock = self._context._lock
 
     @property
     def context(self) -> Context:

@@ -143,6 +143,8 @@ class Request:
         """The last piece, with what was held back."""
         self._reason = reason
         self._rounds.close()
+        if not tokens:
+            self._text.take()  # of a round that was broken off: its tokens did not come out
         with suppress(ClosedError):
             self._after = self._context.counters
         self._text.flush()

@@ -280,3 +280,28 @@ def test_options_from_c_that_cannot_be_make_no_pair(dense: Model, wrong: dict[st
     options = ffi.new("struct pymtp_pair_options *", {"n_draft": 1, "n_seq_max": 1, "n_outputs": 1} | wrong)
     assert lib.pymtp_pair_init(dense.handle, params, options) == ffi.NULL
     assert next(iter(wrong)).encode() in ffi.string(lib.pymtp_last_error())
+
+
+def test_log_probabilities_after_a_dead_end_are_those_of_the_tokens_before_it(dense: Model) -> None:
+    a = dense.tokenize("a")[0]
+    never = dense.n_vocab + 1
+    for k in (0, 5):
+        with Context(dense, n_ctx=256, n_threads=1, draft_tokens=3) as c:
+            c.set_sampling(Sampler(SamplingParams(grammar=f"root ::= [a] [a] [a] [a] <[{never}]>", logprobs=k)))
+            c.prefill([3])
+            assert c.first_token() == a
+            assert c.verify_chain([a, a]) == [a, a]
+            with pytest.raises(InvalidRequestError):
+                c.verify_chain([a, a])
+            found = c.logprobs()
+            assert [entry.token_id for entry in found] == [a] * len(found)
+
+
+def test_embeddings_are_of_the_last_prefill_or_of_none(dense: Model) -> None:
+    with Context(dense, n_ctx=1024, n_threads=1, n_batch=64, n_ubatch=64, embeddings=True, n_seq_max=2) as c:
+        c.prefill(list(range(3, 43)), 0)
+        assert len(c.embeddings()) == 40
+        c.cancel()
+        with pytest.raises(CancelledError):
+            c.prefill([7] * 30, 1)
+        assert len(c.embeddings()) == 0

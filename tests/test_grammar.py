@@ -441,3 +441,16 @@ def _byte_tokens(model: Model) -> list[list[int]]:
             [t for t in range(model.n_vocab) if model.token_bytes(t) == bytes([b])] for b in range(256)
         ]
     return _bytes[model.path]
+
+
+def test_what_one_exclusion_forbids_another_allows() -> None:
+    with Model() as model:
+        a, b = model.tokenize("a")[0], model.tokenize("b")[0]
+        row = np.zeros(model.n_vocab, np.float32)
+        row[a] = 9.0
+        for alternates, allowed in ((f"!<[{a}]>", False), (f"!<[{a}]> | !<[{b}]>", True), (f"!<[{b}]>", True)):
+            for top_k in (1, 0):  # among the likeliest, and among all
+                params = SamplingParams(grammar=f"root ::= {alternates}", top_k=top_k, temperature=0.01, seed=1)
+                sampler = Sampler(params)
+                with sampler.compiled(model):
+                    assert (sampler.sample(row, 0)[0] == a) == allowed

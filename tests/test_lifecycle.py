@@ -351,3 +351,40 @@ def test_what_owns_a_handle_is_not_copied(llm: LLM, how: Callable[[object], obje
 def test_sampling_params_are_copied_and_pickled() -> None:
     params = SamplingParams(logit_bias={3: 1.5}, json_schema={"type": "integer"}, stop="end")
     assert pickle.loads(pickle.dumps(params)) == copy.deepcopy(params) == copy.copy(params) == params
+
+
+LATE = """
+import atexit
+def late():
+    import pymtp
+    print(len(pymtp.generate("a", max_tokens=2, n_ctx=256, n_threads=1).token_ids))
+atexit.register(late)
+import pymtp
+"""
+
+
+def test_the_thread_that_ends_the_process_may_still_load_a_model() -> None:
+    ended = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr
+
+
+CROSSED = """
+import faulthandler, signal, threading, pymtp
+faulthandler.dump_traceback_later(50, exit=True)
+llm = pymtp.LLM(n_ctx=8192, n_threads=1)
+signal.signal(signal.SIGALRM, lambda *_: (llm.cancel(), llm.close()))
+def work():
+    try: llm.generate([7] * 5000)
+    except pymtp.PymtpError: pass
+signal.setitimer(signal.ITIMER_REAL, 0.3)
+worker = threading.Timer(0.1, work)
+worker.start()
+try: llm.context.prefill([7] * 8000)
+except pymtp.PymtpError: pass
+worker.join()
+"""
+
+
+def test_a_handler_may_close_an_llm_whose_context_is_in_a_call() -> None:
+    ended = subprocess.run([sys.executable, "-c", CROSSED], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr

@@ -100,7 +100,7 @@ def check(status: int) -> None:
 _EXIT_SECONDS = 10.0  # a call ends within a ubatch; where it does not, the process must end all the same
 _ending = False
 _locks: WeakSet[Any] = WeakSet()
-_registry = threading.Lock()  # of _locks
+_registry = threading.RLock()  # of _locks; kept by the thread that ends the process, which may go on calling
 
 
 def ends_before_exit(lock: Any) -> None:

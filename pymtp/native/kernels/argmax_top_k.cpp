@@ -2,7 +2,7 @@
 //
 // A token sampled in the graph must be the one that the sampler on the host takes, and a model that computes NaN must be
 // noticed. llama.cpp's argmax takes the last of equals and begins anew after NaN; its top_k sorts with an order that NaN
-// breaks. CUDA's argmax is in cuda/argmax.cuh.
+// breaks. CUDA's argmax is in cuda/pymtp_argmax.cuh.
 
 #include "kernels.h"
 #include "ops.h"

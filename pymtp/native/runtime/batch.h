@@ -13,7 +13,6 @@ public:
     void add(llama_token token, int32_t pos, llama_seq_id seq, bool output);
     void set_rows(const float * rows) { embd = rows; } // the hidden state that each token goes with
     int32_t size() const { return tokens.size(); }
-    const std::vector<llama_seq_id> & sequences() const { return seqs; } // of each token
     std::string describe() const;
     llama_batch view();
 

@@ -37,13 +37,13 @@ const auto callback_before = ggml_set_abort_callback(on_failed_assertion);
 } // namespace
 
 pymtp_call::pymtp_call() {
-    if (n_calls++ == 0) {
-        failed_assertion.clear();
-    }
+    n_calls++;
+    outer.swap(failed_assertion);
 }
 
 pymtp_call::~pymtp_call() {
     n_calls--;
+    outer.swap(failed_assertion);
 }
 
 const std::string & pymtp_call::assertion() const {

@@ -24,6 +24,9 @@ public:
 
     // what the assertion said that failed in this call; "" for none. llama.cpp may have caught the exception itself
     const std::string & assertion() const;
+
+private:
+    std::string outer; // of the call that this one is within, such as a handler's
 };
 
 // Keeps a text for pymtp_last_error(). When there is no memory even for that, the text before it stays.

@@ -179,21 +179,25 @@ void pymtp_grammar_walk::find_tokens(uint32_t state, std::vector<bool> & out) co
     const auto is = [&](uint32_t token, pymtp_spelling::kind kind) {
         return token < spelling.kinds.size() && spelling.kinds[token] == kind;
     };
+    bool     excludes = false;
+    bool     any      = false;
+    uint32_t excluded = 0;
     states.for_each_top(state, [&](pymtp_grammar_rules::element top) {
         if (top.what == pymtp_grammar_rules::TOKEN) {
             if (is(top.value, pymtp_spelling::TEXT) || is(top.value, pymtp_spelling::SILENT)) {
                 out[top.value] = true;
             }
         } else if (top.what == pymtp_grammar_rules::NOT_TOKEN) {
-            const bool before = is(top.value, pymtp_spelling::TEXT) && out[top.value];
-            for (const llama_token token : spelling.sorted) {
-                out[token] = true;
-            }
-            if (is(top.value, pymtp_spelling::TEXT)) {
-                out[top.value] = before;
-            }
+            any |= excludes && excluded != top.value; // what one excludes the other allows
+            excludes = true;
+            excluded = top.value;
         }
     });
+    // once for all that exclude a token: there may be thousands
+    for (size_t i = 0; excludes && i < spelling.sorted.size(); ++i) {
+        const llama_token token = spelling.sorted[i];
+        out[token] = out[token] || any || (uint32_t) token != excluded;
+    }
 }
 
 void pymtp_grammar_walk::find_all(const position & at, std::vector<bool> & out) {
