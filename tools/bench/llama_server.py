@@ -1,4 +1,4 @@
-"""llama-server, llama.cpp's own server, from the pinned sources and the two patches that AMX needs: built, started, asked.
+"""llama-server, llama.cpp's own server, from the pinned sources and two patches that AMX needs: built, started, asked.
 
 With its MTP drafting it is the runtime that pymtp's rounds are measured against.
 """
