@@ -52,7 +52,8 @@ class Model:
         mtp: load the multi-token-prediction head, where the file has one.
         vocab_only: metadata and vocabulary only, for looking at a file.
 
-        Raises ModelLoadError for a file that is missing, truncated, not a GGUF, or not a model that pymtp runs.
+        Raises ModelLoadError for a file that is missing, truncated, not a GGUF, or not a model that pymtp runs, and
+        InvalidRequestError for layers that are no number of layers.
         """
         self.path = Path(path) if path is not None else demo_model()
         try:
@@ -74,6 +75,8 @@ class Model:
         self.mtp: bool = self.has_head and mtp
         # Qwen3.5 and 3.6 heads were trained on post-norm rows
         self.tap: str = TAPS[max(0, info.tap)]
+        if not isinstance(n_gpu_layers, int) or not -1 <= n_gpu_layers < 2**31:
+            raise InvalidRequestError(f"n_gpu_layers={n_gpu_layers!r} must be a whole number, -1 for all layers")
         if n_gpu_layers != 0 and not vocab_only:
             warn_without_gpu()
         loading = threading.Lock()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -86,7 +86,8 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        stops = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        given = (self.stop,) if isinstance(self.stop, (str, bytes)) else self.stop
+        stops = tuple(given) if isinstance(given, Iterable) else (given,)
         object.__setattr__(self, "stop", stops)
         bias = self.logit_bias
         if isinstance(bias, Mapping):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -120,3 +121,9 @@ def test_a_closed_model_says_so() -> None:
         model.tokenize("a")
     with pytest.raises(ClosedError):
         model.ends_generation(1)
+
+
+@pytest.mark.parametrize("layers", ["a", 1.5, -2, 10**20, None])
+def test_layers_that_are_no_number_of_layers_are_refused(layers: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="n_gpu_layers"):
+        Model(n_gpu_layers=layers)

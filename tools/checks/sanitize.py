@@ -28,7 +28,10 @@ FLAGS = {
 }
 LIBRARY = {"address": "libasan.so", "thread": "libtsan.so"}
 # what is reported inside these is not ours to mend
-SUPPRESS = {"address": "", "thread": "called_from_lib:libpython\nrace:^_Py\nrace:^Py\nrace:_multiarray_umath\n"}
+SUPPRESS = {
+    "address": "",
+    "thread": "called_from_lib:libpython\nrace:^_Py\nrace:^Py\nrace:_multiarray_umath\nrace:_cffi_backend\n",
+}
 
 
 def main(
