@@ -30,7 +30,7 @@ LIBRARY = {"address": "libasan.so", "thread": "libtsan.so"}
 # what is reported inside these is not ours to mend
 SUPPRESS = {
     "address": "",
-    "thread": "called_from_lib:libpython\nrace:^_Py\nrace:^Py\nrace:_multiarray_umath\nrace:_cffi_backend\n",
+    "thread": "race:^_Py\nrace:^Py\nrace:_multiarray_umath\nrace:_cffi_backend\n",
 }
 
 
