@@ -264,7 +264,7 @@ class Context(Exclusive):
     def set_sampling(self, sampler: Sampler, seq: int = 0) -> None:
         """How tokens are drawn from now on, for the three calls below. A grammar's text begins with the first token.
         Raises InvalidRequestError for a logit bias on a token that is not in the vocabulary, and for a grammar that
-        llama.cpp does not take."""
+        is refused."""
         if not isinstance(sampler, Sampler):
             raise InvalidRequestError(f"sampler must be a Sampler, not {type(sampler).__name__}")
         self.model.check_tokens(list(sampler.params.logit_bias))

@@ -64,7 +64,7 @@ class SamplingParams:
     definitions and defaults.
 
     Raises InvalidRequestError for values outside their range, a schema that cannot be held to, and, where the text is
-    to be generated, for a grammar that llama.cpp does not take.
+    to be generated, for a grammar that is refused.
     """
 
     max_tokens: int | None = 256
