@@ -85,7 +85,7 @@ with LLM(n_ctx=256, n_threads=2, draft_tokens=2) as llm:
 
 
 def test_an_assertion_in_one_of_several_threads_ends_the_process_with_its_words() -> None:
-    ended = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-I", "-c", ENDS], capture_output=True, text=True, timeout=60)
     assert ended.returncode == -signal.SIGABRT
     (line,) = ended.stderr.splitlines()  # and no backtrace
     assert line.endswith("told to fail: in 1 of the 2 threads that compute a graph; the process cannot go on")
@@ -94,7 +94,7 @@ def test_an_assertion_in_one_of_several_threads_ends_the_process_with_its_words(
 @pytest.mark.skipif(sys.platform != "linux", reason="where the C++ library is called otherwise")
 def test_what_ends_a_program_around_pymtp_starts_no_debugger() -> None:
     program = "import pymtp.native, ctypes; ctypes.CDLL('libstdc++.so.6')._ZSt9terminatev()"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=60)
     assert ended.returncode == -signal.SIGABRT
     assert "#0" not in ended.stderr
     assert "[New LWP" not in ended.stderr

@@ -364,7 +364,7 @@ import pymtp
 
 
 def test_the_thread_that_ends_the_process_may_still_load_a_model() -> None:
-    ended = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-I", "-c", LATE], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr
 
 
@@ -386,5 +386,5 @@ worker.join()
 
 
 def test_a_handler_may_close_an_llm_whose_context_is_in_a_call() -> None:
-    ended = subprocess.run([sys.executable, "-c", CROSSED], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-I", "-c", CROSSED], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
