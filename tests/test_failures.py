@@ -212,6 +212,13 @@ def test_more_tokens_than_llama_cpp_can_count_are_refused_by_number(dense: Model
             make(dense, n_ctx=n_ctx, n_seq_max=n_seq_max)
 
 
+def test_a_context_larger_than_the_machine_is_an_error_not_the_end(dense: Model) -> None:
+    """The bookkeeping of its cells alone takes 192 GiB, for a plan as well."""
+    for make in (Context, plan_memory):
+        with pytest.raises(NativeError, match="GiB beside K and V"):
+            make(dense, n_ctx=2**31 - 256, draft_tokens=1)
+
+
 def sampling(**fields: Any) -> Any:
     native = ffi.new("struct pymtp_sampling *", {"top_p": 1.0, "repeat_penalty": 1.0, "n_logprobs": -1})
     for name, value in fields.items():
