@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
-from rich.console import Console
 
-from pymtp.cli.screen import screen
+from pymtp.cli.screen import screen, tables
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -50,7 +49,7 @@ def given(value: T | None, default: T) -> T:
 def show(report: Record[T], reports: ModuleType, draw: Callable[..., None], output: Output, plot: Path | None) -> None:
     """Prints a report with the functions of its module `reports`, and draws it."""
     if output is Output.table:
-        out = Console(highlight=False)
+        out = tables()
         if not out.is_terminal:
             out.width = max(out.width, TABLE_WIDTH)
         out.print(reports.as_tables(report))

@@ -25,7 +25,8 @@ from pymtp.cli.options import (
     TopK,
     TopP,
 )
-from pymtp.cli.screen import screen
+from pymtp.cli.screen import screen, show_error
+from pymtp.errors import InvalidRequestError
 from pymtp.sampling import SamplingParams
 
 
@@ -53,7 +54,11 @@ def chat(
             if not said.strip():
                 continue
             asked = [*messages, {"role": "user", "content": said}]
-            stream = llm.stream_chat(asked, params)
+            try:
+                stream = llm.stream_chat(asked, params)
+            except InvalidRequestError as error:  # this turn cannot be answered, the next may be
+                show_error(error)
+                continue
             try:
                 completion = write(stream)
             except KeyboardInterrupt:

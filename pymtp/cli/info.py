@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from pymtp.build import build_info
 from pymtp.cli.load import read_drafts
 from pymtp.cli.memory_table import as_table, plan_beside
 from pymtp.cli.options import AsJson, CacheType, Ctx, Drafts, Layers, ModelArgument
+from pymtp.cli.screen import tables
 from pymtp.depth import MAX_AUTO
 from pymtp.model import Model
 
@@ -37,7 +37,7 @@ def info(
     if json_output:
         print(json.dumps({"model": about, "build": build}, ensure_ascii=False))
         return
-    out = Console(highlight=False)
+    out = tables()
     for title, facts in (("model", about), ("build", dict(build))):
         table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
         for name, value in facts.items():
@@ -77,7 +77,7 @@ def _show_memory(
         devices = [plan.as_dict() for plan in plans]
         print(json.dumps({"model": looked_at.path.name, "options": options, "devices": devices, "build": build}))
         return
-    out = Console(highlight=False)
+    out = tables()
     out.print(f"{looked_at.path.name}: {', '.join(f'{k} {v}' for k, v in options.items())}", soft_wrap=True)
     described = {device["name"]: device["description"] for device in build["devices"]}
     for plan in plans:

@@ -6,10 +6,9 @@ import json
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from pymtp.cli.options import AsJson, Layers, ModelArgument, Threads
-from pymtp.cli.screen import screen
+from pymtp.cli.screen import screen, tables
 from pymtp.model import Model
 
 
@@ -30,7 +29,7 @@ def tap(
     if json_output:
         print(json.dumps(as_dict(judgement), ensure_ascii=False))
         return
-    out = Console(highlight=False)
+    out = tables()
     out.print(as_table(judgement))
     for line in in_words(judgement):
         out.print(line, soft_wrap=True, markup=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -119,6 +120,30 @@ def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
+@pytest.mark.parametrize("command", ["info", "info --json", "generate x -t 1 -c 256 -n 4"])
+@pytest.mark.parametrize(("output", "words"), [("> /dev/full", "No space left"), (">&-", "output is closed")])
+def test_output_that_cannot_be_written_is_one_line_and_a_failure(command: str, output: str, words: str) -> None:
+    if "full" in output and not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    shell = f"{shlex.join([*PYMTP, *command.split()])} {output}"
+    done = subprocess.run(shell, shell=True, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1
+    assert words in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def test_a_terminal_without_a_character_shows_its_escape(tmp_path: Path) -> None:
+    grammar = tmp_path / "accent.gbnf"
+    grammar.write_text('root ::= "\u00e9"', encoding="utf-8")
+    own = [one for one in PYMTP if one != "-I"]  # which would pass over the encoding
+    asked = [*own, "generate", "x", "-t", "1", "-c", "256", "--grammar-file", str(grammar)]
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(asked, capture_output=True, env=ascii_only, cwd=tmp_path, timeout=60)
+    assert (done.returncode, done.stdout) == (0, b"\\xe9\n")
+
+
 def chat(stdin: str) -> tuple[str, list[int]]:
     """What `pymtp chat` prints, and the length of each turn's prompt."""
     done = run("chat", "-t", "1", "-c", "1024", "-n", "12", "--temperature", "0", stdin=stdin)
@@ -134,6 +159,23 @@ def test_chat_answers_each_line_and_remembers_the_turns(llm: LLM) -> None:
     both = [*asked, {"role": "assistant", "content": answer[:-1]}, {"role": "user", "content": "Again."}]
     expected = [len(llm.model.tokenize(llm.chat_template.render(messages))) for messages in (asked, both)]
     assert lengths == expected
+
+
+def test_a_turn_that_does_not_fit_does_not_end_the_chat() -> None:
+    answer, _ = chat("Hello.\n")
+    after, lengths = chat("x" * 20000 + "\nHello.\n")
+    assert after == answer
+    assert len(lengths) == 1
+
+
+def test_a_table_for_a_file_is_not_cut_to_a_terminal() -> None:
+    assert str(pymtp.model.demo_model()) in run("info").stdout
+    assert all(patch in run("info").stdout for patch in pymtp.build_info()["patches"])
+
+
+def test_version_names_this_package_and_its_llama_cpp() -> None:
+    build = pymtp.build_info()
+    assert run("--version").stdout == f"pymtp {build['pymtp']}, llama.cpp {build['llama_cpp_commit']}\n"
 
 
 def test_info_says_what_the_model_and_the_build_are() -> None:
