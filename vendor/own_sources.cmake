@@ -28,3 +28,11 @@ if(NOT MSVC)
   set_source_files_properties(${pymtp_graphs} ${pymtp_kernels}
     TARGET_DIRECTORY llama ggml-cpu PROPERTIES COMPILE_OPTIONS "-Wall;-Wextra")
 endif()
+
+# AMX on a processor without it: a header that replaces the instructions (tools/checks/processors.py)
+if(PYMTP_EMULATED_AMX)
+  get_target_property(ggml_cpu_directory ggml-cpu SOURCE_DIR)
+  file(GLOB amx_sources ${ggml_cpu_directory}/ggml-cpu/amx/*.cpp)
+  set_source_files_properties(${amx_sources}
+    TARGET_DIRECTORY ggml-cpu PROPERTIES COMPILE_OPTIONS "-include;${PYMTP_EMULATED_AMX}")
+endif()

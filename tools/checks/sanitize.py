@@ -15,13 +15,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import venv
-from pathlib import Path
 from typing import Annotated
 
 import typer
+from environment import ROOT, install
 
-ROOT = Path(__file__).resolve().parents[2]
 FLAGS = {
     "address": "-fsanitize=address,undefined -fno-sanitize-recover=bounds,null,return,vptr -fno-omit-frame-pointer -g1",
     "thread": "-fsanitize=thread -fno-omit-frame-pointer -g1",
@@ -42,7 +40,7 @@ def main(
     if which not in FLAGS:
         raise typer.BadParameter(f"{which!r} is not known, use one of {', '.join(FLAGS)}")
     place = ROOT / "build" / f"sanitize-{which}"
-    python = _install(which, place)
+    python = install(place, _settings(which))
     for old in place.glob("report.*"):
         old.unlink()
     suppressions = place / "suppressions.txt"
@@ -66,20 +64,9 @@ def main(
     raise typer.Exit(1 if reports or status else 0)
 
 
-def _install(which: str, place: Path) -> Path:
-    """The environment's Python, with pymtp and its test requirements built for the sanitizer."""
-    python = place / "venv" / "bin" / "python"
-    if not python.exists():
-        venv.create(place / "venv", with_pip=True)
-        needed = ["scikit-build-core", "cffi", "cmake", "ninja"]
-        subprocess.run([python, "-m", "pip", "install", "-q", *needed], check=True)
-    arguments = [f"-DCMAKE_{language}_FLAGS={FLAGS[which]}" for language in ("C", "CXX")]
-    settings = [f"-Ccmake.define.{argument.removeprefix('-D')}" for argument in arguments]
-    if which == "thread":
-        settings.append("-Ccmake.define.GGML_OPENMP=OFF")
-    install = [python, "-m", "pip", "install", "-q", "--no-build-isolation", "-e", f"{ROOT}[test]", *settings]
-    subprocess.run([*install, f"-Cbuild-dir={place / 'build'}"], check=True)
-    return python
+def _settings(which: str) -> list[str]:
+    settings = [f"CMAKE_{language}_FLAGS={FLAGS[which]}" for language in ("C", "CXX")]
+    return [*settings, "GGML_OPENMP=OFF"] if which == "thread" else settings
 
 
 def _library(name: str) -> str:

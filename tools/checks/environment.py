@@ -1,0 +1,26 @@
+"""An environment under build/ with pymtp built in a special way, for checks that compile it anew."""
+
+from __future__ import annotations
+
+import subprocess
+import venv
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def install(place: Path, settings: Sequence[str]) -> Path:
+    """Builds pymtp with CMake settings ("NAME=VALUE") and returns the environment's Python.
+
+    A second call compiles only what changed.
+    """
+    python = place / "venv" / "bin" / "python"
+    if not python.exists():
+        venv.create(place / "venv", with_pip=True)
+        needed = ["scikit-build-core", "cffi", "cmake", "ninja"]
+        subprocess.run([python, "-m", "pip", "install", "-q", *needed], check=True)
+    defines = [f"-Ccmake.define.{setting}" for setting in settings]
+    command = [python, "-m", "pip", "install", "-q", "--no-build-isolation", "-e", f"{ROOT}[test]", *defines]
+    subprocess.run([*command, f"-Cbuild-dir={place / 'build'}"], check=True)
+    return python
