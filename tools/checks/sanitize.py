@@ -48,7 +48,8 @@ def main(
     options = f"log_path={place / 'report'}:exitcode=66"
     environment = {
         **os.environ,
-        "LD_PRELOAD": _library(LIBRARY[which]),
+        # the sanitizer looks for C++'s throw when it starts, and Python is no C++ program
+        "LD_PRELOAD": f"{_library(LIBRARY[which])} {_library('libstdc++.so')}",
         "ASAN_OPTIONS": f"{options}:detect_leaks=0:allocator_may_return_null=1:handle_segv=1",
         "UBSAN_OPTIONS": f"{options}:print_stacktrace=1",
         "TSAN_OPTIONS": f"{options}:suppressions={suppressions}:history_size=4",
