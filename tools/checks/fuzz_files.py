@@ -34,6 +34,7 @@ import typer
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from gguf_damage import damaged
+from limits import limit_memory
 from makers.gguf_parts import GGUF, parse
 from makers.make_model import make_model
 from makers.model_shapes import PRESETS, Shape
@@ -155,8 +156,7 @@ class Child:
             os.lseek(2, 0, os.SEEK_SET)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             pages = int(Path("/proc/self/statm").read_text().split()[0])
-            limit = pages * resource.getpagesize() + MEMORY
-            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+            limit_memory(pages * resource.getpagesize() + MEMORY)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(TIMEOUT)
             try:

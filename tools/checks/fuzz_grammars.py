@@ -11,11 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import resource
 import subprocess
 import sys
 import time
 from typing import Any
+
+from limits import limit_memory
 
 MEMORY = 3 << 30  # bytes of address space: the model and Python take 1 GiB of it
 MOST_SECONDS = 10.0  # of processor time for one text
@@ -187,7 +188,7 @@ def follow(seed: int, first: int, n: int) -> None:
     from pymtp import InvalidRequestError, Model, SamplingParams
     from pymtp.sampling import Sampler
 
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    limit_memory(MEMORY)
     ways: list[dict[str, Any]] = [{}, {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}]
     with Model() as model:
         for i in range(first, first + n):

@@ -20,7 +20,6 @@ import json
 import math
 import os
 import random
-import resource
 import subprocess
 import sys
 import tempfile
@@ -35,6 +34,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from limits import limit_memory
 
 import pymtp
 from pymtp import LLM, Model, PymtpError, SamplingParams
@@ -441,7 +441,7 @@ def run_rounds(seed: int, rounds: Sequence[int]) -> Iterator[dict[str, Any]]:
 
 def work(seed: int, rounds: Sequence[int]) -> None:
     """A worker process: a line of JSON for each thing said."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    limit_memory(MEMORY)
     for said_now in run_rounds(seed, rounds):
         print(json.dumps(said_now), flush=True)
 
