@@ -197,6 +197,8 @@ void pymtp_costs_free(struct pymtp_costs * costs);
 void pymtp_costs_observe(
         struct pymtp_costs * costs, int32_t n_past, int32_t drafted, double draft_seconds, int32_t rows,
         double verify_seconds, int32_t run);
+void pymtp_costs_begin_verify(struct pymtp_costs * costs, int32_t rows, double seconds);
+void pymtp_costs_begin_draft(struct pymtp_costs * costs, int32_t n, double seconds);
 double pymtp_costs_verify(const struct pymtp_costs * costs, int32_t rows, int32_t n_past);
 double pymtp_costs_draft(const struct pymtp_costs * costs, int32_t n, int32_t n_past);
 void   pymtp_costs_rounds(
