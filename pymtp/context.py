@@ -17,6 +17,7 @@ from pymtp.exclusive import Exclusive, alone
 from pymtp.memory import DeviceMemory, read_memory
 from pymtp.model import Model
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
+from pymtp.operations import Operation, read_operations
 from pymtp.sampling import Logits, Sampler, TokenLogprobs
 
 
@@ -366,6 +367,16 @@ class Context(Exclusive):
             name, op, aligned, reads, *shape = rest.rsplit(" ", 7)
             nodes.append(Node(graph, name, op, aligned == "1", int(reads), tuple(int(n) for n in shape)))
         return nodes
+
+    @alone
+    def time_operations(self, on: bool = True) -> None:
+        """Times what the CPU computes by operation, see `operations`. Adds a few looks at a clock to each node."""
+        check(lib.pymtp_pair_time_ops(self._pair, on))
+
+    @alone
+    def operations(self) -> list[Operation]:
+        """What was computed since the last call, while it was timed."""
+        return read_operations(lambda found, most: lib.pymtp_pair_op_times(self._pair, found, most))
 
     @alone
     def head_state(self, seq: int = 0) -> bytes:

@@ -6,7 +6,7 @@ Nothing here looks at a clock or draws a random number: the same rounds lead to 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from pymtp.exclusive import refuse_copies
@@ -62,8 +62,8 @@ class FixedDepth:
 
 
 class Costs:
-    """What drafting and verifying take on this machine, for one model in one context: learnt from the rounds
-    themselves. Outlives the requests.
+    """What drafting and verifying take on this machine, for one model in one context: measured before the first round,
+    then learnt from the rounds themselves. Outlives the requests.
 
     lock: held by each call that uses `native`, or an AutoDepth over it.
     """
@@ -71,6 +71,15 @@ class Costs:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.native: Any = ffi.gc(lib.pymtp_costs_init(), lib.pymtp_costs_free)
+
+    def begin(self, verify: Mapping[int, float], draft: Mapping[int, float]) -> None:
+        """Seconds that were measured before the first round: of verifications by their rows, of chains by their steps.
+        Rounds correct them."""
+        with self.lock:
+            for rows, seconds in verify.items():
+                lib.pymtp_costs_begin_verify(self.native, rows, seconds)
+            for steps, seconds in draft.items():
+                lib.pymtp_costs_begin_draft(self.native, steps, seconds)
 
     def __reduce__(self) -> NoReturn:
         refuse_copies(self)

@@ -14,10 +14,11 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from pymtp.chat import ChatTemplate, Message
-from pymtp.context import Context
+from pymtp.context import Context, physical_cores
 from pymtp.depth import MAX_AUTO, AutoDepth, Costs, Depth, FixedDepth
 from pymtp.errors import ClosedError, ContextFullError, InvalidRequestError
 from pymtp.exclusive import Exclusive, alone
+from pymtp.first_costs import first_costs
 from pymtp.model import Model
 from pymtp.request import Completion, Request
 from pymtp.sampling import SamplingParams
@@ -60,7 +61,7 @@ class LLM(Exclusive):
             share: it stays open after close(), and n_gpu_layers has no part.
         draft_tokens: tokens to draft a round, 0 for plain decoding. "auto" chooses anew for each round, by what was
             accepted and what rounds took, from 0 to 7 (less where n_batch and n_ubatch have no room for 7 and 2); 0
-            where the file has no multi-token-prediction head.
+            where the file has no multi-token-prediction head. A model's first LLM with "auto" times a few launches.
         cache_prompt: go on from what the context holds where a prompt begins with it: all of the last prompt, and its
             completion but for the last token.
         n_gpu_layers: layers on the GPU, -1 for all. The others: see `Context`.
@@ -82,20 +83,22 @@ class LLM(Exclusive):
         # what n_batch and n_ubatch may be is for the context to say
         room = [n - 2 for n in (n_batch, n_ubatch) if isinstance(n, int)]
         most = max(0, min(MAX_AUTO, *room)) if self.model.mtp else 0
+        depends_on: dict[str, Any] = {  # what rounds cost
+            "n_threads": physical_cores() if n_threads is None else n_threads,
+            "type_k": type_k,
+            "type_v": type_v,
+            "flash_attn": flash_attn,
+            "draft_tokens": most if draft_tokens == "auto" else draft_tokens,
+            "tap": tap,
+            "prefill": prefill,
+            "draws": draws,
+        }
         self._context: Context | None = Context(
-            self.model,
-            n_ctx=n_ctx,
-            n_batch=n_batch,
-            n_ubatch=n_ubatch,
-            n_threads=n_threads,
-            type_k=type_k,
-            type_v=type_v,
-            flash_attn=flash_attn,
-            draft_tokens=most if draft_tokens == "auto" else draft_tokens,
-            tap=tap,
-            prefill=prefill,
-            draws=draws,
+            self.model, n_ctx=n_ctx, n_batch=n_batch, n_ubatch=n_ubatch, **depends_on
         )
+        if self._is_auto and most:
+            first = first_costs(self.model, tuple(depends_on.values()), self._context)
+            self._costs.begin(first.verify, first.draft)
         # one lock for both: of two, a thread in the context's call could hold one, and a thread in the LLM's the other
         self._lock = self._context._lock
 

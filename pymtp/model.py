@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Hashable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -93,6 +94,8 @@ class Model:
         self.n_vocab: int = lib.llama_vocab_n_tokens(vocab)
         self.n_params: int = lib.llama_model_n_params(model)
         self._pieces: dict[int, bytes] = {}
+        self.measuring = threading.Lock()
+        self.first_costs: dict[Hashable, Any] = {}  # under that lock, see first_costs.py
 
     @property
     def handle(self) -> Any:

@@ -15,14 +15,14 @@ PACKAGE = Path(__file__).parent.parent / "pymtp"
 FLOORS = (
     ("errors", "native"),
     ("exclusive", "build", "model", "grammar", "integers", "pattern", "schema", "sampling", "chat", "text"),
-    ("context_options", "memory", "context", "depth", "stats"),
+    ("context_options", "memory", "operations", "context", "depth", "first_costs", "stats"),
     ("speculate", "request", "stream"),
     ("llm",),
     ("__init__", "bench"),
     ("cli",),
 )
 # Who may hold a C pointer.
-BORDER = {"build", "context", "context_options", "depth", "memory", "model", "sampling"}
+BORDER = {"build", "context", "context_options", "depth", "memory", "model", "operations", "sampling"}
 
 
 def modules() -> dict[str, Path]:

@@ -156,13 +156,17 @@ def test_short_requests_start_from_what_the_ones_before_them_found(family: str) 
 
 def test_a_request_begins_as_the_last_one_ended() -> None:
     machine, _ = draw_setting("weight-bound", 0)
-    costs = Costs()
-    good = AutoDepth(costs)
-    simulate(good, machine, steady(GOOD), rounds=100)
-    assert AutoDepth(costs, after=good).choose(8, 0) > 0
-    bad = AutoDepth(costs, after=good)
-    simulate(bad, machine, steady(NEVER), rounds=200)
-    assert AutoDepth(costs, after=bad).choose(8, 0) == 0
+    verified = 0
+    for seed in range(SETTINGS):
+        costs = Costs()
+        good = AutoDepth(costs)
+        simulate(good, machine, steady(GOOD), rounds=100, seed=seed)
+        assert AutoDepth(costs, after=good).choose(8, 0) > 0
+        bad = AutoDepth(costs, after=good)
+        simulate(bad, machine, steady(NEVER), rounds=200, seed=seed)
+        again = AutoDepth(costs, after=bad)
+        verified += again.keep(UNSURE[: again.choose(8, 0)])
+    assert verified <= 1  # a depth timed long ago, perhaps; others are peeks
 
 
 def rounds_to_return(family: str) -> float:

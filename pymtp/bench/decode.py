@@ -10,6 +10,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -26,17 +27,17 @@ from pymtp.stats import Stats
 NONE, AUTO = "none", "auto"
 MAX_DEPTH = 8
 HOST_COPY = ":host-copy"  # hidden states through the host, as llama.cpp has them: to compare with
+NEW = ":new"  # in a new LLM for each completion, from its first token on
 DEPTHS = tuple(map(str, range(1, MAX_DEPTH + 1)))
-ARMS = (NONE, *DEPTHS, *(depth + HOST_COPY for depth in DEPTHS), AUTO)
+ARMS = (NONE, *DEPTHS, *(depth + HOST_COPY for depth in DEPTHS), AUTO, *(arm + NEW for arm in (NONE, *DEPTHS, AUTO)))
 PHASES = ("draft", "verify", "rewind", "python")
 WARM_UP = 16  # tokens
 
 
 def draft_tokens(arm: str) -> Any:
     """What an LLM calls it: 0, a number or "auto"."""
-    if arm == AUTO:
-        return AUTO
-    return 0 if arm == NONE else int(arm.removesuffix(HOST_COPY))
+    arm = arm.removesuffix(HOST_COPY).removesuffix(NEW)
+    return AUTO if arm == AUTO else 0 if arm == NONE else int(arm)
 
 
 def prefill_mode(arm: str) -> str:
@@ -147,7 +148,7 @@ def phase_seconds(whole: float, before: Counters, after: Counters) -> dict[str, 
 
 class Arms:
     """The arms of a run over one model: an LLM for each, all with the same weights. They stay open, warm, with what
-    they learnt; each is made when it is first asked for."""
+    they learnt, but for those of NEW; each is made when it is first asked for."""
 
     def __init__(self, model: Model, settings: Settings) -> None:
         self._model, self._settings = model, settings
@@ -156,16 +157,21 @@ class Arms:
 
     def run(self, group: Group, arm: str) -> Decoded:
         """Raises NativeError when there is no memory for its contexts."""
+        tokens = self._prompts[group.kind, group.round % VARIANTS]
+        params = self._params(self._settings.tokens, group.temperature, group.round)
+        if arm.endswith(NEW):
+            with closing(self._open(arm, seed=group.round)) as llm:
+                return decode(llm, tokens, params)
         if arm not in self._llms:
             self._llms[arm] = self._open(arm)
-        tokens = self._prompts[group.kind, group.round % VARIANTS]
-        return decode(self._llms[arm], tokens, self._params(self._settings.tokens, group.temperature, group.round))
+            self._warm_up(self._llms[arm])
+        return decode(self._llms[arm], tokens, params)
 
     @staticmethod
     def _params(tokens: int, temperature: float, seed: int) -> SamplingParams:
         return SamplingParams(max_tokens=tokens, temperature=temperature, seed=seed, ignore_eos=True)
 
-    def _open(self, arm: str) -> LLM:
+    def _open(self, arm: str, seed: int = 0) -> LLM:
         settings = self._settings
         keywords: dict[str, Any] = {
             "n_ctx": max(map(len, self._prompts.values())) + settings.tokens,
@@ -177,14 +183,14 @@ class Arms:
             "cache_prompt": False,
         }
         if settings.synthetic is None:
-            llm = LLM(self._model, **keywords)
-        else:
-            llm = SyntheticLLM(self._model, settings.synthetic, **keywords)
-        # memory that is touched first, graphs that are built first: not to be the first measurement's cost
-        warm_up = self._prompts[settings.kinds[0], 0]
-        for temperature in settings.temperatures:
-            llm.generate(warm_up, self._params(min(WARM_UP, settings.tokens), temperature, 0))
-        return llm
+            return LLM(self._model, **keywords)
+        return SyntheticLLM(self._model, settings.synthetic, seed, **keywords)
+
+    def _warm_up(self, llm: LLM) -> None:
+        """Memory that is touched first, graphs that are built first: not to be the first measurement's cost."""
+        prompt = self._prompts[self._settings.kinds[0], 0]
+        for temperature in self._settings.temperatures:
+            llm.generate(prompt, self._params(min(WARM_UP, self._settings.tokens), temperature, 0))
 
     def close(self) -> None:
         """Frees all contexts."""

@@ -66,12 +66,13 @@ def measured_on(model: Model) -> dict[str, Any]:
 
 
 def as_json(bench: str, record: Record[Any], leave_out: Sequence[str] = (), **more: object) -> str:
-    """A record of measurements that hold `stats`, for `load`. Lists of numbers stand on one line each.
+    """A record of measurements, for `load`; with all figures of their `stats`. Lists of numbers stand on one line each.
 
     leave_out: fields of the measurements."""
     whole: dict[str, Any] = {"bench": bench, **asdict(record), **more}
     for one, m in zip(whole["measurements"], record.measurements, strict=True):
-        one["stats"] = m.stats.as_dict()
+        if "stats" in one:
+            one["stats"] = m.stats.as_dict()
         for name in leave_out:
             del one[name]
     text = json.dumps(whole, indent=1)

@@ -40,9 +40,9 @@ class SyntheticContext:
 class SyntheticLLM(LLM):
     """An LLM over a SyntheticContext."""
 
-    def __init__(self, model: Model, rates: Sequence[float], **keywords: Any) -> None:
+    def __init__(self, model: Model, rates: Sequence[float], seed: int = 0, **keywords: Any) -> None:
         """keywords: of LLM."""
-        self._rates = rates
+        self._rates, self._seed = rates, seed
         self._synthetic: SyntheticContext | None = None
         super().__init__(model, **keywords)
 
@@ -51,5 +51,5 @@ class SyntheticLLM(LLM):
         """The context that the loop sees. Raises ClosedError after close()."""
         context = super().context
         if self._synthetic is None:
-            self._synthetic = SyntheticContext(context, self._rates)
+            self._synthetic = SyntheticContext(context, self._rates, self._seed)
         return cast(Context, self._synthetic)

@@ -6,7 +6,8 @@ import typer
 
 from pymtp.cli.bench_decode import decode
 from pymtp.cli.bench_prefill import prefill
+from pymtp.cli.bench_rows import rows
 
 bench = typer.Typer(help="Measure pymtp on this machine.", no_args_is_help=True)
-for command in (decode, prefill):
+for command in (decode, prefill, rows):
     bench.command()(command)

@@ -188,6 +188,17 @@ enum pymtp_fault { PYMTP_FAULT_NONE, PYMTP_FAULT_EMPTY_HEAD, PYMTP_FAULT_SHIFTED
 void    pymtp_pair_break(struct pymtp_pair * pair, enum pymtp_fault fault);
 int     pymtp_pair_draft(struct pymtp_pair * pair, int32_t seq, llama_token token, const float ** logits);
 const char * pymtp_pair_trace(struct pymtp_pair * pair);
+struct pymtp_op_time {
+    char    op[32];
+    char    weights[16];
+    int64_t nodes;
+    double  seconds;
+    double  waiting_seconds;
+    int64_t weight_bytes;
+};
+int     pymtp_pair_time_ops(struct pymtp_pair * pair, bool on);
+int32_t pymtp_pair_op_times(struct pymtp_pair * pair, struct pymtp_op_time * times, int32_t n_max);
+int     pymtp_read_memory(size_t bytes, int32_t n_threads, int32_t n_times, double * seconds);
 int     pymtp_pair_head_state(struct pymtp_pair * pair, int32_t seq, uint8_t * data, size_t size, size_t * needed);
 
 // pymtp_depth.h
@@ -197,6 +208,8 @@ void pymtp_costs_free(struct pymtp_costs * costs);
 void pymtp_costs_observe(
         struct pymtp_costs * costs, int32_t n_past, int32_t drafted, double draft_seconds, int32_t rows,
         double verify_seconds, int32_t run);
+void pymtp_costs_begin_verify(struct pymtp_costs * costs, int32_t rows, double seconds);
+void pymtp_costs_begin_draft(struct pymtp_costs * costs, int32_t n, double seconds);
 double pymtp_costs_verify(const struct pymtp_costs * costs, int32_t rows, int32_t n_past);
 double pymtp_costs_draft(const struct pymtp_costs * costs, int32_t n, int32_t n_past);
 void   pymtp_costs_rounds(

@@ -163,6 +163,23 @@ def test_a_later_round_draws_another_text_after_the_same_prompt() -> None:
     assert first == again != later
 
 
+def test_a_new_arm_is_a_new_llm_for_each_completion_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[pymtp.LLM] = []
+
+    def make(*arguments: Any, **keywords: Any) -> pymtp.LLM:
+        made.append(pymtp.LLM(*arguments, **keywords))
+        return made[-1]
+
+    monkeypatch.setattr("pymtp.bench.decode.LLM", make)
+    with pymtp.Model() as model, closing(Arms(model, SETTINGS)) as arms:
+        texts = [arms.run(Group(0, "code", 0.7, ()), arm).token_ids for arm in ("auto:new", "auto:new", "auto", "auto")]
+        assert len(made) == 3
+        for llm in made[:2]:
+            with pytest.raises(pymtp.ClosedError):
+                llm.generate("x")
+    assert texts == [texts[0]] * 4
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to another process")
 def test_ctrl_c_shows_what_is_done_and_ends_with_130() -> None:
     script = [sys.executable, str(ROOT / "tools/bench_decode.py"), *SMALL, "--rounds", "100000"]

@@ -1,6 +1,7 @@
 // The hooks that llama.cpp's CPU backend calls: which of our kernels computes a node.
 
 #include "kernels.h"
+#include "op_times.h"
 #include "pymtp_kernels.h"
 
 using namespace pymtp;
@@ -38,6 +39,9 @@ bool pymtp_work_size(int n_threads, const ggml_tensor * dst, size_t * size) {
 }
 
 int pymtp_compute_fused(const ggml_cgraph * cgraph, int node_n, const ggml_compute_params * params) {
+    if (op_times * times = params->ith == 0 ? timing() : nullptr) {
+        times->begin(cgraph, node_n);
+    }
     switch (cgraph->nodes[node_n]->op) {
         case GGML_OP_GATED_DELTA_NET: return compute_delta_net_fused(cgraph, node_n, params);
         case GGML_OP_GET_ROWS:        return leave_state_in_place(cgraph, node_n, params);

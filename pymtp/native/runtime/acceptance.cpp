@@ -19,11 +19,9 @@ pymtp_acceptance::pymtp_acceptance(const pymtp_acceptance * after) : in_the_long
     in_the_long_run.trials = std::min(CARRY, before.trials);
     in_the_long_run.hits   = in_the_long_run.trials * before.hits / before.trials;
 
-    for (double rate : after->rates(after->positions.size())) {
-        positions.push_back({WEIGHT, WEIGHT * rate});
-    }
-    if (!positions.empty()) {
-        positions[0] = {0.0, 0.0};
+    const std::vector<double> rates = after->rates(after->positions.size());
+    for (size_t i = 1; i < rates.size(); ++i) {
+        positions.push_back({WEIGHT, WEIGHT * rates[i]});
     }
 }
 

@@ -29,8 +29,8 @@ private:
     };
     void add(size_t i, double hits, double trials);
 
-    position              in_the_long_run; // of first drafts
-    std::vector<position> positions;       // the first starts from the long run alone
+    position              in_the_long_run;       // of first drafts
+    std::vector<position> positions{{0.0, 0.0}}; // the first starts from the long run alone
 };
 
 // What the head's probability of its own draft says about acceptance. Odds are those of the bin that the probability is in

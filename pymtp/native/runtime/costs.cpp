@@ -85,6 +85,14 @@ void pymtp_costs::observe(int n_past, int drafted, double draft_took, int rows, 
     verify.observe(rows, n_past, verify_took, verify.known() ? verify_seconds(rows, n_past) : UNKNOWN, run);
 }
 
+void pymtp_costs::begin_verify(int rows, double seconds) {
+    verify.begin(rows, seconds, rows == 1 ? PLAIN : SETTLED);
+}
+
+void pymtp_costs::begin_draft(int n, double seconds) {
+    draft.begin(n, seconds, SETTLED);
+}
+
 bool pymtp_costs::known() const {
     return verify.missing(1, PLAIN) == 0;
 }
@@ -110,7 +118,7 @@ void pymtp_costs::rounds(int top, int n_past, std::vector<double> & likely, std:
         if (missing(n) == 0) {
             floor = rows;
         }
-        const double luck = missing(n) < SETTLED ? OLD_LUCK : LUCK;
+        const double luck = missing(n) < SETTLED || verify.between(1 + n) ? OLD_LUCK : LUCK;
         likely.push_back(drafts + rows);
         least.push_back(drafts + std::min(rows, std::max(floor, luck * rows)));
     }
@@ -131,6 +139,20 @@ void pymtp_costs_observe(
     pymtp_guarded([&] {
         pymtp_require(drafted >= 0 && rows >= 1 && n_past >= 0, "a round has a row, and drafts are counted from zero");
         costs->observe(n_past, drafted, draft_seconds, rows, verify_seconds, run);
+    });
+}
+
+void pymtp_costs_begin_verify(pymtp_costs * costs, int32_t rows, double seconds) {
+    pymtp_guarded([&] {
+        pymtp_require(rows >= 1 && seconds > 0, "a verification has a row and takes time");
+        costs->begin_verify(rows, seconds);
+    });
+}
+
+void pymtp_costs_begin_draft(pymtp_costs * costs, int32_t n, double seconds) {
+    pymtp_guarded([&] {
+        pymtp_require(n >= 1 && seconds > 0, "a chain has a step and takes time");
+        costs->begin_draft(n, seconds);
     });
 }
 

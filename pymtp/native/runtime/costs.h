@@ -22,8 +22,14 @@ public:
     // the timing tells what a change takes, and of the count only where it shows it to be far cheaper.
     void observe(int x, int n_past, double seconds, double expected, int run);
 
+    // What the count x takes, measured before the first round: worth `times` timings. Nothing may have been observed of it.
+    void begin(int x, double seconds, int times) { counts[x] = {seconds, times}; }
+
     // how many timings of x itself are missing, or were too long ago, for it to be relied on
     int missing(int x, int least) const;
+
+    // whether counts below and above x were timed
+    bool between(int x) const { return known() && counts.begin()->first < x && x < most(); }
 
     // The estimate after n_past tokens. The own cost of a count that was not timed is on the line between its neighbours;
     // beyond the last, on the line from the first to the last. Infinite where nothing was timed.
@@ -54,6 +60,10 @@ private:
 struct pymtp_costs {
     // A chain of `drafted` steps and a verification of so many rows, after n_past tokens. run: rounds of as many right before.
     void observe(int n_past, int drafted, double draft_seconds, int rows, double verify_seconds, int run);
+
+    // What a verification of so many rows and a chain of n steps take, measured before the first round.
+    void begin_verify(int rows, double seconds);
+    void begin_draft(int n, double seconds);
 
     // whether plain decoding was timed well enough to compare with
     bool known() const;

@@ -10,6 +10,9 @@
 
 static bool on_abort(void * data) {
     auto * pair = static_cast<pymtp_pair *>(data);
+    if (pymtp::op_times * times = pymtp::timing()) {
+        times->end_share();
+    }
     return pair->cancelled.load(std::memory_order_relaxed) || pymtp_host_wants_stop();
 }
 
@@ -139,6 +142,7 @@ int pymtp_pair::decode(llama_context * ctx, uint32_t slot) {
         llama_synchronize(draft.get());
     }
     pymtp_fault_before_decode(*this);
+    const pymtp::timed_ops timed(op_times.get());
     const int status = pymtp_decode(ctx, batch.view(), slot);
     (is_target ? counters.target_decodes : counters.draft_decodes)++;
     pymtp_fault_in_decode(*this);

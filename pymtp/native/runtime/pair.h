@@ -14,6 +14,7 @@
 #include "sequence.h"
 
 #include "llama.h"
+#include "op_times.h"
 
 #include <atomic>
 #include <memory>
@@ -33,7 +34,8 @@ struct pymtp_sample_job;
 struct pymtp_pair {
     std::shared_ptr<llama_model> model; // first, so that it goes last
 
-    std::unique_ptr<pymtp_trace> trace; // null unless asked for
+    std::unique_ptr<pymtp_trace>     trace;    // null unless asked for
+    std::unique_ptr<pymtp::op_times> op_times; // likewise
 
     pymtp_context_ptr target;
     pymtp_context_ptr draft; // null without drafts

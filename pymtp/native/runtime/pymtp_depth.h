@@ -18,6 +18,10 @@ PYMTP_API void pymtp_costs_observe(
         struct pymtp_costs * costs, int32_t n_past, int32_t drafted, double draft_seconds, int32_t rows,
         double verify_seconds, int32_t run);
 
+// What was measured before the first round: a verification of so many rows, and a chain of n steps.
+PYMTP_API void pymtp_costs_begin_verify(struct pymtp_costs * costs, int32_t rows, double seconds);
+PYMTP_API void pymtp_costs_begin_draft(struct pymtp_costs * costs, int32_t n, double seconds);
+
 // The estimates, once something was observed: of rounds at depths 0 to top, and the least that they may turn out.
 PYMTP_API double pymtp_costs_verify(const struct pymtp_costs * costs, int32_t rows, int32_t n_past);
 PYMTP_API double pymtp_costs_draft(const struct pymtp_costs * costs, int32_t n, int32_t n_past);

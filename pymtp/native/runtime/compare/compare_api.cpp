@@ -2,6 +2,8 @@
 
 #include "pair_call.h"
 
+#include <cstring>
+
 int pymtp_pair_draft(pymtp_pair * pair, int32_t seq, llama_token token, const float ** logits) {
     *logits = nullptr;
     return pymtp_pair_call(pair, seq, [&] {
@@ -22,6 +24,30 @@ const char * pymtp_pair_trace(pymtp_pair * pair) {
     pair->trace->taken.swap(pair->trace->nodes);
     pair->trace->nodes.clear();
     return pair->trace->taken.c_str();
+}
+
+int pymtp_pair_time_ops(pymtp_pair * pair, bool on) {
+    return pymtp_pair_call(pair, nullptr, 0, [&] {
+        pair->op_times = on ? std::make_unique<pymtp::op_times>() : nullptr;
+        return (int) PYMTP_OK;
+    });
+}
+
+int32_t pymtp_pair_op_times(pymtp_pair * pair, pymtp_op_time * times, int32_t n_max) {
+    return pymtp_guarded<int32_t>(-1, [&] {
+        int32_t n = 0;
+        for (const auto & [key, sum] : pair->op_times ? pair->op_times->take() : pymtp::op_times::sums()) {
+            if (n == n_max) {
+                break;
+            }
+            const auto [op, type] = key;
+            pymtp_op_time & time = times[n++];
+            time = {{}, {}, sum.nodes, sum.seconds, sum.waiting, sum.bytes};
+            std::strncpy(time.op, op, sizeof(time.op) - 1);
+            std::strncpy(time.weights, type == GGML_TYPE_COUNT ? "" : ggml_type_name(type), sizeof(time.weights) - 1);
+        }
+        return n;
+    });
 }
 
 int pymtp_pair_head_state(pymtp_pair * pair, int32_t seq, uint8_t * data, size_t size, size_t * needed) {

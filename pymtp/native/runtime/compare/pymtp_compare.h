@@ -34,6 +34,25 @@ PYMTP_API int pymtp_pair_draft(struct pymtp_pair * pair, int32_t seq, llama_toke
 // Valid until the next call.
 PYMTP_API const char * pymtp_pair_trace(struct pymtp_pair * pair);
 
+// What the CPU's nodes of one operation came to, and of one type of weights where it is a product with weights, else "".
+struct pymtp_op_time {
+    char    op[32];
+    char    weights[16];
+    int64_t nodes;
+    double  seconds;         // of the thread that makes the call
+    double  waiting_seconds; // of these, for the other threads to finish
+    int64_t weight_bytes;    // read; of experts, those that were chosen
+};
+
+// From now on, or no more, what is computed is timed by operation, which adds three looks at a clock to each node.
+PYMTP_API int pymtp_pair_time_ops(struct pymtp_pair * pair, bool on);
+
+// What was computed since the last call, while it was timed, at most n_max of them. Returns how many, -1 on failure.
+PYMTP_API int32_t pymtp_pair_op_times(struct pymtp_pair * pair, struct pymtp_op_time * times, int32_t n_max);
+
+// Reads a buffer of so many bytes n_times, each thread a part of it: how long each took. What a machine's memory brings.
+PYMTP_API int pymtp_read_memory(size_t bytes, int32_t n_threads, int32_t n_times, double * seconds);
+
 // What the head's cache holds of a sequence, as llama.cpp saves it: positions, then the rows of K, then those of V.
 // needed: the bytes it takes, 0 without drafts. They are written where size is enough.
 PYMTP_API int pymtp_pair_head_state(struct pymtp_pair * pair, int32_t seq, uint8_t * data, size_t size, size_t * needed);

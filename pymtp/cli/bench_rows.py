@@ -1,0 +1,114 @@
+"""`pymtp bench rows`. What it measures with is imported when it runs."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from pymtp.cli.bench_output import Format, FromFile, Output, given, show
+from pymtp.cli.exit_codes import INTERRUPTED
+from pymtp.cli.options import CacheType, Layers, ModelFile, Threads
+from pymtp.cli.screen import screen
+from pymtp.errors import NativeError
+
+if TYPE_CHECKING:
+    from pymtp.bench.rows import Settings
+    from pymtp.bench.rows_report import Report
+
+MAX_ROWS = 65  # of a verification: 64 drafts and the token before them
+
+
+def rows(
+    model: ModelFile = None,
+    rows: Annotated[str, typer.Option(help="Rows of a verification.")] = "1,2,3,4,6,8,12,16,32,64",
+    drafts: Annotated[str, typer.Option(help="Drafts of a chain.")] = "1,3,7",
+    rounds: Annotated[int, typer.Option("--rounds", "-r", min=1, help="Measurements of each.")] = 5,
+    memory: Annotated[
+        int, typer.Option(min=0, metavar="MIB", help="Memory to read for its speed: far more than the caches. 0: none.")
+    ] = 1024,
+    gpu_layers: Layers = -1,
+    threads: Threads = None,
+    cache_type: CacheType = "f16",
+    output: Format = Output.table,
+    plot: Annotated[Path | None, typer.Option(help="Plot time over rows: a .svg or .png file.")] = None,
+    from_file: FromFile = None,
+) -> None:
+    """Time verifications of some rows and chains of drafts against one row, whole and by operation.
+
+    Each draft of the longest verification takes a snapshot of the recurrent states: name fewer rows where memory is
+    short. Ctrl-C ends the bench and shows the measurements made so far.
+    """
+    from pymtp.bench import rows_report
+    from pymtp.bench.plot import check_plot
+    from pymtp.bench.rows import Settings
+    from pymtp.bench.rows_plot import plot as draw
+    from pymtp.cli.bench_requests import check_head, read_numbers
+    from pymtp.context import physical_cores
+    from pymtp.model import Model
+
+    if plot is not None:
+        check_plot(plot)
+    if from_file is not None:
+        show(rows_report.load(from_file), rows_report, draw, output, plot)
+        return
+    numbers = read_numbers("--rows", rows, MAX_ROWS)
+    steps = read_numbers("--drafts", drafts, MAX_ROWS - 1)
+    with Model(model, vocab_only=True) as looked_at:
+        check_head(looked_at)
+    settings = Settings(
+        model=looked_at.path.name,
+        rows=tuple(sorted({1, *numbers})),
+        steps=tuple(sorted(set(steps))),
+        rounds=rounds,
+        memory=memory * 2**20,
+        threads=given(threads, physical_cores()),
+        gpu_layers=gpu_layers,
+        cache_type=cache_type,
+    )
+    report, interrupted = _measure(settings, looked_at.path)
+    show(report, rows_report, draw, output, plot)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if report.left_out:
+        raise NativeError(f"{len(report.left_out)} measurements failed; they are named under the tables")
+
+
+def _measure(settings: Settings, model: Path) -> tuple[Report, bool]:
+    """The report, and whether it was interrupted."""
+    from pymtp.bench.corpus import TokenSource, stdlib_texts
+    from pymtp.bench.report import measured_on
+    from pymtp.bench.rows import PROMPT, RowsBench, open_context, planned
+    from pymtp.bench.rows_report import Report, done, going_on
+    from pymtp.cli.progress import Watch
+    from pymtp.model import Model
+
+    with screen.status(escape(f"loading {settings.model} …")):
+        loaded = Model(model, n_gpu_layers=settings.gpu_layers)
+    total = settings.rounds * len(planned(settings, 0))
+    with loaded, closing(open_context(loaded, settings)) as context, Watch(total, screen) as watch:
+        source = TokenSource(lambda text: loaded.tokenize(text, add_special=False), stdlib_texts)
+        run = RowsBench(
+            settings,
+            context,
+            source.take(4 * PROMPT),
+            on_start=lambda what, n: watch.start(going_on(what, n), None),
+            on_done=lambda measurement: watch.done(done(measurement)),
+        )
+        try:
+            run.run()
+            interrupted = []
+        except KeyboardInterrupt:
+            interrupted = ["the measurements after the interruption"]
+        report = Report(
+            settings=asdict(settings),
+            left_out=run.failed + interrupted,
+            measurements=run.measurements,
+            reads=run.reads,
+            **measured_on(loaded),
+        )
+    return report, bool(interrupted)

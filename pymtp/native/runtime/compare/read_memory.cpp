@@ -1,0 +1,65 @@
+#include "compare/pymtp_compare.h"
+
+#include "border.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+using steady = std::chrono::steady_clock;
+
+// So many sums side by side that no load waits for an addition; compilers make vectors of them.
+static uint64_t sum_of(const uint64_t * words, size_t n) {
+    constexpr size_t width = 32;
+    uint64_t sums[width] = {};
+    for (size_t i = 0; i + width <= n; i += width) {
+        for (size_t j = 0; j < width; ++j) {
+            sums[j] += words[i + j];
+        }
+    }
+    return std::accumulate(sums, sums + width, uint64_t{0});
+}
+
+int pymtp_read_memory(size_t bytes, int32_t n_threads, int32_t n_times, double * seconds) {
+    return pymtp_guarded<int>(PYMTP_FAILED, [&] {
+        pymtp_require(n_threads >= 1 && n_times >= 0, "threads are counted from one, times from zero");
+        const size_t n = bytes / sizeof(uint64_t) / n_threads; // words of each thread
+        const std::unique_ptr<uint64_t[]> words(new uint64_t[n * n_threads]);
+
+        std::atomic<int32_t>  arrived{0}, begun{0}, ended{0};
+        std::atomic<uint64_t> sum{0}; // for the reads to be of use
+        steady::time_point    start;
+
+        const auto read = [&](int32_t thread) {
+            uint64_t * const mine = words.get() + n * thread;
+            std::fill(mine, mine + n, thread + 1); // until it is written to, all memory is the same page
+            for (int32_t i = 0; i < n_times; ++i) {
+                if (++arrived == n_threads * (i + 1)) {
+                    start = steady::now();
+                    begun = i + 1;
+                }
+                while (begun <= i) {
+                    std::this_thread::yield();
+                }
+                sum += sum_of(mine, n);
+                if (++ended == n_threads * (i + 1)) {
+                    seconds[i] = std::chrono::duration<double>(steady::now() - start).count();
+                }
+            }
+        };
+        std::vector<std::thread> threads;
+        for (int32_t i = 1; i < n_threads; ++i) {
+            threads.emplace_back(read, i);
+        }
+        read(0);
+        for (std::thread & thread : threads) {
+            thread.join();
+        }
+        return (int) PYMTP_OK;
+    });
+}

@@ -1,0 +1,193 @@
+"""Claims about the launches that are timed before the first round, and about what `auto` makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from helpers.estimates import LUCK, OLD_LUCK, Timed
+from helpers.simulate import FAMILIES, Chances, Machine, best_fixed, falling, sample_machine, simulate, steady
+
+import pymtp
+from pymtp.context import Context
+from pymtp.depth import MAX_AUTO, AutoDepth, Costs
+from pymtp.errors import NativeError
+from pymtp.first_costs import LONGEST, MORE_ROWS, MOST_TURNS, STEPS, FirstCosts, measure
+
+NEVER = [0.0] * 8
+GOOD = falling(0.9, 0.97)
+SETTINGS = 12  # machines of each family
+ANSWER = 256  # tokens
+
+
+class ScriptedContext:
+    """Rows and steps that take so many seconds of a clock of its own."""
+
+    def __init__(self, row: float, draft_tokens: int = MAX_AUTO) -> None:
+        self.now, self.n_past, self.draft_tokens = 0.0, 0, draft_tokens
+        self.row = row
+        self.launches: list[tuple[str, int]] = []
+        self.slow: set[int] = set()  # launches that take ten times as long
+
+    def _launch(self, what: str, n: int) -> None:
+        self.now += self.row * n * (10 if len(self.launches) in self.slow else 1)
+        self.launches.append((what, n))
+
+    def clock(self) -> float:
+        return self.now
+
+    def set_sampling(self, sampler: object) -> None: ...
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        self.n_past += len(tokens)
+
+    def draft_chain(self, token: int, n: int) -> None:
+        self._launch("draft", n)
+
+    def verify_chain(self, tokens: Sequence[int]) -> None:
+        self._launch("verify", len(tokens))
+        self.n_past += len(tokens)
+
+    def rewind(self, n_keep: int) -> None:
+        self.n_past = n_keep
+
+    def clear(self) -> None:
+        self.n_past = 0
+
+
+def measured(context: ScriptedContext) -> FirstCosts:
+    return measure(context, 1000, context.clock)
+
+
+def test_rows_and_a_chain_are_timed_by_their_fastest_launch() -> None:
+    context = ScriptedContext(0.001)
+    context.slow = {0, 1, 2, 3, 4, 7}  # the first turn, and one of the second
+    costs = measured(context)
+    assert costs.draft == pytest.approx({STEPS: 0.001 * STEPS})
+    assert costs.verify == pytest.approx({n: 0.001 * n for n in (1, *MORE_ROWS)})
+    assert context.n_past == 0
+    assert len(context.launches) <= MOST_TURNS * (2 + len(MORE_ROWS))
+
+
+def test_a_large_model_is_timed_for_two_seconds_and_the_launch_begun_by_then() -> None:
+    context = ScriptedContext(0.5)
+    costs = measured(context)
+    assert context.launches == [("verify", 1), ("draft", STEPS), ("verify", MORE_ROWS[0])][: len(context.launches)]
+    assert context.now <= LONGEST + 0.5 * MORE_ROWS[0]
+    assert 1 in costs.verify
+
+
+def test_no_more_rows_are_timed_than_the_context_takes() -> None:
+    context = ScriptedContext(0.001, draft_tokens=2)
+    assert set(measured(context).verify) == {1, 2}
+    assert max(n for _, n in context.launches) == 2
+
+
+def test_rows_are_not_believed_to_cost_more_than_one_by_one() -> None:
+    context = ScriptedContext(0.1)
+    context.slow = {2}  # four rows, once: there is no time for more
+    assert measured(context).verify[4] == pytest.approx(0.4)
+
+
+def auto(model: pymtp.Model, n_threads: int = 1, **keywords: Any) -> pymtp.LLM:
+    return pymtp.LLM(model, n_ctx=256, n_threads=n_threads, **keywords)
+
+
+def test_a_new_llm_holds_nothing_and_writes_what_one_without_measurement_writes(demo: Path) -> None:
+    params = pymtp.SamplingParams(max_tokens=40, temperature=0.7, seed=1)
+    with pymtp.Model(demo) as model, auto(model) as llm, auto(model, draft_tokens=0) as plain:
+        assert llm.context.counters.target_decodes > 0
+        assert (llm.context.tokens(), llm.context.n_head) == ([], 0)
+        assert llm.generate("def f(", params).text == plain.generate("def f(", params).text
+
+
+def test_llms_alike_are_measured_once_and_others_by_themselves(demo: Path) -> None:
+    with pymtp.Model(demo) as model:
+        launches = []
+        for n_threads, more in ((1, {}), (1, {}), (2, {}), (1, {"type_k": "f32"}), (1, {"draft_tokens": 7})):
+            with auto(model, n_threads, **more) as llm:
+                launches.append(llm.context.counters.target_decodes > 0)
+    assert launches == [True, False, True, True, False]
+
+
+@pytest.mark.parametrize("error", [NativeError("out of memory"), KeyboardInterrupt()], ids=["failure", "ctrl-c"])
+def test_what_a_measurement_raises_comes_out_and_the_next_llm_measures_anew(
+    demo: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fails(*_: object) -> list[int]:
+        raise error
+
+    with pymtp.Model(demo) as model:
+        with monkeypatch.context() as patch:
+            patch.setattr(Context, "verify_chain", fails)
+            with pytest.raises(type(error)):
+                auto(model)
+        assert model.first_costs == {}
+        with auto(model) as llm:
+            assert len(model.first_costs) == 1
+            assert llm.generate("def f(", pymtp.SamplingParams(max_tokens=4)).token_ids
+
+
+def told(machine: Machine, costs: Costs, rows: Sequence[int] = (1, 2, 4, 8)) -> Costs:
+    """Costs that begin with what a machine takes."""
+    costs.begin({n: machine.verify[n - 1] for n in rows}, {STEPS: machine.draft[STEPS]})
+    return costs
+
+
+def answers(family: str, chances: Chances) -> list[float]:
+    """Tokens a second of a first answer, of those of the best fixed depth."""
+    ratios = []
+    for i in range(SETTINGS):
+        machine = sample_machine(family, Random(f"{family} {i}"))
+        _, best = best_fixed(machine, chances)
+        runs = [
+            simulate(AutoDepth(told(machine, Costs())), machine, steady(chances), tokens=ANSWER, seed=n).rate
+            for n in range(4)
+        ]
+        ratios.append(sum(runs) / len(runs) / best)
+    return ratios
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_first_answer_comes_near_the_best_fixed_depth(family: str) -> None:
+    for chances in (GOOD, [0.85, 0.75, 0.65, *[0.6] * 5]):
+        ratios = answers(family, chances)
+        assert sum(ratios) / len(ratios) >= 0.95
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_first_answer_of_which_no_draft_is_accepted_loses_at_most_three_percent(family: str) -> None:
+    assert min(answers(family, NEVER)) >= 0.97
+
+
+def test_measured_costs_lead_to_drafts_in_the_first_round() -> None:
+    flat = Machine(tuple(0.0005 * n for n in range(9)), tuple(0.01 * (1 + 0.1 * n) for n in range(9)))
+    assert AutoDepth(told(flat, Costs())).choose(7, 0) > 1
+    assert AutoDepth(Costs()).choose(7, 0) == 0
+
+
+def test_where_a_first_guess_says_plain_decoding_the_head_is_looked_at_all_the_same() -> None:
+    steep = Machine(tuple(0.0013 * n for n in range(9)), tuple(0.01 * cost for cost in (1, 1.8, *[2] * 7)))
+    policy = AutoDepth(told(steep, Costs()))
+    assert policy.keep([0.5] * policy.choose(7, 0)) == 0
+    assert max(simulate(policy, steep, steady(GOOD), rounds=30).depths) > 1
+
+
+def test_costs_told_before_count_as_known_and_those_between_them_nearly_so() -> None:
+    costs = Timed()
+    costs.begin({1: 0.010, 4: 0.016, 8: 0.040}, {3: 0.003})
+    likely, least = costs.rounds(8)
+    assert likely[3] == least[3] == pytest.approx(0.003 + 0.016)
+    assert least[6] == pytest.approx(0.006 + OLD_LUCK * 0.034)
+    assert least[8] == pytest.approx(0.008 + max(0.040, LUCK * costs.verify_seconds(9)))
+
+
+def test_rounds_correct_what_was_told_before() -> None:
+    costs = Timed()
+    costs.begin({1: 0.010, 4: 0.030}, {3: 0.003})
+    for i in range(10):
+        costs.observe(0, 0, 0.0, 4, 0.014, i)
+    assert costs.verify_seconds(4) == pytest.approx(0.014, rel=0.1)

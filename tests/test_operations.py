@@ -1,0 +1,110 @@
+"""Claims about what is told of a graph's operations and of reading memory: by counts, not by times."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf import GGUFReader
+from helpers.contexts import BOTH, context, some_tokens, work
+
+from pymtp.context import Context
+from pymtp.errors import InvalidRequestError, NativeError
+from pymtp.model import Model
+from pymtp.operations import Operation, memory_seconds
+from pymtp.sampling import Sampler, SamplingParams
+
+PRODUCTS = ("MUL_MAT", "MUL_MAT_ID")
+
+
+def launched(c: Context, tokens: list[int]) -> list[Operation]:
+    """The operations of one verification."""
+    c.time_operations()
+    c.verify_chain(tokens)
+    return c.operations()
+
+
+def opened(model: Model, **keywords: Any) -> Context:
+    c = context(model, **keywords)
+    c.set_sampling(Sampler(SamplingParams()))
+    c.prefill(some_tokens(model, 5))
+    return c
+
+
+def counts(operations: list[Operation]) -> Counter[str]:
+    return sum((Counter({o.op: o.nodes}) for o in operations), Counter())
+
+
+@BOTH
+@pytest.mark.parametrize("rows", [1, 4])
+def test_every_product_is_counted_once_and_no_operation_that_was_not_computed(model: Model, rows: int) -> None:
+    tokens = some_tokens(model, rows)
+    found = counts(launched(opened(model), tokens))
+    traced = opened(model, trace=True)
+    traced.trace()
+    traced.verify_chain(tokens)
+    computed = work(traced.trace())
+    assert {op: found[op] for op in PRODUCTS} == {op: computed[op] for op in PRODUCTS}
+    names = {"SILU": "UNARY", "SIGMOID": "UNARY", "SOFTPLUS": "UNARY", "SWIGLU": "GLU", "CUSTOM": "CUSTOM"}
+    assert {names.get(op, op) for op in found} <= set(computed) | {"UNARY", "GLU", "CUSTOM"}
+
+
+def test_a_row_reads_the_weights_of_all_layers_and_of_the_output_but_not_the_heads(
+    dense: Model, demo_f32: Path
+) -> None:
+    n_bytes = sum(o.weight_bytes for o in launched(opened(dense), some_tokens(dense, 1)))
+    tensors = {t.name: int(t.n_bytes) for t in GGUFReader(demo_f32).tensors if len(t.shape) == 2}
+    trunk = [f"blk.{i}." for i in range(dense.n_layer)]
+    last = max(int(name.split(".")[1]) for name in tensors if name.startswith("blk."))
+    assert last >= dense.n_layer, "the head's block follows"
+    layers = sum(n for name, n in tensors.items() if name.startswith(tuple(trunk)) and "conv1d" not in name)
+    output = tensors.get("output.weight", tensors["token_embd.weight"])
+    # the head's share of a row waits for the next draft
+    assert n_bytes == layers + output
+
+
+def test_of_experts_only_those_count_that_a_row_chose(moe: Model) -> None:
+    def experts(tokens: list[int]) -> int:
+        return sum(o.weight_bytes for o in launched(opened(moe), tokens) if o.op == "MUL_MAT_ID")
+
+    one, two = some_tokens(moe, 2)
+    each, both = experts([one]), experts([one, two])
+    assert each > 0
+    # the head's block takes both rows along: it chooses experts, too
+    assert each < both <= 3 * each
+
+
+def test_what_is_told_is_of_the_launches_since_and_only_while_it_is_asked_for(dense: Model) -> None:
+    c = opened(dense)
+    assert c.operations() == []
+    first = launched(c, some_tokens(dense, 1))
+    c.verify_chain(some_tokens(dense, 1))
+    assert counts(c.operations()) == counts(first)
+    assert c.operations() == []
+    c.time_operations(False)
+    c.verify_chain(some_tokens(dense, 1))
+    assert c.operations() == []
+
+
+def test_waiting_is_a_part_of_an_operations_time_and_all_of_them_of_the_launch(dense: Model) -> None:
+    c = opened(dense, n_threads=2)
+    before = c.counters.verify_seconds
+    operations = launched(c, some_tokens(dense, 4))
+    assert all(0 <= o.waiting_seconds <= o.seconds for o in operations)
+    assert 0 < sum(o.seconds for o in operations) <= c.counters.verify_seconds - before
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_memory_is_read_as_often_as_asked_for(n_threads: int) -> None:
+    seconds = memory_seconds(2**20, n_threads, 4)
+    assert len(seconds) == 4
+    assert min(seconds) > 0
+
+
+def test_more_memory_than_there_is_raises() -> None:
+    with pytest.raises(NativeError):
+        memory_seconds(2**60, 1, 1)
+    with pytest.raises(InvalidRequestError):
+        memory_seconds(0, 1, 1)
