@@ -9,6 +9,8 @@
 
 #include <immintrin.h>
 
+#include <cstring>
+
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 #define PYMTP_ROWS_512
 #endif
@@ -30,7 +32,7 @@ static inline ivec repeat1(int8_t x)            { return _mm512_set1_epi8(x); }
 static inline ivec repeat2(int16_t x)           { return _mm512_set1_epi16(x); }
 static inline ivec repeat4(int32_t x)           { return _mm512_set1_epi32(x); }
 static inline ivec repeat8(int64_t x)           { return _mm512_set1_epi64(x); }
-static inline ivec repeat16(const void * x)     { return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *) x)); }
+static inline ivec repeat16(__m128i x)          { return _mm512_broadcast_i32x4(x); }
 static inline ivec add4(ivec a, ivec b)         { return _mm512_add_epi32(a, b); }
 static inline ivec sub4(ivec a, ivec b)         { return _mm512_sub_epi32(a, b); }
 static inline ivec add2(ivec a, ivec b)         { return _mm512_add_epi16(a, b); }
@@ -43,6 +45,11 @@ template <int n> static inline ivec shift_left4 (ivec a) { return _mm512_slli_ep
 static inline ivec lookup16(ivec table, ivec i) { return _mm512_shuffle_epi8(table, i); }   // i < 16
 static inline ivec madd2(ivec a, ivec b)        { return _mm512_madd_epi16(a, b); }
 static inline ivec maddu1(ivec u, ivec s)       { return _mm512_maddubs_epi16(u, s); }
+static inline ivec abs1(ivec a)                 { return _mm512_abs_epi8(a); }
+// a with the sign of b
+static inline ivec sign1(ivec a, ivec b) {
+    return _mm512_mask_sub_epi8(a, _mm512_movepi8_mask(b), _mm512_setzero_si512(), a);
+}
 
 static inline fvec fload(const float * x)       { return _mm512_loadu_ps(x); }
 static inline void fstore(float * y, fvec x)    { _mm512_storeu_ps(y, x); }
@@ -56,6 +63,22 @@ static inline fvec fma (fvec a, fvec b, fvec c) { return _mm512_fmadd_ps(a, b, c
 static inline fvec fnma(fvec a, fvec b, fvec c) { return _mm512_fnmadd_ps(a, b, c); }  // c - a*b
 static inline float fsum(fvec x)                { return _mm512_reduce_add_ps(x); }
 
+// the halves at x, each in two neighbouring lanes
+static inline fvec fload_half_twice(const void * x) {
+    const __m256i twice = _mm256_setr_epi16(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    const __m256i d     = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *) x));
+    return _mm512_cvtph_ps(_mm256_permutexvar_epi16(twice, d));
+}
+static inline fvec fload_twice(const float * x) {
+    const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    return _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(_mm256_loadu_ps(x)));
+}
+// stores the sums of neighbouring lanes
+static inline void fstore_pairs(float * y, fvec x) {
+    x = fadd(x, _mm512_movehdup_ps(x));
+    _mm256_storeu_ps(y, _mm512_castps512_ps256(_mm512_maskz_compress_ps(0x5555, x)));
+}
+
 #else
 
 typedef __m256i ivec;
@@ -67,7 +90,7 @@ static inline ivec repeat1(int8_t x)            { return _mm256_set1_epi8(x); }
 static inline ivec repeat2(int16_t x)           { return _mm256_set1_epi16(x); }
 static inline ivec repeat4(int32_t x)           { return _mm256_set1_epi32(x); }
 static inline ivec repeat8(int64_t x)           { return _mm256_set1_epi64x(x); }
-static inline ivec repeat16(const void * x)     { return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) x)); }
+static inline ivec repeat16(__m128i x)          { return _mm256_broadcastsi128_si256(x); }
 static inline ivec add4(ivec a, ivec b)         { return _mm256_add_epi32(a, b); }
 static inline ivec sub4(ivec a, ivec b)         { return _mm256_sub_epi32(a, b); }
 static inline ivec add2(ivec a, ivec b)         { return _mm256_add_epi16(a, b); }
@@ -80,6 +103,8 @@ template <int n> static inline ivec shift_left4 (ivec a) { return _mm256_slli_ep
 static inline ivec lookup16(ivec table, ivec i) { return _mm256_shuffle_epi8(table, i); }   // i < 16
 static inline ivec madd2(ivec a, ivec b)        { return _mm256_madd_epi16(a, b); }
 static inline ivec maddu1(ivec u, ivec s)       { return _mm256_maddubs_epi16(u, s); }
+static inline ivec abs1(ivec a)                 { return _mm256_abs_epi8(a); }
+static inline ivec sign1(ivec a, ivec b)        { return _mm256_sign_epi8(a, b); }  // a with the sign of b; 0 where b is 0
 
 static inline fvec fload(const float * x)       { return _mm256_loadu_ps(x); }
 static inline void fstore(float * y, fvec x)    { _mm256_storeu_ps(y, x); }
@@ -98,10 +123,27 @@ static inline float fsum(fvec x) {
     return _mm_cvtss_f32(y);
 }
 
+static inline fvec fload_half_twice(const void * x) {
+    const __m128i d = _mm_loadl_epi64((const __m128i *) x);
+    return _mm256_cvtph_ps(_mm_unpacklo_epi16(d, d));
+}
+static inline fvec fload_twice(const float * x) {
+    return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(x)), _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
+}
+static inline void fstore_pairs(float * y, fvec x) {
+    x = fadd(x, _mm256_movehdup_ps(x));
+    _mm_storeu_ps(y, _mm256_castps256_ps128(_mm256_permutevar8x32_ps(x, _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6))));
+}
+
 #endif
 
 constexpr int BYTES = sizeof(ivec);    // of a vector
 constexpr int LANES = BYTES/4;         // of 32 bits
+
+// 4, 8, 16 bytes at x, over and over
+static inline ivec repeat4_at(const void * x) { int32_t v; memcpy(&v, x, sizeof(v)); return repeat4(v); }
+static inline ivec repeat8_at(const void * x) { int64_t v; memcpy(&v, x, sizeof(v)); return repeat8(v); }
+static inline ivec repeat16_at(const void * x) { return repeat16(_mm_loadu_si128((const __m128i *) x)); }
 
 static inline ivec low4 (ivec x) { return bits_and(x, repeat1(15)); }
 static inline ivec high4(ivec x) { return bits_and(shift_right2<4>(x), repeat1(15)); }

@@ -1,0 +1,156 @@
+// Kernels for the repacked types with blocks of 32: Q4_0, IQ4_NL, MXFP4. Activations are Q8_0.
+
+#include "rows_interleaved.h"
+
+#if defined(PYMTP_ROWS_SIMD)
+#include "quants.h"
+#include "repack.h"
+#include "simd-mappings.h"
+
+#include <cstring>
+
+namespace pymtp {
+
+using namespace simd;
+
+// Nibbles become values from 0 on, `offset` too large. The excess of the sums is that of the activations times offset.
+
+struct q4_0 {
+    typedef block_q4_0x8 block;
+    static constexpr int offset = 8;
+
+    static ivec value(ivec nibbles) { return bits_xor(nibbles, repeat1(8)); }  // signed in the repacked weights
+    static fvec scales(const block & b, int part) { return fload_half_twice(b.d + part*COLUMNS); }
+    static ivec add_products(ivec sums, ivec w, ivec a) { return dot(sums, w, a); }
+    static ivec sums_of_32(ivec sums) { return widen(sums); }
+};
+
+struct iq4_nl {
+    typedef block_iq4_nlx8 block;
+
+    static ivec values() {
+        return repeat16(_mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113));
+    }
+
+    static fvec scales(const block & b, int part) { return fload_half_twice(b.d + part*COLUMNS); }
+#if defined(PYMTP_ROWS_VNNI)
+    static constexpr int offset = 128;
+
+    static ivec value(ivec nibbles) {
+        return lookup16(bits_xor(values(), repeat1(-128)), nibbles);
+    }
+    static ivec add_products(ivec sums, ivec w, ivec a) { return dot(sums, w, a); }
+    static ivec sums_of_32(ivec sums) { return sums; }
+#else
+    static constexpr int offset = 0;  // larger values would not fit 16 bits when multiplied
+
+    static ivec value(ivec nibbles) { return lookup16(values(), nibbles); }
+    static ivec add_products(ivec sums, ivec w, ivec a) { return dot_wide(sums, abs1(w), sign1(a, w)); }
+    static ivec sums_of_32(ivec sums) { return sums; }
+#endif
+};
+
+struct mxfp4 {
+    typedef block_mxfp4x8 block;
+    static constexpr int offset = 12;
+
+    static ivec value(ivec nibbles) {
+        return lookup16(repeat16(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0)), nibbles);
+    }
+    static fvec scales(const block & b, int part) {
+        float d[COLUMNS];
+        for (int i = 0; i < COLUMNS; ++i) {
+            d[i] = GGML_CPU_E8M0_TO_FP32_HALF(b.e[part*COLUMNS + i]);
+        }
+        return fload_twice(d);
+    }
+    static ivec add_products(ivec sums, ivec w, ivec a) { return dot(sums, w, a); }
+    static ivec sums_of_32(ivec sums) { return widen(sums); }
+};
+
+// A prepared row: the quants of all blocks, the excess of the sums in 8 bytes a block, the scales.
+static int64_t excess_offset(int64_t k) { return k; }
+static int64_t scales_offset(int64_t k) { return k + k/QK8_0*8; }
+static size_t  prepared_size(int64_t k) { return k + k/QK8_0*(8 + sizeof(float)); }
+
+// Writes -offset times the sums of the quants that each lane of a vector sees.
+static void store_excess(int offset, const int8_t * qs, char * excess) {
+#if defined(PYMTP_ROWS_VNNI)
+    int32_t sums[2] = {};
+#else
+    int16_t sums[4] = {};
+#endif
+    constexpr int n = 8/(sizeof(sums)/sizeof(sums[0]));  // bytes of a lane
+    for (int i = 0; i < QK8_0; ++i) {
+        sums[i%8/n] -= offset*qs[i];
+    }
+    memcpy(excess, sums, sizeof(sums));
+}
+
+template <typename F> static void prepare(const float * x, char * prepared, int64_t k, int64_t k0, int64_t k1) {
+    constexpr int64_t N = 32;
+    block_q8_0 blocks[N];
+
+    for (int64_t i0 = k0; i0 < k1; i0 += N*QK8_0) {
+        const int64_t n = std::min(N*QK8_0, k1 - i0);
+        quantize_row_q8_0(x + i0, blocks, n);
+
+        for (int64_t i = 0; i < n/QK8_0; ++i) {
+            const int64_t ib = i0/QK8_0 + i;
+            const float   d  = GGML_CPU_FP16_TO_FP32(blocks[i].d);
+            memcpy(prepared + ib*QK8_0, blocks[i].qs, QK8_0);
+            store_excess(F::offset, blocks[i].qs, prepared + excess_offset(k) + ib*8);
+            memcpy(prepared + scales_offset(k) + ib*sizeof(float), &d, sizeof(d));
+        }
+    }
+}
+
+template <typename F> struct interleaved {
+    template <int R>
+    static void run(int64_t k, const char * w, int part, const char * const * x, float * const * y) {
+        const typename F::block * blocks = (const typename F::block *) w;
+
+        fvec acc[R];
+        for (int r = 0; r < R; ++r) {
+            acc[r] = fzero();
+        }
+        for (int64_t ib = 0; ib < k/QK8_0; ++ib) {
+            const char * qs = (const char *) blocks[ib].qs + part*BYTES;
+
+            const ivec q0 = load(qs);
+            const ivec q1 = load(qs + 64);
+            const ivec w0 = F::value(low4(q0));
+            const ivec w1 = F::value(low4(q1));
+            const ivec w2 = F::value(high4(q0));
+            const ivec w3 = F::value(high4(q1));
+            const fvec d  = F::scales(blocks[ib], part);
+
+            for (int r = 0; r < R; ++r) {
+                const char * a = x[r] + ib*QK8_0;
+
+                ivec sums = repeat8_at(x[r] + excess_offset(k) + ib*8);
+                sums = F::add_products(sums, w0, repeat8_at(a));
+                sums = F::add_products(sums, w1, repeat8_at(a + 8));
+                sums = F::add_products(sums, w2, repeat8_at(a + 16));
+                sums = F::add_products(sums, w3, repeat8_at(a + 24));
+
+                const fvec dx = frepeat(((const float *) (x[r] + scales_offset(k)))[ib]);
+                acc[r] = fma(to_float(F::sums_of_32(sums)), fmul(d, dx), acc[r]);
+            }
+        }
+        for (int r = 0; r < R; ++r) {
+            fstore_pairs(y[r], acc[r]);
+        }
+    }
+};
+
+template <typename F> static constexpr rows_kernel kernel_of = {
+    INTERLEAVED, prepared_size, prepare<F>, multiply_interleaved<interleaved<F>>};
+
+const rows_kernel rows_q4_0x8   = kernel_of<q4_0>;
+const rows_kernel rows_iq4_nlx8 = kernel_of<iq4_nl>;
+const rows_kernel rows_mxfp4x8  = kernel_of<mxfp4>;
+
+}  // namespace pymtp
+
+#endif
