@@ -13,6 +13,8 @@ namespace pymtp {
 
 using namespace simd;
 
+namespace {
+
 // Nibbles become values from 0 on, `offset` too large. The excess of the sums is that of the activations times offset.
 
 struct q4_0 {
@@ -69,12 +71,12 @@ struct mxfp4 {
 };
 
 // A prepared row: the quants of all blocks, the excess of the sums in 8 bytes a block, the scales.
-static int64_t excess_offset(int64_t k) { return k; }
-static int64_t scales_offset(int64_t k) { return k + k/QK8_0*8; }
-static size_t  prepared_size(int64_t k) { return k + k/QK8_0*(8 + sizeof(float)); }
+int64_t excess_offset(int64_t k) { return k; }
+int64_t scales_offset(int64_t k) { return k + k/QK8_0*8; }
+size_t  prepared_size(int64_t k) { return k + k/QK8_0*(8 + sizeof(float)); }
 
 // Writes -offset times the sums of the quants that each lane of a vector sees.
-static void store_excess(int offset, const int8_t * qs, char * excess) {
+void store_excess(int offset, const int8_t * qs, char * excess) {
 #if defined(PYMTP_ROWS_VNNI)
     int32_t sums[2] = {};
 #else
@@ -87,7 +89,7 @@ static void store_excess(int offset, const int8_t * qs, char * excess) {
     memcpy(excess, sums, sizeof(sums));
 }
 
-template <typename F> static void prepare(const float * x, char * prepared, int64_t k, int64_t k0, int64_t k1) {
+template <typename F> void prepare(const float * x, char * prepared, int64_t k, int64_t k0, int64_t k1) {
     constexpr int64_t N = 32;
     block_q8_0 blocks[N];
 
@@ -144,8 +146,10 @@ template <typename F> struct interleaved {
     }
 };
 
-template <typename F> static constexpr rows_kernel kernel_of = {
+template <typename F> constexpr rows_kernel kernel_of = {
     INTERLEAVED, prepared_size, prepare<F>, multiply_interleaved<interleaved<F>>};
+
+}  // namespace
 
 const rows_kernel rows_q4_0x8   = kernel_of<q4_0>;
 const rows_kernel rows_iq4_nlx8 = kernel_of<iq4_nl>;

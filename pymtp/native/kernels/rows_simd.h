@@ -11,6 +11,10 @@
 
 #include <cstring>
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wuninitialized"  // inside intrinsics, https://gcc.gnu.org/PR105593
+#endif
+
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 #define PYMTP_ROWS_512
 #endif
@@ -182,16 +186,17 @@ static inline ivec dot_wide(ivec acc, ivec u, ivec s) {
 #endif
 }
 
-// 16-bit scales as add_scaled() takes them, of 32-bit lanes that hold them
-static inline ivec scale_lanes(ivec scale) {
+// sums times scales, which lie as in scale_index()
+static inline ivec add_scaled(ivec acc, ivec sums, ivec scale) { return add_madd2(acc, sums, scale); }
+
+// For lookup16(): the byte that a lane of 32 bits takes, as a scale for add_scaled(). Bytes are positive.
+static constexpr int32_t scale_index(int byte) {
 #if defined(PYMTP_ROWS_VNNI)
-    return scale;
+    return 0x80808000 | byte;               // sums are below 16 bits: the upper half has the sign alone
 #else
-    return bits_or(scale, shift_left4<16>(scale));
+    return 0x80008000 | byte | byte << 16;  // each half is a sum
 #endif
 }
-
-static inline ivec add_scaled(ivec acc, ivec sums, ivec scale) { return add_madd2(acc, sums, scale); }
 
 }  // namespace pymtp::simd
 
