@@ -14,26 +14,26 @@ using namespace simd;
 
 namespace {
 
-// A prepared row: the quants of all superblocks; the sums of those that share a minimum, n a superblock; the scales.
-template <int n> struct layout {
-    static int64_t sums  (int64_t k) { return k; }
-    static int64_t scales(int64_t k) { return k + k/QK_K*n*sizeof(int16_t); }
-    static size_t  size  (int64_t k) { return k + k/QK_K*(n*sizeof(int16_t) + sizeof(float)); }
+// A superblock of a prepared row, with n sums of the quants that share a minimum.
+template <int n> struct alignas(8) activations {
+    int8_t  qs[QK_K];
+    int16_t sums[n];
+    float   d;
 };
 
-template <int n> void prepare(const float * x, char * prepared, int64_t k, int64_t k0, int64_t k1) {
+template <int n> size_t prepared_size(int64_t k) { return k/QK_K*sizeof(activations<n>); }
+
+template <int n> void prepare(const float * x, char * prepared, int64_t, int64_t k0, int64_t k1) {
     for (int64_t i = k0; i < k1; i += QK_K) {
         block_q8_K block;
         quantize_row_q8_K(x + i, &block, QK_K);
 
-        int16_t sums[n];
+        activations<n> & a = ((activations<n> *) prepared)[i/QK_K];
+        memcpy(a.qs, block.qs, sizeof(a.qs));
         for (int j = 0; j < n; ++j) {
-            sums[j] = n == 16 ? block.bsums[j] : block.bsums[2*j] + block.bsums[2*j + 1];
+            a.sums[j] = n == 16 ? block.bsums[j] : block.bsums[2*j] + block.bsums[2*j + 1];
         }
-        const int64_t ib = i/QK_K;
-        memcpy(prepared + i, block.qs, QK_K);
-        memcpy(prepared + layout<n>::sums(k)   + ib*sizeof(sums),  sums,     sizeof(sums));
-        memcpy(prepared + layout<n>::scales(k) + ib*sizeof(float), &block.d, sizeof(float));
+        a.d = block.d;
     }
 }
 
@@ -123,6 +123,7 @@ struct q4_K {
         for (int64_t ib = 0; ib < k/QK_K; ++ib) {
             const block_q4_Kx8 & b = blocks[ib];
             const unpacked       u = unpack(b.scales);
+            prefetch<sizeof(b) - sizeof(b.qs)>(&b);
 
             ivec sums[R];
             for (int r = 0; r < R; ++r) {
@@ -130,6 +131,7 @@ struct q4_K {
             }
             for (int j = 0; j < 4; ++j) {
                 const uint8_t * qs = b.qs + 256*j + part*BYTES;
+                prefetch<256>(b.qs + 256*j);
                 const ivec q0 = load(qs);
                 const ivec q1 = load(qs + 64);
                 const ivec q2 = load(qs + 128);
@@ -138,7 +140,7 @@ struct q4_K {
                 const auto sub_block = [&](int i, ivec w0, ivec w1, ivec w2, ivec w3) {
                     const ivec scale = lookup16(repeat8_at(u.scales[i]), lanes);
                     for (int r = 0; r < R; ++r) {
-                        const char * a = x[r] + ib*QK_K + 32*i;
+                        const int8_t * a = ((const activations<n_sums> *) x[r])[ib].qs + 32*i;
                         ivec s = dot(izero(), w0, repeat8_at(a));
                         s = dot(s, w1, repeat8_at(a + 8));
                         s = dot(s, w2, repeat8_at(a + 16));
@@ -155,9 +157,9 @@ struct q4_K {
             const fvec dmin = fload_half_twice(b.dmin + part*COLUMNS);
 
             for (int r = 0; r < R; ++r) {
-                const char * a = x[r] + layout<n_sums>::sums(k) + ib*n_sums*sizeof(int16_t);
-                const ivec mins = add_madd2(madd2(m0, repeat8_at(a)), m1, repeat8_at(a + 8));
-                const fvec dx   = frepeat(((const float *) (x[r] + layout<n_sums>::scales(k)))[ib]);
+                const activations<n_sums> & a = ((const activations<n_sums> *) x[r])[ib];
+                const ivec mins = add_madd2(madd2(m0, repeat8_at(a.sums)), m1, repeat8_at(a.sums + 4));
+                const fvec dx   = frepeat(a.d);
                 acc[r] = fma (to_float(sums[r]), fmul(d, dx),    acc[r]);
                 acc[r] = fnma(to_float(mins),    fmul(dmin, dx), acc[r]);
             }
@@ -198,6 +200,7 @@ struct q2_K {
         }
         for (int64_t ib = 0; ib < k/QK_K; ++ib) {
             const block_q2_Kx8 & b = blocks[ib];
+            prefetch<sizeof(b) - sizeof(b.qs)>(&b);
 
             ivec sums[R];
             for (int r = 0; r < R; ++r) {
@@ -205,6 +208,7 @@ struct q2_K {
             }
             for (int j = 0; j < 2; ++j) {
                 const uint8_t * qs = b.qs + 256*j + part*BYTES;
+                prefetch<256>(b.qs + 256*j);
                 const ivec q0 = load(qs);
                 const ivec q1 = load(qs + 64);
                 const ivec q2 = load(qs + 128);
@@ -215,7 +219,7 @@ struct q2_K {
                     const ivec scale0 = lookup16(scales, even);
                     const ivec scale1 = lookup16(scales, odd);
                     for (int r = 0; r < R; ++r) {
-                        const char * a = x[r] + ib*QK_K + 32*i;
+                        const int8_t * a = ((const activations<n_sums> *) x[r])[ib].qs + 32*i;
                         const ivec s0 = dot(dot(izero(), w0, repeat8_at(a)),      w1, repeat8_at(a + 8));
                         const ivec s1 = dot(dot(izero(), w2, repeat8_at(a + 16)), w3, repeat8_at(a + 24));
                         sums[r] = add_scaled(add_scaled(sums[r], s0, scale0), s1, scale1);
@@ -239,12 +243,12 @@ struct q2_K {
             const fvec dmin = fload_half_twice(b.dmin + part*COLUMNS);
 
             for (int r = 0; r < R; ++r) {
-                const char * a = x[r] + layout<n_sums>::sums(k) + ib*n_sums*sizeof(int16_t);
-                ivec mins = madd2(m0, repeat8_at(a));
-                mins = add_madd2(mins, m1, repeat8_at(a + 8));
-                mins = add_madd2(mins, m2, repeat8_at(a + 16));
-                mins = add_madd2(mins, m3, repeat8_at(a + 24));
-                const fvec dx = frepeat(((const float *) (x[r] + layout<n_sums>::scales(k)))[ib]);
+                const activations<n_sums> & a = ((const activations<n_sums> *) x[r])[ib];
+                ivec mins = madd2(m0, repeat8_at(a.sums));
+                mins = add_madd2(mins, m1, repeat8_at(a.sums + 4));
+                mins = add_madd2(mins, m2, repeat8_at(a.sums + 8));
+                mins = add_madd2(mins, m3, repeat8_at(a.sums + 12));
+                const fvec dx = frepeat(a.d);
                 acc[r] = fma (to_float(sums[r]), fmul(d, dx),    acc[r]);
                 acc[r] = fnma(to_float(mins),    fmul(dmin, dx), acc[r]);
             }
@@ -256,7 +260,7 @@ struct q2_K {
 };
 
 template <typename F> constexpr rows_kernel kernel_of = {
-    INTERLEAVED, layout<F::n_sums>::size, prepare<F::n_sums>, multiply_interleaved<F>};
+    INTERLEAVED, prepared_size<F::n_sums>, prepare<F::n_sums>, multiply_interleaved<F>};
 
 }  // namespace
 

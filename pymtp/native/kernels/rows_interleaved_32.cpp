@@ -70,10 +70,14 @@ struct mxfp4 {
     static ivec sums_of_32(ivec sums) { return widen(sums); }
 };
 
-// A prepared row: the quants of all blocks, the excess of the sums in 8 bytes a block, the scales.
-int64_t excess_offset(int64_t k) { return k; }
-int64_t scales_offset(int64_t k) { return k + k/QK8_0*8; }
-size_t  prepared_size(int64_t k) { return k + k/QK8_0*(8 + sizeof(float)); }
+// A block of a prepared row.
+struct alignas(8) activations {
+    int8_t qs[QK8_0];
+    char   excess[8];
+    float  d;
+};
+
+size_t prepared_size(int64_t k) { return k/QK8_0*sizeof(activations); }
 
 // Writes -offset times the sums of the quants that each lane of a vector sees.
 void store_excess(int offset, const int8_t * qs, char * excess) {
@@ -89,7 +93,7 @@ void store_excess(int offset, const int8_t * qs, char * excess) {
     memcpy(excess, sums, sizeof(sums));
 }
 
-template <typename F> void prepare(const float * x, char * prepared, int64_t k, int64_t k0, int64_t k1) {
+template <typename F> void prepare(const float * x, char * prepared, int64_t, int64_t k0, int64_t k1) {
     constexpr int64_t N = 32;
     block_q8_0 blocks[N];
 
@@ -98,11 +102,10 @@ template <typename F> void prepare(const float * x, char * prepared, int64_t k, 
         quantize_row_q8_0(x + i0, blocks, n);
 
         for (int64_t i = 0; i < n/QK8_0; ++i) {
-            const int64_t ib = i0/QK8_0 + i;
-            const float   d  = GGML_CPU_FP16_TO_FP32(blocks[i].d);
-            memcpy(prepared + ib*QK8_0, blocks[i].qs, QK8_0);
-            store_excess(F::offset, blocks[i].qs, prepared + excess_offset(k) + ib*8);
-            memcpy(prepared + scales_offset(k) + ib*sizeof(float), &d, sizeof(d));
+            activations & a = ((activations *) prepared)[i0/QK8_0 + i];
+            memcpy(a.qs, blocks[i].qs, sizeof(a.qs));
+            store_excess(F::offset, a.qs, a.excess);
+            a.d = GGML_CPU_FP16_TO_FP32(blocks[i].d);
         }
     }
 }
@@ -119,6 +122,7 @@ template <typename F> struct interleaved {
         for (int64_t ib = 0; ib < k/QK8_0; ++ib) {
             const char * qs = (const char *) blocks[ib].qs + part*BYTES;
 
+            prefetch<sizeof(blocks[ib])>(&blocks[ib]);
             const ivec q0 = load(qs);
             const ivec q1 = load(qs + 64);
             const ivec w0 = F::value(low4(q0));
@@ -128,16 +132,14 @@ template <typename F> struct interleaved {
             const fvec d  = F::scales(blocks[ib], part);
 
             for (int r = 0; r < R; ++r) {
-                const char * a = x[r] + ib*QK8_0;
+                const activations & a = ((const activations *) x[r])[ib];
 
-                ivec sums = repeat8_at(x[r] + excess_offset(k) + ib*8);
-                sums = F::add_products(sums, w0, repeat8_at(a));
-                sums = F::add_products(sums, w1, repeat8_at(a + 8));
-                sums = F::add_products(sums, w2, repeat8_at(a + 16));
-                sums = F::add_products(sums, w3, repeat8_at(a + 24));
-
-                const fvec dx = frepeat(((const float *) (x[r] + scales_offset(k)))[ib]);
-                acc[r] = fma(to_float(F::sums_of_32(sums)), fmul(d, dx), acc[r]);
+                ivec sums = repeat8_at(a.excess);
+                sums = F::add_products(sums, w0, repeat8_at(a.qs));
+                sums = F::add_products(sums, w1, repeat8_at(a.qs + 8));
+                sums = F::add_products(sums, w2, repeat8_at(a.qs + 16));
+                sums = F::add_products(sums, w3, repeat8_at(a.qs + 24));
+                acc[r] = fma(to_float(F::sums_of_32(sums)), fmul(d, frepeat(a.d)), acc[r]);
             }
         }
         for (int r = 0; r < R; ++r) {

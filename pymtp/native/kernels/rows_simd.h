@@ -149,6 +149,18 @@ static inline ivec repeat4_at(const void * x) { int32_t v; memcpy(&v, x, sizeof(
 static inline ivec repeat8_at(const void * x) { int64_t v; memcpy(&v, x, sizeof(v)); return repeat8(v); }
 static inline ivec repeat16_at(const void * x) { return repeat16(_mm_loadu_si128((const __m128i *) x)); }
 
+// Fetches n bytes of the stream that x lies in, for later. Where several rows' products stand between two loads of weights,
+// the processor itself does not look far enough ahead: time of 1, 2, 4, 8 rows of Q4_0 (5120 x 17408, one core of an AMD EPYC
+// of Zen 5) relative to a read of the weights, by the distance in bytes:
+//      0: 1.3 1.8 3.7 5.3    4096: 1.4 1.5 1.7 2.3    8192: 1.3 1.3 1.3 2.2    16384: 1.4 1.4 1.3 2.2
+constexpr int PREFETCH = 8192;
+
+template <int n> static inline void prefetch(const void * x) {
+    for (int i = 0; i < n; i += 64) {
+        _mm_prefetch((const char *) x + PREFETCH + i, _MM_HINT_T0);
+    }
+}
+
 static inline ivec low4 (ivec x) { return bits_and(x, repeat1(15)); }
 static inline ivec high4(ivec x) { return bits_and(shift_right2<4>(x), repeat1(15)); }
 
