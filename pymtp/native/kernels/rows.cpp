@@ -21,16 +21,16 @@ static const rows_kernel * kernel_of(const ggml_tensor * dst) {
             src0->nb[0] != ggml_type_size(src0->type)) {
         return nullptr;
     }
-    if (dst->op == GGML_OP_MUL_MAT) {
-        // llama.cpp computes products with a Hadamard matrix without it
-        if (src1->ne[1] > MAX_ROWS || ggml_get_op_params_i32(dst, 1) == GGML_HINT_SRC0_IS_HADAMARD) {
-            return nullptr;
-        }
-    } else if (src1->ne[2] > MAX_ROWS || src0->ne[3] != 1 || src1->ne[3] != 1) {
+    // llama.cpp computes products with a Hadamard matrix without it; it has no experts in four dimensions
+    if (dst->op == GGML_OP_MUL_MAT ? ggml_get_op_params_i32(dst, 1) == GGML_HINT_SRC0_IS_HADAMARD :
+            src0->ne[3] != 1 || src1->ne[3] != 1) {
         return nullptr;
     }
     const rows_kernel * kernel = rows_kernel_of(src0);
-    return kernel && src0->ne[1] % kernel->unit == 0 ? kernel : nullptr;
+    if (!kernel || src0->ne[1] % kernel->unit != 0) {
+        return nullptr;
+    }
+    return src1->ne[dst->op == GGML_OP_MUL_MAT ? 1 : 2] <= kernel->most_rows ? kernel : nullptr;
 }
 
 // ── The work space ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,5 +1,5 @@
-// Products of 1 to 64 rows with a matrix of weights, by kernels that read the weights once for all rows. rows.cpp shares
-// the work out among the threads, for MUL_MAT and for the experts of MUL_MAT_ID. A kernel knows one layout of weights.
+// Products of rows with a matrix of weights, by kernels that read the weights once for all rows. rows.cpp shares the work
+// out among the threads, for MUL_MAT and for the experts of MUL_MAT_ID. A kernel knows one layout of weights.
 //
 // A row's result depends on that row and the weights alone: it has the same bits whatever rows are beside it. So a kernel
 // takes single rows, too.
@@ -10,7 +10,7 @@
 
 namespace pymtp {
 
-constexpr int64_t MAX_ROWS = 64;
+constexpr int64_t MAX_ROWS = 64;  // of a call of multiply()
 
 struct rows_kernel {
     // rows of the weights are taken in multiples of this
@@ -27,6 +27,9 @@ struct rows_kernel {
     // 1 to MAX_ROWS.
     void (*multiply)(
         int64_t k, int64_t m, const char * w, size_t stride, int64_t n, const char * const * x, float * const * y);
+
+    // Products of more rows (tokens, with experts) are left to llama.cpp. A verification has 64 drafts at most.
+    int64_t most_rows = 65;
 };
 
 // The kernel for a matrix of weights, by its type and by the buffer that it lies in. nullptr: llama.cpp's own code takes it.

@@ -25,7 +25,7 @@ template <int n> size_t prepared_size(int64_t k) { return k/QK_K*sizeof(activati
 
 template <int n> void prepare(const float * x, char * prepared, int64_t, int64_t k0, int64_t k1) {
     for (int64_t i = k0; i < k1; i += QK_K) {
-        block_q8_K block;
+        block_q8_K block = {};  // the sums of zeros are not written
         quantize_row_q8_K(x + i, &block, QK_K);
 
         activations<n> & a = ((activations<n> *) prepared)[i/QK_K];
@@ -260,7 +260,7 @@ struct q2_K {
 };
 
 template <typename F> constexpr rows_kernel kernel_of = {
-    INTERLEAVED, prepared_size<F::n_sums>, prepare<F::n_sums>, multiply_interleaved<F>};
+    INTERLEAVED, prepared_size<F::n_sums>, prepare<F::n_sums>, multiply_interleaved<F>, ANY_ROWS};
 
 }  // namespace
 

@@ -81,16 +81,18 @@ size_t prepared_size(int64_t k) { return k/QK8_0*sizeof(activations); }
 
 // Writes -offset times the sums of the quants that each lane of a vector sees.
 void store_excess(int offset, const int8_t * qs, char * excess) {
+    const __m128i ones = _mm_set1_epi8(1);
+    const __m128i q0   = _mm_loadu_si128((const __m128i *) qs);
+    const __m128i q1   = _mm_loadu_si128((const __m128i *) qs + 1);
+
+    __m128i sums = _mm_add_epi16(_mm_maddubs_epi16(ones, q0), _mm_maddubs_epi16(ones, q1));
+    sums = _mm_add_epi16(sums, _mm_unpackhi_epi64(sums, sums));
 #if defined(PYMTP_ROWS_VNNI)
-    int32_t sums[2] = {};
+    sums = _mm_madd_epi16(sums, _mm_set1_epi16(-offset));
 #else
-    int16_t sums[4] = {};
+    sums = _mm_mullo_epi16(sums, _mm_set1_epi16(-offset));
 #endif
-    constexpr int n = 8/(sizeof(sums)/sizeof(sums[0]));  // bytes of a lane
-    for (int i = 0; i < QK8_0; ++i) {
-        sums[i%8/n] -= offset*qs[i];
-    }
-    memcpy(excess, sums, sizeof(sums));
+    _mm_storel_epi64((__m128i *) excess, sums);
 }
 
 template <typename F> void prepare(const float * x, char * prepared, int64_t, int64_t k0, int64_t k1) {
@@ -149,7 +151,7 @@ template <typename F> struct interleaved {
 };
 
 template <typename F> constexpr rows_kernel kernel_of = {
-    INTERLEAVED, prepared_size, prepare<F>, multiply_interleaved<interleaved<F>>};
+    INTERLEAVED, prepared_size, prepare<F>, multiply_interleaved<interleaved<F>>, ANY_ROWS};
 
 }  // namespace
 
