@@ -107,30 +107,22 @@ static void prepare(const ggml_compute_params * params, const rows_kernel * kern
 
 // ── Products ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-// Where more rows than a kernel keeps sums of in registers go over the weights again, those are in the cache.
-constexpr int64_t IN_REGISTERS = 8;
-constexpr int64_t IN_CACHE     = 32*1024;
-
 // Rows [i0, i1) of a matrix of weights times n rows. row_of(i) gives those: prepared, and of dst.
 template <typename F>
 static void multiply(
     const rows_kernel * kernel, const ggml_tensor * src0, const char * w, int64_t i0, int64_t i1, int64_t n, F row_of) {
-    const size_t  nb01 = src0->nb[1];
-    const int64_t part = std::max<int64_t>(IN_CACHE/nb01/kernel->unit, 1)*kernel->unit;
+    const size_t nb01 = src0->nb[1];
 
     for (int64_t r0 = 0; r0 < n; r0 += MAX_ROWS) {
         const int64_t nr = std::min(n - r0, MAX_ROWS);
-        const int64_t di = nr > IN_REGISTERS ? part : i1 - i0;
 
         const char * x[MAX_ROWS];
         float      * y[MAX_ROWS];
-        for (int64_t i = i0; i < i1; i += di) {
-            for (int64_t r = 0; r < nr; ++r) {
-                row_of(r0 + r, &x[r], &y[r]);
-                y[r] += i;
-            }
-            kernel->multiply(src0->ne[0], std::min(di, i1 - i), w + i*nb01, nb01, nr, x, y);
+        for (int64_t r = 0; r < nr; ++r) {
+            row_of(r0 + r, &x[r], &y[r]);
+            y[r] += i0;
         }
+        kernel->multiply(src0->ne[0], i1 - i0, w + i0*nb01, nb01, nr, x, y);
     }
 }
 
