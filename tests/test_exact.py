@@ -25,6 +25,7 @@ pytestmark = pytest.mark.skipif(
 
 EXACT = ["f32", "f16", "bf16", "q8_0", "q4_0", "iq4_nl"]
 SUPERBLOCKS = ["q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"]
+PLAIN = ["q8_0", "q3_k", "q5_k", "q6_k", "iq4_xs"]  # no processor's weights of these are repacked
 SHAPES = {
     "7m": PRESETS["7m"],
     "7m-moe": replace(
@@ -141,6 +142,12 @@ def test_the_longest_verification_is_no_exception(model: NewModel, weight_type: 
     assert_rows_do_not_matter(model("tiny", weight_type), LONG, [65], n_threads=1)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("weight_type", PLAIN)
+def test_nor_is_it_with_weights_that_lie_as_in_the_file(model: NewModel, shape: str, weight_type: str) -> None:
+    assert_rows_do_not_matter(model(shape, weight_type), SHORT, [65, 12, 33], n_threads=1)
+
+
 @pytest.mark.parametrize("cache", ["f16", "bf16", "q8_0"])
 def test_a_single_step_is_as_exact_as_a_prompt_over_any_cache(model: NewModel, cache: str) -> None:
     """Attention of few rows adds up in F32, as that of many does."""
@@ -152,10 +159,11 @@ def test_a_single_step_is_as_exact_as_a_prompt_over_any_cache(model: NewModel, c
             assert np.abs(after(context, n - 1, [1]) - whole).max() < 1e-5
 
 
-def test_neither_drafts_nor_the_number_of_threads_change_a_bit(model: NewModel) -> None:
+@pytest.mark.parametrize("weight_type", ["f16", "q8_0"])
+def test_neither_drafts_nor_the_number_of_threads_change_a_bit(model: NewModel, weight_type: str) -> None:
     found = []
     for draft_tokens, n_threads, sizes in ((3, 1, [1] * 9), (3, 2, [2, 3, 4]), (0, 2, [1] * 9)):
-        with Context(model("tiny", "f16"), n_ctx=1280, draft_tokens=draft_tokens, n_threads=n_threads) as context:
+        with Context(model("tiny", weight_type), n_ctx=1280, draft_tokens=draft_tokens, n_threads=n_threads) as context:
             found.append(after(context, 1020, sizes))
     assert all(same_bits(logits, found[0]) for logits in found[1:])
 

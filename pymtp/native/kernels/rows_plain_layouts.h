@@ -64,6 +64,31 @@ struct q6_k : by_superblock {
     }
 };
 
+struct q2_k : by_superblock {
+    typedef block_q2_K block;
+
+    static constexpr int  MAX    = 3;
+    static constexpr int  EXCESS = 0;
+    static constexpr bool MINS   = true;
+
+    static inline void unpack(const block * b, int half, weights & w) {
+        const ivec q     = load_halves(b->qs, 32, half);
+        const ivec three = repeat1(3);
+
+        w.q[0] = bits_and(q,                  three);
+        w.q[1] = bits_and(shift_right2<2>(q), three);
+        w.q[2] = bits_and(shift_right2<4>(q), three);
+        w.q[3] = bits_and(shift_right2<6>(q), three);
+
+        const __m128i both   = order16(_mm_loadu_si128((const __m128i *) b->scales));
+        const __m128i mask   = _mm_set1_epi8(15);
+        const __m128i scales = _mm_and_si128(both, mask);
+        const __m128i mins   = _mm_and_si128(_mm_srli_epi16(both, 4), mask);
+        w.scale = fmul(float_lanes(scales, half), half_repeat(b->d));
+        w.min   = fmul(float_lanes(mins,   half), half_repeat(b->dmin));
+    }
+};
+
 struct q3_k : by_superblock {
     typedef block_q3_K block;
 
