@@ -19,8 +19,8 @@ struct rows_kernel {
     // Bytes of a row of k elements that prepare() has written.
     size_t (*prepared_size)(int64_t k);
 
-    // Converts elements [k0, k1) of a row of k to the form that multiply() reads. k0 and k1 are multiples of the type's
-    // block. Several threads may prepare parts of one row.
+    // Converts elements [k0, k1) of a row of k to the form that multiply() reads. k0 is a multiple of 256, and k1
+    // is, too, or it is k. Several threads may prepare parts of one row.
     void (*prepare)(const float * x, char * prepared, int64_t k, int64_t k0, int64_t k1);
 
     // y[r][i] = row i of the weights times prepared row x[r], for m rows of the weights, `stride` bytes apart, and n rows,
