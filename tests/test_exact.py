@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from makers.gguf_variants import rewrite
 from makers.make_model import make_model
 from makers.model_shapes import PRESETS
 from numpy.typing import NDArray
 
-from pymtp import Model
+from pymtp import Model, build_info
 from pymtp.context import Context
 
 pytestmark = pytest.mark.skipif(
@@ -24,13 +25,20 @@ pytestmark = pytest.mark.skipif(
 
 EXACT = ["f32", "f16", "bf16", "q8_0", "q4_0", "iq4_nl"]
 SUPERBLOCKS = ["q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"]
+PLAIN = ["q8_0", "q3_k", "q5_k", "q6_k", "iq4_xs"]  # no processor's weights of these are repacked
 SHAPES = {
     "7m": PRESETS["7m"],
     "7m-moe": replace(
         PRESETS["7m"], n_layer=4, n_ff=0, n_expert=8, n_expert_used=2, n_ff_expert=256, n_ff_shared=256, tied=False
     ),
 }
+REPACKED = ["q4_0", "iq4_nl", "q4_k", "q2_k"]  # on x86: 8 rows of the weights interleaved
+REPACKED_SHAPES = {  # every matrix has rows by the eight, of whole superblocks
+    "dense": replace(SHAPES["7m"], n_layer=4, linear_v_heads=8, n_ff=512),
+    "experts": replace(SHAPES["7m-moe"], linear_v_heads=8),
+}
 SIZES = list(range(2, 10))  # of verifications, one after the other
+LONG_SIZES = [10, 16, 17, 32, 33, 64, 65]
 SHORT, LONG = 230, 1000  # 44 tokens go on past 256 cells, or 1024: where more is read, and a chunk of sums ends
 TOKENS = [random.Random(0).randrange(256) for _ in range(1100)]
 
@@ -47,7 +55,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewModel]:
         key = (preset, weight_type)
         if key not in made:
             path: Path = tmp_path_factory.mktemp("models") / f"{preset}-{weight_type}.gguf"
-            make_model(SHAPES.get(preset, preset), path, weight_type=weight_type)
+            make_model({**SHAPES, **REPACKED_SHAPES}.get(preset, preset), path, weight_type=weight_type)
             made[key] = Model(path)
         return made[key]
 
@@ -90,6 +98,33 @@ def test_so_have_rows_of_a_model_whose_rows_are_whole_superblocks(
     assert_rows_do_not_matter(model(shape, weight_type), SHORT, SIZES, n_threads=1)
 
 
+@pytest.mark.parametrize("shape", REPACKED_SHAPES)
+@pytest.mark.parametrize("weight_type", REPACKED)
+def test_so_have_rows_of_long_verifications_with_repacked_weights(
+    model: NewModel, shape: str, weight_type: str
+) -> None:
+    if weight_type == "q2_k" and "AVX512" not in build_info()["cpu_features"]:
+        pytest.skip("llama.cpp repacks Q2_K with AVX-512 only")
+    assert_rows_do_not_matter(model(shape, weight_type), SHORT, LONG_SIZES, n_threads=1)
+
+
+@pytest.mark.parametrize("shape", REPACKED_SHAPES)
+@pytest.mark.parametrize("weight_type", REPACKED)
+def test_repacked_weights_are_multiplied_as_their_values_in_f32_are(
+    model: NewModel, tmp_path: Path, shape: str, weight_type: str
+) -> None:
+    """Activations are rounded to 8 bits, which costs 2 to 7% of the logits' norm: a wrong scale or place costs more."""
+    packed = model(shape, weight_type)
+    rewrite(packed.path, tmp_path / "twin.gguf", weights="f32")
+    with Model(tmp_path / "twin.gguf") as plain:
+        found = []
+        for one in (packed, plain):
+            with Context(one, n_ctx=128, draft_tokens=4, n_threads=1) as context:
+                found.append(after(context, 1, [1, 5]))
+    differences = np.linalg.norm(found[0] - found[1], axis=1) / np.linalg.norm(found[1], axis=1)
+    assert np.median(differences) < 0.1  # a token whose experts change differs by more
+
+
 @pytest.mark.parametrize("weight_type", ["f32", "f16"])
 @pytest.mark.parametrize(
     ("flash_attn", "cache"),
@@ -107,6 +142,12 @@ def test_the_longest_verification_is_no_exception(model: NewModel, weight_type: 
     assert_rows_do_not_matter(model("tiny", weight_type), LONG, [65], n_threads=1)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("weight_type", PLAIN)
+def test_nor_is_it_with_weights_that_lie_as_in_the_file(model: NewModel, shape: str, weight_type: str) -> None:
+    assert_rows_do_not_matter(model(shape, weight_type), SHORT, [65, 12, 33], n_threads=1)
+
+
 @pytest.mark.parametrize("cache", ["f16", "bf16", "q8_0"])
 def test_a_single_step_is_as_exact_as_a_prompt_over_any_cache(model: NewModel, cache: str) -> None:
     """Attention of few rows adds up in F32, as that of many does."""
@@ -118,10 +159,11 @@ def test_a_single_step_is_as_exact_as_a_prompt_over_any_cache(model: NewModel, c
             assert np.abs(after(context, n - 1, [1]) - whole).max() < 1e-5
 
 
-def test_neither_drafts_nor_the_number_of_threads_change_a_bit(model: NewModel) -> None:
+@pytest.mark.parametrize("weight_type", ["f16", "q8_0"])
+def test_neither_drafts_nor_the_number_of_threads_change_a_bit(model: NewModel, weight_type: str) -> None:
     found = []
     for draft_tokens, n_threads, sizes in ((3, 1, [1] * 9), (3, 2, [2, 3, 4]), (0, 2, [1] * 9)):
-        with Context(model("tiny", "f16"), n_ctx=1280, draft_tokens=draft_tokens, n_threads=n_threads) as context:
+        with Context(model("tiny", weight_type), n_ctx=1280, draft_tokens=draft_tokens, n_threads=n_threads) as context:
             found.append(after(context, 1020, sizes))
     assert all(same_bits(logits, found[0]) for logits in found[1:])
 

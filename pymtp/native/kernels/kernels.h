@@ -31,12 +31,14 @@ bool compute_l2_norm(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_mul_mat_amx(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_mul_mat_columns(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_rms_norm(const ggml_compute_params * params, ggml_tensor * dst);
+bool compute_rows(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_ssm_conv(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_top_k(const ggml_compute_params * params, ggml_tensor * dst);
 
 // Bytes of work space; 0 where the node is declined or llama.cpp's own size is right.
 size_t flash_attn_work_size(int n_threads, const ggml_tensor * dst);
 size_t mul_mat_amx_work_size(const ggml_tensor * dst);
+size_t rows_work_size(const ggml_tensor * dst);
 
 // As pymtp_compute_fused(), for nodes that begin with one operation.
 int compute_delta_net_fused(const ggml_cgraph * cgraph, int node_n, const ggml_compute_params * params);

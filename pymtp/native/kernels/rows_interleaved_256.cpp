@@ -1,0 +1,272 @@
+// Kernels for the repacked types with superblocks of 256: Q4_K, Q2_K. Activations are Q8_K.
+
+#include "rows_interleaved.h"
+
+#if defined(PYMTP_ROWS_SIMD)
+#include "quants.h"
+#include "repack.h"
+
+#include <cstring>
+
+namespace pymtp {
+
+using namespace simd;
+
+namespace {
+
+// A superblock of a prepared row, with n sums of the quants that share a minimum.
+template <int n> struct alignas(8) activations {
+    int8_t  qs[QK_K];
+    int16_t sums[n];
+    float   d;
+};
+
+template <int n> size_t prepared_size(int64_t k) { return k/QK_K*sizeof(activations<n>); }
+
+template <int n> void prepare(const float * x, char * prepared, int64_t, int64_t k0, int64_t k1) {
+    for (int64_t i = k0; i < k1; i += QK_K) {
+        block_q8_K block = {};  // the sums of zeros are not written
+        quantize_row_q8_K(x + i, &block, QK_K);
+
+        activations<n> & a = ((activations<n> *) prepared)[i/QK_K];
+        memcpy(a.qs, block.qs, sizeof(a.qs));
+        for (int j = 0; j < n; ++j) {
+            a.sums[j] = n == 16 ? block.bsums[j] : block.bsums[2*j] + block.bsums[2*j + 1];
+        }
+        a.d = block.d;
+    }
+}
+
+// For lookup16(): bytes i, i + step, ... are scales of the columns, in both lanes of each.
+template <int i, int step> ivec scale_lanes(int part) {
+    static constexpr int32_t index[] = {
+        scale_index(i),          scale_index(i),          scale_index(i +   step), scale_index(i +   step),
+        scale_index(i + 2*step), scale_index(i + 2*step), scale_index(i + 3*step), scale_index(i + 3*step),
+        scale_index(i + 4*step), scale_index(i + 4*step), scale_index(i + 5*step), scale_index(i + 5*step),
+        scale_index(i + 6*step), scale_index(i + 6*step), scale_index(i + 7*step), scale_index(i + 7*step)};
+    return load(index + part*LANES);
+}
+
+struct q4_K {
+    static constexpr int n_sums = 8;
+
+    // What a superblock has 6 bits each for. Row i of scales has sub-block i of the 8 columns; row i of mins[c] has
+    // sub-block i of columns 4*c to 4*c + 3.
+    struct unpacked {
+        alignas(64) uint8_t scales[8][8];
+        alignas(64) uint8_t mins[2][8][4];
+    };
+
+    static unpacked unpack(const uint8_t * packed) {
+        // 3 times 32 bits a sub-block; lanes of 128 bits are sub-blocks 0 to 3 and 4 to 7
+        const auto load = [&](int i) {
+            return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *) packed + i)),
+                _mm_loadu_si128((const __m128i *) (packed + 48) + i), 1);
+        };
+        const __m256i x0 = load(0);
+        const __m256i x1 = load(1);
+        const __m256i x2 = load(2);
+        const __m256i u0 = _mm256_shuffle_epi32(
+            _mm256_blend_epi32(_mm256_blend_epi32(x0, x1, 0x44), x2, 0x22), _MM_SHUFFLE(1, 2, 3, 0));
+        const __m256i u1 = _mm256_shuffle_epi32(
+            _mm256_blend_epi32(_mm256_blend_epi32(x0, x1, 0x99), x2, 0x44), _MM_SHUFFLE(2, 3, 0, 1));
+        const __m256i u2 = _mm256_shuffle_epi32(
+            _mm256_blend_epi32(_mm256_blend_epi32(x0, x1, 0x22), x2, 0x99), _MM_SHUFFLE(3, 0, 1, 2));
+
+        // columns 0 to 3 have 6 bits in a byte; of columns 4 to 7 two bits lie above those, and four bits in u2
+        const __m256i six  = _mm256_set1_epi8(0x3f);
+        const __m256i two  = _mm256_set1_epi8(0x30);
+        const __m256i four = _mm256_set1_epi8(0x0f);
+        const __m256i s03  = _mm256_and_si256(u0, six);
+        const __m256i m03  = _mm256_and_si256(u1, six);
+        const __m256i s47  = _mm256_or_si256(
+            _mm256_and_si256(u2, four), _mm256_and_si256(_mm256_srli_epi16(u0, 2), two));
+        const __m256i m47  = _mm256_or_si256(
+            _mm256_and_si256(_mm256_srli_epi16(u2, 4), four), _mm256_and_si256(_mm256_srli_epi16(u1, 2), two));
+
+        const __m256i s0145 = _mm256_unpacklo_epi32(s03, s47);
+        const __m256i s2367 = _mm256_unpackhi_epi32(s03, s47);
+
+        unpacked u;
+        _mm256_store_si256((__m256i *) u.scales[0], _mm256_permute2x128_si256(s0145, s2367, 0x20));
+        _mm256_store_si256((__m256i *) u.scales[4], _mm256_permute2x128_si256(s0145, s2367, 0x31));
+        _mm256_store_si256((__m256i *) u.mins[0], m03);
+        _mm256_store_si256((__m256i *) u.mins[1], m47);
+        return u;
+    }
+
+    // The minima of sub-blocks i to i + 3 of each column, in 16 bits.
+    static ivec mins_of(const unpacked & u, int i, int part) {
+        const __m128i columns01 = _mm_setr_epi8(0, -1, 4, -1, 8, -1, 12, -1, 1, -1, 5, -1, 9, -1, 13, -1);
+        const __m256i index     = _mm256_inserti128_si256(
+            _mm256_castsi128_si256(columns01), _mm_or_si128(columns01, _mm_set1_epi16(2)), 1);
+        const auto four = [&](int c) {
+            return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *) u.mins[c][i])), index);
+        };
+#if defined(PYMTP_ROWS_512)
+        (void) part;
+        return _mm512_inserti64x4(_mm512_castsi256_si512(four(0)), four(1), 1);
+#else
+        return four(part);
+#endif
+    }
+
+    template <int R>
+    static void run(int64_t k, const char * w, int part, const char * const * x, float * const * y) {
+        const block_q4_Kx8 * blocks = (const block_q4_Kx8 *) w;
+        const ivec           lanes  = scale_lanes<0, 1>(part);
+
+        fvec acc[R];
+        for (int r = 0; r < R; ++r) {
+            acc[r] = fzero();
+        }
+        for (int64_t ib = 0; ib < k/QK_K; ++ib) {
+            const block_q4_Kx8 & b = blocks[ib];
+            const unpacked       u = unpack(b.scales);
+            prefetch<sizeof(b) - sizeof(b.qs)>(&b);
+
+            ivec sums[R];
+            for (int r = 0; r < R; ++r) {
+                sums[r] = izero();
+            }
+            for (int j = 0; j < 4; ++j) {
+                const uint8_t * qs = b.qs + 256*j + part*BYTES;
+                prefetch<256>(b.qs + 256*j);
+                const ivec q0 = load(qs);
+                const ivec q1 = load(qs + 64);
+                const ivec q2 = load(qs + 128);
+                const ivec q3 = load(qs + 192);
+
+                const auto sub_block = [&](int i, ivec w0, ivec w1, ivec w2, ivec w3) {
+                    const ivec scale = lookup16(repeat8_at(u.scales[i]), lanes);
+                    for (int r = 0; r < R; ++r) {
+                        const int8_t * a = ((const activations<n_sums> *) x[r])[ib].qs + 32*i;
+                        ivec s = dot(izero(), w0, repeat8_at(a));
+                        s = dot(s, w1, repeat8_at(a + 8));
+                        s = dot(s, w2, repeat8_at(a + 16));
+                        s = dot(s, w3, repeat8_at(a + 24));
+                        sums[r] = add_scaled(sums[r], s, scale);
+                    }
+                };
+                sub_block(2*j,     low4(q0),  low4(q1),  low4(q2),  low4(q3));
+                sub_block(2*j + 1, high4(q0), high4(q1), high4(q2), high4(q3));
+            }
+            const ivec m0   = mins_of(u, 0, part);
+            const ivec m1   = mins_of(u, 4, part);
+            const fvec d    = fload_half_twice(b.d    + part*COLUMNS);
+            const fvec dmin = fload_half_twice(b.dmin + part*COLUMNS);
+
+            for (int r = 0; r < R; ++r) {
+                const activations<n_sums> & a = ((const activations<n_sums> *) x[r])[ib];
+                const ivec mins = add_madd2(madd2(m0, repeat8_at(a.sums)), m1, repeat8_at(a.sums + 4));
+                const fvec dx   = frepeat(a.d);
+                acc[r] = fma (to_float(sums[r]), fmul(d, dx),    acc[r]);
+                acc[r] = fnma(to_float(mins),    fmul(dmin, dx), acc[r]);
+            }
+        }
+        for (int r = 0; r < R; ++r) {
+            fstore_pairs(y[r], acc[r]);
+        }
+    }
+};
+
+struct q2_K {
+    static constexpr int n_sums = 16;
+
+    // The minima of sub-blocks 4*i to 4*i + 3 of each column, in 16 bits.
+    static ivec mins_of(const block_q2_Kx8 & b, int i, int part) {
+        const __m128i x    = _mm_loadu_si128((const __m128i *) b.scales + 2*i);      // two sub-blocks of each column
+        const __m128i y    = _mm_loadu_si128((const __m128i *) b.scales + 2*i + 1);  // the next two
+        const __m128i four = _mm_set1_epi8(15);
+        const __m128i lo   = _mm_and_si128(_mm_srli_epi16(_mm_unpacklo_epi16(x, y), 4), four);
+        const __m128i hi   = _mm_and_si128(_mm_srli_epi16(_mm_unpackhi_epi16(x, y), 4), four);
+#if defined(PYMTP_ROWS_512)
+        (void) part;
+        return _mm512_cvtepu8_epi16(_mm256_inserti128_si256(_mm256_castsi128_si256(lo), hi, 1));
+#else
+        return _mm256_cvtepu8_epi16(part == 0 ? lo : hi);
+#endif
+    }
+
+    template <int R>
+    static void run(int64_t k, const char * w, int part, const char * const * x, float * const * y) {
+        const block_q2_Kx8 * blocks = (const block_q2_Kx8 *) w;
+        const ivec           even   = scale_lanes<0, 2>(part);
+        const ivec           odd    = scale_lanes<1, 2>(part);
+
+        fvec acc[R];
+        for (int r = 0; r < R; ++r) {
+            acc[r] = fzero();
+        }
+        for (int64_t ib = 0; ib < k/QK_K; ++ib) {
+            const block_q2_Kx8 & b = blocks[ib];
+            prefetch<sizeof(b) - sizeof(b.qs)>(&b);
+
+            ivec sums[R];
+            for (int r = 0; r < R; ++r) {
+                sums[r] = izero();
+            }
+            for (int j = 0; j < 2; ++j) {
+                const uint8_t * qs = b.qs + 256*j + part*BYTES;
+                prefetch<256>(b.qs + 256*j);
+                const ivec q0 = load(qs);
+                const ivec q1 = load(qs + 64);
+                const ivec q2 = load(qs + 128);
+                const ivec q3 = load(qs + 192);
+
+                const auto two_sub_blocks = [&](int i, ivec w0, ivec w1, ivec w2, ivec w3) {
+                    const ivec scales = low4(repeat16_at(b.scales + 16*i));
+                    const ivec scale0 = lookup16(scales, even);
+                    const ivec scale1 = lookup16(scales, odd);
+                    for (int r = 0; r < R; ++r) {
+                        const int8_t * a = ((const activations<n_sums> *) x[r])[ib].qs + 32*i;
+                        const ivec s0 = dot(dot(izero(), w0, repeat8_at(a)),      w1, repeat8_at(a + 8));
+                        const ivec s1 = dot(dot(izero(), w2, repeat8_at(a + 16)), w3, repeat8_at(a + 24));
+                        sums[r] = add_scaled(add_scaled(sums[r], s0, scale0), s1, scale1);
+                    }
+                };
+                const ivec two = repeat1(3);
+                const auto high = [&](ivec q, auto shift) { return bits_and(shift_right2<shift>(q), two); };
+                const std::integral_constant<int, 2> c2;
+                const std::integral_constant<int, 4> c4;
+                const std::integral_constant<int, 6> c6;
+                two_sub_blocks(4*j,     bits_and(q0, two), bits_and(q1, two), bits_and(q2, two), bits_and(q3, two));
+                two_sub_blocks(4*j + 1, high(q0, c2), high(q1, c2), high(q2, c2), high(q3, c2));
+                two_sub_blocks(4*j + 2, high(q0, c4), high(q1, c4), high(q2, c4), high(q3, c4));
+                two_sub_blocks(4*j + 3, high(q0, c6), high(q1, c6), high(q2, c6), high(q3, c6));
+            }
+            const ivec m0   = mins_of(b, 0, part);
+            const ivec m1   = mins_of(b, 1, part);
+            const ivec m2   = mins_of(b, 2, part);
+            const ivec m3   = mins_of(b, 3, part);
+            const fvec d    = fload_half_twice(b.d    + part*COLUMNS);
+            const fvec dmin = fload_half_twice(b.dmin + part*COLUMNS);
+
+            for (int r = 0; r < R; ++r) {
+                const activations<n_sums> & a = ((const activations<n_sums> *) x[r])[ib];
+                ivec mins = madd2(m0, repeat8_at(a.sums));
+                mins = add_madd2(mins, m1, repeat8_at(a.sums + 4));
+                mins = add_madd2(mins, m2, repeat8_at(a.sums + 8));
+                mins = add_madd2(mins, m3, repeat8_at(a.sums + 12));
+                const fvec dx = frepeat(a.d);
+                acc[r] = fma (to_float(sums[r]), fmul(d, dx),    acc[r]);
+                acc[r] = fnma(to_float(mins),    fmul(dmin, dx), acc[r]);
+            }
+        }
+        for (int r = 0; r < R; ++r) {
+            fstore_pairs(y[r], acc[r]);
+        }
+    }
+};
+
+template <typename F> constexpr rows_kernel kernel_of = {
+    INTERLEAVED, prepared_size<F::n_sums>, prepare<F::n_sums>, multiply_interleaved<F>, ANY_ROWS};
+
+}  // namespace
+
+const rows_kernel rows_q4_Kx8 = kernel_of<q4_K>;
+const rows_kernel rows_q2_Kx8 = kernel_of<q2_K>;
+
+}  // namespace pymtp
+
+#endif

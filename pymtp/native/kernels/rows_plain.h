@@ -1,0 +1,289 @@
+// Products of rows with weights that lie as in the file. A unit of a row is four vectors of weights, 16 elements to a lane of
+// 32 bits: the integer sum of a unit then has one scale a lane, whatever the type, and is turned into floats once.
+//
+// A half is 128 elements, 32 bytes of each vector: 64-byte vectors hold two of them side by side, so that one source
+// unpacks both sizes. The layouts of rows_plain_layouts.h unpack a half to four pieces of 32 elements; transpose() spreads
+// them over the lanes. The activations are quantized as llama.cpp does it and laid out in the same order.
+
+#pragma once
+
+#include "rows.h"
+#include "rows_simd.h"
+
+#ifdef PYMTP_ROWS_SIMD
+
+#include "quants.h"
+#include "simd-mappings.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace pymtp::plain {
+
+using namespace simd;
+
+constexpr int HALVES = BYTES/32;   // in a unit
+constexpr int UNIT   = HALVES*128; // elements
+
+// The unit of a row of weights. q: bytes, too large by the layout's EXCESS. min: what an element of 1 takes from a sum.
+struct weights {
+    ivec q[4];
+    fvec scale;
+    fvec min;
+};
+
+// The unit of a row of activations. offset: minus EXCESS times the sum of a lane's q, as integers, or for layouts with MINS
+// the sum of a lane's elements.
+struct activations {
+    int8_t q[4][BYTES];
+    int8_t offset[BYTES];
+    float  scale[LANES];
+};
+
+// 32 bytes of each half, which are `step` bytes apart. Where a vector is one half, `half` says which.
+static inline ivec load_halves(const uint8_t * x, int step, int half) {
+#if defined(PYMTP_ROWS_512)
+    (void) half;
+    const __m256i low  = _mm256_loadu_si256((const __m256i *) x);
+    const __m256i high = _mm256_loadu_si256((const __m256i *) (x + step));
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+#else
+    return load(x + half*step);
+#endif
+}
+
+// The same 32 bytes for each half, those of the second half `n` bits to the right. Bits come over from the next byte.
+template <int n> static inline ivec load_shifted(const uint8_t * x, int half) {
+#if defined(PYMTP_ROWS_512)
+    (void) half;
+    const __m512i both = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *) x));
+    return _mm512_mask_srli_epi32(both, 0xff00, both, n);
+#else
+    return half ? _mm256_srli_epi32(load(x), n) : load(x);
+#endif
+}
+
+// Lanes of 16 signed bytes, or of the eight of one half.
+static inline fvec float_lanes(__m128i x, int half) {
+#if defined(PYMTP_ROWS_512)
+    (void) half;
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x));
+#else
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(half ? _mm_unpackhi_epi64(x, x) : x));
+#endif
+}
+
+static inline fvec half_repeat(uint16_t x) {
+#if defined(PYMTP_ROWS_512)
+    return _mm512_cvtph_ps(_mm256_set1_epi16(x));
+#else
+    return _mm256_cvtph_ps(_mm_set1_epi16(x));
+#endif
+}
+
+// The lanes of a unit from the half floats `d` of its blocks of 32. `order` has the blocks of a half in two times four lanes.
+template <typename B> static inline fvec block_lanes(const B * b, uint64_t order) {
+    __m128i d = _mm_cvtsi32_si128(b[0].d);
+    d = _mm_insert_epi16(d, b[1].d, 1);
+    d = _mm_insert_epi16(d, b[2].d, 2);
+    d = _mm_insert_epi16(d, b[3].d, 3);
+    __m128i lanes = _mm_cvtsi64_si128(order);  // bytes of 2*block
+    lanes = _mm_unpacklo_epi8(lanes, _mm_add_epi8(lanes, _mm_set1_epi8(1)));
+#if defined(PYMTP_ROWS_512)
+    d = _mm_insert_epi16(d, b[4].d, 4);
+    d = _mm_insert_epi16(d, b[5].d, 5);
+    d = _mm_insert_epi16(d, b[6].d, 6);
+    d = _mm_insert_epi16(d, b[7].d, 7);
+    const __m256i both = _mm256_set_m128i(_mm_add_epi8(lanes, _mm_set1_epi8(8)), lanes);
+    return _mm512_cvtph_ps(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(d), both));
+#else
+    return _mm256_cvtph_ps(_mm_shuffle_epi8(d, lanes));
+#endif
+}
+
+#if defined(PYMTP_ROWS_512)
+static inline fvec as_float(ivec x)      { return _mm512_castsi512_ps(x); }
+static inline ivec as_int(fvec x)        { return _mm512_castps_si512(x); }
+static inline ivec times(ivec x, int32_t y) { return _mm512_mullo_epi32(x, repeat4(y)); }
+#else
+static inline fvec as_float(ivec x)      { return _mm256_castsi256_ps(x); }
+static inline ivec as_int(fvec x)        { return _mm256_castps_si256(x); }
+static inline ivec times(ivec x, int32_t y) { return _mm256_mullo_epi32(x, repeat4(y)); }
+#endif
+
+// Four bytes of each run of 16 to each vector: a lane of 32 bits is of the same run in all four.
+static inline void transpose(ivec * q) {
+#if defined(PYMTP_ROWS_512)
+    const ivec a = _mm512_unpacklo_epi32(q[0], q[1]), b = _mm512_unpackhi_epi32(q[0], q[1]);
+    const ivec c = _mm512_unpacklo_epi32(q[2], q[3]), d = _mm512_unpackhi_epi32(q[2], q[3]);
+    q[0] = _mm512_unpacklo_epi64(a, c);
+    q[1] = _mm512_unpackhi_epi64(a, c);
+    q[2] = _mm512_unpacklo_epi64(b, d);
+    q[3] = _mm512_unpackhi_epi64(b, d);
+#else
+    const ivec a = _mm256_unpacklo_epi32(q[0], q[1]), b = _mm256_unpackhi_epi32(q[0], q[1]);
+    const ivec c = _mm256_unpacklo_epi32(q[2], q[3]), d = _mm256_unpackhi_epi32(q[2], q[3]);
+    q[0] = _mm256_unpacklo_epi64(a, c);
+    q[1] = _mm256_unpackhi_epi64(a, c);
+    q[2] = _mm256_unpacklo_epi64(b, d);
+    q[3] = _mm256_unpackhi_epi64(b, d);
+#endif
+}
+
+// The bytes of a unit, and their products with activations. No byte is above MAX.
+template <int MAX> struct unit {
+    ivec q[4];
+
+    void take(const ivec * x) { std::copy(x, x + 4, q); }
+
+    ivec dot(ivec sums, const ivec * x) const {
+#if defined(PYMTP_ROWS_VNNI)
+        for (int j = 0; j < 4; ++j) {
+            sums = dpbusd(sums, q[j], x[j]);
+        }
+        return sums;
+#else
+        static_assert(MAX*127*2*2 < 32768, "sums of 16 bits would wrap around");
+        const ivec a = add2(maddu1(q[0], x[0]), maddu1(q[1], x[1]));
+        const ivec b = add2(maddu1(q[2], x[2]), maddu1(q[3], x[3]));
+        if (MAX*127*2*4 < 32768) {
+            return add_madd2(sums, add2(a, b), repeat2(1));
+        }
+        return add_madd2(add_madd2(sums, a, repeat2(1)), b, repeat2(1));
+#endif
+    }
+};
+
+// Two products of 8 by 8 bits need more than 16: without VNNI the bytes become signed ones, without their EXCESS of 128,
+// and the signs go to the activations.
+#if defined(PYMTP_ROWS_VNNI)
+constexpr int BYTE_EXCESS = 128;
+#else
+constexpr int BYTE_EXCESS = 0;
+
+#if defined(PYMTP_ROWS_512)
+typedef __mmask64 signs;
+static inline signs signs_of(ivec x)           { return _mm512_movepi8_mask(x); }
+static inline ivec magnitude(ivec x)           { return _mm512_abs_epi8(x); }
+static inline ivec with_signs(ivec x, signs s) { return _mm512_mask_sub_epi8(x, s, izero(), x); }
+#else
+typedef ivec signs;
+static inline signs signs_of(ivec x)           { return x; }
+static inline ivec magnitude(ivec x)           { return _mm256_abs_epi8(x); }
+static inline ivec with_signs(ivec x, signs s) { return _mm256_sign_epi8(x, s); }
+#endif
+
+template <> struct unit<255> {
+    ivec  q[4];
+    signs s[4];
+
+    void take(const ivec * x) {
+        for (int j = 0; j < 4; ++j) {
+            const ivec y = bits_xor(x[j], repeat1(-128));
+            s[j] = signs_of(y);
+            q[j] = magnitude(y);
+        }
+    }
+
+    ivec dot(ivec sums, const ivec * x) const {
+        for (int j = 0; j < 4; ++j) {
+            sums = add_madd2(sums, maddu1(q[j], with_signs(x[j], s[j])), repeat2(1));
+        }
+        return sums;
+    }
+};
+#endif
+
+template <int... I, typename F> static inline void each(std::integer_sequence<int, I...>, F f) {
+    (f(I), ...);
+}
+
+// f(0) to f(R - 1), written out: what they leave in arrays is to be in registers
+template <int R, typename F> static inline void each(F f) {
+    each(std::make_integer_sequence<int, R>(), f);
+}
+
+// How many units ahead weights are fetched: of 4 to 32 the best for single rows on Zen 5, which take twice the time without.
+// The hardware does not foresee several streams as short as rows.
+constexpr int64_t AHEAD = 16;
+
+// R rows of the weights, all rows of activations.
+template <typename L, int R>
+static void multiply_rows(
+        int64_t k, const char * w, size_t stride, int64_t n, const char * const * x, float * const * y, int64_t i0) {
+    typedef typename L::block block;
+
+    constexpr int64_t UNIT_SIZE = sizeof(block)*UNIT/L::BLOCK;
+
+    fvec acc[MAX_ROWS][R];
+    for (int64_t r = 0; r < n; ++r) {
+        std::fill(acc[r], acc[r] + R, fzero());
+    }
+
+    const int64_t n_units = (k + UNIT - 1)/UNIT;
+    for (int64_t u = 0; u < n_units; ++u) {
+        unit<L::MAX> part[R];
+        fvec         scale[R];
+        fvec         min[R];
+
+        // the turns of this loop go on in the next R rows
+        const char * next = w + (u + AHEAD)%n_units*UNIT_SIZE + (u + AHEAD)/n_units*R*stride;
+        each<R>([&](int i) {
+            for (int64_t j = 0; j < UNIT_SIZE; j += 64) {
+                _mm_prefetch(next + i*stride + j, _MM_HINT_T0);
+            }
+            const block * b = (const block *) (w + i*stride) + u*UNIT/L::BLOCK;
+            block last[UNIT/32];
+            if (L::BLOCK < UNIT && k - u*UNIT < UNIT) {
+                memset(last, 0, sizeof(last));
+                memcpy(last, b, (k - u*UNIT)/L::BLOCK*sizeof(block));
+                b = last;
+            }
+            weights one;
+            L::unpack(b, u*HALVES%2, one);
+            transpose(one.q);
+            part[i].take(one.q);
+            scale[i] = one.scale;
+            min[i]   = one.min;
+        });
+        for (int64_t r = 0; r < n; ++r) {
+            const activations & a = ((const activations *) x[r])[u];
+
+            const ivec q[4]   = { load(a.q[0]), load(a.q[1]), load(a.q[2]), load(a.q[3]) };
+            const ivec offset = load(a.offset);
+            const fvec d      = fload(a.scale);
+
+            each<R>([&](int i) {
+                acc[r][i] = fma(to_float(part[i].dot(L::MINS ? izero() : offset, q)), fmul(scale[i], d), acc[r][i]);
+                if (L::MINS) {
+                    acc[r][i] = fnma(min[i], as_float(offset), acc[r][i]);
+                }
+            });
+        }
+    }
+    for (int64_t r = 0; r < n; ++r) {
+        for (int i = 0; i < R; ++i) {
+            y[r][i0 + i] = fsum(acc[r][i]);
+        }
+    }
+}
+
+// rows_kernel::multiply
+template <typename L>
+static void multiply(
+        int64_t k, int64_t m, const char * w, size_t stride, int64_t n, const char * const * x, float * const * y) {
+    constexpr int R = 4;
+
+    int64_t i = 0;
+    for (; i + R <= m; i += R) {
+        multiply_rows<L, R>(k, w + i*stride, stride, n, x, y, i);
+    }
+    for (; i < m; ++i) {
+        multiply_rows<L, 1>(k, w + i*stride, stride, n, x, y, i);
+    }
+}
+
+}  // namespace pymtp::plain
+
+#endif

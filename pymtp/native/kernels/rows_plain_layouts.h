@@ -1,0 +1,287 @@
+// How the types lie in a file: llama.cpp's dequantize_row_* in vectors, a unit of rows_plain.h at a time. `half` is the half
+// of a superblock where a unit is one half.
+
+#pragma once
+
+#include "rows_plain.h"
+
+#ifdef PYMTP_ROWS_SIMD
+
+namespace pymtp::plain {
+
+static inline float half_to_float(ggml_half x) { return GGML_CPU_FP16_TO_FP32(x); }
+
+struct by_superblock {
+    static constexpr int  BLOCK         = QK_K;
+    static constexpr bool NIBBLES_APART = false;
+
+};
+
+struct by_block {
+    static constexpr int  BLOCK = 32;
+    static constexpr bool MINS  = false;
+};
+
+// the scales of 16 runs of 16 elements, in the order of their lanes
+static inline __m128i order16(__m128i scales) {
+    return _mm_shuffle_epi8(scales, _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
+}
+
+// the scales of 8 sub-blocks of 32 elements
+static inline __m128i order8(__m128i scales) {
+    return _mm_shuffle_epi8(scales, _mm_setr_epi8(0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7));
+}
+
+// four bytes of four values of 6 bits, 2 bits of each in `high`
+static inline uint32_t with_high(uint32_t low, uint32_t high) {
+    return (low & 0x0f0f0f0f) | ((high & 0x03030303) << 4);
+}
+
+static inline uint64_t join(uint32_t low, uint32_t high) {
+    return low | (uint64_t) high << 32;
+}
+
+struct q6_k : by_superblock {
+    typedef block_q6_K block;
+
+    static constexpr int  MAX    = 63;
+    static constexpr int  EXCESS = 32;
+    static constexpr bool MINS   = false;
+
+    static inline void unpack(const block * b, int half, weights & w) {
+        const ivec a    = load_halves(b->ql,      64, half);
+        const ivec c    = load_halves(b->ql + 32, 64, half);
+        const ivec high = load_halves(b->qh,      32, half);
+        const ivec mask = repeat1(0x30);
+
+        w.q[0] = bits_or(low4(a),  bits_and(shift_left2<4>(high), mask));
+        w.q[1] = bits_or(low4(c),  bits_and(shift_left2<2>(high), mask));
+        w.q[2] = bits_or(high4(a), bits_and(high, mask));
+        w.q[3] = bits_or(high4(c), bits_and(shift_right2<2>(high), mask));
+
+        const __m128i scales = order16(_mm_loadu_si128((const __m128i *) b->scales));
+        w.scale = fmul(float_lanes(scales, half), half_repeat(b->d));
+    }
+};
+
+struct q2_k : by_superblock {
+    typedef block_q2_K block;
+
+    static constexpr int  MAX    = 3;
+    static constexpr int  EXCESS = 0;
+    static constexpr bool MINS   = true;
+
+    static inline void unpack(const block * b, int half, weights & w) {
+        const ivec q     = load_halves(b->qs, 32, half);
+        const ivec three = repeat1(3);
+
+        w.q[0] = bits_and(q,                  three);
+        w.q[1] = bits_and(shift_right2<2>(q), three);
+        w.q[2] = bits_and(shift_right2<4>(q), three);
+        w.q[3] = bits_and(shift_right2<6>(q), three);
+
+        const __m128i both   = order16(_mm_loadu_si128((const __m128i *) b->scales));
+        const __m128i mask   = _mm_set1_epi8(15);
+        const __m128i scales = _mm_and_si128(both, mask);
+        const __m128i mins   = _mm_and_si128(_mm_srli_epi16(both, 4), mask);
+        w.scale = fmul(float_lanes(scales, half), half_repeat(b->d));
+        w.min   = fmul(float_lanes(mins,   half), half_repeat(b->dmin));
+    }
+};
+
+struct q3_k : by_superblock {
+    typedef block_q3_K block;
+
+    static constexpr int  MAX    = 7;
+    static constexpr int  EXCESS = 4;
+    static constexpr bool MINS   = false;
+
+    static inline void unpack(const block * b, int half, weights & w) {
+        const ivec low   = load_halves(b->qs, 32, half);
+        const ivec high  = load_shifted<4>(b->hmask, half);
+        const ivec three = repeat1(3);
+        const ivec four  = repeat1(4);
+
+        w.q[0] = bits_or(bits_and(low,                  three), bits_and(shift_left2<2>(high),  four));
+        w.q[1] = bits_or(bits_and(shift_right2<2>(low), three), bits_and(shift_left2<1>(high),  four));
+        w.q[2] = bits_or(bits_and(shift_right2<4>(low), three), bits_and(high,                  four));
+        w.q[3] = bits_or(bits_and(shift_right2<6>(low), three), bits_and(shift_right2<1>(high), four));
+
+        uint32_t s[3];
+        memcpy(s, b->scales, sizeof(s));
+        const __m128i scales = _mm_set_epi64x(
+            join(with_high(s[0] >> 4, s[2] >> 4), with_high(s[1] >> 4, s[2] >> 6)),
+            join(with_high(s[0], s[2]), with_high(s[1], s[2] >> 2)));
+        w.scale = fmul(
+            float_lanes(order16(_mm_sub_epi8(scales, _mm_set1_epi8(32))), half), half_repeat(b->d));
+    }
+};
+
+// scales and mins of Q4_K and Q5_K
+template <typename B> static inline void take_mins(const B * b, int half, weights & w) {
+    uint32_t s[3];
+    memcpy(s, b->scales, sizeof(s));
+    const __m128i scales = _mm_cvtsi64_si128(join(s[0] & 0x3f3f3f3f, with_high(s[2],      s[0] >> 6)));
+    const __m128i mins   = _mm_cvtsi64_si128(join(s[1] & 0x3f3f3f3f, with_high(s[2] >> 4, s[1] >> 6)));
+
+    w.scale = fmul(float_lanes(order8(scales), half), half_repeat(b->d));
+    w.min   = fmul(float_lanes(order8(mins),   half), half_repeat(b->dmin));
+}
+
+struct q4_k : by_superblock {
+    typedef block_q4_K block;
+
+    static constexpr int  MAX    = 15;
+    static constexpr int  EXCESS = 0;
+    static constexpr bool MINS   = true;
+
+    static inline void unpack(const block * b, int half, weights & w) {
+        const ivec a = load_halves(b->qs,      64, half);
+        const ivec c = load_halves(b->qs + 32, 64, half);
+
+        w.q[0] = low4(a);
+        w.q[1] = high4(a);
+        w.q[2] = low4(c);
+        w.q[3] = high4(c);
+        take_mins(b, half, w);
+    }
+};
+
+struct q5_k : by_superblock {
+    typedef block_q5_K block;
+
+    static constexpr int  MAX    = 31;
+    static constexpr int  EXCESS = 0;
+    static constexpr bool MINS   = true;
+
+    static inline void unpack(const block * b, int half, weights & w) {
+        const ivec a    = load_halves(b->qs,      64, half);
+        const ivec c    = load_halves(b->qs + 32, 64, half);
+        const ivec high = load_shifted<4>(b->qh, half);
+        const ivec mask = repeat1(16);
+
+        w.q[0] = bits_or(low4(a),  bits_and(shift_left2<4>(high), mask));
+        w.q[1] = bits_or(high4(a), bits_and(shift_left2<3>(high), mask));
+        w.q[2] = bits_or(low4(c),  bits_and(shift_left2<2>(high), mask));
+        w.q[3] = bits_or(high4(c), bits_and(shift_left2<1>(high), mask));
+        take_mins(b, half, w);
+    }
+};
+
+// the values of IQ4_NL and IQ4_XS, too large by 128
+static inline ivec lookup_iq4(ivec i) {
+    alignas(16) static const uint8_t values[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
+    return lookup16(repeat16_at(values), i);
+}
+
+struct iq4_xs : by_superblock {
+    typedef block_iq4_xs block;
+
+    static constexpr int  MAX           = 255;
+    static constexpr int  EXCESS        = BYTE_EXCESS;
+    static constexpr bool MINS          = false;
+    static constexpr bool NIBBLES_APART = true;
+
+    static inline void unpack(const block * b, int half, weights & w) {
+        const ivec a = load_halves(b->qs,      64, half);
+        const ivec c = load_halves(b->qs + 32, 64, half);
+
+        w.q[0] = lookup_iq4(low4(a));
+        w.q[1] = lookup_iq4(high4(a));
+        w.q[2] = lookup_iq4(low4(c));
+        w.q[3] = lookup_iq4(high4(c));
+
+        // 4 and 2 bits of each scale, spread to a byte each
+        uint32_t low;
+        memcpy(&low, b->scales_l, sizeof(low));
+        uint64_t l = low;
+        l = (l | l << 16) & 0x0000ffff0000ffff;
+        l = (l | l <<  8) & 0x00ff00ff00ff00ff;
+        l = (l | l <<  4) & 0x0f0f0f0f0f0f0f0f;
+        uint64_t h = b->scales_h;
+        h = (h | h << 24) & 0x000000ff000000ff;
+        h = (h | h << 12) & 0x000f000f000f000f;
+        h = (h | h <<  6) & 0x0303030303030303;
+
+        const __m128i scales = _mm_shuffle_epi8(
+            _mm_sub_epi8(_mm_cvtsi64_si128(l | h << 4), _mm_set1_epi8(32)),
+            _mm_setr_epi8(0, 0, 2, 2, 1, 1, 3, 3, 4, 4, 6, 6, 5, 5, 7, 7));
+        w.scale = fmul(float_lanes(scales, half), half_repeat(b->d));
+    }
+};
+
+struct q8_0 : by_block {
+    typedef block_q8_0 block;
+
+    static constexpr int  MAX           = 255;
+    static constexpr int  EXCESS        = BYTE_EXCESS;
+    static constexpr bool NIBBLES_APART = false;
+
+    static inline void unpack(const block * b, int, weights & w) {
+        for (int j = 0; j < 4; ++j) {
+            w.q[j] = bits_xor(load_halves((const uint8_t *) b[j].qs, 4*sizeof(block), 0), repeat1(-128));
+        }
+        w.scale = block_lanes(b, 0x0604020006040200);
+    }
+};
+
+// blocks of 32 with 16 bytes of nibbles
+template <typename B> struct nibbles : by_block {
+    typedef B block;
+
+    static constexpr bool NIBBLES_APART = true;
+
+    // two blocks of each half
+    static inline ivec load_blocks(const block * b) {
+        const __m128i first = _mm_loadu_si128((const __m128i *) b[0].qs);
+        const __m256i two   = _mm256_inserti128_si256(
+            _mm256_castsi128_si256(first), _mm_loadu_si128((const __m128i *) b[1].qs), 1);
+#if defined(PYMTP_ROWS_512)
+        const __m256i next = _mm256_inserti128_si256(_mm256_castsi128_si256(
+            _mm_loadu_si128((const __m128i *) b[4].qs)), _mm_loadu_si128((const __m128i *) b[5].qs), 1);
+        return _mm512_inserti64x4(_mm512_castsi256_si512(two), next, 1);
+#else
+        return two;
+#endif
+    }
+
+    static inline fvec scale_of(const block * b) {
+        return block_lanes(b, 0x0606020204040000);
+    }
+};
+
+struct q4_0 : nibbles<block_q4_0> {
+    static constexpr int MAX    = 15;
+    static constexpr int EXCESS = 8;
+
+    static inline void unpack(const block * b, int, weights & w) {
+        const ivec a = load_blocks(b);
+        const ivec c = load_blocks(b + 2);
+
+        w.q[0]  = low4(a);
+        w.q[1]  = high4(a);
+        w.q[2]  = low4(c);
+        w.q[3]  = high4(c);
+        w.scale = scale_of(b);
+    }
+};
+
+struct iq4_nl : nibbles<block_iq4_nl> {
+    static constexpr int MAX    = 255;
+    static constexpr int EXCESS = BYTE_EXCESS;
+
+    static inline void unpack(const block * b, int, weights & w) {
+        const ivec a = load_blocks(b);
+        const ivec c = load_blocks(b + 2);
+
+        w.q[0]  = lookup_iq4(low4(a));
+        w.q[1]  = lookup_iq4(high4(a));
+        w.q[2]  = lookup_iq4(low4(c));
+        w.q[3]  = lookup_iq4(high4(c));
+        w.scale = scale_of(b);
+    }
+};
+
+}  // namespace pymtp::plain
+
+#endif

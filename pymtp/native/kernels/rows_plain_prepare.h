@@ -1,0 +1,130 @@
+// The activations for rows_plain.h: quantized as by llama.cpp, a lane of 32 bits for a run of 16 elements.
+
+#pragma once
+
+#include "rows_plain_layouts.h"
+
+#ifdef PYMTP_ROWS_SIMD
+
+#include <cmath>
+
+namespace pymtp::plain {
+
+static inline size_t prepared_size(int64_t k) {
+    return (k + UNIT - 1)/UNIT*sizeof(activations);
+}
+
+// 8 elements as integers
+static inline __m256i nearest(const float * x, __m256 scale) {
+    return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), scale));
+}
+
+// quantize_row_q8_K_ref() for a superblock; returns d
+static inline float quantize(const float * x, int8_t * q) {
+    __m256 high = _mm256_setzero_ps();
+    __m256 low  = _mm256_setzero_ps();
+    for (int j = 0; j < QK_K; j += 8) {
+        high = _mm256_max_ps(_mm256_loadu_ps(x + j), high);
+        low  = _mm256_min_ps(_mm256_loadu_ps(x + j), low);
+    }
+    float highs[8];
+    float lows [8];
+    _mm256_storeu_ps(highs, high);
+    _mm256_storeu_ps(lows,  low);
+    const float most  = *std::max_element(highs, highs + 8);
+    const float least = *std::min_element(lows,  lows  + 8);
+
+    float max = most > -least ? most : least;
+    if (most == -least) {
+        // the first of those that are farthest from zero
+        max = *std::find_if(x, x + QK_K - 1, [=](float y) { return std::fabs(y) == most; });
+    }
+    if (max == 0.0f) {
+        memset(q, 0, QK_K);
+        return 0.0f;
+    }
+    const float  iscale = -127.0f/max;
+    const __m256 scale  = _mm256_set1_ps(iscale);
+    for (int j = 0; j < QK_K; j += 32) {
+        const __m256i a = _mm256_packs_epi32(nearest(x + j,      scale), nearest(x + j +  8, scale));
+        const __m256i b = _mm256_packs_epi32(nearest(x + j + 16, scale), nearest(x + j + 24, scale));
+        const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+        _mm256_storeu_si256(
+            (__m256i *) (q + j), _mm256_permutevar8x32_epi32(_mm256_packs_epi16(a, b), order));
+    }
+    return 1.0f/iscale;
+}
+
+// The place of a run of 16 elements where the nibbles of a byte are 16 elements apart: see rows_plain_layouts.h.
+static inline int swap_middle(int run) {
+    return (run & ~3) | (run & 1) << 1 | (run & 2) >> 1;
+}
+
+// Quantized elements in their order, and the scales of the runs, to a unit.
+template <typename L> static inline void put(activations * y, const int8_t * x, const float * scales) {
+    int8_t in_order[UNIT];
+    if (L::NIBBLES_APART) {
+        for (int run = 0; run < LANES; ++run) {
+            memcpy(in_order + 16*swap_middle(run), x + 16*run, 16);
+        }
+        x = in_order;
+    }
+    ivec q[4];
+    for (int j = 0; j < 4; ++j) {
+        q[j] = load_halves((const uint8_t *) x + 32*j, 128, 0);
+    }
+    transpose(q);
+
+    // lane 4*i + j of a half is run 2*j + i
+    for (int lane = 0; lane < LANES; ++lane) {
+        const int run = lane/8*8 + lane%4*2 + lane/4%2;
+        y->scale[lane] = scales[L::NIBBLES_APART ? swap_middle(run) : run];
+    }
+    unit<1> ones;
+    std::fill(ones.q, ones.q + 4, repeat1(1));
+    const ivec sums   = ones.dot(izero(), q);
+    const ivec offset = L::MINS ? as_int(fmul(to_float(sums), fload(y->scale))) : times(sums, -L::EXCESS);
+
+    memcpy(y->q,      q,       sizeof(y->q));
+    memcpy(y->offset, &offset, sizeof(y->offset));
+}
+
+template <typename L> static void prepare_superblocks(const float * x, char * prepared, int64_t k0, int64_t k1) {
+    for (int64_t l = k0; l < k1; l += QK_K) {
+        int8_t q[QK_K];
+        float scales[LANES];
+        std::fill(scales, scales + LANES, quantize(x + l, q));
+        for (int64_t j = 0; j < QK_K; j += UNIT) {
+            put<L>((activations *) prepared + (l + j)/UNIT, q + j, scales);
+        }
+    }
+}
+
+// A last unit that is not full has zeros.
+template <typename L> static void prepare_blocks(const float * x, char * prepared, int64_t k0, int64_t k1) {
+    for (int64_t l = k0; l < k1; l += UNIT) {
+        block_q8_0 b[UNIT/32];
+        int8_t q[UNIT] = {};
+        float scales[LANES] = {};
+        const int64_t n = std::min<int64_t>(UNIT, k1 - l);
+        quantize_row_q8_0(x + l, b, n);
+        for (int64_t j = 0; j < n/32; ++j) {
+            memcpy(q + 32*j, b[j].qs, 32);
+            scales[2*j] = scales[2*j + 1] = half_to_float(b[j].d);
+        }
+        put<L>((activations *) prepared + l/UNIT, q, scales);
+    }
+}
+
+// As rows_kernel::prepare.
+template <typename L> static void prepare(const float * x, char * prepared, int64_t, int64_t k0, int64_t k1) {
+    if (L::BLOCK == QK_K) {
+        prepare_superblocks<L>(x, prepared, k0, k1);
+    } else {
+        prepare_blocks<L>(x, prepared, k0, k1);
+    }
+}
+
+}  // namespace pymtp::plain
+
+#endif

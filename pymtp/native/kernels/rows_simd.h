@@ -1,0 +1,215 @@
+// Vectors for the kernels of rows.h, so that one source serves AVX-512 and AVX2, with VNNI and without: 64 bytes or 32.
+
+#pragma once
+
+#include "kernels.h"
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define PYMTP_ROWS_SIMD
+
+#include <immintrin.h>
+
+#include <cstring>
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wuninitialized"  // inside intrinsics, https://gcc.gnu.org/PR105593
+#endif
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#define PYMTP_ROWS_512
+#endif
+// products of bytes go straight to 32 bits
+#if (defined(PYMTP_ROWS_512) && defined(__AVX512VNNI__)) || (!defined(PYMTP_ROWS_512) && defined(__AVXVNNI__))
+#define PYMTP_ROWS_VNNI
+#endif
+
+namespace pymtp::simd {
+
+#if defined(PYMTP_ROWS_512)
+
+typedef __m512i ivec;
+typedef __m512  fvec;
+
+static inline ivec load(const void * x)         { return _mm512_loadu_si512(x); }
+static inline ivec izero()                      { return _mm512_setzero_si512(); }
+static inline ivec repeat1(int8_t x)            { return _mm512_set1_epi8(x); }
+static inline ivec repeat2(int16_t x)           { return _mm512_set1_epi16(x); }
+static inline ivec repeat4(int32_t x)           { return _mm512_set1_epi32(x); }
+static inline ivec repeat8(int64_t x)           { return _mm512_set1_epi64(x); }
+static inline ivec repeat16(__m128i x)          { return _mm512_broadcast_i32x4(x); }
+static inline ivec add4(ivec a, ivec b)         { return _mm512_add_epi32(a, b); }
+static inline ivec sub4(ivec a, ivec b)         { return _mm512_sub_epi32(a, b); }
+static inline ivec add2(ivec a, ivec b)         { return _mm512_add_epi16(a, b); }
+static inline ivec bits_and(ivec a, ivec b)     { return _mm512_and_si512(a, b); }
+static inline ivec bits_or (ivec a, ivec b)     { return _mm512_or_si512(a, b); }
+static inline ivec bits_xor(ivec a, ivec b)     { return _mm512_xor_si512(a, b); }
+template <int n> static inline ivec shift_right2(ivec a) { return _mm512_srli_epi16(a, n); }
+template <int n> static inline ivec shift_left2 (ivec a) { return _mm512_slli_epi16(a, n); }
+template <int n> static inline ivec shift_left4 (ivec a) { return _mm512_slli_epi32(a, n); }
+static inline ivec lookup16(ivec table, ivec i) { return _mm512_shuffle_epi8(table, i); }   // i < 16
+static inline ivec madd2(ivec a, ivec b)        { return _mm512_madd_epi16(a, b); }
+static inline ivec maddu1(ivec u, ivec s)       { return _mm512_maddubs_epi16(u, s); }
+static inline ivec abs1(ivec a)                 { return _mm512_abs_epi8(a); }
+// a with the sign of b
+static inline ivec sign1(ivec a, ivec b) {
+    return _mm512_mask_sub_epi8(a, _mm512_movepi8_mask(b), _mm512_setzero_si512(), a);
+}
+
+static inline fvec fload(const float * x)       { return _mm512_loadu_ps(x); }
+static inline void fstore(float * y, fvec x)    { _mm512_storeu_ps(y, x); }
+static inline fvec fzero()                      { return _mm512_setzero_ps(); }
+static inline fvec frepeat(float x)             { return _mm512_set1_ps(x); }
+static inline fvec fload_half(const void * x)   { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) x)); }
+static inline fvec to_float(ivec x)             { return _mm512_cvtepi32_ps(x); }
+static inline fvec fmul(fvec a, fvec b)         { return _mm512_mul_ps(a, b); }
+static inline fvec fadd(fvec a, fvec b)         { return _mm512_add_ps(a, b); }
+static inline fvec fma (fvec a, fvec b, fvec c) { return _mm512_fmadd_ps(a, b, c); }
+static inline fvec fnma(fvec a, fvec b, fvec c) { return _mm512_fnmadd_ps(a, b, c); }  // c - a*b
+static inline float fsum(fvec x)                { return _mm512_reduce_add_ps(x); }
+
+// the halves at x, each in two neighbouring lanes
+static inline fvec fload_half_twice(const void * x) {
+    const __m256i twice = _mm256_setr_epi16(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    const __m256i d     = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *) x));
+    return _mm512_cvtph_ps(_mm256_permutexvar_epi16(twice, d));
+}
+static inline fvec fload_twice(const float * x) {
+    const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    return _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(_mm256_loadu_ps(x)));
+}
+// stores the sums of neighbouring lanes
+static inline void fstore_pairs(float * y, fvec x) {
+    x = fadd(x, _mm512_movehdup_ps(x));
+    _mm256_storeu_ps(y, _mm512_castps512_ps256(_mm512_maskz_compress_ps(0x5555, x)));
+}
+
+#else
+
+typedef __m256i ivec;
+typedef __m256  fvec;
+
+static inline ivec load(const void * x)         { return _mm256_loadu_si256((const __m256i *) x); }
+static inline ivec izero()                      { return _mm256_setzero_si256(); }
+static inline ivec repeat1(int8_t x)            { return _mm256_set1_epi8(x); }
+static inline ivec repeat2(int16_t x)           { return _mm256_set1_epi16(x); }
+static inline ivec repeat4(int32_t x)           { return _mm256_set1_epi32(x); }
+static inline ivec repeat8(int64_t x)           { return _mm256_set1_epi64x(x); }
+static inline ivec repeat16(__m128i x)          { return _mm256_broadcastsi128_si256(x); }
+static inline ivec add4(ivec a, ivec b)         { return _mm256_add_epi32(a, b); }
+static inline ivec sub4(ivec a, ivec b)         { return _mm256_sub_epi32(a, b); }
+static inline ivec add2(ivec a, ivec b)         { return _mm256_add_epi16(a, b); }
+static inline ivec bits_and(ivec a, ivec b)     { return _mm256_and_si256(a, b); }
+static inline ivec bits_or (ivec a, ivec b)     { return _mm256_or_si256(a, b); }
+static inline ivec bits_xor(ivec a, ivec b)     { return _mm256_xor_si256(a, b); }
+template <int n> static inline ivec shift_right2(ivec a) { return _mm256_srli_epi16(a, n); }
+template <int n> static inline ivec shift_left2 (ivec a) { return _mm256_slli_epi16(a, n); }
+template <int n> static inline ivec shift_left4 (ivec a) { return _mm256_slli_epi32(a, n); }
+static inline ivec lookup16(ivec table, ivec i) { return _mm256_shuffle_epi8(table, i); }   // i < 16
+static inline ivec madd2(ivec a, ivec b)        { return _mm256_madd_epi16(a, b); }
+static inline ivec maddu1(ivec u, ivec s)       { return _mm256_maddubs_epi16(u, s); }
+static inline ivec abs1(ivec a)                 { return _mm256_abs_epi8(a); }
+static inline ivec sign1(ivec a, ivec b)        { return _mm256_sign_epi8(a, b); }  // a with the sign of b; 0 where b is 0
+
+static inline fvec fload(const float * x)       { return _mm256_loadu_ps(x); }
+static inline void fstore(float * y, fvec x)    { _mm256_storeu_ps(y, x); }
+static inline fvec fzero()                      { return _mm256_setzero_ps(); }
+static inline fvec frepeat(float x)             { return _mm256_set1_ps(x); }
+static inline fvec fload_half(const void * x)   { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) x)); }
+static inline fvec to_float(ivec x)             { return _mm256_cvtepi32_ps(x); }
+static inline fvec fmul(fvec a, fvec b)         { return _mm256_mul_ps(a, b); }
+static inline fvec fadd(fvec a, fvec b)         { return _mm256_add_ps(a, b); }
+static inline fvec fma (fvec a, fvec b, fvec c) { return _mm256_fmadd_ps(a, b, c); }
+static inline fvec fnma(fvec a, fvec b, fvec c) { return _mm256_fnmadd_ps(a, b, c); }  // c - a*b
+static inline float fsum(fvec x) {
+    __m128 y = _mm_add_ps(_mm256_extractf128_ps(x, 1), _mm256_castps256_ps128(x));
+    y = _mm_add_ps(y, _mm_movehl_ps(y, y));
+    y = _mm_add_ss(y, _mm_movehdup_ps(y));
+    return _mm_cvtss_f32(y);
+}
+
+static inline fvec fload_half_twice(const void * x) {
+    const __m128i d = _mm_loadl_epi64((const __m128i *) x);
+    return _mm256_cvtph_ps(_mm_unpacklo_epi16(d, d));
+}
+static inline fvec fload_twice(const float * x) {
+    return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(x)), _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
+}
+static inline void fstore_pairs(float * y, fvec x) {
+    x = fadd(x, _mm256_movehdup_ps(x));
+    _mm_storeu_ps(y, _mm256_castps256_ps128(_mm256_permutevar8x32_ps(x, _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6))));
+}
+
+#endif
+
+constexpr int BYTES = sizeof(ivec);    // of a vector
+constexpr int LANES = BYTES/4;         // of 32 bits
+
+// 4, 8, 16 bytes at x, over and over
+static inline ivec repeat4_at(const void * x) { int32_t v; memcpy(&v, x, sizeof(v)); return repeat4(v); }
+static inline ivec repeat8_at(const void * x) { int64_t v; memcpy(&v, x, sizeof(v)); return repeat8(v); }
+static inline ivec repeat16_at(const void * x) { return repeat16(_mm_loadu_si128((const __m128i *) x)); }
+
+// Fetches n bytes of the stream that x lies in, for later. Where several rows' products stand between two loads of weights,
+// the processor itself does not look far enough ahead: time of 1, 2, 4, 8 rows of Q4_0 (5120 x 17408, one core of an AMD EPYC
+// of Zen 5) relative to a read of the weights, by the distance in bytes:
+//      0: 1.3 1.8 3.7 5.3    4096: 1.4 1.5 1.7 2.3    8192: 1.3 1.3 1.3 2.2    16384: 1.4 1.4 1.3 2.2
+constexpr int PREFETCH = 8192;
+
+template <int n> static inline void prefetch(const void * x) {
+    for (int i = 0; i < n; i += 64) {
+        _mm_prefetch((const char *) x + PREFETCH + i, _MM_HINT_T0);
+    }
+}
+
+static inline ivec low4 (ivec x) { return bits_and(x, repeat1(15)); }
+static inline ivec high4(ivec x) { return bits_and(shift_right2<4>(x), repeat1(15)); }
+
+// Sums of products of unsigned by signed bytes. They lie in lanes of 32 bits with VNNI, and of 16 bits without. There the
+// products in a lane (two from each dot()) have to stay within 16 bits, whatever the order. widen() adds lanes of 16 bits
+// up to 32. add_scaled() adds sums times scales: those are in each half of 32 bits, and are positive or zero; a sum of 32
+// bits has to fit 16.
+#if defined(PYMTP_ROWS_VNNI)
+
+#if defined(PYMTP_ROWS_512)
+static inline ivec dpbusd(ivec acc, ivec u, ivec s) { return _mm512_dpbusd_epi32(acc, u, s); }
+static inline ivec dpwssd(ivec acc, ivec a, ivec b) { return _mm512_dpwssd_epi32(acc, a, b); }
+#else
+static inline ivec dpbusd(ivec acc, ivec u, ivec s) { return _mm256_dpbusd_avx_epi32(acc, u, s); }
+static inline ivec dpwssd(ivec acc, ivec a, ivec b) { return _mm256_dpwssd_avx_epi32(acc, a, b); }
+#endif
+static inline ivec dot(ivec sums, ivec u, ivec s)            { return dpbusd(sums, u, s); }
+static inline ivec widen(ivec sums)                          { return sums; }
+static inline ivec add_madd2(ivec acc, ivec a, ivec b)       { return dpwssd(acc, a, b); }  // lanes of 16 bits
+
+#else
+
+static inline ivec dot(ivec sums, ivec u, ivec s)            { return add2(sums, maddu1(u, s)); }
+static inline ivec widen(ivec sums)                          { return madd2(sums, repeat2(1)); }
+static inline ivec add_madd2(ivec acc, ivec a, ivec b)       { return add4(acc, madd2(a, b)); }
+
+#endif
+
+// products that do not add up in 16 bits, as of 8 by 8 bits; without VNNI two neighbours still have to
+static inline ivec dot_wide(ivec acc, ivec u, ivec s) {
+#if defined(PYMTP_ROWS_VNNI)
+    return dpbusd(acc, u, s);
+#else
+    return add4(acc, madd2(maddu1(u, s), repeat2(1)));
+#endif
+}
+
+// sums times scales, which lie as in scale_index()
+static inline ivec add_scaled(ivec acc, ivec sums, ivec scale) { return add_madd2(acc, sums, scale); }
+
+// For lookup16(): the byte that a lane of 32 bits takes, as a scale for add_scaled(). Bytes are positive.
+static constexpr int32_t scale_index(int byte) {
+#if defined(PYMTP_ROWS_VNNI)
+    return 0x80808000 | byte;               // sums are below 16 bits: the upper half has the sign alone
+#else
+    return 0x80008000 | byte | byte << 16;  // each half is a sum
+#endif
+}
+
+}  // namespace pymtp::simd
+
+#endif
