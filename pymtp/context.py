@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,13 +100,13 @@ class Context(Exclusive):
         tap: str = "auto",
         prefill: str = "fused",
         draws: str = "auto",
+        draft_vocab: int | Literal["auto", "all"] = "auto",
         max_outputs: int = 1,
         embeddings: bool = False,
         trace: bool = False,
     ) -> None:
         """
-        n_ctx: tokens that fit in a sequence, rounded up to a multiple of 256; 0 takes the length the model was trained
-            for.
+        n_ctx: tokens that fit in a sequence, rounded up to a multiple of 256; 0 takes the length of the training.
         n_batch, n_ubatch: tokens of a prompt handed over at once, and computed at once: the latter no more than the
             former, and with drafts both at least draft_tokens + 2.
         n_seq_max: sequences that can be held at a time.
@@ -122,6 +122,8 @@ class Context(Exclusive):
             logits are, and a top_k of up to 128 brings as many candidates to the host; rows of logits come only for
             bias, penalties, grammars, logprobs and a larger top_k. "host": from rows. "auto": "device" where the
             logits are not in the host's memory.
+        draft_vocab: how many tokens drafts are made over, rounded up to a multiple of 64, at least 128, or "all". The
+            set follows the text, which stays the same. "auto": 32,768, or all of less than twice that. Needs "fused".
         max_outputs: the most rows of logits computed at once where `prefill_logits` asks for all.
         embeddings: keep the embeddings of prompts, see `embeddings`; every token becomes an output.
         trace: record what is computed, see `trace`. Slower.
@@ -144,6 +146,7 @@ class Context(Exclusive):
             tap=self.tap,
             prefill=prefill,
             draws=draws,
+            draft_vocab=draft_vocab,
             max_outputs=max_outputs,
             embeddings=embeddings,
             trace=trace,
@@ -286,6 +289,17 @@ class Context(Exclusive):
         that the target holds: the drafts, and the head's probability of each. Raises as `draft`."""
         check(lib.pymtp_pair_draft_tokens(self._pair, seq, token, n, self._sampled, self._confidences))
         return list(self._sampled[0:n]), list(self._confidences[0:n])
+
+    @property
+    @alone
+    def draft_vocab(self) -> int:
+        """How many tokens drafts are made over. "auto" goes to all while too much of the text is new to the set."""
+        return int(lib.pymtp_pair_draft_vocab(self._pair, ffi.NULL, 0))
+
+    @alone
+    def drafts_over(self, token: int) -> bool:
+        """Whether `token` is one of those that the last `draft_chain` made drafts over."""
+        return bool(lib.pymtp_pair_drafts_over(self._pair, token))
 
     @alone
     def verify_chain(self, tokens: Sequence[int], seq: int = 0) -> list[int]:

@@ -12,6 +12,8 @@ from pymtp.native import ffi, lib
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 FLASH_ATTN = ("auto", "on", "off")
 DRAWS = ("auto", "host", "device")  # in the order of enum pymtp_draws
+# of "auto": of Qwen's 248,320 tokens, the earliest merges. docs/draft-vocabulary.md has the measurements.
+AUTO_DRAFT_VOCAB = 32768
 PREFILL_MODES = ("fused", "host-copy", "all-outputs")  # in the order of enum pymtp_prefill_mode
 CTX_STEP = 256  # llama.cpp rounds n_ctx up to a multiple of this
 MAX_CELLS = 2**31 - CTX_STEP  # of all sequences: llama.cpp counts them in 32 bits
@@ -33,6 +35,7 @@ def native_options(
     tap: str = "post_norm",
     prefill: str = "fused",
     draws: str = "auto",
+    draft_vocab: int | str = "auto",
     max_outputs: int = 1,
     embeddings: bool = False,
     trace: bool = False,
@@ -49,6 +52,7 @@ def native_options(
     _one_of("flash_attn", flash_attn, FLASH_ATTN)
     in_range("n_ctx", n_ctx, 0)
     in_range("draft_tokens", draft_tokens, 0, 64)
+    check_draft_vocab(draft_vocab)
     in_range("n_seq_max", n_seq_max, 1, MAX_SEQ)
     in_range("max_outputs", max_outputs, 1)
     # llama.cpp limits the batch by n_ctx before it rounds that up
@@ -92,9 +96,26 @@ def native_options(
     options.tap = TAPS.index(tap)
     options.prefill = PREFILL_MODES.index(prefill)
     options.draws = DRAWS.index(draws)
+    options.n_draft_vocab = draft_vocab_size(draft_vocab, model.n_vocab)
+    options.weigh_draft_vocab = draft_vocab == "auto"
     options.embeddings = bool(embeddings)
     options.trace = bool(trace)
     return params, options
+
+
+def check_draft_vocab(value: int | str) -> None:
+    """Raises InvalidRequestError for what is no draft_vocab."""
+    if isinstance(value, str) and value in ("auto", "all"):
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidRequestError(f'draft_vocab={value!r} must be a number of tokens, 1 or more, "auto" or "all"')
+
+
+def draft_vocab_size(value: int | str, n_vocab: int) -> int:
+    """How many tokens a draft_vocab asks for; 0 for all. "auto": all where the set would not be much less."""
+    if value == "auto":
+        return AUTO_DRAFT_VOCAB if n_vocab >= 2 * AUTO_DRAFT_VOCAB else 0
+    return 0 if isinstance(value, str) or value >= n_vocab else value
 
 
 def _one_of(name: str, value: str, known: Sequence[str]) -> None:

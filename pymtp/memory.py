@@ -21,7 +21,8 @@ class DeviceMemory:
 
     weights: the model's, its head included where it is loaded. kv: K and V of the trunk. states: of its recurrent
     layers, each with as many snapshots as there are drafts. compute: of the target's graphs.
-    head_kv, head_compute: of the draft context. kept_rows: hidden rows that the head has yet to take.
+    head_kv, head_compute: of the draft context. kept_rows: hidden rows that the head has yet to take. draft_vocab: the
+    rows of the output layer that drafts are made over, where they are not all.
     """
 
     device: str
@@ -33,6 +34,7 @@ class DeviceMemory:
     head_kv: int = 0
     head_compute: int = 0
     kept_rows: int = 0
+    draft_vocab: int = 0
 
     @property
     def total(self) -> int:

@@ -21,6 +21,7 @@ class SpeculativeContext(Protocol):
     def first_token(self) -> int: ...
     def draft_chain(self, token: int, n: int) -> tuple[list[int], list[float]]: ...
     def verify_chain(self, tokens: Sequence[int]) -> list[int]: ...
+    def drafts_over(self, token: int) -> bool: ...
     def rewind(self, n_keep: int) -> None: ...
 
 
@@ -61,7 +62,7 @@ def speculate(
         if len(out) <= len(drafts):
             context.rewind(n_past)
         tally.discarded += len(made) - len(drafts)
-        _count(tally, drafts, sampled, out)
+        _count(context, tally, drafts, sampled, out)
         # a round is as long as all that it takes: for a small model, what comes after the verification counts, too
         verified = clock()
         depth.observe(n, len(drafts), _right(made, sampled), drafted - started, verified - drafted, confidences)
@@ -86,13 +87,17 @@ def _until(sampled: Sequence[int], ends: Callable[[int], bool]) -> tuple[list[in
     return out, False
 
 
-def _count(tally: Tally, drafts: Sequence[int], sampled: Sequence[int], out: Sequence[int]) -> None:
+def _count(
+    context: SpeculativeContext, tally: Tally, drafts: Sequence[int], sampled: Sequence[int], out: Sequence[int]
+) -> None:
     tally.rounds += 1
     tally.drafted += len(drafts)
     tally.depths.append(len(drafts))
     # drafts that the target agreed with, unless they come after the end
     accepted = min(len(sampled) - 1, len(out))
-    per_position = tally.accepted_per_position
-    per_position.extend([0] * (len(drafts) - len(per_position)))
+    for per_position in (tally.accepted_per_position, tally.outside_per_position):
+        per_position.extend([0] * (len(drafts) - len(per_position)))
     for i in range(accepted):
-        per_position[i] += 1
+        tally.accepted_per_position[i] += 1
+    if accepted < min(len(drafts), len(out)) and not context.drafts_over(out[accepted]):
+        tally.outside_per_position[accepted] += 1

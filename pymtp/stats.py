@@ -8,13 +8,15 @@ from pymtp.context import Counters
 @dataclass
 class Tally:
     """What the rounds of one generation came to. drafted: drafts verified. discarded: drafts not worth it. depths: the
-    drafts that each round verified."""
+    drafts that each round verified. outside_per_position: how often the first wrong draft was at that position, and the
+    right token was none that drafts were made over."""
 
     rounds: int = 0
     drafted: int = 0
     discarded: int = 0
     depths: list[int] = field(default_factory=list)
     accepted_per_position: list[int] = field(default_factory=list)
+    outside_per_position: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class Stats:
     rounds: verifications. drafted, accepted: drafts of the head that were verified, and those the target agreed with.
     discarded: drafts that were not worth verifying. depths: the drafts verified in each round.
     accepted_per_position: how often the first, second, … draft of a round was accepted.
+    outside_per_position: how often it was the first to be rejected, and the target's token was not in the draft
+        vocabulary: acceptance lost to draft_vocab.
     phase_seconds: prefill, head_sync (the prompt through the head), draft (with the head's share of the tokens
         accepted before), verify, sample (within draft and verify), rewind.
     """
@@ -42,6 +46,7 @@ class Stats:
     discarded: int = 0
     depths: tuple[int, ...] = ()
     accepted_per_position: tuple[int, ...] = ()
+    outside_per_position: tuple[int, ...] = ()
     phase_seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -98,5 +103,6 @@ def collect(
         discarded=tally.discarded,
         depths=tuple(tally.depths),
         accepted_per_position=tuple(tally.accepted_per_position),
+        outside_per_position=tuple(tally.outside_per_position),
         phase_seconds=phases,
     )

@@ -29,6 +29,7 @@ class ScriptedContext:
         self.chain: list[int] = []
         self.longest_verify = 0
         self.sampled: list[int] = []  # positions
+        self.outside: set[int] = set()  # tokens that are never drafted
 
     @property
     def n_past(self) -> int:
@@ -72,6 +73,9 @@ class ScriptedContext:
             if i + 1 < len(tokens) and sampled[-1] != tokens[i + 1]:
                 break
         return sampled
+
+    def drafts_over(self, token: int) -> bool:
+        return token not in self.outside
 
     def rewind(self, n_keep: int) -> None:
         assert 0 <= self.n_past - n_keep <= self.rewindable
@@ -175,6 +179,24 @@ def test_a_head_that_is_never_right_costs_no_token() -> None:
     assert out == [*range(20), 0]
     assert tally.accepted_per_position == [0, 0, 0]
     assert tally.rounds == 20
+
+
+@pytest.mark.parametrize(
+    ("hits", "outside", "counted"),
+    [
+        ([False], {4, 5, 9}, [3, 0, 0]),  # each round begins with a wrong draft
+        ([True, False], {4, 8, 9}, [0, 2, 0]),  # the second of each round is wrong, for tokens 2, 4, 6, …
+        ([True], set(range(20)), [0, 0, 0]),
+        ([False], set(), [0, 0, 0]),
+    ],
+)
+def test_a_rejection_is_counted_apart_where_the_right_token_could_not_be_drafted(
+    hits: list[bool], outside: set[int], counted: list[int]
+) -> None:
+    context = ScriptedContext(range(20), hits)
+    context.outside = outside
+    _, tally = run(context, draft_tokens=3, max_tokens=20)
+    assert tally.outside_per_position == counted
 
 
 def test_acceptance_is_counted_per_position() -> None:

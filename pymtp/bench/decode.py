@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from pymtp.bench.order import in_turn
 from pymtp.bench.prompts import VARIANTS, prompt
@@ -60,6 +60,7 @@ class Settings:
     threads: int
     gpu_layers: int
     cache_type: str
+    draft_vocab: int | Literal["auto", "all"] = "auto"
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,7 @@ class Arms:
             "type_k": settings.cache_type,
             "type_v": settings.cache_type,
             "draft_tokens": draft_tokens(arm),
+            "draft_vocab": settings.draft_vocab,
             "prefill": prefill_mode(arm),
             "cache_prompt": False,
         }

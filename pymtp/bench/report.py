@@ -97,8 +97,10 @@ def header(whole: dict[str, Any]) -> dict[str, Any]:
 
 def stats_of(record: dict[str, Any]) -> Stats:
     """The Stats that as_json wrote."""
+    record = {"outside_per_position": ()} | record  # records from before there was a draft vocabulary
     known = {name: record[name] for name in Stats.__dataclass_fields__}
-    return Stats(**known | {name: tuple(known[name]) for name in ("accepted_per_position", "depths")})
+    lists = ("accepted_per_position", "outside_per_position", "depths")
+    return Stats(**known | {name: tuple(known[name]) for name in lists})
 
 
 def accepted_per_position(several: Sequence[Stats]) -> list[float]:

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, cast
 
 from pymtp.context import Context
+from pymtp.context_options import draft_vocab_size
 from pymtp.llm import LLM
 from pymtp.model import Model
 from pymtp.speculate import SpeculativeContext
@@ -41,7 +42,10 @@ class SyntheticLLM(LLM):
     """An LLM over a SyntheticContext."""
 
     def __init__(self, model: Model, rates: Sequence[float], seed: int = 0, **keywords: Any) -> None:
-        """keywords: of LLM."""
+        """keywords: of LLM. draft_vocab="auto" stays at the size that it begins with: where acceptance is made up, what
+        the target writes does not tell which size is better."""
+        if keywords.get("draft_vocab", "auto") == "auto":
+            keywords["draft_vocab"] = draft_vocab_size("auto", model.n_vocab) or "all"
         self._rates, self._seed = rates, seed
         self._synthetic: SyntheticContext | None = None
         super().__init__(model, **keywords)

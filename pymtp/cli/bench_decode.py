@@ -12,7 +12,8 @@ from rich.markup import escape
 
 from pymtp.cli.bench_output import Format, FromFile, Output, Synthetic, given, show
 from pymtp.cli.exit_codes import INTERRUPTED
-from pymtp.cli.options import CacheType, Layers, ModelFile, Threads
+from pymtp.cli.load import read_draft_vocab
+from pymtp.cli.options import CacheType, DraftVocab, Layers, ModelFile, Threads
 from pymtp.cli.screen import screen
 from pymtp.errors import NativeError
 
@@ -39,6 +40,7 @@ def decode(
     gpu_layers: Layers = -1,
     threads: Threads = None,
     cache_type: CacheType = "f16",
+    draft_vocab: DraftVocab = "auto",
     output: Format = Output.table,
     plot: Annotated[Path | None, typer.Option(help="Plot speed over depth: a .svg or .png file.")] = None,
     from_file: FromFile = None,
@@ -80,6 +82,7 @@ def decode(
         threads=given(threads, physical_cores()),
         gpu_layers=gpu_layers,
         cache_type=cache_type,
+        draft_vocab=read_draft_vocab(draft_vocab),
     )
     report, failed, interrupted = _measure(settings, looked_at.path)
     show(report, decode_report, draw, output, plot)

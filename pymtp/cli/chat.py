@@ -14,6 +14,7 @@ from pymtp.cli.options import (
     CacheType,
     Ctx,
     Drafts,
+    DraftVocab,
     Layers,
     MaxTokens,
     MinP,
@@ -40,6 +41,7 @@ def chat(
     min_p: MinP = 0.05,
     seed: Seed = 0,
     draft_tokens: Drafts = "auto",
+    draft_vocab: DraftVocab = "auto",
     tap: Tap = "auto",
     ctx: Ctx = 8192,
     gpu_layers: Layers = -1,
@@ -49,7 +51,7 @@ def chat(
     """Talk with a model, turn by turn. Ctrl-C ends a turn, Ctrl-D ends the chat."""
     params = SamplingParams(max_tokens, temperature, top_k, top_p, min_p, seed)
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
-    with load(model, ctx, gpu_layers, threads, cache_type, draft_tokens, tap) as llm:
+    with load(model, ctx, gpu_layers, threads, cache_type, draft_tokens, draft_vocab, tap) as llm:
         while (said := _ask()) is not None:
             if not said.strip():
                 continue

@@ -15,6 +15,7 @@ from pymtp.cli.options import (
     CacheType,
     Ctx,
     Drafts,
+    DraftVocab,
     Layers,
     MaxTokens,
     MinP,
@@ -53,6 +54,7 @@ def generate(
         typer.Option(help="With --json: log-probabilities of each token and of this many of the likeliest tokens."),
     ] = None,
     draft_tokens: Drafts = "auto",
+    draft_vocab: DraftVocab = "auto",
     tap: Tap = "auto",
     ctx: Ctx = 8192,
     gpu_layers: Layers = -1,
@@ -75,7 +77,7 @@ def generate(
         json_schema=_read("JSON schema", json_schema) if json_schema else None,
         logprobs=logprobs,
     )
-    with load(model, ctx, gpu_layers, threads, cache_type, draft_tokens, tap) as llm:
+    with load(model, ctx, gpu_layers, threads, cache_type, draft_tokens, draft_vocab, tap) as llm:
         if json_output:
             print(as_json(llm.generate(text, params)))
         else:

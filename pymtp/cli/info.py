@@ -10,9 +10,9 @@ import typer
 from rich.table import Table
 
 from pymtp.build import build_info
-from pymtp.cli.load import read_drafts
+from pymtp.cli.load import read_draft_vocab, read_drafts
 from pymtp.cli.memory_table import as_table, plan_beside
-from pymtp.cli.options import AsJson, CacheType, Ctx, Drafts, Layers, ModelArgument
+from pymtp.cli.options import AsJson, CacheType, Ctx, Drafts, DraftVocab, Layers, ModelArgument
 from pymtp.cli.screen import tables
 from pymtp.depth import MAX_AUTO
 from pymtp.model import Model
@@ -24,6 +24,7 @@ def info(
         bool, typer.Option("--memory", help="Show the memory that running the model takes, with the options below.")
     ] = False,
     draft_tokens: Drafts = "auto",
+    draft_vocab: DraftVocab = "auto",
     ctx: Ctx = 8192,
     gpu_layers: Layers = -1,
     cache_type: CacheType = "f16",
@@ -31,7 +32,8 @@ def info(
 ) -> None:
     """Describe a model file, this build and this machine. Reads no weights."""
     if memory:
-        _show_memory(model, read_drafts(draft_tokens), ctx, gpu_layers, cache_type, json_output)
+        vocabulary = read_draft_vocab(draft_vocab)
+        _show_memory(model, read_drafts(draft_tokens), vocabulary, ctx, gpu_layers, cache_type, json_output)
         return
     about, build = _about(model), build_info()
     if json_output:
@@ -66,12 +68,32 @@ def _about(model: Path | None) -> dict[str, object]:
 
 
 def _show_memory(
-    model: Path | None, drafts: int | Literal["auto"], ctx: int, gpu_layers: int, cache: str, json_output: bool
+    model: Path | None,
+    drafts: int | Literal["auto"],
+    vocabulary: int | Literal["auto", "all"],
+    ctx: int,
+    gpu_layers: int,
+    cache: str,
+    json_output: bool,
 ) -> None:
     with Model(model, vocab_only=True) as looked_at:
         most = drafts if drafts != "auto" else MAX_AUTO if looked_at.has_head else 0
-    plans = plan_beside(model, draft_tokens=most, n_gpu_layers=gpu_layers, n_ctx=ctx, type_k=cache, type_v=cache)
-    options = {"n_ctx": ctx, "draft_tokens": most, "cache_type": cache, "gpu_layers": gpu_layers}
+    plans = plan_beside(
+        model,
+        draft_tokens=most,
+        n_gpu_layers=gpu_layers,
+        draft_vocab=vocabulary,
+        n_ctx=ctx,
+        type_k=cache,
+        type_v=cache,
+    )
+    options = {
+        "n_ctx": ctx,
+        "draft_tokens": most,
+        "draft_vocab": vocabulary,
+        "cache_type": cache,
+        "gpu_layers": gpu_layers,
+    }
     build = build_info()
     if json_output:
         devices = [plan.as_dict() for plan in plans]

@@ -18,9 +18,26 @@ def read_drafts(drafts: str) -> int | Literal["auto"]:
         raise InvalidRequestError(f'--draft-tokens {drafts!r} must be a whole number or "auto"') from error
 
 
-def load(model: Path | None, ctx: int, gpu_layers: int, threads: int | None, cache: str, drafts: str, tap: str) -> LLM:
+def read_draft_vocab(tokens: str) -> int | Literal["auto", "all"]:
+    """The value of --draft-vocab. Raises InvalidRequestError for what is neither a number, "auto" nor "all"."""
+    try:
+        return tokens if tokens in ("auto", "all") else int(tokens)  # type: ignore[return-value]
+    except ValueError as error:
+        raise InvalidRequestError(f'--draft-vocab {tokens!r} must be a whole number, "auto" or "all"') from error
+
+
+def load(
+    model: Path | None,
+    ctx: int,
+    gpu_layers: int,
+    threads: int | None,
+    cache: str,
+    drafts: str,
+    draft_vocab: str,
+    tap: str,
+) -> LLM:
     """The model with its context; None is the shipped model."""
-    draft_tokens = read_drafts(drafts)
+    draft_tokens, vocabulary = read_drafts(drafts), read_draft_vocab(draft_vocab)
     with screen.status(f"loading {model.name if model else 'the shipped model'} …"):
         return LLM(
             model,
@@ -30,5 +47,6 @@ def load(model: Path | None, ctx: int, gpu_layers: int, threads: int | None, cac
             type_k=cache,
             type_v=cache,
             draft_tokens=draft_tokens,
+            draft_vocab=vocabulary,
             tap=tap,
         )

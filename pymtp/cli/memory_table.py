@@ -20,6 +20,7 @@ WORDS = {
     "head_kv": "head: K and V",
     "head_compute": "head: compute buffers",
     "kept_rows": "head: kept rows",
+    "draft_vocab": "head: draft vocabulary",
     "total": "total",
 }
 

@@ -17,6 +17,9 @@ Ctx = Annotated[int, typer.Option("--ctx", "-c", help="Context length in tokens,
 
 # drafts
 Drafts = Annotated[str, typer.Option("--draft-tokens", "-d", metavar="auto|N", help="Drafts per round.")]
+DraftVocab = Annotated[
+    str, typer.Option("--draft-vocab", metavar="auto|all|N", help="Tokens that drafts are chosen from.")
+]
 Tap = Annotated[str, typer.Option(help="Hidden state that the MTP head takes: post_norm, pre_norm, auto.")]
 
 # sampling

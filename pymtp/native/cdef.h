@@ -113,6 +113,8 @@ struct pymtp_pair_options {
     enum pymtp_tap          tap;
     enum pymtp_prefill_mode prefill;
     enum pymtp_draws        draws;
+    int32_t n_draft_vocab;
+    bool    weigh_draft_vocab;
     bool    embeddings;
     bool    trace;
 };
@@ -126,6 +128,7 @@ struct pymtp_memory {
     int64_t head_kv;
     int64_t head_compute;
     int64_t kept_rows;
+    int64_t draft_vocab;
 };
 struct pymtp_pair;
 
@@ -166,6 +169,8 @@ int     pymtp_pair_verify_tokens(struct pymtp_pair * pair, int32_t seq, const ll
 int32_t pymtp_pair_logprobs(const struct pymtp_pair * pair, const struct pymtp_logprob ** logprobs);
 llama_token pymtp_sample(const struct pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,
                        const llama_token * prefix, int32_t n, float * confidence);
+int32_t pymtp_pair_draft_vocab(const struct pymtp_pair * pair, llama_token * tokens, int32_t n_max);
+bool    pymtp_pair_drafts_over(const struct pymtp_pair * pair, llama_token token);
 int     pymtp_pair_rewind(struct pymtp_pair * pair, int32_t seq, int32_t n_keep);
 int     pymtp_pair_clear(struct pymtp_pair * pair, int32_t seq);
 int32_t pymtp_pair_n_past(const struct pymtp_pair * pair, int32_t seq);

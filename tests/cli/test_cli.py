@@ -80,6 +80,8 @@ def test_json_holds_the_completion_and_its_figures(expected: str) -> None:
         (["a", "-n", "-3"], 2, "max_tokens"),
         (["a", "--cache-type", "q1"], 2, "type_k"),
         (["a", "-d", "many"], 2, 'must be a whole number or "auto"'),
+        (["a", "--draft-vocab", "half"], 2, 'must be a whole number, "auto" or "all"'),
+        (["a", "--draft-vocab", "0"], 2, "draft_vocab=0 must be a number of tokens, 1 or more"),
         (["a", "--no-such-option"], 2, "No such option"),
         (["a", "-m", "nowhere.gguf"], 3, "no such file"),
         (["a", "-m", str(ROOT / "README.md")], 3, "not a readable GGUF"),

@@ -142,6 +142,7 @@ OPTIONS: dict[str, Sequence[Any]] = {
     "tap": ("auto", "pre_norm", "post_norm"),
     "prefill": ("fused", "host-copy", "all-outputs"),
     "draws": ("auto", "host", "device"),
+    "draft_vocab": ("auto", "all", 1, 500, 2**40),
 }
 LLM_OPTIONS = OPTIONS | {"cache_prompt": (True, False), "n_gpu_layers": (0, -1)}
 CONTEXT_OPTIONS = OPTIONS | {"n_seq_max": (1, 2, 3), "max_outputs": (1, 4, 64), "embeddings": (True,), "trace": (True,)}

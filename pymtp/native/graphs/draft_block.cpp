@@ -1,5 +1,7 @@
 #include "draft_block.h"
 
+#include "output_rows.h"
+
 #include "llama-impl.h"
 #include "llama-kv-cache.h"
 #include "llama-model.h"
@@ -154,8 +156,9 @@ void pymtp_draft_block::run(
     if (out_ids && !masked) {
         cur = ggml_get_rows(ctx, cur, out_ids);
     }
-    cur = nextn.shared_head_head ? graph.build_lora_mm(nextn.shared_head_head, cur, nextn.shared_head_head_s)
-                                 : graph.build_lora_mm(model.output, cur, model.output_s);
+    ggml_tensor * scale = nextn.shared_head_head ? nextn.shared_head_head_s : model.output_s;
+    cur = graph.cparams.pymtp.output_rows ? graph.cparams.pymtp.output_rows->logits(graph, cur, scale)
+                                          : graph.build_lora_mm(pymtp_output_rows::layer_of(model), cur, scale);
     graph.cb(cur, "result_output", -1);
 
     graph.res->t_logits = cur;

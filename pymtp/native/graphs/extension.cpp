@@ -55,6 +55,7 @@ bool pymtp_same_graph(const llama_cparams & one, const llama_cparams & other) {
         a.sync_rows    == b.sync_rows    &&
         a.defer        == b.defer        &&
         a.take_rows    == b.take_rows    &&
+        a.output_rows  == b.output_rows  &&
         a.sample       == b.sample       &&
         a.n_candidates == b.n_candidates &&
         a.probs        == b.probs;
@@ -104,6 +105,23 @@ void pymtp_set_sample(llama_context * ctx, const pymtp_graph_sample & sample) {
 
 void pymtp_get_sampled(llama_context * ctx, llama_token * tokens, float * values, int32_t n) {
     pymtp_extension::of(ctx).get_sampled(tokens, values, n);
+}
+
+const ggml_tensor * pymtp_draft_output(const llama_model & model) {
+    return pymtp_output_rows::layer_of(model);
+}
+
+void pymtp_make_draft_rows(llama_context * ctx, int32_t n_main, int32_t n_annex) {
+    pymtp_extension::of(ctx).make_draft_rows(n_main, n_annex);
+}
+
+void pymtp_set_draft_rows(llama_context * ctx, const llama_token * tokens, bool only_annex, const void * data) {
+    pymtp_extension::of(ctx).set_draft_rows(tokens, only_annex, data);
+}
+
+void pymtp_use_draft_rows(llama_context * ctx, bool value) {
+    pymtp_extension & extension = pymtp_extension::of(ctx);
+    extension.settings().output_rows = value ? extension.output_rows.get() : nullptr;
 }
 
 pymtp_output_bytes pymtp_get_output_bytes(llama_context * ctx) {

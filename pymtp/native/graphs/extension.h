@@ -1,6 +1,7 @@
 // What a llama_context has from us: the state behind pymtp_context.h, and what the hooks do with it.
 #pragma once
 
+#include "output_rows.h"
 #include "pymtp_context.h"
 
 #include "llama-context.h"
@@ -75,6 +76,13 @@ struct pymtp_extension {
     void find_sync_cells(const llama_ubatch & ubatch);
     const llama_kv_cache_context * sync_cells() const;
 
+    // ── output_rows.cpp ──
+
+    std::unique_ptr<pymtp_output_rows> output_rows; // null: drafts are made over the whole vocabulary
+
+    void make_draft_rows(int32_t n_main, int32_t n_annex);
+    void set_draft_rows(const llama_token * tokens, bool only_annex, const void * data);
+
     // ── snapshots.cpp ──
 
     struct reach {
@@ -97,6 +105,8 @@ struct pymtp_extension {
         pymtp_graph_sample params;
         int64_t            n_bytes = 0; // that callbacks got, or were copied out
     } sample;
+
+    std::vector<llama_token> sample_tokens; // for a callback, where what it samples from are rows of the draft vocabulary
 
     std::vector<llama_token> sampled; // by argmax, of the last batch
     std::vector<float>       sampled_values;

@@ -50,6 +50,9 @@ pymtp_memory_parts pymtp_extension::memory() const {
     parts.kv        = kv->memory_breakdown();
     parts.states    = states_bytes();
     parts.kept_rows = kept_rows_bytes();
+    if (output_rows) {
+        parts.draft_rows = output_rows->bytes();
+    }
     return parts;
 }
 

@@ -76,6 +76,23 @@ void pymtp_set_sample(llama_context * ctx, const pymtp_graph_sample & sample);
 // number where a logit is NaN or the highest is infinite. Waits for the batch. Throws when it sampled otherwise, or not n.
 void pymtp_get_sampled(llama_context * ctx, llama_token * tokens, float * values, int32_t n);
 
+// ── the draft vocabulary ──
+
+constexpr int32_t PYMTP_ROW_STEP = 64; // in the layouts that backends have for weights, rows come in groups of up to 32
+
+// The matrix that drafts are made with: of the head's own, or the model's output layer.
+const ggml_tensor * pymtp_draft_output(const llama_model & model);
+
+// Room in a draft context for copies of n_main + n_annex rows of that matrix, multiples of PYMTP_ROW_STEP.
+void pymtp_make_draft_rows(llama_context * ctx, int32_t n_main, int32_t n_annex);
+
+// tokens: of all rows, in their order. data: the rows as the file has them; with only_annex those of the annex, the others
+// stay as they were.
+void pymtp_set_draft_rows(llama_context * ctx, const llama_token * tokens, bool only_annex, const void * data);
+
+// While set, drafts are made over these rows alone: logits, candidates and what is sampled are of their tokens.
+void pymtp_use_draft_rows(llama_context * ctx, bool value);
+
 // ── what it takes ──
 
 // Bytes that a context has copied from the devices to the host, by what they hold.
@@ -97,6 +114,7 @@ struct pymtp_memory_parts {
     pymtp_bytes kv;
     pymtp_bytes states;    // recurrent ones, and their snapshots
     pymtp_bytes kept_rows; // the hidden states kept for the head
+    pymtp_bytes draft_rows;
     pymtp_bytes compute;   // of all slots
 };
 

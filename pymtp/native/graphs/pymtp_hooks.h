@@ -16,6 +16,7 @@ struct llama_ubatch;
 struct llm_graph_context;
 struct llm_graph_params;
 struct pymtp_extension;
+class pymtp_output_rows;
 
 enum pymtp_sample_kind {
     PYMTP_SAMPLE_NONE       = 0, // logits are copied out
@@ -33,6 +34,8 @@ struct pymtp_graph_settings {
     ggml_tensor * sync_rows = nullptr; // of a target: its graphs fill the draft context's cache, and keep hidden states here
     bool          defer     = false;   // with sync_rows: keep the hidden states, and no more
     ggml_tensor * take_rows = nullptr; // of a draft context: its tokens go with hidden states kept here
+
+    const pymtp_output_rows * output_rows = nullptr; // of a draft context: what its logits are made with; null: all rows
 
     pymtp_sample_kind sample       = PYMTP_SAMPLE_NONE;
     int32_t           n_candidates = 0;

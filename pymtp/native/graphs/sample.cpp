@@ -12,18 +12,29 @@ static void sample_rows(ggml_tensor * dst, int ith, int /*nth*/, void * data) {
         return;
     }
 
-    auto & sample = *static_cast<decltype(pymtp_extension::sample) *>(data);
+    auto & extension = *static_cast<pymtp_extension *>(data);
+    auto & sample    = extension.sample;
 
     const ggml_tensor * logits = dst->src[0];
     const ggml_tensor * ids    = dst->src[1];
+
+    // over the draft vocabulary, what the graph calls ids are rows of it
+    const pymtp_output_rows * rows = extension.settings().output_rows;
+    std::vector<llama_token> & tokens = extension.sample_tokens;
 
     sample.n_bytes += ggml_nbytes(logits) + (ids ? ggml_nbytes(ids) : 0);
 
     const auto row = [](const ggml_tensor * t, int64_t i) { return static_cast<const char *>(t->data) + i*t->nb[1]; };
     for (int64_t i = 0; i < dst->ne[0]; ++i) {
+        const auto * from = ids ? reinterpret_cast<const llama_token *>(row(ids, i)) : nullptr;
+        if (rows && from) {
+            std::transform(from, from + logits->ne[0], tokens.begin(), [&](int32_t n) { return rows->tokens()[n]; });
+            from = tokens.data();
+        } else if (rows) {
+            from = rows->tokens().data();
+        }
         static_cast<int32_t *>(dst->data)[i] = sample.params.callback(sample.params.user_data,
-                reinterpret_cast<const float *>(row(logits, i)),
-                ids ? reinterpret_cast<const llama_token *>(row(ids, i)) : nullptr, logits->ne[0]);
+                reinterpret_cast<const float *>(row(logits, i)), from, logits->ne[0]);
     }
 }
 
@@ -45,6 +56,9 @@ pymtp_sampled pymtp_build_sample(const llm_graph_context & graph, ggml_tensor * 
         sampled.values = pick(settings.probs ? ggml_soft_max(ctx, logits) : logits, sampled.tokens, 1);
         graph.cb(sampled.values, "sampled_values", -1);
         ggml_build_forward_expand(graph.gf, sampled.values);
+        if (settings.output_rows) {
+            sampled.tokens = settings.output_rows->tokens_of(ctx, sampled.tokens);
+        }
     } else {
         ggml_tensor * from[2] = { logits, nullptr };
         if (settings.sample == PYMTP_SAMPLE_CANDIDATES) {
@@ -52,7 +66,7 @@ pymtp_sampled pymtp_build_sample(const llm_graph_context & graph, ggml_tensor * 
             from[0] = ggml_reshape_2d(ctx, pick(logits, from[1], settings.n_candidates), settings.n_candidates, n_rows);
         }
         sampled.tokens = ggml_custom_4d(ctx, GGML_TYPE_I32, n_rows, 1, 1, 1, from, from[1] ? 2 : 1, sample_rows, 1,
-                &settings.extension->sample);
+                settings.extension);
     }
     graph.cb(sampled.tokens, "sampled", -1);
     ggml_build_forward_expand(graph.gf, sampled.tokens);
@@ -83,6 +97,8 @@ void pymtp_extension::set_sample(const pymtp_graph_sample & params) {
     settings().sample       = params.kind;
     settings().n_candidates = params.n_candidates;
     settings().probs        = params.probs;
+
+    sample_tokens.resize(params.n_candidates); // a callback must not throw
 }
 
 void pymtp_extension::copy_sampled() {

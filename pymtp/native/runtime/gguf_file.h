@@ -9,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 // A file that is refused, and why.
 struct pymtp_refused : std::runtime_error {
@@ -35,6 +36,8 @@ public:
     // the first tensor; ggml_get_next_tensor has the others
     ggml_context * tensors() const { return shapes.get(); }
 
+    const std::string path;
+
 private:
     struct keys_deleter   { void operator()(gguf_context * ctx) const { gguf_free(ctx); } };
     struct shapes_deleter { void operator()(ggml_context * ctx) const { ggml_free(ctx); } };
@@ -44,3 +47,6 @@ private:
 
     int64_t find(const std::string & key, gguf_type type) const;
 };
+
+// The file, or all parts of a split model, of which path is the first. Throws pymtp_refused where one is missing.
+std::vector<pymtp_gguf_file> pymtp_parts_of(const std::string & path);

@@ -55,6 +55,7 @@ device_sums sums_of(const pymtp_pair & pair) {
         const pymtp_memory_parts draft = pymtp_get_memory(pair.draft.get());
         sums.add(&pymtp_memory::head_kv,      draft.kv);
         sums.add(&pymtp_memory::head_compute, draft.compute);
+        sums.add(&pymtp_memory::draft_vocab,  draft.draft_rows);
     }
     return sums;
 }
@@ -82,7 +83,8 @@ void add_rounds(pymtp_pair & pair, device_sums & sums) {
     }
     if (pair.fuses()) {
         pymtp_set_sample(pair.draft.get(), planned_sample());
-        pymtp_take_kept_rows(pair.draft.get(), pair.target.get());
+        const pymtp_kept_rows  hidden(pair);
+        const pymtp_draft_rows rows(pair, true);
         for (int32_t n = 1; n <= pair.options.n_draft; ++n) {
             sums.add(&pymtp_memory::head_compute, pymtp_planned_compute(pair.draft.get(), n));
         }

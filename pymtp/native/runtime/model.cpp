@@ -2,13 +2,21 @@
 #include "model.h"
 
 #include "border.h"
+#include "file_rows.h"
 #include "grammar.h"
 #include "pymtp.h"
+
+#include "llama-model.h"
+#include "pymtp_context.h"
 
 #include <string>
 
 static bool keep_loading(float /*progress*/, void * /*user_data*/) {
     return !pymtp_host_wants_stop();
+}
+
+static bool has_head(const llama_model & model) {
+    return model.hparams.n_layer_nextn > 0 && model.layers[model.hparams.n_layer()].nextn.eh_proj;
 }
 
 static pymtp_model * load(const char * path, const llama_model_params & params) {
@@ -18,7 +26,11 @@ static pymtp_model * load(const char * path, const llama_model_params & params) 
             pymtp_set_error("llama.cpp cannot load the file");
             return nullptr;
         }
-        return new pymtp_model(std::move(model));
+        auto shared = std::make_unique<pymtp_model>(std::move(model));
+        if (params.load_mtp && !params.vocab_only && !params.no_alloc && has_head(*shared->shared)) {
+            shared->output_rows = std::make_shared<pymtp_file_rows>(path, *pymtp_draft_output(*shared->shared));
+        }
+        return shared.release();
     });
 }
 

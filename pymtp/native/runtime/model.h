@@ -5,12 +5,16 @@
 #include <memory>
 #include <mutex>
 
+class pymtp_file_rows;
 struct pymtp_spelling;
 
 struct pymtp_model {
     explicit pymtp_model(std::shared_ptr<llama_model> model) : shared(std::move(model)) {}
 
     const std::shared_ptr<llama_model> shared;
+
+    // of the matrix that drafts are made with; null without weights, and without a head
+    std::shared_ptr<const pymtp_file_rows> output_rows;
 
     // what grammars know of the vocabulary, made when the first one asks
     std::shared_ptr<const pymtp_spelling> spelling() const;

@@ -1,7 +1,8 @@
 // A target and a draft context of one model, and how far each of their sequences has come.
 //
 // pair.cpp makes them, prefill.cpp takes prompts, rounds.cpp drafts, verifies and rewinds, head.cpp keeps the head level
-// with the target, sampling.cpp says how tokens are sampled, memory.cpp what all of it takes. pair_api.cpp is what C calls.
+// with the target, sampling.cpp says how tokens are sampled, draft_rows.cpp over which of them drafts
+// are made, memory.cpp what all of it takes. pair_api.cpp is what C calls.
 // compare/ holds what serves comparisons and tests only.
 #pragma once
 
@@ -9,6 +10,8 @@
 #include "compare/host_rows.h"
 #include "compare/pymtp_compare.h"
 #include "compare/trace.h"
+#include "draft_vocab.h"
+#include "file_rows.h"
 #include "model.h"
 #include "pymtp.h"
 #include "sequence.h"
@@ -49,6 +52,12 @@ struct pymtp_pair {
     int32_t n_batch     = 0;
     int32_t n_outputs   = 0; // most rows of logits a batch
     int32_t n_head_rows = 0; // most rows that the draft context takes at once
+
+    // drafts over part of the vocabulary; null for all of it
+    std::unique_ptr<pymtp_draft_vocab>     vocabulary;
+    std::shared_ptr<const pymtp_file_rows> file_rows;
+    pymtp_draft_vocab::rows                unwritten = pymtp_draft_vocab::rows::none; // rows that have other tokens by now
+    bool drafts_over_rows = false; // the last chain was made over it
 
     size_t most_candidates = 0; // that graphs leave to sample from in place of a row of logits, see pymtp_most_candidates
 
@@ -99,6 +108,12 @@ struct pymtp_pair {
     int  verify_tokens(int32_t seq, const llama_token * tokens, int32_t n, llama_token * sampled, int32_t * n_sampled);
     int  rewind(int32_t seq, int32_t n_keep);
 
+    // draft_rows.cpp
+    void make_draft_vocab(const pymtp_model & model);
+    void see(const llama_token * text, size_t n);
+    void see_chosen(const llama_token * text, size_t n);
+    void write_draft_rows();
+
     // sampling.cpp
     int  set_sampling(int32_t seq, const pymtp_sampling & sampling);
     bool check_sampler(int32_t seq) const;
@@ -117,6 +132,16 @@ class pymtp_kept_rows {
 public:
     explicit pymtp_kept_rows(pymtp_pair & pair);
     ~pymtp_kept_rows();
+
+private:
+    llama_context * draft;
+};
+
+// While it lives, drafts are made over the draft vocabulary, unless value says that they are made over all tokens.
+class pymtp_draft_rows {
+public:
+    pymtp_draft_rows(pymtp_pair & pair, bool value);
+    ~pymtp_draft_rows();
 
 private:
     llama_context * draft;

@@ -117,6 +117,7 @@ int pymtp_pair::prefill(
             s.n_past  += p.take;
             s.n_rewind = 0;
             s.tokens.insert(s.tokens.end(), p.tokens + p.done, p.tokens + p.done + p.take);
+            see(p.tokens + p.done, p.take);
             for (int32_t i = 0; i < p.take; ++i) {
                 if (p.is_output(p.done + i, all)) {
                     const float * row = llama_get_logits_ith(target.get(), offset + i);

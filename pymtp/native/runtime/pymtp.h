@@ -104,6 +104,8 @@ struct pymtp_pair_options {
     enum pymtp_tap          tap;
     enum pymtp_prefill_mode prefill;
     enum pymtp_draws        draws;
+    int32_t n_draft_vocab;     // tokens that drafts are made over in the fused mode, see draft_vocab.h; 0: all
+    bool    weigh_draft_vocab; // make drafts over all while that is worth more
     bool    embeddings; // keep the embeddings of prompts: every token an output
     bool    trace;      // record the nodes that are computed
 };
@@ -172,6 +174,7 @@ struct pymtp_memory {
     int64_t head_kv;
     int64_t head_compute; // the draft context's graphs
     int64_t kept_rows;    // hidden rows that the head has yet to take
+    int64_t draft_vocab;  // rows of the output layer that drafts are made over
 };
 
 // The context types, n_seq_max, n_rs_seq, the numbers of outputs and the callbacks in params are set here. NULL on
@@ -221,6 +224,12 @@ PYMTP_API int32_t pymtp_pair_logprobs(const struct pymtp_pair * pair, const stru
 PYMTP_API llama_token pymtp_sample(
         const struct pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,
         const llama_token * prefix, int32_t n, float * confidence);
+
+// The tokens that drafts are made over, at most n_max of them, in the order of their rows. Returns how many there are:
+// n_vocab, and nothing is written, where drafts are made over all.
+PYMTP_API int32_t pymtp_pair_draft_vocab(const struct pymtp_pair * pair, llama_token * tokens, int32_t n_max);
+// Whether a token was one of them when drafts were made last.
+PYMTP_API bool pymtp_pair_drafts_over(const struct pymtp_pair * pair, llama_token token);
 
 // Goes back to the first n_keep tokens. Only the drafts of the last verification can be taken back, once, before the
 // next draft: that is as far as the recurrent layers keep snapshots.

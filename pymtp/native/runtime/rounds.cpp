@@ -24,6 +24,7 @@ int pymtp_pair::draft_tokens(int32_t seq, llama_token token, int32_t n, llama_to
     if (int status = check_draft(sequences[seq], token, n)) {
         return status;
     }
+    drafts_over_rows = fuses() && vocabulary && vocabulary->pays();
     return fuses() ? draft_chain(seq, token, n, drafts, confidences) : host->draft_tokens(seq, token, n, drafts, confidences);
 }
 
@@ -35,6 +36,7 @@ int pymtp_pair::draft_chain(int32_t seq, llama_token token, int32_t n, llama_tok
     if (int status = settle(seq)) {
         return status;
     }
+    write_draft_rows();
     batch.clear();
     for (int32_t i = 0; i < n; ++i) {
         batch.add(token, s.n_past + i, pymtp_fault_in_chain(*this, seq, i), false);
@@ -43,7 +45,8 @@ int pymtp_pair::draft_chain(int32_t seq, llama_token token, int32_t n, llama_tok
     s.n_rewind = 0;
     s.n_chain  = n;
     pymtp_sample_job job = {this, seq, s.tokens.size(), nullptr, n, drafts, confidences};
-    const pymtp_kept_rows rows(*this);
+    const pymtp_kept_rows  hidden(*this);
+    const pymtp_draft_rows rows(*this, drafts_over_rows);
     if (int status = decode_and_sample(draft.get(), job)) {
         return status;
     }
@@ -119,6 +122,7 @@ int pymtp_pair::verify_tokens(
     logprobs.clear();
     const int status = verify(seq, tokens, n, &job);
     *n_sampled = status ? 0 : job.n_sampled;
+    see_chosen(sampled, *n_sampled);
     if (status || !job.status) {
         return status;
     }

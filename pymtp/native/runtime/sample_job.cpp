@@ -41,7 +41,8 @@ static llama_token on_sample(void * job, const float * logits, const llama_token
 
 pymtp_graph_sample pymtp_sample_job::params() {
     pymtp_graph_sample params;
-    const size_t enough = pair->sequences[seq].sampler->enough(confidences != nullptr);
+    const size_t of     = confidences && pair->drafts_over_rows ? pair->vocabulary->tokens().size() : pair->n_vocab;
+    const size_t enough = std::min(of, pair->sequences[seq].sampler->enough(confidences != nullptr));
     if (enough == 0 || enough > pair->most_candidates) {
         params.kind = PYMTP_SAMPLE_ROW;
     } else if (enough == 1) {

@@ -66,12 +66,20 @@ size_t pymtp_sampler::enough(bool draft) const {
     return params.top_k > 0 && n <= PYMTP_MOST_CANDIDATES ? std::min<size_t>(n, n_vocab) : 0;
 }
 
-// The logits after bias and penalties: the row itself where there are none.
-const float * pymtp_sampler::adjust(const float * logits, const llama_token * prefix, size_t n) {
-    if (bias.empty() && !penalizes()) {
-        return logits;
+// The logits after bias and penalties: what they came from where there are none. A grammar, too, is asked about the whole
+// vocabulary: tokens that are not in what they came from are impossible.
+pymtp_logits pymtp_sampler::adjust(const pymtp_logits & from, const llama_token * prefix, size_t n) {
+    if (bias.empty() && !penalizes() && !(grammar && from.ids)) {
+        return from;
     }
-    adjusted.assign(logits, logits + n_vocab);
+    if (from.ids) {
+        adjusted.assign(n_vocab, -INFINITY);
+        for (size_t i = 0; i < from.n; ++i) {
+            adjusted[from.ids[i]] = from.values[i];
+        }
+    } else {
+        adjusted.assign(from.values, from.values + n_vocab);
+    }
     for (const auto & [token, value] : bias) {
         adjusted[token] += value;
     }
@@ -88,27 +96,27 @@ const float * pymtp_sampler::adjust(const float * logits, const llama_token * pr
             logit -= count * params.frequency_penalty + params.presence_penalty;
         }
     }
-    return adjusted.data();
+    return whole(adjusted.data());
 }
 
-// The k most likely, in order. False when a logit is not a number.
-bool pymtp_sampler::select(const float * logits, size_t k) {
+// The k most likely, in order, k at most n. False when a logit is not a number.
+bool pymtp_sampler::select(const pymtp_logits & from, size_t k) {
     candidates.clear();
     bool numbers = true;
-    for (size_t start = 0; start < (size_t) n_vocab; start += PYMTP_LOGITS_BLOCK) {
-        const size_t end = std::min(start + PYMTP_LOGITS_BLOCK, (size_t) n_vocab);
-        const auto [most, nan] = pymtp_summarize(logits + start, end - start);
+    for (size_t start = 0; start < from.n; start += PYMTP_LOGITS_BLOCK) {
+        const size_t end = std::min(start + PYMTP_LOGITS_BLOCK, from.n);
+        const auto [most, nan] = pymtp_summarize(from.values + start, end - start);
         numbers &= !nan;
-        // a later token that only ties with the least of k does not replace it: the lower id wins
-        if (candidates.size() == k && !(most > candidates.front().logit)) {
+        // A token that only ties with the least of k replaces it where its id is lower: never where ids rise.
+        if (candidates.size() == k && !(most > candidates.front().logit) && !(from.ids && most == candidates.front().logit)) {
             continue;
         }
         for (size_t i = start; i < end; ++i) {
-            const pymtp_candidate candidate = {(llama_token) i, logits[i]};
+            const pymtp_candidate candidate = {from.ids ? from.ids[i] : (llama_token) i, from.values[i]};
             if (candidates.size() < k) {
                 candidates.push_back(candidate);
                 std::push_heap(candidates.begin(), candidates.end(), before);
-            } else if (candidate.logit > candidates.front().logit) {
+            } else if (before(candidate, candidates.front())) {
                 std::pop_heap(candidates.begin(), candidates.end(), before);
                 candidates.back() = candidate;
                 std::push_heap(candidates.begin(), candidates.end(), before);
@@ -119,20 +127,6 @@ bool pymtp_sampler::select(const float * logits, size_t k) {
     return numbers && std::isfinite(candidates.front().logit);
 }
 
-// The k most likely of tokens that hold them, in order. False as above.
-bool pymtp_sampler::take(const pymtp_logits & from, size_t k) {
-    candidates.clear();
-    for (size_t i = 0; i < from.n; ++i) {
-        if (std::isnan(from.values[i])) {
-            return false;
-        }
-        candidates.push_back({from.ids[i], from.values[i]});
-    }
-    std::sort(candidates.begin(), candidates.end(), before);
-    candidates.resize(std::min(candidates.size(), k));
-    return !candidates.empty() && std::isfinite(candidates.front().logit);
-}
-
 // The k most likely of those that the grammar allows, in order, at least some of them: those among the most likely that
 // are looked at first are the same. False when there is none, and when a logit is not a number.
 bool pymtp_sampler::select_allowed(const float * logits, size_t least, size_t k) {
@@ -141,7 +135,7 @@ bool pymtp_sampler::select_allowed(const float * logits, size_t least, size_t k)
         candidates.resize(std::min(candidates.size(), k));
     };
     if (k < (size_t) n_vocab) {
-        if (!select(logits, std::min<size_t>(std::max(k, tried), n_vocab))) {
+        if (!select(whole(logits), std::min<size_t>(std::max(k, tried), n_vocab))) {
             return false;
         }
         tokens.clear();
@@ -164,7 +158,7 @@ bool pymtp_sampler::select_allowed(const float * logits, size_t least, size_t k)
     for (size_t i = 0; i < (size_t) n_vocab; ++i) {
         masked[i] = all[i] ? logits[i] : -INFINITY;
     }
-    if (!select(masked.data(), k)) {
+    if (!select(whole(masked.data()), k)) {
         return false;
     }
     drop([](const pymtp_candidate & candidate) { return candidate.logit == -INFINITY; });
@@ -207,19 +201,13 @@ pymtp_sampler::result pymtp_sampler::sample(
     const size_t wanted = greedy ? sure : params.top_k > 0 ? std::max<size_t>(params.top_k, sure) : n_vocab;
     const size_t k = std::min<size_t>(wanted, n_vocab);
     const size_t least = greedy ? 1 : params.top_k > 0 ? std::min<size_t>(params.top_k, n_vocab) : k;
-    if (from.ids) {
-        if (!take(from, k)) {
-            return {};
-        }
-    } else {
-        const float * logits = adjust(from.values, prefix, n);
-        const bool allowed = !grammar || (grammar->go_to(prefix, n) && select_allowed(logits, least, k));
-        if ((!grammar || !allowed) && !select(logits, k)) {
-            return {};
-        }
-        if (!allowed) {
-            return {candidates[0].id, 0.0f, false};
-        }
+    const pymtp_logits logits = adjust(from, prefix, n);
+    const bool allowed = !grammar || (grammar->go_to(prefix, n) && select_allowed(logits.values, least, k));
+    if ((!grammar || !allowed) && !select(logits, std::min(k, logits.n))) {
+        return {};
+    }
+    if (!allowed) {
+        return {candidates[0].id, 0.0f, false};
     }
     if (candidates.empty()) { // a mistake above must not become a token that is none
         return {};
@@ -249,7 +237,7 @@ void pymtp_sampler::report(const float * logits, llama_token token, std::vector<
     if (params.n_logprobs < 0) {
         return;
     }
-    select(logits, std::min<size_t>(std::max(params.n_logprobs, 1), n_vocab));
+    select(whole(logits), std::min<size_t>(std::max(params.n_logprobs, 1), n_vocab));
     const float most = candidates[0].logit;
     const double normalizer = most + std::log(pymtp_sum_of_exp(logits, n_vocab, most));
     out.push_back({token, logits[token] - normalizer});

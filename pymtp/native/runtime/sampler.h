@@ -17,7 +17,8 @@ struct pymtp_candidate {
 // that a graph picks for a sample: a top_k of up to 128, and a few more
 constexpr size_t PYMTP_MOST_CANDIDATES = 136;
 
-// What to sample from: logits of the whole vocabulary, or of the n likeliest tokens, in no order.
+// What to sample from: logits of the whole vocabulary, or of n tokens, in no order: the likeliest that a graph picked, or
+// those that drafts are made over.
 struct pymtp_logits {
     const float *       values;
     const llama_token * ids; // null: the whole vocabulary
@@ -55,9 +56,9 @@ public:
 
 private:
     bool penalizes() const;
-    const float * adjust(const float * logits, const llama_token * prefix, size_t n);
-    bool select(const float * logits, size_t k);
-    bool take(const pymtp_logits & from, size_t k);
+    pymtp_logits adjust(const pymtp_logits & from, const llama_token * prefix, size_t n);
+    bool select(const pymtp_logits & from, size_t k);
+    pymtp_logits whole(const float * logits) const { return {logits, nullptr, (size_t) n_vocab}; }
     bool select_allowed(const float * logits, size_t least, size_t k);
     size_t filter();
 

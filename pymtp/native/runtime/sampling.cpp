@@ -79,8 +79,12 @@ int pymtp_pair::first_token(int32_t seq, llama_token * token) {
     }
     logprobs.clear();
     s.sampler->begin(s.n_past);
-    const int status = sample(seq, row(s.first_logits), s.n_past, token, nullptr);
-    return status ? say_unsampled(status, s.n_past) : (int) PYMTP_OK;
+    if (int status = sample(seq, row(s.first_logits), s.n_past, token, nullptr)) {
+        return say_unsampled(status, s.n_past);
+    }
+    see_chosen(token, 1);
+    write_draft_rows(); // with the prompt's tokens, so that the first round does not have to
+    return PYMTP_OK;
 }
 
 // Says why there is no token at a position.

@@ -1,0 +1,32 @@
+// Rows of a matrix as the model's file has them: a backend may hold the matrix in a layout that cannot be read back.
+#pragma once
+
+#include "llama.h"
+
+#include "ggml.h"
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+struct llama_file;
+
+class pymtp_file_rows {
+public:
+    // path: of the model, of a split one its first part. matrix: has the name, type and shape of the one in the file. The
+    // file stays open: it may be deleted or replaced meanwhile. Throws where it has no such matrix.
+    pymtp_file_rows(const std::string & path, const ggml_tensor & matrix);
+    ~pymtp_file_rows();
+
+    // Rows in the order asked for, one after the other. Throws where the file cannot be read. For all threads.
+    void read(const llama_token * rows, size_t n, void * to) const;
+
+    size_t row_size() const { return size; }
+
+private:
+    std::unique_ptr<llama_file> file;
+    mutable std::mutex          reading; // the file has one position
+
+    size_t start; // of the matrix in the file
+    size_t size;  // of a row
+};

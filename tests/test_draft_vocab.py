@@ -1,0 +1,344 @@
+"""Claims about drafts over part of the vocabulary: the text stays the same, and the set follows it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import make_llm
+from helpers.contexts import BOTH, DRAFTS, context, some_tokens
+from makers.gguf_variants import rewrite
+from makers.make_model import make_model
+from makers.model_shapes import PRESETS
+
+from pymtp import InvalidRequestError, Model, SamplingParams
+from pymtp.bench.synthetic import SyntheticLLM
+from pymtp.context import Context
+from pymtp.context_options import AUTO_DRAFT_VOCAB
+from pymtp.memory import plan_memory
+from pymtp.sampling import Sampler
+
+GREEDY = SamplingParams(60, ignore_eos=True)
+WARM = replace(GREEDY, temperature=0.7, seed=4)
+HOW = {
+    "greedy": GREEDY,
+    "T=0.7": WARM,
+    "top_k=40": replace(WARM, top_k=40),
+    "penalties": replace(WARM, repetition_penalty=1.3),
+    "bias": replace(GREEDY, logit_bias={5: 1.0, 1500: 4.0}),
+    "grammar": replace(WARM, grammar='root ::= [a-z_ ()=:\\n.,0-9"]*'),
+}
+LEAST = 128  # tokens, as few as a set has
+ANNEX = 64  # rows of such a set that change one by one
+
+
+def over(c: Context) -> set[int]:
+    """The tokens that the last drafts were made over."""
+    return {token for token in range(c.model.n_vocab) if c.drafts_over(token)}
+
+
+def told(c: Context, prompt: Sequence[int], params: SamplingParams = GREEDY) -> Context:
+    c.set_sampling(Sampler(params))
+    c.prefill(prompt)
+    return c
+
+
+# ── The text ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("draws", ["host", "device"])
+@pytest.mark.parametrize("how", HOW)
+def test_the_text_is_the_same_over_any_part_of_the_vocabulary(
+    demo: Path, prompts: list[str], how: str, draws: str
+) -> None:
+    texts, lost = {}, {}
+    for name, options in {
+        "plain": {"draft_tokens": 0},
+        "all": {"draft_vocab": "all"},
+        "half": {"draft_vocab": 1024},
+        "least": {"draft_vocab": LEAST},
+    }.items():
+        with make_llm(demo, draws=draws, **options) as llm:
+            completions = llm.generate(prompts[:4], HOW[how])
+        texts[name] = [c.token_ids for c in completions]
+        lost[name] = sum(sum(c.stats.outside_per_position) for c in completions)
+    assert texts["half"] == texts["least"] == texts["all"] == texts["plain"]
+    assert lost["plain"] == lost["all"] == 0 < lost["least"]
+
+
+def test_without_fused_prefill_drafts_are_made_over_all(demo: Path, prompts: list[str]) -> None:
+    with make_llm(demo, draft_vocab=LEAST, prefill="host-copy") as llm:
+        completion = llm.generate(prompts[0], GREEDY)
+        assert llm.context.draft_vocab == llm.model.n_vocab
+    assert sum(completion.stats.outside_per_position) == 0
+
+
+def test_llms_over_one_model_have_sets_of_their_own(dense: Model, prompts: list[str]) -> None:
+    with make_llm(dense, draft_vocab=LEAST) as one, make_llm(dense, draft_vocab=LEAST) as other:
+        alone = [one.generate(prompt, WARM).token_ids for prompt in prompts[:2]]
+        one.generate(prompts[5], WARM)
+        assert [other.generate(prompt, WARM).token_ids for prompt in prompts[:2]] == alone
+        assert over(one.context) != over(other.context)
+
+
+# ── Drafts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def likeliest_of(logits: Any, tokens: set[int]) -> int:
+    return max(tokens, key=lambda token: (logits[token], -token))
+
+
+def check_drafts(model: Model, *, draws: str = "host", **options: Any) -> None:
+    """Drafts are the likeliest of the set by the whole head's logits, while tokens join and rows are given out anew."""
+    with (
+        context(model, draft_vocab=LEAST, draws=draws, **options) as part,
+        context(model, draft_vocab="all", **options) as whole,
+    ):
+        for c in (part, whole):
+            told(c, some_tokens(model, 8))
+        sets = []
+        for i in range(8):
+            # a few tokens that join the annex, then more than it has rows
+            more = [(37 * i + j) % model.n_vocab for j in range(5 if i < 4 else ANNEX + 10)]
+            for c in (part, whole):
+                c.prefill(more)
+            (draft,), _ = part.draft_chain(more[-1], 1)
+            sets.append(over(part))
+            assert set(more) <= sets[-1]
+            assert len(sets[-1]) == LEAST
+            assert draft == likeliest_of(whole.draft(more[-1]), sets[-1])
+        assert len(set(map(frozenset, sets))) > 4
+
+
+@BOTH
+@pytest.mark.parametrize("draws", ["host", "device"])
+def test_a_draft_is_the_likeliest_token_of_the_set(model: Model, draws: str) -> None:
+    check_drafts(model, draws=draws)
+
+
+@pytest.mark.parametrize("draws", ["host", "device"])
+@pytest.mark.parametrize("how", ["T=0.7", "top_k=40", "penalties"])
+def test_a_draft_has_the_noise_of_its_token_wherever_the_row_is(
+    dense: Model, prompts: list[str], how: str, draws: str
+) -> None:
+    # first tokens that take the rows of the lowest ids
+    before = [*range(1040, dense.n_vocab), *dense.tokenize(prompts[0])]
+    with context(dense, draft_vocab=1024, draws=draws) as part, context(dense, draft_vocab="all") as whole:
+        for c in (part, whole):
+            told(c, before, HOW[how])
+        token = whole.first_token()
+        logits = whole.draft(token)
+        part.draft_chain(token, 1)
+        logits[[other for other in range(dense.n_vocab) if not part.drafts_over(other)]] = -np.inf
+        for seed in range(20):
+            sampler = Sampler(replace(HOW[how], seed=seed))
+            part.set_sampling(sampler)
+            (draft,), _ = part.draft_chain(token, 1)
+            assert draft == sampler.sample(logits, len(before) + 1, [*before, token])[0]
+
+
+@pytest.mark.parametrize("weights", ["q8_0", "q4_0", "q4_k", "q6_k", "f16"])
+def test_rows_of_any_type_are_those_of_the_file(tmp_path: Path, weights: str) -> None:
+    shape = replace(PRESETS["tiny"], n_embd=256, n_vocab=1024, n_ff=256)
+    (path,) = make_model(shape, tmp_path / "model.gguf", weight_type=weights)
+    with Model(path) as model:
+        check_drafts(model)
+
+
+def test_rows_of_a_split_model_are_found(tmp_path: Path) -> None:
+    first, *rest = make_model("tiny-moe", tmp_path / "model.gguf", weight_type="f32", split_max_tensors=20)
+    assert rest
+    with Model(first) as model:
+        check_drafts(model)
+
+
+def test_a_head_with_an_output_matrix_of_its_own_drafts_with_that(demo: Path, tmp_path: Path) -> None:
+    rows = np.random.default_rng(1).normal(size=(2048, 192)).astype(np.float32)
+    rewrite(demo, tmp_path / "own.gguf", weights="f32", more={"blk.8.nextn.shared_head_head.weight": rows})
+    with Model(tmp_path / "own.gguf") as own, Model(demo) as shared:
+        check_drafts(own)
+        assert some_drafts(own) != some_drafts(shared)
+
+
+def some_drafts(model: Model) -> list[list[int]]:
+    with context(model, draft_vocab=LEAST) as c:
+        told(c, some_tokens(model, 8))
+        return [c.draft_chain(token, DRAFTS)[0] for token in range(8)]
+
+
+def test_the_file_may_go_once_the_model_is_loaded(demo_f32: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    shutil.copyfile(demo_f32, path)
+    with Model(path) as model:
+        try:
+            path.unlink()
+        except PermissionError:
+            pytest.skip("an open file cannot be deleted here")
+        check_drafts(model)
+
+
+def test_tokens_that_join_leave_the_graphs_as_they_are(dense: Model) -> None:
+    with context(dense, draft_vocab=LEAST) as c:
+        told(c, [1, 2, 3])
+        c.draft_chain(3, DRAFTS)
+        for token in (1000, 1001, 1002):
+            before = c.counters
+            c.prefill([token])
+            assert not c.drafts_over(token)
+            c.draft_chain(token, DRAFTS)
+            after = c.counters
+            assert c.drafts_over(token)
+            # the prompt's in the slot for prompts, the chain's in that for its length
+            assert after.graphs_reused - before.graphs_reused >= 1
+            assert after.draft_decodes - before.draft_decodes == 1
+
+
+# ── The set ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_first_guess_is_the_earliest_merges_and_what_ends_a_turn(dense: Model) -> None:
+    with context(dense, draft_vocab=256) as c:
+        told(c, [0])
+        c.draft_chain(0, 1)
+        held = over(c)
+    special = {token for token in range(dense.n_vocab) if dense.token_bytes(token) == b""}
+    ends = {token for token in range(dense.n_vocab) if dense.ends_generation(token)}
+    assert ends
+    assert special | ends <= held
+    # but for one or two that joined
+    assert len(held & set(range(256 - len(special)))) >= 256 - len(special) - 2
+
+
+def test_a_token_outside_that_the_target_chose_joins(dense: Model) -> None:
+    chosen = 1500
+    params = replace(GREEDY, logit_bias={chosen: 1000.0})
+    with context(dense, draft_vocab=LEAST) as c:
+        told(c, [1, 2, 3])
+        c.set_sampling(Sampler(GREEDY))
+        c.first_token()
+        drafts, _ = c.draft_chain(5, DRAFTS)
+        assert not c.drafts_over(chosen)
+        c.set_sampling(Sampler(params))
+        assert c.verify_chain([5, *drafts]) == [chosen]
+        assert not c.drafts_over(chosen)  # of these drafts, it was none
+        c.rewind(4)
+        assert c.draft_chain(chosen, 1)[0] == [chosen]
+        assert c.drafts_over(chosen)
+
+
+def test_the_token_leaves_that_was_seen_longest_ago(dense: Model) -> None:
+    n = dense.n_vocab
+    with context(dense, draft_vocab=LEAST) as c:
+        told(c, range(200, 200 + LEAST))
+        c.first_token()
+        c.draft_chain(0, 1)
+        assert over(c) >= set(range(202, 200 + LEAST))  # the oldest may have gone for the token that followed
+        recent = list(range(200, 200 + LEAST // 2))
+        c.prefill(recent)
+        new = list(range(n - LEAST // 4, n))
+        c.prefill(new)
+        c.draft_chain(0, 1)
+        held = over(c)
+        assert held >= {*new, *recent}
+        assert len(held) == LEAST
+
+
+def test_a_prompt_with_more_tokens_than_the_set_leaves_the_last(dense: Model) -> None:
+    prompt = list(range(0, 600))
+    with context(dense, draft_vocab=LEAST) as c:
+        told(c, prompt)
+        c.draft_chain(0, 1)
+        assert over(c) == set(prompt[-LEAST:])
+
+
+# ── auto ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with a vocabulary of which `auto` takes a part."""
+    shape = replace(PRESETS["tiny"], n_vocab=2 * AUTO_DRAFT_VOCAB)
+    (path,) = make_model(shape, tmp_path_factory.mktemp("models") / "wide.gguf", weight_type="q8_0")
+    return path
+
+
+def test_auto_takes_all_of_a_small_vocabulary_and_part_of_a_large_one(wide: Path, dense: Model) -> None:
+    with context(dense) as c:
+        assert c.draft_vocab == dense.n_vocab
+    with Model(wide) as model, context(model) as c:
+        assert c.draft_vocab == AUTO_DRAFT_VOCAB
+
+
+def test_auto_goes_to_all_while_the_text_is_new_to_the_set_and_comes_back(wide: Path) -> None:
+    outside = range(AUTO_DRAFT_VOCAB + 1000, AUTO_DRAFT_VOCAB + 1200)
+    with Model(wide) as model, context(model) as auto, context(model, draft_vocab=AUTO_DRAFT_VOCAB) as fixed:
+        sizes = []
+        for c in (auto, fixed):
+            told(c, [1, 2, 3])
+        for token in (*outside, *[7] * 300):
+            for c in (auto, fixed):
+                c.set_sampling(Sampler(SamplingParams(logit_bias={token: 1000.0})))
+                assert c.verify_chain([token]) == [token]
+                c.draft_chain(token, 1)
+            sizes.append(auto.draft_vocab)
+            assert fixed.draft_vocab == AUTO_DRAFT_VOCAB
+        assert sizes[0] == sizes[-1] == AUTO_DRAFT_VOCAB
+        assert sizes[len(outside) - 1] == model.n_vocab
+        assert sum(a != b for a, b in pairwise(sizes)) == 2
+
+
+def test_auto_writes_the_same_text(wide: Path) -> None:
+    texts = []
+    with Model(wide) as model:
+        prompt = some_tokens(model, 20)
+        for options in ({"draft_tokens": 0}, {"draft_vocab": "all"}, {"draft_vocab": "auto"}, {"draft_vocab": 20000}):
+            with make_llm(model, **options) as llm:
+                texts.append([llm.generate(prompt, params).token_ids for params in (GREEDY, WARM)])
+    assert texts[1:] == texts[:-1]
+
+
+def test_made_up_acceptance_does_not_move_the_set_of_auto(wide: Path) -> None:
+    with Model(wide) as model, SyntheticLLM(model, [0.9, 0.8], n_ctx=512, n_threads=1, draft_tokens=2) as llm:
+        llm.generate(some_tokens(model, 20), replace(WARM, max_tokens=100))
+        assert llm.context.draft_vocab == AUTO_DRAFT_VOCAB
+
+
+# ── What is refused, and what it takes ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("value", [0, -1, True, False, 1.5, "half", "", None, "32768"])
+def test_what_is_no_part_of_a_vocabulary_is_refused(dense: Model, value: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="draft_vocab"):
+        context(dense, draft_vocab=value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "got"), [(1, 128), (128, 128), (129, 192), (2047, 2048), (2048, 2048), (10**12, 2048)]
+)
+def test_sizes_come_in_steps_up_to_the_whole_vocabulary(dense: Model, asked: int, got: int) -> None:
+    assert dense.n_vocab == 2048
+    with context(dense, draft_vocab=asked) as c:
+        assert c.draft_vocab == got
+
+
+def test_without_drafts_there_is_no_set(dense: Model) -> None:
+    with context(dense, draft_vocab=LEAST, draft_tokens=0) as c:
+        assert c.draft_vocab == dense.n_vocab
+        assert sum(device.draft_vocab for device in c.memory()) == 0
+
+
+@pytest.mark.parametrize("size", [LEAST, 1024, "all"])
+def test_memory_counts_the_rows_in_the_plan_and_in_use(demo_f32: Path, dense: Model, size: Any) -> None:
+    with Model(demo_f32, vocab_only=True) as looked_at:
+        (plan,) = plan_memory(looked_at, n_ctx=512, draft_tokens=3, draft_vocab=size)
+    with context(dense, n_ctx=512, draft_vocab=size) as c:
+        (used,) = c.memory()
+    assert plan.draft_vocab == used.draft_vocab
+    rows = 0 if size == "all" else size
+    assert rows * (dense.n_embd + 1) * 4 <= used.draft_vocab <= rows * (dense.n_embd + 1) * 4 + 512

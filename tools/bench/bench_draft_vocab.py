@@ -1,0 +1,136 @@
+"""What drafting over part of the vocabulary costs and saves.
+
+    python tools/models/make_model.py qwen3.5-0.8b build/08b.gguf --type q4_0
+    python tools/bench/bench_draft_vocab.py build/08b.gguf
+
+Acceptance is the shipped model's, on text it never saw: counts, the same on every machine. Times are the given model's,
+in CPU seconds of one thread, which other programs on the machine change little: a draft step in a chain of three and a
+token of plain decoding, by turns; and what a token that joins the set adds to a step, and a prompt of many new tokens.
+Writes benchmarks/draft_vocab.json.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+from time import process_time
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import pymtp
+from pymtp.bench.machine import machine
+from pymtp.context import Context
+from pymtp.model import Model, demo_model
+from pymtp.sampling import Sampler, SamplingParams
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+
+from makers.demo_corpus import held_out_prompts
+
+OUT = Path(__file__).resolve().parents[2] / "benchmarks" / "draft_vocab.json"
+DEPTH = 3
+PROMPTS, TOKENS = 20, 250
+SIZES: tuple[Any, ...] = ("all", 1536, 1024, 512, 128)  # of the shipped model's 2,048
+TIMED: tuple[Any, ...] = ("all", 65536, 32768, 16384)
+
+
+def acceptance(size: Any, temperature: float, prompts: list[str]) -> dict[str, Any]:
+    """By position: of the drafts that the target came to, those accepted, and those wrong for want of the token."""
+    params = SamplingParams(max_tokens=TOKENS, temperature=temperature, seed=3, ignore_eos=True)
+    with pymtp.LLM(n_ctx=1024, n_threads=1, draft_tokens=DEPTH, draft_vocab=size) as llm:
+        done = llm.generate(prompts, params)
+    rounds = sum(c.stats.rounds for c in done)
+    accepted = [sum(c.stats.accepted_per_position[i] for c in done) for i in range(DEPTH)]
+    outside = [sum(c.stats.outside_per_position[i] for c in done) for i in range(DEPTH)]
+    came_to = [rounds, *accepted[:-1]]
+    return {
+        "draft_vocab": size,
+        "temperature": temperature,
+        "accepted": [a / n for a, n in zip(accepted, came_to, strict=True)],
+        "outside": [o / n for o, n in zip(outside, came_to, strict=True)],
+        "tokens_per_round": 1 + sum(accepted) / rounds,
+        "text_sha256": hashlib.sha256(json.dumps([c.token_ids for c in done]).encode()).hexdigest(),
+    }
+
+
+def cpu(call: Any, *arguments: Any) -> float:
+    """CPU milliseconds of a call."""
+    start = process_time()
+    call(*arguments)
+    return 1e3 * (process_time() - start)
+
+
+def times(path: Path, repeats: int) -> dict[str, Any]:
+    """Medians in CPU milliseconds of one thread."""
+    took = defaultdict(list)
+    with Model(path) as model:
+        contexts = {}
+        for size in TIMED:
+            c = contexts[size] = Context(model, n_ctx=4096, n_threads=1, draft_tokens=DEPTH, draft_vocab=size)
+            c.set_sampling(Sampler(SamplingParams()))
+            c.prefill(range(1, 65))
+            c.draft_chain(c.first_token(), DEPTH)
+        for _ in track(range(repeats), console=Console(stderr=True)):
+            for size, c in contexts.items():
+                took["step", size].append(cpu(c.draft_chain, 5, DEPTH) / DEPTH)
+                took["plain", "all"].append(cpu(c.verify_chain, [5]))
+                c.draft_chain(5, DEPTH)  # what the target chose has joined
+        c = contexts[32768]
+        high = iter(range(model.n_vocab - 30_000, model.n_vocab))
+        for _ in range(repeats):
+            c.prefill([5])
+            c.draft_chain(5, 1)
+            without = cpu(c.draft_chain, 5, 1)
+            c.prefill([next(high)])
+            took["join", 32768].append(cpu(c.draft_chain, 5, 1) - without)
+        for _ in range(5):
+            c.clear()
+            c.prefill([next(high) for _ in range(600)])
+            took["prompt", 32768].append(cpu(c.draft_chain, 5, 1) - without)
+    plain = median(took["plain", "all"])
+    return {
+        "model": path.name,
+        "plain_ms": plain,
+        "steps": [
+            {"draft_vocab": size, "ms": median(took["step", size]), "of_plain": median(took["step", size]) / plain}
+            for size in TIMED
+        ],
+        "a_token_joins_ms": median(took["join", 32768]),
+        "all_rows_anew_ms": median(took["prompt", 32768]),
+    }
+
+
+def main(
+    model: Annotated[Path, typer.Argument(help="GGUF file with a vocabulary of 131,072 tokens or more.")],
+    repeats: Annotated[int, typer.Option(help="Measurements of each time.")] = 15,
+) -> None:
+    """Measure and write benchmarks/draft_vocab.json."""
+    prompts = held_out_prompts(PROMPTS)
+    runs = [(size, temperature) for temperature in (0.0, 0.7) for size in SIZES]
+    shipped = [acceptance(*run, prompts) for run in track(runs, console=Console(stderr=True))]
+    result = {
+        "machine": machine(),
+        "build": pymtp.build_info(),
+        "shipped_sha256": hashlib.sha256(demo_model().read_bytes()).hexdigest(),
+        "acceptance": shipped,
+        "times": times(model, repeats),
+    }
+    OUT.write_text(json.dumps(result, indent=1) + "\n")
+    table = Table("temperature", "tokens", "accepted, by position", "outside, by position", "tokens per round")
+    for row in shipped:
+        shares = [" ".join(f"{share:.1%}" for share in row[name]) for name in ("accepted", "outside")]
+        table.add_row(str(row["temperature"]), str(row["draft_vocab"]), *shares, f"{row['tokens_per_round']:.2f}")
+    Console().print(table)
+    Console().print(result["times"])
+
+
+if __name__ == "__main__":
+    typer.run(main)
