@@ -7,6 +7,7 @@
 #include "repack.h"
 
 #include <cstring>
+#include <type_traits>
 
 namespace pymtp {
 
