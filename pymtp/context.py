@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymtp.context_options import in_range, native_options
+from pymtp.counters import Counters, Node
 from pymtp.errors import InvalidRequestError, NativeError
 from pymtp.exclusive import Exclusive, alone
 from pymtp.memory import DeviceMemory, read_memory
@@ -29,47 +30,6 @@ def physical_cores() -> int:
         topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
         siblings.add(topology.read_text() if topology.is_file() else str(cpu))
     return max(1, len(siblings))
-
-
-@dataclass(frozen=True)
-class Counters:
-    """Work of a context since it was made: wall seconds of each phase, launches, bytes copied from devices to the host.
-
-    sample_seconds: sampling tokens, part of draft_seconds and verify_seconds.
-    head_sync_seconds: the prompt passing through the head, where the target's graph does not do it.
-    graphs_reused: launches, of the decodes', whose graph was that of the launch before: nothing was built for them.
-    hidden_bytes: hidden states, on their way to the head.
-    draw_bytes: what tokens were drawn from on the host, rows of logits or candidates, and tokens that the device drew.
-    output_buffer_bytes: not a sum, the host memory that all of these are copied to.
-    """
-
-    prefill_seconds: float
-    head_sync_seconds: float
-    draft_seconds: float
-    verify_seconds: float
-    rewind_seconds: float
-    sample_seconds: float
-    target_decodes: int
-    draft_decodes: int
-    graphs_reused: int
-    hidden_bytes: int
-    logits_bytes: int
-    embeddings_bytes: int
-    draw_bytes: int
-    output_buffer_bytes: int
-
-
-@dataclass(frozen=True)
-class Node:
-    """One operation that was computed: `graph` is "target" or "draft", `shape` four sizes, as ggml orders them.
-    aligned: its data begin on a cache line. reads: elements of its largest source."""
-
-    graph: str
-    name: str
-    op: str
-    aligned: bool
-    reads: int
-    shape: tuple[int, ...]
 
 
 class Context(Exclusive):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from pymtp.context import Counters
+from pymtp.counters import Counters
 
 
 @dataclass

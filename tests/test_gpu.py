@@ -22,7 +22,8 @@ from makers.gguf_variants import rewrite
 from numpy.typing import NDArray
 
 from pymtp import LLM, Model, SamplingParams, build_info
-from pymtp.context import Context, Counters
+from pymtp.context import Context
+from pymtp.counters import Counters
 from pymtp.memory import plan_memory
 from pymtp.native import lib
 from pymtp.sampling import Sampler

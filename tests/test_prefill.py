@@ -15,8 +15,9 @@ import pytest
 from helpers.contexts import BOTH, DRAFTS, EXACT, context, drafts, some_tokens, work
 
 from pymtp import InvalidRequestError
-from pymtp.context import Context, Node
+from pymtp.context import Context
 from pymtp.context_options import PREFILL_MODES
+from pymtp.counters import Node
 from pymtp.model import Model
 
 # what K and V of the head's one block take: two norms, their concatenation and its product, the block's first norm, K

@@ -18,7 +18,8 @@ from gguf import GGUFReader
 from helpers.contexts import BOTH, DRAFTS, context, some_tokens
 
 from pymtp import Model, NativeError, SamplingParams, build_info
-from pymtp.context import Context, Counters, Node
+from pymtp.context import Context
+from pymtp.counters import Counters, Node
 from pymtp.sampling import Sampler
 
 GREEDY = SamplingParams(24, ignore_eos=True)

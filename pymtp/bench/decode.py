@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 from pymtp.bench.order import in_turn
 from pymtp.bench.prompts import VARIANTS, prompt
 from pymtp.bench.synthetic import SyntheticLLM
-from pymtp.context import Counters
+from pymtp.counters import Counters
 from pymtp.errors import NativeError
 from pymtp.llm import LLM
 from pymtp.model import Model

@@ -17,8 +17,9 @@ from pymtp.bench.corpus import TokenSource
 from pymtp.bench.machine import PeakMemory
 from pymtp.bench.order import in_turn
 from pymtp.bench.synthetic import SyntheticContext
-from pymtp.context import Context, Counters
+from pymtp.context import Context
 from pymtp.context_options import PREFILL_MODES
+from pymtp.counters import Counters
 from pymtp.depth import FixedDepth
 from pymtp.errors import NativeError
 from pymtp.memory import DeviceMemory

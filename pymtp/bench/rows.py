@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from pymtp.bench.order import in_turn
-from pymtp.context import Context, Counters
+from pymtp.context import Context
+from pymtp.counters import Counters
 from pymtp.errors import NativeError
 from pymtp.model import Model
 from pymtp.operations import Operation, memory_seconds

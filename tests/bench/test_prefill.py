@@ -21,7 +21,7 @@ from pymtp.bench.prefill import MODES, Group, Measurement, PrefillBench, Setting
 from pymtp.bench.prefill_plot import plot
 from pymtp.bench.prefill_report import Report, as_csv, as_json, as_markdown, as_tables, load
 from pymtp.bench.report import Spread
-from pymtp.context import Counters
+from pymtp.counters import Counters
 from pymtp.errors import NativeError
 from pymtp.memory import DeviceMemory
 from pymtp.sampling import Sampler

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pymtp.context import Context, Node
+from pymtp.context import Context
+from pymtp.counters import Node
 from pymtp.model import Model
 
 DRAFTS = 3
