@@ -262,6 +262,11 @@ class Context(Exclusive):
         return bool(lib.pymtp_pair_drafts_over(self._pair, token))
 
     @alone
+    def forget_chosen(self) -> None:
+        """What the target chose so far no longer counts for whether "auto" drafts over the set or over all."""
+        lib.pymtp_pair_forget_chosen(self._pair)
+
+    @alone
     def verify_chain(self, tokens: Sequence[int], seq: int = 0) -> list[int]:
         """As `verify`, and draws the token after each row until one is not what the next row holds: the drafts that the
         target agrees with, and one more. Raises as `first_token`."""

@@ -40,6 +40,7 @@ class EmptyContext(Protocol):
     def verify_chain(self, tokens: Sequence[int]) -> object: ...
     def rewind(self, n_keep: int) -> None: ...
     def clear(self) -> None: ...
+    def forget_chosen(self) -> None: ...
 
 
 def first_costs(model: Model, kind: Hashable, context: EmptyContext) -> FirstCosts:
@@ -82,6 +83,7 @@ def measure(context: EmptyContext, n_vocab: int, clock: Callable[[], float] = ti
                 launch(n)
                 found[n] = min(found.get(n, inf), clock() - started)
     context.clear()
+    context.forget_chosen()
     one = costs.verify[1]
     costs.verify.update({rows: min(seconds, rows * one) for rows, seconds in costs.verify.items()})
     return costs

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "pymtp"
 FLOORS = (
     ("errors", "native"),
     ("exclusive", "build", "model", "grammar", "integers", "pattern", "schema", "sampling", "chat", "text"),
-    ("context_options", "memory", "operations", "context", "depth", "first_costs", "stats"),
+    ("context_options", "memory", "operations", "counters", "context", "depth", "first_costs", "stats"),
     ("speculate", "request", "stream"),
     ("llm",),
     ("__init__", "bench"),

@@ -17,7 +17,7 @@ from makers.gguf_variants import rewrite
 from makers.make_model import make_model
 from makers.model_shapes import PRESETS
 
-from pymtp import InvalidRequestError, Model, SamplingParams
+from pymtp import LLM, InvalidRequestError, Model, SamplingParams
 from pymtp.bench.synthetic import SyntheticLLM
 from pymtp.context import Context
 from pymtp.context_options import AUTO_DRAFT_VOCAB
@@ -291,6 +291,12 @@ def test_auto_goes_to_all_while_the_text_is_new_to_the_set_and_comes_back(wide: 
         assert sizes[0] == sizes[-1] == AUTO_DRAFT_VOCAB
         assert sizes[len(outside) - 1] == model.n_vocab
         assert sum(a != b for a, b in pairwise(sizes)) == 2
+
+
+def test_tokens_that_time_a_round_do_not_move_auto_to_all(wide: Path) -> None:
+    with Model(wide) as model, LLM(model, n_ctx=256, n_threads=1) as llm:
+        assert llm.context.draft_vocab == AUTO_DRAFT_VOCAB
+        assert model.first_costs
 
 
 def test_auto_writes_the_same_text(wide: Path) -> None:

@@ -57,6 +57,8 @@ class ScriptedContext:
     def clear(self) -> None:
         self.n_past = 0
 
+    def forget_chosen(self) -> None: ...
+
 
 def measured(context: ScriptedContext) -> FirstCosts:
     return measure(context, 1000, context.clock)

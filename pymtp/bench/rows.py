@@ -14,6 +14,7 @@ from typing import Protocol
 
 from pymtp.bench.order import in_turn
 from pymtp.context import Context
+from pymtp.context_options import draft_vocab_size
 from pymtp.counters import Counters
 from pymtp.errors import NativeError
 from pymtp.model import Model
@@ -91,6 +92,8 @@ def open_context(model: Model, settings: Settings) -> Context:
         type_k=settings.cache_type,
         type_v=settings.cache_type,
         draft_tokens=most,
+        # a number, not "auto": no text is written that could tell which size is better
+        draft_vocab=draft_vocab_size("auto", model.n_vocab) or "all",
     )
 
 

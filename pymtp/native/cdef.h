@@ -171,6 +171,7 @@ llama_token pymtp_sample(const struct pymtp_sampling * sampling, const float * l
                        const llama_token * prefix, int32_t n, float * confidence);
 int32_t pymtp_pair_draft_vocab(const struct pymtp_pair * pair, llama_token * tokens, int32_t n_max);
 bool    pymtp_pair_drafts_over(const struct pymtp_pair * pair, llama_token token);
+void pymtp_pair_forget_chosen(struct pymtp_pair * pair);
 int     pymtp_pair_rewind(struct pymtp_pair * pair, int32_t seq, int32_t n_keep);
 int     pymtp_pair_clear(struct pymtp_pair * pair, int32_t seq);
 int32_t pymtp_pair_n_past(const struct pymtp_pair * pair, int32_t seq);

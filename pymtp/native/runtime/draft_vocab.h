@@ -31,6 +31,12 @@ public:
     // The same of tokens that the target has chosen: drafts could have been these.
     void see_chosen(const llama_token * text, size_t n);
 
+    // What was chosen so far says nothing about the text to come: drafts pay again.
+    void forget_chosen() {
+        outside = 0.0;
+        paying  = true;
+    }
+
     bool holds(llama_token token) const { return states[token].held; }
 
     // Whether drafts are better made over the set than over all.

@@ -81,6 +81,12 @@ bool pymtp_pair_drafts_over(const pymtp_pair * pair, llama_token token) {
     return !pair->drafts_over_rows || (token >= 0 && token < pair->n_vocab && pair->vocabulary->holds(token));
 }
 
+void pymtp_pair_forget_chosen(pymtp_pair * pair) {
+    if (pair->vocabulary) {
+        pair->vocabulary->forget_chosen();
+    }
+}
+
 int pymtp_pair_rewind(pymtp_pair * pair, int32_t seq, int32_t n_keep) {
     return pymtp_pair_call(pair, seq, [&] { return pair->rewind(seq, n_keep); });
 }

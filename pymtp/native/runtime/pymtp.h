@@ -230,6 +230,8 @@ PYMTP_API llama_token pymtp_sample(
 PYMTP_API int32_t pymtp_pair_draft_vocab(const struct pymtp_pair * pair, llama_token * tokens, int32_t n_max);
 // Whether a token was one of them when drafts were made last.
 PYMTP_API bool pymtp_pair_drafts_over(const struct pymtp_pair * pair, llama_token token);
+// The text so far, which was none, does not tell whether the set is right for the text to come.
+PYMTP_API void pymtp_pair_forget_chosen(struct pymtp_pair * pair);
 
 // Goes back to the first n_keep tokens. Only the drafts of the last verification can be taken back, once, before the
 // next draft: that is as far as the recurrent layers keep snapshots.
