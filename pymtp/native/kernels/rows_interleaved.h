@@ -25,15 +25,15 @@ constexpr int64_t COLUMNS     = simd::BYTES/8;             // those in a vector
 constexpr int     PARTS       = INTERLEAVED/COLUMNS;       // vectors that hold all
 constexpr int64_t TOGETHER    = 8;                         // rows of activations for which the weights are unpacked once
 
-// llama.cpp's products of many rows take 1.5 to 1.6 (Q4_0) and 2.1 to 2.4 times (Q4_K) as long, with 64 to 512 rows and
-// AVX-512 (one core of an AMD EPYC of Zen 5).
+// llama.cpp's products of many rows take longer: with AVX-512 and 64 to 512 rows 1.5 to 1.8 times as long (Q4_0), 2.1 to
+// 2.8 times (Q4_K), 1.8 times (IQ4_NL); with AVX2 and 64 rows 1.8, 2.2, 1.3 times (one core of an AMD EPYC of Zen 5).
 constexpr int64_t ANY_ROWS = INT64_MAX;
 
-// rows_kernel::multiply. run<R>(k, w, part, x, y) multiplies the rows of a part of the blocks at w by R rows.
+// rows_kernel::multiply. run<R>(k, w, x, y) multiplies the INTERLEAVED rows at w by R rows.
 template <typename F>
 static void multiply_interleaved(
     int64_t k, int64_t m, const char * w, size_t stride, int64_t n, const char * const * x, float * const * y) {
-    typedef void (*run_t)(int64_t k, const char * w, int part, const char * const * x, float * const * y);
+    typedef void (*run_t)(int64_t k, const char * w, const char * const * x, float * const * y);
     static constexpr run_t run[] = {F::template run<1>, F::template run<2>, F::template run<3>, F::template run<4>,
         F::template run<5>, F::template run<6>, F::template run<7>, F::template run<8>};
 
@@ -42,13 +42,11 @@ static void multiply_interleaved(
         for (int64_t g = 0; g < groups; ++g) {
             const int64_t r0 = n*g/groups;
             const int64_t r1 = n*(g + 1)/groups;
-            for (int part = 0; part < PARTS; ++part) {
-                float * out[TOGETHER];
-                for (int64_t r = r0; r < r1; ++r) {
-                    out[r - r0] = y[r] + i + part*COLUMNS;
-                }
-                run[r1 - r0 - 1](k, w + i*stride, part, x + r0, out);
+            float * out[TOGETHER];
+            for (int64_t r = r0; r < r1; ++r) {
+                out[r - r0] = y[r] + i;
             }
+            run[r1 - r0 - 1](k, w + i*stride, x + r0, out);
         }
     }
 }

@@ -113,60 +113,66 @@ struct q4_K {
     }
 
     template <int R>
-    static void run(int64_t k, const char * w, int part, const char * const * x, float * const * y) {
+    static void run(int64_t k, const char * w, const char * const * x, float * const * y) {
         const block_q4_Kx8 * blocks = (const block_q4_Kx8 *) w;
-        const ivec           lanes  = scale_lanes<0, 1>(part);
 
-        fvec acc[R];
-        for (int r = 0; r < R; ++r) {
-            acc[r] = fzero();
+        fvec acc[PARTS][R];
+        for (int part = 0; part < PARTS; ++part) {
+            std::fill(acc[part], acc[part] + R, fzero());
         }
         for (int64_t ib = 0; ib < k/QK_K; ++ib) {
             const block_q4_Kx8 & b = blocks[ib];
             const unpacked       u = unpack(b.scales);
             prefetch<sizeof(b) - sizeof(b.qs)>(&b);
 
-            ivec sums[R];
-            for (int r = 0; r < R; ++r) {
-                sums[r] = izero();
-            }
-            for (int j = 0; j < 4; ++j) {
-                const uint8_t * qs = b.qs + 256*j + part*BYTES;
-                prefetch<256>(b.qs + 256*j);
-                const ivec q0 = load(qs);
-                const ivec q1 = load(qs + 64);
-                const ivec q2 = load(qs + 128);
-                const ivec q3 = load(qs + 192);
-
-                const auto sub_block = [&](int i, ivec w0, ivec w1, ivec w2, ivec w3) {
-                    const ivec scale = lookup16(repeat8_at(u.scales[i]), lanes);
-                    for (int r = 0; r < R; ++r) {
-                        const int8_t * a = ((const activations<n_sums> *) x[r])[ib].qs + 32*i;
-                        ivec s = dot(izero(), w0, repeat8_at(a));
-                        s = dot(s, w1, repeat8_at(a + 8));
-                        s = dot(s, w2, repeat8_at(a + 16));
-                        s = dot(s, w3, repeat8_at(a + 24));
-                        sums[r] = add_scaled(sums[r], s, scale);
+            for (int part = 0; part < PARTS; ++part) {
+                const ivec lanes = scale_lanes<0, 1>(part);
+                ivec sums[R];
+                for (int r = 0; r < R; ++r) {
+                    sums[r] = izero();
+                }
+                for (int j = 0; j < 4; ++j) {
+                    const uint8_t * qs = b.qs + 256*j + part*BYTES;
+                    if (part == 0) {
+                        prefetch<256>(b.qs + 256*j);
                     }
-                };
-                sub_block(2*j,     low4(q0),  low4(q1),  low4(q2),  low4(q3));
-                sub_block(2*j + 1, high4(q0), high4(q1), high4(q2), high4(q3));
-            }
-            const ivec m0   = mins_of(u, 0, part);
-            const ivec m1   = mins_of(u, 4, part);
-            const fvec d    = fload_half_twice(b.d    + part*COLUMNS);
-            const fvec dmin = fload_half_twice(b.dmin + part*COLUMNS);
+                    const ivec q0 = load(qs);
+                    const ivec q1 = load(qs + 64);
+                    const ivec q2 = load(qs + 128);
+                    const ivec q3 = load(qs + 192);
 
-            for (int r = 0; r < R; ++r) {
-                const activations<n_sums> & a = ((const activations<n_sums> *) x[r])[ib];
-                const ivec mins = add_madd2(madd2(m0, repeat8_at(a.sums)), m1, repeat8_at(a.sums + 4));
-                const fvec dx   = frepeat(a.d);
-                acc[r] = fma (to_float(sums[r]), fmul(d, dx),    acc[r]);
-                acc[r] = fnma(to_float(mins),    fmul(dmin, dx), acc[r]);
+                    const auto sub_block = [&](int i, ivec w0, ivec w1, ivec w2, ivec w3) {
+                        const ivec scale = lookup16(repeat8_at(u.scales[i]), lanes);
+                        for (int r = 0; r < R; ++r) {
+                            const int8_t * a = ((const activations<n_sums> *) x[r])[ib].qs + 32*i;
+                            ivec s = dot(izero(), w0, repeat8_at(a));
+                            s = dot(s, w1, repeat8_at(a + 8));
+                            s = dot(s, w2, repeat8_at(a + 16));
+                            s = dot(s, w3, repeat8_at(a + 24));
+                            sums[r] = add_scaled(sums[r], s, scale);
+                        }
+                    };
+                    sub_block(2*j,     low4(q0),  low4(q1),  low4(q2),  low4(q3));
+                    sub_block(2*j + 1, high4(q0), high4(q1), high4(q2), high4(q3));
+                }
+                const ivec m0   = mins_of(u, 0, part);
+                const ivec m1   = mins_of(u, 4, part);
+                const fvec d    = fload_half_twice(b.d    + part*COLUMNS);
+                const fvec dmin = fload_half_twice(b.dmin + part*COLUMNS);
+
+                for (int r = 0; r < R; ++r) {
+                    const activations<n_sums> & a = ((const activations<n_sums> *) x[r])[ib];
+                    const ivec mins = add_madd2(madd2(m0, repeat8_at(a.sums)), m1, repeat8_at(a.sums + 4));
+                    const fvec dx   = frepeat(a.d);
+                    acc[part][r] = fma (to_float(sums[r]), fmul(d, dx),    acc[part][r]);
+                    acc[part][r] = fnma(to_float(mins),    fmul(dmin, dx), acc[part][r]);
+                }
             }
         }
-        for (int r = 0; r < R; ++r) {
-            fstore_pairs(y[r], acc[r]);
+        for (int part = 0; part < PARTS; ++part) {
+            for (int r = 0; r < R; ++r) {
+                fstore_pairs(y[r] + part*COLUMNS, acc[part][r]);
+            }
         }
     }
 };
@@ -190,72 +196,78 @@ struct q2_K {
     }
 
     template <int R>
-    static void run(int64_t k, const char * w, int part, const char * const * x, float * const * y) {
+    static void run(int64_t k, const char * w, const char * const * x, float * const * y) {
         const block_q2_Kx8 * blocks = (const block_q2_Kx8 *) w;
-        const ivec           even   = scale_lanes<0, 2>(part);
-        const ivec           odd    = scale_lanes<1, 2>(part);
 
-        fvec acc[R];
-        for (int r = 0; r < R; ++r) {
-            acc[r] = fzero();
+        fvec acc[PARTS][R];
+        for (int part = 0; part < PARTS; ++part) {
+            std::fill(acc[part], acc[part] + R, fzero());
         }
         for (int64_t ib = 0; ib < k/QK_K; ++ib) {
             const block_q2_Kx8 & b = blocks[ib];
             prefetch<sizeof(b) - sizeof(b.qs)>(&b);
 
-            ivec sums[R];
-            for (int r = 0; r < R; ++r) {
-                sums[r] = izero();
-            }
-            for (int j = 0; j < 2; ++j) {
-                const uint8_t * qs = b.qs + 256*j + part*BYTES;
-                prefetch<256>(b.qs + 256*j);
-                const ivec q0 = load(qs);
-                const ivec q1 = load(qs + 64);
-                const ivec q2 = load(qs + 128);
-                const ivec q3 = load(qs + 192);
-
-                const auto two_sub_blocks = [&](int i, ivec w0, ivec w1, ivec w2, ivec w3) {
-                    const ivec scales = low4(repeat16_at(b.scales + 16*i));
-                    const ivec scale0 = lookup16(scales, even);
-                    const ivec scale1 = lookup16(scales, odd);
-                    for (int r = 0; r < R; ++r) {
-                        const int8_t * a = ((const activations<n_sums> *) x[r])[ib].qs + 32*i;
-                        const ivec s0 = dot(dot(izero(), w0, repeat8_at(a)),      w1, repeat8_at(a + 8));
-                        const ivec s1 = dot(dot(izero(), w2, repeat8_at(a + 16)), w3, repeat8_at(a + 24));
-                        sums[r] = add_scaled(add_scaled(sums[r], s0, scale0), s1, scale1);
+            for (int part = 0; part < PARTS; ++part) {
+                const ivec even = scale_lanes<0, 2>(part);
+                const ivec odd  = scale_lanes<1, 2>(part);
+                ivec sums[R];
+                for (int r = 0; r < R; ++r) {
+                    sums[r] = izero();
+                }
+                for (int j = 0; j < 2; ++j) {
+                    const uint8_t * qs = b.qs + 256*j + part*BYTES;
+                    if (part == 0) {
+                        prefetch<256>(b.qs + 256*j);
                     }
-                };
-                const ivec two = repeat1(3);
-                const auto high = [&](ivec q, auto shift) { return bits_and(shift_right2<shift>(q), two); };
-                const std::integral_constant<int, 2> c2;
-                const std::integral_constant<int, 4> c4;
-                const std::integral_constant<int, 6> c6;
-                two_sub_blocks(4*j,     bits_and(q0, two), bits_and(q1, two), bits_and(q2, two), bits_and(q3, two));
-                two_sub_blocks(4*j + 1, high(q0, c2), high(q1, c2), high(q2, c2), high(q3, c2));
-                two_sub_blocks(4*j + 2, high(q0, c4), high(q1, c4), high(q2, c4), high(q3, c4));
-                two_sub_blocks(4*j + 3, high(q0, c6), high(q1, c6), high(q2, c6), high(q3, c6));
-            }
-            const ivec m0   = mins_of(b, 0, part);
-            const ivec m1   = mins_of(b, 1, part);
-            const ivec m2   = mins_of(b, 2, part);
-            const ivec m3   = mins_of(b, 3, part);
-            const fvec d    = fload_half_twice(b.d    + part*COLUMNS);
-            const fvec dmin = fload_half_twice(b.dmin + part*COLUMNS);
+                    const ivec q0 = load(qs);
+                    const ivec q1 = load(qs + 64);
+                    const ivec q2 = load(qs + 128);
+                    const ivec q3 = load(qs + 192);
 
-            for (int r = 0; r < R; ++r) {
-                const activations<n_sums> & a = ((const activations<n_sums> *) x[r])[ib];
-                ivec mins = madd2(m0, repeat8_at(a.sums));
-                mins = add_madd2(mins, m1, repeat8_at(a.sums + 4));
-                mins = add_madd2(mins, m2, repeat8_at(a.sums + 8));
-                mins = add_madd2(mins, m3, repeat8_at(a.sums + 12));
-                const fvec dx = frepeat(a.d);
-                acc[r] = fma (to_float(sums[r]), fmul(d, dx),    acc[r]);
-                acc[r] = fnma(to_float(mins),    fmul(dmin, dx), acc[r]);
+                    const auto two_sub_blocks = [&](int i, ivec w0, ivec w1, ivec w2, ivec w3) {
+                        const ivec scales = low4(repeat16_at(b.scales + 16*i));
+                        const ivec scale0 = lookup16(scales, even);
+                        const ivec scale1 = lookup16(scales, odd);
+                        for (int r = 0; r < R; ++r) {
+                            const int8_t * a = ((const activations<n_sums> *) x[r])[ib].qs + 32*i;
+                            const ivec s0 = dot(dot(izero(), w0, repeat8_at(a)),      w1, repeat8_at(a + 8));
+                            const ivec s1 = dot(dot(izero(), w2, repeat8_at(a + 16)), w3, repeat8_at(a + 24));
+                            sums[r] = add_scaled(add_scaled(sums[r], s0, scale0), s1, scale1);
+                        }
+                    };
+                    const ivec two = repeat1(3);
+                    const auto high = [&](ivec q, auto shift) { return bits_and(shift_right2<shift>(q), two); };
+                    const std::integral_constant<int, 2> c2;
+                    const std::integral_constant<int, 4> c4;
+                    const std::integral_constant<int, 6> c6;
+                    two_sub_blocks(4*j,     bits_and(q0, two), bits_and(q1, two), bits_and(q2, two), bits_and(q3, two));
+                    two_sub_blocks(4*j + 1, high(q0, c2), high(q1, c2), high(q2, c2), high(q3, c2));
+                    two_sub_blocks(4*j + 2, high(q0, c4), high(q1, c4), high(q2, c4), high(q3, c4));
+                    two_sub_blocks(4*j + 3, high(q0, c6), high(q1, c6), high(q2, c6), high(q3, c6));
+                }
+                const ivec m0   = mins_of(b, 0, part);
+                const ivec m1   = mins_of(b, 1, part);
+                const ivec m2   = mins_of(b, 2, part);
+                const ivec m3   = mins_of(b, 3, part);
+                const fvec d    = fload_half_twice(b.d    + part*COLUMNS);
+                const fvec dmin = fload_half_twice(b.dmin + part*COLUMNS);
+
+                for (int r = 0; r < R; ++r) {
+                    const activations<n_sums> & a = ((const activations<n_sums> *) x[r])[ib];
+                    ivec mins = madd2(m0, repeat8_at(a.sums));
+                    mins = add_madd2(mins, m1, repeat8_at(a.sums + 4));
+                    mins = add_madd2(mins, m2, repeat8_at(a.sums + 8));
+                    mins = add_madd2(mins, m3, repeat8_at(a.sums + 12));
+                    const fvec dx = frepeat(a.d);
+                    acc[part][r] = fma (to_float(sums[r]), fmul(d, dx),    acc[part][r]);
+                    acc[part][r] = fnma(to_float(mins),    fmul(dmin, dx), acc[part][r]);
+                }
             }
         }
-        for (int r = 0; r < R; ++r) {
-            fstore_pairs(y[r], acc[r]);
+        for (int part = 0; part < PARTS; ++part) {
+            for (int r = 0; r < R; ++r) {
+                fstore_pairs(y[r] + part*COLUMNS, acc[part][r]);
+            }
         }
     }
 };

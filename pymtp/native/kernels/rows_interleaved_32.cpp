@@ -114,38 +114,50 @@ template <typename F> void prepare(const float * x, char * prepared, int64_t, in
 
 template <typename F> struct interleaved {
     template <int R>
-    static void run(int64_t k, const char * w, int part, const char * const * x, float * const * y) {
-        const typename F::block * blocks = (const typename F::block *) w;
+    static void run(int64_t k, const char * w, const char * const * x, float * const * y) {
+        // With AVX2, the two parts of a block in turn as long as all sums fit into 16 registers.
+        constexpr int P = R <= 2 ? PARTS : 1;
+        for (int part = 0; part < PARTS; part += P) {
+            multiply<R, P>(k, (const typename F::block *) w, part, x, y);
+        }
+    }
 
-        fvec acc[R];
-        for (int r = 0; r < R; ++r) {
-            acc[r] = fzero();
+    template <int R, int P>
+    static void multiply(
+        int64_t k, const typename F::block * blocks, int first, const char * const * x, float * const * y) {
+        fvec acc[P][R];
+        for (int p = 0; p < P; ++p) {
+            std::fill(acc[p], acc[p] + R, fzero());
         }
         for (int64_t ib = 0; ib < k/QK8_0; ++ib) {
-            const char * qs = (const char *) blocks[ib].qs + part*BYTES;
-
             prefetch<sizeof(blocks[ib])>(&blocks[ib]);
-            const ivec q0 = load(qs);
-            const ivec q1 = load(qs + 64);
-            const ivec w0 = F::value(low4(q0));
-            const ivec w1 = F::value(low4(q1));
-            const ivec w2 = F::value(high4(q0));
-            const ivec w3 = F::value(high4(q1));
-            const fvec d  = F::scales(blocks[ib], part);
+            for (int p = 0; p < P; ++p) {
+                const char * qs = (const char *) blocks[ib].qs + (first + p)*BYTES;
 
-            for (int r = 0; r < R; ++r) {
-                const activations & a = ((const activations *) x[r])[ib];
+                const ivec q0 = load(qs);
+                const ivec q1 = load(qs + 64);
+                const ivec w0 = F::value(low4(q0));
+                const ivec w1 = F::value(low4(q1));
+                const ivec w2 = F::value(high4(q0));
+                const ivec w3 = F::value(high4(q1));
+                const fvec d  = F::scales(blocks[ib], first + p);
 
-                ivec sums = repeat8_at(a.excess);
-                sums = F::add_products(sums, w0, repeat8_at(a.qs));
-                sums = F::add_products(sums, w1, repeat8_at(a.qs + 8));
-                sums = F::add_products(sums, w2, repeat8_at(a.qs + 16));
-                sums = F::add_products(sums, w3, repeat8_at(a.qs + 24));
-                acc[r] = fma(to_float(F::sums_of_32(sums)), fmul(d, frepeat(a.d)), acc[r]);
+                for (int r = 0; r < R; ++r) {
+                    const activations & a = ((const activations *) x[r])[ib];
+
+                    ivec sums = repeat8_at(a.excess);
+                    sums = F::add_products(sums, w0, repeat8_at(a.qs));
+                    sums = F::add_products(sums, w1, repeat8_at(a.qs + 8));
+                    sums = F::add_products(sums, w2, repeat8_at(a.qs + 16));
+                    sums = F::add_products(sums, w3, repeat8_at(a.qs + 24));
+                    acc[p][r] = fma(to_float(F::sums_of_32(sums)), fmul(d, frepeat(a.d)), acc[p][r]);
+                }
             }
         }
-        for (int r = 0; r < R; ++r) {
-            fstore_pairs(y[r], acc[r]);
+        for (int p = 0; p < P; ++p) {
+            for (int r = 0; r < R; ++r) {
+                fstore_pairs(y[r] + (first + p)*COLUMNS, acc[p][r]);
+            }
         }
     }
 };
