@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import pickle
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from pymtp.context import Context
 from pymtp.depth import AutoDepth, Costs
 from pymtp.sampling import Sampler
 
+SLOW = "TSAN_OPTIONS" in os.environ
 SHORT = SamplingParams(max_tokens=8)
 ENDLESS = SamplingParams(max_tokens=None, ignore_eos=True)
 SMALL: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "draft_tokens": 2}
@@ -40,7 +42,8 @@ text = lambda llm: llm.generate("import ", pymtp.SamplingParams(8)).text
 
 def run(script: str) -> list[str]:
     """The lines that a script prints in a process of its own, which must not end early."""
-    done = subprocess.run([sys.executable, "-I", "-c", PREAMBLE + script], capture_output=True, text=True, timeout=100)
+    command = [sys.executable, "-I", "-c", PREAMBLE + script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1000 if SLOW else 100)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 

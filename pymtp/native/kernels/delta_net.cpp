@@ -21,7 +21,20 @@ struct Slots {
     size_t  nb_seq;
     size_t  nb;
     int64_t n;
+    bool    past_cache; // stored to memory at once
 };
+
+// States of a layer that are as large as this have left the caches before a later token reads one of them. Stores past the
+// caches save the reading of what was there before. Where the state just read is replaced, it is in the cache.
+static constexpr size_t LARGE_STATES = 256*1024;
+
+static inline void store_past_cache(float * y, GGML_F32_VEC x) {
+#if defined(__AVX512F__)
+    _mm512_stream_ps(y, x);
+#else
+    _mm256_stream_ps(y, x);
+#endif
+}
 
 static constexpr int64_t BLOCK = 64;
 
@@ -70,10 +83,17 @@ static void four_rows(const Tokens & x, int64_t j, const float * s_in, const Slo
         }
     }
     const auto store = [&](int64_t i_slot) {
-        float * y = (float *) (slots.data + i_slot*slots.nb) + j*S_v;
+        float * slot = (float *) (slots.data + i_slot*slots.nb);
+        float * y    = slot + j*S_v;
+        const bool past_cache = slots.past_cache && x.n_after == 0 && slot != s_in;
         for (int r = 0; r < 4; ++r) {
             for (int i = 0; i < NV; ++i) {
-                GGML_F32_VEC_STORE(y + r*S_v + i*GGML_F32_EPR, s[r][i]);
+                float * yi = y + r*S_v + i*GGML_F32_EPR;
+                if (past_cache) {
+                    store_past_cache(yi, s[r][i]);
+                } else {
+                    GGML_F32_VEC_STORE(yi, s[r][i]);
+                }
             }
         }
     };
@@ -163,7 +183,7 @@ static void heads(const ggml_tensor * dst, const float * state, const Slots & sl
         const char * k_head = (const char *) k->data + i1%nek1*nbk1 + i3/(n_seqs/nek3)*nbk3;
         const char * v_head = (const char *) v->data + i1*nbv1 + i3*nbv3;
 
-        const Slots slots_head = { slots.data + i3*slots.nb_seq + i1*S_v*S_v*sizeof(float), slots.nb_seq, slots.nb, slots.n };
+        const Slots slots_head = { slots.data + i3*slots.nb_seq + i1*S_v*S_v*sizeof(float), slots.nb_seq, slots.nb, slots.n, slots.past_cache };
 
         const float * s = state + i3*(dst->src[5]->nb[3]/sizeof(float)) + i1*S_v*S_v;
 
@@ -210,12 +230,14 @@ bool compute_delta_net(const ggml_compute_params * params, ggml_tensor * dst, co
     // the result is the output of all tokens, then the states
     const size_t nb_seq = s->ne[0]*s->ne[1]*s->ne[2]*sizeof(float);
 
-    Slots slots = { (char *) dst->data + ggml_nelements(v)*sizeof(float), nb_seq, s->ne[3]*nb_seq, ggml_get_op_params_i32(dst, 0) };
+    Slots slots = { (char *) dst->data + ggml_nelements(v)*sizeof(float), nb_seq, s->ne[3]*nb_seq, ggml_get_op_params_i32(dst, 0), false };
     if (cpy) {
         slots.data   = (char *) cpy->data;
         slots.nb_seq = cpy->nb[1];
         slots.nb     = cpy->nb[2];
     }
+    constexpr size_t line = 64;
+    slots.past_cache = nb_seq >= LARGE_STATES && (uintptr_t) slots.data % line == 0 && slots.nb_seq % line == 0 && slots.nb % line == 0;
 
     // four pieces a thread
     const int     nth  = params->nth;
@@ -235,6 +257,9 @@ bool compute_delta_net(const ggml_compute_params * params, ggml_tensor * dst, co
 
     for (int64_t i = params->ith; i < n_pieces; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
         heads(dst, state, slots, rows, dr*i, std::min(dr*(i + 1), nr));
+    }
+    if (slots.past_cache) {
+        _mm_sfence();  // before another thread reads
     }
     return true;
 }

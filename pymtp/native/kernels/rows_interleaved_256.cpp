@@ -1,6 +1,7 @@
 // Kernels for the repacked types with superblocks of 256: Q4_K, Q2_K. Activations are Q8_K.
 
 #include "rows_interleaved.h"
+#include "rows_q8_K.h"
 
 #if defined(PYMTP_ROWS_SIMD)
 #include "quants.h"
@@ -22,19 +23,23 @@ template <int n> struct alignas(8) activations {
     float   d;
 };
 
+template <int n> int16_t sum_of(const int8_t * q) {
+    int sum = 0;
+    for (int i = 0; i < n; ++i) {
+        sum += q[i];
+    }
+    return sum;
+}
+
 template <int n> size_t prepared_size(int64_t k) { return k/QK_K*sizeof(activations<n>); }
 
 template <int n> void prepare(const float * x, char * prepared, int64_t, int64_t k0, int64_t k1) {
     for (int64_t i = k0; i < k1; i += QK_K) {
-        block_q8_K block = {};  // the sums of zeros are not written
-        quantize_row_q8_K(x + i, &block, QK_K);
-
         activations<n> & a = ((activations<n> *) prepared)[i/QK_K];
-        memcpy(a.qs, block.qs, sizeof(a.qs));
+        a.d = quantize_q8_K(x + i, a.qs);
         for (int j = 0; j < n; ++j) {
-            a.sums[j] = n == 16 ? block.bsums[j] : block.bsums[2*j] + block.bsums[2*j + 1];
+            a.sums[j] = sum_of<QK_K/n>(a.qs + QK_K/n*j);
         }
-        a.d = block.d;
     }
 }
 
