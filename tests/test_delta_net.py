@@ -55,6 +55,20 @@ def test_states_that_go_straight_to_the_cache_are_those_that_would_be_copied(mod
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("keep", [1, 2, 3, 4])
+def test_what_is_kept_of_a_verification_leaves_the_state_of_single_steps(model: Model, keep: int) -> None:
+    tokens = some_tokens(model, 30)
+    with context(model, **EXACT) as verified, context(model, draft_tokens=0, **EXACT) as one_by_one:
+        for c in (verified, one_by_one):
+            c.prefill(tokens[:20])
+        for _ in range(2):  # the second goes on from where the first went back to
+            verified.verify(tokens[20:24])
+            verified.rewind(verified.n_past - 4 + keep)
+            for token in tokens[20 : 20 + keep]:
+                one_by_one.verify([token])
+        assert np.abs(verified.verify([5]) - one_by_one.verify([5])).max() < 1e-4
+
+
 def test_sequences_keep_their_states_in_places_of_their_own(model: Model) -> None:
     texts = [some_tokens(model, 10, seed) for seed in (1, 2)]
     alone = []
