@@ -305,7 +305,6 @@ def test_auto_keeps_what_it_learnt_for_the_next_request_and_stats_show_the_depth
     first = llm.new_depth()
     done = llm.generate(prompts[0], SamplingParams(max_tokens=60, ignore_eos=True))
     assert len(done.stats.depths) == done.stats.rounds
-    assert done.stats.depths[:3] == (0, 0, 0), "plain decoding is timed first"
     assert set(done.stats.depths) <= set(range(9))
     again, sampled = llm.new_depth(), llm.new_depth(temperature=0.7)
     assert isinstance(first, AutoDepth)

@@ -105,6 +105,9 @@ class Recorded:
     def draft_chain(self, token: int, n: int) -> tuple[list[int], list[float]]:
         return self._call(self._context.draft_chain, token, n)
 
+    def drafts_over(self, token: int) -> bool:
+        return self._context.drafts_over(token)
+
     def verify_chain(self, tokens: Sequence[int]) -> list[int]:
         return self._call(self._context.verify_chain, tokens)
 
