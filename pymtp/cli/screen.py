@@ -9,12 +9,12 @@ from rich.markup import escape
 
 NEVER_CUT = 10_000  # columns
 
-screen = Console(stderr=True, highlight=False)
+screen = Console(stderr=True, highlight=False, emoji=False)  # "auto:new: 12" is no emoji
 
 
 def tables() -> Console:
     """stdout for tables: as wide as the terminal, or as the table where a file or a program reads."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else NEVER_CUT)
+    return Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else NEVER_CUT)
 
 
 def show_error(error: Exception | str) -> None:

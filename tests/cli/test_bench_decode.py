@@ -20,6 +20,7 @@ from pymtp.bench.decode import Arms, Group, Settings
 from pymtp.bench.prompts import KINDS, VARIANTS, prompt
 from pymtp.bench.synthetic import SyntheticLLM
 from pymtp.cli import app_main
+from pymtp.cli.screen import screen
 from pymtp.depth import MAX_AUTO
 
 SETTINGS = Settings("demo.gguf", ("none",), ("code",), (0.7,), 24, 1, None, 1, 0, "f16")
@@ -161,6 +162,11 @@ def test_a_later_round_draws_another_text_after_the_same_prompt() -> None:
     with pymtp.Model() as model, closing(Arms(model, SETTINGS)) as arms:
         first, again, later = (arms.run(Group(i, "code", 0.7, ("none",)), "none").token_ids for i in (0, 0, VARIANTS))
     assert first == again != later
+
+
+def test_the_name_of_a_new_arm_is_not_taken_for_an_emoji(capsys: pytest.CaptureFixture[str]) -> None:
+    screen.print("round 1: prose, greedy, auto:new: 12/s")
+    assert "auto:new: 12/s" in capsys.readouterr().err
 
 
 def test_a_new_arm_is_a_new_llm_for_each_completion_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
