@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from typing import Protocol
 
+from pymtp.errors import NativeError
 from pymtp.model import Model
 from pymtp.sampling import Sampler, SamplingParams
 
@@ -16,6 +16,7 @@ MORE_ROWS = (4, 8, 2)  # after one row and the chain: what tells most comes firs
 LEAST_TURNS, MOST_TURNS = 2, 4  # no third after ENOUGH seconds
 ENOUGH = 0.2
 LONGEST = 2.0  # seconds after which nothing is begun
+AGREE = 1.5  # times the fastest launch of a kind; the second fastest takes no more
 TOKENS = 64  # different ones, for experts to be chosen as text chooses them
 
 
@@ -25,6 +26,7 @@ class FirstCosts:
 
     verify: dict[int, float] = field(default_factory=dict)
     draft: dict[int, float] = field(default_factory=dict)
+    sure: bool = False  # the two fastest launches of each kind agree
 
 
 class EmptyContext(Protocol):
@@ -44,21 +46,30 @@ class EmptyContext(Protocol):
 
 
 def first_costs(model: Model, kind: Hashable, context: EmptyContext) -> FirstCosts:
-    """What rounds cost in a context of the model that holds nothing, and is left so. Measured once for each kind.
+    """What rounds cost in a context of the model that holds no tokens, and is left so. Measured once for each kind.
 
-    kind: all that rounds of the model's contexts differ by. Raises what the context raises, and keeps nothing then.
+    kind: all that rounds of the model's contexts differ by. What a busy machine has disturbed is not kept.
+    Weights that give no finite logits tell nothing: the first request says so. Raises what else the context raises.
     """
     with model.measuring:
-        if kind not in model.first_costs:
-            model.first_costs[kind] = measure(context, model.n_vocab)
-        found: FirstCosts = model.first_costs[kind]
+        found: FirstCosts | None = model.first_costs.get(kind)
+        if found is None:
+            try:
+                found = measure(context, model.n_vocab)
+            except NativeError as error:
+                if "no finite logits" not in str(error):
+                    raise
+                context.clear()
+                return FirstCosts()
+            if found.sure:
+                model.first_costs[kind] = found
     return found
 
 
 def measure(context: EmptyContext, n_vocab: int, clock: Callable[[], float] = time.perf_counter) -> FirstCosts:
     """The fastest launches of some turns: others build graphs, find cold caches, or meet a busy machine."""
     tokens = [(i + 1) * n_vocab // (TOKENS + 1) for i in range(TOKENS)]
-    costs = FirstCosts()
+    times: dict[tuple[str, int], list[float]] = {}
 
     def draft(steps: int) -> None:
         context.draft_chain(tokens[0], steps)
@@ -69,21 +80,30 @@ def measure(context: EmptyContext, n_vocab: int, clock: Callable[[], float] = ti
         context.rewind(n_past + 1)
 
     most = context.draft_tokens
-    more = [(verify, rows, costs.verify) for rows in MORE_ROWS if rows <= 1 + most]
-    launches = [(verify, 1, costs.verify), (draft, min(STEPS, most), costs.draft), *more]
+    more = [("verify", rows) for rows in MORE_ROWS if rows <= 1 + most]
+    launches = [("verify", 1), ("draft", min(STEPS, most)), *more]
     context.set_sampling(Sampler(SamplingParams()))
     context.prefill(tokens[:1])  # brings the weights into memory
     begun = clock()
     for turn in range(MOST_TURNS):
         if turn >= LEAST_TURNS and clock() - begun > ENOUGH:
             break
-        for launch, n, found in launches:
+        for what, n in launches:
             started = clock()
             if started - begun <= LONGEST:
-                launch(n)
-                found[n] = min(found.get(n, inf), clock() - started)
+                (verify if what == "verify" else draft)(n)
+                times.setdefault((what, n), []).append(clock() - started)
     context.clear()
     context.forget_chosen()
-    one = costs.verify[1]
-    costs.verify.update({rows: min(seconds, rows * one) for rows, seconds in costs.verify.items()})
-    return costs
+    return judged(times)
+
+
+def judged(times: dict[tuple[str, int], list[float]]) -> FirstCosts:
+    """The fastest of each kind of launch. No number of rows, and no step of a chain, costs more than as many rows."""
+    one = min(times["verify", 1])
+    costs: dict[str, dict[int, float]] = {"verify": {}, "draft": {}}
+    for (what, n), seconds in times.items():
+        costs[what][n] = min(*seconds, n * one)
+    fastest = [sorted(seconds)[:2] for seconds in times.values()]
+    sure = all(len(two) == 2 and two[1] <= AGREE * two[0] for two in fastest)
+    return FirstCosts(costs["verify"], costs["draft"], sure)

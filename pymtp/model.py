@@ -80,7 +80,7 @@ class Model:
             raise InvalidRequestError(f"n_gpu_layers={n_gpu_layers!r} must be a whole number, -1 for all layers")
         if n_gpu_layers != 0 and not vocab_only:
             warn_without_gpu()
-        loading = threading.Lock()
+        loading = threading.RLock()
         ends_before_exit(loading)
         with loading:
             handle = lib.pymtp_model_load(name, n_gpu_layers, self.mtp, vocab_only)

@@ -293,6 +293,16 @@ def test_auto_goes_to_all_while_the_text_is_new_to_the_set_and_comes_back(wide: 
         assert sum(a != b for a, b in pairwise(sizes)) == 2
 
 
+def test_a_token_that_comes_again_and_again_counts_as_new_once(wide: Path) -> None:
+    outside = AUTO_DRAFT_VOCAB + 1000
+    with Model(wide) as model, context(model) as c:
+        told(c, [1, 2, 3])
+        c.set_sampling(Sampler(SamplingParams(logit_bias={outside: 1000.0})))
+        for _ in range(200):  # no drafts, so that it does not join
+            assert c.verify_chain([outside]) == [outside]
+        assert c.draft_vocab == AUTO_DRAFT_VOCAB
+
+
 def test_tokens_that_time_a_round_do_not_move_auto_to_all(wide: Path) -> None:
     with Model(wide) as model, LLM(model, n_ctx=256, n_threads=1) as llm:
         assert llm.context.draft_vocab == AUTO_DRAFT_VOCAB

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 
 EXACT = ["f32", "f16", "bf16", "q8_0", "q4_0", "iq4_nl"]
 SUPERBLOCKS = ["q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"]
-PLAIN = ["q8_0", "q3_k", "q5_k", "q6_k", "iq4_xs"]  # no processor's weights of these are repacked
+PLAIN = ["q8_0", "q3_k", "q5_k", "q6_k", "iq4_xs"]  # repacked for AMX alone
 SHAPES = {
     "7m": PRESETS["7m"],
     "7m-moe": replace(

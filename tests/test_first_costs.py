@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
+from gguf import GGUFReader
 from helpers.estimates import LUCK, OLD_LUCK, Timed
 from helpers.simulate import FAMILIES, Chances, Machine, best_fixed, falling, sample_machine, simulate, steady
 
 import pymtp
+from pymtp import first_costs
 from pymtp.context import Context
 from pymtp.depth import MAX_AUTO, AutoDepth, Costs
 from pymtp.errors import NativeError
-from pymtp.first_costs import LONGEST, MORE_ROWS, MOST_TURNS, STEPS, FirstCosts, measure
+from pymtp.first_costs import LONGEST, MORE_ROWS, MOST_TURNS, STEPS, FirstCosts, judged, measure
 
 NEVER = [0.0] * 8
 GOOD = falling(0.9, 0.97)
@@ -94,6 +99,35 @@ def test_rows_are_not_believed_to_cost_more_than_one_by_one() -> None:
     assert measured(context).verify[4] == pytest.approx(0.4)
 
 
+def test_a_chain_is_not_believed_to_cost_more_than_its_steps_as_rows() -> None:
+    assert judged({("verify", 1): [0.1], ("draft", 3): [0.9, 0.7]}).draft[3] == pytest.approx(0.3)
+
+
+def test_launches_that_disagree_are_measured_again_for_the_next_llm(
+    demo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calm = {("verify", 1): [0.1, 0.5, 0.11], ("draft", 3): [0.04, 0.05]}
+    assert judged(calm).sure
+    assert not judged({**calm, ("verify", 4): [0.9, 0.2]}).sure
+    assert not judged({**calm, ("verify", 4): [0.2]}).sure
+    monkeypatch.setattr(first_costs, "AGREE", 0.0)
+    with pymtp.Model(demo) as model:
+        for _ in range(2):
+            with auto(model) as llm:
+                assert llm.context.counters.target_decodes > 0
+        assert model.first_costs == {}
+
+
+def test_weights_without_finite_logits_make_an_llm_whose_requests_fail(demo_f32: Path, tmp_path: Path) -> None:
+    path = tmp_path / "nan.gguf"
+    shutil.copy(demo_f32, path)
+    reader = GGUFReader(path, "r+")
+    next(tensor for tensor in reader.tensors if tensor.name == "output_norm.weight").data[:] = np.nan
+    reader.data.flush()
+    with pymtp.Model(path) as model, auto(model) as llm, pytest.raises(NativeError, match="no finite logits"):
+        llm.generate("def f(", pymtp.SamplingParams(max_tokens=4))
+
+
 def auto(model: pymtp.Model, n_threads: int = 1, **keywords: Any) -> pymtp.LLM:
     return pymtp.LLM(model, n_ctx=256, n_threads=n_threads, **keywords)
 
@@ -106,7 +140,8 @@ def test_a_new_llm_holds_nothing_and_writes_what_one_without_measurement_writes(
         assert llm.generate("def f(", params).text == plain.generate("def f(", params).text
 
 
-def test_llms_alike_are_measured_once_and_others_by_themselves(demo: Path) -> None:
+def test_llms_alike_are_measured_once_and_others_by_themselves(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_costs, "AGREE", math.inf)
     with pymtp.Model(demo) as model:
         launches = []
         for n_threads, more in ((1, {}), (1, {}), (2, {}), (1, {"type_k": "f32"}), (1, {"draft_tokens": 7})):
@@ -122,6 +157,7 @@ def test_what_a_measurement_raises_comes_out_and_the_next_llm_measures_anew(
     def fails(*_: object) -> list[int]:
         raise error
 
+    monkeypatch.setattr(first_costs, "AGREE", math.inf)
     with pymtp.Model(demo) as model:
         with monkeypatch.context() as patch:
             patch.setattr(Context, "verify_chain", fails)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -106,5 +109,25 @@ def test_memory_is_read_as_often_as_asked_for(n_threads: int) -> None:
 def test_more_memory_than_there_is_raises() -> None:
     with pytest.raises(NativeError):
         memory_seconds(2**60, 1, 1)
+
+
+THREADS = """
+import resource
+from pymtp import NativeError
+from pymtp.operations import memory_seconds
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+try:
+    memory_seconds(1 << 20, 512, 1)
+except NativeError:
+    print(len(memory_seconds(1 << 20, 1, 2)))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does it")
+def test_a_thread_that_cannot_be_started_is_an_error_not_the_end() -> None:
+    if "ASAN_OPTIONS" in os.environ:
+        pytest.skip("the sanitizer needs addresses without limit")
+    done = subprocess.run([sys.executable, "-I", "-c", THREADS], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "2\n", done.stderr
     with pytest.raises(InvalidRequestError):
         memory_seconds(0, 1, 1)

@@ -81,7 +81,8 @@ void pymtp_draft_vocab::see(const llama_token * text, size_t n) {
 
 void pymtp_draft_vocab::see_chosen(const llama_token * text, size_t n) {
     for (size_t i = 0; i < n; ++i) {
-        outside = DECAY*outside + (1.0 - DECAY)*!holds(text[i]);
+        const state & s = states[text[i]];
+        outside = DECAY*outside + (1.0 - DECAY)*!(s.held || s.waiting); // a waiting token joins before the next drafts
     }
     // each change builds graphs anew: not for a token more or less
     paying = outside <= (paying ? most_outside : most_outside/2);

@@ -2,9 +2,66 @@
 
 #include "gguf_file.h"
 
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+
+#ifdef _WIN32
 #include "llama-mmap.h"
 
-#include <stdexcept>
+#include <mutex>
+#else
+#include <fcntl.h>
+#include <unistd.h>
+#endif
+
+#ifdef _WIN32
+class pymtp_file_rows::opened {
+public:
+    explicit opened(const std::string & path) : file(path.c_str(), "rb") {}
+
+    void read(size_t offset, char * to, size_t n) {
+        const std::lock_guard lock(reading);
+        file.seek(offset, SEEK_SET);
+        file.read_raw(to, n);
+    }
+
+private:
+    llama_file file;
+    std::mutex reading; // the file has one position
+};
+#else
+// No position is kept: a forked child shares that with its parent.
+class pymtp_file_rows::opened {
+public:
+    explicit opened(const std::string & path) : file(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+        if (file < 0) {
+            throw std::runtime_error(path + ": " + strerror(errno));
+        }
+    }
+
+    ~opened() { close(file); }
+
+    opened(const opened &) = delete;
+    opened & operator=(const opened &) = delete;
+
+    void read(size_t offset, char * to, size_t n) const {
+        for (size_t done = 0; done < n;) {
+            const ssize_t got = pread(file, to + done, n - done, offset + done);
+            if (got > 0) {
+                done += got;
+            } else if (got == 0) {
+                throw std::runtime_error("the model's file has become shorter");
+            } else if (errno != EINTR) {
+                throw std::runtime_error(std::string("the model's file cannot be read: ") + strerror(errno));
+            }
+        }
+    }
+
+private:
+    const int file;
+};
+#endif
 
 static bool is_like(const ggml_tensor & a, const ggml_tensor & b) {
     return a.type == b.type && ggml_are_same_shape(&a, &b);
@@ -19,7 +76,7 @@ pymtp_file_rows::pymtp_file_rows(const std::string & path, const ggml_tensor & m
             continue;
         }
         start = gguf_get_data_offset(part.gguf()) + gguf_get_tensor_offset(part.gguf(), gguf_find_tensor(part.gguf(), name));
-        file  = std::make_unique<llama_file>(part.path.c_str(), "rb");
+        file  = std::make_unique<opened>(part.path);
         return;
     }
     throw std::runtime_error(std::string("the model's file has no ") + name + " as it was loaded");
@@ -28,15 +85,13 @@ pymtp_file_rows::pymtp_file_rows(const std::string & path, const ggml_tensor & m
 pymtp_file_rows::~pymtp_file_rows() = default;
 
 void pymtp_file_rows::read(const llama_token * rows, size_t n, void * to) const {
-    const std::lock_guard lock(reading);
     char * next = static_cast<char *>(to);
     for (size_t i = 0; i < n;) {
         size_t run = 1;
         while (i + run < n && rows[i + run] == rows[i] + (llama_token) run) {
             ++run;
         }
-        file->seek(start + rows[i]*size, SEEK_SET);
-        file->read_raw(next, run*size);
+        file->read(start + rows[i]*size, next, run*size);
         next += run*size;
         i    += run;
     }

@@ -6,15 +6,12 @@
 #include "ggml.h"
 
 #include <memory>
-#include <mutex>
 #include <string>
-
-struct llama_file;
 
 class pymtp_file_rows {
 public:
     // path: of the model, of a split one its first part. matrix: has the name, type and shape of the one in the file. The
-    // file stays open: it may be deleted or replaced meanwhile. Throws where it has no such matrix.
+    // file stays open: where the system allows it, it may be deleted or replaced meanwhile. Throws where it has no such matrix.
     pymtp_file_rows(const std::string & path, const ggml_tensor & matrix);
     ~pymtp_file_rows();
 
@@ -24,8 +21,8 @@ public:
     size_t row_size() const { return size; }
 
 private:
-    std::unique_ptr<llama_file> file;
-    mutable std::mutex          reading; // the file has one position
+    class opened;
+    std::unique_ptr<opened> file;
 
     size_t start; // of the matrix in the file
     size_t size;  // of a row

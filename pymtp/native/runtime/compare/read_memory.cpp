@@ -32,6 +32,7 @@ int pymtp_read_memory(size_t bytes, int32_t n_threads, int32_t n_times, double *
         const std::unique_ptr<uint64_t[]> words(new uint64_t[n * n_threads]);
 
         std::atomic<int32_t>  arrived{0}, begun{0}, ended{0};
+        std::atomic<bool>     given_up{false};
         std::atomic<uint64_t> sum{0}; // for the reads to be of use
         steady::time_point    start;
 
@@ -44,6 +45,9 @@ int pymtp_read_memory(size_t bytes, int32_t n_threads, int32_t n_times, double *
                     begun = i + 1;
                 }
                 while (begun <= i) {
+                    if (given_up) {
+                        return;
+                    }
                     std::this_thread::yield();
                 }
                 sum += sum_of(mine, n);
@@ -53,13 +57,22 @@ int pymtp_read_memory(size_t bytes, int32_t n_threads, int32_t n_times, double *
             }
         };
         std::vector<std::thread> threads;
-        for (int32_t i = 1; i < n_threads; ++i) {
-            threads.emplace_back(read, i);
+        const auto join = [&] {
+            for (std::thread & thread : threads) {
+                thread.join();
+            }
+        };
+        try {
+            for (int32_t i = 1; i < n_threads; ++i) {
+                threads.emplace_back(read, i);
+            }
+        } catch (...) { // the system has no more threads
+            given_up = true;
+            join();
+            throw;
         }
         read(0);
-        for (std::thread & thread : threads) {
-            thread.join();
-        }
+        join();
         return (int) PYMTP_OK;
     });
 }
