@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -301,6 +303,25 @@ def test_a_token_that_comes_again_and_again_counts_as_new_once(wide: Path) -> No
         for _ in range(200):  # no drafts, so that it does not join
             assert c.verify_chain([outside]) == [outside]
         assert c.draft_vocab == AUTO_DRAFT_VOCAB
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for the file's descriptor as Linux shows it")
+def test_where_the_file_cannot_be_read_any_more_drafts_are_made_over_all(demo: Path, tmp_path: Path) -> None:
+    path = tmp_path / "gone.gguf"
+    shutil.copy(demo, path)
+    params = SamplingParams(max_tokens=40)
+    with Model(path) as model, make_llm(model, draft_tokens=3, draft_vocab=LEAST) as llm:
+        expected = llm.generate("def f(", params)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for entry in Path("/proc/self/fd").iterdir():
+            if os.path.realpath(entry) == str(path):
+                os.dup2(nothing, int(entry.name))
+        os.close(nothing)
+        found = llm.generate("class Shape:\n", params)
+        assert llm.context.draft_vocab == model.n_vocab
+        assert llm.generate("def f(", params).text == expected.text
+    with Model(demo) as model, make_llm(model, draft_tokens=0) as plain:
+        assert found.text == plain.generate("class Shape:\n", params).text
 
 
 def test_tokens_that_time_a_round_do_not_move_auto_to_all(wide: Path) -> None:

@@ -29,7 +29,10 @@ def rows(
     drafts: Annotated[str, typer.Option(help="Drafts of a chain.")] = "1,3,7",
     rounds: Annotated[int, typer.Option("--rounds", "-r", min=1, help="Measurements of each.")] = 5,
     memory: Annotated[
-        int, typer.Option(min=0, metavar="MIB", help="Memory to read for its speed: far more than the caches. 0: none.")
+        int,
+        typer.Option(
+            min=0, max=2**20, metavar="MIB", help="Memory to read for its speed: far more than the caches. 0: none."
+        ),
     ] = 1024,
     gpu_layers: Layers = -1,
     threads: Threads = None,

@@ -1,5 +1,6 @@
 // Drafts over part of the vocabulary: which tokens they are follows the text, and their rows of the output layer are copied
 // from the model's file.
+#include "host.h"
 #include "pair.h"
 
 #include "llama-model.h"
@@ -76,9 +77,9 @@ void pymtp_pair::see_chosen(const llama_token * text, size_t n) {
     }
 }
 
-// What was not written stays so where the file cannot be read.
+// Tokens wait while drafts are made over all. Where the file cannot be read any more, they are from here on.
 void pymtp_pair::write_draft_rows() {
-    if (!vocabulary) {
+    if (!vocabulary || !vocabulary->pays()) {
         return;
     }
     unwritten = std::max(unwritten, vocabulary->update());
@@ -91,7 +92,14 @@ void pymtp_pair::write_draft_rows() {
     const size_t first      = tokens.size() - n;
 
     std::vector<uint8_t> data(n*file_rows->row_size());
-    file_rows->read(tokens.data() + first, n, data.data());
+    try {
+        file_rows->read(tokens.data() + first, n, data.data());
+    } catch (const std::exception & error) {
+        pymtp_log_error(std::string("drafts are made over the whole vocabulary: ") + error.what());
+        vocabulary->give_up();
+        drafts_over_rows = false;
+        return;
+    }
     pymtp_set_draft_rows(draft.get(), tokens.data(), only_annex, data.data());
     unwritten = pymtp_draft_vocab::rows::none;
 }

@@ -85,7 +85,7 @@ void pymtp_draft_vocab::see_chosen(const llama_token * text, size_t n) {
         outside = DECAY*outside + (1.0 - DECAY)*!(s.held || s.waiting); // a waiting token joins before the next drafts
     }
     // each change builds graphs anew: not for a token more or less
-    paying = outside <= (paying ? most_outside : most_outside/2);
+    paying = !given_up && outside <= (paying ? most_outside : most_outside/2);
     see(text, n);
 }
 

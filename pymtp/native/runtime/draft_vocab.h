@@ -34,7 +34,13 @@ public:
     // What was chosen so far says nothing about the text to come: drafts pay again.
     void forget_chosen() {
         outside = 0.0;
-        paying  = true;
+        paying  = !given_up;
+    }
+
+    // From here on drafts are made over all.
+    void give_up() {
+        given_up = true;
+        paying   = false;
     }
 
     bool holds(llama_token token) const { return states[token].held; }
@@ -65,6 +71,8 @@ private:
 
     double outside = 0.0; // share of the last tokens chosen
     bool   paying  = true;
+
+    bool given_up = false;
 
     std::vector<state>       states; // by token
     std::vector<llama_token> by_row;
