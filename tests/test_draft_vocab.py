@@ -326,8 +326,8 @@ def test_where_the_file_cannot_be_read_any_more_drafts_are_made_over_all(demo: P
 
 def test_tokens_that_time_a_round_do_not_move_auto_to_all(wide: Path) -> None:
     with Model(wide) as model, LLM(model, n_ctx=256, n_threads=1) as llm:
+        assert llm.context.counters.target_decodes > 0
         assert llm.context.draft_vocab == AUTO_DRAFT_VOCAB
-        assert model.first_costs
 
 
 def test_auto_writes_the_same_text(wide: Path) -> None:
