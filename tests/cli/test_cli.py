@@ -171,8 +171,9 @@ def test_a_turn_that_does_not_fit_does_not_end_the_chat() -> None:
 
 
 def test_a_table_for_a_file_is_not_cut_to_a_terminal() -> None:
-    assert str(pymtp.model.demo_model()) in run("info").stdout
-    assert all(patch in run("info").stdout for patch in pymtp.build_info()["patches"])
+    shown = run("info").stdout
+    assert str(pymtp.model.demo_model()) in shown
+    assert all(patch in shown for patch in pymtp.build_info()["patches"])
 
 
 def test_version_names_this_package_and_its_llama_cpp() -> None:
