@@ -262,6 +262,7 @@ def test_generate_takes_both_kinds_of_keywords_and_keeps_the_last_model(monkeypa
 
     monkeypatch.setattr(LLM, "__init__", spy)
     monkeypatch.setattr("pymtp.llm._keywords", lambda _of: {"n_ctx", "n_threads", "draft_tokens", "model"})
+    monkeypatch.setattr("pymtp.llm._last", None)  # an earlier test may have left a model with these very keywords
     model = {"n_ctx": 512, "n_threads": 1}
     first = pymtp.generate("import ", max_tokens=8, **model)
     assert pymtp.generate("import ", max_tokens=8, temperature=0.0, **model).text == first.text
@@ -271,6 +272,7 @@ def test_generate_takes_both_kinds_of_keywords_and_keeps_the_last_model(monkeypa
     assert len(made) == 2
     with pytest.raises(ClosedError):
         made[0].generate("import ", SHORT)
+    made[1].close()
 
 
 def test_generate_names_an_unknown_keyword_and_a_bad_model() -> None:
