@@ -65,6 +65,25 @@ def test_a_text_that_changes_is_followed_within_thirty_rounds(before: float, aft
         assert abs(acceptance.rates(1)[0] - after) < abs(acceptance.rates(1)[0] - before)
 
 
+def test_what_a_passage_does_to_a_position_is_expected_of_the_next_one_which_was_not_reached() -> None:
+    good = watched([0.9, 0.8], 100)
+    for _ in range(40):
+        good.observe(2, 0)  # second drafts are not told of
+    first, second = good.rates(2)
+    assert first < 0.35
+    assert second < 0.65  # 0.8 where the passage is good
+
+
+def test_the_long_run_outlives_a_bad_passage() -> None:
+    never, usually = watched([0.0], 200), watched([0.9], 200)
+    for acceptance in (never, usually):
+        for _ in range(15):
+            acceptance.observe(1, 0)
+        for _ in range(3):
+            acceptance.observe(1, 1)
+    assert usually.rates(1)[0] > never.rates(1)[0] + 0.2
+
+
 def test_a_position_never_tried_is_taken_to_be_slightly_worse_than_the_one_before() -> None:
     rates = watched([0.8], 100).rates(4)
     assert all(0.9 * a < b < a for a, b in pairwise(rates))
@@ -74,7 +93,7 @@ def test_a_new_sequence_starts_from_the_last_one_and_soon_goes_its_own_way() -> 
     bad = watched([0.0, 0.0], 200)
     fresh = Acceptance(bad)
     assert fresh.rates(1)[0] < 0.1
-    assert watched([1.0], 15, into=fresh).rates(1)[0] > 0.85
+    assert watched([1.0], 15, into=fresh).rates(1)[0] > 0.8
 
 
 def test_drafts_cut_for_being_unlikely_do_not_make_the_rest_look_better() -> None:

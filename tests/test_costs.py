@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from helpers.estimates import LUCK, OLD_LUCK, STALE, WARM, Timed
+from helpers.estimates import WARM, Timed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,25 +49,37 @@ def test_a_busy_machine_hardly_moves_the_estimate() -> None:
         assert costs.verify_seconds(1) == pytest.approx(0.01, rel=0.1)
 
 
-def test_one_spoilt_timing_of_two_does_not_count() -> None:
+def test_one_spoilt_timing_does_not_count_for_long() -> None:
     costs = verify_costs(r1=0.01)
     timed(costs, 4, 0.2)
-    timed(costs, 4, 0.02)
-    assert costs.verify_seconds(4) == pytest.approx(0.02)
+    timed(costs, 4, 0.02, 3)
+    assert costs.verify_seconds(4) == pytest.approx(0.02, rel=0.15)
 
 
-def test_timings_that_were_all_spoilt_are_given_up_for_one_of_less_than_half() -> None:
-    costs = verify_costs(r1=0.01)
-    timed(costs, 4, 0.012, 2)
-    timed(costs, 4, 0.005)
-    assert costs.verify_seconds(4) == pytest.approx(0.005)
+def test_what_was_measured_first_and_wrong_is_put_right_in_some_rounds_and_others_stay_as_they_are() -> None:
+    for wrong in (0.7, 1.3):
+        costs = Timed()
+        costs.begin({1: 0.010, 4: wrong * 0.016, 8: 0.025}, {3: 0.003})
+        timed(costs, 4, 0.016, 8)
+        assert costs.verify_seconds(4) == pytest.approx(0.016, rel=0.06)
+        assert costs.verify_seconds(1) == pytest.approx(0.010, rel=0.15)
+        assert costs.verify_seconds(8) == pytest.approx(0.025, rel=0.15)
 
 
-def test_counts_never_seen_lie_on_the_line_between_their_neighbours_or_beyond_them() -> None:
+def test_a_machine_that_becomes_slower_makes_every_count_dearer() -> None:
+    costs = Timed()
+    costs.begin({1: 0.010, 4: 0.016, 8: 0.025}, {3: 0.003})
+    timed(costs, 4, 0.016, 100)
+    timed(costs, 4, 0.020, 40)
+    assert costs.verify_seconds(4) == pytest.approx(0.020, rel=0.02)
+    assert costs.verify_seconds(8) == pytest.approx(0.031, rel=0.04)
+
+
+def test_counts_never_timed_lie_between_their_neighbours_or_beyond_them() -> None:
     costs = verify_costs(r1=0.010, r4=0.016, r8=0.020)
-    assert costs.verify_seconds(2) == pytest.approx(0.012, rel=0.01)
-    assert costs.verify_seconds(6) == pytest.approx(0.018, rel=0.01)
-    assert costs.verify_seconds(15) == pytest.approx(0.030, rel=0.01)
+    assert costs.verify_seconds(2) == pytest.approx(0.0125, rel=0.03)
+    assert costs.verify_seconds(6) == pytest.approx(0.018, rel=0.03)
+    assert costs.verify_seconds(16) == pytest.approx(0.025, rel=0.1)
 
 
 def test_four_rows_may_be_cheaper_than_three() -> None:
@@ -77,10 +89,10 @@ def test_four_rows_may_be_cheaper_than_three() -> None:
 
 def test_a_count_not_timed_may_turn_out_cheaper_but_no_cheaper_than_fewer_rows() -> None:
     costs = verify_costs(r1=0.010, r2=0.018)
-    likely, least = costs.rounds(3)
-    assert least[:2] == likely[:2]
-    verify = costs.verify_seconds(3)
-    assert least[2] == pytest.approx(costs.draft_seconds(2) + max(0.018, LUCK * verify), rel=0.01)
+    likely, least = costs.rounds(7)
+    assert least[1] == pytest.approx(likely[1], rel=0.1)
+    assert least[7] < 0.8 * likely[7]
+    assert least[7] - costs.draft_seconds(7) >= costs.verify_seconds(2)
 
 
 def test_costs_follow_a_context_that_grows_and_those_not_timed_for_long_go_with_them() -> None:
@@ -93,11 +105,14 @@ def test_costs_follow_a_context_that_grows_and_those_not_timed_for_long_go_with_
 
 def test_a_depth_timed_long_ago_is_open_again_and_the_more_the_longer_it_is_ago() -> None:
     costs = verify_costs(r1=0.010, r3=0.016)
-    drafts = costs.draft_seconds(2)
-    for luck in (OLD_LUCK, LUCK, LUCK):
-        timed(costs, 1, 0.010, STALE)
+    timed(costs, 3, 0.016, 10)
+    hopes = []
+    for _ in range(4):
+        timed(costs, 1, 0.010, 400)
         likely, least = costs.rounds(2)
-        assert least[2] == pytest.approx(drafts + luck * (likely[2] - drafts))
+        hopes.append(least[2] / likely[2])
+    assert hopes == sorted(hopes, reverse=True)
+    assert hopes[-1] < hopes[0] - 0.02
     timed(costs, 3, 0.020, 20)
     assert costs.verify_seconds(3) == pytest.approx(0.020, rel=0.05), "what was timed before does not outvote it"
 
@@ -116,4 +131,4 @@ def test_what_attention_adds_is_learnt_from_a_context_that_grows_and_holds_for_o
 def test_a_first_round_of_its_kind_makes_nothing_look_dearer() -> None:
     costs = verify_costs(r1=0.010, r2=0.014)
     costs.observe(0, 0, 0.0, 2, 0.100, 0)
-    assert costs.verify_seconds(2) == pytest.approx(0.014)
+    assert costs.verify_seconds(2) == pytest.approx(0.014, rel=0.01)

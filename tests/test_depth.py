@@ -184,7 +184,7 @@ def rounds_to_return(family: str) -> float:
 
 
 def test_what_drafting_earned_pays_for_looking_soon_whether_it_is_worth_it_again() -> None:
-    assert rounds_to_return("weight-bound") <= 5
+    assert rounds_to_return("weight-bound") <= 7
     assert rounds_to_return("experts") <= 15
 
 
@@ -272,9 +272,29 @@ def changes(family: str, change: float) -> int:
     return sum(a != b for a, b in pairwise(depths))
 
 
+def test_costs_measured_first_and_wrong_do_not_mislead_for_longer_than_an_answer() -> None:
+    rows = (1, 1.09, 1.18, 1.27, 1.45, 1.6, 1.75, 1.9, 2.1)  # few-row kernels of an AMD EPYC, Q4_0
+    machine = Machine(
+        (0.0, *(0.0125 * (0.016 + 0.031 * n) for n in range(1, 9))), tuple(0.0125 * cost for cost in rows)
+    )
+    chances = [0.85, 0.75, 0.65, *[0.6] * 5]
+    _, best = best_fixed(machine, chances)
+    later = []
+    for seed in range(10):
+        costs, policy = Costs(), None
+        costs.begin(
+            {n: machine.verify[n - 1] * {4: 1.15, 8: 0.8}.get(n, 1) for n in (1, 2, 4, 8)}, {3: machine.draft[3]}
+        )
+        for _ in range(3):
+            policy = AutoDepth(costs, after=policy)
+            outcome = simulate(policy, machine, steady(chances), tokens=256, seed=seed)
+        later.append(outcome.rate / best)
+    assert sum(later) / len(later) >= 0.95
+
+
 def test_depths_do_not_flap_and_less_so_where_a_change_costs_time() -> None:
-    assert all(changes(family, 0.0) < 80 for family in FAMILIES)
-    assert all(changes(family, 0.3) < 40 for family in FAMILIES)
+    assert all(changes(family, 0.0) < 60 for family in FAMILIES)
+    assert all(changes(family, 0.3) < 50 for family in FAMILIES)
 
 
 def with_and_without_keeping(family: str, make: Any) -> list[float]:

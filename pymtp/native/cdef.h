@@ -219,7 +219,7 @@ void pymtp_costs_begin_draft(struct pymtp_costs * costs, int32_t n, double secon
 double pymtp_costs_verify(const struct pymtp_costs * costs, int32_t rows, int32_t n_past);
 double pymtp_costs_draft(const struct pymtp_costs * costs, int32_t n, int32_t n_past);
 void   pymtp_costs_rounds(
-        const struct pymtp_costs * costs, int32_t top, int32_t n_past, double * likely, double * least);
+        struct pymtp_costs * costs, int32_t top, int32_t n_past, double * likely, double * least);
 struct pymtp_depth;
 struct pymtp_depth * pymtp_depth_init(struct pymtp_costs * costs, int32_t most, const struct pymtp_depth * after);
 void pymtp_depth_free(struct pymtp_depth * depth);

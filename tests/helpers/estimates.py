@@ -9,9 +9,6 @@ from pymtp.depth import AutoDepth, Costs
 from pymtp.native import ffi, lib
 
 # as native/runtime/tuning.h names them
-LUCK = 0.65
-OLD_LUCK = 0.85
-STALE = 400
 PLAIN = 6
 WARM = 2
 

@@ -11,41 +11,41 @@
 
 using namespace pymtp_tuning;
 
-pymtp_acceptance::pymtp_acceptance(const pymtp_acceptance * after) : in_the_long_run{FIRST_WEIGHT, FIRST_WEIGHT * FIRST_GUESS} {
+pymtp_acceptance::pymtp_acceptance(const pymtp_acceptance * after) {
     if (!after) {
+        positions.push_back({{0.0, 0.0}, {FIRST_WEIGHT, FIRST_WEIGHT * FIRST_GUESS}});
         return;
     }
-    const position & before = after->in_the_long_run;
-    in_the_long_run.trials = std::min(CARRY, before.trials);
-    in_the_long_run.hits   = in_the_long_run.trials * before.hits / before.trials;
-
     const std::vector<double> rates = after->rates(after->positions.size());
-    for (size_t i = 1; i < rates.size(); ++i) {
-        positions.push_back({WEIGHT, WEIGHT * rates[i]});
+    for (size_t i = 0; i < rates.size(); ++i) {
+        const record & before = after->positions[i].long_run;
+        const double   share  = std::min(1.0, CARRY / before.trials);
+        positions.push_back({{CARRY_END, CARRY_END * rates[i]}, {share * before.trials, share * before.hits}});
     }
 }
 
 void pymtp_acceptance::fade(int tokens) {
     const double share = std::pow(DECAY, tokens);
     for (position & p : positions) {
-        p.trials *= share;
-        p.hits   *= share;
+        p.lately = {share * p.lately.trials, share * p.lately.hits};
     }
 }
 
 void pymtp_acceptance::add(size_t i, double hits, double trials) {
     if (i >= positions.size()) {
-        positions.resize(i + 1, {0.0, 0.0});
+        positions.resize(i + 1);
     }
-    positions[i].hits   += hits;
-    positions[i].trials += trials;
+    for (record * r : {&positions[i].lately, &positions[i].long_run}) {
+        r->hits   += hits;
+        r->trials += trials;
+    }
 }
 
 void pymtp_acceptance::observe(int told, int right, const std::vector<double> & untold, int tokens) {
     fade(tokens);
-    if (told > 0) {
-        in_the_long_run.trials = LONG_DECAY * in_the_long_run.trials + 1;
-        in_the_long_run.hits   = LONG_DECAY * in_the_long_run.hits + (right > 0);
+    const double share = std::pow(LONG_DECAY, tokens);
+    for (position & p : positions) {
+        p.long_run = {share * p.long_run.trials, share * p.long_run.hits};
     }
     for (int i = 0; i < std::min(told, right + 1); ++i) {
         add(i, i < right, 1.0);
@@ -59,13 +59,19 @@ void pymtp_acceptance::observe(int told, int right, const std::vector<double> & 
 
 std::vector<double> pymtp_acceptance::rates(int n, double right) const {
     std::vector<double> rates(n);
-    double prior = in_the_long_run.hits / in_the_long_run.trials;
+    double usual = FIRST_GUESS; // what is expected of the position in the long run, and what the passage makes of it
+    double now   = FIRST_GUESS;
     for (int i = 0; i < n; ++i) {
-        if (i < (int) positions.size()) {
-            prior = (positions[i].hits + WEIGHT * prior + right) / (positions[i].trials + WEIGHT + right);
-        }
-        rates[i] = prior;
-        prior *= FADE;
+        const position p = i < (int) positions.size() ? positions[i] : position();
+
+        const double guess    = i == 0 ? 0.0 : WEIGHT; // the first position's long run began with its guess
+        const double long_run = (p.long_run.hits + guess * usual + right) / (p.long_run.trials + guess + right);
+        // where the passage is worse for the position before than usual, it is for this one; likewise where it is better
+        const double passage = std::min(CERTAIN, long_run * (1 - LINK + LINK * now / usual));
+        rates[i] = (p.lately.hits + RECENT * passage + right) / (p.lately.trials + RECENT + right);
+
+        usual = FADE * long_run;
+        now   = FADE * rates[i];
     }
     return rates;
 }

@@ -6,10 +6,10 @@
 
 // How likely each draft of a chain is accepted, given that the ones before it were; recent rounds weigh most.
 struct pymtp_acceptance {
-    // after: an earlier sequence, whose long run is where this one starts, at the weight of a few drafts; or NULL
+    // after: an earlier sequence, whose long run is where this one starts, at the weight of some drafts; or NULL
     explicit pymtp_acceptance(const pymtp_acceptance * after = nullptr);
 
-    // so many tokens came: what was seen before them weighs less
+    // so many tokens came: what was seen lately before them weighs less
     void fade(int tokens);
 
     // A round: of the drafts that the target told of, the first `right` were right.
@@ -23,14 +23,17 @@ struct pymtp_acceptance {
     std::vector<double> rates(int n, double right = 0.0) const;
 
 private:
+    struct record {
+        double trials = 0.0;
+        double hits   = 0.0;
+    };
     struct position {
-        double trials;
-        double hits;
+        record lately;
+        record long_run;
     };
     void add(size_t i, double hits, double trials);
 
-    position              in_the_long_run;       // of first drafts
-    std::vector<position> positions{{0.0, 0.0}}; // the first starts from the long run alone
+    std::vector<position> positions;
 };
 
 // What the head's probability of its own draft says about acceptance. Odds are those of the bin that the probability is in

@@ -30,7 +30,9 @@ int pymtp_depth::choose(int room, int past) {
     if (steady > 0 && last <= top) {
         steady--;
     } else {
-        last = decide(top);
+        const int before = last;
+        last   = decide(top);
+        steady = last != before && (trying || last == best) ? STAY : 0; // a peek is one round
     }
     expected = acceptance.rates(last);
     prices.clear();
@@ -58,25 +60,24 @@ int pymtp_depth::decide(int top) {
     rate = tokens[best] / seconds[best];
 
     const int n = trial(tokens, seconds, least);
-    if (n == 0) {
-        rest = best == 0 ? 0 : WARM;
-        return 0;
-    }
-    if (n != best && (best != 0 || costs.missing(n))) {
+    if (n != best) {
+        if (n == 0) {
+            rest = WARM;
+            return 0;
+        }
         const double loss = (least[n] + costs.change()) / seconds[0] - tokens[n];
         if (loss <= allowance) {
             trying = true;
-            steady = costs.missing(n) ? WARM + costs.missing(n) - 1 : 0;
             return n;
         }
         if (best != 0) {
             return 0; // saves up for it
         }
     }
-    if (best != 0) {
-        return allowance < -DEBT ? 0 : n; // debts are allowed, for it may be bad luck
+    if (best != 0 && allowance >= -DEBT) {
+        return n; // debts are allowed, for it may be bad luck
     }
-    if (!peek) {
+    if (!peek || !hopeful(least)) {
         return 0;
     }
     peeks -= step + (before_drafted ? 0.0 : change);
@@ -106,13 +107,6 @@ int pymtp_depth::trial(
     const int top     = tokens.size() - 1;
     double    promise = (1 + PROMISE) * rate;
     int       probe   = best;
-    if (best == 0) {
-        // any depth tells about acceptance, so that the cheapest will do
-        const std::vector<double> hoped = pymtp_expected_tokens(acceptance.rates(top, DOUBT));
-        for (int n = 1; n <= top; ++n) {
-            probe |= hoped[n] > promise * least[n];
-        }
-    }
     for (int n = 1; n <= std::min(top, 2 * costs.deepest() + 1); ++n) { // one doubling after the other
         if (least[n] < seconds[n] && tokens[n] > promise * least[n]) {
             probe   = n;
@@ -124,6 +118,17 @@ int pymtp_depth::trial(
         return 0;
     }
     return probe;
+}
+
+// Whether drafting may well be worth it by now: where nothing was drafted for long, acceptance may have become better.
+bool pymtp_depth::hopeful(const std::vector<double> & least) const {
+    const std::vector<double> tokens = pymtp_expected_tokens(acceptance.rates((int) least.size() - 1, DOUBT));
+    for (size_t n = 1; n < tokens.size(); ++n) {
+        if (tokens[n] > (1 + PROMISE) * rate * least[n]) {
+            return true;
+        }
+    }
+    return false;
 }
 
 int pymtp_depth::keep(const float * confidences, int n) const {
@@ -164,7 +169,7 @@ void pymtp_depth::observe(
     }
     drafting++;
     peeked_right = best == 0 && !trying && right > 0;
-    if (trying && right == 0) {
+    if (right == 0) {
         steady = 0;
     }
     const int told = std::min(drafted, verified + (right >= verified));

@@ -39,6 +39,7 @@ private:
     int  decide(int top);
     int  best_of(const std::vector<double> & tokens, const std::vector<double> & seconds);
     int  trial(const std::vector<double> & tokens, const std::vector<double> & seconds, const std::vector<double> & least);
+    bool hopeful(const std::vector<double> & least) const;
     void earn(double gain);
 
     pymtp_costs &     costs;

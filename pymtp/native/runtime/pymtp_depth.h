@@ -26,7 +26,7 @@ PYMTP_API void pymtp_costs_begin_draft(struct pymtp_costs * costs, int32_t n, do
 PYMTP_API double pymtp_costs_verify(const struct pymtp_costs * costs, int32_t rows, int32_t n_past);
 PYMTP_API double pymtp_costs_draft(const struct pymtp_costs * costs, int32_t n, int32_t n_past);
 PYMTP_API void   pymtp_costs_rounds(
-        const struct pymtp_costs * costs, int32_t top, int32_t n_past, double * likely, double * least);
+        struct pymtp_costs * costs, int32_t top, int32_t n_past, double * likely, double * least);
 
 // The depth of each round of a sequence. costs must outlive it; after, an earlier sequence to go on from, may be NULL.
 struct pymtp_depth;

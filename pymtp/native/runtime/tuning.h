@@ -3,22 +3,35 @@
 // simulated machines of tests/test_depth.py and of the shipped model; all others stand as they were first chosen.
 #pragma once
 
+// What is believed of a curve of costs before anything was timed. The logarithm of the seconds is a line over the logarithm
+// of the count, of a steepness that is not known well, plus a Brownian motion: neighbours cost alike, far counts may not.
+struct pymtp_curve_prior {
+    double slope;        // 1: twice the count takes twice the time
+    double slope_spread; // standard deviation of it
+    double wander;       // variance that the motion gathers from a count to e times that count
+};
+
 namespace pymtp_tuning {
 
 // ── Acceptance (acceptance.cpp) ──────────────────────────────────────────────────────────────────────────────────────────
 
 // The weight of a round, per token that came after it. Text begins to repeat itself within some 30 tokens. Tuned.
 constexpr double DECAY = 0.96;
-// The weight of a first draft in the long run, per draft after it: about 100 drafts count, a request or a few.
-constexpr double LONG_DECAY = 0.99;
+// The same in the long run, which only rounds with drafts count for: some 250 tokens.
+constexpr double LONG_DECAY = 0.996;
 // Probability that a first draft is accepted, before any was seen. Reports on Qwen3.5 and 3.6 heads say 0.6 to 0.8.
 constexpr double FIRST_GUESS = 0.65;
 // What that guess weighs, in drafts: few, so that a useless head is found out soon.
 constexpr double FIRST_WEIGHT = 4.0;
-// What the long run of the sequence before weighs in a new one at most, in drafts.
-constexpr double CARRY = 10.0;
-// What the long run, or the position before, weighs against a position's own record, in drafts. Tuned.
+// What the sequence before weighs in a new one at most, in drafts of a position: its long run, and its end.
+constexpr double CARRY     = 10.0;
+constexpr double CARRY_END = 3.0;
+// What the position before weighs against a position's own long run, in drafts. Tuned.
 constexpr double WEIGHT = 3.0;
+// What the long run weighs against a position's recent record, in drafts. Tuned.
+constexpr double RECENT = 4.0;
+// How much of what the passage does to a position is expected of the next one, too. Tuned.
+constexpr double LINK = 0.7;
 // Acceptance of a position as a share of that of the one before, where it was not seen: chains get worse slowly. Tuned.
 constexpr double FADE = 0.99;
 
@@ -35,38 +48,39 @@ constexpr double CERTAIN = 0.99;
 
 // A draft step as a share of a plain round, before one was timed: that of small models, where it is largest.
 constexpr double STEP_SHARE = 0.25;
-// A further row of a verification as a share of the first, before two counts were timed: between small and large models.
-constexpr double ROW_SHARE = 0.3;
-// A further step of a chain as a share of the first: a chain of n steps costs n steps.
-constexpr double CHAIN_SHARE = 1.0;
-// Rounds of a kind that are not timed: the first builds graphs, and caches are cold in both.
+// What is believed of a verification over its rows and of a chain over its steps, before either was timed. Eight rows take
+// between 1.1 and 5 times as long as one, small models on a CPU most of all; kernels change between counts. A chain of n
+// steps takes n steps, but for what a launch takes. Tuned.
+constexpr pymtp_curve_prior ROWS  = {0.45, 0.25, 0.06};
+constexpr pymtp_curve_prior CHAIN = {0.95, 0.15, 0.01};
+// Timings of one row before anything is compared with it.
+constexpr int PLAIN = 6;
+// Rounds of a kind that tell little of their count: the first builds graphs, and caches are cold in both.
 constexpr int WARM = 2;
-// Timings that make a count known; and one row, which everything is compared with.
-constexpr int SETTLED = 2;
-constexpr int PLAIN   = 6;
-// Timings up to which an estimate is their mean.
-constexpr int EARLY = 6;
-// Timings after which each known count lacks one timing again, and one more after as many: what is known of counts that
-// were not timed since may be wrong, or was timed while the machine was busy. Tuned, from 150 over 300 to 400.
-constexpr int STALE = 400;
-// The most that a first timing is believed to be, as a multiple of what was expected: it may be spoilt.
-constexpr double DOUBLE = 1.5;
-// The least that an estimate may turn out, as a share of it: where it is not settled, and where it was and is old. Tuned,
-// the latter from 0.65 over 0.8 to 0.85.
-constexpr double LUCK     = 0.65;
-constexpr double OLD_LUCK = 0.85;
-// The most that a timing counts above the estimate, as a share of it: a busy machine only adds time, up to ten times as
-// much. Tuned, from 0.1.
-constexpr double CLIP = 0.07;
+// How far timings scatter, as standard deviations of their logarithms: of a round, of the second round of a kind, and of
+// what was measured before the first round, where a busy moment may have spoilt all of a kind.
+constexpr double NOISE       = 0.06;
+constexpr double COLD_NOISE  = 0.12;
+constexpr double FIRST_NOISE = 0.10;
+// How far a draft step may be from STEP_SHARE, likewise.
+constexpr double GUESS_NOISE = 0.7;
+// How far what all counts share drifts from round to round, the machine's pace, and what a count has of its own. Tuned.
+constexpr double PACE_DRIFT = 0.015;
+constexpr double OWN_DRIFT  = 0.002;
+// The most that a timing counts above the estimate, in standard deviations of what was to be expected. Tuned.
+constexpr double CLIP = 1.5;
+// A count known better than this is relied on: a standard deviation of its logarithm, against the count timed last.
+constexpr double SURE = 0.06;
+// How many standard deviations cheaper than the estimate a count may turn out. Tuned.
+constexpr double HOPE = 1.2;
 // A cold round that takes less than this share of what was expected tells of the count all the same.
-constexpr double CHEAPER = 0.75;
-// How far an estimate goes towards a timing: of the cost of a change of depth; of a count's own cost, where a spread of 20%
-// becomes 2%; of what all counts share, the machine's pace and the context's part. Tuned, the last from 0.25.
+constexpr double CHEAPER = 0.9;
+// How far the cost of a change of depth goes towards what a round with a change tells.
 constexpr double COLD_GAIN = 0.05;
-constexpr double OWN_GAIN  = 0.02;
-constexpr double GAIN      = 0.15;
 // Tokens before a row whose attention weighs as much as all else: that of small models, the scale of `growth`.
 constexpr double CONTEXT = 250;
+// What attention may add at CONTEXT tokens before a row, in times of a row: the standard deviation, before it was seen.
+constexpr double GROWTH_SPREAD = 0.1;
 
 // ── Depth (depth.cpp) ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -74,11 +88,13 @@ constexpr double CONTEXT = 250;
 constexpr double MARGIN = 0.01;
 // Rounds in which a change of depth must pay for itself.
 constexpr double SOON = 8.0;
+// Rounds that a depth is kept for after the first: until it was timed. Fewer where its first draft is wrong.
+constexpr int STAY = 2;
 // How much better an unknown depth must be, if all goes well, to be tried, as a share of the rate. Tuned, from 0.05.
 constexpr double PROMISE = 0.07;
 // Right drafts that are imagined at every position while nothing is drafted, for acceptance may have become better.
 // Tuned, from 8.
-constexpr double DOUBT = 10.0;
+constexpr double DOUBT = 13.0;
 
 // Where drafting gains less than this factor, plain decoding is timed again: after so many rounds with drafts at first,
 // then twice as many each time, up to so many.
