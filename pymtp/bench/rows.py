@@ -30,7 +30,7 @@ READS = 4  # of the memory in a round, the first of which finds cold caches and 
 @dataclass(frozen=True)
 class Settings:
     """What is measured. rows, steps: numbers of rows and of draft steps. memory: bytes that are read, 0 for none.
-    model: its name, for the record."""
+    alike: all rows are of one token, so that they choose much the same experts. model: its name, for the record."""
 
     model: str
     rows: tuple[int, ...]
@@ -40,6 +40,7 @@ class Settings:
     threads: int
     gpu_layers: int
     cache_type: str
+    alike: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,8 @@ class RowsBench:
 
     def _verify(self, rows: int) -> float:
         n_past, before = self.context.n_past, self.context.counters.verify_seconds
-        self.context.verify_chain([self.tokens[(n_past + i) % len(self.tokens)] for i in range(rows)])
+        different = 1 if self.settings.alike else len(self.tokens)
+        self.context.verify_chain([self.tokens[(n_past + i) % different] for i in range(rows)])
         seconds = self.context.counters.verify_seconds - before
         if rows > 1:
             self.context.rewind(n_past + 1)

@@ -34,6 +34,9 @@ def rows(
             min=0, max=2**20, metavar="MIB", help="Memory to read for its speed: far more than the caches. 0: none."
         ),
     ] = 1024,
+    alike: Annotated[
+        bool, typer.Option("--alike", help="All rows of one token: their experts are mostly the same.")
+    ] = False,
     gpu_layers: Layers = -1,
     threads: Threads = None,
     cache_type: CacheType = "f16",
@@ -72,6 +75,7 @@ def rows(
         threads=given(threads, physical_cores()),
         gpu_layers=gpu_layers,
         cache_type=cache_type,
+        alike=alike,
     )
     report, interrupted = _measure(settings, looked_at.path)
     show(report, rows_report, draw, output, plot)

@@ -35,6 +35,7 @@ class ScriptedContext:
         self.launches: Counter[tuple[str, int, bool]] = Counter()
         self.last: tuple[float, int] = 0.0, 0
         self.level = False  # the head holds what the target holds
+        self.verified: set[int] = set()
 
     def set_sampling(self, sampler: object) -> None: ...
 
@@ -51,6 +52,7 @@ class ScriptedContext:
         self.counters.verify_seconds += self._launch(ROWS, len(tokens), 0.008 + 0.002 * len(tokens))
         self.n_past += len(tokens)
         self.level = len(tokens) > 1
+        self.verified |= set(tokens)
 
     def draft_chain(self, token: int, n: int) -> None:
         assert self.level, "the head takes what it has yet to take, and that is no part of a step"
@@ -89,6 +91,13 @@ def report() -> Report:
     }  # fmt: skip
     machine = {"cpu": "a processor", "cores": 2, "gpus": [], "system": "linux"}
     return Report(asdict(SETTINGS), {}, machine, build, [], bench.measurements, bench.reads)
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_rows_alike_are_of_one_token_and_others_of_many(alike: bool) -> None:
+    context = ScriptedContext()
+    RowsBench(replace(SETTINGS, alike=alike), context, range(256), read=lambda *_: [0.1]).run()
+    assert (len(context.verified) == 1) == alike
 
 
 def test_each_round_measures_every_number_once_and_in_another_order() -> None:

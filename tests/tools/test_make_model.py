@@ -160,6 +160,29 @@ def test_the_command_line_names_the_presets_when_it_gets_another(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_preset_may_have_other_layers_tokens_and_experts(tmp_path: Path) -> None:
+    tool, path = ROOT / "tools/models/make_model.py", tmp_path / "x.gguf"
+    command = [
+        sys.executable,
+        tool,
+        "tiny-moe",
+        path,
+        "--no-weights",
+        "--layers",
+        "8",
+        "--vocab",
+        "600",
+        "--experts",
+        "16",
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    shapes = {tensor.name: tuple(map(int, tensor.shape)) for tensor in GGUFReader(path).tensors}
+    assert shapes["token_embd.weight"][1] == 600
+    assert shapes["blk.7.ffn_up_exps.weight"][2] == 16
+    for wrong in (["tiny", path, "--experts", "16"], ["tiny", path, "--layers", "6"]):
+        assert subprocess.run([sys.executable, tool, *wrong], capture_output=True).returncode == 2
+
+
 def test_a_failure_leaves_no_file(tmp_path: Path) -> None:
     def stop(done: int, total: int) -> None:
         raise KeyboardInterrupt

@@ -3,6 +3,7 @@
     python tools/models/make_model.py tiny build/tiny.gguf
     python tools/models/make_model.py qwen3.6-35b-a3b build/35b-a3b.gguf --type iq4_nl
     python tools/models/make_model.py qwen3.6-27b build/27b.gguf --no-weights && pymtp info --memory build/27b.gguf
+    python tools/models/make_model.py qwen3.6-27b build/27b-4.gguf --type q4_k --layers 4 --vocab 8192
 
 tests/makers/make_model.py says what these models are good for.
 """
@@ -10,6 +11,7 @@ tests/makers/make_model.py says what these models are good for.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +22,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColu
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from makers.make_model import make_model
-from makers.model_shapes import PRESETS
+from makers.model_shapes import ATTENTION_INTERVAL, PRESETS
 from makers.random_weights import TYPES
 
 
@@ -28,6 +30,9 @@ def main(
     preset: Annotated[str, typer.Argument(help=f"One of {', '.join(PRESETS)}.")],
     path: Annotated[Path, typer.Argument(help="GGUF file to write.")],
     weight_type: Annotated[str, typer.Option("--type", help=f"Type of the weights: {', '.join(TYPES)}.")] = "q8_0",
+    layers: Annotated[int | None, typer.Option(min=4, help="Other than the preset's: 4, 8, 12 …")] = None,
+    vocab: Annotated[int | None, typer.Option(min=512, help="Tokens, other than the preset's.")] = None,
+    experts: Annotated[int | None, typer.Option(min=8, help="Of a layer, other than the preset's.")] = None,
     head: Annotated[bool, typer.Option("--head/--no-head", help="With the multi-token-prediction head.")] = True,
     seed: Annotated[int, typer.Option(help="Of the weights.")] = 0,
     split_max_tensors: Annotated[int, typer.Option(help="The most tensors a file, 0 for a single file.")] = 0,
@@ -35,12 +40,21 @@ def main(
     threads: Annotated[int | None, typer.Option(help="Threads that make weights.", show_default="cores")] = None,
 ) -> None:
     """Write a GGUF with random weights."""
+    if preset not in PRESETS:
+        raise typer.BadParameter(f"no preset is called {preset!r}, there are {', '.join(PRESETS)}")
+    if experts and not PRESETS[preset].n_expert:
+        raise typer.BadParameter(f"{preset} has no experts")
+    if layers and layers % ATTENTION_INTERVAL:
+        raise typer.BadParameter(f"each {ATTENTION_INTERVAL}th layer is one of full attention, so no {layers} layers")
+    other = {"n_layer": layers, "n_vocab": vocab, "n_expert": experts}
+    changed = {name: value for name, value in other.items() if value}
+    shape = replace(PRESETS[preset], **changed) if changed else preset
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     try:
         with Progress(*columns, console=Console(stderr=True)) as bar:
             task = bar.add_task(path.name)
             paths = make_model(
-                preset,
+                shape,
                 path,
                 weight_type=weight_type,
                 head=head,

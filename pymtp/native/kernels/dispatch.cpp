@@ -18,6 +18,7 @@ bool pymtp_compute_forward(const ggml_compute_params * params, ggml_tensor * dst
         case GGML_OP_FLASH_ATTN_EXT:  return compute_flash_attn(params, dst);
         case GGML_OP_GATED_DELTA_NET: return compute_delta_net(params, dst);
         case GGML_OP_L2_NORM:         return compute_l2_norm(params, dst);
+        case GGML_OP_MUL:             return compute_scale_rows(params, dst);
         case GGML_OP_MUL_MAT:
             return compute_mul_mat_amx(params, dst) || compute_rows(params, dst) || compute_mul_mat_columns(params, dst);
         case GGML_OP_MUL_MAT_ID:      return compute_rows(params, dst);
