@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import make_llm
+from gguf import GGUFReader
 from helpers.contexts import BOTH, DRAFTS, context, some_tokens
 from makers.gguf_variants import rewrite
 from makers.make_model import make_model
@@ -322,6 +324,23 @@ def test_where_the_file_cannot_be_read_any_more_drafts_are_made_over_all(demo: P
         assert llm.generate("def f(", params).text == expected.text
     with Model(demo) as model, make_llm(model, draft_tokens=0) as plain:
         assert found.text == plain.generate("class Shape:\n", params).text
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the layer itself may be the file's pages")
+def test_what_was_written_over_the_file_is_not_taken_for_rows(tmp_path: Path) -> None:
+    shape = replace(PRESETS["tiny"], n_embd=256, n_vocab=1024, n_ff=256, tied=False)
+    (path,) = make_model(shape, tmp_path / "model.gguf", weight_type="q4_0")  # the layer is a copy in another layout
+    with Model(path) as model, make_llm(model, draft_tokens=0) as plain:
+        expected = [plain.generate(some_tokens(model, 20, seed), WARM).token_ids for seed in (1, 2)]
+    (layer,) = (tensor for tensor in GGUFReader(path).tensors if tensor.name == "output.weight")
+    with Model(path) as model, make_llm(model, draft_tokens=3, draft_vocab=LEAST) as llm:
+        found = [llm.generate(some_tokens(model, 20, 1), WARM).token_ids]
+        with path.open("r+b") as file:
+            os.pwrite(file.fileno(), b"\xff" * int(layer.n_bytes), int(layer.data_offset))  # scales that are no numbers
+        os.utime(path, (0, 0))
+        found.append(llm.generate(some_tokens(model, 20, 2), WARM).token_ids)
+        assert llm.context.draft_vocab == model.n_vocab
+    assert found == expected
 
 
 def test_tokens_that_time_a_round_do_not_move_auto_to_all(wide: Path) -> None:
