@@ -36,6 +36,7 @@ class ScriptedContext:
         self.row = row
         self.launches: list[tuple[str, int]] = []
         self.slow: set[int] = set()  # launches that take ten times as long
+        self.forgotten = 0  # launches after which what was chosen was forgotten
 
     def _launch(self, what: str, n: int) -> None:
         self.now += self.row * n * (10 if len(self.launches) in self.slow else 1)
@@ -62,7 +63,8 @@ class ScriptedContext:
     def clear(self) -> None:
         self.n_past = 0
 
-    def forget_chosen(self) -> None: ...
+    def forget_chosen(self) -> None:
+        self.forgotten = len(self.launches)
 
 
 def measured(context: ScriptedContext) -> FirstCosts:
@@ -76,6 +78,7 @@ def test_rows_and_a_chain_are_timed_by_their_fastest_launch() -> None:
     assert costs.draft == pytest.approx({STEPS: 0.001 * STEPS})
     assert costs.verify == pytest.approx({n: 0.001 * n for n in (1, *MORE_ROWS)})
     assert context.n_past == 0
+    assert context.forgotten == len(context.launches) > 0
     assert len(context.launches) <= MOST_TURNS * (2 + len(MORE_ROWS))
 
 
