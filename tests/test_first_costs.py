@@ -172,6 +172,26 @@ def test_what_a_measurement_raises_comes_out_and_the_next_llm_measures_anew(
             assert llm.generate("def f(", pymtp.SamplingParams(max_tokens=4)).token_ids
 
 
+def test_a_handler_may_open_an_llm_of_the_model_that_is_measured(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verify_chain = Context.verify_chain
+    texts: list[str] = []
+
+    def interrupted(context: Context, tokens: Sequence[int], seq: int = 0) -> list[int]:
+        monkeypatch.setattr(Context, "verify_chain", verify_chain)
+        texts.append(text(model))
+        return verify_chain(context, tokens, seq)
+
+    def text(model: pymtp.Model) -> str:
+        with auto(model) as llm:
+            return llm.generate("def f(", pymtp.SamplingParams(max_tokens=8)).text
+
+    with pymtp.Model(demo) as model:
+        monkeypatch.setattr(Context, "verify_chain", interrupted)
+        texts.append(text(model))
+    assert len(texts) == 2
+    assert len(set(texts)) == 1
+
+
 def told(machine: Machine, costs: Costs, rows: Sequence[int] = (1, 2, 4, 8)) -> Costs:
     """Costs that begin with what a machine takes."""
     costs.begin({n: machine.verify[n - 1] for n in rows}, {STEPS: machine.draft[STEPS]})
