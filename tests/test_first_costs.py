@@ -19,7 +19,7 @@ import pymtp
 from pymtp import first_costs
 from pymtp.context import Context
 from pymtp.depth import MAX_AUTO, AutoDepth, Costs
-from pymtp.errors import NativeError
+from pymtp.errors import ClosedError, NativeError
 from pymtp.first_costs import LONGEST, MORE_ROWS, MOST_TURNS, STEPS, FirstCosts, judged, measure
 
 NEVER = [0.0] * 8
@@ -157,7 +157,10 @@ def test_llms_alike_are_measured_once_and_others_by_themselves(demo: Path, monke
 def test_what_a_measurement_raises_comes_out_and_the_next_llm_measures_anew(
     demo: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    def fails(*_: object) -> list[int]:
+    measured: list[Context] = []
+
+    def fails(context: Context, _tokens: Sequence[int]) -> list[int]:
+        measured.append(context)
         raise error
 
     monkeypatch.setattr(first_costs, "AGREE", math.inf)
@@ -166,6 +169,8 @@ def test_what_a_measurement_raises_comes_out_and_the_next_llm_measures_anew(
             patch.setattr(Context, "verify_chain", fails)
             with pytest.raises(type(error)):
                 auto(model)
+        with pytest.raises(ClosedError):  # who keeps the error keeps no context
+            measured[0].tokens()
         assert model.first_costs == {}
         with auto(model) as llm:
             assert len(model.first_costs) == 1
