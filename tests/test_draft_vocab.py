@@ -186,6 +186,19 @@ def test_the_file_may_go_once_the_model_is_loaded(demo_f32: Path, tmp_path: Path
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the file's descriptor as Linux shows it")
+def test_reading_rows_moves_no_position_that_a_forked_child_would_share(demo_f32: Path) -> None:
+    with Model(demo_f32) as model, context(model, draft_vocab=LEAST) as c:
+        path = os.path.realpath(demo_f32)
+        files = [int(entry.name) for entry in Path("/proc/self/fd").iterdir() if os.path.realpath(entry) == path]
+        before = [os.lseek(file, 0, os.SEEK_CUR) for file in files]
+        told(c, [1500, 1600])
+        c.draft_chain(1600, 1)
+        assert c.drafts_over(1500)
+        assert files
+        assert [os.lseek(file, 0, os.SEEK_CUR) for file in files] == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for the file's descriptor as Linux shows it")
 def test_where_the_file_cannot_be_read_any_more_drafts_are_made_over_all(demo: Path, tmp_path: Path) -> None:
     path = tmp_path / "gone.gguf"
     shutil.copy(demo, path)
