@@ -254,7 +254,7 @@ class Context(Exclusive):
     @alone
     def draft_vocab(self) -> int:
         """How many tokens drafts are made over. "auto" goes to all while too much of the text is new to the set."""
-        return int(lib.pymtp_pair_draft_vocab(self._pair, ffi.NULL, 0))
+        return int(lib.pymtp_pair_draft_vocab(self._pair))
 
     @alone
     def drafts_over(self, token: int) -> bool:

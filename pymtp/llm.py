@@ -99,7 +99,11 @@ class LLM(Exclusive):
             self.model, n_ctx=n_ctx, n_batch=n_batch, n_ubatch=n_ubatch, **depends_on
         )
         if self._is_auto and most:
-            first = first_costs(self.model, tuple(depends_on.values()), self._context)
+            try:
+                first = first_costs(self.model, tuple(depends_on.values()), self._context)
+            except BaseException:  # Ctrl-C, perhaps, and an interpreter that keeps what was raised
+                self.close()
+                raise
             self._costs.begin(first.verify, first.draft)
         # one lock for both: of two, a thread in the context's call could hold one, and a thread in the LLM's the other
         self._lock = self._context._lock

@@ -94,7 +94,7 @@ class Model:
         self.n_vocab: int = lib.llama_vocab_n_tokens(vocab)
         self.n_params: int = lib.llama_model_n_params(model)
         self._pieces: dict[int, bytes] = {}
-        self.measuring = threading.Lock()
+        self.measuring = threading.RLock()  # a signal handler may open an LLM meanwhile
         self.first_costs: dict[Hashable, Any] = {}  # under that lock, see first_costs.py
 
     @property

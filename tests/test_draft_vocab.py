@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import make_llm
+from gguf import GGUFReader
 from helpers.contexts import BOTH, DRAFTS, context, some_tokens
 from makers.gguf_variants import rewrite
 from makers.make_model import make_model
 from makers.model_shapes import PRESETS
 
-from pymtp import LLM, InvalidRequestError, Model, SamplingParams
-from pymtp.bench.synthetic import SyntheticLLM
+from pymtp import InvalidRequestError, Model, SamplingParams
 from pymtp.context import Context
-from pymtp.context_options import AUTO_DRAFT_VOCAB
 from pymtp.memory import plan_memory
 from pymtp.sampling import Sampler
 
@@ -32,6 +31,7 @@ HOW = {
     "greedy": GREEDY,
     "T=0.7": WARM,
     "top_k=40": replace(WARM, top_k=40),
+    "top_k=128": replace(WARM, top_k=128),  # with a few spare ones, more than the least set has
     "penalties": replace(WARM, repetition_penalty=1.3),
     "bias": replace(GREEDY, logit_bias={5: 1.0, 1500: 4.0}),
     "grammar": replace(WARM, grammar='root ::= [a-z_ ()=:\\n.,0-9"]*'),
@@ -185,6 +185,55 @@ def test_the_file_may_go_once_the_model_is_loaded(demo_f32: Path, tmp_path: Path
         check_drafts(model)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for the file's descriptor as Linux shows it")
+def test_reading_rows_moves_no_position_that_a_forked_child_would_share(demo_f32: Path) -> None:
+    with Model(demo_f32) as model, context(model, draft_vocab=LEAST) as c:
+        path = os.path.realpath(demo_f32)
+        files = [int(entry.name) for entry in Path("/proc/self/fd").iterdir() if os.path.realpath(entry) == path]
+        before = [os.lseek(file, 0, os.SEEK_CUR) for file in files]
+        told(c, [1500, 1600])
+        c.draft_chain(1600, 1)
+        assert c.drafts_over(1500)
+        assert files
+        assert [os.lseek(file, 0, os.SEEK_CUR) for file in files] == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for the file's descriptor as Linux shows it")
+def test_where_the_file_cannot_be_read_any_more_drafts_are_made_over_all(demo: Path, tmp_path: Path) -> None:
+    path = tmp_path / "gone.gguf"
+    shutil.copy(demo, path)
+    params = SamplingParams(max_tokens=40)
+    with Model(path) as model, make_llm(model, draft_tokens=3, draft_vocab=LEAST) as llm:
+        expected = llm.generate("def f(", params)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for entry in Path("/proc/self/fd").iterdir():
+            if os.path.realpath(entry) == str(path):
+                os.dup2(nothing, int(entry.name))
+        os.close(nothing)
+        found = llm.generate("class Shape:\n", params)
+        assert llm.context.draft_vocab == model.n_vocab
+        assert llm.generate("def f(", params).text == expected.text
+    with Model(demo) as model, make_llm(model, draft_tokens=0) as plain:
+        assert found.text == plain.generate("class Shape:\n", params).text
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the layer itself may be the file's pages")
+def test_what_was_written_over_the_file_is_not_taken_for_rows(tmp_path: Path) -> None:
+    shape = replace(PRESETS["tiny"], n_embd=256, n_vocab=1024, n_ff=256, tied=False)
+    (path,) = make_model(shape, tmp_path / "model.gguf", weight_type="q4_0")  # the layer is a copy in another layout
+    with Model(path) as model, make_llm(model, draft_tokens=0) as plain:
+        expected = [plain.generate(some_tokens(model, 20, seed), WARM).token_ids for seed in (1, 2)]
+    (layer,) = (tensor for tensor in GGUFReader(path).tensors if tensor.name == "output.weight")
+    with Model(path) as model, make_llm(model, draft_tokens=3, draft_vocab=LEAST) as llm:
+        found = [llm.generate(some_tokens(model, 20, 1), WARM).token_ids]
+        with path.open("r+b") as file:
+            os.pwrite(file.fileno(), b"\xff" * int(layer.n_bytes), int(layer.data_offset))  # scales that are no numbers
+        os.utime(path, (0, 0))
+        found.append(llm.generate(some_tokens(model, 20, 2), WARM).token_ids)
+        assert llm.context.draft_vocab == model.n_vocab
+    assert found == expected
+
+
 def test_tokens_that_join_leave_the_graphs_as_they_are(dense: Model) -> None:
     with context(dense, draft_vocab=LEAST) as c:
         told(c, [1, 2, 3])
@@ -257,93 +306,6 @@ def test_a_prompt_with_more_tokens_than_the_set_leaves_the_last(dense: Model) ->
         told(c, prompt)
         c.draft_chain(0, 1)
         assert over(c) == set(prompt[-LEAST:])
-
-
-# ── auto ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model with a vocabulary of which `auto` takes a part."""
-    shape = replace(PRESETS["tiny"], n_vocab=2 * AUTO_DRAFT_VOCAB)
-    (path,) = make_model(shape, tmp_path_factory.mktemp("models") / "wide.gguf", weight_type="q8_0")
-    return path
-
-
-def test_auto_takes_all_of_a_small_vocabulary_and_part_of_a_large_one(wide: Path, dense: Model) -> None:
-    with context(dense) as c:
-        assert c.draft_vocab == dense.n_vocab
-    with Model(wide) as model, context(model) as c:
-        assert c.draft_vocab == AUTO_DRAFT_VOCAB
-
-
-def test_auto_goes_to_all_while_the_text_is_new_to_the_set_and_comes_back(wide: Path) -> None:
-    outside = range(AUTO_DRAFT_VOCAB + 1000, AUTO_DRAFT_VOCAB + 1200)
-    with Model(wide) as model, context(model) as auto, context(model, draft_vocab=AUTO_DRAFT_VOCAB) as fixed:
-        sizes = []
-        for c in (auto, fixed):
-            told(c, [1, 2, 3])
-        for token in (*outside, *[7] * 300):
-            for c in (auto, fixed):
-                c.set_sampling(Sampler(SamplingParams(logit_bias={token: 1000.0})))
-                assert c.verify_chain([token]) == [token]
-                c.draft_chain(token, 1)
-            sizes.append(auto.draft_vocab)
-            assert fixed.draft_vocab == AUTO_DRAFT_VOCAB
-        assert sizes[0] == sizes[-1] == AUTO_DRAFT_VOCAB
-        assert sizes[len(outside) - 1] == model.n_vocab
-        assert sum(a != b for a, b in pairwise(sizes)) == 2
-
-
-def test_a_token_that_comes_again_and_again_counts_as_new_once(wide: Path) -> None:
-    outside = AUTO_DRAFT_VOCAB + 1000
-    with Model(wide) as model, context(model) as c:
-        told(c, [1, 2, 3])
-        c.set_sampling(Sampler(SamplingParams(logit_bias={outside: 1000.0})))
-        for _ in range(200):  # no drafts, so that it does not join
-            assert c.verify_chain([outside]) == [outside]
-        assert c.draft_vocab == AUTO_DRAFT_VOCAB
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="looks for the file's descriptor as Linux shows it")
-def test_where_the_file_cannot_be_read_any_more_drafts_are_made_over_all(demo: Path, tmp_path: Path) -> None:
-    path = tmp_path / "gone.gguf"
-    shutil.copy(demo, path)
-    params = SamplingParams(max_tokens=40)
-    with Model(path) as model, make_llm(model, draft_tokens=3, draft_vocab=LEAST) as llm:
-        expected = llm.generate("def f(", params)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        for entry in Path("/proc/self/fd").iterdir():
-            if os.path.realpath(entry) == str(path):
-                os.dup2(nothing, int(entry.name))
-        os.close(nothing)
-        found = llm.generate("class Shape:\n", params)
-        assert llm.context.draft_vocab == model.n_vocab
-        assert llm.generate("def f(", params).text == expected.text
-    with Model(demo) as model, make_llm(model, draft_tokens=0) as plain:
-        assert found.text == plain.generate("class Shape:\n", params).text
-
-
-def test_tokens_that_time_a_round_do_not_move_auto_to_all(wide: Path) -> None:
-    with Model(wide) as model, LLM(model, n_ctx=256, n_threads=1) as llm:
-        assert llm.context.counters.target_decodes > 0
-        assert llm.context.draft_vocab == AUTO_DRAFT_VOCAB
-
-
-def test_auto_writes_the_same_text(wide: Path) -> None:
-    texts = []
-    with Model(wide) as model:
-        prompt = some_tokens(model, 20)
-        for options in ({"draft_tokens": 0}, {"draft_vocab": "all"}, {"draft_vocab": "auto"}, {"draft_vocab": 20000}):
-            with make_llm(model, **options) as llm:
-                texts.append([llm.generate(prompt, params).token_ids for params in (GREEDY, WARM)])
-    assert texts[1:] == texts[:-1]
-
-
-def test_made_up_acceptance_does_not_move_the_set_of_auto(wide: Path) -> None:
-    with Model(wide) as model, SyntheticLLM(model, [0.9, 0.8], n_ctx=512, n_threads=1, draft_tokens=2) as llm:
-        llm.generate(some_tokens(model, 20), replace(WARM, max_tokens=100))
-        assert llm.context.draft_vocab == AUTO_DRAFT_VOCAB
 
 
 # ── What is refused, and what it takes ────────────────────────────────────────────────────────────────────────────────

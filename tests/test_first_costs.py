@@ -19,7 +19,7 @@ import pymtp
 from pymtp import first_costs
 from pymtp.context import Context
 from pymtp.depth import MAX_AUTO, AutoDepth, Costs
-from pymtp.errors import NativeError
+from pymtp.errors import ClosedError, NativeError
 from pymtp.first_costs import LONGEST, MORE_ROWS, MOST_TURNS, STEPS, FirstCosts, judged, measure
 
 NEVER = [0.0] * 8
@@ -36,6 +36,7 @@ class ScriptedContext:
         self.row = row
         self.launches: list[tuple[str, int]] = []
         self.slow: set[int] = set()  # launches that take ten times as long
+        self.forgotten = 0  # launches after which what was chosen was forgotten
 
     def _launch(self, what: str, n: int) -> None:
         self.now += self.row * n * (10 if len(self.launches) in self.slow else 1)
@@ -62,7 +63,8 @@ class ScriptedContext:
     def clear(self) -> None:
         self.n_past = 0
 
-    def forget_chosen(self) -> None: ...
+    def forget_chosen(self) -> None:
+        self.forgotten = len(self.launches)
 
 
 def measured(context: ScriptedContext) -> FirstCosts:
@@ -76,6 +78,7 @@ def test_rows_and_a_chain_are_timed_by_their_fastest_launch() -> None:
     assert costs.draft == pytest.approx({STEPS: 0.001 * STEPS})
     assert costs.verify == pytest.approx({n: 0.001 * n for n in (1, *MORE_ROWS)})
     assert context.n_past == 0
+    assert context.forgotten == len(context.launches) > 0
     assert len(context.launches) <= MOST_TURNS * (2 + len(MORE_ROWS))
 
 
@@ -154,7 +157,10 @@ def test_llms_alike_are_measured_once_and_others_by_themselves(demo: Path, monke
 def test_what_a_measurement_raises_comes_out_and_the_next_llm_measures_anew(
     demo: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    def fails(*_: object) -> list[int]:
+    measured: list[Context] = []
+
+    def fails(context: Context, _tokens: Sequence[int]) -> list[int]:
+        measured.append(context)
         raise error
 
     monkeypatch.setattr(first_costs, "AGREE", math.inf)
@@ -163,10 +169,32 @@ def test_what_a_measurement_raises_comes_out_and_the_next_llm_measures_anew(
             patch.setattr(Context, "verify_chain", fails)
             with pytest.raises(type(error)):
                 auto(model)
+        with pytest.raises(ClosedError):  # who keeps the error keeps no context
+            measured[0].tokens()
         assert model.first_costs == {}
         with auto(model) as llm:
             assert len(model.first_costs) == 1
             assert llm.generate("def f(", pymtp.SamplingParams(max_tokens=4)).token_ids
+
+
+def test_a_handler_may_open_an_llm_of_the_model_that_is_measured(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verify_chain = Context.verify_chain
+    texts: list[str] = []
+
+    def interrupted(context: Context, tokens: Sequence[int], seq: int = 0) -> list[int]:
+        monkeypatch.setattr(Context, "verify_chain", verify_chain)
+        texts.append(text(model))
+        return verify_chain(context, tokens, seq)
+
+    def text(model: pymtp.Model) -> str:
+        with auto(model) as llm:
+            return llm.generate("def f(", pymtp.SamplingParams(max_tokens=8)).text
+
+    with pymtp.Model(demo) as model:
+        monkeypatch.setattr(Context, "verify_chain", interrupted)
+        texts.append(text(model))
+    assert len(texts) == 2
+    assert len(set(texts)) == 1
 
 
 def told(machine: Machine, costs: Costs, rows: Sequence[int] = (1, 2, 4, 8)) -> Costs:

@@ -29,9 +29,9 @@ def planned(path: Path, **options: Any) -> DeviceMemory:
     return device
 
 
-def taken(model: Model, *, n_ctx: int, draft_tokens: int, n_seq_max: int) -> DeviceMemory:
+def taken(model: Model, *, n_ctx: int, draft_tokens: int, **options: Any) -> DeviceMemory:
     """By a context of which one sequence is full, after a round of every depth."""
-    with Context(model, n_ctx=n_ctx, draft_tokens=draft_tokens, n_seq_max=n_seq_max, n_threads=1) as c:
+    with Context(model, n_ctx=n_ctx, draft_tokens=draft_tokens, n_threads=1, **options) as c:
         c.set_sampling(Sampler(SamplingParams()))
         c.prefill([i % 256 for i in range(n_ctx - sum(range(1, draft_tokens + 2)))])
         token = c.first_token()
@@ -53,6 +53,13 @@ def test_the_plan_is_what_a_full_context_takes(model: Model, n_ctx: int, n_seq_m
     assert min(real.kv, real.states, real.compute) > 0
     for of_head in (real.head_kv, real.head_compute, real.kept_rows):
         assert (of_head > 0) == (draft_tokens > 0)
+
+
+@pytest.mark.parametrize("draft_vocab", [128, 1024])
+def test_so_it_is_with_drafts_over_part_of_the_vocabulary(dense: Model, draft_vocab: int) -> None:
+    options: dict[str, Any] = {"n_ctx": 512, "draft_tokens": 3, "draft_vocab": draft_vocab}
+    plan, real = planned(dense.path, **options), taken(dense, **options)
+    assert {name: getattr(plan, name) for name in PARTS[1:]} == {name: getattr(real, name) for name in PARTS[1:]}
 
 
 def test_a_new_context_takes_all_but_the_graphs_of_rounds(dense: Model) -> None:

@@ -77,6 +77,8 @@ def test_of_experts_only_those_count_that_a_row_chose(moe: Model) -> None:
     assert each > 0
     # the head's block takes both rows along: it chooses experts, too
     assert each < both <= 3 * each
+    of_all = sum(int(t.n_bytes) for t in GGUFReader(moe.path).tensors if "_exps." in t.name)
+    assert both < experts(some_tokens(moe, 4)) <= of_all  # four rows choose eight times, of four experts
 
 
 def test_what_is_told_is_of_the_launches_since_and_only_while_it_is_asked_for(dense: Model) -> None:

@@ -169,7 +169,7 @@ int     pymtp_pair_verify_tokens(struct pymtp_pair * pair, int32_t seq, const ll
 int32_t pymtp_pair_logprobs(const struct pymtp_pair * pair, const struct pymtp_logprob ** logprobs);
 llama_token pymtp_sample(const struct pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,
                        const llama_token * prefix, int32_t n, float * confidence);
-int32_t pymtp_pair_draft_vocab(const struct pymtp_pair * pair, llama_token * tokens, int32_t n_max);
+int32_t pymtp_pair_draft_vocab(const struct pymtp_pair * pair);
 bool    pymtp_pair_drafts_over(const struct pymtp_pair * pair, llama_token token);
 void pymtp_pair_forget_chosen(struct pymtp_pair * pair);
 int     pymtp_pair_rewind(struct pymtp_pair * pair, int32_t seq, int32_t n_keep);

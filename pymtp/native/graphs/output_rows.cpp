@@ -41,10 +41,11 @@ pymtp_output_rows::pymtp_output_rows(const llama_model & model, int64_t n_main, 
     ggml_set_name(annex, "pymtp_draft_rows_annex");
     ggml_set_name(map,   "pymtp_draft_tokens");
 
-    // weights in a layout that a device has for them, the map in its plain memory
+    // weights in a layout that a device has for them, the map in its plain memory; memory of the host that a device can reach
+    // is for operations of the CPU
     ggml_backend_buffer_type_t buft   = ggml_backend_buffer_get_type(layer->buffer);
     ggml_backend_dev_t         device = ggml_backend_buft_get_device(buft);
-    if (!device) {
+    if (!device || ggml_backend_buft_is_host(buft)) {
         device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     }
     weights_buf.reset(allocate(weights_ctx.get(), buft, no_alloc));

@@ -28,7 +28,7 @@ public:
     ggml_tensor * tokens_of(ggml_context * ctx, ggml_tensor * rows) const;
 
     // See pymtp_set_draft_rows.
-    void set(const llama_token * tokens, bool annex, const void * data);
+    void set(const llama_token * tokens, bool only_annex, const void * data);
 
     const std::vector<llama_token> & tokens() const { return tokens_by_row; }
 

@@ -12,6 +12,7 @@
 #include <mutex>
 #else
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #endif
 
@@ -19,6 +20,8 @@
 class pymtp_file_rows::opened {
 public:
     explicit opened(const std::string & path) : file(path.c_str(), "rb") {}
+
+    void check() const {} // looked at on other systems only
 
     void read(size_t offset, char * to, size_t n) {
         const std::lock_guard lock(reading);
@@ -38,12 +41,21 @@ public:
         if (file < 0) {
             throw std::runtime_error(path + ": " + strerror(errno));
         }
+        first = look();
     }
 
     ~opened() { close(file); }
 
     opened(const opened &) = delete;
     opened & operator=(const opened &) = delete;
+
+    // Who writes another model over the file leaves rows that are none of this one's.
+    void check() const {
+        const struct stat now = look();
+        if (now.st_size != first.st_size || now.st_mtime != first.st_mtime) {
+            throw std::runtime_error("the model's file was written to");
+        }
+    }
 
     void read(size_t offset, char * to, size_t n) const {
         for (size_t done = 0; done < n;) {
@@ -59,7 +71,16 @@ public:
     }
 
 private:
-    const int file;
+    const int   file;
+    struct stat first = {}; // when it was opened
+
+    struct stat look() const {
+        struct stat found = {};
+        if (fstat(file, &found) != 0) {
+            found.st_size = -1;
+        }
+        return found;
+    }
 };
 #endif
 
@@ -85,6 +106,7 @@ pymtp_file_rows::pymtp_file_rows(const std::string & path, const ggml_tensor & m
 pymtp_file_rows::~pymtp_file_rows() = default;
 
 void pymtp_file_rows::read(const llama_token * rows, size_t n, void * to) const {
+    file->check();
     char * next = static_cast<char *>(to);
     for (size_t i = 0; i < n;) {
         size_t run = 1;

@@ -15,7 +15,8 @@ public:
     pymtp_file_rows(const std::string & path, const ggml_tensor & matrix);
     ~pymtp_file_rows();
 
-    // Rows in the order asked for, one after the other. Throws where the file cannot be read. For all threads.
+    // Rows in the order asked for, one after the other. Throws where the file cannot be read, or was written to since it was
+    // opened. For all threads.
     void read(const llama_token * rows, size_t n, void * to) const;
 
     size_t row_size() const { return size; }

@@ -3,8 +3,6 @@
 
 #include "pymtp_context.h"
 
-#include <algorithm>
-
 pymtp_pair * pymtp_pair_init(
         const pymtp_model * shared, llama_context_params params, const pymtp_pair_options * options) {
     return pymtp_guarded<pymtp_pair *>(nullptr, [&] { return pymtp_make_pair(shared, params, *options).release(); });
@@ -68,13 +66,8 @@ int32_t pymtp_pair_logprobs(const pymtp_pair * pair, const pymtp_logprob ** logp
     return pair->logprobs.size();
 }
 
-int32_t pymtp_pair_draft_vocab(const pymtp_pair * pair, llama_token * tokens, int32_t n_max) {
-    if (!pair->vocabulary || !pair->vocabulary->pays()) {
-        return pair->n_vocab;
-    }
-    const std::vector<llama_token> & rows = pair->vocabulary->tokens();
-    std::copy_n(rows.begin(), std::min<size_t>(rows.size(), std::max(0, n_max)), tokens);
-    return rows.size();
+int32_t pymtp_pair_draft_vocab(const pymtp_pair * pair) {
+    return pair->vocabulary && pair->vocabulary->pays() ? pair->vocabulary->tokens().size() : pair->n_vocab;
 }
 
 bool pymtp_pair_drafts_over(const pymtp_pair * pair, llama_token token) {

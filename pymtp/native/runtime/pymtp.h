@@ -225,9 +225,8 @@ PYMTP_API llama_token pymtp_sample(
         const struct pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,
         const llama_token * prefix, int32_t n, float * confidence);
 
-// The tokens that drafts are made over, at most n_max of them, in the order of their rows. Returns how many there are:
-// n_vocab, and nothing is written, where drafts are made over all.
-PYMTP_API int32_t pymtp_pair_draft_vocab(const struct pymtp_pair * pair, llama_token * tokens, int32_t n_max);
+// How many tokens drafts are made over.
+PYMTP_API int32_t pymtp_pair_draft_vocab(const struct pymtp_pair * pair);
 // Whether a token was one of them when drafts were made last.
 PYMTP_API bool pymtp_pair_drafts_over(const struct pymtp_pair * pair, llama_token token);
 // The text so far, which was none, does not tell whether the set is right for the text to come.
