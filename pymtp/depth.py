@@ -12,8 +12,8 @@ from typing import Any, NoReturn, Protocol
 from pymtp.exclusive import refuse_copies
 from pymtp.native import ffi, lib
 
-# The most drafts of "auto". Up to eight rows have kernels of their own, CUDA's MMVQ and those of AVX-512 VNNI here;
-# the ninth falls off a cliff. And each draft takes a snapshot of the recurrent states.
+# The most drafts of "auto". Up to eight rows have kernels of their own, CUDA's MMVQ and those for AMX here;
+# the ninth falls off a cliff there. And each draft takes a snapshot of the recurrent states.
 MAX_AUTO = 7
 
 

@@ -87,6 +87,7 @@ def test_a_large_model_is_timed_for_two_seconds_and_the_launch_begun_by_then() -
     costs = measured(context)
     assert context.launches == [("verify", 1), ("draft", STEPS), ("verify", MORE_ROWS[0])][: len(context.launches)]
     assert context.now <= LONGEST + 0.5 * MORE_ROWS[0]
+    assert costs.sure, "there was time for one launch of each, which every further LLM would take as well"
     assert 1 in costs.verify
 
 
@@ -112,7 +113,6 @@ def test_launches_that_disagree_are_measured_again_for_the_next_llm(
     calm = {("verify", 1): [0.1, 0.5, 0.11], ("draft", 3): [0.04, 0.05]}
     assert judged(calm).sure
     assert not judged({**calm, ("verify", 4): [0.9, 0.2]}).sure
-    assert not judged({**calm, ("verify", 4): [0.2]}).sure
     monkeypatch.setattr(first_costs, "AGREE", 0.0)
     with pymtp.Model(demo) as model:
         for _ in range(2):

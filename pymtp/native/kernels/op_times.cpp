@@ -42,8 +42,10 @@ static int64_t weight_bytes(const ggml_tensor * node) {
     for (int64_t row = 0; row < ids->ne[1]; ++row) {
         for (int64_t i = 0; i < ids->ne[0]; ++i) {
             const int32_t id = *(const int32_t *) ((const char *) ids->data + row * ids->nb[1] + i * ids->nb[0]);
-            n += !chosen[id];
-            chosen[id] = true;
+            if (id >= 0 && id < (int64_t) chosen.size()) {  // else the product fails
+                n += !chosen[id];
+                chosen[id] = true;
+            }
         }
     }
     return all / node->src[0]->ne[2] * n;

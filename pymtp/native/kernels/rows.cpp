@@ -173,7 +173,7 @@ static choices choices_of(const ggml_compute_params * params, const rows_kernel 
     return choices(memory, dst->ne[1]*dst->ne[2], dst->src[0]->ne[2]);
 }
 
-// Sorts the rows of dst by expert.
+// Sorts the rows of dst by expert. Leaves -1 runs where there is no such expert.
 static void choose(choices c, const ggml_tensor * dst) {
     const ggml_tensor * ids = dst->src[2];
 
@@ -182,15 +182,17 @@ static void choose(choices c, const ggml_tensor * dst) {
     const int64_t n         = n_chosen*dst->ne[2];
 
     const auto expert_of = [&](int64_t i) {
-        const int32_t expert =
-            *(const int32_t *) ((const char *) ids->data + i/n_chosen*ids->nb[1] + i%n_chosen*ids->nb[0]);
-        GGML_ASSERT(expert >= 0 && expert < n_experts);
-        return expert;
+        return *(const int32_t *) ((const char *) ids->data + i/n_chosen*ids->nb[1] + i%n_chosen*ids->nb[0]);
     };
 
+    *c.n_runs = -1;
     std::fill(c.counts, c.counts + n_experts, 0);
     for (int64_t i = 0; i < n; ++i) {
-        ++c.counts[expert_of(i)];
+        const int32_t expert = expert_of(i);
+        if (expert < 0 || expert >= n_experts) {
+            return;
+        }
+        ++c.counts[expert];
     }
     int32_t first = 0;
     *c.n_runs = 0;
@@ -212,6 +214,7 @@ static void mul_mat_id(const ggml_compute_params * params, const rows_kernel * k
     const ggml_tensor * src1 = dst->src[1];
 
     const choices c      = choices_of(params, kernel, dst);
+    GGML_ASSERT(*c.n_runs >= 0);  // in all threads: one alone would leave the others waiting
     const size_t  stride = prepared_stride(kernel, src1);
     const char  * rows   = prepared_rows(params);
 
