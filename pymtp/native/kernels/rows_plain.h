@@ -255,7 +255,7 @@ static void multiply_rows(
             const fvec d      = fload(a.scale);
 
             each<R>([&](int i) {
-                acc[r][i] = fma(to_float(part[i].dot(L::MINS ? izero() : offset, q)), fmul(scale[i], d), acc[r][i]);
+                acc[r][i] = fma(to_float(part[i].dot(L::MINS || L::EXCESS == 0 ? izero() : offset, q)), fmul(scale[i], d), acc[r][i]);
                 if (L::MINS) {
                     acc[r][i] = fnma(min[i], as_float(offset), acc[r][i]);
                 }
