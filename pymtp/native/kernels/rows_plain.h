@@ -64,13 +64,31 @@ template <int n> static inline ivec load_shifted(const uint8_t * x, int half) {
 #endif
 }
 
-// Lanes of 16 signed bytes, or of the eight of one half.
-static inline fvec float_lanes(__m128i x, int half) {
+// Eight bytes of each half.
+static inline __m128i bytes_of(uint64_t low, uint64_t high, int half) {
 #if defined(PYMTP_ROWS_512)
     (void) half;
+    return _mm_set_epi64x(high, low);
+#else
+    return _mm_cvtsi64_si128(half ? high : low);
+#endif
+}
+
+static inline __m128i bytes_at(const void * x, int half) {
+#if defined(PYMTP_ROWS_512)
+    (void) half;
+    return _mm_loadu_si128((const __m128i *) x);
+#else
+    return _mm_loadl_epi64((const __m128i *) ((const char *) x + 8*half));
+#endif
+}
+
+// Lanes of such bytes, which are signed.
+static inline fvec float_lanes(__m128i x) {
+#if defined(PYMTP_ROWS_512)
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x));
 #else
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(half ? _mm_unpackhi_epi64(x, x) : x));
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x));
 #endif
 }
 
@@ -155,8 +173,8 @@ template <int MAX> struct unit {
     }
 };
 
-// Two products of 8 by 8 bits need more than 16: without VNNI the bytes become signed ones, without their EXCESS of 128,
-// and the signs go to the activations.
+// Two products of 8 by 8 bits need more than 16: without VNNI the bytes are signed, without an EXCESS of 128, and their
+// signs go to the activations.
 #if defined(PYMTP_ROWS_VNNI)
 constexpr int BYTE_EXCESS = 128;
 #else
@@ -180,9 +198,8 @@ template <> struct unit<255> {
 
     void take(const ivec * x) {
         for (int j = 0; j < 4; ++j) {
-            const ivec y = bits_xor(x[j], repeat1(-128));
-            s[j] = signs_of(y);
-            q[j] = magnitude(y);
+            s[j] = signs_of(x[j]);
+            q[j] = magnitude(x[j]);
         }
     }
 
