@@ -33,8 +33,8 @@ struct weights {
     fvec min;
 };
 
-// The unit of a row of activations. offset: minus EXCESS times the sum of a lane's q, as integers, or for layouts with MINS
-// the sum of a lane's elements.
+// The unit of a row of activations. offset: minus EXCESS times the sum of a lane's q, as integers for unit::dot(), or for
+// layouts with MINS the sum of a lane's elements.
 struct activations {
     int8_t q[4][BYTES];
     int8_t offset[BYTES];
@@ -123,12 +123,23 @@ template <typename B> static inline fvec block_lanes(const B * b, uint64_t order
 #if defined(PYMTP_ROWS_512)
 static inline fvec as_float(ivec x)      { return _mm512_castsi512_ps(x); }
 static inline ivec as_int(fvec x)        { return _mm512_castps_si512(x); }
-static inline ivec times(ivec x, int32_t y) { return _mm512_mullo_epi32(x, repeat4(y)); }
 #else
 static inline fvec as_float(ivec x)      { return _mm256_castsi256_ps(x); }
 static inline ivec as_int(fvec x)        { return _mm256_castps_si256(x); }
-static inline ivec times(ivec x, int32_t y) { return _mm256_mullo_epi32(x, repeat4(y)); }
 #endif
+
+// x, of dot(), times y
+static inline ivec times(ivec x, int16_t y) {
+#if defined(PYMTP_ROWS_512) && defined(PYMTP_ROWS_VNNI)
+    return _mm512_mullo_epi32(x, repeat4(y));
+#elif defined(PYMTP_ROWS_512)
+    return _mm512_mullo_epi16(x, repeat2(y));
+#elif defined(PYMTP_ROWS_VNNI)
+    return _mm256_mullo_epi32(x, repeat4(y));
+#else
+    return _mm256_mullo_epi16(x, repeat2(y));
+#endif
+}
 
 // Four bytes of each run of 16 to each vector: a lane of 32 bits is of the same run in all four.
 static inline void transpose(ivec * q) {
@@ -162,13 +173,9 @@ template <int MAX> struct unit {
         }
         return sums;
 #else
-        static_assert(MAX*127*2*2 < 32768, "sums of 16 bits would wrap around");
         const ivec a = add2(maddu1(q[0], x[0]), maddu1(q[1], x[1]));
         const ivec b = add2(maddu1(q[2], x[2]), maddu1(q[3], x[3]));
-        if (MAX*127*2*4 < 32768) {
-            return add_madd2(sums, add2(a, b), repeat2(1));
-        }
-        return add_madd2(add_madd2(sums, a, repeat2(1)), b, repeat2(1));
+        return widen(add2(sums, add2(a, b)));
 #endif
     }
 };
@@ -230,6 +237,8 @@ template <typename L, int R>
 static void multiply_rows(
         int64_t k, const char * w, size_t stride, int64_t n, const char * const * x, float * const * y, int64_t i0) {
     typedef typename L::block block;
+
+    static_assert(L::MAX == 255 || std::max(L::MAX - L::EXCESS, L::EXCESS)*127*8 < 32768, "sums do not fit 16 bits");
 
     constexpr int64_t UNIT_SIZE = sizeof(block)*UNIT/L::BLOCK;
 
