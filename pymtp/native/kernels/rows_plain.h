@@ -33,8 +33,8 @@ struct weights {
     fvec min;
 };
 
-// The unit of a row of activations. offset: minus EXCESS times the sum of a lane's q, as integers, or for layouts with MINS
-// the sum of a lane's elements.
+// The unit of a row of activations. offset: minus EXCESS times the sum of a lane's q, as integers for unit::dot(), or for
+// layouts with MINS the sum of a lane's elements.
 struct activations {
     int8_t q[4][BYTES];
     int8_t offset[BYTES];
@@ -64,13 +64,31 @@ template <int n> static inline ivec load_shifted(const uint8_t * x, int half) {
 #endif
 }
 
-// Lanes of 16 signed bytes, or of the eight of one half.
-static inline fvec float_lanes(__m128i x, int half) {
+// Eight bytes of each half.
+static inline __m128i bytes_of(uint64_t low, uint64_t high, int half) {
 #if defined(PYMTP_ROWS_512)
     (void) half;
+    return _mm_set_epi64x(high, low);
+#else
+    return _mm_cvtsi64_si128(half ? high : low);
+#endif
+}
+
+static inline __m128i bytes_at(const void * x, int half) {
+#if defined(PYMTP_ROWS_512)
+    (void) half;
+    return _mm_loadu_si128((const __m128i *) x);
+#else
+    return _mm_loadl_epi64((const __m128i *) ((const char *) x + 8*half));
+#endif
+}
+
+// Lanes of such bytes, which are signed.
+static inline fvec float_lanes(__m128i x) {
+#if defined(PYMTP_ROWS_512)
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x));
 #else
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(half ? _mm_unpackhi_epi64(x, x) : x));
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x));
 #endif
 }
 
@@ -105,12 +123,23 @@ template <typename B> static inline fvec block_lanes(const B * b, uint64_t order
 #if defined(PYMTP_ROWS_512)
 static inline fvec as_float(ivec x)      { return _mm512_castsi512_ps(x); }
 static inline ivec as_int(fvec x)        { return _mm512_castps_si512(x); }
-static inline ivec times(ivec x, int32_t y) { return _mm512_mullo_epi32(x, repeat4(y)); }
 #else
 static inline fvec as_float(ivec x)      { return _mm256_castsi256_ps(x); }
 static inline ivec as_int(fvec x)        { return _mm256_castps_si256(x); }
-static inline ivec times(ivec x, int32_t y) { return _mm256_mullo_epi32(x, repeat4(y)); }
 #endif
+
+// x, of dot(), times y
+static inline ivec times(ivec x, int16_t y) {
+#if defined(PYMTP_ROWS_512) && defined(PYMTP_ROWS_VNNI)
+    return _mm512_mullo_epi32(x, repeat4(y));
+#elif defined(PYMTP_ROWS_512)
+    return _mm512_mullo_epi16(x, repeat2(y));
+#elif defined(PYMTP_ROWS_VNNI)
+    return _mm256_mullo_epi32(x, repeat4(y));
+#else
+    return _mm256_mullo_epi16(x, repeat2(y));
+#endif
+}
 
 // Four bytes of each run of 16 to each vector: a lane of 32 bits is of the same run in all four.
 static inline void transpose(ivec * q) {
@@ -144,19 +173,15 @@ template <int MAX> struct unit {
         }
         return sums;
 #else
-        static_assert(MAX*127*2*2 < 32768, "sums of 16 bits would wrap around");
         const ivec a = add2(maddu1(q[0], x[0]), maddu1(q[1], x[1]));
         const ivec b = add2(maddu1(q[2], x[2]), maddu1(q[3], x[3]));
-        if (MAX*127*2*4 < 32768) {
-            return add_madd2(sums, add2(a, b), repeat2(1));
-        }
-        return add_madd2(add_madd2(sums, a, repeat2(1)), b, repeat2(1));
+        return widen(add2(sums, add2(a, b)));
 #endif
     }
 };
 
-// Two products of 8 by 8 bits need more than 16: without VNNI the bytes become signed ones, without their EXCESS of 128,
-// and the signs go to the activations.
+// Two products of 8 by 8 bits need more than 16: without VNNI the bytes are signed, without an EXCESS of 128, and their
+// signs go to the activations.
 #if defined(PYMTP_ROWS_VNNI)
 constexpr int BYTE_EXCESS = 128;
 #else
@@ -180,9 +205,8 @@ template <> struct unit<255> {
 
     void take(const ivec * x) {
         for (int j = 0; j < 4; ++j) {
-            const ivec y = bits_xor(x[j], repeat1(-128));
-            s[j] = signs_of(y);
-            q[j] = magnitude(y);
+            s[j] = signs_of(x[j]);
+            q[j] = magnitude(x[j]);
         }
     }
 
@@ -213,6 +237,8 @@ template <typename L, int R>
 static void multiply_rows(
         int64_t k, const char * w, size_t stride, int64_t n, const char * const * x, float * const * y, int64_t i0) {
     typedef typename L::block block;
+
+    static_assert(L::MAX == 255 || std::max(L::MAX - L::EXCESS, L::EXCESS)*127*8 < 32768, "sums do not fit 16 bits");
 
     constexpr int64_t UNIT_SIZE = sizeof(block)*UNIT/L::BLOCK;
 
@@ -255,7 +281,7 @@ static void multiply_rows(
             const fvec d      = fload(a.scale);
 
             each<R>([&](int i) {
-                acc[r][i] = fma(to_float(part[i].dot(L::MINS ? izero() : offset, q)), fmul(scale[i], d), acc[r][i]);
+                acc[r][i] = fma(to_float(part[i].dot(L::MINS || L::EXCESS == 0 ? izero() : offset, q)), fmul(scale[i], d), acc[r][i]);
                 if (L::MINS) {
                     acc[r][i] = fnma(min[i], as_float(offset), acc[r][i]);
                 }

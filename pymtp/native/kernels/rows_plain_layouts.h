@@ -22,14 +22,9 @@ struct by_block {
     static constexpr bool MINS  = false;
 };
 
-// the scales of 16 runs of 16 elements, in the order of their lanes
+// the scales of the runs of 16 elements, in the order of their lanes
 static inline __m128i order16(__m128i scales) {
     return _mm_shuffle_epi8(scales, _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
-}
-
-// the scales of 8 sub-blocks of 32 elements
-static inline __m128i order8(__m128i scales) {
-    return _mm_shuffle_epi8(scales, _mm_setr_epi8(0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 4, 5, 6, 7));
 }
 
 // four bytes of four values of 6 bits, 2 bits of each in `high`
@@ -59,8 +54,8 @@ struct q6_k : by_superblock {
         w.q[2] = bits_or(high4(a), bits_and(high, mask));
         w.q[3] = bits_or(high4(c), bits_and(shift_right2<2>(high), mask));
 
-        const __m128i scales = order16(_mm_loadu_si128((const __m128i *) b->scales));
-        w.scale = fmul(float_lanes(scales, half), half_repeat(b->d));
+        const __m128i scales = order16(bytes_at(b->scales, half));
+        w.scale = fmul(float_lanes(scales), half_repeat(b->d));
     }
 };
 
@@ -80,12 +75,12 @@ struct q2_k : by_superblock {
         w.q[2] = bits_and(shift_right2<4>(q), three);
         w.q[3] = bits_and(shift_right2<6>(q), three);
 
-        const __m128i both   = order16(_mm_loadu_si128((const __m128i *) b->scales));
+        const __m128i both   = order16(bytes_at(b->scales, half));
         const __m128i mask   = _mm_set1_epi8(15);
         const __m128i scales = _mm_and_si128(both, mask);
         const __m128i mins   = _mm_and_si128(_mm_srli_epi16(both, 4), mask);
-        w.scale = fmul(float_lanes(scales, half), half_repeat(b->d));
-        w.min   = fmul(float_lanes(mins,   half), half_repeat(b->dmin));
+        w.scale = fmul(float_lanes(scales), half_repeat(b->d));
+        w.min   = fmul(float_lanes(mins),   half_repeat(b->dmin));
     }
 };
 
@@ -109,23 +104,33 @@ struct q3_k : by_superblock {
 
         uint32_t s[3];
         memcpy(s, b->scales, sizeof(s));
-        const __m128i scales = _mm_set_epi64x(
-            join(with_high(s[0] >> 4, s[2] >> 4), with_high(s[1] >> 4, s[2] >> 6)),
-            join(with_high(s[0], s[2]), with_high(s[1], s[2] >> 2)));
-        w.scale = fmul(
-            float_lanes(order16(_mm_sub_epi8(scales, _mm_set1_epi8(32))), half), half_repeat(b->d));
+        const __m128i scales = bytes_of(
+            join(with_high(s[0],      s[2]),      with_high(s[1],      s[2] >> 2)),
+            join(with_high(s[0] >> 4, s[2] >> 4), with_high(s[1] >> 4, s[2] >> 6)), half);
+        w.scale = fmul(float_lanes(order16(_mm_sub_epi8(scales, _mm_set1_epi8(32)))), half_repeat(b->d));
     }
 };
 
-// scales and mins of Q4_K and Q5_K
+// scales and mins of Q4_K and Q5_K: four of a half, for two times four lanes
 template <typename B> static inline void take_mins(const B * b, int half, weights & w) {
     uint32_t s[3];
     memcpy(s, b->scales, sizeof(s));
-    const __m128i scales = _mm_cvtsi64_si128(join(s[0] & 0x3f3f3f3f, with_high(s[2],      s[0] >> 6)));
-    const __m128i mins   = _mm_cvtsi64_si128(join(s[1] & 0x3f3f3f3f, with_high(s[2] >> 4, s[1] >> 6)));
-
-    w.scale = fmul(float_lanes(order8(scales), half), half_repeat(b->d));
-    w.min   = fmul(float_lanes(order8(mins),   half), half_repeat(b->dmin));
+    const uint32_t scales0 = s[0] & 0x3f3f3f3f;
+    const uint32_t mins0   = s[1] & 0x3f3f3f3f;
+    const uint32_t scales1 = with_high(s[2],      s[0] >> 6);
+    const uint32_t mins1   = with_high(s[2] >> 4, s[1] >> 6);
+#if defined(PYMTP_ROWS_512)
+    (void) half;
+    w.scale = fmul(float_lanes(_mm_set_epi64x(join(scales1, scales1), join(scales0, scales0))), half_repeat(b->d));
+    w.min   = fmul(float_lanes(_mm_set_epi64x(join(mins1,   mins1),   join(mins0,   mins0))),   half_repeat(b->dmin));
+#else
+    // scales in four lanes, mins in the others
+    const __m128i d    = _mm_shuffle_epi8(_mm_cvtsi32_si128(b->d | b->dmin << 16),
+        _mm_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3));
+    const fvec    both = fmul(float_lanes(bytes_of(join(scales0, mins0), join(scales1, mins1), half)), _mm256_cvtph_ps(d));
+    w.scale = _mm256_permute2f128_ps(both, both, 0x00);
+    w.min   = _mm256_permute2f128_ps(both, both, 0x11);
+#endif
 }
 
 struct q4_k : by_superblock {
@@ -168,10 +173,10 @@ struct q5_k : by_superblock {
     }
 };
 
-// the values of IQ4_NL and IQ4_XS, too large by 128
+// the values of IQ4_NL and IQ4_XS, too large by BYTE_EXCESS
 static inline ivec lookup_iq4(ivec i) {
-    alignas(16) static const uint8_t values[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
-    return lookup16(repeat16_at(values), i);
+    alignas(16) static const int8_t values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    return lookup16(bits_xor(repeat16_at(values), repeat1((int8_t) BYTE_EXCESS)), i);
 }
 
 struct iq4_xs : by_superblock {
@@ -203,10 +208,11 @@ struct iq4_xs : by_superblock {
         h = (h | h << 12) & 0x000f000f000f000f;
         h = (h | h <<  6) & 0x0303030303030303;
 
-        const __m128i scales = _mm_shuffle_epi8(
-            _mm_sub_epi8(_mm_cvtsi64_si128(l | h << 4), _mm_set1_epi8(32)),
-            _mm_setr_epi8(0, 0, 2, 2, 1, 1, 3, 3, 4, 4, 6, 6, 5, 5, 7, 7));
-        w.scale = fmul(float_lanes(scales, half), half_repeat(b->d));
+        const uint64_t x      = l | h << 4;
+        const __m128i  scales = _mm_shuffle_epi8(
+            _mm_sub_epi8(bytes_of(x, x >> 32, half), _mm_set1_epi8(32)),
+            _mm_setr_epi8(0, 0, 2, 2, 1, 1, 3, 3, 8, 8, 10, 10, 9, 9, 11, 11));
+        w.scale = fmul(float_lanes(scales), half_repeat(b->d));
     }
 };
 
@@ -219,7 +225,7 @@ struct q8_0 : by_block {
 
     static inline void unpack(const block * b, int, weights & w) {
         for (int j = 0; j < 4; ++j) {
-            w.q[j] = bits_xor(load_halves((const uint8_t *) b[j].qs, 4*sizeof(block), 0), repeat1(-128));
+            w.q[j] = bits_xor(load_halves((const uint8_t *) b[j].qs, 4*sizeof(block), 0), repeat1((int8_t) BYTE_EXCESS));
         }
         w.scale = block_lanes(b, 0x0604020006040200);
     }

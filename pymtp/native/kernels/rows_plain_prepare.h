@@ -38,10 +38,11 @@ template <typename L> static inline void put(activations * y, const int8_t * x, 
         const int run = lane/8*8 + lane%4*2 + lane/4%2;
         y->scale[lane] = scales[L::NIBBLES_APART ? swap_middle(run) : run];
     }
-    unit<1> ones;
-    std::fill(ones.q, ones.q + 4, repeat1(1));
-    const ivec sums   = ones.dot(izero(), q);
-    const ivec offset = L::MINS ? as_int(fmul(to_float(sums), fload(y->scale))) : times(sums, -L::EXCESS);
+    ivec sums = izero();
+    for (int j = 0; j < 4; ++j) {
+        sums = dot(sums, repeat1(1), q[j]);
+    }
+    const ivec offset = L::MINS ? as_int(fmul(to_float(widen(sums)), fload(y->scale))) : times(sums, -L::EXCESS);
 
     memcpy(y->q,      q,       sizeof(y->q));
     memcpy(y->offset, &offset, sizeof(y->offset));
