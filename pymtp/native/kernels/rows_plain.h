@@ -70,7 +70,7 @@ static inline __m128i bytes_of(uint64_t low, uint64_t high, int half) {
     (void) half;
     return _mm_set_epi64x(high, low);
 #else
-    return _mm_cvtsi64_si128(half ? high : low);
+    return _mm_set_epi64x(0, half ? high : low);
 #endif
 }
 
@@ -106,7 +106,7 @@ template <typename B> static inline fvec block_lanes(const B * b, uint64_t order
     d = _mm_insert_epi16(d, b[1].d, 1);
     d = _mm_insert_epi16(d, b[2].d, 2);
     d = _mm_insert_epi16(d, b[3].d, 3);
-    __m128i lanes = _mm_cvtsi64_si128(order);  // bytes of 2*block
+    __m128i lanes = _mm_set_epi64x(0, order);  // bytes of 2*block
     lanes = _mm_unpacklo_epi8(lanes, _mm_add_epi8(lanes, _mm_set1_epi8(1)));
 #if defined(PYMTP_ROWS_512)
     d = _mm_insert_epi16(d, b[4].d, 4);

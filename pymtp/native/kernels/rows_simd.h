@@ -38,14 +38,12 @@ static inline ivec repeat4(int32_t x)           { return _mm512_set1_epi32(x); }
 static inline ivec repeat8(int64_t x)           { return _mm512_set1_epi64(x); }
 static inline ivec repeat16(__m128i x)          { return _mm512_broadcast_i32x4(x); }
 static inline ivec add4(ivec a, ivec b)         { return _mm512_add_epi32(a, b); }
-static inline ivec sub4(ivec a, ivec b)         { return _mm512_sub_epi32(a, b); }
 static inline ivec add2(ivec a, ivec b)         { return _mm512_add_epi16(a, b); }
 static inline ivec bits_and(ivec a, ivec b)     { return _mm512_and_si512(a, b); }
 static inline ivec bits_or (ivec a, ivec b)     { return _mm512_or_si512(a, b); }
 static inline ivec bits_xor(ivec a, ivec b)     { return _mm512_xor_si512(a, b); }
 template <int n> static inline ivec shift_right2(ivec a) { return _mm512_srli_epi16(a, n); }
 template <int n> static inline ivec shift_left2 (ivec a) { return _mm512_slli_epi16(a, n); }
-template <int n> static inline ivec shift_left4 (ivec a) { return _mm512_slli_epi32(a, n); }
 static inline ivec lookup16(ivec table, ivec i) { return _mm512_shuffle_epi8(table, i); }   // i < 16
 static inline ivec madd2(ivec a, ivec b)        { return _mm512_madd_epi16(a, b); }
 static inline ivec maddu1(ivec u, ivec s)       { return _mm512_maddubs_epi16(u, s); }
@@ -96,14 +94,12 @@ static inline ivec repeat4(int32_t x)           { return _mm256_set1_epi32(x); }
 static inline ivec repeat8(int64_t x)           { return _mm256_set1_epi64x(x); }
 static inline ivec repeat16(__m128i x)          { return _mm256_broadcastsi128_si256(x); }
 static inline ivec add4(ivec a, ivec b)         { return _mm256_add_epi32(a, b); }
-static inline ivec sub4(ivec a, ivec b)         { return _mm256_sub_epi32(a, b); }
 static inline ivec add2(ivec a, ivec b)         { return _mm256_add_epi16(a, b); }
 static inline ivec bits_and(ivec a, ivec b)     { return _mm256_and_si256(a, b); }
 static inline ivec bits_or (ivec a, ivec b)     { return _mm256_or_si256(a, b); }
 static inline ivec bits_xor(ivec a, ivec b)     { return _mm256_xor_si256(a, b); }
 template <int n> static inline ivec shift_right2(ivec a) { return _mm256_srli_epi16(a, n); }
 template <int n> static inline ivec shift_left2 (ivec a) { return _mm256_slli_epi16(a, n); }
-template <int n> static inline ivec shift_left4 (ivec a) { return _mm256_slli_epi32(a, n); }
 static inline ivec lookup16(ivec table, ivec i) { return _mm256_shuffle_epi8(table, i); }   // i < 16
 static inline ivec madd2(ivec a, ivec b)        { return _mm256_madd_epi16(a, b); }
 static inline ivec maddu1(ivec u, ivec s)       { return _mm256_maddubs_epi16(u, s); }
