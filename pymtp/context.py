@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pymtp.context_options import in_range, native_options
 from pymtp.counters import Counters, Node
-from pymtp.errors import InvalidRequestError, NativeError
+from pymtp.errors import InvalidRequestError, NativeError, PymtpError
 from pymtp.exclusive import Exclusive, alone
 from pymtp.memory import DeviceMemory, read_memory
 from pymtp.model import Model
@@ -121,11 +121,9 @@ class Context(Exclusive):
         check(lib.PYMTP_OK)
         self._logits = ffi.new("const float **")
         self._token = ffi.new("int32_t *")
-        self._sampled = ffi.new("llama_token[]", 1 + draft_tokens)
-        self._confidences = ffi.new("float[]", 1 + draft_tokens)
         self._n_vocab = model.n_vocab
         self._n_embeddings = 0
-        self._n_sampled = 0
+        self._n_sampled: dict[int, int] = {}  # tokens, by sequence
         self._keeps_embeddings = embeddings
         self.model = model
         self.draft_tokens = draft_tokens
@@ -240,15 +238,28 @@ class Context(Exclusive):
         """The token after a prompt, sampled from the logits of the last prefill. Raises InvalidRequestError when the
         grammar allows none; the sequence keeps the tokens before it."""
         check(lib.pymtp_pair_first_token(self._pair, seq, self._token))
-        self._n_sampled = 1
+        self._n_sampled[seq] = 1
         return int(self._token[0])
 
-    @alone
     def draft_chain(self, token: int, n: int, seq: int = 0) -> tuple[list[int], list[float]]:
         """n draft steps, each from the token drawn in the one before, the first from `token`, which follows the last
         that the target holds: the drafts, and the head's probability of each. Raises as `draft`."""
-        check(lib.pymtp_pair_draft_tokens(self._pair, seq, token, n, self._sampled, self._confidences))
-        return list(self._sampled[0:n]), list(self._confidences[0:n])
+        return _only(self.draft_chains({seq: token}, n))
+
+    @alone
+    def draft_chains(self, tokens: Mapping[int, int], n: int) -> dict[int, tuple[list[int], list[float]] | PymtpError]:
+        """As `draft_chain`, for each sequence named: its token. Sequences side by side take one launch. A sequence that
+        fails by itself has its error as its value, and the others their drafts."""
+        seqs = sorted(tokens)
+        drafts = ffi.new("llama_token[]", len(seqs) * n)
+        confidences = ffi.new("float[]", len(seqs) * n)
+        outcomes = ffi.new("struct pymtp_outcome[]", len(seqs))
+        first = ffi.new("llama_token[]", [tokens[seq] for seq in seqs])
+        check(lib.pymtp_pair_draft_tokens(self._pair, len(seqs), seqs, first, n, drafts, confidences, outcomes))
+        return {
+            seq: _failed(outcomes, k) or (list(drafts[k * n : (k + 1) * n]), list(confidences[k * n : (k + 1) * n]))
+            for k, seq in enumerate(seqs)
+        }
 
     @property
     @alone
@@ -266,25 +277,41 @@ class Context(Exclusive):
         """What the target chose so far no longer counts for whether "auto" drafts over the set or over all."""
         lib.pymtp_pair_forget_chosen(self._pair)
 
-    @alone
     def verify_chain(self, tokens: Sequence[int], seq: int = 0) -> list[int]:
         """As `verify`, and draws the token after each row until one is not what the next row holds: the drafts that the
         target agrees with, and one more. Raises as `first_token`."""
-        n = len(tokens)
-        status = lib.pymtp_pair_verify_tokens(self._pair, seq, tokens, n, self._sampled, self._token)
-        self._n_sampled = self._token[0]  # before a dead end, too
-        check(status)
-        return list(self._sampled[0 : self._n_sampled])
+        return _only(self.verify_chains({seq: tokens}))
 
     @alone
-    def logprobs(self) -> list[TokenLogprobs]:
-        """Of the tokens that the last `first_token` or `verify_chain` returned; empty unless the sampling asks."""
+    def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, list[int] | PymtpError]:
+        """As `verify_chain`, for each sequence named: its tokens, for all as many. Sequences side by side take one
+        launch. A sequence that fails by itself has its error as its value, and the others their tokens."""
+        seqs = sorted(chains)
+        n = len(chains[seqs[0]]) if seqs else 0
+        if any(len(chains[seq]) != n for seq in seqs):
+            raise InvalidRequestError("the chains of a verification must have the same length")
+        sampled = ffi.new("llama_token[]", len(seqs) * n)
+        outcomes = ffi.new("struct pymtp_outcome[]", len(seqs))
+        tokens = ffi.new("llama_token[]", [token for seq in seqs for token in chains[seq]])
+        status = lib.pymtp_pair_verify_tokens(self._pair, len(seqs), seqs, tokens, n, sampled, outcomes)
+        for k, seq in enumerate(seqs):
+            self._n_sampled[seq] = outcomes[k].n  # before a dead end, too
+        check(status)
+        return {
+            seq: _failed(outcomes, k) or list(sampled[k * n : k * n + outcomes[k].n]) for k, seq in enumerate(seqs)
+        }
+
+    @alone
+    def logprobs(self, seq: int = 0) -> list[TokenLogprobs]:
+        """Of the tokens that the last `first_token` or `verify_chain` returned for a sequence; empty unless the
+        sampling asks."""
         found = ffi.new("const struct pymtp_logprob **")
-        n = lib.pymtp_pair_logprobs(self._pair, found)
+        n = lib.pymtp_pair_logprobs(self._pair, seq, found)
+        n_sampled = self._n_sampled.get(seq, 0)
         pairs = [(p.token, p.logprob) for p in found[0][0:n]] if n else []
-        if not n or not self._n_sampled:
+        if not n or not n_sampled:
             return []
-        each = n // self._n_sampled
+        each = n // n_sampled
         return [TokenLogprobs(*pairs[i], tuple(pairs[i + 1 : i + each])) for i in range(0, n, each)]
 
     @alone
@@ -367,6 +394,25 @@ class Context(Exclusive):
         data = ffi.new("uint8_t[]", needed[0])
         check(lib.pymtp_pair_head_state(self._pair, seq, data, needed[0], needed))
         return bytes(ffi.buffer(data))
+
+
+def _failed(outcomes: Any, k: int) -> PymtpError | None:
+    """Why a sequence of a call for several got no token."""
+    if outcomes[k].status == lib.PYMTP_OK:
+        return None
+    try:
+        check(lib.pymtp_outcome_error(outcomes + k))
+    except PymtpError as error:
+        return error
+    raise AssertionError("a failed outcome has an error")
+
+
+def _only(found: Mapping[int, Any]) -> Any:
+    """What a call for several sequences brought the only one."""
+    (outcome,) = found.values()
+    if isinstance(outcome, PymtpError):
+        raise outcome
+    return outcome
 
 
 def _floats(pointer: Any, rows: int, columns: int) -> NDArray[np.float32]:

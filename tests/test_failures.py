@@ -245,7 +245,11 @@ def test_counts_from_c_that_cannot_be_are_errors_not_the_end(c: Context) -> None
         assert lib.pymtp_pair_verify(pair, 0, [1], n, rows) == lib.PYMTP_INVALID
         assert lib.pymtp_pair_prefill(pair, 1, [0], [1], [n], False, rows) == lib.PYMTP_INVALID
         assert lib.pymtp_pair_prefill(pair, n, [0], [1], [1], False, rows) == lib.PYMTP_INVALID
-        assert lib.pymtp_pair_draft_tokens(pair, 0, 1, n, ffi.NULL, ffi.NULL) == lib.PYMTP_INVALID
+        for call in (lib.pymtp_pair_draft_tokens, lib.pymtp_pair_verify_tokens):
+            arrays = (ffi.NULL, ffi.NULL, ffi.NULL)[: 3 if call == lib.pymtp_pair_draft_tokens else 2]
+            assert call(pair, 1, [0], [1], n, *arrays) == lib.PYMTP_INVALID
+            assert call(pair, n, [0], [1], 1, *arrays) == lib.PYMTP_INVALID
+            assert call(pair, 2, [0, 0], [1, 1], 1, *arrays) == lib.PYMTP_INVALID
         assert lib.pymtp_pair_rewind(pair, 0, n) == lib.PYMTP_INVALID
     for seq in (-1, 3, 2**31 - 1, -(2**31)):
         assert lib.pymtp_pair_verify(pair, seq, [1], 1, rows) == lib.PYMTP_INVALID

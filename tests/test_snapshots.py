@@ -162,12 +162,12 @@ def refused(model: Model, fault: str, call: Callable[[Context], object], why: st
 
 
 @BOTH
-def test_a_chain_of_two_sequences_is_refused(model: Model) -> None:
-    refused(model, "mixed_chain", lambda c: c.draft_chain(5, 2), "a chain of drafts is of one sequence")
+def test_a_chain_whose_steps_are_of_two_sequences_is_refused(model: Model) -> None:
+    refused(model, "mixed_chain", lambda c: c.draft_chain(5, 3), "of equal length")
 
 
 @BOTH
 def test_more_outputs_than_there_is_room_for_are_refused(model: Model) -> None:
     refused(
-        model, "more_outputs", lambda c: c.prefill(some_tokens(model, 20)), "a batch with 20 outputs, but room for 4"
+        model, "more_outputs", lambda c: c.prefill(some_tokens(model, 20)), "a batch with 20 outputs, but room for 8"
     )

@@ -162,11 +162,18 @@ int     pymtp_pair_verify(struct pymtp_pair * pair, int32_t seq, const llama_tok
                           const float ** logits);
 int     pymtp_pair_sampling(struct pymtp_pair * pair, int32_t seq, const struct pymtp_sampling * sampling);
 int     pymtp_pair_first_token(struct pymtp_pair * pair, int32_t seq, llama_token * token);
-int     pymtp_pair_draft_tokens(struct pymtp_pair * pair, int32_t seq, llama_token token, int32_t n,
-                                llama_token * drafts, float * confidences);
-int     pymtp_pair_verify_tokens(struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n,
-                                 llama_token * sampled, int32_t * n_sampled);
-int32_t pymtp_pair_logprobs(const struct pymtp_pair * pair, const struct pymtp_logprob ** logprobs);
+struct pymtp_outcome {
+    int32_t n;
+    int32_t status;
+    int32_t position;
+};
+int     pymtp_outcome_error(const struct pymtp_outcome * outcome);
+int     pymtp_pair_draft_tokens(struct pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens,
+                                int32_t n, llama_token * drafts, float * confidences, struct pymtp_outcome * outcomes);
+int     pymtp_pair_verify_tokens(struct pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs,
+                                 const llama_token * tokens, int32_t n, llama_token * sampled,
+                                 struct pymtp_outcome * outcomes);
+int32_t pymtp_pair_logprobs(const struct pymtp_pair * pair, int32_t seq, const struct pymtp_logprob ** logprobs);
 llama_token pymtp_sample(const struct pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,
                        const llama_token * prefix, int32_t n, float * confidence);
 int32_t pymtp_pair_draft_vocab(const struct pymtp_pair * pair);

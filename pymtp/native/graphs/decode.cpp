@@ -29,13 +29,19 @@ uint32_t count_outputs(const llama_batch & batch, bool all) {
     return batch.logits ? std::count_if(batch.logits, batch.logits + batch.n_tokens, [](int8_t flag) { return flag != 0; }) : 1;
 }
 
-bool of_one_sequence(const llama_batch & batch) {
+// Sequence after sequence in rising order without gaps, each with as many tokens: they come in one ubatch then.
+bool of_equal_sequences(const llama_batch & batch) {
+    const auto seq = [&](int32_t i) { return batch.seq_id[i][0]; };
+    int32_t n_first = 1;
+    while (n_first < batch.n_tokens && seq(n_first) == seq(0)) {
+        ++n_first;
+    }
     for (int32_t i = 0; i < batch.n_tokens; ++i) {
-        if (batch.n_seq_id[i] != 1 || batch.seq_id[i][0] != batch.seq_id[0][0]) {
+        if (batch.n_seq_id[i] != 1 || seq(i) != seq(0) + i/n_first) {
             return false;
         }
     }
-    return true;
+    return batch.n_tokens % n_first == 0;
 }
 
 void refuse(const std::string & why) {
@@ -62,8 +68,8 @@ void check(const llama_batch & batch, uint32_t n_outputs, uint32_t slot, const l
     if (n_tokens > cparams.n_ubatch || n_outputs > 0) {
         refuse("tokens that go with kept hidden states take one ubatch without outputs");
     }
-    if (cparams.pymtp.sample != PYMTP_SAMPLE_NONE && (slot == 0 || !of_one_sequence(batch))) {
-        refuse("a chain of drafts is of one sequence, and in a slot of its own");
+    if (cparams.pymtp.sample != PYMTP_SAMPLE_NONE && (slot == 0 || !of_equal_sequences(batch))) {
+        refuse("chains of drafts are of sequences side by side, of equal length, and in a slot of their own");
     }
 }
 

@@ -34,24 +34,26 @@ void build_late(const llm_graph_context & graph, const llama_model & model) {
     block.store(attn, block.embed(inp->tokens), hidden, graph.build_inp_pos());
 }
 
-// Each step is a graph for one token.
+// Each step is a graph for one token of each sequence.
 void build_chain(const llm_graph_context & graph, const llama_model & model, const llm_graph_params & params) {
+    const int64_t n_seqs  = params.ubatch.n_seqs_unq;
+    const int64_t n_steps = graph.n_tokens/n_seqs;
+    const int64_t n_pos   = graph.hparams.n_pos_per_embd();
+
     llm_graph_params one = params;
-    one.ubatch.n_tokens     = 1;
+    one.ubatch.n_tokens     = n_seqs;
     one.ubatch.n_seq_tokens = 1;
-    one.n_outputs           = 1;
+    one.ubatch.n_seqs       = n_seqs;
+    one.n_outputs           = n_seqs;
 
     const llm_graph_context step(one);
     const pymtp_draft_block block(step, model);
 
     ggml_context * ctx = graph.ctx0;
 
-    const int64_t n_steps = graph.n_tokens;
-    const int64_t n_pos   = graph.hparams.n_pos_per_embd();
+    auto [inp, hidden] = take_rows(graph, n_seqs);
 
-    auto [inp, hidden] = take_rows(graph, 1);
-
-    inp->pos = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, n_pos, n_steps);
+    inp->pos = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, n_pos*n_seqs, n_steps);
     ggml_set_input(inp->pos);
 
     const auto * attn = graph.build_attn_inp_kv();
@@ -60,22 +62,30 @@ void build_chain(const llm_graph_context & graph, const llama_model & model, con
     pymtp_sampled all;
 
     for (int64_t i = 0; i < n_steps; ++i) {
+        // of a tensor of n elements for each token, sequence after sequence, those of this step's tokens
         const auto part = [&](ggml_tensor * t, int64_t n) {
-            return ggml_view_2d(ctx, t, n, 1, n*t->nb[0], i*n*t->nb[0]);
+            ggml_tensor * v = ggml_view_2d(ctx, t, n, n_seqs, n_steps*n*t->nb[0], i*n*t->nb[0]);
+            if (n_seqs == 1) {
+                return ggml_reshape_1d(ctx, v, n);
+            }
+            return n == 1 ? ggml_transpose(ctx, v) : ggml_reshape_1d(ctx, ggml_cont(ctx, v), n*n_seqs);
         };
-        const auto flat = [&](ggml_tensor * t, int64_t n) {
-            return ggml_reshape_1d(ctx, part(t, n), n);
+        const auto mask = [&](ggml_tensor * t) {
+            ggml_tensor * v = ggml_view_4d(ctx, t, t->ne[0], 1, 1, t->ne[3], t->nb[1], t->nb[2], t->nb[3], i*t->nb[1]);
+            return t->ne[3] == 1 ? v : ggml_cont(ctx, v);
         };
 
         // positions decide what a step sees: the cells of later ones are filled later, and masked
         llm_graph_input_attn_kv now(graph.hparams, graph.cparams, attn->mctx);
-        now.self_k_idxs      = flat(attn->self_k_idxs, 1);
-        now.self_v_idxs      = flat(attn->self_v_idxs, attn->self_v_idxs->ne[0]/n_steps);
-        now.self_kq_mask_cnv = part(attn->self_kq_mask_cnv, attn->self_kq_mask_cnv->ne[0]);
+        now.self_k_idxs      = part(attn->self_k_idxs, 1);
+        now.self_v_idxs      = part(attn->self_v_idxs, attn->self_v_idxs->ne[0]/graph.n_tokens);
+        now.self_kq_mask_cnv = mask(attn->self_kq_mask_cnv);
         now.self_k_rot       = attn->self_k_rot;
         now.self_v_rot       = attn->self_v_rot;
 
-        block.run(&now, block.embed(token), hidden, flat(inp->pos, n_pos), /*out_ids =*/ nullptr);
+        ggml_tensor * pos = ggml_view_1d(ctx, inp->pos, n_pos*n_seqs, i*inp->pos->nb[1]);
+
+        block.run(&now, block.embed(token), hidden, pos, /*out_ids =*/ nullptr);
 
         const pymtp_sampled sampled = pymtp_build_sample(graph, graph.res->t_logits);
         hidden = graph.res->t_h_nextn;

@@ -49,19 +49,27 @@ bool pymtp_input_sync::can_reuse(const llm_graph_params & params) {
 }
 
 void pymtp_input_kept::set_input(const llama_ubatch * ubatch) {
-    std::vector<int32_t> ids(rows->ne[0]);
-    for (size_t i = 0; i < ids.size(); ++i) {
-        ids[i] = pymtp_row_before(kept, ubatch->seq_id[i][0], ubatch->pos[i]);
+    // of a chain, the first token of each sequence
+    const int64_t n_steps = pos ? pos->ne[1] : 1;
+    const int64_t n       = rows->ne[0];
+
+    std::vector<int32_t> ids(n);
+    std::vector<int32_t> first(n);
+    for (int64_t i = 0; i < n; ++i) {
+        ids[i]   = pymtp_row_before(kept, ubatch->seq_id[i*n_steps][0], ubatch->pos[i*n_steps]);
+        first[i] = ubatch->token[i*n_steps];
     }
-    ggml_backend_tensor_set(tokens, ubatch->token, 0, ids.size()*sizeof(int32_t));
-    ggml_backend_tensor_set(rows,   ids.data(),    0, ids.size()*sizeof(int32_t));
+    ggml_backend_tensor_set(tokens, first.data(), 0, n*sizeof(int32_t));
+    ggml_backend_tensor_set(rows,   ids.data(),   0, n*sizeof(int32_t));
 
     if (pos) {
         // as llm_graph_input_pos has them for text, but step by step: with M-RoPE the 4th is 0
-        std::vector<int32_t> data(pos->ne[0]*pos->ne[1]);
-        for (int64_t i = 0; i < pos->ne[1]; ++i) {
+        std::vector<int32_t> data(pos->ne[0]*n_steps);
+        for (int64_t i = 0; i < n_steps; ++i) {
             for (uint32_t d = 0; d < std::min(n_pos_per_embd, 3u); ++d) {
-                data[i*n_pos_per_embd + d] = ubatch->pos[i];
+                for (int64_t s = 0; s < n; ++s) {
+                    data[i*pos->ne[0] + d*n + s] = ubatch->pos[s*n_steps + i];
+                }
             }
         }
         ggml_backend_tensor_set(pos, data.data(), 0, data.size()*sizeof(int32_t));
@@ -69,7 +77,10 @@ void pymtp_input_kept::set_input(const llama_ubatch * ubatch) {
 }
 
 bool pymtp_input_kept::can_reuse(const llm_graph_params & params) {
-    return (pos ? pos->ne[1] : tokens->ne[0]) == params.ubatch.n_tokens;
+    if (!pos) {
+        return tokens->ne[0] == params.ubatch.n_tokens;
+    }
+    return tokens->ne[0] == params.ubatch.n_seqs_unq && tokens->ne[0]*pos->ne[1] == params.ubatch.n_tokens;
 }
 
 // ── of a context ──

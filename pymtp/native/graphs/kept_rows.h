@@ -37,9 +37,9 @@ public:
 
     bool can_reuse(const llm_graph_params & params) override;
 
-    ggml_tensor * tokens = nullptr; // I32 [n_tokens], of a chain the first
+    ggml_tensor * tokens = nullptr; // I32 [n_tokens], of a chain the first of each sequence
     ggml_tensor * rows   = nullptr; // I32 [n_tokens], likewise
-    ggml_tensor * pos    = nullptr; // I32 [n_pos_per_embd, n_tokens] of a chain
+    ggml_tensor * pos    = nullptr; // I32 [n_pos_per_embd*n_seqs, n_steps] of a chain
 
     const uint32_t n_pos_per_embd;
 

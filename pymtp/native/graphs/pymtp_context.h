@@ -38,9 +38,10 @@ void pymtp_get_kept_row(llama_context * ctx, llama_seq_id seq, llama_pos pos,   
 
 // While target is set, batches of ctx, a draft context, go with the hidden states that pymtp_set_sync keeps in target: one
 // ubatch, without output. Their K and V are stored; that is all, unless tokens are sampled. Then the batch is a chain of
-// drafts: as many tokens of one sequence as there are steps, the first of which goes with the kept hidden state. Each step
-// samples the token of the next, which goes with what the block leaves; what the batch says of later tokens is not looked
-// at. Throws when nothing is kept in target.
+// drafts for each of some sequences side by side, sequence after sequence: as many tokens of each as there are steps, the
+// first of which goes with the kept hidden state. Each step samples the tokens of the next, one a sequence in their order,
+// which go with what the block leaves; what the batch says of later tokens is not looked at. Throws when nothing is kept in
+// target.
 void pymtp_take_kept_rows(llama_context * ctx, llama_context * target);
 
 // ── taking back ──

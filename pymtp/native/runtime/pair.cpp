@@ -67,7 +67,7 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
         params.cb_eval           = pymtp_trace::on_node;
         params.cb_eval_user_data = pair->trace.get();
     }
-    params.n_outputs_max         = std::max({1 + options.n_draft, options.n_seq_max, options.n_outputs});
+    params.n_outputs_max         = std::max((1 + options.n_draft)*options.n_seq_max, options.n_outputs);
     params.n_outputs_max         = every ? 0 : std::min(params.n_outputs_max, params.n_batch); // 0: n_batch
     params.n_outputs_max_per_seq = params.n_outputs_max;
     pair->target.reset(llama_init_from_model(model, params));
@@ -86,7 +86,7 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
         params.n_outputs_max_per_seq = 1;
         if (fused) {
             // it takes the rows of a round, or those it was left behind by, never a prompt: no compute buffer for more
-            const int32_t most = std::max({options.n_draft + 2, options.n_seq_max, PYMTP_MOST_KEPT});
+            const int32_t most = std::max({options.n_draft + 2, options.n_draft*options.n_seq_max, PYMTP_MOST_KEPT});
             params.n_batch  = std::min<uint32_t>(params.n_batch,  most);
             params.n_ubatch = std::min<uint32_t>(params.n_ubatch, params.n_batch);
         }
@@ -114,6 +114,23 @@ bool pymtp_pair::check_seq(int32_t seq) const {
     }
     pymtp_set_error("there is no sequence " + std::to_string(seq) + ", only 0 to " + std::to_string(options.n_seq_max - 1));
     return false;
+}
+
+bool pymtp_pair::check_seqs(int32_t n_seqs, const int32_t * seqs) const {
+    if (n_seqs < 1) {
+        pymtp_set_error("a sequence is needed");
+        return false;
+    }
+    for (int32_t k = 0; k < n_seqs; ++k) {
+        if (!check_seq(seqs[k])) {
+            return false;
+        }
+        if (k > 0 && seqs[k] <= seqs[k - 1]) {
+            pymtp_set_error("sequences must be given once each, in rising order");
+            return false;
+        }
+    }
+    return true;
 }
 
 bool pymtp_pair::check_tokens(const llama_token * tokens, int32_t n) const {

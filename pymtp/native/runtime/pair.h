@@ -12,6 +12,7 @@
 #include "compare/trace.h"
 #include "draft_vocab.h"
 #include "file_rows.h"
+#include "graph_slots.h"
 #include "model.h"
 #include "pymtp.h"
 #include "sequence.h"
@@ -32,6 +33,7 @@ using pymtp_context_ptr = std::unique_ptr<llama_context, pymtp_context_deleter>;
 constexpr int32_t PYMTP_MOST_DRAFTS = 64; // a round
 constexpr int32_t PYMTP_MOST_KEPT   = 63; // tokens that the head may be behind, see pymtp_set_sync
 
+struct pymtp_sample_batch;
 struct pymtp_sample_job;
 
 struct pymtp_pair {
@@ -75,9 +77,11 @@ struct pymtp_pair {
     std::vector<float> logits;     // of the last prefill
     std::vector<float> embeddings; // likewise, where asked for
 
-    std::vector<pymtp_logprob> logprobs; // of the last tokens that the target sampled, where asked for
+    pymtp_graph_slots target_slots;
+    pymtp_graph_slots draft_slots;
 
     bool check_seq(int32_t seq) const;
+    bool check_seqs(int32_t n_seqs, const int32_t * seqs) const;
     bool check_tokens(const llama_token * tokens, int32_t n) const;
     int  check_room(const pymtp_sequence & s, int32_t n) const;
     bool fuses() const;
@@ -102,10 +106,17 @@ struct pymtp_pair {
     // rounds.cpp
     int  check_draft(const pymtp_sequence & s, llama_token token, int32_t n) const;
     int  check_verify(const pymtp_sequence & s, const llama_token * tokens, int32_t n) const;
-    int  draft_tokens(int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences);
-    int  draft_chain(int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences);
-    int  verify(int32_t seq, const llama_token * tokens, int32_t n, pymtp_sample_job * job = nullptr);
-    int  verify_tokens(int32_t seq, const llama_token * tokens, int32_t n, llama_token * sampled, int32_t * n_sampled);
+    int  draft_tokens(
+            int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, llama_token * drafts,
+            float * confidences, pymtp_outcome * outcomes);
+    int  draft_chains(
+            int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, pymtp_sample_batch & samples);
+    int  verify(
+            int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, pymtp_sample_batch * samples = nullptr);
+    int  verify_tokens(
+            int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, llama_token * sampled,
+            pymtp_outcome * outcomes);
+    void finish(const pymtp_sample_job & job, pymtp_outcome & outcome);
     int  rewind(int32_t seq, int32_t n_keep);
 
     // draft_rows.cpp
@@ -117,7 +128,8 @@ struct pymtp_pair {
     // sampling.cpp
     int  set_sampling(int32_t seq, const pymtp_sampling & sampling);
     bool check_sampler(int32_t seq) const;
-    int  decode_and_sample(llama_context * ctx, pymtp_sample_job & job);
+    bool check_samplers(int32_t n_seqs, const int32_t * seqs) const;
+    int  decode_and_sample(llama_context * ctx, pymtp_sample_batch & samples);
     int  sample(int32_t seq, const pymtp_logits & from, size_t n_prefix, llama_token * token, float * confidence);
     int  first_token(int32_t seq, llama_token * token);
     int  say_unsampled(int status, size_t position) const;

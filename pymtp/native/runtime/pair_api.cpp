@@ -30,7 +30,7 @@ const float * pymtp_pair_embeddings(const pymtp_pair * pair) {
 int pymtp_pair_verify(pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, const float ** logits) {
     *logits = nullptr;
     return pymtp_pair_call(pair, seq, [&] {
-        const int status = pair->verify(seq, tokens, n);
+        const int status = pair->verify(1, &seq, tokens, n);
         *logits = status ? nullptr : llama_get_logits(pair->target.get());
         return status;
     });
@@ -47,23 +47,21 @@ int pymtp_pair_first_token(pymtp_pair * pair, int32_t seq, llama_token * token) 
 }
 
 int pymtp_pair_draft_tokens(
-        pymtp_pair * pair, int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences) {
-    return pymtp_pair_call(pair, seq, [&] {
-        return pair->check_sampler(seq) ? pair->draft_tokens(seq, token, n, drafts, confidences) : (int) PYMTP_INVALID;
+        pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, llama_token * drafts,
+        float * confidences, pymtp_outcome * outcomes) {
+    return pymtp_pair_call(pair, seqs, n_seqs, [&] {
+        return pair->check_samplers(n_seqs, seqs) ? pair->draft_tokens(n_seqs, seqs, tokens, n, drafts, confidences, outcomes)
+                                                  : (int) PYMTP_INVALID;
     });
 }
 
 int pymtp_pair_verify_tokens(
-        pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, llama_token * sampled, int32_t * n_sampled) {
-    *n_sampled = 0;
-    return pymtp_pair_call(pair, seq, [&] {
-        return pair->check_sampler(seq) ? pair->verify_tokens(seq, tokens, n, sampled, n_sampled) : (int) PYMTP_INVALID;
+        pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, llama_token * sampled,
+        pymtp_outcome * outcomes) {
+    return pymtp_pair_call(pair, seqs, n_seqs, [&] {
+        return pair->check_samplers(n_seqs, seqs) ? pair->verify_tokens(n_seqs, seqs, tokens, n, sampled, outcomes)
+                                                  : (int) PYMTP_INVALID;
     });
-}
-
-int32_t pymtp_pair_logprobs(const pymtp_pair * pair, const pymtp_logprob ** logprobs) {
-    *logprobs = pair->logprobs.data();
-    return pair->logprobs.size();
 }
 
 int32_t pymtp_pair_draft_vocab(const pymtp_pair * pair) {
@@ -93,6 +91,12 @@ int pymtp_pair_clear(pymtp_pair * pair, int32_t seq) {
 
 static const pymtp_sequence * sequence_of(const pymtp_pair * pair, int32_t seq) {
     return pymtp_guarded<const pymtp_sequence *>(nullptr, [&] { return pair->check_seq(seq) ? &pair->sequences[seq] : nullptr; });
+}
+
+int32_t pymtp_pair_logprobs(const pymtp_pair * pair, int32_t seq, const pymtp_logprob ** logprobs) {
+    const pymtp_sequence * s = sequence_of(pair, seq);
+    *logprobs = s ? s->logprobs.data() : nullptr;
+    return s ? s->logprobs.size() : 0;
 }
 
 int32_t pymtp_pair_n_past(const pymtp_pair * pair, int32_t seq) {

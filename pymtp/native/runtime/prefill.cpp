@@ -10,18 +10,10 @@
 
 int pymtp_pair::check_prompts(
         int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths) const {
-    if (n_seqs < 1) {
-        pymtp_set_error("a prompt is needed");
+    if (!check_seqs(n_seqs, seqs)) {
         return PYMTP_INVALID;
     }
     for (int32_t k = 0; k < n_seqs; tokens += lengths[k], ++k) {
-        if (!check_seq(seqs[k])) {
-            return PYMTP_INVALID;
-        }
-        if (k > 0 && seqs[k] <= seqs[k - 1]) {
-            pymtp_set_error("sequences must be given once each, in rising order");
-            return PYMTP_INVALID;
-        }
         if (lengths[k] < 1) {
             pymtp_set_error("a prompt needs at least one token");
             return PYMTP_INVALID;

@@ -204,20 +204,35 @@ PYMTP_API int pymtp_pair_sampling(struct pymtp_pair * pair, int32_t seq, const s
 // The token after a prompt, from the logits of the last prefill.
 PYMTP_API int pymtp_pair_first_token(struct pymtp_pair * pair, int32_t seq, llama_token * token);
 
-// n draft steps, each from the token sampled in the one before, the first from token, which follows the last that the
-// sequence holds. confidences: the head's probability of each draft, among the likeliest candidates or, where the graph
-// took the likeliest, among all.
+// What came of one sequence of a call for several.
+struct pymtp_outcome {
+    int32_t n;        // tokens
+    int32_t status;   // PYMTP_OK, or why there is no token at position: PYMTP_DEAD_END; PYMTP_FAILED where a logit is no
+                      // number, and the sequence is empty now
+    int32_t position;
+};
+
+// The outcome's status, with its words in pymtp_last_error().
+PYMTP_API int pymtp_outcome_error(const struct pymtp_outcome * outcome);
+
+// For sequences in rising order, n draft steps each: each from the token sampled in the one before, the first from the
+// sequence's of tokens, which follows the last that it holds. drafts, confidences: n of each sequence. confidences: the head's
+// probability of each draft, among the likeliest candidates or, where the graph took the likeliest, among all.
+// Sequences side by side take one launch.
 PYMTP_API int pymtp_pair_draft_tokens(
-        struct pymtp_pair * pair, int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences);
+        struct pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n,
+        llama_token * drafts, float * confidences, struct pymtp_outcome * outcomes);
 
-// As pymtp_pair_verify, and samples the token after each row, until one is not what the next row holds: n_sampled of
-// them, at least 1, at most n.
+// As pymtp_pair_verify, for n tokens of each sequence, in rising order, and samples the token after each row, until one is
+// not what the next row holds: of n places in sampled for each sequence, the outcome's n are used, at least 1.
+// Sequences side by side take one launch.
 PYMTP_API int pymtp_pair_verify_tokens(
-        struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, llama_token * sampled, int32_t * n_sampled);
+        struct pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n,
+        llama_token * sampled, struct pymtp_outcome * outcomes);
 
-// For each token that the last first_token or verify_tokens sampled, where asked for: its own, then those of the likeliest.
-// Returns how many in all; valid until the next sample.
-PYMTP_API int32_t pymtp_pair_logprobs(const struct pymtp_pair * pair, const struct pymtp_logprob ** logprobs);
+// For each token that the last first_token or verify_tokens sampled for a sequence, where asked for: its own, then those of
+// the likeliest. Returns how many in all; valid until the next sample of the sequence.
+PYMTP_API int32_t pymtp_pair_logprobs(const struct pymtp_pair * pair, int32_t seq, const struct pymtp_logprob ** logprobs);
 
 // One sample by itself: the token for a position, from n_vocab logits and the n tokens before it; a grammar's text begins
 // with the first of them. LLAMA_TOKEN_NULL when a logit is not a number, the grammar allows none, or an argument is wrong.

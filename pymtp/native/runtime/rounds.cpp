@@ -12,6 +12,8 @@
 
 #include "pymtp_context.h"
 
+#include <algorithm>
+
 int pymtp_pair::check_draft(const pymtp_sequence & s, llama_token token, int32_t n) const {
     if (!draft || n < 1 || n > options.n_draft) {
         pymtp_set_error("at most " + std::to_string(options.n_draft) + " drafts a round");
@@ -20,37 +22,82 @@ int pymtp_pair::check_draft(const pymtp_sequence & s, llama_token token, int32_t
     return check_tokens(&token, 1) ? check_room(s, n) : (int) PYMTP_INVALID;
 }
 
-int pymtp_pair::draft_tokens(int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences) {
-    if (int status = check_draft(sequences[seq], token, n)) {
-        return status;
+// Sequences that lie side by side go through one launch, as far as there is room: each(first, how many).
+template <typename F> static int by_launches(int32_t n_seqs, const int32_t * seqs, int32_t most, F && each) {
+    for (int32_t first = 0, n = 1; first < n_seqs; first += n, n = 1) {
+        while (first + n < n_seqs && n < most && seqs[first + n] == seqs[first] + n) {
+            ++n;
+        }
+        if (int status = each(first, n)) {
+            return status;
+        }
     }
-    drafts_over_rows = fuses() && vocabulary && vocabulary->pays();
-    return fuses() ? draft_chain(seq, token, n, drafts, confidences) : host->draft_tokens(seq, token, n, drafts, confidences);
+    return PYMTP_OK;
 }
 
-// All steps in one launch.
-int pymtp_pair::draft_chain(int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences) {
-    pymtp_sequence & s = sequences[seq];
+int pymtp_pair::draft_tokens(
+        int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, llama_token * drafts, float * confidences,
+        pymtp_outcome * outcomes) {
+    for (int32_t k = 0; k < n_seqs; ++k) {
+        if (int status = check_draft(sequences[seqs[k]], tokens[k], n)) {
+            return status;
+        }
+        outcomes[k] = {n, PYMTP_OK, sequences[seqs[k]].n_past};
+    }
+    drafts_over_rows = fuses() && vocabulary && vocabulary->pays();
+    if (!fuses()) {
+        return by_launches(n_seqs, seqs, 1, [&](int32_t k, int32_t) {
+            return host->draft_tokens(seqs[k], tokens[k], n, drafts + k*n, confidences + k*n);
+        });
+    }
+    return by_launches(n_seqs, seqs, n_head_rows / n, [&](int32_t first, int32_t count) {
+        pymtp_sample_batch samples(/*by_step =*/ true);
+        for (int32_t k = first; k < first + count; ++k) {
+            const size_t n_prefix = sequences[seqs[k]].n_past + 1;
+            samples.jobs.push_back({this, seqs[k], n_prefix, nullptr, n, drafts + k*n, confidences + k*n});
+        }
+        if (int status = draft_chains(count, seqs + first, tokens + first, n, samples)) {
+            return status;
+        }
+        for (int32_t k = first; k < first + count; ++k) {
+            finish(samples.jobs[k - first], outcomes[k]);
+        }
+        return (int) PYMTP_OK;
+    });
+}
+
+// All steps of all sequences in one launch.
+int pymtp_pair::draft_chains(
+        int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, pymtp_sample_batch & samples) {
     pymtp_stopwatch watch(counters.draft_seconds);
-    take_back_draft(seq);
-    if (int status = settle(seq)) {
-        return status;
+    for (int32_t k = 0; k < n_seqs; ++k) {
+        take_back_draft(seqs[k]);
+        if (int status = settle(seqs[k])) {
+            return status;
+        }
     }
     write_draft_rows();
     batch.clear();
-    for (int32_t i = 0; i < n; ++i) {
-        batch.add(token, s.n_past + i, pymtp_fault_in_chain(*this, seq, i), false);
+    for (int32_t k = 0; k < n_seqs; ++k) {
+        pymtp_sequence & s = sequences[seqs[k]];
+        for (int32_t i = 0; i < n; ++i) {
+            batch.add(tokens[k], s.n_past + i, pymtp_fault_in_chain(*this, seqs[k], i), false);
+        }
+        s.tokens.push_back(tokens[k]);
+        s.n_rewind = 0;
+        s.n_chain  = n;
     }
-    s.tokens.push_back(token);
-    s.n_rewind = 0;
-    s.n_chain  = n;
-    pymtp_sample_job job = {this, seq, s.tokens.size(), nullptr, n, drafts, confidences};
     const pymtp_kept_rows  hidden(*this);
     const pymtp_draft_rows rows(*this, drafts_over_rows);
-    if (int status = decode_and_sample(draft.get(), job)) {
-        return status;
+    return decode_and_sample(draft.get(), samples);
+}
+
+// What came of a sequence's samples. Where a logit is no number, nobody knows what its caches hold: it is emptied.
+void pymtp_pair::finish(const pymtp_sample_job & job, pymtp_outcome & outcome) {
+    outcome = {job.n_sampled, job.status, (int32_t) job.n_prefix};
+    if (job.status == PYMTP_FAILED) {
+        clear(job.seq);
     }
-    return job.status ? say_unsampled(job.status, job.n_prefix) : (int) PYMTP_OK;
 }
 
 int pymtp_pair::check_verify(const pymtp_sequence & s, const llama_token * tokens, int32_t n) const {
@@ -64,12 +111,14 @@ int pymtp_pair::check_verify(const pymtp_sequence & s, const llama_token * token
     return check_tokens(tokens, n) ? PYMTP_OK : PYMTP_INVALID;
 }
 
-// Takes n tokens through the target, of which all but the first can be taken back. The logits of each row are left in the
-// target context, or sampled from where there is a job.
-int pymtp_pair::verify(int32_t seq, const llama_token * tokens, int32_t n, pymtp_sample_job * job) {
-    pymtp_sequence & s = sequences[seq];
-    if (int status = check_verify(s, tokens, n)) {
-        return status;
+// Takes n tokens of each sequence through the target, of which all but the first can be taken back. The logits of each row
+// are left in the target context, or sampled from. The sequences lie side by side.
+int pymtp_pair::verify(
+        int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, pymtp_sample_batch * samples) {
+    for (int32_t k = 0; k < n_seqs; ++k) {
+        if (int status = check_verify(sequences[seqs[k]], tokens + k*n, n)) {
+            return status;
+        }
     }
     pymtp_stopwatch watch(counters.verify_seconds);
     const bool fused = fuses();
@@ -77,61 +126,86 @@ int pymtp_pair::verify(int32_t seq, const llama_token * tokens, int32_t n, pymtp
         begin_prefill();
         llama_set_embeddings(target.get(), false);
         pymtp_set_snapshots(target.get(), n > 1);
-        take_back_draft(seq);
         // one by one, tokens leave the head behind for a while: it takes many for little more than one
-        const bool defer = n == 1 && !host->holds(seq) && s.n_past - s.n_head < PYMTP_MOST_KEPT;
-        if (!defer) {
-            if (int status = settle(seq)) {
-                return status;
+        const auto may_wait = [this](int32_t seq) {
+            return !host->holds(seq) && sequences[seq].n_past - sequences[seq].n_head < PYMTP_MOST_KEPT;
+        };
+        for (int32_t k = 0; k < n_seqs; ++k) {
+            take_back_draft(seqs[k]);
+            if (n > 1 || !may_wait(seqs[k])) {
+                if (int status = settle(seqs[k])) {
+                    return status;
+                }
             }
         }
         pymtp_set_sync(target.get(), draft.get(), n == 1);
     } else {
         begin_round();
         if (draft) {
-            if (int status = host->begin_verify(seq, tokens[0])) {
+            if (int status = host->begin_verify(seqs[0], tokens[0])) {
                 return status;
             }
         }
     }
     batch.clear();
-    for (int32_t i = 0; i < n; ++i) {
-        batch.add(tokens[i], s.n_past + i, seq, true);
+    for (int32_t k = 0; k < n_seqs; ++k) {
+        pymtp_sequence & s = sequences[seqs[k]];
+        for (int32_t i = 0; i < n; ++i) {
+            batch.add(tokens[k*n + i], s.n_past + i, seqs[k], true);
+        }
+        s.tokens.resize(s.n_past);
+        s.tokens.insert(s.tokens.end(), tokens + k*n, tokens + (k + 1)*n);
     }
-    s.tokens.resize(s.n_past);
-    s.tokens.insert(s.tokens.end(), tokens, tokens + n);
-    if (int status = job ? decode_and_sample(target.get(), *job) : decode(target.get())) {
+    if (int status = samples ? decode_and_sample(target.get(), *samples) : decode(target.get())) {
         return status;
     }
     llama_synchronize(target.get());
-    s.n_past  += n;
-    s.n_rewind = n - 1;
-    s.first_logits = nullptr;
-    if (fused) {
-        s.n_head += n > 1 ? n : 0;
-    } else if (draft) {
-        host->end_verify(seq, tokens, n);
+    for (int32_t k = 0; k < n_seqs; ++k) {
+        pymtp_sequence & s = sequences[seqs[k]];
+        s.n_past  += n;
+        s.n_rewind = n - 1;
+        s.first_logits = nullptr;
+        if (fused) {
+            s.n_head += n > 1 ? n : 0;
+        } else if (draft) {
+            host->end_verify(seqs[k], tokens + k*n, n);
+        }
     }
     return PYMTP_OK;
 }
 
 int pymtp_pair::verify_tokens(
-        int32_t seq, const llama_token * tokens, int32_t n, llama_token * sampled, int32_t * n_sampled) {
-    const int32_t n_before = sequences[seq].n_past;
-    pymtp_sample_job job = {this, seq, (size_t) n_before + 1, tokens, n, sampled};
-    logprobs.clear();
-    const int status = verify(seq, tokens, n, &job);
-    *n_sampled = status ? 0 : job.n_sampled;
-    see_chosen(sampled, *n_sampled);
-    if (status || !job.status) {
-        return status;
-    }
-    if (job.status == PYMTP_DEAD_END) { // the tokens before it fit the grammar: they stay
-        if (int failed = rewind(seq, n_before + 1 + job.n_sampled)) {
-            return failed;
+        int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, llama_token * sampled,
+        pymtp_outcome * outcomes) {
+    for (int32_t k = 0; k < n_seqs; ++k) { // all before the first launch: what is refused changes nothing
+        if (int status = check_verify(sequences[seqs[k]], tokens + k*n, n)) {
+            return status;
         }
+        outcomes[k] = {0, PYMTP_OK, 0};
     }
-    return say_unsampled(job.status, job.n_prefix);
+    const int32_t room = std::min(n_outputs, (int32_t) llama_n_ubatch(target.get()));
+    return by_launches(n_seqs, seqs, fuses() ? room / n : 1, [&](int32_t first, int32_t count) {
+        pymtp_sample_batch samples(/*by_step =*/ false);
+        for (int32_t k = first; k < first + count; ++k) {
+            pymtp_sequence & s = sequences[seqs[k]];
+            s.logprobs.clear();
+            samples.jobs.push_back({this, seqs[k], (size_t) s.n_past + 1, tokens + k*n, n, sampled + k*n});
+        }
+        if (int status = verify(count, seqs + first, tokens + first*n, n, &samples)) {
+            return status;
+        }
+        for (int32_t k = first; k < first + count; ++k) {
+            const pymtp_sample_job & job = samples.jobs[k - first];
+            see_chosen(job.sampled, job.n_sampled);
+            if (job.status == PYMTP_DEAD_END) { // the tokens before it fit the grammar: they stay
+                if (int failed = rewind(seqs[k], sequences[seqs[k]].n_past - n + 1 + job.n_sampled)) {
+                    return failed;
+                }
+            }
+            finish(job, outcomes[k]);
+        }
+        return (int) PYMTP_OK;
+    });
 }
 
 int pymtp_pair::rewind(int32_t seq, int32_t n_keep) {

@@ -35,19 +35,33 @@ size_t pymtp_most_candidates(const llama_model & model, pymtp_draws draws) {
     return ggml_backend_dev_supports_op(device, top_k) ? PYMTP_MOST_CANDIDATES : 1;
 }
 
-static llama_token on_sample(void * job, const float * logits, const llama_token * ids, int32_t n) {
-    return static_cast<pymtp_sample_job *>(job)->sample({logits, ids, (size_t) n});
+pymtp_sample_job & pymtp_sample_batch::next_job() {
+    const size_t row = n_seen++;
+    return jobs[by_step ? row % jobs.size() : row / jobs.front().n_rows];
 }
 
-pymtp_graph_sample pymtp_sample_job::params() {
+llama_token pymtp_sample_batch::on_sample(void * batch, const float * logits, const llama_token * ids, int32_t n) {
+    return static_cast<pymtp_sample_batch *>(batch)->next_job().sample({logits, ids, (size_t) n});
+}
+
+size_t pymtp_sample_job::enough() const {
+    const size_t of = confidences && pair->drafts_over_rows ? pair->vocabulary->tokens().size() : pair->n_vocab;
+    return std::min(of, pair->sequences[seq].sampler->enough(confidences != nullptr));
+}
+
+pymtp_graph_sample pymtp_sample_batch::params() {
+    // one graph for all: whoever needs most decides
+    size_t enough = 1;
+    for (const pymtp_sample_job & job : jobs) {
+        const size_t own = job.enough();
+        enough = own == 0 || enough == 0 ? 0 : std::max(enough, own);
+    }
     pymtp_graph_sample params;
-    const size_t of     = confidences && pair->drafts_over_rows ? pair->vocabulary->tokens().size() : pair->n_vocab;
-    const size_t enough = std::min(of, pair->sequences[seq].sampler->enough(confidences != nullptr));
-    if (enough == 0 || enough > pair->most_candidates) {
+    if (enough == 0 || enough > jobs.front().pair->most_candidates) {
         params.kind = PYMTP_SAMPLE_ROW;
     } else if (enough == 1) {
         params.kind  = PYMTP_SAMPLE_ARGMAX;
-        params.probs = confidences != nullptr;
+        params.probs = jobs.front().confidences != nullptr;
     } else {
         params.kind         = PYMTP_SAMPLE_CANDIDATES;
         params.n_candidates = enough;
@@ -55,6 +69,16 @@ pymtp_graph_sample pymtp_sample_job::params() {
     params.callback  = on_sample;
     params.user_data = this;
     return params;
+}
+
+void pymtp_sample_batch::read(llama_context * ctx) {
+    const int32_t n = jobs.size() * jobs.front().n_rows;
+    std::vector<llama_token> tokens(n);
+    std::vector<float>       values(n);
+    pymtp_get_sampled(ctx, tokens.data(), values.data(), n);
+    for (int32_t i = 0; i < n; ++i) {
+        next_job().take(tokens[i], values[i]);
+    }
 }
 
 llama_token pymtp_sample_job::sample(const pymtp_logits & from) {
@@ -70,20 +94,18 @@ llama_token pymtp_sample_job::sample(const pymtp_logits & from) {
     return why == PYMTP_OK ? add(token) : fail(why);
 }
 
-void pymtp_sample_job::read(llama_context * ctx) {
-    std::vector<llama_token> tokens(n_rows);
-    std::vector<float>       values(n_rows);
-    pymtp_get_sampled(ctx, tokens.data(), values.data(), n_rows);
-    for (int32_t i = 0; i < n_rows && !ended; ++i) {
-        if (!std::isfinite(values[i])) {
-            fail(PYMTP_FAILED);
-            return;
-        }
-        if (confidences) {
-            confidences[i] = values[i];
-        }
-        add(tokens[i]);
+void pymtp_sample_job::take(llama_token token, float value) {
+    if (ended) {
+        return;
     }
+    if (!std::isfinite(value)) {
+        fail(PYMTP_FAILED);
+        return;
+    }
+    if (confidences) {
+        confidences[n_sampled] = value;
+    }
+    add(token);
 }
 
 llama_token pymtp_sample_job::add(llama_token token) {

@@ -6,12 +6,13 @@
 
 #include "pymtp_context.h"
 
+#include <vector>
+
 // How many candidates the graphs of a model may pick, so that no row of logits comes to the host: 1 where they can only
 // tell the likeliest, 0 where the host is to look at rows, for it has them.
 size_t pymtp_most_candidates(const llama_model & model, pymtp_draws draws);
 
-// The samples of one batch: from a row of logits after the other, up to the first that gives no token. Callbacks come on a
-// thread of ggml, so that nothing may be thrown.
+// The samples of one sequence in a batch: from a row of logits after the other, up to the first that gives no token.
 struct pymtp_sample_job {
     pymtp_pair * pair;
     int32_t      seq;
@@ -24,11 +25,30 @@ struct pymtp_sample_job {
     bool          ended   = false;
     int           status  = PYMTP_OK; // why it ended without a token: PYMTP_DEAD_END or PYMTP_FAILED
 
-    pymtp_graph_sample params();                  // for the graph
-    llama_token       sample(const pymtp_logits & from);
-    void              read(llama_context * ctx); // what a graph sampled without the host
+    size_t      enough() const; // candidates, for each row
+    llama_token sample(const pymtp_logits & from);
+    void        take(llama_token token, float value); // what a graph sampled without the host
 
 private:
     llama_token add(llama_token token);
     llama_token fail(int why);
+};
+
+// The samples of a batch: those of each sequence, which have as many rows each. Callbacks come on a thread of ggml, so that
+// nothing may be thrown.
+struct pymtp_sample_batch {
+    // by_step: the rows are, step by step, one of each sequence; else all of a sequence, then of the next
+    explicit pymtp_sample_batch(bool by_step) : by_step(by_step) {}
+
+    std::vector<pymtp_sample_job> jobs;
+
+    pymtp_graph_sample params(); // for the graph
+    void read(llama_context * ctx); // what a graph sampled without the host
+
+private:
+    const bool by_step;
+    int32_t    n_seen = 0; // rows
+
+    pymtp_sample_job & next_job();
+    static llama_token on_sample(void * batch, const float * logits, const llama_token * ids, int32_t n);
 };

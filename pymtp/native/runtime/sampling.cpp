@@ -6,6 +6,8 @@
 
 #include "pymtp_context.h"
 
+#include <algorithm>
+
 int pymtp_pair::set_sampling(int32_t seq, const pymtp_sampling & sampling) {
     const std::string wrong = pymtp_sampler::refuse(sampling, n_vocab);
     if (!wrong.empty()) {
@@ -24,6 +26,10 @@ bool pymtp_pair::check_sampler(int32_t seq) const {
     return true;
 }
 
+bool pymtp_pair::check_samplers(int32_t n_seqs, const int32_t * seqs) const {
+    return check_seqs(n_seqs, seqs) && std::all_of(seqs, seqs + n_seqs, [this](int32_t seq) { return check_sampler(seq); });
+}
+
 // While it lives, graphs end with samples for a job; llama.cpp may throw.
 class pymtp_sampling_graph {
 public:
@@ -34,16 +40,17 @@ private:
     llama_context * ctx;
 };
 
-// Runs the batch with the job in its graph, which is kept: depths come by turns. The job says what came of the samples.
-int pymtp_pair::decode_and_sample(llama_context * ctx, pymtp_sample_job & job) {
-    const pymtp_graph_sample params = job.params();
+// Runs the batch with the samples in its graph, which is kept: depths come by turns. The jobs say what came of the samples.
+int pymtp_pair::decode_and_sample(llama_context * ctx, pymtp_sample_batch & samples) {
+    const pymtp_graph_sample params = samples.params();
     const pymtp_sampling_graph graph(ctx, params);
-    if (int status = decode(ctx, batch.size())) {
+    pymtp_graph_slots & kept = ctx == target.get() ? target_slots : draft_slots;
+    if (int status = decode(ctx, kept.of(samples.jobs.size(), samples.jobs.front().n_rows))) {
         llama_synchronize(ctx);
         return status;
     }
     if (params.kind == PYMTP_SAMPLE_ARGMAX) {
-        job.read(ctx);
+        samples.read(ctx);
     } else {
         llama_synchronize(ctx);
     }
@@ -67,17 +74,17 @@ int pymtp_pair::sample(int32_t seq, const pymtp_logits & from, size_t n_prefix, 
     if (!sampled.allowed) {
         return PYMTP_DEAD_END;
     }
-    s.sampler->report(from.values, sampled.token, logprobs); // where it is asked for, these are a row's
+    s.sampler->report(from.values, sampled.token, s.logprobs); // where it is asked for, these are a row's
     return PYMTP_OK;
 }
 
 int pymtp_pair::first_token(int32_t seq, llama_token * token) {
-    const pymtp_sequence & s = sequences[seq];
+    pymtp_sequence & s = sequences[seq];
     if (!s.first_logits) {
         pymtp_set_error("sequence " + std::to_string(seq) + " was not in the last prefill");
         return PYMTP_INVALID;
     }
-    logprobs.clear();
+    s.logprobs.clear();
     s.sampler->begin(s.n_past);
     if (int status = sample(seq, row(s.first_logits), s.n_past, token, nullptr)) {
         return say_unsampled(status, s.n_past);
@@ -87,11 +94,20 @@ int pymtp_pair::first_token(int32_t seq, llama_token * token) {
     return PYMTP_OK;
 }
 
-// Says why there is no token at a position.
+// Why there is no token at a position.
+static std::string pymtp_unsampled(int status, size_t position) {
+    return (status == PYMTP_DEAD_END ? "the grammar allows no token at position " : "no finite logits at position ") +
+        std::to_string(position);
+}
+
 int pymtp_pair::say_unsampled(int status, size_t position) const {
-    pymtp_set_error((status == PYMTP_DEAD_END ? "the grammar allows no token at position " : "no finite logits at position ") +
-            std::to_string(position));
+    pymtp_set_error(pymtp_unsampled(status, position));
     return status;
+}
+
+int pymtp_outcome_error(const pymtp_outcome * outcome) {
+    pymtp_guarded([&] { pymtp_set_error(pymtp_unsampled(outcome->status, outcome->position)); });
+    return outcome->status;
 }
 
 llama_token pymtp_sample(

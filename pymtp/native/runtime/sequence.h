@@ -1,6 +1,7 @@
 // How far a sequence of a pair has come.
 #pragma once
 
+#include "pymtp.h"
 #include "sampler.h"
 
 #include <memory>
@@ -16,4 +17,5 @@ struct pymtp_sequence {
     std::unique_ptr<pymtp_sampler> sampler; // null until told how to sample
     std::vector<llama_token>       tokens;  // the n_past that the target holds, then what is drafted after them
     const float *                  first_logits = nullptr; // of the last prefill
+    std::vector<pymtp_logprob>     logprobs; // of the last tokens that the target sampled, where asked for
 };
