@@ -56,8 +56,10 @@ bool pymtp_rewind(llama_context * ctx, llama_seq_id seq, llama_pos n_keep);
 
 // ── sampling in the graph ──
 
-// The token that follows from n logits: those of the tokens ids, in no order, or of the vocabulary where ids is null.
-typedef llama_token (*pymtp_sample_callback)(void * user_data, const float * logits, const llama_token * ids, int32_t n);
+// The token that follows from n logits of a row: those of the tokens ids, in no order, or of the vocabulary where ids is
+// null.
+typedef llama_token (*pymtp_sample_callback)(
+        void * user_data, int32_t row, const float * logits, const llama_token * ids, int32_t n);
 
 struct pymtp_graph_sample {
     pymtp_sample_kind kind = PYMTP_SAMPLE_NONE;
@@ -65,8 +67,11 @@ struct pymtp_graph_sample {
     int32_t n_candidates = 0;
     bool    probs        = false; // of argmax: pymtp_get_sampled has probabilities, not logits
 
-    pymtp_sample_callback callback  = nullptr; // called for each row in order, on a thread of the host: it must not throw
-    void *                user_data = nullptr;
+    // called on threads of the host: it must not throw. One thread calls it for each n_together rows, in order, that lie side
+    // by side: of a chain, whose rows are counted anew in each step, for a row a sequence.
+    pymtp_sample_callback callback   = nullptr;
+    void *                user_data  = nullptr;
+    int32_t               n_together = 1;
 };
 
 // While a kind is set, the graphs of ctx end with a token sampled from each row of logits. The logits are not copied out:

@@ -7,11 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-static void sample_rows(ggml_tensor * dst, int ith, int /*nth*/, void * data) {
-    if (ith != 0) {
-        return;
-    }
-
+static void sample_rows(ggml_tensor * dst, int ith, int nth, void * data) {
     auto & extension = *static_cast<pymtp_extension *>(data);
     auto & sample    = extension.sample;
 
@@ -20,20 +16,25 @@ static void sample_rows(ggml_tensor * dst, int ith, int /*nth*/, void * data) {
 
     // over the draft vocabulary, what the graph calls ids are rows of it
     const pymtp_output_rows * rows = extension.settings().output_rows;
-    std::vector<llama_token> & tokens = extension.sample_tokens;
+    llama_token * const tokens = extension.sample_tokens.data() + ith*sample.params.n_candidates;
 
-    sample.n_bytes += ggml_nbytes(logits) + (ids ? ggml_nbytes(ids) : 0);
+    if (ith == 0) {
+        sample.n_bytes += ggml_nbytes(logits) + (ids ? ggml_nbytes(ids) : 0);
+    }
 
     const auto row = [](const ggml_tensor * t, int64_t i) { return static_cast<const char *>(t->data) + i*t->nb[1]; };
     for (int64_t i = 0; i < dst->ne[0]; ++i) {
+        if (i/sample.params.n_together % nth != ith) {
+            continue;
+        }
         const auto * from = ids ? reinterpret_cast<const llama_token *>(row(ids, i)) : nullptr;
         if (rows && from) {
-            std::transform(from, from + logits->ne[0], tokens.begin(), [&](int32_t n) { return rows->tokens()[n]; });
-            from = tokens.data();
+            std::transform(from, from + logits->ne[0], tokens, [&](int32_t n) { return rows->tokens()[n]; });
+            from = tokens;
         } else if (rows) {
             from = rows->tokens().data();
         }
-        static_cast<int32_t *>(dst->data)[i] = sample.params.callback(sample.params.user_data,
+        static_cast<int32_t *>(dst->data)[i] = sample.params.callback(sample.params.user_data, i,
                 reinterpret_cast<const float *>(row(logits, i)), from, logits->ne[0]);
     }
 }
@@ -65,7 +66,7 @@ pymtp_sampled pymtp_build_sample(const llm_graph_context & graph, ggml_tensor * 
             from[1] = ggml_top_k(ctx, logits, settings.n_candidates);
             from[0] = ggml_reshape_2d(ctx, pick(logits, from[1], settings.n_candidates), settings.n_candidates, n_rows);
         }
-        sampled.tokens = ggml_custom_4d(ctx, GGML_TYPE_I32, n_rows, 1, 1, 1, from, from[1] ? 2 : 1, sample_rows, 1,
+        sampled.tokens = ggml_custom_4d(ctx, GGML_TYPE_I32, n_rows, 1, 1, 1, from, from[1] ? 2 : 1, sample_rows, GGML_N_TASKS_MAX,
                 settings.extension);
     }
     graph.cb(sampled.tokens, "sampled", -1);
@@ -98,7 +99,8 @@ void pymtp_extension::set_sample(const pymtp_graph_sample & params) {
     settings().n_candidates = params.n_candidates;
     settings().probs        = params.probs;
 
-    sample_tokens.resize(params.n_candidates); // a callback must not throw
+    // for each thread; a callback must not throw
+    sample_tokens.resize(params.n_candidates*std::max(ctx.cparams.n_threads, ctx.cparams.n_threads_batch));
 }
 
 void pymtp_extension::copy_sampled() {

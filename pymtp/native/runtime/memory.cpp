@@ -64,7 +64,7 @@ device_sums sums_of(const pymtp_pair & pair) {
 pymtp_graph_sample planned_sample() {
     pymtp_graph_sample params;
     params.kind     = PYMTP_SAMPLE_ROW;
-    params.callback = [](void *, const float *, const llama_token *, int32_t) -> llama_token { return 0; };
+    params.callback = [](void *, int32_t, const float *, const llama_token *, int32_t) -> llama_token { return 0; };
     return params;
 }
 

@@ -1,6 +1,7 @@
 #include "sample_job.h"
 
 #include "pair.h"
+#include "stopwatch.h"
 
 #include "llama-model.h"
 
@@ -35,13 +36,16 @@ size_t pymtp_most_candidates(const llama_model & model, pymtp_draws draws) {
     return ggml_backend_dev_supports_op(device, top_k) ? PYMTP_MOST_CANDIDATES : 1;
 }
 
-pymtp_sample_job & pymtp_sample_batch::next_job() {
-    const size_t row = n_seen++;
-    return jobs[by_step ? row % jobs.size() : row / jobs.front().n_rows];
+llama_token pymtp_sample_batch::on_sample(void * batch, int32_t row, const float * logits, const llama_token * ids, int32_t n) {
+    return static_cast<pymtp_sample_batch *>(batch)->job_of(row).sample({logits, ids, (size_t) n});
 }
 
-llama_token pymtp_sample_batch::on_sample(void * batch, const float * logits, const llama_token * ids, int32_t n) {
-    return static_cast<pymtp_sample_batch *>(batch)->next_job().sample({logits, ids, (size_t) n});
+double pymtp_sample_batch::seconds(int32_t n_threads) const {
+    double sum = 0.0;
+    for (const pymtp_sample_job & job : jobs) {
+        sum += job.seconds;
+    }
+    return sum / std::min<int32_t>(jobs.size(), n_threads);
 }
 
 size_t pymtp_sample_job::enough() const {
@@ -66,8 +70,9 @@ pymtp_graph_sample pymtp_sample_batch::params() {
         params.kind         = PYMTP_SAMPLE_CANDIDATES;
         params.n_candidates = enough;
     }
-    params.callback  = on_sample;
-    params.user_data = this;
+    params.callback   = on_sample;
+    params.user_data  = this;
+    params.n_together = by_step ? 1 : jobs.front().n_rows;
     return params;
 }
 
@@ -77,7 +82,7 @@ void pymtp_sample_batch::read(llama_context * ctx) {
     std::vector<float>       values(n);
     pymtp_get_sampled(ctx, tokens.data(), values.data(), n);
     for (int32_t i = 0; i < n; ++i) {
-        next_job().take(tokens[i], values[i]);
+        job_of(by_step ? i % jobs.size() : i).take(tokens[i], values[i]);
     }
 }
 
@@ -87,6 +92,7 @@ llama_token pymtp_sample_job::sample(const pymtp_logits & from) {
     }
     llama_token token = LLAMA_TOKEN_NULL;
     int why = PYMTP_FAILED;
+    pymtp_stopwatch watch(seconds);
     try {
         why = pair->sample(seq, from, n_prefix, &token, confidences ? &confidences[n_sampled] : nullptr);
     } catch (...) { // nothing may be thrown through ggml

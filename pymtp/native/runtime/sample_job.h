@@ -23,6 +23,7 @@ struct pymtp_sample_job {
     float *       confidences = nullptr; // of drafts
     int32_t       n_sampled = 0;
     bool          ended   = false;
+    double        seconds = 0.0;
     int           status  = PYMTP_OK; // why it ended without a token: PYMTP_DEAD_END or PYMTP_FAILED
 
     size_t      enough() const; // candidates, for each row
@@ -45,10 +46,12 @@ struct pymtp_sample_batch {
     pymtp_graph_sample params(); // for the graph
     void read(llama_context * ctx); // what a graph sampled without the host
 
+    // wall time, for threads share the sequences
+    double seconds(int32_t n_threads) const;
+
 private:
     const bool by_step;
-    int32_t    n_seen = 0; // rows
 
-    pymtp_sample_job & next_job();
-    static llama_token on_sample(void * batch, const float * logits, const llama_token * ids, int32_t n);
+    pymtp_sample_job & job_of(int32_t row) { return jobs[by_step ? row : row / jobs.front().n_rows]; }
+    static llama_token on_sample(void * batch, int32_t row, const float * logits, const llama_token * ids, int32_t n);
 };

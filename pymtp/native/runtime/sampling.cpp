@@ -53,6 +53,7 @@ int pymtp_pair::decode_and_sample(llama_context * ctx, pymtp_sample_batch & samp
         samples.read(ctx);
     } else {
         llama_synchronize(ctx);
+        counters.sample_seconds += samples.seconds(llama_n_threads(ctx));
     }
     return PYMTP_OK;
 }
@@ -61,7 +62,6 @@ int pymtp_pair::decode_and_sample(llama_context * ctx, pymtp_sample_batch & samp
 // PYMTP_DEAD_END when the grammar allows no token.
 int pymtp_pair::sample(int32_t seq, const pymtp_logits & from, size_t n_prefix, llama_token * token, float * confidence) {
     pymtp_sequence & s = sequences[seq];
-    pymtp_stopwatch watch(counters.sample_seconds);
     const auto sampled = s.sampler->sample(from, n_prefix, s.tokens.data(), n_prefix, confidence != nullptr);
     if (sampled.token == LLAMA_TOKEN_NULL) {
         return PYMTP_FAILED;
@@ -85,6 +85,7 @@ int pymtp_pair::first_token(int32_t seq, llama_token * token) {
         return PYMTP_INVALID;
     }
     s.logprobs.clear();
+    pymtp_stopwatch watch(counters.sample_seconds);
     s.sampler->begin(s.n_past);
     if (int status = sample(seq, row(s.first_logits), s.n_past, token, nullptr)) {
         return say_unsampled(status, s.n_past);

@@ -201,6 +201,7 @@ int pymtp_host_rows::draft_tokens(int32_t seq, llama_token token, int32_t n, lla
         if (int status = draft_step(seq, token)) {
             return status;
         }
+        pymtp_stopwatch watch(pair.counters.sample_seconds);
         const pymtp_logits from = pair.row(llama_get_logits_ith(pair.draft.get(), -1));
         if (int status = pair.sample(seq, from, s.tokens.size(), &token, &confidences[i])) {
             return pair.say_unsampled(status, s.tokens.size());
