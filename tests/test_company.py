@@ -101,6 +101,19 @@ def test_a_round_of_several_is_one_launch_of_the_head_and_one_of_the_target(mode
 
 
 @BOTH
+def test_what_the_head_was_left_behind_by_is_one_launch_for_all(model: Model) -> None:
+    with context(model, n_seq_max=4) as c:
+        tokens = begin(c, {seq: some_tokens(model, 20, seq) for seq in range(4)}, SETTINGS)
+        for _ in range(3):
+            tokens = {seq: out[-1] for seq, out in a_round(c, tokens, 0).items()}
+        assert [c.rows_held(seq) for seq in range(4)] == [20] * 4
+        before = c.counters.draft_decodes
+        a_round(c, tokens, 2)
+        assert c.counters.draft_decodes - before == 2
+        assert c.rows_held(0) >= 24
+
+
+@BOTH
 def test_sequences_with_a_gap_between_them_take_a_launch_for_each_side(model: Model) -> None:
     with context(model, n_seq_max=4) as c:
         tokens = begin(c, {seq: some_tokens(model, 20, seq) for seq in (0, 2, 3)}, SETTINGS)

@@ -184,7 +184,7 @@ def test_sequences_that_are_not_there_are_refused_and_the_others_live_on(dense: 
             c.prefill_batch({0: [1], 2: [1]})
         with pytest.raises(InvalidRequestError, match="no sequence 5"):
             c.draft(1, seq=5)
-        with pytest.raises(InvalidRequestError, match="a prompt is needed"):
+        with pytest.raises(InvalidRequestError, match="a sequence is needed"):
             c.prefill_batch({})
         c.prefill([1, 2, 3], seq=1)
         assert (c.tokens_held(0), c.tokens_held(1)) == (0, 3)

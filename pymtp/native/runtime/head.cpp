@@ -42,24 +42,43 @@ void pymtp_pair::begin_round() {
 }
 
 // Before the target's graph fills the head's cache: the head takes what it has yet to take.
-int pymtp_pair::settle(int32_t seq) {
-    return host->holds(seq) ? host->hand_over(seq) : take_kept(seq);
+int pymtp_pair::settle(int32_t n_seqs, const int32_t * seqs) {
+    for (int32_t k = 0; k < n_seqs; ++k) {
+        if (host->holds(seqs[k])) {
+            if (int status = host->hand_over(seqs[k])) {
+                return status;
+            }
+        }
+    }
+    return take_kept(n_seqs, seqs);
 }
 
-// The head takes the tokens that it was left behind by: their hidden states are kept on the device.
-int pymtp_pair::take_kept(int32_t seq) {
-    pymtp_sequence & s = sequences[seq];
-    while (s.n_head < s.n_past) {
-        const int32_t piece = std::min(s.n_past - s.n_head, n_head_rows);
-        batch.clear();
-        for (int32_t i = s.n_head; i < s.n_head + piece; ++i) {
-            batch.add(s.tokens[i], i, seq, false);
+// The head takes the tokens that it was left behind by: their hidden states are kept on the device. Sequences side by side
+// that it was left behind by as many take one launch.
+int pymtp_pair::take_kept(int32_t n_seqs, const int32_t * seqs) {
+    const auto lag = [&](int32_t k) { return sequences[seqs[k]].n_past - sequences[seqs[k]].n_head; };
+    for (int32_t first = 0, n = 1; first < n_seqs; first += n, n = 1) {
+        while (first + n < n_seqs && seqs[first + n] == seqs[first] + n && lag(first + n) == lag(first) &&
+                (n + 1)*lag(first) <= n_head_rows) {
+            ++n;
         }
-        const pymtp_kept_rows rows(*this);
-        if (int status = decode(draft.get())) {
-            return status;
+        while (lag(first) > 0) {
+            const int32_t piece = std::min(lag(first), n_head_rows);
+            batch.clear();
+            for (int32_t k = first; k < first + n; ++k) {
+                const pymtp_sequence & s = sequences[seqs[k]];
+                for (int32_t i = s.n_head; i < s.n_head + piece; ++i) {
+                    batch.add(s.tokens[i], i, seqs[k], false);
+                }
+            }
+            const pymtp_kept_rows rows(*this);
+            if (int status = decode(draft.get())) {
+                return status;
+            }
+            for (int32_t k = first; k < first + n; ++k) {
+                sequences[seqs[k]].n_head += piece;
+            }
         }
-        s.n_head += piece;
     }
     return PYMTP_OK;
 }

@@ -98,8 +98,8 @@ struct pymtp_pair {
     int  prefill(int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths, bool all);
 
     // head.cpp
-    int  settle(int32_t seq);
-    int  take_kept(int32_t seq);
+    int  settle(int32_t n_seqs, const int32_t * seqs);
+    int  take_kept(int32_t n_seqs, const int32_t * seqs);
     void drop_drafts(int32_t seq);
     void take_back_draft(int32_t seq);
 

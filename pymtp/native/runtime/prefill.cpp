@@ -70,7 +70,7 @@ int pymtp_pair::prefill(
     for (const prompt & p : prompts) {
         if (draft) {
             take_back_draft(p.seq);
-            if (int status = fused ? settle(p.seq) : host->fetch(p.seq)) {
+            if (int status = fused ? settle(1, &p.seq) : host->fetch(p.seq)) {
                 return status;
             }
         }

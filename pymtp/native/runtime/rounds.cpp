@@ -72,9 +72,9 @@ int pymtp_pair::draft_chains(
     pymtp_stopwatch watch(counters.draft_seconds);
     for (int32_t k = 0; k < n_seqs; ++k) {
         take_back_draft(seqs[k]);
-        if (int status = settle(seqs[k])) {
-            return status;
-        }
+    }
+    if (int status = settle(n_seqs, seqs)) {
+        return status;
     }
     write_draft_rows();
     batch.clear();
@@ -132,10 +132,10 @@ int pymtp_pair::verify(
         };
         for (int32_t k = 0; k < n_seqs; ++k) {
             take_back_draft(seqs[k]);
-            if (n > 1 || !may_wait(seqs[k])) {
-                if (int status = settle(seqs[k])) {
-                    return status;
-                }
+        }
+        if (n > 1 || !std::all_of(seqs, seqs + n_seqs, may_wait)) {
+            if (int status = settle(n_seqs, seqs)) {
+                return status;
             }
         }
         pymtp_set_sync(target.get(), draft.get(), n == 1);

@@ -57,7 +57,7 @@ int pymtp_pair_head_state(pymtp_pair * pair, int32_t seq, uint8_t * data, size_t
             return PYMTP_OK;
         }
         if (!pair->host->holds(seq)) {
-            if (int status = pair->take_kept(seq)) {
+            if (int status = pair->take_kept(1, &seq)) {
                 return status;
             }
         }

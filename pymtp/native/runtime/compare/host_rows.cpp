@@ -25,7 +25,7 @@ int pymtp_host_rows::fetch(int32_t seq) {
     if (r.here) {
         return PYMTP_OK;
     }
-    if (int status = pair.take_kept(seq)) {
+    if (int status = pair.take_kept(1, &seq)) {
         return status;
     }
     r.hidden.assign(pair.n_embd, 0.0f); // what the first token goes with
