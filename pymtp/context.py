@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pymtp.context_options import in_range, native_options
+from pymtp.context_options import native_options
 from pymtp.counters import Counters, Node
 from pymtp.errors import InvalidRequestError, NativeError
 from pymtp.exclusive import Exclusive, alone
@@ -20,6 +20,7 @@ from pymtp.model import Model
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
 from pymtp.operations import Operation, read_operations
 from pymtp.sampling import Logits, Sampler, TokenLogprobs
+from pymtp.values import in_range
 
 
 def physical_cores() -> int:
@@ -121,15 +122,15 @@ class Context(Exclusive):
         check(lib.PYMTP_OK)
         self._logits = ffi.new("const float **")
         self._token = ffi.new("int32_t *")
-        self._sampled = ffi.new("llama_token[]", 1 + draft_tokens)
-        self._confidences = ffi.new("float[]", 1 + draft_tokens)
+        self._sampled = ffi.new("llama_token[]", 1 + options.n_draft)
+        self._confidences = ffi.new("float[]", 1 + options.n_draft)
         self._n_vocab = model.n_vocab
         self._n_embeddings = 0
         self._n_sampled = 0
         self._keeps_embeddings = embeddings
         self.model = model
-        self.draft_tokens = draft_tokens
-        self.n_seq_max = n_seq_max
+        self.draft_tokens: int = options.n_draft
+        self.n_seq_max: int = options.n_seq_max
         self.n_ctx: int = lib.pymtp_pair_n_ctx(pair)
         self._cancelled = False
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from pymtp.context_options import in_range, native_options
+from pymtp.context_options import native_options
 from pymtp.errors import NativeError
 from pymtp.model import Model
 from pymtp.native import ffi, last_error, lib
+from pymtp.values import in_range
 
 MAX_DEVICES = 32  # more than llama.cpp splits a model over
 
@@ -66,7 +67,7 @@ def plan_memory(model: Model, *, n_gpu_layers: int = -1, **options: Any) -> list
 
     Raises InvalidRequestError as Context does, NativeError when llama.cpp cannot make the contexts.
     """
-    in_range("n_gpu_layers", n_gpu_layers, -1)
+    n_gpu_layers = in_range("n_gpu_layers", n_gpu_layers, -1)
     params, given = native_options(model, **options)
     name = os.fsencode(model.path)
     return read_memory(

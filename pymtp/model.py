@@ -13,6 +13,7 @@ from pymtp.build import warn_without_gpu
 from pymtp.errors import ClosedError, InvalidRequestError, ModelLoadError, NativeError
 from pymtp.exclusive import refuse_copies
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
+from pymtp.values import is_whole, shown
 
 _FAILED = -(2**31)  # what native functions that return a number of tokens or bytes say when llama.cpp fails
 TAPS = ("post_norm", "pre_norm")  # in the order of enum pymtp_tap
@@ -76,8 +77,8 @@ class Model:
         self.mtp: bool = self.has_head and mtp
         # Qwen3.5 and 3.6 heads were trained on post-norm rows
         self.tap: str = TAPS[max(0, info.tap)]
-        if not isinstance(n_gpu_layers, int) or not -1 <= n_gpu_layers < 2**31:
-            raise InvalidRequestError(f"n_gpu_layers={n_gpu_layers!r} must be a whole number, -1 for all layers")
+        if not is_whole(n_gpu_layers, -1, 2**31 - 1):
+            raise InvalidRequestError(f"n_gpu_layers={shown(n_gpu_layers)} must be a whole number, -1 for all layers")
         if n_gpu_layers != 0 and not vocab_only:
             warn_without_gpu()
         loading = threading.RLock()

@@ -271,3 +271,9 @@ def test_penalties_keep_a_model_from_repeating_itself(llm: LLM) -> None:
 def test_values_outside_their_range_are_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match=next(iter(wrong))):
         SamplingParams(**wrong)
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p", "repetition_penalty", "presence_penalty"])
+def test_a_whole_number_beyond_all_floats_is_refused(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match=name):
+        SamplingParams(**{name: 10**400})
