@@ -24,6 +24,20 @@ def demo_model() -> Path:
     return Path(__file__).parent / "models" / "demo.gguf"
 
 
+def _file(path: str | os.PathLike[str]) -> Path:
+    """The path of a file that is there."""
+    try:
+        file = Path(path)
+        found, is_file = file.exists(), file.is_file()
+    except TypeError as error:
+        raise InvalidRequestError(f"a model is a path or a Model, not {type(path).__name__}") from error
+    except OSError as error:  # such as a name that is too long
+        raise ModelLoadError(f"no such file: {error}") from error
+    if not is_file:
+        raise ModelLoadError(f"not a file: {file}" if found else f"no such file: {file}")
+    return file
+
+
 class _Loaded(NamedTuple):
     """A C handle, and pointers to what lives as long as it does. Calls keep a reference to the whole while they use a
     part, so that close() in another thread frees nothing under them."""
@@ -55,15 +69,9 @@ class Model:
         vocab_only: metadata and vocabulary only, for looking at a file.
 
         Raises ModelLoadError for a file that is missing, truncated, not a GGUF, or not a model that pymtp runs, and
-        InvalidRequestError for layers that are no number of layers.
+        InvalidRequestError for a path that is none and for layers that are no number of layers.
         """
-        self.path = Path(path) if path is not None else demo_model()
-        try:
-            found = self.path.is_file()
-        except OSError as error:  # such as a name that is too long
-            raise ModelLoadError(f"no such file: {error}") from error
-        if not found:
-            raise ModelLoadError(f"no such file: {self.path}")
+        self.path = _file(demo_model() if path is None else path)
         info = ffi.new("struct pymtp_file_info *")
         name = os.fsencode(self.path)
         if lib.pymtp_inspect(name, info) != lib.PYMTP_OK:
