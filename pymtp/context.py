@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -228,11 +229,14 @@ class Context(Exclusive):
     @alone
     def set_sampling(self, sampler: Sampler, seq: int = 0) -> None:
         """How tokens are drawn from now on, for the three calls below. A grammar's text begins with the first token.
-        Raises InvalidRequestError for a logit bias on a token that is not in the vocabulary, and for a grammar that
-        is refused."""
+        Raises InvalidRequestError for a logit bias on a token that is not in the vocabulary, for one that forbids all
+        tokens, and for a grammar that is refused."""
         if not isinstance(sampler, Sampler):
             raise InvalidRequestError(f"sampler must be a Sampler, not {type(sampler).__name__}")
-        self.model.check_tokens(list(sampler.params.logit_bias))
+        bias = sampler.params.logit_bias
+        self.model.check_tokens(list(bias))
+        if list(bias.values()).count(-math.inf) == self._n_vocab:
+            raise InvalidRequestError("no token is allowed: logit_bias forbids the whole vocabulary")
         with sampler.compiled(self.model) as native:
             check(lib.pymtp_pair_sampling(self._pair, seq, native))
 

@@ -33,6 +33,7 @@ from pymtp.values import is_real, is_whole, shown
 Logits = NDArray[np.float32]
 
 MAX_LOGPROBS = 100
+MOST = 1e30  # of a bias or penalty: what becomes of logits then stays within float32
 
 
 @dataclass(frozen=True)
@@ -101,11 +102,11 @@ class SamplingParams:
             ("top_p", is_real(self.top_p) and 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("min_p", is_real(self.min_p) and 0 <= self.min_p <= 1, "from 0 to 1"),
             ("seed", self.seed is None or is_whole(self.seed, 0, 2**64 - 1), "from 0 to 2**64 - 1, or None"),
-            ("repetition_penalty", is_real(self.repetition_penalty) and self.repetition_penalty > 0, "above 0"),
-            ("frequency_penalty", is_real(self.frequency_penalty), "a finite number"),
-            ("presence_penalty", is_real(self.presence_penalty), "a finite number"),
+            ("repetition_penalty", _within(self.repetition_penalty, 1 / MOST), "from 1e-30 to 1e30"),
+            ("frequency_penalty", _within(self.frequency_penalty, -MOST), "from -1e30 to 1e30"),
+            ("presence_penalty", _within(self.presence_penalty, -MOST), "from -1e30 to 1e30"),
             ("penalty_last_n", is_whole(self.penalty_last_n, -1), "-1, or 0 or more"),
-            ("logit_bias", _is_bias(bias), "a mapping from token ids to numbers, -inf among them"),
+            ("logit_bias", _is_bias(bias), "a mapping from token ids to numbers from -1e30 to 1e30, or -inf"),
             ("stop", all(isinstance(s, str) and s for s in stops), "non-empty strings"),
             ("grammar", self.grammar is None or _is_text(self.grammar), "GBNF of at most 2**20 characters, or None"),
             ("json_schema", isinstance(self.json_schema, (str, Mapping, type(None))), "a mapping, JSON text, or None"),
@@ -155,9 +156,13 @@ def _is_text(value: object) -> bool:
     return True
 
 
+def _within(value: Any, low: float) -> bool:
+    return is_real(value) and low <= value <= MOST
+
+
 def _is_bias(bias: object) -> bool:
     return isinstance(bias, Mapping) and all(
-        is_whole(token, 0) and (is_real(value) or value == -math.inf) for token, value in bias.items()
+        is_whole(token, 0) and (_within(value, -MOST) or value == -math.inf) for token, value in bias.items()
     )
 
 
