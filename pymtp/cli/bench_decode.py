@@ -28,7 +28,9 @@ def decode(
     model: ModelFile = None,
     depths: Annotated[
         str,
-        typer.Option(help="Drafts per round. 3:host-copy: hidden states through the host. 3:new: a new LLM each time."),
+        typer.Option(
+            help="Drafts per round. 3:host-copy takes hidden states through the host, 3:new a new LLM each time."
+        ),
     ] = "none,1,2,3,4,5,6,7,8,auto",
     kinds: Annotated[str, typer.Option(help="Kinds of prompts.")] = "code,prose,lists,chat,repetition,random",
     temperatures: Annotated[str, typer.Option(help="0 is greedy.")] = "0,0.7",

@@ -136,6 +136,10 @@ def test_output_that_cannot_be_written_is_one_line_and_a_failure(command: str, o
     assert "Exception ignored" not in done.stderr
 
 
+def test_help_names_an_arm_of_the_decode_bench_as_it_is_typed() -> None:
+    assert "3:new" in run("bench", "decode", "--help").stdout
+
+
 def test_a_terminal_without_a_character_shows_its_escape(tmp_path: Path) -> None:
     grammar = tmp_path / "accent.gbnf"
     grammar.write_text('root ::= "\u00e9"', encoding="utf-8")
