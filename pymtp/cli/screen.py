@@ -1,4 +1,4 @@
-"""The consoles. stdout belongs to the text; progress, figures and errors go to stderr."""
+"""The consoles, and standard input. stdout belongs to the text; progress, figures and errors go to stderr."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import sys
 
 from rich.console import Console
 from rich.markup import escape
+
+from pymtp.errors import InvalidRequestError
 
 NEVER_CUT = 10_000  # columns
 
@@ -20,3 +22,14 @@ def tables() -> Console:
 def show_error(error: Exception | str) -> None:
     """An error as one line."""
     screen.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+
+
+def read_input(*, line: bool = False) -> str:
+    """Standard input to its end, or its next line with the newline. Raises InvalidRequestError where it is closed, and
+    for bytes that are no text."""
+    if sys.stdin is None:
+        raise InvalidRequestError("standard input is closed")
+    try:
+        return sys.stdin.readline() if line else sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"cannot read standard input: {error}") from error
