@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
+from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,7 +14,28 @@ from pymtp.errors import InvalidRequestError
 
 NEVER_CUT = 10_000  # columns
 
-screen = Console(stderr=True, highlight=False, emoji=False)  # "auto:new: 12" is no emoji
+
+class _Stderr:
+    """sys.stderr. What cannot be written there is lost: the text on stdout is worth more."""
+
+    def write(self, text: str) -> int:
+        try:
+            return sys.stderr.write(text) if sys.stderr else 0
+        except OSError:
+            with suppress(OSError):  # what is left in its buffer would fail again, at the end of the process too
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+            return 0
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            if sys.stderr:
+                sys.stderr.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+
+screen = Console(file=cast(IO[str], _Stderr()), highlight=False, emoji=False)  # "auto:new: 12" is no emoji
 
 
 def tables() -> Console:

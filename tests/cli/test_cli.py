@@ -136,6 +136,16 @@ def test_output_that_cannot_be_written_is_one_line_and_a_failure(command: str, o
     assert "Exception ignored" not in done.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("lost", ["2>/dev/full", "2>&-"])
+@pytest.mark.parametrize("more", ["", "--json"])
+def test_figures_that_cannot_be_written_take_no_text_along(lost: str, more: str, expected: str) -> None:
+    command = shlex.join([*PYMTP, "generate", PROMPT, "-t", "1", "-c", "1024", "-n", "16", *more.split()])
+    done = subprocess.run(f"{command} {lost}", shell=True, stdout=subprocess.PIPE, text=True, timeout=60)
+    text = json.loads(done.stdout)["text"] if more else done.stdout
+    assert (done.returncode, text) == (0, expected if more else expected + "\n")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
 @pytest.mark.parametrize("command", ["generate - -t 1 -c 256 -n 4", "chat -t 1 -c 256 -n 4"])
 @pytest.mark.parametrize("given", ["<&-", "< bytes"])
