@@ -119,6 +119,7 @@ def load(path: Path) -> Report:
             measurements=[_measurement(m) for m in whole["measurements"]],
             reads=[Reads(**reads) for reads in whole["reads"]],
         ),
+        (as_json, as_csv, as_markdown),
     )
 
 

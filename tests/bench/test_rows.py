@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -13,9 +14,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from helpers.damage import refused_or_printed
 from rich.console import Console
 
 from pymtp import InvalidRequestError
+from pymtp.bench import rows_report
 from pymtp.bench.rows import DRAFT, LAUNCHES, READS, ROWS, RowsBench, Settings, planned
 from pymtp.bench.rows_plot import plot
 from pymtp.bench.rows_report import Report, as_csv, as_json, as_markdown, as_tables, load
@@ -207,3 +210,8 @@ def test_the_plot_is_a_picture(report: Report, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot(report, tmp_path / "rows.svg")
     assert ElementTree.parse(tmp_path / "rows.svg").getroot().tag.endswith("svg")
+
+
+def test_a_damaged_report_is_refused_or_printed(report: Report, tmp_path: Path) -> None:
+    refused, printed = refused_or_printed(rows_report, json.loads(as_json(report)), tmp_path / "x.json")
+    assert min(refused, printed) > 20
