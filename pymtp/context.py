@@ -17,7 +17,7 @@ from pymtp.counters import Counters, Node
 from pymtp.errors import InvalidRequestError, NativeError
 from pymtp.exclusive import Exclusive, alone
 from pymtp.memory import DeviceMemory, read_memory
-from pymtp.model import Model
+from pymtp.model import TAPS, Model
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
 from pymtp.operations import Operation, read_operations
 from pymtp.sampling import Logits, Sampler, TokenLogprobs
@@ -93,7 +93,6 @@ class Context(Exclusive):
         Raises InvalidRequestError for values outside their range, NativeError when llama.cpp cannot make the contexts.
         """
         super().__init__()
-        self.tap = model.tap if tap == "auto" else tap
         params, options = native_options(
             model,
             n_ctx=n_ctx,
@@ -105,7 +104,7 @@ class Context(Exclusive):
             type_v=type_v,
             flash_attn=flash_attn,
             draft_tokens=draft_tokens,
-            tap=self.tap,
+            tap=tap,
             prefill=prefill,
             draws=draws,
             draft_vocab=draft_vocab,
@@ -130,6 +129,7 @@ class Context(Exclusive):
         self._n_sampled = 0
         self._keeps_embeddings = embeddings
         self.model = model
+        self.tap = TAPS[options.tap]
         self.draft_tokens: int = options.n_draft
         self.n_seq_max: int = options.n_seq_max
         self.n_ctx: int = lib.pymtp_pair_n_ctx(pair)

@@ -33,7 +33,7 @@ def native_options(
     type_v: str = "f16",
     flash_attn: str = "auto",
     draft_tokens: int = 0,
-    tap: str = "post_norm",
+    tap: str = "auto",
     prefill: str = "fused",
     draws: str = "auto",
     draft_vocab: int | str = "auto",
@@ -41,11 +41,12 @@ def native_options(
     embeddings: bool = False,
     trace: bool = False,
 ) -> tuple[Any, Any]:
-    """The C structs `llama_context_params` and `pymtp_pair_options`. All but tap and n_threads are as for Context.
+    """The C structs `llama_context_params` and `pymtp_pair_options`. All but n_threads are as for Context.
 
     model: only what its file says is looked at. Raises InvalidRequestError for values outside their range.
     """
-    _one_of("tap", tap, TAPS)
+    _one_of("tap", tap, (*TAPS, "auto"))
+    tap = model.tap if tap == "auto" else tap
     _one_of("prefill", prefill, PREFILL_MODES)
     _one_of("draws", draws, DRAWS)
     _one_of("type_k", type_k, CACHE_TYPES)
@@ -121,4 +122,4 @@ def draft_vocab_size(value: int | str, n_vocab: int) -> int:
 
 def _one_of(name: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
-        raise InvalidRequestError(f"{name}={value!r} is not known, use one of {', '.join(known)}")
+        raise InvalidRequestError(f"{name}={shown(value)} is not known, use one of {', '.join(known)}")

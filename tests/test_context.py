@@ -69,6 +69,11 @@ def test_impossible_options_are_refused_by_name(new_llm: Callable[..., LLM], wro
         new_llm(**wrong)
 
 
+def test_an_unknown_tap_is_answered_with_all_that_are_known(new_llm: Callable[..., LLM]) -> None:
+    with pytest.raises(InvalidRequestError, match="tap=None is not known, use one of post_norm, pre_norm, auto"):
+        new_llm(tap=None)
+
+
 def test_a_number_too_long_to_write_is_refused_as_others_are(new_llm: Callable[..., LLM]) -> None:
     with pytest.raises(InvalidRequestError, match=r"n_ctx=\(int\)"):
         new_llm(n_ctx=10**5000)
