@@ -47,7 +47,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--sizes", "many"], "whole numbers"),
         (["--sizes", ""], "whole numbers"),
         (["--depths", "0"], "whole numbers"),
-        (["--depths", "65"], "at most 64"),
+        (["--depths", "65"], "from 1 to 64"),
         (["--modes", "none,fast"], "'fast' is not known, there are none, all-outputs, host-copy, fused"),
         (["--gen", "16385"], "16384"),
         (["--rounds", "0"], "--rounds"),
