@@ -58,6 +58,13 @@ def test_the_readme_holds_the_test_command() -> None:
     assert f"    {TEST_COMMAND}\n" in README.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    "file", [*PAGES, *sorted((ROOT / "pymtp").rglob("*.py"))], ids=lambda file: str(file.relative_to(ROOT))
+)
+def test_pymtp_is_installed_from_its_folder_and_not_by_its_name_which_is_another_projects(file: Path) -> None:
+    assert re.findall(r"pip install[^\n]*[ '\"]pymtp\b(?!/)[^\n]*", file.read_text(encoding="utf-8")) == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_local_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
