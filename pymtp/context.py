@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -11,15 +12,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pymtp.context_options import in_range, native_options
+from pymtp.context_options import native_options
 from pymtp.counters import Counters, Node
 from pymtp.errors import InvalidRequestError, NativeError, PymtpError
 from pymtp.exclusive import Exclusive, alone
 from pymtp.memory import DeviceMemory, read_memory
-from pymtp.model import Model
+from pymtp.model import TAPS, Model
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
 from pymtp.operations import Operation, read_operations
 from pymtp.sampling import Logits, Sampler, TokenLogprobs
+from pymtp.values import in_range
 
 
 def physical_cores() -> int:
@@ -91,7 +93,6 @@ class Context(Exclusive):
         Raises InvalidRequestError for values outside their range, NativeError when llama.cpp cannot make the contexts.
         """
         super().__init__()
-        self.tap = model.tap if tap == "auto" else tap
         params, options = native_options(
             model,
             n_ctx=n_ctx,
@@ -103,7 +104,7 @@ class Context(Exclusive):
             type_v=type_v,
             flash_attn=flash_attn,
             draft_tokens=draft_tokens,
-            tap=self.tap,
+            tap=tap,
             prefill=prefill,
             draws=draws,
             draft_vocab=draft_vocab,
@@ -126,8 +127,9 @@ class Context(Exclusive):
         self._n_sampled: dict[int, int] = {}  # tokens, by sequence
         self._keeps_embeddings = embeddings
         self.model = model
-        self.draft_tokens = draft_tokens
-        self.n_seq_max = n_seq_max
+        self.tap = TAPS[options.tap]
+        self.draft_tokens: int = options.n_draft
+        self.n_seq_max: int = options.n_seq_max
         self.n_ctx: int = lib.pymtp_pair_n_ctx(pair)
         self._cancelled = False
 
@@ -225,11 +227,14 @@ class Context(Exclusive):
     @alone
     def set_sampling(self, sampler: Sampler, seq: int = 0) -> None:
         """How tokens are drawn from now on, for the three calls below. A grammar's text begins with the first token.
-        Raises InvalidRequestError for a logit bias on a token that is not in the vocabulary, and for a grammar that
-        is refused."""
+        Raises InvalidRequestError for a logit bias on a token that is not in the vocabulary, for one that forbids all
+        tokens, and for a grammar that is refused."""
         if not isinstance(sampler, Sampler):
             raise InvalidRequestError(f"sampler must be a Sampler, not {type(sampler).__name__}")
-        self.model.check_tokens(list(sampler.params.logit_bias))
+        bias = sampler.params.logit_bias
+        self.model.check_tokens(list(bias))
+        if list(bias.values()).count(-math.inf) == self._n_vocab:
+            raise InvalidRequestError("no token is allowed: logit_bias forbids the whole vocabulary")
         with sampler.compiled(self.model) as native:
             check(lib.pymtp_pair_sampling(self._pair, seq, native))
 

@@ -8,6 +8,7 @@ from typing import Any
 from pymtp.errors import InvalidRequestError
 from pymtp.model import TAPS, Model
 from pymtp.native import ffi, lib
+from pymtp.values import in_range, is_whole, shown
 
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 FLASH_ATTN = ("auto", "on", "off")
@@ -32,7 +33,7 @@ def native_options(
     type_v: str = "f16",
     flash_attn: str = "auto",
     draft_tokens: int = 0,
-    tap: str = "post_norm",
+    tap: str = "auto",
     prefill: str = "fused",
     draws: str = "auto",
     draft_vocab: int | str = "auto",
@@ -40,30 +41,31 @@ def native_options(
     embeddings: bool = False,
     trace: bool = False,
 ) -> tuple[Any, Any]:
-    """The C structs `llama_context_params` and `pymtp_pair_options`. All but tap and n_threads are as for Context.
+    """The C structs `llama_context_params` and `pymtp_pair_options`. All but n_threads are as for Context.
 
     model: only what its file says is looked at. Raises InvalidRequestError for values outside their range.
     """
-    _one_of("tap", tap, TAPS)
+    _one_of("tap", tap, (*TAPS, "auto"))
+    tap = model.tap if tap == "auto" else tap
     _one_of("prefill", prefill, PREFILL_MODES)
     _one_of("draws", draws, DRAWS)
     _one_of("type_k", type_k, CACHE_TYPES)
     _one_of("type_v", type_v, CACHE_TYPES)
     _one_of("flash_attn", flash_attn, FLASH_ATTN)
-    in_range("n_ctx", n_ctx, 0)
-    in_range("draft_tokens", draft_tokens, 0, 64)
+    n_ctx = in_range("n_ctx", n_ctx, 0)
+    draft_tokens = in_range("draft_tokens", draft_tokens, 0, 64)
     check_draft_vocab(draft_vocab)
-    in_range("n_seq_max", n_seq_max, 1, MAX_SEQ)
-    in_range("max_outputs", max_outputs, 1)
+    n_seq_max = in_range("n_seq_max", n_seq_max, 1, MAX_SEQ)
+    max_outputs = in_range("max_outputs", max_outputs, 1)
     # llama.cpp limits the batch by n_ctx before it rounds that up
     asked_ctx = n_ctx or model.n_ctx_train
     n_ctx = -(-asked_ctx // CTX_STEP) * CTX_STEP
     # llama.cpp keeps the rows of a verification in one ubatch, for the recurrent layers to go back within them, and
     # asserts that a ubatch is longer than that
     least = max(draft_tokens + 2 if draft_tokens else 1, n_seq_max)
-    in_range("n_batch", n_batch, least)
-    in_range("n_ubatch", n_ubatch, least)
-    in_range("n_threads", n_threads, 1, 512)
+    n_batch = in_range("n_batch", n_batch, least)
+    n_ubatch = in_range("n_ubatch", n_ubatch, least)
+    n_threads = in_range("n_threads", n_threads, 1, 512)
     if type_v not in ("f16", "f32", "bf16") and flash_attn == "off":
         raise InvalidRequestError(f'type_v="{type_v}" needs flash attention: flash_attn="auto" or "on"')
     if draft_tokens and not model.mtp:
@@ -107,23 +109,17 @@ def check_draft_vocab(value: int | str) -> None:
     """Raises InvalidRequestError for what is no draft_vocab."""
     if isinstance(value, str) and value in ("auto", "all"):
         return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidRequestError(f'draft_vocab={value!r} must be a number of tokens, 1 or more, "auto" or "all"')
+    if not is_whole(value, 1):
+        raise InvalidRequestError(f'draft_vocab={shown(value)} must be a number of tokens, 1 or more, "auto" or "all"')
 
 
 def draft_vocab_size(value: int | str, n_vocab: int) -> int:
     """How many tokens a draft_vocab asks for; 0 for all. "auto": all where the set would not be much less."""
     if value == "auto":
         return AUTO_DRAFT_VOCAB if n_vocab >= 2 * AUTO_DRAFT_VOCAB else 0
-    return 0 if isinstance(value, str) or value >= n_vocab else value
+    return 0 if isinstance(value, str) or value >= n_vocab else int(value)
 
 
 def _one_of(name: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
-        raise InvalidRequestError(f"{name}={value!r} is not known, use one of {', '.join(known)}")
-
-
-def in_range(name: str, value: int, low: int, high: int = 2**31 - 1) -> None:
-    """Raises InvalidRequestError for anything else than a whole number from low to high."""
-    if not isinstance(value, int) or not low <= value <= high:
-        raise InvalidRequestError(f"{name}={value!r} must be a whole number from {low} to {high}")
+        raise InvalidRequestError(f"{name}={shown(value)} is not known, use one of {', '.join(known)}")

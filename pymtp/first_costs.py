@@ -15,13 +15,13 @@ STEPS = 3  # of the chain that is timed: further ones cost as much
 MORE_ROWS = (4, 8, 2)  # after one row and the chain: what tells most comes first
 LEAST_TURNS, MOST_TURNS = 2, 4  # no third after ENOUGH seconds
 ENOUGH = 0.2
-LONGEST = 2.0  # seconds, of the first token too, after which nothing is begun
+LONGEST = 2.0  # seconds after which nothing is begun; the first token, which may wait for the disk, counts
 TOKENS = 64  # different ones, for experts to be chosen as text chooses them
 
 
 @dataclass(frozen=True)
 class FirstCosts:
-    """Seconds: of verifications by their rows, and of chains by their steps. Nothing, where there was no time for it."""
+    """Seconds of verifications by their rows, and of chains by their steps. Nothing, where there was no time for it."""
 
     verify: dict[int, float] = field(default_factory=dict)
     draft: dict[int, float] = field(default_factory=dict)

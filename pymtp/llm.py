@@ -23,6 +23,7 @@ from pymtp.model import Model
 from pymtp.request import Completion, Request
 from pymtp.sampling import SamplingParams
 from pymtp.stream import Stream
+from pymtp.values import is_whole
 
 Prompt = str | Sequence[int]
 
@@ -82,7 +83,7 @@ class LLM(Exclusive):
         self._auto: dict[float, AutoDepth] = {}  # the last completion's at each temperature: acceptance depends on it
         self._is_auto = draft_tokens == "auto"
         # what n_batch and n_ubatch may be is for the context to say
-        room = [n - 2 for n in (n_batch, n_ubatch) if isinstance(n, int)]
+        room = [index(n) - 2 for n in (n_batch, n_ubatch) if is_whole(n, 0)]
         most = max(0, min(MAX_AUTO, *room)) if self.model.mtp else 0
         depends_on: dict[str, Any] = {  # what rounds cost
             "n_threads": physical_cores() if n_threads is None else n_threads,

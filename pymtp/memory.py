@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from pymtp.context_options import in_range, native_options
+from pymtp.context_options import native_options
 from pymtp.errors import NativeError
 from pymtp.model import Model
 from pymtp.native import ffi, last_error, lib
+from pymtp.values import in_range
 
 MAX_DEVICES = 32  # more than llama.cpp splits a model over
 
@@ -19,8 +20,11 @@ MAX_DEVICES = 32  # more than llama.cpp splits a model over
 class DeviceMemory:
     """Bytes on one device.
 
-    weights: the model's, its head included where it is loaded. kv: K and V of the trunk. states: of its recurrent
-    layers, each with as many snapshots as there are drafts. compute: of the target's graphs.
+    Vocabulary, metadata and descriptions of graphs are not counted.
+
+    weights: the model's, its head included where it is loaded; of a mapped file, only those that are used there. kv: K
+    and V of the trunk. states: of its recurrent layers, each with as many snapshots as there are drafts. compute: of
+    the target's graphs.
     head_kv, head_compute: of the draft context. kept_rows: hidden rows that the head has yet to take. draft_vocab: the
     rows of the output layer that drafts are made over, where they are not all.
     """
@@ -66,7 +70,7 @@ def plan_memory(model: Model, *, n_gpu_layers: int = -1, **options: Any) -> list
 
     Raises InvalidRequestError as Context does, NativeError when llama.cpp cannot make the contexts.
     """
-    in_range("n_gpu_layers", n_gpu_layers, -1)
+    n_gpu_layers = in_range("n_gpu_layers", n_gpu_layers, -1)
     params, given = native_options(model, **options)
     name = os.fsencode(model.path)
     return read_memory(

@@ -13,6 +13,7 @@ from pymtp.build import warn_without_gpu
 from pymtp.errors import ClosedError, InvalidRequestError, ModelLoadError, NativeError
 from pymtp.exclusive import refuse_copies
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
+from pymtp.values import is_whole, shown
 
 _FAILED = -(2**31)  # what native functions that return a number of tokens or bytes say when llama.cpp fails
 TAPS = ("post_norm", "pre_norm")  # in the order of enum pymtp_tap
@@ -21,6 +22,20 @@ TAPS = ("post_norm", "pre_norm")  # in the order of enum pymtp_tap
 def demo_model() -> Path:
     """The small model that ships inside the package."""
     return Path(__file__).parent / "models" / "demo.gguf"
+
+
+def _file(path: str | os.PathLike[str]) -> Path:
+    """The path of a file that is there."""
+    try:
+        file = Path(path)
+        found, is_file = file.exists(), file.is_file()
+    except TypeError as error:
+        raise InvalidRequestError(f"a model is a path or a Model, not {type(path).__name__}") from error
+    except OSError as error:  # such as a name that is too long
+        raise ModelLoadError(f"no such file: {error}") from error
+    if not is_file:
+        raise ModelLoadError(f"not a file: {file}" if found else f"no such file: {file}")
+    return file
 
 
 class _Loaded(NamedTuple):
@@ -54,15 +69,9 @@ class Model:
         vocab_only: metadata and vocabulary only, for looking at a file.
 
         Raises ModelLoadError for a file that is missing, truncated, not a GGUF, or not a model that pymtp runs, and
-        InvalidRequestError for layers that are no number of layers.
+        InvalidRequestError for a path that is none and for layers that are no number of layers.
         """
-        self.path = Path(path) if path is not None else demo_model()
-        try:
-            found = self.path.is_file()
-        except OSError as error:  # such as a name that is too long
-            raise ModelLoadError(f"no such file: {error}") from error
-        if not found:
-            raise ModelLoadError(f"no such file: {self.path}")
+        self.path = _file(demo_model() if path is None else path)
         info = ffi.new("struct pymtp_file_info *")
         name = os.fsencode(self.path)
         if lib.pymtp_inspect(name, info) != lib.PYMTP_OK:
@@ -76,8 +85,8 @@ class Model:
         self.mtp: bool = self.has_head and mtp
         # Qwen3.5 and 3.6 heads were trained on post-norm rows
         self.tap: str = TAPS[max(0, info.tap)]
-        if not isinstance(n_gpu_layers, int) or not -1 <= n_gpu_layers < 2**31:
-            raise InvalidRequestError(f"n_gpu_layers={n_gpu_layers!r} must be a whole number, -1 for all layers")
+        if not is_whole(n_gpu_layers, -1, 2**31 - 1):
+            raise InvalidRequestError(f"n_gpu_layers={shown(n_gpu_layers)} must be a whole number, -1 for all layers")
         if n_gpu_layers != 0 and not vocab_only:
             warn_without_gpu()
         loading = threading.RLock()

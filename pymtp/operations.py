@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pymtp.context_options import in_range
 from pymtp.errors import NativeError
 from pymtp.native import check, ffi, last_error, lib
+from pymtp.values import in_range
 
 _MOST = 256  # kinds of operations
 

@@ -28,10 +28,12 @@ from pymtp.exclusive import refuse_copies
 from pymtp.grammar import MAX_TEXT, schema_grammar, schema_text
 from pymtp.model import Model
 from pymtp.native import ffi, lib
+from pymtp.values import is_real, is_whole, shown
 
 Logits = NDArray[np.float32]
 
 MAX_LOGPROBS = 100
+MOST = 1e30  # of a bias or penalty: what becomes of logits then stays within float32
 
 
 @dataclass(frozen=True)
@@ -94,27 +96,27 @@ class SamplingParams:
             bias = MappingProxyType(dict(bias))
             object.__setattr__(self, "logit_bias", bias)
         checks = (
-            ("max_tokens", self.max_tokens is None or _whole(self.max_tokens, 1), "at least 1, or None"),
-            ("temperature", _real(self.temperature) and self.temperature >= 0, "a finite number, 0 or more"),
-            ("top_k", _whole(self.top_k, 0), "0 or more"),
-            ("top_p", _real(self.top_p) and 0 < self.top_p <= 1, "above 0 and at most 1"),
-            ("min_p", _real(self.min_p) and 0 <= self.min_p <= 1, "from 0 to 1"),
-            ("seed", self.seed is None or _whole(self.seed, 0, 2**64 - 1), "from 0 to 2**64 - 1, or None"),
-            ("repetition_penalty", _real(self.repetition_penalty) and self.repetition_penalty > 0, "above 0"),
-            ("frequency_penalty", _real(self.frequency_penalty), "a finite number"),
-            ("presence_penalty", _real(self.presence_penalty), "a finite number"),
-            ("penalty_last_n", _whole(self.penalty_last_n, -1), "-1, or 0 or more"),
-            ("logit_bias", _is_bias(bias), "a mapping from token ids to numbers, -inf among them"),
+            ("max_tokens", self.max_tokens is None or is_whole(self.max_tokens, 1), "at least 1, or None"),
+            ("temperature", is_real(self.temperature) and self.temperature >= 0, "a finite number, 0 or more"),
+            ("top_k", is_whole(self.top_k, 0), "0 or more"),
+            ("top_p", is_real(self.top_p) and 0 < self.top_p <= 1, "above 0 and at most 1"),
+            ("min_p", is_real(self.min_p) and 0 <= self.min_p <= 1, "from 0 to 1"),
+            ("seed", self.seed is None or is_whole(self.seed, 0, 2**64 - 1), "from 0 to 2**64 - 1, or None"),
+            ("repetition_penalty", _within(self.repetition_penalty, 1 / MOST), "from 1e-30 to 1e30"),
+            ("frequency_penalty", _within(self.frequency_penalty, -MOST), "from -1e30 to 1e30"),
+            ("presence_penalty", _within(self.presence_penalty, -MOST), "from -1e30 to 1e30"),
+            ("penalty_last_n", is_whole(self.penalty_last_n, -1), "-1, or 0 or more"),
+            ("logit_bias", _is_bias(bias), "a mapping from token ids to numbers from -1e30 to 1e30, or -inf"),
             ("stop", all(isinstance(s, str) and s for s in stops), "non-empty strings"),
             ("grammar", self.grammar is None or _is_text(self.grammar), "GBNF of at most 2**20 characters, or None"),
             ("json_schema", isinstance(self.json_schema, (str, Mapping, type(None))), "a mapping, JSON text, or None"),
             ("json_schema", self.json_schema is None or self.grammar is None, "None beside a grammar"),
-            ("grammar_prefix", _whole(self.grammar_prefix, 0, 2**31 - 1), "0 or more"),
-            ("logprobs", self.logprobs is None or _whole(self.logprobs, 0, MAX_LOGPROBS), "from 0 to 100, or None"),
+            ("grammar_prefix", is_whole(self.grammar_prefix, 0, 2**31 - 1), "0 or more"),
+            ("logprobs", self.logprobs is None or is_whole(self.logprobs, 0, MAX_LOGPROBS), "from 0 to 100, or None"),
         )
         for name, right, wanted in checks:
             if not right:
-                raise InvalidRequestError(f"{name}={getattr(self, name)!r:.200} must be {wanted}")
+                raise InvalidRequestError(f"{name}={shown(getattr(self, name))} must be {wanted}")
         if self.json_schema is not None:
             object.__setattr__(self, "json_schema", schema_text(self.json_schema))
         self.gbnf  # noqa: B018 — a schema is refused here, not where it is used
@@ -144,14 +146,6 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...]
 
 
-def _real(value: object) -> bool:
-    return isinstance(value, (int, float, np.floating)) and math.isfinite(value)
-
-
-def _whole(value: object, low: int, high: float = math.inf) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(low <= value <= high)
-
-
 def _is_text(value: object) -> bool:
     if not isinstance(value, str) or "\0" in value or len(value) > MAX_TEXT:
         return False
@@ -162,9 +156,13 @@ def _is_text(value: object) -> bool:
     return True
 
 
+def _within(value: Any, low: float) -> bool:
+    return is_real(value) and low <= value <= MOST
+
+
 def _is_bias(bias: object) -> bool:
     return isinstance(bias, Mapping) and all(
-        _whole(token, 0) and (_real(value) or value == -math.inf) for token, value in bias.items()
+        is_whole(token, 0) and (_within(value, -MOST) or value == -math.inf) for token, value in bias.items()
     )
 
 
@@ -223,8 +221,8 @@ class Sampler:
             for token in {*before, *self.params.logit_bias}:
                 if not 0 <= token < n_vocab:
                     raise InvalidRequestError(f"there is no token {token} in a vocabulary of {n_vocab}")
-            if not _whole(position, 0, 2**63 - 1):
-                raise InvalidRequestError(f"position={position!r} must be a whole number, 0 or more")
+            if not is_whole(position, 0, 2**63 - 1):
+                raise InvalidRequestError(f"position={shown(position)} must be a whole number, 0 or more")
             confidence = ffi.new("float *")
             token = lib.pymtp_sample(
                 self.native, ffi.from_buffer("float[]", row), len(row), position, list(before), len(before), confidence

@@ -56,8 +56,9 @@ class Stats:
 
     @property
     def mean_accepted_length(self) -> float:
-        """Tokens a round: the accepted drafts and the target's own; 0 without rounds."""
-        return 1 + self.accepted / self.rounds if self.rounds else 0.0
+        """Tokens a round, of those after the first, which the prefill brings; 0 without rounds. A round brings the
+        accepted drafts and a token of the target's own, but for a last round that ends on an accepted draft."""
+        return (self.completion_tokens - 1) / self.rounds if self.rounds else 0.0
 
     @property
     def prefill_tokens_per_second(self) -> float:

@@ -55,13 +55,41 @@ def test_every_cache_type_generates(new_llm: Callable[..., LLM], prompts: list[s
         {"n_batch": 4, "draft_tokens": 3},
         {"n_batch": 0, "draft_tokens": 0},
         {"n_threads": 0},
+        {"n_threads": True},
         {"n_ctx": 1.5},
+        {"n_ctx": True},
+        {"draft_tokens": True},
+        {"draft_vocab": True},
+        {"n_gpu_layers": True},
     ],
     ids=str,
 )
 def test_impossible_options_are_refused_by_name(new_llm: Callable[..., LLM], wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match=next(iter(wrong))):
         new_llm(**wrong)
+
+
+def test_an_unknown_tap_is_answered_with_all_that_are_known(new_llm: Callable[..., LLM]) -> None:
+    with pytest.raises(InvalidRequestError, match="tap=None is not known, use one of post_norm, pre_norm, auto"):
+        new_llm(tap=None)
+
+
+def test_a_number_too_long_to_write_is_refused_as_others_are(new_llm: Callable[..., LLM]) -> None:
+    with pytest.raises(InvalidRequestError, match=r"n_ctx=\(int\)"):
+        new_llm(n_ctx=10**5000)
+
+
+@pytest.mark.parametrize("integer", [np.int8, np.uint16, np.int64])
+def test_whole_numbers_may_be_of_any_integer_type(
+    new_llm: Callable[..., LLM], prompts: list[str], integer: type[np.integer[Any]]
+) -> None:
+    options = {"n_ctx": 100, "n_threads": 1, "draft_tokens": 3, "n_batch": 100, "n_ubatch": 64, "n_gpu_layers": 0}
+    given = {name: integer(value) for name, value in options.items()}
+    llm = new_llm(**given, draft_vocab=integer(127))
+    expected = new_llm(**options, draft_vocab=127)
+    assert llm.context.memory() == expected.context.memory()
+    assert llm.generate(prompts[0], GREEDY).token_ids == expected.generate(prompts[0], GREEDY).token_ids
+    assert new_llm(n_batch=integer(6), n_ubatch=integer(6), draft_tokens="auto").context.draft_tokens == 4
 
 
 @pytest.mark.parametrize("draft_tokens", [1, 8, 64])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,6 @@ def test_metadata_is_what_the_file_says() -> None:
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="no such file"):
         Model(tmp_path / "none.gguf")
-    with pytest.raises(ModelLoadError, match="no such file"):
-        Model(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -127,3 +126,22 @@ def test_a_closed_model_says_so() -> None:
 def test_layers_that_are_no_number_of_layers_are_refused(layers: Any) -> None:
     with pytest.raises(InvalidRequestError, match="n_gpu_layers"):
         Model(n_gpu_layers=layers)
+
+
+@pytest.mark.parametrize("path", [5, b"/model.gguf", 1.5])
+def test_what_is_no_path_is_refused_as_other_bad_input_is(path: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=f"not {type(path).__name__}"):
+        Model(path)
+
+
+@pytest.mark.parametrize("special", ["folder", "pipe"])
+def test_what_is_there_and_no_file_is_not_called_missing(special: str, tmp_path: Path) -> None:
+    path = tmp_path / special
+    if special == "folder":
+        path.mkdir()
+    elif hasattr(os, "mkfifo"):
+        os.mkfifo(path)
+    else:
+        pytest.skip("this system has no named pipes")
+    with pytest.raises(ModelLoadError, match=f"not a file: .*{special}"):
+        Model(path)

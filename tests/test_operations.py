@@ -109,8 +109,30 @@ def test_memory_is_read_as_often_as_asked_for(n_threads: int) -> None:
 
 
 def test_more_memory_than_there_is_raises() -> None:
-    with pytest.raises(NativeError):
-        memory_seconds(2**60, 1, 1)
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for n_bytes in (2**60, total):  # the latter is handed out, and writing to all of it would end the process
+        with pytest.raises(NativeError, match=r"MiB to read, and this machine has \d+ MiB"):
+            memory_seconds(n_bytes, 1, 1)
+
+
+MEMORY = """
+import resource
+from pymtp import NativeError
+from pymtp.operations import memory_seconds
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+try:
+    memory_seconds(1 << 30, 1, 1)
+except NativeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does it")
+def test_memory_that_the_system_refuses_is_said_to_be_short() -> None:
+    if "ASAN_OPTIONS" in os.environ:
+        pytest.skip("the sanitizer needs addresses without limit")
+    done = subprocess.run([sys.executable, "-I", "-c", MEMORY], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "there is not enough memory\n", done.stderr
 
 
 THREADS = """

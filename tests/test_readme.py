@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from pymtp.bench import rows_report
+
 MAX_LINES = 150
 MAX_WORDS = 30  # of a sentence
 TEST_COMMAND = "python3 -m venv .venv && .venv/bin/pip install '.[test]' && .venv/bin/pytest"
@@ -58,6 +60,13 @@ def test_the_readme_holds_the_test_command() -> None:
     assert f"    {TEST_COMMAND}\n" in README.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    "file", [*PAGES, *sorted((ROOT / "pymtp").rglob("*.py"))], ids=lambda file: str(file.relative_to(ROOT))
+)
+def test_pymtp_is_installed_from_its_folder_and_not_by_its_name_which_is_another_projects(file: Path) -> None:
+    assert re.findall(r"pip install[^\n]*[ '\"]pymtp\b(?!/)[^\n]*", file.read_text(encoding="utf-8")) == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_local_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
@@ -69,6 +78,19 @@ def test_every_local_link_leads_to_a_file_and_a_heading(page: Path) -> None:
         if anchor:
             headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), flags=re.M)
             assert anchor in map(slug, headings), target
+
+
+@pytest.mark.parametrize("weights", ["q4_0", "q4_k", "q8_0"])
+def test_the_table_of_rows_is_what_the_bench_prints(weights: str) -> None:
+    report = rows_report.load(ROOT / f"benchmarks/rows_{weights}.json")
+    headings, printed = next((t.headings, t.rows[0]) for t in rows_report.tables(report) if "processor" in t.headings)
+    lines = README.read_text(encoding="utf-8").splitlines()
+    at = next(i for i, line in enumerate(lines) if f"rows_{weights}.json" in line)
+    head = next(line for line in reversed(lines[:at]) if line.startswith("| processor"))
+    told = dict(zip(*([cell.strip() for cell in line.split("|")] for line in (head, lines[at])), strict=True))
+    expected = dict(zip(headings, printed, strict=True))
+    for column in ("2 rows", "4 rows", "8 rows", "1 draft"):
+        assert told[column] == expected[column], column
 
 
 def test_every_page_is_listed_in_the_index() -> None:

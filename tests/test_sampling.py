@@ -228,6 +228,33 @@ def test_a_bias_on_a_token_that_is_not_there_is_refused(llm: LLM) -> None:
         llm.generate("a", SamplingParams(logit_bias={2048: 1.0}))
 
 
+@pytest.mark.parametrize(
+    "extreme",
+    [
+        {"logit_bias": {5: 1e30, 6: -1e30}},
+        {"repetition_penalty": 1e-30},
+        {"repetition_penalty": 1e30},
+        {"frequency_penalty": -1e30, "presence_penalty": -1e30},
+        {"frequency_penalty": 1e30, "presence_penalty": 1e30},
+        {"temperature": 1e-300},
+        {"temperature": 1e300, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+        {"temperature": 1.0, "top_p": 1e-300},
+    ],
+    ids=str,
+)
+def test_the_most_extreme_values_still_give_text(llm: LLM, extreme: dict[str, Any]) -> None:
+    params = SamplingParams(max_tokens=8, ignore_eos=True, penalty_last_n=-1, **extreme)
+    assert len(llm.generate("x = 1\nx = 1\nx = 1\n", params).token_ids) == 8
+
+
+def test_a_bias_that_forbids_every_token_is_refused_and_the_model_goes_on(llm: LLM) -> None:
+    forbidden = dict.fromkeys(range(llm.model.n_vocab), -math.inf)
+    with pytest.raises(InvalidRequestError, match="no token is allowed"):
+        llm.generate("a", SamplingParams(logit_bias=forbidden))
+    del forbidden[7]
+    assert llm.generate("a", SamplingParams(logit_bias=forbidden, max_tokens=2)).token_ids == [7, 7]
+
+
 def test_penalties_keep_a_model_from_repeating_itself(llm: LLM) -> None:
     def distinct(**penalties: float) -> int:
         params = SamplingParams(max_tokens=80, ignore_eos=True, **penalties)
@@ -253,12 +280,18 @@ def test_penalties_keep_a_model_from_repeating_itself(llm: LLM) -> None:
         {"min_p": -0.1},
         {"min_p": math.nan},
         {"repetition_penalty": 0},
+        {"repetition_penalty": 1e-50},
+        {"repetition_penalty": 1e39},
         {"frequency_penalty": math.nan},
+        {"frequency_penalty": -1e39},
+        {"presence_penalty": 1e39},
         {"presence_penalty": math.inf},
         {"penalty_last_n": -2},
         {"logit_bias": {"a": 1.0}},
         {"logit_bias": {1: math.nan}},
         {"logit_bias": {1: math.inf}},
+        {"logit_bias": {1: 1e39}},
+        {"logit_bias": {1: -1e39}},
         {"logit_bias": [1]},
         {"seed": -1},
         {"seed": 2**64},
@@ -271,3 +304,9 @@ def test_penalties_keep_a_model_from_repeating_itself(llm: LLM) -> None:
 def test_values_outside_their_range_are_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match=next(iter(wrong))):
         SamplingParams(**wrong)
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p", "repetition_penalty", "presence_penalty"])
+def test_a_whole_number_beyond_all_floats_is_refused(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match=name):
+        SamplingParams(**{name: 10**400})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pymtp import Stats
+from pymtp import LLM, SamplingParams, Stats
 
 
 def test_figures_without_drafts_rounds_or_time_are_zero() -> None:
@@ -27,3 +27,11 @@ def test_figures_follow_their_definitions() -> None:
     assert stats.prefill_tokens_per_second == 200
     assert stats.decode_tokens_per_second == 5  # the first token came with the prompt
     assert stats.as_dict()["mean_accepted_length"] == 2.5
+
+
+def test_a_text_that_ends_on_an_accepted_draft_counts_the_tokens_that_came_out(llm: LLM) -> None:
+    params = SamplingParams(grammar='root ::= "self, x"')
+    done = llm.generate("class A:\n    def f(", params)
+    stats = done.stats
+    assert stats.rounds + stats.accepted > len(done.token_ids) - 1
+    assert stats.mean_accepted_length == (len(done.token_ids) - 1) / stats.rounds

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from pymtp.bench.order import in_turn
-from pymtp.bench.prompts import VARIANTS, prompt
+from pymtp.bench.prompts import VARIANTS, prompt, warm_up
 from pymtp.bench.synthetic import SyntheticLLM
 from pymtp.counters import Counters
 from pymtp.errors import NativeError
@@ -190,9 +190,8 @@ class Arms:
 
     def _warm_up(self, llm: LLM) -> None:
         """Memory that is touched first, graphs that are built first: not to be the first measurement's cost."""
-        prompt = self._prompts[self._settings.kinds[0], 0]
         for temperature in self._settings.temperatures:
-            llm.generate(prompt, self._params(min(WARM_UP, self._settings.tokens), temperature, 0))
+            llm.generate(warm_up(self._model), self._params(min(WARM_UP, self._settings.tokens), temperature, 0))
 
     def close(self) -> None:
         """Frees all contexts."""

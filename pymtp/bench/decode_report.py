@@ -147,6 +147,7 @@ def load(path: Path) -> Report:
             texts_compared=whole["texts_compared"],
             differences=[Difference(**difference) for difference in whole["differences"]],
         ),
+        (as_json, as_csv, as_markdown),
     )
 
 

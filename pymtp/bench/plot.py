@@ -19,7 +19,7 @@ def check_plot(path: Path) -> None:
     if path.suffix not in FORMATS:
         raise InvalidRequestError(f"--plot {path}: the name must end in {' or '.join(FORMATS)}")
     if find_spec("matplotlib") is None:
-        raise InvalidRequestError("--plot needs matplotlib: pip install 'pymtp[bench]'")
+        raise InvalidRequestError("--plot needs matplotlib: pip install matplotlib")
     there = path.exists()
     try:
         path.open("ab").close()

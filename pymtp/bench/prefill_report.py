@@ -102,6 +102,7 @@ def load(path: Path) -> Report:
         path,
         "prefill",
         lambda whole: Report(**shared.header(whole), measurements=[_measurement(m) for m in whole["measurements"]]),
+        (as_json, as_csv, as_markdown),
     )
 
 

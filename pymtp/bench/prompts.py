@@ -34,10 +34,16 @@ _TEXTS = {
         "x = x + 1\nprint(x)\n" * 8,
     ),
 }
+_WARM_UP = "Press the two halves together, wait until the glue is dry, and sand the edge with a fine paper"
 RANDOM = "random"
 KINDS = (*_TEXTS, RANDOM)
 VARIANTS = 3
 _RANDOM_TOKENS = 32
+
+
+def warm_up(model: Model) -> list[int]:
+    """Token ids of a prompt that is none of these: what an LLM learns of it must not help with them."""
+    return model.tokenize(_WARM_UP)
 
 
 def prompt(model: Model, kind: str, variant: int) -> list[int]:

@@ -79,15 +79,20 @@ def as_json(bench: str, record: Record[Any], leave_out: Sequence[str] = (), **mo
     return re.sub(r"\[\n[-\d.,e\s]*\]", lambda found: "[" + " ".join(found[0][1:-1].split()) + "]", text)
 
 
-def load(path: Path, bench: str, build: Callable[[dict[str, Any]], T]) -> T:
-    """What `build` makes of a file that as_json wrote. Raises InvalidRequestError for any other file."""
+def load(path: Path, bench: str, build: Callable[[dict[str, Any]], T], prints: Sequence[Callable[[T], str]]) -> T:
+    """What `build` makes of a file that as_json wrote. Raises InvalidRequestError for any other file, and for one that
+    `prints` cannot print: a damaged file is often only found out by what is computed from it."""
     try:
         whole = json.loads(path.read_text(encoding="utf-8"))
         if whole["bench"] != bench:
             raise ValueError(f"it holds a bench of {whole['bench']}")
-        return build(whole)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidRequestError(f"{path} cannot be read as a {bench} bench: {error}") from error
+        record = build(whole)
+        for as_text in prints:
+            as_text(record)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise InvalidRequestError(f"{path} cannot be read as a {bench} bench: {why}") from error
+    return record
 
 
 def header(whole: dict[str, Any]) -> dict[str, Any]:

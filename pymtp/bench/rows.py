@@ -8,6 +8,7 @@ at a clock. Memory is read in each round, too, by as many threads.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -107,16 +108,17 @@ def planned(settings: Settings, turn: int) -> tuple[tuple[str, int], ...]:
 class RowsBench:
     """A run. However it ends, what is done is in `measurements` and `reads`; `failed` says what went wrong.
 
-    tokens: for rows and prompts, at least PROMPT. on_start: called before each measurement with what it is and how many
-    rows or steps. on_done: called after it.
+    tokens: for rows and prompts, at least PROMPT. on_start: called before each measurement with what it is, how many
+    rows or steps, and the seconds left (None: not known yet). on_done: called after it.
     """
 
     settings: Settings
     context: RowsContext
     tokens: Sequence[int]
-    on_start: Callable[[str, int], object] = lambda what, n: None
+    on_start: Callable[[str, int, float | None], object] = lambda what, n, left: None
     on_done: Callable[[Measurement], object] = lambda measurement: None
     read: Callable[[int, int, int], list[float]] = memory_seconds
+    clock: Callable[[], float] = time.perf_counter
     measurements: list[Measurement] = field(default_factory=list)
     reads: list[Reads] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -124,12 +126,16 @@ class RowsBench:
     def run(self) -> None:
         """Measures all rounds."""
         self.context.set_sampling(Sampler(SamplingParams()))
+        started = self.clock()
+        total = self.settings.rounds * len(planned(self.settings, 0))
         for turn in range(self.settings.rounds):
             self._read_memory(turn)
             self.context.clear()
             self.context.prefill(self.tokens[:PROMPT])
             for what, n in planned(self.settings, turn):
-                self.on_start(what, n)
+                done = len(self.measurements)
+                left = (self.clock() - started) / done * (total - done) if done else None
+                self.on_start(what, n, left)
                 self.measurements.append(self._measure(turn, what, n))
                 self.on_done(self.measurements[-1])
 

@@ -119,6 +119,7 @@ def load(path: Path) -> Report:
             measurements=[_measurement(m) for m in whole["measurements"]],
             reads=[Reads(**reads) for reads in whole["reads"]],
         ),
+        (as_json, as_csv, as_markdown),
     )
 
 
@@ -197,7 +198,7 @@ def _by_operation(cells: list[Cell]) -> Lines:
 
 
 def _heading(cell: Cell) -> str:
-    return f"{cell.n} {cell.what}" if cell.n == 1 or cell.what == ROWS else f"{cell.n} {cell.what}s"
+    return going_on(cell.what, cell.n)
 
 
 def _memory(report: Report, cells: list[Cell]) -> Iterator[Lines]:
@@ -262,9 +263,9 @@ def as_tables(report: Report) -> Stack:
 
 def going_on(what: str, n: int) -> str:
     """What is measured now, in a few words."""
-    return f"{n} {what}"
+    return f"{n} {what.removesuffix('s')}{'s' if n > 1 else ''}"
 
 
 def done(m: Measurement) -> str:
     """A line on one measurement."""
-    return f"round {m.round + 1}: {m.n} {m.what}: {1e3 * statistics.median(m.seconds):.3f} ms"
+    return f"round {m.round + 1}: {going_on(m.what, m.n)}: {1e3 * statistics.median(m.seconds):.3f} ms"

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from pymtp.cli.bench_output import Format, FromFile, Output, Synthetic, given, show
+from pymtp.cli.bench_output import Format, FromFile, Output, Synthetic, check_failed, given, show
 from pymtp.cli.exit_codes import INTERRUPTED
 from pymtp.cli.load import read_draft_vocab
 from pymtp.cli.options import CacheType, DraftVocab, Layers, ModelFile, Threads
 from pymtp.cli.screen import screen
-from pymtp.errors import NativeError
 
 if TYPE_CHECKING:
     from pymtp.bench.decode import Settings
@@ -28,7 +27,9 @@ def decode(
     model: ModelFile = None,
     depths: Annotated[
         str,
-        typer.Option(help="Drafts per round. 3:host-copy: hidden states through the host. 3:new: a new LLM each time."),
+        typer.Option(
+            help="Drafts per round. 3:host-copy takes hidden states through the host, 3:new a new LLM each time."
+        ),
     ] = "none,1,2,3,4,5,6,7,8,auto",
     kinds: Annotated[str, typer.Option(help="Kinds of prompts.")] = "code,prose,lists,chat,repetition,random",
     temperatures: Annotated[str, typer.Option(help="0 is greedy.")] = "0,0.7",
@@ -88,8 +89,7 @@ def decode(
     show(report, decode_report, draw, output, plot)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
-    if failed:
-        raise NativeError(f"{failed} measurements failed; they are named under the tables")
+    check_failed(failed)
 
 
 def _measure(settings: Settings, model: Path) -> tuple[Report, int, bool]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from pymtp.cli.screen import screen, tables
+from pymtp.errors import NativeError
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -44,6 +45,13 @@ Synthetic = Annotated[
 def given(value: T | None, default: T) -> T:
     """An option's value, or what stands for it."""
     return default if value is None else value
+
+
+def check_failed(n: int) -> None:
+    """Raises NativeError where measurements failed, after their report was shown."""
+    if n:
+        which = "1 measurement failed; it is" if n == 1 else f"{n} measurements failed; they are"
+        raise NativeError(f"{which} named under the tables")
 
 
 def show(report: Record[T], reports: ModuleType, draw: Callable[..., None], output: Output, plot: Path | None) -> None:

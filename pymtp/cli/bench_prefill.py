@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from pymtp.cli.bench_output import Format, FromFile, Output, Synthetic, given, show
+from pymtp.cli.bench_output import Format, FromFile, Output, Synthetic, check_failed, given, show
 from pymtp.cli.exit_codes import INTERRUPTED
 from pymtp.cli.options import CacheType, Layers, ModelFile, Threads
 from pymtp.cli.screen import screen
-from pymtp.errors import NativeError
 
 if TYPE_CHECKING:
     from pymtp.bench.prefill import Settings
@@ -114,8 +113,7 @@ def prefill(
     show(report, prefill_report, draw, output, plot)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
-    if failed:
-        raise NativeError(f"{failed} measurements failed; they are named under the tables")
+    check_failed(failed)
 
 
 def _measure(settings: Settings, model: Path, text: str | None, left_out: list[str]) -> tuple[Report, int, bool]:

@@ -21,8 +21,8 @@ def read_numbers(option: str, text: str, high: int | None = None) -> tuple[int, 
     found = [re.fullmatch(r"([0-9]+)(k?)", item.strip().lower()) for item in text.split(",")]
     numbers = {int(match[1]) * (1024 if match[2] else 1) if match else 0 for match in found}
     if min(numbers) < 1 or (high and max(numbers) > high):
-        most = f", at most {high}" if high else ""
-        raise InvalidRequestError(f'{option} {text!r} must be whole numbers like "2,3" or "1k,8k"{most}')
+        allowed = f'like "2,3", from 1 to {high}' if high else 'like "2,3" or "1k,8k"'
+        raise InvalidRequestError(f"{option} {text!r} must be whole numbers {allowed}")
     return tuple(sorted(numbers))
 
 

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from pymtp.cli.bench_output import Format, FromFile, Output, given, show
+from pymtp.cli.bench_output import Format, FromFile, Output, check_failed, given, show
 from pymtp.cli.exit_codes import INTERRUPTED
 from pymtp.cli.options import CacheType, Layers, ModelFile, Threads
 from pymtp.cli.screen import screen
-from pymtp.errors import NativeError
 
 if TYPE_CHECKING:
     from pymtp.bench.rows import Settings
@@ -81,8 +80,7 @@ def rows(
     show(report, rows_report, draw, output, plot)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
-    if report.left_out:
-        raise NativeError(f"{len(report.left_out)} measurements failed; they are named under the tables")
+    check_failed(len(report.left_out))
 
 
 def _measure(settings: Settings, model: Path) -> tuple[Report, bool]:
@@ -103,7 +101,7 @@ def _measure(settings: Settings, model: Path) -> tuple[Report, bool]:
             settings,
             context,
             source.take(4 * PROMPT),
-            on_start=lambda what, n: watch.start(going_on(what, n), None),
+            on_start=lambda what, n, left: watch.start(going_on(what, n), left),
             on_done=lambda measurement: watch.done(done(measurement)),
         )
         try:

@@ -26,7 +26,7 @@ from pymtp.cli.options import (
     TopK,
     TopP,
 )
-from pymtp.cli.screen import screen, show_error
+from pymtp.cli.screen import read_input, screen, show_error
 from pymtp.errors import InvalidRequestError
 from pymtp.sampling import SamplingParams
 
@@ -71,7 +71,7 @@ def chat(
 
 def _ask() -> str | None:
     """A line from the user; None at the end of input."""
-    if sys.stdin.isatty():
+    if sys.stdin is not None and sys.stdin.isatty():
         screen.print("> ", end="", style="bold")
-    line = sys.stdin.readline()
+    line = read_input(line=True)
     return line.rstrip("\n") if line else None

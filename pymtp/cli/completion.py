@@ -39,7 +39,7 @@ def figures(stats: Stats) -> str:
     if stats.drafted:
         line += f", {stats.acceptance_rate:.0%} of drafts accepted, {stats.mean_accepted_length:.2f} tokens per round"
     if outside := sum(stats.outside_per_position):
-        line += f", {outside} drafts wrong for want of the token in the draft vocabulary"
+        line += f", drafts lost to the draft vocabulary: {outside}"
     return line
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +26,7 @@ from pymtp.cli.options import (
     TopK,
     TopP,
 )
+from pymtp.cli.screen import read_input
 from pymtp.errors import InvalidRequestError
 from pymtp.sampling import SamplingParams
 
@@ -96,4 +96,4 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
         raise InvalidRequestError('give one prompt: as an argument, "-" for standard input, or --file')
     if file is not None:
         return _read("prompt", file)
-    return sys.stdin.read() if prompt == "-" else str(prompt)
+    return read_input() if prompt == "-" else str(prompt)

@@ -16,6 +16,8 @@ class _TimeLeft(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         ends: float | None = task.fields["ends"]
+        if task.finished:
+            return Text("done")
         if ends is None:
             return Text("time left not known yet")
         return Text(f"about {timedelta(seconds=max(0, round(ends - time.monotonic())))} left")
@@ -42,7 +44,7 @@ class Watch:
 
     def done(self, line: str) -> None:
         """After it: what it came to."""
-        self._bar.advance(self._task)
+        self._bar.update(self._task, advance=1, description="")
         self._bar.console.print(line, style="dim", soft_wrap=True)
 
     def __enter__(self) -> Watch:

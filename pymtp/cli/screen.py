@@ -1,15 +1,41 @@
-"""The consoles. stdout belongs to the text; progress, figures and errors go to stderr."""
+"""The consoles, and standard input. stdout belongs to the text; progress, figures and errors go to stderr."""
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
+from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.markup import escape
 
+from pymtp.errors import InvalidRequestError
+
 NEVER_CUT = 10_000  # columns
 
-screen = Console(stderr=True, highlight=False, emoji=False)  # "auto:new: 12" is no emoji
+
+class _Stderr:
+    """sys.stderr. What cannot be written there is lost: the text on stdout is worth more."""
+
+    def write(self, text: str) -> int:
+        try:
+            return sys.stderr.write(text) if sys.stderr else 0
+        except OSError:
+            with suppress(OSError):  # what is left in its buffer would fail again, at the end of the process too
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+            return 0
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            if sys.stderr:
+                sys.stderr.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+
+screen = Console(file=cast(IO[str], _Stderr()), highlight=False, emoji=False)  # "auto:new: 12" is no emoji
 
 
 def tables() -> Console:
@@ -20,3 +46,14 @@ def tables() -> Console:
 def show_error(error: Exception | str) -> None:
     """An error as one line."""
     screen.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+
+
+def read_input(*, line: bool = False) -> str:
+    """Standard input to its end, or its next line with the newline. Raises InvalidRequestError where it is closed, and
+    for bytes that are no text."""
+    if sys.stdin is None:
+        raise InvalidRequestError("standard input is closed")
+    try:
+        return sys.stdin.readline() if line else sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"cannot read standard input: {error}") from error

@@ -13,12 +13,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from helpers.damage import refused_or_printed
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from test_speculate import ScriptedContext
 
 from pymtp import InvalidRequestError, Stats
+from pymtp.bench import decode_report
 from pymtp.bench.decode import (
     ARMS,
     DecodeBench,
@@ -343,3 +345,8 @@ def test_a_rate_of_one_accepts_every_draft_and_of_zero_none() -> None:
     assert tally.rounds == 25
     tally, _ = rounds([0], 3, 101, [True])
     assert tally.rounds == 100
+
+
+def test_a_damaged_report_is_refused_or_printed(report: Report, tmp_path: Path) -> None:
+    refused, printed = refused_or_printed(decode_report, json.loads(as_json(report)), tmp_path / "x.json")
+    assert min(refused, printed) > 20

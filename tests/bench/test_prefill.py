@@ -13,9 +13,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from helpers.damage import refused_or_printed
 from rich.console import Console
 
 from pymtp import InvalidRequestError
+from pymtp.bench import prefill_report
 from pymtp.bench.corpus import TokenSource
 from pymtp.bench.prefill import MODES, Group, Measurement, PrefillBench, Settings, estimate, groups, measure
 from pymtp.bench.prefill_plot import plot
@@ -282,3 +284,8 @@ def test_a_plot_has_a_panel_for_each_depth_and_a_line_for_each_mode(report: Repo
     assert ElementTree.fromstring(text).tag.endswith("svg")
     for words in (*MODES, "2 drafts per round", "3 drafts per round", "prefill, tokens/s"):
         assert f"<!-- {words} -->" in text
+
+
+def test_a_damaged_report_is_refused_or_printed(report: Report, tmp_path: Path) -> None:
+    refused, printed = refused_or_printed(prefill_report, json.loads(as_json(report)), tmp_path / "x.json")
+    assert min(refused, printed) > 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -13,12 +14,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from helpers.damage import refused_or_printed
 from rich.console import Console
 
 from pymtp import InvalidRequestError
+from pymtp.bench import rows_report
 from pymtp.bench.rows import DRAFT, LAUNCHES, READS, ROWS, RowsBench, Settings, planned
 from pymtp.bench.rows_plot import plot
-from pymtp.bench.rows_report import Report, as_csv, as_json, as_markdown, as_tables, load
+from pymtp.bench.rows_report import Report, as_csv, as_json, as_markdown, as_tables, going_on, load
 from pymtp.errors import NativeError
 from pymtp.operations import Operation
 
@@ -156,6 +159,29 @@ def test_the_share_of_the_memorys_speed_is_that_of_the_bytes_one_row_reads(repor
     assert replace(report, reads=[]).share() is None
 
 
+def test_the_time_left_is_that_of_the_measurements_to_come() -> None:
+    now, told = 0.0, list[tuple[float, float | None]]()
+
+    class Slow(ScriptedContext):
+        def operations(self) -> list[Operation]:
+            nonlocal now
+            now += 1.0
+            return super().operations()
+
+    def note(what: str, n: int, left: float | None) -> None:
+        told.append((now, left))
+
+    bench = RowsBench(SETTINGS, Slow(), range(100), note, read=lambda *_: [0.1], clock=lambda: now)  # type: ignore[arg-type]
+    bench.run()
+    assert told[0] == (0, None)
+    assert all(left == pytest.approx(now - at) for at, left in told[1:])
+
+
+def test_one_is_told_as_one_and_several_as_several() -> None:
+    told = [going_on(what, n) for what in (ROWS, DRAFT) for n in (1, 3)]
+    assert told == ["1 row", "3 rows", "1 draft", "3 drafts"]
+
+
 def test_memory_that_is_not_there_is_told_and_rows_are_measured_all_the_same() -> None:
     def read(*_: int) -> list[float]:
         raise NativeError("out of memory")
@@ -207,3 +233,8 @@ def test_the_plot_is_a_picture(report: Report, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot(report, tmp_path / "rows.svg")
     assert ElementTree.parse(tmp_path / "rows.svg").getroot().tag.endswith("svg")
+
+
+def test_a_damaged_report_is_refused_or_printed(report: Report, tmp_path: Path) -> None:
+    refused, printed = refused_or_printed(rows_report, json.loads(as_json(report)), tmp_path / "x.json")
+    assert min(refused, printed) > 20

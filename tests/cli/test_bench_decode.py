@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pymtp.bench.prompts import KINDS, VARIANTS, prompt
 from pymtp.bench.synthetic import SyntheticLLM
 from pymtp.cli import app_main
 from pymtp.cli.screen import screen
+from pymtp.context import Context
 from pymtp.depth import MAX_AUTO
 
 SETTINGS = Settings("demo.gguf", ("none",), ("code",), (0.7,), 24, 1, None, 1, 0, "f16")
@@ -167,6 +169,20 @@ def test_a_later_round_draws_another_text_after_the_same_prompt() -> None:
 def test_the_name_of_a_new_arm_is_not_taken_for_an_emoji(capsys: pytest.CaptureFixture[str]) -> None:
     screen.print("round 1: prose, greedy, auto:new: 12/s")
     assert "auto:new: 12/s" in capsys.readouterr().err
+
+
+def test_what_is_measured_was_not_written_to_warm_up() -> None:
+    settings = replace(SETTINGS, kinds=KINDS, tokens=2)
+    read: list[list[int]] = []
+    with pymtp.Model() as model, closing(Arms(model, settings)) as arms, pytest.MonkeyPatch.context() as patch:
+        prefill = Context.prefill
+        patch.setattr(Context, "prefill", lambda c, tokens: read.append(list(tokens)) or prefill(c, tokens))
+        for kind in KINDS:
+            arms.run(Group(0, kind, 0.7, ()), "3")
+        warming, *measured = read
+        assert measured == [prompt(model, kind, 0) for kind in KINDS]
+        prompts = [prompt(model, kind, i) for kind in KINDS for i in range(VARIANTS)]
+    assert all(warming[:4] != tokens[:4] for tokens in prompts)
 
 
 def test_a_new_arm_is_a_new_llm_for_each_completion_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,8 @@ def run(*arguments: str | Path) -> int:
     ("arguments", "words"),
     [
         (["--rows", "0"], "must be whole numbers"),
-        (["--rows", "66"], "at most 65"),
-        (["--drafts", "65"], "at most 64"),
+        (["--rows", "66"], "--rows '66' must be whole numbers like \"2,3\", from 1 to 65"),
+        (["--drafts", "65"], "from 1 to 64"),
         (["--rounds", "0"], "--rounds"),
         (["--memory", "-1"], "--memory"),
         (["--plot", "x.pdf"], "must end in .svg or .png"),

@@ -136,6 +136,34 @@ def test_output_that_cannot_be_written_is_one_line_and_a_failure(command: str, o
     assert "Exception ignored" not in done.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("lost", ["2>/dev/full", "2>&-"])
+@pytest.mark.parametrize("more", ["", "--json"])
+def test_figures_that_cannot_be_written_take_no_text_along(lost: str, more: str, expected: str) -> None:
+    command = shlex.join([*PYMTP, "generate", PROMPT, "-t", "1", "-c", "1024", "-n", "16", *more.split()])
+    done = subprocess.run(f"{command} {lost}", shell=True, stdout=subprocess.PIPE, text=True, timeout=60)
+    text = json.loads(done.stdout)["text"] if more else done.stdout
+    assert (done.returncode, text) == (0, expected if more else expected + "\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell")
+@pytest.mark.parametrize("command", ["generate - -t 1 -c 256 -n 4", "chat -t 1 -c 256 -n 4"])
+@pytest.mark.parametrize("given", ["<&-", "< bytes"])
+def test_input_that_cannot_be_read_is_one_line_and_a_failure(command: str, given: str, tmp_path: Path) -> None:
+    (tmp_path / "bytes").write_bytes(b"hi\xff\n")
+    own = [one for one in PYMTP if one != "-I"]  # which would pass over the encoding
+    strict = {**os.environ, "PYTHONIOENCODING": "utf-8"}  # as in a UTF-8 locale that has a language
+    shell = f"{shlex.join([*own, *command.split()])} {given}"
+    done = subprocess.run(shell, shell=True, capture_output=True, text=True, env=strict, cwd=tmp_path, timeout=60)
+    assert done.returncode in (1, 2)
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: ")
+
+
+def test_help_names_an_arm_of_the_decode_bench_as_it_is_typed() -> None:
+    assert "3:new" in run("bench", "decode", "--help").stdout
+
+
 def test_a_terminal_without_a_character_shows_its_escape(tmp_path: Path) -> None:
     grammar = tmp_path / "accent.gbnf"
     grammar.write_text('root ::= "\u00e9"', encoding="utf-8")

@@ -118,6 +118,7 @@ struct pymtp_extension {
     // ── memory_use.cpp ──
 
     pymtp_memory_parts memory() const;
+    pymtp_bytes        weights_bytes() const;
     pymtp_bytes        states_bytes() const;
     pymtp_bytes        kept_rows_bytes() const;
     pymtp_bytes        planned_compute(int32_t n);

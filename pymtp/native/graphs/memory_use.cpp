@@ -7,6 +7,24 @@
 
 #include <algorithm>
 
+namespace {
+
+void add_tensor(pymtp_bytes & sum, const ggml_tensor * t) {
+    ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(t->buffer);
+    sum[buft] += GGML_PAD(ggml_backend_buft_get_alloc_size(buft, t), ggml_backend_buft_get_alignment(buft));
+}
+
+} // namespace
+
+// Tensor by tensor: the buffer of a mapped file is as long as the file, with the weights that were repacked elsewhere.
+pymtp_bytes pymtp_extension::weights_bytes() const {
+    pymtp_bytes sum;
+    for (const auto & [name, t] : ctx.model.tensors_by_name) {
+        add_tensor(sum, t);
+    }
+    return sum;
+}
+
 pymtp_bytes pymtp_extension::states_bytes() const {
     if (!states) {
         return {};
@@ -18,8 +36,7 @@ pymtp_bytes pymtp_extension::states_bytes() const {
     for (const auto * layers : { &states->r_l, &states->s_l, &states->p_l }) {
         for (ggml_tensor * t : *layers) {
             if (t) {
-                ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(t->buffer);
-                sum[buft] += GGML_PAD(ggml_backend_buft_get_alloc_size(buft, t), ggml_backend_buft_get_alignment(buft));
+                add_tensor(sum, t);
             }
         }
     }
@@ -38,7 +55,6 @@ pymtp_bytes pymtp_extension::kept_rows_bytes() const {
 pymtp_memory_parts pymtp_extension::memory() const {
     pymtp_memory_parts parts;
     for (const auto & [buft, data] : ctx.memory_breakdown()) {
-        parts.weights[buft] += data.model;
         parts.compute[buft] += data.compute;
     }
     for (const graph_slot & slot : slots) {
@@ -47,6 +63,7 @@ pymtp_memory_parts pymtp_extension::memory() const {
                 ggml_backend_sched_get_buffer_size(slot.sched.get(), ctx.backend_ptrs[i]);
         }
     }
+    parts.weights   = weights_bytes();
     parts.kv        = kv->memory_breakdown();
     parts.states    = states_bytes();
     parts.kept_rows = kept_rows_bytes();

@@ -60,6 +60,8 @@ void pymtp_keep_error(const char * text) noexcept {
 void pymtp_keep_exception() noexcept {
     try {
         throw;
+    } catch (const std::bad_alloc &) {
+        pymtp_keep_error("there is not enough memory");
     } catch (const std::exception & error) {
         pymtp_keep_error(error.what());
     } catch (...) {

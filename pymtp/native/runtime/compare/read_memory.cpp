@@ -2,12 +2,15 @@
 
 #include "border.h"
 
+#include "ggml-backend.h"
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -25,9 +28,23 @@ static uint64_t sum_of(const uint64_t * words, size_t n) {
     return std::accumulate(sums, sums + width, uint64_t{0});
 }
 
+// The system may hand out more memory than it has, and end the process that writes to it.
+static void check_there_is(size_t bytes) {
+    ggml_backend_dev_t host = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    if (!host) {
+        return;
+    }
+    size_t free  = 0;
+    size_t total = 0;
+    ggml_backend_dev_memory(host, &free, &total);
+    const std::string words = std::to_string(bytes >> 20) + " MiB to read, and this machine has " + std::to_string(total >> 20) + " MiB";
+    pymtp_require(bytes < total, words.c_str());
+}
+
 int pymtp_read_memory(size_t bytes, int32_t n_threads, int32_t n_times, double * seconds) {
     return pymtp_guarded<int>(PYMTP_FAILED, [&] {
         pymtp_require(n_threads >= 1 && n_times >= 0, "threads are counted from one, times from zero");
+        check_there_is(bytes);
         const size_t n = bytes / sizeof(uint64_t) / n_threads; // words of each thread
         const std::unique_ptr<uint64_t[]> words(new uint64_t[n * n_threads]);
 

@@ -1,0 +1,41 @@
+"""Numbers that callers give: which are taken, and how the others are shown."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral
+from typing import SupportsInt
+
+import numpy as np
+
+from pymtp.errors import InvalidRequestError
+
+
+def is_whole(value: object, low: float, high: float = math.inf) -> bool:
+    """Whether it is a whole number from low to high: of any integer type, NumPy's too. A bool is none."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and low <= int(value) <= high
+
+
+def is_real(value: object) -> bool:
+    """Whether it is a finite number that a float holds."""
+    if not isinstance(value, (Integral, float, np.floating)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
+
+
+def in_range(name: str, value: SupportsInt, low: int, high: int = 2**31 - 1) -> int:
+    """The value. Raises InvalidRequestError for anything else than a whole number from low to high."""
+    if not is_whole(value, low, high):
+        raise InvalidRequestError(f"{name}={shown(value)} must be a whole number from {low} to {high}")
+    return int(value)
+
+
+def shown(value: object) -> str:
+    """The value for a message, not too long."""
+    try:
+        return f"{value!r:.200}"
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        return f"({type(value).__name__})"

@@ -1,0 +1,50 @@
+"""Reports of benches, damaged in every place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pymtp import InvalidRequestError
+
+MEASUREMENTS = 6  # that are enough
+WRONG: tuple[Any, ...] = ("x", None, [], 0)
+
+
+def damaged(whole: Any) -> Iterator[str]:
+    """The JSON once for each value in it, of lists the first, and each thing that stands there instead."""
+    text = json.dumps(whole)
+
+    def within(value: Any) -> Iterator[str]:
+        places = value.keys() if isinstance(value, dict) else range(min(1, len(value)))
+        for place in list(places):
+            kept = value[place]
+            for wrong in WRONG:
+                value[place] = wrong
+                yield json.dumps(whole)
+            value[place] = kept
+            if isinstance(kept, (dict, list)):
+                yield from within(kept)
+
+    yield from within(whole)
+    assert json.dumps(whole) == text
+
+
+def refused_or_printed(reports: ModuleType, whole: Any, path: Path) -> tuple[int, int]:
+    """How many damaged reports a bench's module refuses, and how many it takes and prints in every form."""
+    refused = printed = 0
+    whole["measurements"] = whole["measurements"][:MEASUREMENTS]
+    for text in damaged(whole):
+        path.write_text(text)
+        try:
+            report = reports.load(path)
+        except InvalidRequestError:
+            refused += 1
+        else:
+            for form in (reports.as_json, reports.as_csv, reports.as_markdown, reports.as_tables):
+                form(report)
+            printed += 1
+    return refused, printed
