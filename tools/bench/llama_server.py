@@ -38,9 +38,9 @@ class Answer:
     accepted: int
 
 
-def build() -> Path:
+def build(*, patched: bool = False) -> Path:
     """Builds llama-server below build/llama-server; returns the program. See `llama_build.build`."""
-    return llama_build.build("llama-server", ("common/", "scripts/ui-assets.cmake", "tools/"), patched=False)
+    return llama_build.build("llama-server", ("common/", "scripts/ui-assets.cmake", "tools/"), patched=patched)
 
 
 class Server:
@@ -49,15 +49,20 @@ class Server:
     def __init__(self, url: str) -> None:
         self._url = url
 
-    def complete(self, prompt: Sequence[int], n: int) -> Answer:
-        """The greedy continuation of token ids: n tokens, no end token among them. Raises ServerError."""
+    def complete(self, prompt: Sequence[int], n: int, *, temperature: float = 0.0, seed: int = 0) -> Answer:
+        """The continuation of token ids: n tokens, no end token among them. Raises ServerError.
+
+        temperature: 0 takes the likeliest token; else one of the 40 likeliest is sampled.
+        """
         request = {
             "prompt": list(prompt),
             "n_predict": n,
             "ignore_eos": True,
-            "samplers": ["top_k"],  # the cheapest way to the likeliest token
-            "top_k": 1,
-            "temperature": 0,
+            # greedy: the cheapest way to the likeliest token
+            "samplers": ["top_k", "temperature"] if temperature else ["top_k"],
+            "top_k": 40 if temperature else 1,
+            "temperature": temperature,
+            "seed": seed,
             "cache_prompt": False,
             "return_tokens": True,
         }
@@ -89,16 +94,28 @@ class Server:
 
 
 @contextmanager
-def start(program: Path, model: Path, **options: str | int) -> Iterator[Server]:
-    """A server in a process of its own, for one request at a time, without caches of prompts; stopped at the end.
+def start(program: Path, model: Path, *, parallel: int = 1, **options: str | int) -> Iterator[Server]:
+    """A server in a process of its own, without caches of prompts; stopped at the end.
 
-    options: its long options, "_" for "-". Raises ServerError when it does not start.
+    parallel: requests at a time, which share ctx_size. options: its long options, "_" for "-". Raises ServerError when
+    it does not start.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     flags = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    fixed = ["--host", "127.0.0.1", "--port", str(port), "--parallel", "1", "--fit", "off", "--offline", "--no-ui"]
+    fixed = [
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--parallel",
+        str(parallel),
+        "--fit",
+        "off",
+        "--offline",
+        "--no-ui",
+    ]
     fixed += ["--no-cache-prompt", "--cache-ram", "0", "--ctx-checkpoints", "0"]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen([program, "--model", model, *fixed, *flags], stdout=log, stderr=log)
