@@ -155,7 +155,8 @@ static four_rows_t four_rows_of(int64_t S_v) {
 }
 
 // Heads ir0 to ir1, of all sequences.
-static void heads(const ggml_tensor * dst, const float * state, const Slots & slots, four_rows_t rows, int64_t ir0, int64_t ir1) {
+static void heads(
+        const ggml_tensor * dst, const state_source & states, const Slots & slots, four_rows_t rows, int64_t ir0, int64_t ir1) {
     const ggml_tensor * q    = dst->src[0];
     const ggml_tensor * k    = dst->src[1];
     const ggml_tensor * v    = dst->src[2];
@@ -185,7 +186,7 @@ static void heads(const ggml_tensor * dst, const float * state, const Slots & sl
 
         const Slots slots_head = { slots.data + i3*slots.nb_seq + i1*S_v*S_v*sizeof(float), slots.nb_seq, slots.nb, slots.n, slots.past_cache };
 
-        const float * s = state + i3*(dst->src[5]->nb[3]/sizeof(float)) + i1*S_v*S_v;
+        const float * s = states.of(i3) + i1*S_v*S_v;
 
         Tokens x;
         x.nb_q   = nbq2;
@@ -213,20 +214,28 @@ static void heads(const ggml_tensor * dst, const float * state, const Slots & sl
     }
 }
 
-// One of the places that cpy writes to may be `state`: each part of it is read before it is written.
-bool compute_delta_net(const ggml_compute_params * params, ggml_tensor * dst, const float * state, const ggml_tensor * cpy) {
+bool takes_delta_net(const ggml_tensor * dst) {
     const ggml_tensor * q = dst->src[0];
     const ggml_tensor * k = dst->src[1];
     const ggml_tensor * v = dst->src[2];
     const ggml_tensor * g = dst->src[3];
     const ggml_tensor * s = dst->src[5];
 
-    const four_rows_t rows = four_rows_of(v->ne[0]);
+    return four_rows_of(v->ne[0]) && g->ne[0] == 1 && q->type == GGML_TYPE_F32 && ggml_is_contiguous_rows(q) &&
+        ggml_is_contiguous_rows(k) && ggml_is_contiguous_rows(v) && ggml_is_contiguous(s);
+}
 
-    if (!rows || g->ne[0] != 1 || q->type != GGML_TYPE_F32 || !ggml_is_contiguous_rows(q) || !ggml_is_contiguous_rows(k) ||
-            !ggml_is_contiguous_rows(v) || !ggml_is_contiguous(s)) {
+// Of the places that cpy writes to for a sequence, one may be that of its state: each part of it is read before it is written.
+bool compute_delta_net(
+        const ggml_compute_params * params, ggml_tensor * dst, const state_source & states, const ggml_tensor * cpy) {
+    if (!takes_delta_net(dst)) {
         return false;
     }
+    const ggml_tensor * v = dst->src[2];
+    const ggml_tensor * s = dst->src[5];
+
+    const four_rows_t rows = four_rows_of(v->ne[0]);
+
     // the result is the output of all tokens, then the states
     const size_t nb_seq = s->ne[0]*s->ne[1]*s->ne[2]*sizeof(float);
 
@@ -256,7 +265,7 @@ bool compute_delta_net(const ggml_compute_params * params, ggml_tensor * dst, co
     ggml_barrier(params->threadpool);
 
     for (int64_t i = params->ith; i < n_pieces; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
-        heads(dst, state, slots, rows, dr*i, std::min(dr*(i + 1), nr));
+        heads(dst, states, slots, rows, dr*i, std::min(dr*(i + 1), nr));
     }
     if (slots.past_cache) {
         _mm_sfence();  // before another thread reads
@@ -266,14 +275,18 @@ bool compute_delta_net(const ggml_compute_params * params, ggml_tensor * dst, co
 
 #else
 
-bool compute_delta_net(const ggml_compute_params *, ggml_tensor *, const float *, const ggml_tensor *) {
+bool takes_delta_net(const ggml_tensor *) {
+    return false;
+}
+
+bool compute_delta_net(const ggml_compute_params *, ggml_tensor *, const state_source &, const ggml_tensor *) {
     return false;
 }
 
 #endif
 
 bool compute_delta_net(const ggml_compute_params * params, ggml_tensor * dst) {
-    return compute_delta_net(params, dst, (const float *) dst->src[5]->data, nullptr);
+    return compute_delta_net(params, dst, state_source(dst->src[5]), nullptr);
 }
 
 }  // namespace pymtp

@@ -64,15 +64,20 @@ static int cpy_of_states(const ggml_cgraph * cgraph, int node_n) {
     return 0;
 }
 
-// Whether a GATED_DELTA_NET can read its state from the source of a GET_ROWS: that copies one row, for the delta net alone,
-// and nothing is written to the source between the two.
+// Whether a GATED_DELTA_NET can read its states from the source of a GET_ROWS: that copies a row for each sequence, for the
+// delta net alone, and nothing is written to the source between the two.
 static bool can_read_in_place(const ggml_cgraph * cgraph, int get_n, int node_n) {
     const ggml_tensor * get   = cgraph->nodes[get_n];
     const ggml_tensor * state = cgraph->nodes[node_n]->src[5];
+    const int64_t       n     = ggml_nelements(get->src[1]);
 
     if (state->op != GGML_OP_RESHAPE || state->src[0] != get || get->op != GGML_OP_GET_ROWS ||
-            get->src[0]->type != GGML_TYPE_F32 || !ggml_is_contiguous_rows(get->src[0]) || ggml_nelements(get->src[1]) != 1 ||
-            ggml_nbytes(get) < sizeof(void *) || !ggml_node_has_n_uses(cgraph, get_n, 1)) {
+            get->src[0]->type != GGML_TYPE_F32 || !ggml_is_contiguous_rows(get->src[0]) || n != state->ne[3] ||
+            ggml_nbytes(get) < n*sizeof(void *) || !ggml_node_has_n_uses(cgraph, get_n, 1)) {
+        return false;
+    }
+    // llama.cpp's own kernel reads states that lie side by side
+    if (n > 1 && !takes_delta_net(cgraph->nodes[node_n])) {
         return false;
     }
     const ggml_tensor * all = get->src[0]->view_src ? get->src[0]->view_src : get->src[0];
@@ -89,14 +94,37 @@ static bool can_read_in_place(const ggml_cgraph * cgraph, int get_n, int node_n)
     return only_the_net;
 }
 
-// The data of the GET_ROWS holds a pointer to the row instead of a copy. The pointer is written now: the memory of the row's
-// number may be reused before the delta net is computed.
+// Whether no sequence's new states go where another's state is still to be read. New sequences read the same zeros, which lie
+// where the state of one of them will be.
+static bool apart(const ggml_tensor * get, const ggml_tensor * net, const ggml_tensor * cpy) {
+    const int64_t n        = ggml_nelements(get->src[1]);
+    const int64_t n_states = std::min<int64_t>(net->src[2]->ne[2], ggml_get_op_params_i32(net, 0));
+
+    const auto read    = [&](int64_t s) {
+        return (const char *) get->src[0]->data + ((const int32_t *) get->src[1]->data)[s]*get->src[0]->nb[1];
+    };
+    const auto written = [&](int64_t s, int64_t k) { return (const char *) cpy->data + s*cpy->nb[1] + k*cpy->nb[2]; };
+
+    for (int64_t s = 0; s < n; s++) {
+        for (int64_t i = 0; i < n*n_states; i++) {
+            if (i/n_states != s && read(s) == written(i/n_states, i%n_states)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+// A parameter that the operation does not have: whether its data holds pointers.
+static int32_t & holds_pointers(const ggml_tensor * get) {
+    return const_cast<ggml_tensor *>(get)->op_params[GGML_MAX_OP_PARAMS/sizeof(int32_t) - 1];
+}
+
+// The data of the GET_ROWS holds pointers to the rows instead of copies. They are written now: the memory of the rows' numbers
+// may be reused before the delta net is computed.
 int leave_state_in_place(const ggml_cgraph * cgraph, int node_n, const ggml_compute_params * params) {
     const ggml_tensor * get = cgraph->nodes[node_n];
 
-    if (ggml_nelements(get->src[1]) != 1) {
-        return 0;
-    }
     int net_n = node_n + 1;
     while (net_n < cgraph->n_nodes && cgraph->nodes[net_n]->op != GGML_OP_GATED_DELTA_NET) {
         net_n++;
@@ -104,43 +132,53 @@ int leave_state_in_place(const ggml_cgraph * cgraph, int node_n, const ggml_comp
     if (net_n == cgraph->n_nodes || !can_read_in_place(cgraph, node_n, net_n)) {
         return 0;
     }
+    const int  n_cpy    = cpy_of_states(cgraph, net_n);
+    const bool in_place = n_cpy == 0 || apart(get, cgraph->nodes[net_n], cgraph->nodes[net_n + n_cpy]);
     if (params->ith == 0) {
-        const ggml_tensor * rows  = get->src[0];
-        const int64_t       i_row = *(const int32_t *) get->src[1]->data;
-        GGML_ASSERT(i_row >= 0 && i_row < rows->ne[1]);
-        *(const float **) get->data = (const float *) ((const char *) rows->data + i_row*rows->nb[1]);
+        holds_pointers(get) = in_place;
+    }
+    if (!in_place) {
+        return 0;
+    }
+    if (params->ith == 0) {
+        const ggml_tensor * rows = get->src[0];
+        for (int64_t s = 0; s < ggml_nelements(get->src[1]); s++) {
+            const int64_t i_row = ((const int32_t *) get->src[1]->data)[s];
+            GGML_ASSERT(i_row >= 0 && i_row < rows->ne[1]);
+            ((const float **) get->data)[s] = (const float *) ((const char *) rows->data + i_row*rows->nb[1]);
+        }
     }
     return 1;
 }
 
-// The state that a GATED_DELTA_NET reads: its data, or the row that leave_state_in_place() left a pointer to.
-static const float * state_of(const ggml_cgraph * cgraph, int node_n) {
+// The states that a GATED_DELTA_NET reads: its data, or the rows that leave_state_in_place() left pointers to.
+static state_source states_of(const ggml_cgraph * cgraph, int node_n) {
     const ggml_tensor * state = cgraph->nodes[node_n]->src[5];
 
     for (int i = node_n - 1; i >= 0 && cgraph->nodes[i]->op != GGML_OP_GATED_DELTA_NET; i--) {
         if (cgraph->nodes[i] == state->src[0]) {
-            if (can_read_in_place(cgraph, i, node_n)) {
-                return *(const float **) state->data;
+            if (can_read_in_place(cgraph, i, node_n) && holds_pointers(cgraph->nodes[i])) {
+                return state_source((const float * const *) state->data);
             }
             break;
         }
     }
-    return (const float *) state->data;
+    return state_source(state);
 }
 
 int compute_delta_net_fused(const ggml_cgraph * cgraph, int node_n, const ggml_compute_params * params) {
-    ggml_tensor * net   = cgraph->nodes[node_n];
-    const float * state = state_of(cgraph, node_n);
-    const int     n_cpy = cpy_of_states(cgraph, node_n);
+    ggml_tensor *      net    = cgraph->nodes[node_n];
+    const state_source states = states_of(cgraph, node_n);
+    const int          n_cpy  = cpy_of_states(cgraph, node_n);
 
-    if (compute_delta_net(params, net, state, n_cpy > 0 ? cgraph->nodes[node_n + n_cpy] : nullptr)) {
+    if (compute_delta_net(params, net, states, n_cpy > 0 ? cgraph->nodes[node_n + n_cpy] : nullptr)) {
         return 1 + n_cpy;
     }
 
     // llama.cpp's own kernel: copies of the tensors tell it where the state lies
     ggml_tensor moved_net   = *net;
     ggml_tensor moved_state = *net->src[5];
-    moved_state.data = (void *) state;
+    moved_state.data = (void *) states.of(0);
     moved_net.src[5] = &moved_state;
     ggml_compute_forward_gated_delta_net(params, &moved_net);
     return 1;
