@@ -3,6 +3,8 @@
 import logging
 
 from pymtp.build import build_info
+from pymtp.engine.figures import Figures
+from pymtp.engine.request import Completion, Piece
 from pymtp.errors import (
     CancelledError,
     ClosedError,
@@ -14,7 +16,6 @@ from pymtp.errors import (
 )
 from pymtp.llm import LLM, generate
 from pymtp.model import Model
-from pymtp.request import Completion, Piece
 from pymtp.sampling import SamplingParams, TokenLogprobs
 from pymtp.stats import Stats
 from pymtp.stream import Stream
@@ -25,6 +26,7 @@ __all__ = [
     "ClosedError",
     "Completion",
     "ContextFullError",
+    "Figures",
     "InvalidRequestError",
     "Model",
     "ModelLoadError",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymtp.context_options import in_range, native_options
-from pymtp.counters import Counters, Node
+from pymtp.counters import Counters, Node, read_trace
 from pymtp.errors import InvalidRequestError, NativeError
 from pymtp.exclusive import Exclusive, alone
 from pymtp.memory import DeviceMemory, read_memory
@@ -125,13 +126,17 @@ class Context(Exclusive):
         self._confidences = ffi.new("float[]", 1 + draft_tokens)
         self._n_vocab = model.n_vocab
         self._n_embeddings = 0
-        self._n_sampled = 0
         self._keeps_embeddings = embeddings
         self.model = model
         self.draft_tokens = draft_tokens
         self.n_seq_max = n_seq_max
         self.n_ctx: int = lib.pymtp_pair_n_ctx(pair)
+        self.n_ubatch = min(n_batch, n_ubatch)
+        self.cancels = 0  # how often `cancel` was called so far
+        self._cancel_numbers = count(1)
         self._cancelled = False
+        self._reports: set[int] = set()  # sequences whose sampling asks for logprobs
+        self._logprobs: dict[int, list[TokenLogprobs]] = {}
 
     @property
     def n_past(self) -> int:
@@ -234,13 +239,15 @@ class Context(Exclusive):
         self.model.check_tokens(list(sampler.params.logit_bias))
         with sampler.compiled(self.model) as native:
             check(lib.pymtp_pair_sampling(self._pair, seq, native))
+        self._logprobs.pop(seq, None)
+        (self._reports.discard if sampler.params.logprobs is None else self._reports.add)(seq)
 
     @alone
     def first_token(self, seq: int = 0) -> int:
         """The token after a prompt, sampled from the logits of the last prefill. Raises InvalidRequestError when the
         grammar allows none; the sequence keeps the tokens before it."""
         check(lib.pymtp_pair_first_token(self._pair, seq, self._token))
-        self._n_sampled = 1
+        self._keep_logprobs(seq, 1)
         return int(self._token[0])
 
     @alone
@@ -272,20 +279,41 @@ class Context(Exclusive):
         target agrees with, and one more. Raises as `first_token`."""
         n = len(tokens)
         status = lib.pymtp_pair_verify_tokens(self._pair, seq, tokens, n, self._sampled, self._token)
-        self._n_sampled = self._token[0]  # before a dead end, too
+        n_sampled = self._token[0]
+        self._keep_logprobs(seq, n_sampled)  # before a dead end, too
         check(status)
-        return list(self._sampled[0 : self._n_sampled])
+        return list(self._sampled[0:n_sampled])
 
-    @alone
-    def logprobs(self) -> list[TokenLogprobs]:
-        """Of the tokens that the last `first_token` or `verify_chain` returned; empty unless the sampling asks."""
+    def draft_chains(self, tokens: Mapping[int, int], n: int) -> dict[int, tuple[list[int], list[float]]]:
+        """As `draft_chain`, for each sequence named: `tokens` has the token that follows what the target holds."""
+        return {seq: self.draft_chain(token, n, seq) for seq, token in tokens.items()}
+
+    def verify_chains(
+        self, chains: Mapping[int, Sequence[int]]
+    ) -> dict[int, list[int] | NativeError | InvalidRequestError]:
+        """As `verify_chain`, for each sequence named; all chains have the same length. A sequence that fails alone, for
+        no finite logits or a grammar without a way on, has its error in place of tokens. What is raised emptied all."""
+        found: dict[int, list[int] | NativeError | InvalidRequestError] = {}
+        for seq, chain in chains.items():
+            try:
+                found[seq] = self.verify_chain(chain, seq)
+            except (NativeError, InvalidRequestError) as error:
+                found[seq] = error.with_traceback(None)
+        return found
+
+    def logprobs(self, seq: int = 0) -> list[TokenLogprobs]:
+        """Of the tokens that the sequence's last `first_token` or verification returned; empty unless its sampling
+        asks."""
+        return self._logprobs.get(seq, [])
+
+    def _keep_logprobs(self, seq: int, n_sampled: int) -> None:
+        if seq not in self._reports:
+            return
         found = ffi.new("const struct pymtp_logprob **")
-        n = lib.pymtp_pair_logprobs(self._pair, found)
-        pairs = [(p.token, p.logprob) for p in found[0][0:n]] if n else []
-        if not n or not self._n_sampled:
-            return []
-        each = n // self._n_sampled
-        return [TokenLogprobs(*pairs[i], tuple(pairs[i + 1 : i + each])) for i in range(0, n, each)]
+        n = lib.pymtp_pair_logprobs(self._pair, found) if n_sampled else 0
+        pairs = [(p.token, p.logprob) for p in found[0][0:n]]
+        each = max(1, n // max(1, n_sampled))
+        self._logprobs[seq] = [TokenLogprobs(*pairs[i], tuple(pairs[i + 1 : i + each])) for i in range(0, n, each)]
 
     @alone
     def rewind(self, n_keep: int, seq: int = 0) -> None:
@@ -309,6 +337,8 @@ class Context(Exclusive):
     def cancel(self, cancelled: bool = True) -> None:
         """From any thread and any handler, at any time: while set, native calls end with CancelledError, within a
         ubatch, with their sequences emptied. It stays set until cancel(False). No more than a note after close()."""
+        if cancelled:
+            self.cancels = next(self._cancel_numbers)
         self._cancelled = cancelled
         pair = self._pair  # a close() meanwhile frees nothing under this reference
         if pair is not None:
@@ -339,13 +369,7 @@ class Context(Exclusive):
     @alone
     def trace(self) -> list[Node]:
         """What was computed since the last call, in order, where the context was made with trace=True."""
-        lines = ffi.string(lib.pymtp_pair_trace(self._pair)).decode().splitlines()
-        nodes = []
-        for line in lines:
-            graph, rest = line.split(" ", 1)
-            name, op, aligned, reads, *shape = rest.rsplit(" ", 7)
-            nodes.append(Node(graph, name, op, aligned == "1", int(reads), tuple(int(n) for n in shape)))
-        return nodes
+        return read_trace(ffi.string(lib.pymtp_pair_trace(self._pair)).decode())
 
     @alone
     def time_operations(self, on: bool = True) -> None:

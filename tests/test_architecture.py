@@ -16,8 +16,8 @@ FLOORS = (
     ("errors", "native"),
     ("exclusive", "build", "model", "grammar", "integers", "pattern", "schema", "sampling", "chat", "text"),
     ("context_options", "memory", "operations", "counters", "context", "depth", "first_costs", "stats"),
-    ("speculate", "request", "stream"),
-    ("llm",),
+    ("engine",),
+    ("turns", "stream", "llm"),
     ("__init__", "bench"),
     ("cli",),
 )

@@ -332,13 +332,13 @@ def test_generate_keeps_its_model_while_threads_ask_for_others(monkeypatch: pyte
 
     wanted = {n: ask(n) for n in (1, 2, 3)}
     got: list[bool] = []
-    original = LLM._generate
+    original = LLM.requests
 
-    def late(self: LLM, *arguments: Any) -> Any:
+    def late(self: LLM, *arguments: Any, **keywords: Any) -> Any:
         time.sleep(0.02)  # for another thread to come in between
-        return original(self, *arguments)
+        return original(self, *arguments, **keywords)
 
-    monkeypatch.setattr(LLM, "_generate", late)
+    monkeypatch.setattr(LLM, "requests", late)
     together(*[lambda n=n: got.append(ask(n) == wanted[n]) for n in (1, 2, 3) * 3])  # type: ignore[misc]
     assert got == [True] * 9
 
