@@ -2,6 +2,7 @@
 
 import logging
 
+from pymtp.async_llm import AsyncLLM
 from pymtp.build import build_info
 from pymtp.engine.figures import Figures
 from pymtp.engine.request import Completion, Piece
@@ -22,6 +23,7 @@ from pymtp.stream import Stream
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "CancelledError",
     "ClosedError",
     "Completion",

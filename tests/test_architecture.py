@@ -18,6 +18,7 @@ FLOORS = (
     ("context_options", "memory", "operations", "counters", "context", "depth", "first_costs", "stats"),
     ("engine",),
     ("turns", "stream", "llm"),
+    ("async_llm",),
     ("__init__", "bench"),
     ("cli",),
 )

@@ -86,6 +86,12 @@ class Engine:
         waiting = self._scheduler.n_waiting + len(self._arrivals)
         return self._counts.figures(len(self._scheduler.running), waiting)
 
+    @property
+    def idle(self) -> bool:
+        """Whether a step would do nothing: nobody asked for anything, or all streams wait for their readers."""
+        news = self._arrivals or self._cancels or self._context.cancelled
+        return not news and self._scheduler.idle
+
     def settle(self) -> None:
         """Takes arrivals in, and ends what was cancelled."""
         while self._arrivals:

@@ -174,6 +174,7 @@ class Request:
         piece = self._joined(tokens, logprobs)
         if self.ahead is not None:
             self.unread.append(piece)
+        if self.ahead is not None or self.reason is not None:
             self.caller.tell()
 
     def begin_anew(self) -> None:

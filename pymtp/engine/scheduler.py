@@ -40,6 +40,11 @@ class Scheduler:
         return len(self._waiting)
 
     @property
+    def idle(self) -> bool:
+        """Whether all requests, if there are any, write streams that their readers do not take."""
+        return not self._waiting and all(request.paused and request.writer is not None for request in self.running)
+
+    @property
     def free(self) -> Sequence[int]:
         """Sequences that no request has, rising."""
         return self._free

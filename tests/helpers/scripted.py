@@ -192,3 +192,28 @@ class PureContext(ScriptedContext):
 def next_token(seed: int, prefix: Sequence[int]) -> int:
     """What PureContext writes."""
     return hash((seed, *prefix)) % VOCAB
+
+
+class ScriptedModel:
+    """A vocabulary of letters; `end` ends a text."""
+
+    n_vocab = VOCAB
+
+    def __init__(self, end: int | None = None) -> None:
+        self.end = end
+
+    def check_tokens(self, tokens: list[int]) -> None: ...
+
+    def ends_generation(self, token: int) -> bool:
+        return token == self.end
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([ord("0") + token])
+
+
+def written(seed: int, prompt: Sequence[int], n: int) -> list[int]:
+    """The n tokens that PureContext writes after a prompt."""
+    text = list(prompt)
+    for _ in range(n):
+        text.append(next_token(seed, text))
+    return text[len(prompt) :]
