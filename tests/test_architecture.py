@@ -18,7 +18,8 @@ FLOORS = (
     ("context_options", "memory", "operations", "counters", "context", "depth", "first_costs", "stats"),
     ("engine",),
     ("turns", "stream", "llm"),
-    ("async_llm",),
+    ("async_llm", "openai_format"),
+    ("batch",),
     ("__init__", "bench"),
     ("cli",),
 )

@@ -17,6 +17,7 @@ from pymtp.engine.rounds import OwnDepth, Writer
 MARGIN = 0.01
 PROMISE = 0.07
 STAY = 2
+WARM = 2
 # Plain rounds of several sequences until one draft is tried again: acceptance may have become better.
 PROBE = 64
 
@@ -71,7 +72,8 @@ class BatchDepth:
                 if drafted and isinstance(writer.depth, AutoDepth):
                     told = min(drafted, len(writer.drafts) + (writer.right >= len(writer.drafts)))
                     writer.depth.observe_company(drafted, told, min(writer.right, told))
-            self._of(len(writers)).observe(_mean_past(writers), drafted, draft_seconds, verify_seconds)
+            right = sum(writer.right for writer in writers)
+            self._of(len(writers)).observe(_mean_past(writers), drafted, right, draft_seconds, verify_seconds)
 
     def _of(self, n: int) -> SharedDepth:
         if n not in self._shared:
@@ -106,14 +108,12 @@ class SharedDepth:
     def __init__(self, n: int, most: int, single: Costs) -> None:
         """
         n: sequences. most: drafts of one.
-        single: of one sequence. As many rows in all cost as much at first, until rounds were timed.
+        single: of rounds of one sequence. A chain of several costs as much more as a plain round of theirs does.
         """
         self.costs = Costs()
-        rows = {1 + d: single.verify_seconds(n * (1 + d)) for d in range(most + 1)}
-        self._known = all(map(math.isfinite, rows.values()))
-        if self._known:
-            growth = single.verify_seconds(n) / single.verify_seconds(1)
-            self.costs.begin(rows, {d: growth * single.draft_seconds(d) for d in range(1, most + 1)})
+        self._n, self._most, self._single = n, most, single
+        self._timed = 0  # plain rounds, which others are compared with: a few come first
+        self._deepest = 0  # of the rounds so far
         self._best = 0
         self._last = 0
         self._stay = 0  # rounds to come at the depth of the last
@@ -124,7 +124,7 @@ class SharedDepth:
     def choose(self, tokens: Sequence[float], n_past: int) -> int:
         """tokens: expected of a round at each depth, from 0. n_past: tokens that a sequence holds, on average."""
         top = len(tokens) - 1
-        if not self._known:
+        if self._timed <= WARM:
             return 0
         if self._stay > 0 and self._last <= top:
             self._stay -= 1
@@ -135,20 +135,30 @@ class SharedDepth:
             best = self._best
         self._best = best
         chosen, promise = best, (1 + PROMISE) * tokens[best] / likely[best]
-        for n in range(1, top + 1):
+        for n in range(1, min(top, 2 * self._deepest + 1) + 1):  # one doubling after the other
             if least[n] < likely[n] and tokens[n] > promise * least[n]:
                 chosen, promise = n, tokens[n] / least[n]
         if chosen == 0 and self._plain >= PROBE:
             chosen = 1
-        if chosen not in (self._last, 0):
-            self._stay = STAY
+        self._stay = STAY if chosen not in (self._last, 0) else 0
         self._last = chosen
         return chosen
 
-    def observe(self, n_past: int, drafted: int, draft_seconds: float, verify_seconds: float) -> None:
-        """What the round took."""
+    def observe(self, n_past: int, drafted: int, right: int, draft_seconds: float, verify_seconds: float) -> None:
+        """What came of the round: drafts of all sequences that were right, and what it took."""
         self._run = self._run + 1 if drafted == self._before else 0
         self._before = drafted
         self._plain = 0 if drafted else self._plain + 1
+        self._deepest = max(self._deepest, drafted)
+        if right < self._n / 2:
+            self._stay = 0
         self.costs.observe(n_past, drafted, draft_seconds, 1 + drafted, verify_seconds, self._run)
-        self._known = self._known or self._plain >= STAY
+        if not drafted:
+            self._timed += 1
+            if self._timed == WARM + 1:
+                self._begin_chains()
+
+    def _begin_chains(self) -> None:
+        growth = self.costs.verify_seconds(1) / self._single.verify_seconds(1)
+        steps = {d: growth * self._single.draft_seconds(d) for d in range(1, self._most + 1)}
+        self.costs.begin({}, {d: seconds for d, seconds in steps.items() if 0 < seconds < math.inf})
