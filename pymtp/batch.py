@@ -29,8 +29,8 @@ class Progress:
 
 
 class BatchFiles:
-    """The two files of a batch. An answer is on disk, whole, before the next one is written: a run that ended early goes
-    on after the last."""
+    """The two files of a batch. Answers are written whole and in order, so that a run goes on where an earlier one was
+    ended."""
 
     def __init__(self, requests: Path, answers: Path) -> None:
         """Raises InvalidRequestError where the answers are not those of the first requests, OSError for files that
@@ -94,10 +94,12 @@ async def run_batch(llm: AsyncLLM, files: BatchFiles, on_done: Callable[[Progres
     tasks: asyncio.Queue[asyncio.Task[dict[str, Any]] | None] = asyncio.Queue(AHEAD * llm.llm.context.n_seq_max)
 
     async def ask() -> None:
-        for i, line in enumerate(files.lines()):
-            if i >= files.done:
-                await tasks.put(asyncio.create_task(_answered(llm, line, template)))
-        await tasks.put(None)
+        try:
+            for i, line in enumerate(files.lines()):
+                if i >= files.done:
+                    await tasks.put(asyncio.create_task(_answered(llm, line, template)))
+        finally:
+            await tasks.put(None)
 
     asking = asyncio.create_task(ask())
     try:
