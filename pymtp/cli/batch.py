@@ -14,7 +14,7 @@ from pymtp.batch import BatchFiles, run_batch
 from pymtp.batch import Progress as Done
 from pymtp.cli.exit_codes import FAILED
 from pymtp.cli.load import load
-from pymtp.cli.options import CacheType, Ctx, Drafts, DraftVocab, Layers, ModelFile, Tap, Threads
+from pymtp.cli.options import CacheType, Ctx, Drafts, DraftVocab, Layers, ModelFile, SeqMax, Tap, Threads
 from pymtp.cli.screen import screen
 
 
@@ -22,7 +22,7 @@ def batch(
     requests: Annotated[Path, typer.Argument(help="Requests, one a line, in OpenAI's batch format (JSONL).")],
     answers: Annotated[Path, typer.Argument(help="Answers, in the same order. A file that is there is gone on with.")],
     model: ModelFile = None,
-    sequences: Annotated[int, typer.Option("--sequences", "-s", help="Texts written at once.")] = 4,
+    n_seq_max: SeqMax = 4,
     draft_tokens: Drafts = "auto",
     draft_vocab: DraftVocab = "auto",
     tap: Tap = "auto",
@@ -40,7 +40,7 @@ def batch(
         TimeRemainingColumn(),
         TextColumn("{task.description}"),
     )
-    llm = load(model, ctx, gpu_layers, threads, cache_type, draft_tokens, draft_vocab, tap, sequences)
+    llm = load(model, ctx, gpu_layers, threads, cache_type, draft_tokens, draft_vocab, tap, n_seq_max)
     with llm, Progress(*columns, console=screen) as bar:
         task = bar.add_task("", total=files.total, completed=files.done)
 

@@ -35,7 +35,7 @@ def load(
     drafts: str,
     draft_vocab: str,
     tap: str,
-    sequences: int = 1,
+    n_seq_max: int = 1,
 ) -> LLM:
     """The model with its context; None is the shipped model."""
     draft_tokens, vocabulary = read_drafts(drafts), read_draft_vocab(draft_vocab)
@@ -43,7 +43,7 @@ def load(
         return LLM(
             model,
             n_ctx=ctx,
-            n_seq_max=sequences,
+            n_seq_max=n_seq_max,
             n_gpu_layers=gpu_layers,
             n_threads=threads,
             type_k=cache,
