@@ -68,15 +68,31 @@ def test_streams_side_by_side_join_to_the_same_texts(several: LLM, prompts: list
 def test_a_reader_that_stays_away_holds_up_nobody_and_finds_its_text_later(
     several: LLM, prompts: list[str], expected: list[str]
 ) -> None:
+    params = SamplingParams(max_tokens=100, ignore_eos=True)
+    wholes = [several.generate(prompt, params).text for prompt in prompts[:5]]
+
     async def use(llm: AsyncLLM) -> None:
-        slow = [llm.stream(prompts[i], SHORT) for i in range(5)]
+        slow = [llm.stream(prompts[i], params) for i in range(5)]
         begun = [await anext(stream) for stream in slow]
         assert (await llm.generate(prompts[7], SHORT)).text == expected[7]
         for i, stream in enumerate(slow):
             rest = [piece.text async for piece in stream]
-            assert "".join([begun[i].text, *rest]) == expected[i]
+            assert "".join([begun[i].text, *rest]) == wholes[i]
 
     run(several, use)
+
+
+def test_a_stream_that_waited_for_its_reader_goes_on_when_it_is_read(several: LLM, prompts: list[str]) -> None:
+    params = SamplingParams(max_tokens=100, ignore_eos=True)
+
+    async def use(llm: AsyncLLM) -> str:
+        stream = llm.stream(prompts[0], params)
+        first = await anext(stream)
+        while not llm.llm.engine.idle:
+            await asyncio.sleep(0.001)
+        return first.text + "".join([piece.text async for piece in stream])
+
+    assert run(several, use) == several.generate(prompts[0], params).text
 
 
 def test_a_cancelled_task_ends_its_request_and_no_other(several: LLM, prompts: list[str], expected: list[str]) -> None:

@@ -278,6 +278,30 @@ def test_a_text_that_begins_anew_is_verified_and_not_read_so_that_its_bits_are_t
     assert len(request.tokens) == n
 
 
+def test_tokens_of_a_round_that_was_broken_off_do_not_count_for_stop_strings() -> None:
+    """The interrupt comes when the text has heard of the round's tokens, and nobody else has."""
+    bed = Bed(depth=3, hits=[False])
+    text = "".join(chr(ord("0") + token) for token in written(0, PROMPT, 40))
+    stop = text[2] + text[2]  # as a token that was heard of twice would look
+    assert stop not in text
+    request = bed.submit(PROMPT, 40, stop=stop)
+    for _ in range(2):
+        bed.engine.step()
+    assert len(request.tokens) == 2
+    original = bed.context.rewind
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    bed.context.rewind = interrupt  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        bed.engine.step()
+    bed.context.rewind = original  # type: ignore[method-assign]
+    bed.run()
+    bed.check()
+    assert request.reason == "length"
+
+
 def test_a_stream_that_nobody_reads_stops_a_few_pieces_ahead() -> None:
     bed = Bed(n_seq_max=2)
     unread = bed.submit(PROMPT, 500, ahead=4)
