@@ -2,7 +2,10 @@
 
 import logging
 
+from pymtp.async_llm import AsyncLLM
 from pymtp.build import build_info
+from pymtp.engine.figures import Figures
+from pymtp.engine.request import Completion, Piece
 from pymtp.errors import (
     CancelledError,
     ClosedError,
@@ -14,17 +17,18 @@ from pymtp.errors import (
 )
 from pymtp.llm import LLM, generate
 from pymtp.model import Model
-from pymtp.request import Completion, Piece
 from pymtp.sampling import SamplingParams, TokenLogprobs
 from pymtp.stats import Stats
 from pymtp.stream import Stream
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "CancelledError",
     "ClosedError",
     "Completion",
     "ContextFullError",
+    "Figures",
     "InvalidRequestError",
     "Model",
     "ModelLoadError",

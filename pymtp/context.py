@@ -6,14 +6,15 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymtp.context_options import native_options
-from pymtp.counters import Counters, Node
+from pymtp.counters import Counters, Node, read_trace
 from pymtp.errors import InvalidRequestError, NativeError, PymtpError
 from pymtp.exclusive import Exclusive, alone
 from pymtp.memory import DeviceMemory, read_memory
@@ -22,6 +23,8 @@ from pymtp.native import check, ends_before_exit, ffi, last_error, lib
 from pymtp.operations import Operation, read_operations
 from pymtp.sampling import Logits, Sampler, TokenLogprobs
 from pymtp.values import in_range
+
+T = TypeVar("T")
 
 
 def physical_cores() -> int:
@@ -124,14 +127,18 @@ class Context(Exclusive):
         self._token = ffi.new("int32_t *")
         self._n_vocab = model.n_vocab
         self._n_embeddings = 0
-        self._n_sampled: dict[int, int] = {}  # tokens, by sequence
         self._keeps_embeddings = embeddings
         self.model = model
         self.tap = TAPS[options.tap]
         self.draft_tokens: int = options.n_draft
         self.n_seq_max: int = options.n_seq_max
         self.n_ctx: int = lib.pymtp_pair_n_ctx(pair)
+        self.n_ubatch = min(int(n_batch), int(n_ubatch))
+        self.cancels = 0  # how often `cancel` was called so far
+        self._cancel_numbers = count(1)
         self._cancelled = False
+        self._reports: set[int] = set()  # sequences whose sampling asks for logprobs
+        self._logprobs: dict[int, list[TokenLogprobs]] = {}
 
     @property
     def n_past(self) -> int:
@@ -237,13 +244,15 @@ class Context(Exclusive):
             raise InvalidRequestError("no token is allowed: logit_bias forbids the whole vocabulary")
         with sampler.compiled(self.model) as native:
             check(lib.pymtp_pair_sampling(self._pair, seq, native))
+        self._logprobs.pop(seq, None)
+        (self._reports.discard if sampler.params.logprobs is None else self._reports.add)(seq)
 
     @alone
     def first_token(self, seq: int = 0) -> int:
         """The token after a prompt, sampled from the logits of the last prefill. Raises InvalidRequestError when the
         grammar allows none; the sequence keeps the tokens before it."""
         check(lib.pymtp_pair_first_token(self._pair, seq, self._token))
-        self._n_sampled[seq] = 1
+        self._keep_logprobs(seq, 1)
         return int(self._token[0])
 
     def draft_chain(self, token: int, n: int, seq: int = 0) -> tuple[list[int], list[float]]:
@@ -256,8 +265,9 @@ class Context(Exclusive):
         """As `draft_chain`, for each sequence named: its token. Sequences side by side take one launch. A sequence that
         fails by itself has its error as its value, and the others their drafts."""
         seqs = sorted(tokens)
-        drafts = ffi.new("llama_token[]", len(seqs) * n)
-        confidences = ffi.new("float[]", len(seqs) * n)
+        room = len(seqs) * max(0, min(n, self.draft_tokens))  # of more it is refused
+        drafts = ffi.new("llama_token[]", room)
+        confidences = ffi.new("float[]", room)
         outcomes = ffi.new("struct pymtp_outcome[]", len(seqs))
         first = ffi.new("llama_token[]", [tokens[seq] for seq in seqs])
         check(lib.pymtp_pair_draft_tokens(self._pair, len(seqs), seqs, first, n, drafts, confidences, outcomes))
@@ -290,7 +300,8 @@ class Context(Exclusive):
     @alone
     def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, list[int] | PymtpError]:
         """As `verify_chain`, for each sequence named: its tokens, for all as many. Sequences side by side take one
-        launch. A sequence that fails by itself has its error as its value, and the others their tokens."""
+        launch. A sequence that fails by itself has its error as its value, and the others their tokens. What is raised
+        emptied all."""
         seqs = sorted(chains)
         n = len(chains[seqs[0]]) if seqs else 0
         if any(len(chains[seq]) != n for seq in seqs):
@@ -298,26 +309,24 @@ class Context(Exclusive):
         sampled = ffi.new("llama_token[]", len(seqs) * n)
         outcomes = ffi.new("struct pymtp_outcome[]", len(seqs))
         tokens = ffi.new("llama_token[]", [token for seq in seqs for token in chains[seq]])
-        status = lib.pymtp_pair_verify_tokens(self._pair, len(seqs), seqs, tokens, n, sampled, outcomes)
+        check(lib.pymtp_pair_verify_tokens(self._pair, len(seqs), seqs, tokens, n, sampled, outcomes))
         for k, seq in enumerate(seqs):
-            self._n_sampled[seq] = outcomes[k].n  # before a dead end, too
-        check(status)
-        return {
-            seq: _failed(outcomes, k) or list(sampled[k * n : k * n + outcomes[k].n]) for k, seq in enumerate(seqs)
-        }
+            self._keep_logprobs(seq, outcomes[k].n)  # before a dead end, too
+        return {seq: _failed(outcomes, k) or list(sampled[k * n : k * n + outcomes[k].n]) for k, seq in enumerate(seqs)}
 
-    @alone
     def logprobs(self, seq: int = 0) -> list[TokenLogprobs]:
-        """Of the tokens that the last `first_token` or `verify_chain` returned for a sequence; empty unless the
-        sampling asks."""
+        """Of the tokens that the sequence's last `first_token` or verification returned; empty unless its sampling
+        asks."""
+        return self._logprobs.get(seq, [])
+
+    def _keep_logprobs(self, seq: int, n_sampled: int) -> None:
+        if seq not in self._reports:
+            return
         found = ffi.new("const struct pymtp_logprob **")
-        n = lib.pymtp_pair_logprobs(self._pair, seq, found)
-        n_sampled = self._n_sampled.get(seq, 0)
-        pairs = [(p.token, p.logprob) for p in found[0][0:n]] if n else []
-        if not n or not n_sampled:
-            return []
-        each = n // n_sampled
-        return [TokenLogprobs(*pairs[i], tuple(pairs[i + 1 : i + each])) for i in range(0, n, each)]
+        n = lib.pymtp_pair_logprobs(self._pair, seq, found) if n_sampled else 0
+        pairs = [(p.token, p.logprob) for p in found[0][0:n]]
+        each = max(1, n // max(1, n_sampled))
+        self._logprobs[seq] = [TokenLogprobs(*pairs[i], tuple(pairs[i + 1 : i + each])) for i in range(0, n, each)]
 
     @alone
     def rewind(self, n_keep: int, seq: int = 0) -> None:
@@ -341,6 +350,8 @@ class Context(Exclusive):
     def cancel(self, cancelled: bool = True) -> None:
         """From any thread and any handler, at any time: while set, native calls end with CancelledError, within a
         ubatch, with their sequences emptied. It stays set until cancel(False). No more than a note after close()."""
+        if cancelled:
+            self.cancels = next(self._cancel_numbers)
         self._cancelled = cancelled
         pair = self._pair  # a close() meanwhile frees nothing under this reference
         if pair is not None:
@@ -371,13 +382,7 @@ class Context(Exclusive):
     @alone
     def trace(self) -> list[Node]:
         """What was computed since the last call, in order, where the context was made with trace=True."""
-        lines = ffi.string(lib.pymtp_pair_trace(self._pair)).decode().splitlines()
-        nodes = []
-        for line in lines:
-            graph, rest = line.split(" ", 1)
-            name, op, aligned, reads, *shape = rest.rsplit(" ", 7)
-            nodes.append(Node(graph, name, op, aligned == "1", int(reads), tuple(int(n) for n in shape)))
-        return nodes
+        return read_trace(ffi.string(lib.pymtp_pair_trace(self._pair)).decode())
 
     @alone
     def time_operations(self, on: bool = True) -> None:
@@ -412,7 +417,7 @@ def _failed(outcomes: Any, k: int) -> PymtpError | None:
     raise AssertionError("a failed outcome has an error")
 
 
-def _only(found: Mapping[int, Any]) -> Any:
+def _only(found: Mapping[int, T | PymtpError]) -> T:
     """What a call for several sequences brought the only one."""
     (outcome,) = found.values()
     if isinstance(outcome, PymtpError):

@@ -44,3 +44,13 @@ class Node:
     aligned: bool
     reads: int
     shape: tuple[int, ...]
+
+
+def read_trace(text: str) -> list[Node]:
+    """The operations that a native trace tells of, one a line."""
+    nodes = []
+    for line in text.splitlines():
+        graph, rest = line.split(" ", 1)
+        name, op, aligned, reads, *shape = rest.rsplit(" ", 7)
+        nodes.append(Node(graph, name, op, aligned == "1", int(reads), tuple(int(n) for n in shape)))
+    return nodes

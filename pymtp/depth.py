@@ -81,6 +81,31 @@ class Costs:
             for steps, seconds in draft.items():
                 lib.pymtp_costs_begin_draft(self.native, steps, seconds)
 
+    def observe(
+        self, n_past: int, drafted: int, draft_seconds: float, rows: int, verify_seconds: float, run: int
+    ) -> None:
+        """A round: a chain of `drafted` steps and a verification of so many rows, after n_past tokens. run: rounds of
+        as many right before."""
+        with self.lock:
+            lib.pymtp_costs_observe(self.native, n_past, drafted, draft_seconds, rows, verify_seconds, run)
+
+    def verify_seconds(self, rows: int, n_past: int = 0) -> float:
+        """The estimate for a verification of so many rows; infinite before anything was timed."""
+        with self.lock:
+            return float(lib.pymtp_costs_verify(self.native, rows, n_past))
+
+    def draft_seconds(self, n: int, n_past: int = 0) -> float:
+        """The estimate for a chain of n steps."""
+        with self.lock:
+            return float(lib.pymtp_costs_draft(self.native, n, n_past)) if n else 0.0
+
+    def rounds(self, top: int, n_past: int = 0) -> tuple[list[float], list[float]]:
+        """The estimates for rounds at depths 0 to top, and the least that they may turn out."""
+        likely, least = ffi.new("double[]", 1 + top), ffi.new("double[]", 1 + top)
+        with self.lock:
+            lib.pymtp_costs_rounds(self.native, top, n_past, likely, least)
+        return list(likely), list(least)
+
     def __reduce__(self) -> NoReturn:
         refuse_copies(self)
 
@@ -107,6 +132,21 @@ class AutoDepth:
         """The depth of the next round. room: the most drafts allowed now. n_past: tokens that the context holds."""
         with self._costs.lock:
             return int(lib.pymtp_depth_choose(self.native, room, n_past))
+
+    def rates(self, n: int) -> list[float]:
+        """How likely each of the first n drafts is accepted, where those before it were."""
+        found = ffi.new("double[]", n)
+        with self._costs.lock:
+            lib.pymtp_acceptance_rates(lib.pymtp_depth_acceptance(self.native), n, found)
+        return list(found)
+
+    def observe_company(self, drafted: int, told: int, right: int) -> None:
+        """What came of a round that several sequences shared: drafts made, those that the target told of, and those of
+        them before the first wrong one. What the round took tells nothing of rounds of one."""
+        untold = self.rates(drafted)[told:]
+        with self._costs.lock:
+            acceptance = lib.pymtp_depth_acceptance(self.native)
+            lib.pymtp_acceptance_observe(acceptance, told, right, untold, len(untold))
 
     def keep(self, confidences: Sequence[float]) -> int:
         """How many of the drafts just made to verify. confidences: the head's probability of each."""

@@ -1,8 +1,15 @@
 """What can go wrong, as a small tree: everything pymtp raises on purpose is a PymtpError."""
 
+from collections.abc import Sequence
+
 
 class PymtpError(Exception):
-    """Base of all errors of this package."""
+    """Base of all errors of this package.
+
+    completions: where one of several prompts of a call failed, what came of each prompt: its Completion, or its error.
+    """
+
+    completions: Sequence[object] = ()
 
 
 class ModelLoadError(PymtpError):

@@ -45,7 +45,13 @@ class Exclusive:
         """Frees what is native. No call runs, and none begins. May be called twice."""
         raise NotImplementedError
 
-    def _refuse(self) -> NoReturn:
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._closed
+
+    def refuse(self) -> NoReturn:
+        """Raises what a call is refused by: ClosedError, or InvalidRequestError in a handler."""
         name = type(self).__name__
         if self._closed:
             raise ClosedError(f"the {name} is closed")
@@ -72,7 +78,7 @@ def alone(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Sel
         # nothing but a lock's own `with` is safe from a KeyboardInterrupt between acquire() and what releases it
         with self._lock:
             if self._closed or self._busy:
-                self._refuse()
+                self.refuse()
             self._busy = True
             try:
                 return method(self, *arguments, **keywords)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
 from inspect import signature
 from operator import index
@@ -15,25 +15,32 @@ import numpy as np
 
 from pymtp.chat import ChatTemplate, Message
 from pymtp.context import Context, physical_cores
-from pymtp.depth import MAX_AUTO, AutoDepth, Costs, Depth, FixedDepth
-from pymtp.errors import ClosedError, ContextFullError, InvalidRequestError
-from pymtp.exclusive import Exclusive, alone
+from pymtp.depth import MAX_AUTO, Costs
+from pymtp.engine.depth import BatchDepth
+from pymtp.engine.engine import Engine
+from pymtp.engine.figures import Figures
+from pymtp.engine.request import Caller, Completion, Request
+from pymtp.engine.scheduler import READ_AHEAD
+from pymtp.errors import ClosedError, InvalidRequestError, PymtpError
+from pymtp.exclusive import Exclusive
 from pymtp.first_costs import first_costs
 from pymtp.model import Model
-from pymtp.request import Completion, Request
 from pymtp.sampling import SamplingParams
 from pymtp.stream import Stream
+from pymtp.turns import Turns
 from pymtp.values import is_whole
 
 Prompt = str | Sequence[int]
+Params = SamplingParams | Sequence[SamplingParams] | None
 
 
 class LLM(Exclusive):
     """A model with its contexts, ready to generate.
 
-    Calls from several threads take turns; a stream left open gives way to the next call. Ctrl-C, and what else a signal
-    handler raises, ends the call that runs on the main thread. The handler itself may cancel() or close() the LLM, no
-    more. All methods raise ClosedError after close(), but for cancel() and close().
+    Calls from several threads run together, as many texts at once as n_seq_max says, and so do streams: whoever waits
+    for tokens runs the engine for all. A text is the same alone and in company. Ctrl-C, and what else a signal handler
+    raises, ends the call of the main thread; others go on. The handler itself may cancel() or close() the LLM, no more.
+    All methods raise ClosedError after close(), but for cancel() and close(); close() waits for the calls that run.
 
     A forked child may use an LLM made with n_threads=1, unless another thread was in a call: OpenMP's threads and those
     that hold locks are not in the child. Start processes by "spawn" otherwise, and load the model in each.
@@ -46,6 +53,7 @@ class LLM(Exclusive):
         n_ctx: int = 8192,
         n_batch: int = 2048,
         n_ubatch: int = 512,
+        n_seq_max: int = 1,
         n_threads: int | None = None,
         n_gpu_layers: int = -1,
         type_k: str = "f16",
@@ -64,24 +72,22 @@ class LLM(Exclusive):
         draft_tokens: tokens to draft a round, 0 for plain decoding. "auto" chooses anew for each round, by what was
             accepted and what rounds took, from 0 to 7 (less where n_batch and n_ubatch have no room for 7 and 2); 0
             where the file has no multi-token-prediction head. A model's first LLM with "auto" times a few launches.
-        cache_prompt: go on from what the context holds where a prompt begins with it: all of the last prompt, and its
-            completion but for the last token.
+        n_seq_max: texts that are written at once; more wait for their turn. Each takes the memory of n_ctx tokens, and
+            of its recurrent states.
+        cache_prompt: go on from what a sequence of the context holds where a prompt begins with it: all of an earlier
+            prompt, and its completion but for the last token.
         n_gpu_layers: layers on the GPU, -1 for all. The others: see `Context`.
 
         Raises ModelLoadError for a file that cannot be loaded, InvalidRequestError for values outside their range.
         """
         super().__init__()
-        self._active: Request | None = None
-        self.cache_prompt = cache_prompt
         if isinstance(draft_tokens, str) and draft_tokens != "auto":
             raise InvalidRequestError(f'draft_tokens={draft_tokens!r} must be a whole number or "auto"')
         self._shares_model = isinstance(model, Model)
         self.model = (
             model if isinstance(model, Model) else Model(model, n_gpu_layers=n_gpu_layers, mtp=draft_tokens != 0)
         )
-        self._costs = Costs()
-        self._auto: dict[float, AutoDepth] = {}  # the last completion's at each temperature: acceptance depends on it
-        self._is_auto = draft_tokens == "auto"
+        auto = draft_tokens == "auto"
         # what n_batch and n_ubatch may be is for the context to say
         room = [index(n) - 2 for n in (n_batch, n_ubatch) if is_whole(n, 0)]
         most = max(0, min(MAX_AUTO, *room)) if self.model.mtp else 0
@@ -90,24 +96,28 @@ class LLM(Exclusive):
             "type_k": type_k,
             "type_v": type_v,
             "flash_attn": flash_attn,
-            "draft_tokens": most if draft_tokens == "auto" else draft_tokens,
+            "draft_tokens": most if auto else draft_tokens,
             "draft_vocab": draft_vocab,
             "tap": tap,
             "prefill": prefill,
             "draws": draws,
         }
         self._context: Context | None = Context(
-            self.model, n_ctx=n_ctx, n_batch=n_batch, n_ubatch=n_ubatch, **depends_on
+            self.model, n_ctx=n_ctx, n_batch=n_batch, n_ubatch=n_ubatch, n_seq_max=n_seq_max, **depends_on
         )
-        if self._is_auto and most:
+        costs = Costs() if auto else None
+        if costs is not None and most:
             try:
                 first = first_costs(self.model, tuple(depends_on.values()), self._context)
             except BaseException:  # Ctrl-C, perhaps, and an interpreter that keeps what was raised
                 self.close()
                 raise
-            self._costs.begin(first.verify, first.draft)
+            costs.begin(first.verify, first.draft)
         # one lock for both: of two, a thread in the context's call could hold one, and a thread in the LLM's the other
         self._lock = self._context._lock
+        depth = BatchDepth(self._context.n_ctx, self._context.n_ubatch, self._context.draft_tokens, costs)
+        self.engine = Engine(self.context, depth, cache_prompt=cache_prompt)
+        self.turns = Turns(self.engine)
 
     @property
     def context(self) -> Context:
@@ -123,64 +133,56 @@ class LLM(Exclusive):
 
     def _free(self) -> None:
         if self._context is not None:
-            if self._active is not None:
-                self._active.cancel()
+            self.engine.close(ClosedError("the LLM is closed"))
             self._context.close()
             self._context = None
             if not self._shares_model:
                 self.model.close()
 
-    def new_depth(self, temperature: float = 0.0) -> Depth:
-        """How many drafts a round, for a new completion."""
-        if not self._is_auto:
-            return FixedDepth(self.context.draft_tokens)
-        kind = min(2.0, round(temperature, 1))
-        self._auto[kind] = AutoDepth(self._costs, self.context.draft_tokens, after=self._auto.get(kind))
-        return self._auto[kind]
-
     def cancel(self) -> None:
-        """From any thread and any handler, at any time: ends the call that runs, within a ubatch. What it had not
-        finished has finish_reason "cancelled", further prompts of its list too. The next call forgets it. Harmless
-        where no call runs, and after close()."""
+        """From any thread and any handler, at any time: ends all calls that run, within a ubatch. What they had not
+        finished has finish_reason "cancelled", further prompts of a list too, and open streams. Later calls do not know
+        of it. Harmless where no call runs, and after close()."""
         context = self._context
         if context is not None:
             context.cancel()
 
-    @alone
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Stream:
-        """Generates piece by piece. Raises what `generate` raises, before the first piece."""
-        tokens = self._tokens(prompt)
-        self.context.cancel(False)
-        return Stream(self, self._open(tokens, params))
+    def figures(self) -> Figures:
+        """What runs and waits, and what was done so far."""
+        return self.engine.figures()
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0) -> Stream:
+        """Generates piece by piece. Raises what `generate` raises, before the first piece; for a list of params and
+        n above 1 InvalidRequestError."""
+        if isinstance(params, SamplingParams) and params.n > 1:
+            raise InvalidRequestError(f"a stream has one completion: n={params.n} is for generate")
+        (request,) = self.requests([prompt], params, Caller(), priority=priority, ahead=READ_AHEAD)
+        return Stream(self, self.turns, request)
 
     @overload  # a string is a sequence of strings, too
-    def generate(self, prompts: Prompt, params: SamplingParams | None = None) -> Completion: ...  # type: ignore[overload-overlap]
+    def generate(self, prompts: Prompt, params: Params = None, *, priority: int = 0) -> Completion: ...  # type: ignore[overload-overlap]
     @overload
-    def generate(self, prompts: Sequence[Prompt], params: SamplingParams | None = None) -> list[Completion]: ...
+    def generate(self, prompts: Sequence[Prompt], params: Params = None, *, priority: int = 0) -> list[Completion]: ...
 
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None
+        self, prompts: Prompt | Sequence[Prompt], params: Params = None, *, priority: int = 0
     ) -> Completion | list[Completion]:
         """One prompt, a string or token ids: one Completion. A list of prompts: a list, in the same order.
 
-        Raises InvalidRequestError for an empty prompt or a token id outside the vocabulary, ContextFullError for a
-        prompt longer than n_ctx. All prompts are looked at before the first is run.
-        """
-        one = _is_prompt(prompts)
-        completions = self._generate([prompts] if one else prompts, params)  # type: ignore[list-item, arg-type]
-        return completions[0] if one else completions
+        params: for all prompts, or a list with one for each.
+        priority: where others wait too, those with a lower one come first.
 
-    @alone
-    def _generate(self, prompts: Sequence[Prompt], params: SamplingParams | None) -> list[Completion]:
-        token_lists = [self._tokens(prompt) for prompt in prompts]
-        self.context.cancel(False)
-        completions = []
-        for tokens in token_lists:
-            request = self._open(tokens, params)
-            while not request.ended:
-                request.step()
-            completions.append(request.completion)
-        return completions
+        Raises InvalidRequestError for an empty prompt, a token id outside the vocabulary and params that are refused,
+        ContextFullError for a prompt longer than n_ctx. All prompts are looked at before the first is run. What fails
+        later fails alone: when all others are done, the first such error is raised, and its `completions` has what came
+        of each prompt.
+        """
+        one = is_prompt(prompts)
+        caller = Caller()
+        requests = self.requests([prompts] if one else prompts, params, caller, priority=priority)  # type: ignore[list-item, arg-type]
+        self.turns.wait(self, caller, requests, lambda: not caller.unended)
+        completions = collected(requests)
+        return completions[0] if one else completions
 
     def chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Completion:
         """The assistant's next turn. Raises InvalidRequestError for messages that the template refuses."""
@@ -190,12 +192,38 @@ class LLM(Exclusive):
         """The assistant's next turn, piece by piece."""
         return self.stream(self.chat_template.render(messages), params)
 
-    def _open(self, tokens: list[int], params: SamplingParams | None) -> Request:
-        if self._active is not None:
-            self._active.cancel()
-        params = SamplingParams() if params is None else params
-        self._active = Request(self.context, tokens, params, self.new_depth, cache_prompt=self.cache_prompt)
-        return self._active
+    def requests(
+        self,
+        prompts: Sequence[Prompt],
+        params: Params,
+        caller: Caller,
+        *,
+        priority: int = 0,
+        ahead: int | None = None,
+    ) -> list[Request]:
+        """Looks at prompts and params, and hands the engine a request for each completion: those of a prompt one after
+        the other. Raises as `generate`."""
+        self.turns.refuse_within(self)
+        token_lists = [self._tokens(prompt) for prompt in prompts]
+        if params is None or isinstance(params, SamplingParams):
+            each: Sequence[SamplingParams] = [params or SamplingParams()] * len(token_lists)
+        elif isinstance(params, Sequence):
+            each = params
+        else:
+            raise InvalidRequestError(f"params must be SamplingParams, or one for each, not {type(params).__name__}")
+        if len(each) != len(token_lists):
+            raise InvalidRequestError(f"{len(each)} params for {len(token_lists)} prompts")
+        for one in each:
+            if not isinstance(one, SamplingParams):
+                raise InvalidRequestError(f"params must be SamplingParams, not {type(one).__name__}")
+        requests = [
+            Request(self.model, tokens, one, caller, priority=priority, ahead=ahead, seed_offset=i)
+            for tokens, one in zip(token_lists, each, strict=True)
+            for i in range(one.n)
+        ]
+        for request in requests:
+            self.engine.submit(request)
+        return requests
 
     def _tokens(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
@@ -208,12 +236,35 @@ class LLM(Exclusive):
             self.model.check_tokens(tokens)
         if not tokens:
             raise InvalidRequestError("the prompt is empty")
-        if len(tokens) > self.context.n_ctx:
-            raise ContextFullError(f"the prompt has {len(tokens)} tokens, n_ctx is {self.context.n_ctx}")
+        self.engine.check(tokens)
         return tokens
 
 
-def _is_prompt(prompts: object) -> bool:
+def collected(requests: Sequence[Request]) -> list[Completion]:
+    """The completion of each prompt, once all requests have ended. Raises the first error, with what came of each."""
+    found: list[Completion | PymtpError] = []
+    i = 0
+    while i < len(requests):
+        group = requests[i : i + requests[i].params.n]
+        i += len(group)
+        failed = [request.failure() for request in group if request.error is not None]
+        first, *others = (request.completion for request in group)
+        found.append(failed[0] or first if failed else replace(first, others=tuple(others)) if others else first)
+    completions = [one for one in found if isinstance(one, Completion)]
+    if len(completions) < len(found):
+        raise _with_completions(found)
+    return completions
+
+
+def _with_completions(found: list[Completion | PymtpError]) -> PymtpError:
+    """The first error by itself, for one that held itself would be freed late; and what came of each prompt."""
+    first = next(one for one in found if isinstance(one, PymtpError))
+    raised = type(first)(*first.args)
+    raised.completions = tuple(found)
+    return raised
+
+
+def is_prompt(prompts: object) -> bool:
     """A string, or a sequence whose first element is no prompt itself."""
     if isinstance(prompts, str):
         return True
@@ -244,9 +295,10 @@ def generate(prompts: Prompt | Sequence[Prompt], **keywords: Any) -> Completion 
     Raises TypeError for a keyword of neither, and what LLM, SamplingParams and LLM.generate raise.
     """
     global _last
-    sampling = {name: keywords.pop(name) for name in [f.name for f in fields(SamplingParams)] if name in keywords}
-    params = SamplingParams(**sampling)
-    if unknown := keywords.keys() - _keywords(LLM.__init__):
+    known = _keywords(LLM.__init__)
+    names = {field.name for field in fields(SamplingParams)} - known  # draft_tokens is the LLM's
+    params = SamplingParams(**{name: keywords.pop(name) for name in names & keywords.keys()})
+    if unknown := keywords.keys() - known:
         raise TypeError(f"generate() got unexpected keywords: {', '.join(sorted(unknown))}")
     with _last_lock:
         if _last is None or _last[0] != keywords:

@@ -34,6 +34,7 @@ Logits = NDArray[np.float32]
 
 MAX_LOGPROBS = 100
 MOST = 1e30  # of a bias or penalty: what becomes of logits then stays within float32
+MAX_COMPLETIONS = 128  # as OpenAI's API
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,9 @@ class SamplingParams:
     logprobs: report with each token its log-probability and those of so many likeliest tokens, at most 100; None for
         none. Of the model's own distribution: the softmax over the whole vocabulary at temperature 1, before bias,
         penalties, grammar and filters.
+    n: completions of one prompt, at most 128; the further ones are `Completion.others`. Each has a seed of its own:
+        that of the first and 1, 2, … more. Greedy ones are the same.
+    draft_tokens: the most drafts a round for this text, 0 for plain decoding; None for what the LLM does.
 
     Grammar, bias, penalties, top-k, top-p, min-p and temperature are applied in this order, with llama.cpp's
     definitions and defaults.
@@ -86,6 +90,8 @@ class SamplingParams:
     json_schema: str | Mapping[str, Any] | None = None
     grammar_prefix: int = 0
     logprobs: int | None = None
+    n: int = 1
+    draft_tokens: int | None = None
 
     def __post_init__(self) -> None:
         given = (self.stop,) if isinstance(self.stop, (str, bytes)) else self.stop
@@ -113,6 +119,8 @@ class SamplingParams:
             ("json_schema", self.json_schema is None or self.grammar is None, "None beside a grammar"),
             ("grammar_prefix", is_whole(self.grammar_prefix, 0, 2**31 - 1), "0 or more"),
             ("logprobs", self.logprobs is None or is_whole(self.logprobs, 0, MAX_LOGPROBS), "from 0 to 100, or None"),
+            ("n", is_whole(self.n, 1, MAX_COMPLETIONS), f"from 1 to {MAX_COMPLETIONS}"),
+            ("draft_tokens", self.draft_tokens is None or is_whole(self.draft_tokens, 0), "0 or more, or None"),
         )
         for name, right, wanted in checks:
             if not right:
@@ -169,12 +177,13 @@ def _is_bias(bias: object) -> bool:
 class Sampler:
     """`params` as the native side takes them. `seed` is the one in use. Threads that share it take turns."""
 
-    def __init__(self, params: SamplingParams) -> None:
+    def __init__(self, params: SamplingParams, seed_offset: int = 0) -> None:
+        """seed_offset: what is added to the seed, modulo 2**64."""
         if not isinstance(params, SamplingParams):
             raise InvalidRequestError(f"params must be SamplingParams, not {type(params).__name__}")
         self._lock = threading.RLock()
         self.params = params
-        self.seed = secrets.randbits(64) if params.seed is None else int(params.seed)
+        self.seed = secrets.randbits(64) if params.seed is None else (int(params.seed) + seed_offset) % 2**64
         self._bias = ffi.new("struct pymtp_logit_bias[]", [(int(t), float(v)) for t, v in params.logit_bias.items()])
         self.native: Any = ffi.new("struct pymtp_sampling *")
         self.native.temperature = params.temperature

@@ -24,15 +24,17 @@ class Stats:
     """Figures of one completion; seconds are wall time.
 
     cached_tokens: of the prompt, held already and not computed again.
-    prefill_seconds: until the prompt's last logits were there, the head's share included.
+    queue_seconds: until its turn came. prefill_seconds: from then until the first token was there, the head's share
+        included. time_to_first_token: both, and what came between; 0 without tokens.
     decode_seconds: from then to the end.
     rounds: verifications. drafted, accepted: drafts of the head that were verified, and those the target agreed with.
     discarded: drafts that were not worth verifying. depths: the drafts verified in each round.
     accepted_per_position: how often the first, second, … draft of a round was accepted.
     outside_per_position: how often it was the first to be rejected, and the target's token was not in the draft
         vocabulary: acceptance lost to draft_vocab.
-    phase_seconds: prefill, head_sync (the prompt through the head), draft (with the head's share of the tokens
-        accepted before), verify, sample (within draft and verify), rewind.
+    phase_seconds: of the context while the request ran, shared with requests beside it: prefill, head_sync (the prompt
+        through the head), draft (with the head's share of the tokens accepted before), verify, sample (within draft
+        and verify), rewind.
     """
 
     prompt_tokens: int = 0
@@ -48,6 +50,8 @@ class Stats:
     accepted_per_position: tuple[int, ...] = ()
     outside_per_position: tuple[int, ...] = ()
     phase_seconds: dict[str, float] = field(default_factory=dict)
+    queue_seconds: float = 0.0
+    time_to_first_token: float = 0.0
 
     @property
     def acceptance_rate(self) -> float:
@@ -83,13 +87,16 @@ def collect(
     prefill_seconds: float,
     decode_seconds: float,
     tally: Tally,
-    before: Counters,
-    after: Counters,
+    before: Counters | None,
+    after: Counters | None,
+    *,
     cached_tokens: int = 0,
+    queue_seconds: float = 0.0,
+    time_to_first_token: float = 0.0,
 ) -> Stats:
-    """The stats of a completion from what the loop counted and what the context did meanwhile."""
+    """The stats of a completion from what the rounds counted and what the context did meanwhile, if it did."""
     phases = {
-        name: getattr(after, f"{name}_seconds") - getattr(before, f"{name}_seconds")
+        name: getattr(after, f"{name}_seconds") - getattr(before, f"{name}_seconds") if before and after else 0.0
         for name in ("prefill", "head_sync", "draft", "verify", "sample", "rewind")
     }
     return Stats(
@@ -106,4 +113,6 @@ def collect(
         accepted_per_position=tuple(tally.accepted_per_position),
         outside_per_position=tuple(tally.outside_per_position),
         phase_seconds=phases,
+        queue_seconds=queue_seconds,
+        time_to_first_token=time_to_first_token,
     )

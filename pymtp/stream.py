@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from pymtp.engine.request import Completion, Piece, Request
 from pymtp.errors import ClosedError
-from pymtp.exclusive import Exclusive, alone
-from pymtp.request import Completion, Piece, Request
+from pymtp.exclusive import Exclusive
+from pymtp.turns import Turns
 
 
 class Stream:
     """Iterates over the pieces of a completion while it is generated. Ends early, as "cancelled", when it is closed or
-    when its LLM turns to another prompt.
+    let go of.
 
-    Several threads may use it: they and the other calls of the LLM take turns. A stream keeps its LLM; it may be left
-    half way.
+    It goes on beside other streams and calls of its LLM, a few pieces ahead of its reader. Where its reader stays away
+    and others wait for a sequence, it gives way once, and begins anew when it is read again: its text is the same.
+    Several threads may use it. A stream keeps its LLM; it may be left half way.
     """
 
-    def __init__(self, owner: Exclusive, request: Request) -> None:
+    def __init__(self, owner: Exclusive, turns: Turns, request: Request) -> None:
         """owner: the LLM, whose turns the pieces take."""
         self._owner = owner
+        self._turns = turns
         self._request = request
 
     def __iter__(self) -> Stream:
@@ -25,14 +28,31 @@ class Stream:
 
     def __next__(self) -> Piece:
         """The next piece. Raises ClosedError when the LLM is closed, and what `LLM.generate` raises."""
-        return _next(self._owner, self._request)
+        request = self._request
+        while True:
+            self._turns.wait(self._owner, request.caller, [request], self._has_news)
+            try:
+                return request.unread.popleft()
+            except IndexError:  # or another thread took it
+                if not request.ended:
+                    continue
+            if (error := request.failure()) is not None:
+                raise error
+            raise StopIteration
+
+    def _has_news(self) -> bool:
+        return bool(self._request.unread) or self._request.ended
 
     def close(self) -> None:
-        """Stops generating. What came so far is in `completion`, as "cancelled" unless it was complete."""
+        """Stops generating. What came so far, pieces that were not read among it, is in `completion`, as "cancelled"
+        unless it was complete."""
+        request = self._request
+        self._turns.engine.cancel(request)
         try:
-            _cancel(self._owner, self._request)
+            self._turns.wait(self._owner, request.caller, [], lambda: request.ended)
         except ClosedError:
             self._owner.close()  # when this returns, the LLM has ended its requests
+        request.unread.clear()
 
     def __enter__(self) -> Stream:
         return self
@@ -40,19 +60,10 @@ class Stream:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        self._turns.engine.cancel(self._request)  # nobody will read it
+
     @property
     def completion(self) -> Completion:
         """The whole, once it has ended. Raises InvalidRequestError before."""
         return self._request.completion
-
-
-@alone
-def _next(_owner: Exclusive, request: Request) -> Piece:
-    if request.ended:
-        raise StopIteration
-    return request.step()
-
-
-@alone
-def _cancel(_owner: Exclusive, request: Request) -> None:
-    request.cancel()

@@ -16,8 +16,10 @@ FLOORS = (
     ("errors", "values", "native"),
     ("exclusive", "build", "model", "grammar", "integers", "pattern", "schema", "sampling", "chat", "text"),
     ("context_options", "memory", "operations", "counters", "context", "depth", "first_costs", "stats"),
-    ("speculate", "request", "stream"),
-    ("llm",),
+    ("engine",),
+    ("turns", "stream", "llm"),
+    ("async_llm", "openai_format"),
+    ("batch",),
     ("__init__", "bench"),
     ("cli",),
 )

@@ -1,5 +1,5 @@
-"""Claims about rounds for several sequences: one launch of the head and one of the target, and each sequence's tokens are
-those it has alone."""
+"""Claims about rounds for several sequences: one launch of the head and one of the target, and each sequence's tokens
+are those it has alone."""
 
 from __future__ import annotations
 

@@ -5,23 +5,25 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from helpers.estimates import WARM, Timed
+from helpers.estimates import WARM
 from hypothesis import given
 from hypothesis import strategies as st
+
+from pymtp.depth import Costs
 
 counts = st.integers(1, 9)
 seconds = st.floats(1e-6, 10)
 observations = st.lists(st.tuples(counts, seconds, counts, seconds), max_size=60)
 
 
-def timed(costs: Timed, rows: int, took: float, times: int = 1, n_past: int = 0) -> None:
+def timed(costs: Costs, rows: int, took: float, times: int = 1, n_past: int = 0) -> None:
     for _ in range(times):
         costs.observe(n_past, 0, 0.0, rows, took, WARM)
 
 
-def verify_costs(**timings: float) -> Timed:
+def verify_costs(**timings: float) -> Costs:
     """Costs of verifications timed thrice each: r1=0.01 for one row."""
-    costs = Timed()
+    costs = Costs()
     for rows, took in timings.items():
         timed(costs, int(rows[1:]), took, 3)
     return costs
@@ -58,7 +60,7 @@ def test_one_spoilt_timing_does_not_count_for_long() -> None:
 
 def test_what_was_measured_first_and_wrong_is_put_right_in_some_rounds_and_others_stay_as_they_are() -> None:
     for wrong in (0.7, 1.3):
-        costs = Timed()
+        costs = Costs()
         costs.begin({1: 0.010, 4: wrong * 0.016, 8: 0.025}, {3: 0.003})
         timed(costs, 4, 0.016, 8)
         assert costs.verify_seconds(4) == pytest.approx(0.016, rel=0.06)
@@ -67,7 +69,7 @@ def test_what_was_measured_first_and_wrong_is_put_right_in_some_rounds_and_other
 
 
 def test_a_machine_that_becomes_slower_makes_every_count_dearer() -> None:
-    costs = Timed()
+    costs = Costs()
     costs.begin({1: 0.010, 4: 0.016, 8: 0.025}, {3: 0.003})
     timed(costs, 4, 0.016, 100)
     timed(costs, 4, 0.020, 40)
@@ -118,7 +120,7 @@ def test_a_depth_timed_long_ago_is_open_again_and_the_more_the_longer_it_is_ago(
 
 
 def test_what_attention_adds_is_learnt_from_a_context_that_grows_and_holds_for_other_counts_and_lengths() -> None:
-    costs = Timed()
+    costs = Costs()
     for request in range(20):
         for n_past in range(0, 400, 4):
             timed(costs, 1, 0.010 + 1.5e-5 * n_past, n_past=n_past)

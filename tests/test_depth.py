@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from helpers.estimates import PLAIN, WARM, rates_of
+from helpers.estimates import PLAIN, WARM
 from helpers.simulate import (
     FAMILIES,
     MOST,
@@ -198,8 +198,8 @@ def test_a_short_request_teaches_the_next_one() -> None:
     for _ in range(8):
         n = policy.choose(100, 0)
         policy.observe(n, n, 0, 1e-6 * n, 1e-5, [0.9] * n)
-    before = rates_of(AutoDepth(costs), 1)
-    assert rates_of(AutoDepth(costs, after=policy), 1) < before
+    before = AutoDepth(costs).rates(1)
+    assert AutoDepth(costs, after=policy).rates(1) < before
 
 
 def test_probes_go_on_at_a_bounded_cost() -> None:

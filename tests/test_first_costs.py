@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf import GGUFReader
-from helpers.estimates import Timed
 from helpers.simulate import FAMILIES, Chances, Machine, best_fixed, falling, sample_machine, simulate, steady
 
 import pymtp
@@ -244,7 +243,7 @@ def test_where_a_first_guess_says_plain_decoding_the_head_is_looked_at_all_the_s
 
 
 def test_costs_told_before_are_nearly_relied_on_and_those_between_them_less() -> None:
-    costs = Timed()
+    costs = Costs()
     costs.begin({1: 0.010, 4: 0.016, 8: 0.040}, {3: 0.003})
     likely, least = costs.rounds(8)
     assert likely[3] == pytest.approx(0.003 + 0.016, rel=0.1)
@@ -254,7 +253,7 @@ def test_costs_told_before_are_nearly_relied_on_and_those_between_them_less() ->
 
 
 def test_rounds_correct_what_was_told_before() -> None:
-    costs = Timed()
+    costs = Costs()
     costs.begin({1: 0.010, 4: 0.030}, {3: 0.003})
     for i in range(10):
         costs.observe(0, 0, 0.0, 4, 0.014, i)

@@ -156,6 +156,48 @@ print(set(reasons))
 
 
 @posix
+@pytest.mark.parametrize("seconds", [0.05, 0.1, 0.2])
+def test_ctrl_c_ends_the_main_threads_call_and_a_text_beside_it_goes_on_as_it_would_have(seconds: float) -> None:
+    assert run(f"""
+llm = pymtp.LLM(model, n_ctx=2048, n_threads=1, n_ubatch=64, n_seq_max=2, draft_tokens=2)
+endless = pymtp.SamplingParams(None, ignore_eos=True)
+params = pymtp.SamplingParams(600, ignore_eos=True)
+expected = llm.generate("import ", params).token_ids
+got = []
+worker = threading.Thread(target=lambda: got.append(llm.generate("import ", params)))
+worker.start()
+threading.Timer({seconds}, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    while True:
+        llm.generate("def f(", endless)
+except KeyboardInterrupt:
+    print("interrupted")
+worker.join()
+print(got[0].finish_reason, got[0].token_ids == expected, llm.figures().running)
+""") == ["interrupted", "length True 0"]
+
+
+@posix
+def test_a_handler_may_cancel_what_several_threads_ask_for() -> None:
+    assert run("""
+llm = pymtp.LLM(model, n_ctx=2048, n_threads=1, n_seq_max=2, draft_tokens=2)
+expected = text(llm)
+endless = pymtp.SamplingParams(None, ignore_eos=True)
+reasons = []
+work = lambda: reasons.append(llm.generate("import ", endless).finish_reason)
+workers = [threading.Thread(target=work) for _ in range(3)]
+for worker in workers:
+    worker.start()
+signal.signal(signal.SIGALRM, lambda *_: llm.cancel())
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+reasons.append(llm.generate("def f(", endless).finish_reason)
+for worker in workers:
+    worker.join()
+print(reasons, text(llm) == expected)
+""") == ["['cancelled', 'cancelled', 'cancelled', 'cancelled'] True"]
+
+
+@posix
 def test_ctrl_c_while_the_main_thread_waits_ends_no_call() -> None:
     assert run("""
 context = Context(model, n_ctx=2048, n_threads=1, n_ubatch=64)
@@ -332,13 +374,13 @@ def test_generate_keeps_its_model_while_threads_ask_for_others(monkeypatch: pyte
 
     wanted = {n: ask(n) for n in (1, 2, 3)}
     got: list[bool] = []
-    original = LLM._generate
+    original = LLM.requests
 
-    def late(self: LLM, *arguments: Any) -> Any:
+    def late(self: LLM, *arguments: Any, **keywords: Any) -> Any:
         time.sleep(0.02)  # for another thread to come in between
-        return original(self, *arguments)
+        return original(self, *arguments, **keywords)
 
-    monkeypatch.setattr(LLM, "_generate", late)
+    monkeypatch.setattr(LLM, "requests", late)
     together(*[lambda n=n: got.append(ask(n) == wanted[n]) for n in (1, 2, 3) * 3])  # type: ignore[misc]
     assert got == [True] * 9
 

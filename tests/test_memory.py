@@ -157,3 +157,13 @@ def test_auto_is_as_many_as_it_may_draft_and_none_without_a_head(
         with pytest.raises(SystemExit, match="0"):
             app_main(["info", "--memory", "--ctx", "512", "--json", str(path)])
         assert json.loads(capsys.readouterr().out)["options"]["draft_tokens"] == drafts
+
+
+def test_info_plans_the_memory_of_several_sequences(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    states = []
+    for n in (1, 3):
+        with pytest.raises(SystemExit, match="0"):
+            app_main(["info", "--memory", "--ctx", "512", "--n-seq-max", str(n), "--json", str(demo)])
+        (device,) = json.loads(capsys.readouterr().out)["devices"]
+        states.append(device["with_mtp"]["states"])
+    assert states[1] == 3 * states[0] > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +68,16 @@ def test_drafts_drawn_with_the_targets_noise_are_accepted_more_often_than_greedy
     params = SamplingParams(60, temperature=1.0, top_k=0, top_p=1, min_p=0, seed=2, ignore_eos=True)
     coupled = sum(c.stats.accepted for c in llm.generate(prompts[:8], params))
 
-    def greedy_drafts(context: Context, token: int, n: int) -> tuple[list[int], list[float]]:
-        drafts: list[int] = []
-        for _ in range(n):
-            drafts.append(int(context.draft(drafts[-1] if drafts else token).argmax()))
-        return drafts, [1.0] * n
+    def greedy_drafts(context: Context, tokens: Mapping[int, int], n: int) -> dict[int, tuple[list[int], list[float]]]:
+        made: dict[int, tuple[list[int], list[float]]] = {}
+        for seq, token in tokens.items():
+            chain = [token]
+            for _ in range(n):
+                chain.append(int(context.draft(chain[-1], seq).argmax()))
+            made[seq] = chain[1:], [1.0] * n
+        return made
 
-    monkeypatch.setattr(Context, "draft_chain", greedy_drafts)
+    monkeypatch.setattr(Context, "draft_chains", greedy_drafts)
     uncoupled = sum(c.stats.accepted for c in llm.generate(prompts[:8], params))
     assert coupled > uncoupled
 

@@ -21,11 +21,11 @@ from pymtp.context import Context
 from pymtp.context_options import PREFILL_MODES
 from pymtp.counters import Counters
 from pymtp.depth import FixedDepth
+from pymtp.engine.rounds import SingleContext, write_alone
 from pymtp.errors import NativeError
 from pymtp.memory import DeviceMemory
 from pymtp.model import Model
 from pymtp.sampling import Sampler, SamplingParams
-from pymtp.speculate import SpeculativeContext, speculate
 from pymtp.stats import Stats, Tally, collect
 
 NONE = "none"  # no head, no drafts
@@ -129,7 +129,7 @@ def groups(settings: Settings) -> list[Group]:
     ]
 
 
-class BenchContext(SpeculativeContext, Protocol):
+class BenchContext(SingleContext, Protocol):
     """What the bench asks of a context beyond the loop; see context.Context."""
 
     @property
@@ -219,7 +219,7 @@ def _generate(
 ) -> _Generated:
     tally = Tally()
     context.set_sampling(Sampler(SamplingParams()))
-    rounds = speculate(context, prompt, lambda token: False, tally, FixedDepth(draft_tokens), max_tokens=n)
+    rounds = write_alone(context, prompt, lambda token: False, tally, FixedDepth(draft_tokens), max_tokens=n)
     before = context.counters.sample_seconds
     started = clock()
     next(rounds)  # the prefill and one draw, nothing else

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, cast
 
 from pymtp.context import Context
 from pymtp.context_options import draft_vocab_size
+from pymtp.engine.rounds import RoundContext
+from pymtp.errors import PymtpError
 from pymtp.llm import LLM
 from pymtp.model import Model
-from pymtp.speculate import SpeculativeContext
 
 
 class SyntheticContext:
@@ -21,7 +22,7 @@ class SyntheticContext:
     are the head's own, whatever the rates.
     """
 
-    def __init__(self, context: SpeculativeContext, rates: Sequence[float], seed: int = 0) -> None:
+    def __init__(self, context: RoundContext, rates: Sequence[float], seed: int = 0) -> None:
         """rates: how often the first, second, … draft of a round is accepted, falling or level; 0 past the last."""
         self._context = context
         self._rates = tuple(rates)
@@ -30,12 +31,16 @@ class SyntheticContext:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
 
-    def verify_chain(self, tokens: Sequence[int]) -> list[int]:
-        """Verifies them; then the drafts that are to count as accepted, and a token that the target drew."""
-        sampled = self._context.verify_chain(tokens)
-        luck = self._random.random()  # one for all: a draft counts only where those before it do
-        n = sum(luck < rate for rate in self._rates[: len(tokens) - 1])
-        return [*tokens[1 : 1 + n], sampled[min(n, len(sampled) - 1)]]
+    def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, list[int] | PymtpError]:
+        """Verifies them; of each, then, the drafts that are to count as accepted, and a token that the target drew."""
+        found = self._context.verify_chains(chains)
+        for seq, tokens in chains.items():
+            sampled = found[seq]
+            if isinstance(sampled, list):
+                luck = self._random.random()  # one for all: a draft counts only where those before it do
+                n = sum(luck < rate for rate in self._rates[: len(tokens) - 1])
+                found[seq] = [*tokens[1 : 1 + n], sampled[min(n, len(sampled) - 1)]]
+        return found
 
 
 class SyntheticLLM(LLM):

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from pymtp.build import build_info
+from pymtp.cli.batch import batch
 from pymtp.cli.bench import bench
 from pymtp.cli.chat import chat
 from pymtp.cli.exit_codes import FAILED, MISUSED, NOT_LOADED
@@ -24,7 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
-for command in (generate, chat, info, tap):
+for command in (generate, chat, batch, info, tap):
     app.command()(command)
 app.add_typer(bench, name="bench")
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from itertools import chain
 
 from pymtp.cli.screen import screen
-from pymtp.request import Completion
+from pymtp.engine.request import Completion
 from pymtp.stats import Stats
 from pymtp.stream import Stream
 

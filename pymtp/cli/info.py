@@ -12,7 +12,7 @@ from rich.table import Table
 from pymtp.build import build_info
 from pymtp.cli.load import read_draft_vocab, read_drafts
 from pymtp.cli.memory_table import as_table, plan_beside
-from pymtp.cli.options import AsJson, CacheType, Ctx, Drafts, DraftVocab, Layers, ModelArgument
+from pymtp.cli.options import AsJson, CacheType, Ctx, Drafts, DraftVocab, Layers, ModelArgument, SeqMax
 from pymtp.cli.screen import tables
 from pymtp.depth import MAX_AUTO
 from pymtp.model import Model
@@ -26,6 +26,7 @@ def info(
     draft_tokens: Drafts = "auto",
     draft_vocab: DraftVocab = "auto",
     ctx: Ctx = 8192,
+    n_seq_max: SeqMax = 1,
     gpu_layers: Layers = -1,
     cache_type: CacheType = "f16",
     json_output: AsJson = False,
@@ -33,7 +34,7 @@ def info(
     """Describe a model file, this build and this machine. Reads no weights."""
     if memory:
         vocabulary = read_draft_vocab(draft_vocab)
-        _show_memory(model, read_drafts(draft_tokens), vocabulary, ctx, gpu_layers, cache_type, json_output)
+        _show_memory(model, read_drafts(draft_tokens), vocabulary, ctx, n_seq_max, gpu_layers, cache_type, json_output)
         return
     about, build = _about(model), build_info()
     if json_output:
@@ -72,6 +73,7 @@ def _show_memory(
     drafts: int | Literal["auto"],
     vocabulary: int | Literal["auto", "all"],
     ctx: int,
+    n_seq_max: int,
     gpu_layers: int,
     cache: str,
     json_output: bool,
@@ -84,11 +86,13 @@ def _show_memory(
         n_gpu_layers=gpu_layers,
         draft_vocab=vocabulary,
         n_ctx=ctx,
+        n_seq_max=n_seq_max,
         type_k=cache,
         type_v=cache,
     )
     options = {
         "n_ctx": ctx,
+        "n_seq_max": n_seq_max,
         "draft_tokens": most,
         "draft_vocab": vocabulary,
         "cache_type": cache,

@@ -35,6 +35,7 @@ def load(
     drafts: str,
     draft_vocab: str,
     tap: str,
+    n_seq_max: int = 1,
 ) -> LLM:
     """The model with its context; None is the shipped model."""
     draft_tokens, vocabulary = read_drafts(drafts), read_draft_vocab(draft_vocab)
@@ -42,6 +43,7 @@ def load(
         return LLM(
             model,
             n_ctx=ctx,
+            n_seq_max=n_seq_max,
             n_gpu_layers=gpu_layers,
             n_threads=threads,
             type_k=cache,

@@ -14,10 +14,10 @@ from xml.etree import ElementTree
 
 import pytest
 from helpers.damage import refused_or_printed
+from helpers.scripted import ScriptedContext
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from test_speculate import ScriptedContext
 
 from pymtp import InvalidRequestError, Stats
 from pymtp.bench import decode_report
@@ -39,8 +39,8 @@ from pymtp.bench.order import in_turn
 from pymtp.bench.synthetic import SyntheticContext
 from pymtp.counters import Counters
 from pymtp.depth import FixedDepth
+from pymtp.engine.rounds import write_alone
 from pymtp.errors import NativeError
-from pymtp.speculate import speculate
 from pymtp.stats import Tally
 
 SETTINGS = Settings("m.gguf", ("none", "1", "3", "auto"), ("code", "random"), (0.0, 0.7), 13, 4, None, 1, 0, "f16")
@@ -318,9 +318,9 @@ def rounds(rates: Sequence[float], depth: int, n: int, hits: Sequence[bool] = (T
     context = ScriptedContext(range(40), hits, n_ctx=10 * n)
     synthetic = SyntheticContext(context, rates)
     tally, out = Tally(), []
-    for tokens in speculate(synthetic, [1], lambda _: False, tally, FixedDepth(depth), max_tokens=n):
+    for tokens in write_alone(synthetic, [1], lambda _: False, tally, FixedDepth(depth), max_tokens=n):
         out += tokens
-        assert context.tokens == [1, *out[:-1]], "what counts as accepted is what the caches hold"
+        assert context.tokens() == [1, *out[:-1]], "what counts as accepted is what the caches hold"
     return tally, out
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
@@ -64,26 +64,30 @@ class FakeContext:
     def set_sampling(self, sampler: Sampler) -> None:
         assert sampler.params.temperature == 0
 
-    def prefill(self, tokens: Sequence[int]) -> None:
+    def tokens_held(self, seq: int = 0) -> int:
+        return self.n_past
+
+    def prefill(self, tokens: Sequence[int], seq: int = 0) -> None:
         seconds = PREFILL[self.mode] + self.machine.attention * len(tokens)
         self.machine.now += seconds * len(tokens) * self.machine.slowness
         self.prefilled.append(list(tokens))
         self.n_past = len(tokens)
 
-    def first_token(self) -> int:
+    def first_token(self, seq: int = 0) -> int:
         return 0
 
-    def draft_chain(self, token: int, n: int) -> tuple[list[int], list[float]]:
+    def draft_chains(self, tokens: Mapping[int, int], n: int) -> dict[int, tuple[list[int], list[float]]]:
         assert self.mode != "none"
-        return [0] * n, [1.0] * n
+        return {0: ([0] * n, [1.0] * n)}
 
-    def verify_chain(self, tokens: Sequence[int]) -> list[int]:
+    def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
+        (tokens,) = chains.values()
         self.machine.now += VERIFY * self.machine.slowness
         self.n_past += len(tokens)
         self.verified += len(tokens)
-        return [0] * len(tokens)
+        return {0: [0] * len(tokens)}
 
-    def rewind(self, n_keep: int) -> None:
+    def rewind(self, n_keep: int, seq: int = 0) -> None:
         self.n_past = n_keep
 
     def clear(self) -> None:

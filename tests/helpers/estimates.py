@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pymtp.depth import AutoDepth, Costs
 from pymtp.native import ffi, lib
 
 # as native/runtime/tuning.h names them
@@ -33,11 +32,6 @@ def acceptance_rates(acceptance: Any, n: int) -> list[float]:
     return list(rates)
 
 
-def rates_of(depth: AutoDepth, n: int) -> list[float]:
-    """What a policy thinks of the first n drafts."""
-    return acceptance_rates(lib.pymtp_depth_acceptance(depth.native), n)
-
-
 class Calibration:
     """pymtp_calibration."""
 
@@ -55,23 +49,3 @@ def window_tokens(rates: Sequence[float]) -> list[float]:
     tokens = ffi.new("double[]", 1 + len(rates))
     lib.pymtp_window_tokens(rates, len(rates), tokens)
     return list(tokens)
-
-
-class Timed(Costs):
-    """Costs that are told and asked directly."""
-
-    def observe(
-        self, n_past: int, drafted: int, draft_seconds: float, rows: int, verify_seconds: float, run: int
-    ) -> None:
-        lib.pymtp_costs_observe(self.native, n_past, drafted, draft_seconds, rows, verify_seconds, run)
-
-    def verify_seconds(self, rows: int, n_past: int = 0) -> float:
-        return float(lib.pymtp_costs_verify(self.native, rows, n_past))
-
-    def draft_seconds(self, n: int, n_past: int = 0) -> float:
-        return float(lib.pymtp_costs_draft(self.native, n, n_past)) if n else 0.0
-
-    def rounds(self, top: int, n_past: int = 0) -> tuple[list[float], list[float]]:
-        likely, least = ffi.new("double[]", 1 + top), ffi.new("double[]", 1 + top)
-        lib.pymtp_costs_rounds(self.native, top, n_past, likely, least)
-        return list(likely), list(least)

@@ -144,7 +144,7 @@ OPTIONS: dict[str, Sequence[Any]] = {
     "draws": ("auto", "host", "device"),
     "draft_vocab": ("auto", "all", 1, 500, 2**40),
 }
-LLM_OPTIONS = OPTIONS | {"cache_prompt": (True, False), "n_gpu_layers": (0, -1)}
+LLM_OPTIONS = OPTIONS | {"cache_prompt": (True, False), "n_gpu_layers": (0, -1), "n_seq_max": (1, 2, 3)}
 CONTEXT_OPTIONS = OPTIONS | {"n_seq_max": (1, 2, 3), "max_outputs": (1, 4, 64), "embeddings": (True,), "trace": (True,)}
 
 
@@ -197,7 +197,7 @@ def ask_llm(state: State) -> Made:
         lambda: (f"{said('llm.stream', prompt, params)}, {pieces} pieces, close {close}", stream),
         lambda: of("llm", llm, "stream_chat", messages, params),
         lambda: of("llm", llm, "cancel"),
-        lambda: of("llm", llm, "new_depth", odd.number(0, 1)),
+        lambda: of("llm", llm, "figures"),
     ]
     return odd.pick.choice(asked)()
 

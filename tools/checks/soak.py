@@ -29,7 +29,7 @@ import multiprocessing
 import os
 import random
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -42,9 +42,10 @@ from rich.console import Console
 
 from pymtp import SamplingParams
 from pymtp.context import Context
+from pymtp.engine.rounds import write_alone
+from pymtp.errors import PymtpError
 from pymtp.model import Model
 from pymtp.sampling import Sampler
-from pymtp.speculate import speculate
 from pymtp.stats import Tally
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
@@ -76,46 +77,51 @@ class Recorded:
 
     def __init__(self, context: Context, seq: int) -> None:
         self._context = context
-        self._seq = seq
+        self.seq = seq
         self.n_ctx = context.n_ctx
         self.calls: list[Call] = []
 
     def _call(self, method: Callable[..., T], *arguments: Any) -> T:
-        result = method(*arguments, seq=self._seq)
+        result = method(*arguments, seq=self.seq)
         kept = None if isinstance(result, np.ndarray) else result  # logits are overwritten by the next call
         self.calls.append((method.__name__, arguments, kept))
         return result
 
     @property
     def n_past(self) -> int:
-        return self._context.tokens_held(self._seq)
+        return self._context.tokens_held(self.seq)
 
     def tokens(self) -> list[int]:
-        return self._context.tokens(self._seq)
+        return self._context.tokens(self.seq)
 
-    def prefill(self, tokens: Sequence[int]) -> object:
+    def tokens_held(self, seq: int = 0) -> int:
+        return self.n_past
+
+    def prefill(self, tokens: Sequence[int], seq: int = 0) -> object:
         return self._call(self._context.prefill, tokens)
 
     def set_sampling(self, sampler: Sampler) -> None:
         self._call(self._context.set_sampling, sampler)
 
-    def first_token(self) -> int:
+    def first_token(self, seq: int = 0) -> int:
         return self._call(self._context.first_token)
 
-    def draft_chain(self, token: int, n: int) -> tuple[list[int], list[float]]:
-        return self._call(self._context.draft_chain, token, n)
+    def draft_chains(self, tokens: Mapping[int, int], n: int) -> dict[int, tuple[list[int], list[float]]]:
+        (token,) = tokens.values()
+        return {self.seq: self._call(self._context.draft_chain, token, n)}
 
     def drafts_over(self, token: int) -> bool:
         return self._context.drafts_over(token)
 
-    def verify_chain(self, tokens: Sequence[int]) -> list[int]:
-        return self._call(self._context.verify_chain, tokens)
+    def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, list[int] | PymtpError]:
+        (chain,) = chains.values()
+        return {self.seq: self._call(self._context.verify_chain, chain)}
 
-    def rewind(self, n_keep: int) -> None:
+    def rewind(self, n_keep: int, seq: int = 0) -> None:
         self._call(self._context.rewind, n_keep)
 
     def clear(self) -> None:
-        self._context.clear(self._seq)
+        self._context.clear(self.seq)
         self.calls.clear()
 
 
@@ -175,13 +181,14 @@ class Life:
             self.sequence.clear()
             prompt = list(start[: numbers.randint(1, len(start))])
         self.sequence.set_sampling(Sampler(_any_params(numbers)))
-        return speculate(
+        return write_alone(
             self.sequence,
             prompt,
             lambda _: numbers.random() < 0.02,
             Tally(),
             RandomDepth(numbers, self._most),
             max_tokens=numbers.randint(1, 120),
+            seq=self.sequence.seq,
         )
 
 

@@ -3,84 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from helpers.scripted import VOCAB, ScriptedContext
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pymtp.depth import AutoDepth, Costs, Depth, FixedDepth
-from pymtp.speculate import speculate
+from pymtp.engine.rounds import write_alone
 from pymtp.stats import Tally
-
-VOCAB = 50
-
-
-class ScriptedContext:
-    """A target that writes `text` after any prompt, and a head that is right where `hits` says so.
-
-    It holds the rules of a real context: what may be drafted, verified and rewound.
-    """
-
-    def __init__(self, text: Sequence[int], hits: Sequence[bool], n_ctx: int = 1000) -> None:
-        self.text, self.hits, self.n_ctx = list(text), list(hits), n_ctx
-        self.tokens: list[int] = []
-        self.prompt = 0
-        self.rewindable = 0
-        self.chain: list[int] = []
-        self.longest_verify = 0
-        self.sampled: list[int] = []  # positions
-        self.outside: set[int] = set()  # tokens that are never drafted
-
-    @property
-    def n_past(self) -> int:
-        return len(self.tokens)
-
-    def _after(self, n: int) -> int:
-        """The target's token at position n."""
-        i = n - self.prompt
-        return self.text[i] if i < len(self.text) else 0
-
-    def prefill(self, tokens: Sequence[int]) -> None:
-        self.tokens += tokens
-        self.prompt = len(self.tokens)
-
-    def first_token(self) -> int:
-        self.sampled.append(self.n_past)
-        return self._after(self.n_past)
-
-    def draft_chain(self, token: int, n: int) -> tuple[list[int], list[float]]:
-        assert n > 0
-        assert self.n_past + n <= self.n_ctx
-        drafts = []
-        for position in range(self.n_past + 1, self.n_past + 1 + n):
-            right = self._after(position)
-            drafts.append(right if self.hits[position % len(self.hits)] else (right + 1) % VOCAB)
-        self.chain = [token, *drafts]
-        return drafts, [0.5 + position % 2 / 4 for position in range(n)]
-
-    def verify_chain(self, tokens: Sequence[int]) -> list[int]:
-        assert not self.chain or self.chain[: len(tokens)] == tokens, "what is verified is what was drafted"
-        assert self.n_past + len(tokens) <= self.n_ctx
-        self.chain = []
-        start = self.n_past
-        self.tokens += tokens
-        self.rewindable = len(tokens) - 1
-        self.longest_verify = max(self.longest_verify, len(tokens))
-        sampled = []
-        for i in range(len(tokens)):
-            self.sampled.append(start + 1 + i)
-            sampled.append(self._after(start + 1 + i))
-            if i + 1 < len(tokens) and sampled[-1] != tokens[i + 1]:
-                break
-        return sampled
-
-    def drafts_over(self, token: int) -> bool:
-        return token not in self.outside
-
-    def rewind(self, n_keep: int) -> None:
-        assert 0 <= self.n_past - n_keep <= self.rewindable
-        del self.tokens[n_keep:]
-        self.rewindable = 0
 
 
 class Scripted(FixedDepth):
@@ -118,11 +50,11 @@ def run(
     tally = Tally()
     out: list[int] = []
     depth = depth or FixedDepth(draft_tokens)
-    rounds = speculate(context, [1] * prompt, lambda token: token == end, tally, depth, max_tokens=max_tokens)
+    rounds = write_alone(context, [1] * prompt, lambda token: token == end, tally, depth, max_tokens=max_tokens)
     for tokens in rounds:
         assert tokens
         out += tokens
-        assert context.tokens == [1] * prompt + out[:-1], "the caches are at the cut whenever the loop yields"
+        assert context.tokens() == [1] * prompt + out[:-1], "the caches are at the cut whenever the loop yields"
     return out, tally
 
 
@@ -214,10 +146,10 @@ def test_drafts_that_max_tokens_would_cut_are_not_made() -> None:
 
 def test_a_caller_that_leaves_between_rounds_leaves_the_caches_at_the_cut() -> None:
     context = ScriptedContext(range(30), [True, False])
-    rounds = speculate(context, [1], lambda _: False, Tally(), FixedDepth(4), max_tokens=30)
+    rounds = write_alone(context, [1], lambda _: False, Tally(), FixedDepth(4), max_tokens=30)
     out = next(rounds) + next(rounds)
     rounds.close()
-    assert context.tokens == [1, *out[:-1]]
+    assert context.tokens() == [1, *out[:-1]]
 
 
 def test_each_token_is_judged_once_and_in_order() -> None:
@@ -228,7 +160,7 @@ def test_each_token_is_judged_once_and_in_order() -> None:
         return False
 
     context = ScriptedContext(range(30), [True, False, True])
-    rounds = list(speculate(context, [1, 1], ends, Tally(), FixedDepth(3), max_tokens=9))
+    rounds = list(write_alone(context, [1, 1], ends, Tally(), FixedDepth(3), max_tokens=9))
     assert judged == [token for tokens in rounds for token in tokens]
 
 
@@ -279,24 +211,24 @@ def test_the_depth_is_told_of_all_that_a_round_takes_but_the_callers_time() -> N
         now += seconds
 
     class Slow(ScriptedContext):
-        def draft_chain(self, token: int, n: int) -> tuple[list[int], list[float]]:
+        def draft_chains(self, *arguments: Any) -> Any:
             later(1)
-            return super().draft_chain(token, n)
+            return super().draft_chains(*arguments)
 
-        def verify_chain(self, tokens: Sequence[int]) -> list[int]:
+        def verify_chains(self, *arguments: Any) -> Any:
             later(10)
-            return super().verify_chain(tokens)
+            return super().verify_chains(*arguments)
 
-        def rewind(self, n_keep: int) -> None:
+        def rewind(self, *arguments: Any) -> None:
             later(100)
-            super().rewind(n_keep)
+            super().rewind(*arguments)
 
     def ends(_: int) -> bool:
         later(1000)
         return False
 
     depth = Scripted([(2, 0)])
-    rounds = speculate(Slow(range(30), [True, False]), [1], ends, Tally(), depth, max_tokens=6, clock=lambda: now)
+    rounds = write_alone(Slow(range(30), [True, False]), [1], ends, Tally(), depth, max_tokens=6, clock=lambda: now)
     for _ in rounds:
         later(10**6)
     assert depth.took == [2111, 2111, 1010]

@@ -1,0 +1,204 @@
+"""The same for programs with an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Sequence
+from queue import SimpleQueue
+from typing import Any, overload
+
+from pymtp.chat import Message
+from pymtp.engine.figures import Figures
+from pymtp.engine.request import Caller, Completion, Piece, Request
+from pymtp.engine.scheduler import READ_AHEAD
+from pymtp.errors import ClosedError, InvalidRequestError
+from pymtp.llm import LLM, Params, Prompt, collected, is_prompt
+from pymtp.model import Model
+from pymtp.sampling import SamplingParams
+
+
+class AsyncLLM:
+    """An LLM for coroutines: `await generate`, `async for` over `stream`. All requests run together, on one thread of
+    the AsyncLLM. A task that is cancelled ends its requests, and no others.
+
+    Several event loops may use it. `llm` is the LLM itself; its calls from other threads run beside these.
+    """
+
+    def __init__(self, model: str | os.PathLike[str] | Model | LLM | None = None, **keywords: Any) -> None:
+        """model, keywords: of LLM; or an LLM, which stays open after close()."""
+        if isinstance(model, LLM) and keywords:
+            raise InvalidRequestError(f"an LLM is made already: {', '.join(keywords)} must be given to it")
+        self._shares_llm = isinstance(model, LLM)
+        self.llm = model if isinstance(model, LLM) else LLM(model, **keywords)
+        self._driver = _Driver(self.llm)
+
+    async def close(self) -> None:
+        """Ends what runs as "cancelled", and frees everything."""
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        self._driver.stop()
+        if not self._shares_llm:
+            self.llm.close()
+
+    async def __aenter__(self) -> AsyncLLM:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def figures(self) -> Figures:
+        """As LLM.figures."""
+        return self.llm.figures()
+
+    @overload
+    async def generate(  # type: ignore[overload-overlap]
+        self, prompts: Prompt, params: Params = None, *, priority: int = 0
+    ) -> Completion: ...
+    @overload
+    async def generate(
+        self, prompts: Sequence[Prompt], params: Params = None, *, priority: int = 0
+    ) -> list[Completion]: ...
+
+    async def generate(
+        self, prompts: Prompt | Sequence[Prompt], params: Params = None, *, priority: int = 0
+    ) -> Completion | list[Completion]:
+        """As LLM.generate."""
+        one = is_prompt(prompts)
+        news = _News()
+        requests = await self._submit([prompts] if one else prompts, params, news, priority=priority)  # type: ignore[list-item, arg-type]
+        try:
+            while news.caller.unended:
+                await news.wait()
+        finally:
+            self._driver.cancel(requests)
+        completions = collected(requests)
+        return completions[0] if one else completions
+
+    async def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
+    ) -> AsyncIterator[Piece]:
+        """Generates piece by piece, as LLM.stream; an iteration that is left ends the request."""
+        if isinstance(params, SamplingParams) and params.n > 1:
+            raise InvalidRequestError(f"a stream has one completion: n={params.n} is for generate")
+        news = _News()
+        requests = await self._submit([prompt], params, news, priority=priority, ahead=READ_AHEAD)
+        (request,) = requests
+        try:
+            while True:
+                while not request.unread and not request.ended:
+                    await news.wait()
+                if not request.unread:
+                    break
+                piece = request.unread.popleft()
+                self._driver.wake()  # it may have waited for its reader
+                yield piece
+        finally:
+            self._driver.cancel(requests)
+        if (error := request.failure()) is not None:
+            raise error
+
+    async def chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Completion:
+        """As LLM.chat."""
+        return await self.generate(self.llm.chat_template.render(messages), params)
+
+    def stream_chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> AsyncIterator[Piece]:
+        """As LLM.stream_chat."""
+        return self.stream(self.llm.chat_template.render(messages), params)
+
+    async def _submit(
+        self, prompts: Sequence[Prompt], params: Params, news: _News, *, priority: int, ahead: int | None = None
+    ) -> list[Request]:
+        # on another thread: a long prompt takes a while to tokenize
+        asked = asyncio.ensure_future(
+            asyncio.to_thread(self.llm.requests, prompts, params, news.caller, priority=priority, ahead=ahead)
+        )
+        try:
+            requests = await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            asked.add_done_callback(self._drop)
+            raise
+        self._driver.take(requests)
+        return requests
+
+    def _drop(self, asked: asyncio.Future[list[Request]]) -> None:
+        if not asked.cancelled() and asked.exception() is None:
+            self._driver.cancel(asked.result())
+
+
+class _News:
+    """Wakes a coroutine from the thread that runs the engine."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+        self.caller = Caller(self._tell)
+
+    def _tell(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._event.set)
+        except RuntimeError:  # the loop is closed: nobody waits
+            return
+
+    async def wait(self) -> None:
+        """Until there was something new since the last call."""
+        await self._event.wait()
+        self._event.clear()
+
+
+class _Driver:
+    """The thread that runs an LLM's engine while there is something to do and nobody else does."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._llm = llm
+        self._work: SimpleQueue[bool] = SimpleQueue()  # whether to go on
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._live: set[Request] = set()
+        self._stopped = False
+
+    def take(self, requests: Sequence[Request]) -> None:
+        """New requests. Raises ClosedError after stop()."""
+        with self._lock:
+            if not self._stopped:
+                self._live.update(requests)
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="pymtp engine", daemon=True)
+                    self._thread.start()
+                self.wake()
+                return
+        self.cancel(requests)
+        raise ClosedError("the AsyncLLM is closed")
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        self._work.put(True)
+
+    def cancel(self, requests: Sequence[Request]) -> None:
+        """Nobody waits for them any more: ends those that have not ended."""
+        with self._lock:
+            self._live.difference_update(requests)
+        for request in requests:
+            if not request.ended:
+                self._llm.engine.cancel(request)
+        self.wake()
+
+    def stop(self) -> None:
+        """Ends its requests, and the thread."""
+        with self._lock:
+            self._stopped = True
+            live, thread = list(self._live), self._thread
+        self.cancel(live)
+        self._work.put(False)
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        llm = self._llm
+        while self._work.get():
+            try:
+                llm.turns.wait(llm, Caller(), [], lambda: llm.engine.idle)
+            except ClosedError:
+                return  # the requests have ended, too

@@ -1,0 +1,164 @@
+"""Files of requests, in OpenAI's batch format: a line for each request, a line for each answer, in the same order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pymtp.async_llm import AsyncLLM
+from pymtp.chat import ChatTemplate
+from pymtp.errors import ClosedError, InvalidRequestError, PymtpError
+from pymtp.openai_format import CHAT, TEXT, answer, read_params, read_prompt
+
+AHEAD = 4  # requests for each sequence of the context that are looked at and wait
+
+
+@dataclass(frozen=True)
+class Progress:
+    """done: answers in the file, those of an earlier run among them. failed: of this run. tokens: written in it."""
+
+    done: int
+    failed: int
+    tokens: int
+
+
+class BatchFiles:
+    """The two files of a batch. Answers are written whole and in order, so that a run goes on where an earlier one was
+    ended."""
+
+    def __init__(self, requests: Path, answers: Path) -> None:
+        """Raises InvalidRequestError where the answers are not those of the first requests, OSError for files that
+        cannot be read."""
+        self._requests, self._answers = requests, answers
+        self.total = sum(1 for _ in self.lines())
+        self.done = self._resume()
+
+    def lines(self) -> Iterator[str]:
+        """The requests, blank lines left out."""
+        try:
+            with self._requests.open(encoding="utf-8") as file:
+                for line in file:
+                    if line.strip():
+                        yield line
+        except UnicodeDecodeError as error:
+            raise InvalidRequestError(f"{self._requests} is not UTF-8: {error}") from error
+
+    def _resume(self) -> int:
+        """Answers that are there. A line that was cut off in the middle goes."""
+        if not self._answers.exists():
+            return 0
+        done = whole = 0
+        asked = self.lines()
+        with self._answers.open("rb") as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                if _custom_id(line) != _custom_id(next(asked, "")):
+                    raise InvalidRequestError(
+                        f"line {done + 1} of {self._answers} answers another request than line {done + 1} of "
+                        f"{self._requests}: name another file for the answers"
+                    )
+                done += 1
+                whole += len(line)
+        os.truncate(self._answers, whole)
+        return done
+
+    def append(self) -> BinaryIO:
+        """The answers, to go on after the last."""
+        return self._answers.open("ab")
+
+
+def _custom_id(line: str | bytes) -> object:
+    """None for what is no request, or has none."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found.get("custom_id") if isinstance(found, dict) else None
+
+
+async def run_batch(llm: AsyncLLM, files: BatchFiles, on_done: Callable[[Progress], object]) -> Progress:
+    """Answers all requests that have no answer yet, many at once. A line that is no good has its error as its answer.
+    on_done: called after each answer. Raises ClosedError, and OSError for a file that cannot be written."""
+    try:
+        template: ChatTemplate | None = llm.llm.chat_template
+    except InvalidRequestError:
+        template = None
+    progress = Progress(files.done, 0, 0)
+    tasks: asyncio.Queue[asyncio.Task[dict[str, Any]] | None] = asyncio.Queue(AHEAD * llm.llm.context.n_seq_max)
+
+    async def ask() -> None:
+        try:
+            for i, line in enumerate(files.lines()):
+                if i >= files.done:
+                    await tasks.put(asyncio.create_task(_answered(llm, line, template)))
+        finally:
+            await tasks.put(None)
+
+    asking = asyncio.create_task(ask())
+    try:
+        with files.append() as file:
+            while (task := await tasks.get()) is not None:
+                line = await task
+                file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+                file.flush()
+                usage = line["response"]["body"].get("usage", {})
+                progress = Progress(
+                    progress.done + 1,
+                    progress.failed + (line["response"]["status_code"] != 200),
+                    progress.tokens + usage.get("completion_tokens", 0),
+                )
+                on_done(progress)
+        await asking
+    finally:
+        asking.cancel()
+        while not tasks.empty():
+            if (task := tasks.get_nowait()) is not None:
+                task.cancel()
+    return progress
+
+
+async def _answered(llm: AsyncLLM, line: str, template: ChatTemplate | None) -> dict[str, Any]:
+    """The line of an answer."""
+    custom_id: object = None
+    try:
+        request = _request(line)
+        custom_id = request.get("custom_id")
+        url, body = request["url"], request["body"]
+        prompt, params = read_prompt(url, body, template), read_params(url, body)
+        done = await llm.generate(prompt, params)
+        return _line(custom_id, 200, answer(url, body, done, llm.llm.model))
+    except ClosedError:
+        raise
+    except PymtpError as error:
+        wrong = isinstance(error, InvalidRequestError)
+        kind = "invalid_request_error" if wrong else "server_error"
+        said = {"message": str(error), "type": kind, "param": None, "code": None}
+        return _line(custom_id, 400 if wrong else 500, {"error": said})
+
+
+def _request(line: str) -> Mapping[str, Any]:
+    try:
+        request = json.loads(line)
+    except ValueError as error:
+        raise InvalidRequestError(f"the line is no JSON: {error}") from error
+    if not isinstance(request, dict) or not isinstance(request.get("body"), dict):
+        raise InvalidRequestError('a request is an object with "custom_id", "method", "url" and "body"')
+    if request.get("method", "POST") != "POST" or request.get("url") not in (CHAT, TEXT):
+        raise InvalidRequestError(f"url must be {CHAT} or {TEXT}, and method POST")
+    return request
+
+
+def _line(custom_id: object, status: int, body: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": f"batch_req_{uuid.uuid4().hex}",
+        "custom_id": custom_id,
+        "response": {"status_code": status, "request_id": f"req_{uuid.uuid4().hex}", "body": body},
+        "error": None,
+    }

@@ -1,0 +1,60 @@
+"""`pymtp batch`: answer a file of requests."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from pymtp.async_llm import AsyncLLM
+from pymtp.batch import BatchFiles, run_batch
+from pymtp.batch import Progress as Done
+from pymtp.cli.exit_codes import FAILED
+from pymtp.cli.load import load
+from pymtp.cli.options import CacheType, Ctx, Drafts, DraftVocab, Layers, ModelFile, SeqMax, Tap, Threads
+from pymtp.cli.screen import screen
+
+
+def batch(
+    requests: Annotated[Path, typer.Argument(help="Requests, one a line, in OpenAI's batch format (JSONL).")],
+    answers: Annotated[Path, typer.Argument(help="Answers, in the same order. A file that is there is gone on with.")],
+    model: ModelFile = None,
+    n_seq_max: SeqMax = 4,
+    draft_tokens: Drafts = "auto",
+    draft_vocab: DraftVocab = "auto",
+    tap: Tap = "auto",
+    ctx: Ctx = 8192,
+    gpu_layers: Layers = -1,
+    threads: Threads = None,
+    cache_type: CacheType = "f16",
+) -> None:
+    """Answer a file of requests, several at once. Goes on where an earlier run stopped."""
+    files = BatchFiles(requests, answers)
+    columns = (
+        BarColumn(20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    llm = load(model, ctx, gpu_layers, threads, cache_type, draft_tokens, draft_vocab, tap, n_seq_max)
+    with llm, Progress(*columns, console=screen) as bar:
+        task = bar.add_task("", total=files.total, completed=files.done)
+
+        def show(done: Done) -> None:
+            speed = llm.figures().tokens_per_second
+            bar.update(task, completed=done.done, description=f"{speed:.0f} tokens/s, {done.failed} failed")
+
+        async def run() -> Done:
+            async with AsyncLLM(llm) as made:
+                return await run_batch(made, files, show)
+
+        done = asyncio.run(run())
+    screen.print(
+        f"{done.done} of {files.total} answered, {done.failed} with an error, {done.tokens} tokens", style="dim"
+    )
+    if done.failed:
+        raise typer.Exit(FAILED)

@@ -1,0 +1,316 @@
+"""Many requests on one context: admit, a piece of prompt, a round, hand out."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Protocol
+
+from pymtp.counters import Counters
+from pymtp.engine.depth import BatchDepth
+from pymtp.engine.figures import Counts, Figures
+from pymtp.engine.request import Request
+from pymtp.engine.rounds import RoundContext, Writer, play_round
+from pymtp.engine.scheduler import Scheduler
+from pymtp.errors import CancelledError, ClosedError, InvalidRequestError, NativeError, PymtpError
+from pymtp.sampling import Sampler, TokenLogprobs
+
+
+class EngineContext(RoundContext, Protocol):
+    """What the engine asks of a context; see context.Context."""
+
+    n_seq_max: int
+    n_ubatch: int
+    draft_tokens: int
+    cancels: int
+
+    @property
+    def cancelled(self) -> bool: ...
+    @property
+    def counters(self) -> Counters: ...
+    def cancel(self, cancelled: bool = True) -> None: ...
+    def set_sampling(self, sampler: Sampler, seq: int = 0) -> None: ...
+    def prefill_batch(self, prompts: Mapping[int, Sequence[int]]) -> object: ...
+    def first_token(self, seq: int = 0) -> int: ...
+    def logprobs(self, seq: int = 0) -> list[TokenLogprobs]: ...
+    def tokens_held(self, seq: int = 0) -> int: ...
+    def tokens(self, seq: int = 0) -> list[int]: ...
+    def clear(self, seq: int | None = None) -> None: ...
+
+
+class Engine:
+    """Runs requests on a context, as many at once as it has sequences.
+
+    Any thread may `submit` and `cancel`. One thread at a time may `settle` and `step`; its owner sees to that. A
+    request's tokens are those that it would have alone: its prompt is read in pieces that end at multiples of n_ubatch
+    from its beginning, and neither rounds nor their depths change what is sampled.
+    """
+
+    def __init__(
+        self,
+        context: EngineContext,
+        depth: BatchDepth,
+        *,
+        cache_prompt: bool = True,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """cache_prompt: go on from what a sequence holds, where a prompt begins with all of it."""
+        self._context, self.depth, self._clock = context, depth, clock
+        self.cache_prompt = cache_prompt
+        self._scheduler = Scheduler(context.n_seq_max, context.n_ctx)
+        self._numbers = count()
+        self._arrivals: deque[Request] = deque()
+        self._cancels: deque[Request] = deque()
+        self._counts = Counts()
+
+    def check(self, prompt: Sequence[int]) -> None:
+        """Raises ContextFullError for a prompt that can never fit."""
+        self._scheduler.check(prompt)
+
+    def submit(self, request: Request) -> None:
+        """A new request. It runs in steps to come."""
+        request.cancels = self._context.cancels
+        request.number = next(self._numbers)
+        request.submitted = self._clock()
+        self._arrivals.append(request)
+
+    def cancel(self, request: Request) -> None:
+        """Ends a request as "cancelled" before the next step, unless it has ended; others go on."""
+        self._cancels.append(request)
+
+    def figures(self) -> Figures:
+        """What was done so far, and how many run and wait."""
+        waiting = self._scheduler.n_waiting + len(self._arrivals)
+        return self._counts.figures(len(self._scheduler.running), waiting)
+
+    @property
+    def idle(self) -> bool:
+        """Whether a step would do nothing: nobody asked for anything, or all streams wait for their readers."""
+        news = self._arrivals or self._cancels or self._context.cancelled
+        return not news and self._scheduler.idle
+
+    def settle(self) -> None:
+        """Takes arrivals in, and ends what was cancelled."""
+        while self._arrivals:
+            self._scheduler.add(self._arrivals.popleft())
+        if self._context.cancelled:
+            self._context.cancel(False)
+            seen = self._context.cancels  # after the line before: none is missed
+            for request in list(self._scheduler):
+                if request.cancels < seen:
+                    self._end(request, tells_reader=True)
+        while self._cancels:
+            self._end(self._cancels.popleft())
+
+    def step(self) -> bool:
+        """Admits, reads a piece of prompt, plays a round, and hands out what came. Whether there was anything to do.
+
+        What a request fails by is its error. Raises what a signal handler raised in a native call: the texts that were
+        in it begin anew in steps to come, and go on as they would have.
+        """
+        self.settle()
+        self._admit()
+        scheduler = self._scheduler
+        writing = scheduler.writing()
+        reading = len(writing) < len(scheduler.running) and self._read(scheduler.reading())
+        if writing:
+            self._guarded(writing, self._play)
+        return reading or bool(writing)
+
+    def close(self, error: PymtpError) -> None:
+        """Ends all requests; `error` is theirs."""
+        while self._arrivals:
+            self._scheduler.add(self._arrivals.popleft())
+        for request in list(self._scheduler):
+            self._end(request, error)
+
+    def _end(self, request: Request, error: PymtpError | None = None, *, tells_reader: bool = False) -> None:
+        """Ends it as "cancelled"."""
+        if request.ended:
+            return
+        seq = request.seq
+        with suppress(PymtpError):  # of a context that is closed
+            request.after = self._context.counters
+            # tokens without their text, or a prompt half read: nothing goes on from there
+            if seq is not None and (error is not None or request.writer is None):
+                self._context.clear(seq)
+        self._scheduler.stop(request)
+        request.writer = None
+        request.give_up(self._clock(), error, tells_reader=tells_reader)
+        if error is None or isinstance(error, ClosedError):
+            self._counts.cancelled += 1
+        else:
+            self._counts.failed += 1
+
+    def _fail(self, request: Request, error: PymtpError) -> None:
+        self._end(request, error.with_traceback(None))  # whose frames would keep the context
+
+    # ── Admit ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _admit(self) -> None:
+        while True:
+            request = self._scheduler.next()
+            if request is None:
+                slow = self._scheduler.give_way()
+                if slow is None:
+                    return
+                slow.gave_way, slow.number = True, next(self._numbers)
+                self._begin_anew(slow)
+                continue
+            seq, cached = self._place(request.prompt)
+            self._scheduler.start(request, seq)
+            try:
+                self._start(request, seq, cached)
+            except PymtpError as error:
+                self._fail(request, error)
+
+    def _place(self, prompt: Sequence[int]) -> tuple[int, int]:
+        """The free sequence that holds the most of the prompt's beginning, or the lowest, and how much it holds: all of
+        a sequence counts or nothing, for the recurrent layers cannot go back further than a round."""
+        free = self._scheduler.free
+        best, most = free[0], 0
+        if self.cache_prompt:
+            for seq in free:
+                n = self._context.tokens_held(seq)
+                if most < n < len(prompt) and list(prompt[:n]) == self._context.tokens(seq):
+                    best, most = seq, n
+        return best, most
+
+    def _start(self, request: Request, seq: int, cached: int) -> None:
+        if not request.started:
+            request.started = self._clock()
+            request.before = self._context.counters
+        self._context.set_sampling(request.sampler, seq)
+        if not cached:
+            self._context.clear(seq)
+        request.n_read = cached
+        if not request.tokens:
+            request.cached = cached
+
+    def _begin_anew(self, request: Request) -> None:
+        """Takes its sequence away. What came out stays, and its sequence will hold it again."""
+        with suppress(PymtpError):  # of a context that is closed, or broken: its next call says so
+            self._context.clear(request.seq)
+        self._scheduler.stop(request)
+        request.begin_anew()
+        self._scheduler.add(request)
+
+    def _lost(self, requests: Sequence[Request]) -> None:
+        """Nobody knows how far they came."""
+        for request in requests:
+            if not request.ended and request.seq is not None:
+                self._begin_anew(request)
+
+    # ── Prompts ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _read(self, requests: Sequence[Request]) -> bool:
+        """A bounded share of prompts, so that those who write go on: n_ubatch tokens, or one piece. Whether there was
+        any."""
+        left = most = self._context.n_ubatch
+        for request in requests:
+            while request.writer is None and request.seq is not None:
+                start = request.n_read
+                piece = request.prompt[start : start + most - start % most]
+                cost = len(piece) or most
+                if cost > left and left < most:
+                    return True
+                left -= cost
+                self._guarded([request], self._read_piece, piece)
+                if left <= 0:
+                    return True
+        return bool(requests)
+
+    def _read_piece(self, requests: Sequence[Request], piece: Sequence[int]) -> None:
+        (request,) = requests
+        seq = request.seq
+        assert seq is not None
+        if piece:
+            self._context.prefill_batch({seq: piece})
+            request.n_read += len(piece)
+            if request.n_read < len(request.prompt):
+                return
+            try:
+                token = self._context.first_token(seq)
+            except InvalidRequestError as error:  # of a grammar
+                self._fail(request, error)
+                return
+            if not request.tokens:
+                request.writer = self._writer(request, seq, token, 1)
+                request.writer.ended |= request.text.ends(token)
+                self._counts.add_first_token()
+                self._hand_out(request, [token], self._clock())
+                return
+        self._catch_up(request, seq)
+
+    def _catch_up(self, request: Request, seq: int) -> None:
+        """Brings what came out before to a sequence that begins anew, as rounds did: verified, not read."""
+        tokens, start = request.tokens, request.n_caught
+        chain = tokens[start : min(start + 1 + self._context.draft_tokens, len(tokens) - 1)]
+        if chain:
+            found = self._context.verify_chains({seq: chain})[seq]
+            if isinstance(found, PymtpError):
+                self._fail(request, found)
+                return
+            request.n_caught += len(chain)
+        if request.n_caught == len(tokens) - 1:
+            request.writer = self._writer(request, seq, tokens[-1], len(tokens))
+
+    def _writer(self, request: Request, seq: int, token: int, n_out: int) -> Writer:
+        return Writer(
+            seq,
+            token,
+            len(request.prompt) + n_out - 1,
+            left=request.most(self._context.n_ctx) - n_out,
+            ends=request.text.ends,
+            tally=request.tally,
+            depth=self.depth.open(request.params.temperature),
+            cap=request.params.draft_tokens,
+        )
+
+    # ── Rounds ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _play(self, requests: Sequence[Request]) -> None:
+        writers = [request.writer for request in requests if request.writer is not None]
+        rows = play_round(self._context, writers, self.depth, self._clock)
+        now = self._clock()
+        tokens = drafted = accepted = 0
+        for request, writer in zip(requests, writers, strict=True):
+            if writer.error is not None:
+                self._fail(request, writer.error)
+                continue
+            tokens += len(writer.out)
+            drafted += len(writer.drafts)
+            accepted += min(len(writer.out), writer.right, len(writer.drafts))
+            self._hand_out(request, writer.out, now)
+        self._counts.add_round(len(writers), rows, tokens, drafted, accepted, now)
+
+    def _hand_out(self, request: Request, tokens: list[int], now: float) -> None:
+        writer = request.writer
+        assert writer is not None
+        logprobs = [] if request.logprobs is None else self._context.logprobs(writer.seq)[: len(tokens)]
+        if writer.ended:
+            request.after = self._context.counters
+            self._scheduler.stop(request)
+            request.finish("stop" if request.text.ended else "length")
+            self._counts.finished += 1
+        request.hand_out(tokens, logprobs, now)
+
+    def _guarded(self, requests: Sequence[Request], call: Callable[..., None], *arguments: object) -> None:
+        """What the call fails by is the requests' error. Where it was stopped, they are ended or begin anew."""
+        try:
+            call(requests, *arguments)
+        except CancelledError:
+            if self._context.cancelled:
+                self._lost(requests)  # settle() ends those that were meant
+            else:  # the process ends
+                for request in requests:
+                    self._end(request, tells_reader=True)
+        except (NativeError, ClosedError) as error:
+            for request in requests:
+                self._fail(request, error)
+        except BaseException:
+            self._lost(requests)
+            raise

@@ -1,0 +1,277 @@
+"""All state of one request: from a prompt to the last piece of its completion."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Literal
+
+from pymtp.counters import Counters
+from pymtp.engine.rounds import Writer
+from pymtp.errors import InvalidRequestError, PymtpError
+from pymtp.model import Model
+from pymtp.sampling import Sampler, SamplingParams, TokenLogprobs
+from pymtp.stats import Stats, Tally, collect
+from pymtp.text import TextStream
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What came of a prompt.
+
+    finish_reason: "stop" (the model ended, or a stop string came), "length" (max_tokens, or the context is full),
+        "cancelled".
+    token_ids: what was generated, an end token included; `text` has neither that nor a stop string.
+    seed: the sampling seed in use.
+    logprobs: of each token of `token_ids`; None unless asked for.
+    others: the further completions of the prompt, where SamplingParams(n=…) asks for several.
+    """
+
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    prompt_token_ids: list[int]
+    stats: Stats
+    seed: int
+    logprobs: list[TokenLogprobs] | None = None
+    others: tuple[Completion, ...] = ()
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A round's part of a streamed completion. `text` may be empty while a character or a stop string is incomplete."""
+
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None = None
+
+
+class Caller:
+    """Who waits for some requests: a thread, for all of them to end, or for pieces of one."""
+
+    def __init__(self, notify: Callable[[], None] | None = None) -> None:
+        """notify: called where there is something new, on the thread that runs the engine; None: `wait` is used."""
+        self.unended = 0  # of its requests
+        self._notify = notify
+        self._waiting = False
+        self._news: SimpleQueue[None] = SimpleQueue()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a thread is in `wait`."""
+        return self._waiting
+
+    def tell(self) -> None:
+        """There is something new."""
+        if self._notify is not None:
+            self._notify()
+        elif self._waiting:
+            self._news.put(None)
+
+    def wait(self, unless: Callable[[], object], seconds: float) -> None:
+        """Waits until there is something new, at most so long; not at all where `unless` holds by now."""
+        self._waiting = True
+        try:
+            if not unless():
+                with suppress(Empty):
+                    self._news.get(timeout=seconds)
+        finally:
+            self._waiting = False
+
+
+class Request:
+    """All state of one request. The thread that runs the engine changes it, a reader takes from `unread`."""
+
+    def __init__(
+        self,
+        model: Model,
+        prompt: list[int],
+        params: SamplingParams,
+        caller: Caller,
+        *,
+        priority: int = 0,
+        ahead: int | None = None,
+        seed_offset: int = 0,
+    ) -> None:
+        """
+        caller: who waits for it.
+        priority: requests with a lower one come first.
+        ahead: pieces that may wait for their reader, who takes them from `unread`; None for no reader: pieces are
+            joined in the completion only.
+        seed_offset: what is added to the seed, for several completions of a prompt.
+
+        Raises InvalidRequestError for params that the model's vocabulary has no place for, and a grammar that is
+        refused.
+        """
+        self.prompt, self.params, self.caller = prompt, params, caller
+        self.priority, self.ahead = priority, ahead
+        self.sampler = Sampler(params, seed_offset)
+        model.check_tokens(list(params.logit_bias))
+        if params.gbnf is not None:
+            with self.sampler.compiled(model):
+                pass  # refused now, not when its turn comes
+        self._model = model
+        self.text = RequestText(model, params)
+        self.tally = Tally()
+        self.tokens: list[int] = []
+        self.logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
+        self.unread: deque[Piece] = deque()
+        self.reason: FinishReason | None = None
+        self.error: PymtpError | None = None
+        # while it has a sequence
+        self.seq: int | None = None
+        self.writer: Writer | None = None  # once its prompt is read
+        self.n_read = 0  # tokens of the prompt that the sequence holds
+        self.n_caught = 0  # and, where it began anew, of those that came out before
+        self.gave_way = False  # its sequence was given to another once
+        # its arrival, and when what began
+        self.number = 0
+        self.cancels = 0  # that the context had seen by then
+        self.submitted = self.started = self.prefilled = self.updated = 0.0
+        self.cached = 0
+        self.before: Counters | None = None
+        self.after: Counters | None = None
+        self._pieces: list[str] = []
+        caller.unended += 1
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last piece is out."""
+        return self.reason is not None
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Who comes first: by priority, then by arrival."""
+        return self.priority, self.number
+
+    @property
+    def paused(self) -> bool:
+        """Whether its reader has not taken what is there."""
+        return self.ahead is not None and len(self.unread) >= self.ahead
+
+    def failure(self) -> PymtpError | None:
+        """A new error like the one that it failed by: one that is raised holds the frames of who raised it."""
+        return None if self.error is None else type(self.error)(*self.error.args)
+
+    def most(self, n_ctx: int) -> int:
+        """The most tokens that it may write: the last needs no place in the context."""
+        room = n_ctx + 1 - len(self.prompt)
+        return room if self.params.max_tokens is None else min(room, self.params.max_tokens)
+
+    def hand_out(self, tokens: list[int], logprobs: list[TokenLogprobs], now: float) -> None:
+        """The tokens of a round, as a piece: the last one, with what was held back, where they end the text."""
+        if not self.tokens:
+            self.prefilled = now
+        self.updated = now
+        self.tokens += tokens
+        if self.reason is not None:
+            self.text.flush()
+        piece = self._joined(tokens, logprobs)
+        if self.ahead is not None:
+            self.unread.append(piece)
+        if self.ahead is not None or self.reason is not None:
+            self.caller.tell()
+
+    def begin_anew(self) -> None:
+        """Its sequence holds nothing any more."""
+        self.writer = None
+        self.n_read = self.n_caught = 0
+        self.text = RequestText(self._model, self.params)  # tokens of a round that was broken off may be in it
+        with suppress(PymtpError):  # of a model that was closed: its next use says so
+            for token in self.tokens:
+                self.text.ends(token)
+        self.text.take()
+
+    def finish(self, reason: FinishReason) -> None:
+        """What is handed out next is the last."""
+        self.reason = reason
+        self.caller.unended -= 1
+
+    def give_up(self, now: float, error: PymtpError | None = None, *, tells_reader: bool = False) -> None:
+        """Ends it as "cancelled", unless it has ended, with the error that it failed by.
+        tells_reader: by a piece without tokens."""
+        if self.reason is not None:
+            return
+        if not self.started:
+            self.started = now
+        if not self.tokens:
+            self.prefilled = self.updated = now
+        self.error = error
+        self.finish("cancelled")
+        self.text.take()  # of a round that was broken off: its tokens did not come out
+        self.text.flush()
+        piece = self._joined([], [])
+        if tells_reader and self.ahead is not None:
+            self.unread.append(piece)
+        self.caller.tell()
+
+    def _joined(self, tokens: list[int], logprobs: list[TokenLogprobs]) -> Piece:
+        text = self.text.take()
+        self._pieces.append(text)
+        if self.logprobs is None:
+            return Piece(text, tokens)
+        self.logprobs += logprobs
+        return Piece(text, tokens, logprobs)
+
+    @property
+    def completion(self) -> Completion:
+        """The whole, once it has ended. Raises InvalidRequestError before."""
+        if self.reason is None:
+            raise InvalidRequestError("the stream has not ended: iterate over it, or close it")
+        return Completion(
+            text="".join(self._pieces),
+            token_ids=list(self.tokens),
+            finish_reason=self.reason,
+            prompt_token_ids=list(self.prompt),
+            stats=self._stats(),
+            seed=self.sampler.seed,
+            logprobs=None if self.logprobs is None else list(self.logprobs),
+        )
+
+    def _stats(self) -> Stats:
+        return collect(
+            len(self.prompt),
+            len(self.tokens),
+            self.prefilled - self.started,
+            self.updated - self.prefilled,
+            self.tally,
+            self.before,
+            self.after,
+            cached_tokens=self.cached,
+            queue_seconds=self.started - self.submitted,
+            time_to_first_token=self.prefilled - self.submitted if self.tokens else 0.0,
+        )
+
+
+class RequestText:
+    """The text of the tokens that came out, and whether one of them ended it."""
+
+    def __init__(self, model: Model, params: SamplingParams) -> None:
+        self._model = model
+        self._ignores_end = params.ignore_eos
+        self._stream = TextStream(params.stop)
+        self._fresh = ""  # not taken yet
+        self.ended = False
+
+    def ends(self, token: int) -> bool:
+        """Takes the next token; whether it is the last."""
+        if self._model.ends_generation(token) and not self._ignores_end:
+            self.ended = True
+        else:
+            self._fresh += self._stream.push(self._model.token_bytes(token))
+            self.ended = self._stream.stopped
+        return self.ended
+
+    def flush(self) -> None:
+        """Gives out what was held back for a stop string or a character."""
+        self._fresh += self._stream.flush()
+
+    def take(self) -> str:
+        """What is new since the last call."""
+        text, self._fresh = self._fresh, ""
+        return text

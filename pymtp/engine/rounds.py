@@ -1,0 +1,246 @@
+"""The algorithm: draft, verify, accept, take back, for a set of sequences."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Protocol
+
+from pymtp.depth import Depth
+from pymtp.errors import PymtpError
+from pymtp.stats import Tally
+
+
+class RoundContext(Protocol):
+    """What rounds ask of a context; see context.Context."""
+
+    n_ctx: int
+
+    def draft_chains(
+        self, tokens: Mapping[int, int], n: int
+    ) -> dict[int, tuple[list[int], list[float]] | PymtpError]: ...
+    def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, list[int] | PymtpError]: ...
+    def drafts_over(self, token: int) -> bool: ...
+    def rewind(self, n_keep: int, seq: int = 0) -> None: ...
+
+
+class Writer:
+    """A sequence that writes: where it stands, and what came of its last round.
+
+    token: the last that came out; the target does not hold it. n_past: tokens that the target holds. left: tokens still
+    to come. cap: the most drafts that it wants a round. ended: its text ended, or nothing is left.
+    made, confidences: the drafts of the last round. drafts: those of them that were verified. out: the tokens that
+    came. error: why none came; the context's sequence is then in no known state.
+    """
+
+    __slots__ = (
+        "cap",
+        "confidences",
+        "depth",
+        "drafts",
+        "ended",
+        "ends",
+        "error",
+        "left",
+        "made",
+        "n_past",
+        "out",
+        "right",
+        "seq",
+        "tally",
+        "token",
+    )
+
+    def __init__(
+        self,
+        seq: int,
+        token: int,
+        n_past: int,
+        *,
+        left: int,
+        ends: Callable[[int], bool],
+        tally: Tally,
+        depth: Depth,
+        cap: int | None = None,
+    ) -> None:
+        """ends: called once for each token that comes out, in order, whether it is the last."""
+        self.seq, self.token, self.n_past, self.left = seq, token, n_past, left
+        self.ends, self.tally, self.depth = ends, tally, depth
+        self.cap = 10**9 if cap is None else cap
+        self.ended = left < 1
+        self.made: Sequence[int] = ()
+        self.confidences: Sequence[float] = ()
+        self.drafts: Sequence[int] = ()
+        self.out: list[int] = []
+        self.right = 0
+        self.error: PymtpError | None = None
+
+    @property
+    def room(self) -> int:
+        """The most drafts that it can use: a round brings one token more."""
+        return min(self.left - 1, self.cap)
+
+    def take(self, context: RoundContext, sampled: list[int], rows: int) -> None:
+        """Accepts what the target agrees with, and takes back the rest of the rows that it verified."""
+        del sampled[1 + len(self.drafts) :]  # past its own drafts are rows of padding
+        n = len(sampled) - 1
+        # the last token sampled tells of a draft that was not verified, too
+        self.right = n + 1 if n < len(self.made) and self.made[n] == sampled[n] else n
+        self.out = out = self._until_the_end(sampled)
+        self.n_past += len(out)
+        if len(out) < rows:
+            context.rewind(self.n_past, self.seq)
+        self._count(context, n)
+        self.left -= len(out)
+        self.ended = self.ended or self.left < 1 or self.n_past >= context.n_ctx
+        self.token = out[-1]
+
+    def _until_the_end(self, sampled: Sequence[int]) -> list[int]:
+        out: list[int] = []
+        for token in sampled:
+            out.append(token)
+            if self.ends(token):
+                self.ended = True
+                break
+        return out
+
+    def _count(self, context: RoundContext, agreed: int) -> None:
+        tally, n = self.tally, len(self.drafts)
+        tally.rounds += 1
+        tally.drafted += n
+        tally.discarded += len(self.made) - n
+        tally.depths.append(n)
+        # drafts that the target agreed with, unless they come after the end
+        accepted = min(agreed, len(self.out))
+        for per_position in (tally.accepted_per_position, tally.outside_per_position):
+            per_position.extend([0] * (n - len(per_position)))
+        for i in range(accepted):
+            tally.accepted_per_position[i] += 1
+        if accepted < min(n, len(self.out)) and not context.drafts_over(self.out[accepted]):
+            tally.outside_per_position[accepted] += 1
+
+
+class RoundDepth(Protocol):
+    """Chooses one number of drafts for all writers of a round; see engine.depth."""
+
+    def choose(self, writers: Sequence[Writer]) -> int: ...
+    def keep(self, writers: Sequence[Writer]) -> int: ...
+    def observe(self, writers: Sequence[Writer], drafted: int, draft_seconds: float, verify_seconds: float) -> None: ...
+
+
+class OwnDepth:
+    """The depth of a round of one writer is its own."""
+
+    def __init__(self, n_ctx: int) -> None:
+        self._n_ctx = n_ctx
+
+    def choose(self, writers: Sequence[Writer]) -> int:
+        """The drafts to make: as many as there is room for in the context, too."""
+        (writer,) = writers
+        return writer.depth.choose(min(writer.room, self._n_ctx - writer.n_past - 1), writer.n_past)
+
+    def keep(self, writers: Sequence[Writer]) -> int:
+        """How many of the drafts just made to verify."""
+        (writer,) = writers
+        return writer.depth.keep(writer.confidences)
+
+    def observe(self, writers: Sequence[Writer], drafted: int, draft_seconds: float, verify_seconds: float) -> None:
+        """What came of the round."""
+        (writer,) = writers
+        writer.depth.observe(
+            drafted, len(writer.drafts), writer.right, draft_seconds, verify_seconds, writer.confidences
+        )
+
+
+def play_round(
+    context: RoundContext,
+    writers: Sequence[Writer],
+    depth: RoundDepth,
+    clock: Callable[[], float] = time.perf_counter,
+) -> int:
+    """One round of all writers: one launch of the head, where there are drafts, and one of the target. Each writer has
+    its tokens, at least one, or its error. Returns the rows of each that the target took.
+
+    Then, but for those with an error, the context holds all tokens of each writer that came out but the last. What is
+    raised tells of no tokens.
+    """
+    started = clock()
+    n = depth.choose(writers)
+    rows = 1
+    if n:
+        chains = context.draft_chains({writer.seq: writer.token for writer in writers}, n)
+        for writer in writers:
+            made = chains[writer.seq]
+            if isinstance(made, PymtpError):
+                writer.error = made
+            else:
+                writer.made, writer.confidences = made
+        writers = [writer for writer in writers if writer.error is None]
+        if not writers:
+            return 0
+        kept = depth.keep(writers)
+        rows += kept
+        for writer in writers:
+            writer.drafts = writer.made[: max(0, min(kept, writer.room))]
+    else:
+        for writer in writers:
+            writer.made = writer.confidences = writer.drafts = ()
+    drafted = clock()
+    found = context.verify_chains({writer.seq: _padded(writer, rows) for writer in writers})
+    for writer in writers:
+        sampled = found[writer.seq]
+        if isinstance(sampled, PymtpError):
+            writer.error = sampled
+            continue
+        try:
+            writer.take(context, sampled, rows)
+        except PymtpError as error:  # of a model that was closed meanwhile
+            writer.error = error.with_traceback(None)
+    # a round is as long as all that it takes: for a small model, what comes after the verification counts, too
+    depth.observe(writers, n, drafted - started, clock() - drafted)
+    return rows
+
+
+def _padded(writer: Writer, rows: int) -> list[int]:
+    """All chains of a launch are as long: rows of padding bring nothing, whatever their tokens."""
+    chain = [writer.token, *writer.drafts]
+    return chain + [writer.token] * (rows - len(chain)) if len(chain) < rows else chain
+
+
+class SingleContext(RoundContext, Protocol):
+    """What a text by itself asks of a context."""
+
+    def prefill(self, tokens: Sequence[int], seq: int = 0) -> object: ...
+    def first_token(self, seq: int = 0) -> int: ...
+    def tokens_held(self, seq: int = 0) -> int: ...
+
+
+def write_alone(
+    context: SingleContext,
+    prompt: Sequence[int],
+    ends: Callable[[int], bool],
+    tally: Tally,
+    depth: Depth,
+    *,
+    max_tokens: int,
+    seq: int = 0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Generator[list[int], None, None]:
+    """A text by itself, without an engine: for measurements and checks. Yields the tokens of each round, at least one,
+    until one of them `ends` the text, `max_tokens` are out, or the context is full. Raises what the context raises.
+
+    Whenever it yields, and however the caller leaves, the context holds the prompt and all tokens that came out but
+    the last: the one that the next round begins with.
+    """
+    context.prefill(prompt, seq)
+    token = context.first_token(seq)
+    own = OwnDepth(context.n_ctx)
+    held = context.tokens_held(seq)
+    writer = Writer(seq, token, held, left=max_tokens - 1, ends=ends, tally=tally, depth=depth)
+    writer.ended = ends(token) or writer.ended or held >= context.n_ctx
+    yield [token]
+    while not writer.ended:
+        play_round(context, [writer], own, clock)
+        if writer.error is not None:
+            raise writer.error
+        yield writer.out

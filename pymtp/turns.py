@@ -1,0 +1,92 @@
+"""Which thread runs the engine: whoever waits for tokens does, for all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from pymtp.engine.engine import Engine
+from pymtp.engine.request import Caller, Request
+from pymtp.exclusive import Exclusive, alone
+
+LONGEST = 0.05  # seconds until a thread that waits looks for itself whether another still runs the engine
+
+
+class Turns:
+    """One thread at a time runs the engine, until it has what it waits for; then another that waits goes on.
+
+    Nothing here is left wrong for good where a signal handler raises in between: locks are taken by their own `with`
+    alone, and who waits for another thread looks again by itself.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._running = threading.Lock()  # taken within the owner's lock: says to others whether somebody runs it
+        self._thread = 0  # that does
+        self._next: Caller | None = None  # who is about to, and waits for the owner's lock
+        self._waiting: list[Caller] = []
+
+    def refuse_within(self, owner: Exclusive) -> None:
+        """Raises InvalidRequestError in a signal or log handler of the thread that runs the engine, ClosedError once
+        the owner was closed."""
+        if owner.closed or (self._running.locked() and self._thread == threading.get_ident()):
+            owner.refuse()
+
+    def wait(self, owner: Exclusive, caller: Caller, requests: Sequence[Request], ready: Callable[[], object]) -> None:
+        """Returns when `ready`: runs the engine until then, or waits while another thread does.
+
+        owner: whose calls these are. requests: those that end where this is left by an exception. Raises ClosedError
+        when the owner was closed meanwhile, and what a signal handler raised.
+        """
+        try:
+            while not ready():
+                if self._running.locked():
+                    self.refuse_within(owner)
+                    self._wait_for_news(caller, lambda: ready() or not self._running.locked())
+                    continue
+                self._next = caller
+                _run(owner, self, requests, ready)
+                if ready():
+                    self._hand_over()
+                else:  # it was somebody else's turn
+                    self._wait_for_news(caller, ready)
+        except BaseException:
+            for request in requests:
+                self.engine.cancel(request)
+            self._hand_over()
+            raise
+
+    def _wait_for_news(self, caller: Caller, unless: Callable[[], object]) -> None:
+        self._waiting.append(caller)
+        try:
+            caller.wait(unless, LONGEST)
+        finally:
+            self._waiting.remove(caller)
+
+    def _hand_over(self) -> None:
+        for caller in list(self._waiting):
+            if caller.waiting:
+                caller.tell()
+                return
+
+    def run(self, owner: Exclusive, requests: Sequence[Request], ready: Callable[[], object]) -> None:
+        """Runs the engine until `ready`, or until another thread wants to. Within the owner's lock."""
+        with self._running:
+            self._thread = threading.get_ident()
+            self._next = None
+            try:
+                self.engine.settle()
+                while not ready() and (self._next is None or owner.closed):
+                    self.engine.step()
+            except BaseException:
+                for request in requests:
+                    self.engine.cancel(request)
+                self.engine.settle()
+                raise
+            finally:
+                self._thread = 0
+
+
+@alone
+def _run(owner: Exclusive, turns: Turns, requests: Sequence[Request], ready: Callable[[], object]) -> None:
+    turns.run(owner, requests, ready)

@@ -1,0 +1,217 @@
+"""Contexts without a model: they write what a script says, hold the rules of a real one, and take time on a clock of
+their own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pymtp.counters import Counters
+from pymtp.errors import CancelledError, ContextFullError, InvalidRequestError, NativeError, PymtpError
+from pymtp.sampling import Sampler, TokenLogprobs
+
+VOCAB = 50
+NO_WORK = Counters(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+
+
+@dataclass
+class Held:
+    """What a sequence of a context holds."""
+
+    tokens: list[int] = field(default_factory=list)
+    prompt: int = 0  # tokens, when it was read
+    chain: list[int] = field(default_factory=list)  # drafted
+    rewindable: int = 0
+    seed: int = 0
+    read: bool = False  # and nothing since
+
+
+class ScriptedContext:
+    """A target that writes `text` after any prompt, and a head that is right where `hits` says so, by position.
+
+    Seconds: a token of a prompt, a step of a chain, a row of a verification; and a launch of each on top.
+    """
+
+    def __init__(
+        self,
+        text: Sequence[int] = (),
+        hits: Sequence[bool] = (True,),
+        n_ctx: int = 1000,
+        n_seq_max: int = 1,
+        n_ubatch: int = 16,
+        draft_tokens: int = 8,
+    ) -> None:
+        self.text, self.hits, self.n_ctx = list(text), list(hits), n_ctx
+        self.n_seq_max, self.n_ubatch, self.draft_tokens = n_seq_max, n_ubatch, draft_tokens
+        self.sequences = [Held() for _ in range(n_seq_max)]
+        self.sampled: list[int] = []  # positions
+        self.outside: set[int] = set()  # tokens that are never drafted
+        self.longest_verify = 0
+        self.now = 0.0
+        self.token_seconds, self.step_seconds, self.row_seconds, self.launch_seconds = 0.1, 0.1, 0.2, 1.0
+        self.launches: list[tuple[str, tuple[int, ...], int]] = []  # what, of which sequences, tokens of each
+        self.cancelled, self.cancels = False, 0
+        self.before: Callable[[str, Sequence[int]], None] = lambda what, seqs: None  # may raise
+        self.alone_fails: Callable[[int], Exception | None] = lambda seq: None
+        self.counters = NO_WORK
+
+    @property
+    def tokens_of(self) -> list[list[int]]:
+        return [list(s.tokens) for s in self.sequences]
+
+    def clock(self) -> float:
+        return self.now
+
+    def after(self, s: Held, prefix: Sequence[int]) -> int:
+        """The target's token after a prefix."""
+        i = len(prefix) - s.prompt
+        return self.text[i] if i < len(self.text) else 0
+
+    def _launch(self, what: str, seqs: Sequence[int], n: int, seconds: float) -> None:
+        assert list(seqs) == sorted(set(seqs))
+        try:
+            if self.cancelled:
+                raise CancelledError("cancelled")
+            self.before(what, seqs)
+        except (NativeError, CancelledError, KeyboardInterrupt):
+            for seq in seqs:
+                self.clear(seq)
+            raise
+        self.launches.append((what, tuple(seqs), n))
+        self.now += self.launch_seconds + seconds
+
+    def cancel(self, cancelled: bool = True) -> None:
+        self.cancels += cancelled
+        self.cancelled = cancelled
+
+    def set_sampling(self, sampler: Sampler, seq: int = 0) -> None:
+        self.sequences[seq].seed = sampler.seed
+
+    def tokens_held(self, seq: int = 0) -> int:
+        return len(self.sequences[seq].tokens)
+
+    def tokens(self, seq: int = 0) -> list[int]:
+        return list(self.sequences[seq].tokens)
+
+    def clear(self, seq: int | None = None) -> None:
+        for number in range(self.n_seq_max) if seq is None else [seq]:
+            self.sequences[number] = Held(seed=self.sequences[number].seed)
+
+    def prefill(self, tokens: Sequence[int], seq: int = 0) -> None:
+        self.prefill_batch({seq: tokens})
+
+    def prefill_batch(self, prompts: Mapping[int, Sequence[int]]) -> None:
+        n = sum(map(len, prompts.values()))
+        for seq, tokens in prompts.items():
+            assert tokens, "a prompt has tokens"
+            if len(self.sequences[seq].tokens) + len(tokens) > self.n_ctx:
+                raise ContextFullError("full")
+        self._launch("prefill", list(prompts), n, n * self.token_seconds)
+        for s in self.sequences:
+            s.read = False
+        for seq, tokens in prompts.items():
+            s = self.sequences[seq]
+            s.tokens += tokens
+            s.prompt, s.read, s.chain, s.rewindable = len(s.tokens), True, [], 0
+
+    def first_token(self, seq: int = 0) -> int:
+        s = self.sequences[seq]
+        assert s.read, "the sequence was in the last prefill"
+        if (error := self.alone_fails(seq)) is not None:
+            raise error
+        self.sampled.append(len(s.tokens))
+        return self.after(s, s.tokens)
+
+    def draft_chains(self, tokens: Mapping[int, int], n: int) -> dict[int, tuple[list[int], list[float]]]:
+        assert 0 < n <= self.draft_tokens
+        self._launch("draft", list(tokens), n, n * len(tokens) * self.step_seconds)
+        made = {}
+        for seq, token in tokens.items():
+            s = self.sequences[seq]
+            assert len(s.tokens) + n <= self.n_ctx
+            s.chain = [token]
+            for _ in range(n):
+                prefix = s.tokens + s.chain
+                right = self.after(s, prefix)
+                s.chain.append(right if self.hits[len(prefix) % len(self.hits)] else (right + 1) % VOCAB)
+            start = len(s.tokens)
+            made[seq] = s.chain[1:], [0.5 + p % 2 / 4 for p in range(start + 1, start + 1 + n)]
+        return made
+
+    def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, list[int] | PymtpError]:
+        (n,) = {len(chain) for chain in chains.values()}
+        assert 1 <= n <= 1 + self.draft_tokens
+        self._launch("verify", list(chains), n, n * len(chains) * self.row_seconds)
+        self.longest_verify = max(self.longest_verify, n)
+        found: dict[int, list[int] | PymtpError] = {}
+        for seq, chain in chains.items():
+            s = self.sequences[seq]
+            assert len(s.tokens) + n <= self.n_ctx
+            if (error := self.alone_fails(seq)) is not None:
+                assert isinstance(error, (NativeError, InvalidRequestError))
+                self.clear(seq)
+                found[seq] = error
+                continue
+            s.chain, s.rewindable, s.read = [], n - 1, False
+            sampled: list[int] = []
+            for i, token in enumerate(chain):
+                s.tokens.append(token)
+                if len(sampled) == i and (not i or token == sampled[-1]):  # no row is sampled past a wrong draft
+                    self.sampled.append(len(s.tokens))
+                    sampled.append(self.after(s, s.tokens))
+            found[seq] = sampled
+        return found
+
+    def drafts_over(self, token: int) -> bool:
+        return token not in self.outside
+
+    def rewind(self, n_keep: int, seq: int = 0) -> None:
+        s = self.sequences[seq]
+        assert 0 <= len(s.tokens) - n_keep <= s.rewindable
+        del s.tokens[n_keep:]
+        s.rewindable = 0
+
+    def logprobs(self, seq: int = 0) -> list[TokenLogprobs]:
+        return []
+
+
+class PureContext(ScriptedContext):
+    """A target whose next token is a function of the seed and of all tokens before it."""
+
+    def after(self, s: Held, prefix: Sequence[int]) -> int:
+        return next_token(s.seed, prefix)
+
+    def prefills(self) -> Counter[int]:
+        """Pieces by their length."""
+        return Counter(n for what, _, n in self.launches if what == "prefill")
+
+
+def next_token(seed: int, prefix: Sequence[int]) -> int:
+    """What PureContext writes."""
+    return hash((seed, *prefix)) % VOCAB
+
+
+class ScriptedModel:
+    """A vocabulary of letters; `end` ends a text."""
+
+    n_vocab = VOCAB
+
+    def __init__(self, end: int | None = None) -> None:
+        self.end = end
+
+    def check_tokens(self, tokens: list[int]) -> None: ...
+
+    def ends_generation(self, token: int) -> bool:
+        return token == self.end
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([ord("0") + token])
+
+
+def written(seed: int, prompt: Sequence[int], n: int) -> list[int]:
+    """The n tokens that PureContext writes after a prompt."""
+    text = list(prompt)
+    for _ in range(n):
+        text.append(next_token(seed, text))
+    return text[len(prompt) :]

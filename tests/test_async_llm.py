@@ -1,0 +1,184 @@
+"""Claims about coroutines: they run together, a task that is cancelled takes its requests along, nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from conftest import make_llm
+
+from pymtp import LLM, AsyncLLM, ClosedError, InvalidRequestError, SamplingParams
+from pymtp.context import Context
+
+SHORT = SamplingParams(max_tokens=12)
+ENDLESS = SamplingParams(max_tokens=None, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def several() -> Iterator[LLM]:
+    with make_llm(n_seq_max=4) as llm:
+        yield llm
+
+
+@pytest.fixture
+def expected(several: LLM, prompts: list[str]) -> list[str]:
+    return [several.generate(prompt, SHORT).text for prompt in prompts]
+
+
+def run(llm: LLM, use: Callable[[AsyncLLM], Awaitable[Any]]) -> Any:
+    async def main() -> Any:
+        async with AsyncLLM(llm) as made:
+            return await asyncio.wait_for(use(made), 30)
+
+    return asyncio.run(main())
+
+
+def test_coroutines_get_the_texts_that_they_would_get_alone_and_share_rounds(
+    several: LLM, prompts: list[str], expected: list[str]
+) -> None:
+    before = several.figures().sequences.get(4, 0)
+
+    async def use(llm: AsyncLLM) -> list[str]:
+        done = await asyncio.gather(*(llm.generate(prompt, SHORT) for prompt in prompts))
+        return [completion.text for completion in done]
+
+    assert run(several, use) == expected
+    assert several.figures().sequences[4] > before
+
+
+def test_a_list_gives_a_list(several: LLM, prompts: list[str], expected: list[str]) -> None:
+    async def use(llm: AsyncLLM) -> list[str]:
+        return [completion.text for completion in await llm.generate(prompts, SHORT)]
+
+    assert run(several, use) == expected
+
+
+def test_streams_side_by_side_join_to_the_same_texts(several: LLM, prompts: list[str], expected: list[str]) -> None:
+    async def joined(llm: AsyncLLM, prompt: str) -> str:
+        return "".join([piece.text async for piece in llm.stream(prompt, SHORT)])
+
+    async def use(llm: AsyncLLM) -> list[str]:
+        return await asyncio.gather(*(joined(llm, prompt) for prompt in prompts))
+
+    assert run(several, use) == expected
+
+
+def test_a_reader_that_stays_away_holds_up_nobody_and_finds_its_text_later(
+    several: LLM, prompts: list[str], expected: list[str]
+) -> None:
+    params = SamplingParams(max_tokens=100, ignore_eos=True)
+    wholes = [several.generate(prompt, params).text for prompt in prompts[:5]]
+
+    async def use(llm: AsyncLLM) -> None:
+        slow = [llm.stream(prompts[i], params) for i in range(5)]
+        begun = [await anext(stream) for stream in slow]
+        assert (await llm.generate(prompts[7], SHORT)).text == expected[7]
+        for i, stream in enumerate(slow):
+            rest = [piece.text async for piece in stream]
+            assert "".join([begun[i].text, *rest]) == wholes[i]
+
+    run(several, use)
+
+
+def test_a_stream_that_waited_for_its_reader_goes_on_when_it_is_read(several: LLM, prompts: list[str]) -> None:
+    params = SamplingParams(max_tokens=100, ignore_eos=True)
+
+    async def use(llm: AsyncLLM) -> str:
+        stream = llm.stream(prompts[0], params)
+        first = await anext(stream)
+        while not llm.llm.engine.idle:
+            await asyncio.sleep(0.001)
+        return first.text + "".join([piece.text async for piece in stream])
+
+    assert run(several, use) == several.generate(prompts[0], params).text
+
+
+def test_a_cancelled_task_ends_its_request_and_no_other(several: LLM, prompts: list[str], expected: list[str]) -> None:
+    before = several.figures()
+
+    async def use(llm: AsyncLLM) -> str:
+        endless = [asyncio.create_task(llm.generate(prompt, ENDLESS)) for prompt in prompts[:3]]
+        other = asyncio.create_task(llm.generate(prompts[3], SHORT))
+        await asyncio.sleep(0.01)
+        for task in endless:
+            task.cancel()
+        assert all(
+            isinstance(one, asyncio.CancelledError) for one in await asyncio.gather(*endless, return_exceptions=True)
+        )
+        return (await other).text
+
+    assert run(several, use) == expected[3]
+    after = several.figures()
+    assert (after.running, after.waiting) == (0, 0)
+    assert after.cancelled - before.cancelled == 3
+
+
+def test_an_iteration_that_is_left_ends_its_request(several: LLM) -> None:
+    async def use(llm: AsyncLLM) -> None:
+        stream = llm.stream("import ", ENDLESS)
+        async for _ in stream:
+            break
+        await stream.aclose()  # type: ignore[attr-defined]
+        while llm.figures().running:
+            await asyncio.sleep(0.001)
+
+    run(several, use)
+
+
+def test_errors_come_out_of_the_await(several: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(llm: AsyncLLM) -> None:
+        with pytest.raises(InvalidRequestError, match="empty"):
+            await llm.generate("", SHORT)
+        with pytest.raises(InvalidRequestError, match="no way"):
+            await llm.generate("import ", SHORT)
+        with pytest.raises(InvalidRequestError, match="no way"):
+            async for _ in llm.stream("import ", SHORT):
+                pass
+        with pytest.raises(InvalidRequestError, match="a stream has one completion"):
+            async for _ in llm.stream("import ", SamplingParams(n=2)):
+                pass
+
+    def refuse(self: Context, seq: int = 0) -> int:
+        raise InvalidRequestError("no way on")
+
+    monkeypatch.setattr(Context, "first_token", refuse)
+    run(several, use)
+
+
+def test_close_ends_what_runs_and_leaves_a_shared_llm_open(
+    several: LLM, prompts: list[str], expected: list[str]
+) -> None:
+    async def main() -> None:
+        llm = AsyncLLM(several)
+        endless = asyncio.create_task(llm.generate("import ", ENDLESS))
+        await asyncio.sleep(0.05)
+        await llm.close()
+        assert (await endless).finish_reason == "cancelled"
+        with pytest.raises(ClosedError):
+            await llm.generate("import ", SHORT)
+
+    asyncio.run(main())
+    assert several.generate(prompts[0], SHORT).text == expected[0]
+
+
+def test_it_makes_and_frees_an_llm_of_its_own(prompts: list[str], expected: list[str]) -> None:
+    async def main() -> str:
+        async with AsyncLLM(n_ctx=512, n_threads=1, draft_tokens=2) as llm:
+            text = (await llm.generate(prompts[1], SHORT)).text
+            inner = llm.llm
+        with pytest.raises(ClosedError):
+            inner.generate("import ", SHORT)
+        return text
+
+    assert asyncio.run(main()) == expected[1]
+
+
+def test_calls_of_threads_run_beside_coroutines(several: LLM, prompts: list[str], expected: list[str]) -> None:
+    async def use(llm: AsyncLLM) -> list[str]:
+        threads = [asyncio.to_thread(several.generate, prompt, SHORT) for prompt in prompts[:6]]
+        tasks = [llm.generate(prompt, SHORT) for prompt in prompts[6:]]
+        return [completion.text for completion in await asyncio.gather(*threads, *tasks)]
+
+    assert run(several, use) == expected

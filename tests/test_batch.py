@@ -1,0 +1,172 @@
+"""Claims about files of requests: an answer for each line, in order, once, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import make_llm
+
+from pymtp import LLM, AsyncLLM, InvalidRequestError, SamplingParams
+from pymtp.batch import BatchFiles, Progress, run_batch
+from pymtp.openai_format import CHAT, TEXT, read_params
+
+GREEDY = {"temperature": 0, "max_tokens": 8}
+
+
+@pytest.fixture(scope="module")
+def several() -> Iterator[LLM]:
+    with make_llm(n_seq_max=3) as llm:
+        yield llm
+
+
+def request(name: str, url: str = TEXT, **body: Any) -> dict[str, Any]:
+    return {"custom_id": name, "method": "POST", "url": url, "body": GREEDY | body}
+
+
+def write(path: Path, requests: list[Any]) -> Path:
+    path.write_text("".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in requests))
+    return path
+
+
+def answer(llm: LLM, asked: Path, answers: Path, stop_after: int | None = None) -> list[Progress]:
+    seen: list[Progress] = []
+
+    def on_done(progress: Progress) -> None:
+        seen.append(progress)
+        if len(seen) == stop_after:
+            raise KeyboardInterrupt
+
+    async def main() -> None:
+        async with AsyncLLM(llm) as made:
+            await run_batch(made, BatchFiles(asked, answers), on_done)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+    return seen
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_each_line_has_its_answer_in_order(several: LLM, prompts: list[str], tmp_path: Path) -> None:
+    asked = [request(f"r{i}", prompt=prompt, max_tokens=20 - i) for i, prompt in enumerate(prompts[:10])]
+    out = tmp_path / "out.jsonl"
+    seen = answer(several, write(tmp_path / "in.jsonl", asked), out)
+    lines = read(out)
+    assert [line["custom_id"] for line in lines] == [f"r{i}" for i in range(10)]
+    for i, line in enumerate(lines):
+        expected = several.generate(prompts[i], SamplingParams(20 - i))
+        assert (line["response"]["status_code"], line["error"]) == (200, None)
+        body = line["response"]["body"]
+        assert body["choices"][0]["text"] == expected.text
+        assert body["choices"][0]["finish_reason"] == expected.finish_reason
+        assert body["usage"]["completion_tokens"] == len(expected.token_ids)
+        assert body["usage"]["prompt_tokens"] == len(expected.prompt_token_ids)
+    assert [progress.done for progress in seen] == list(range(1, 11))
+
+
+def test_a_chat_is_answered_with_a_message(several: LLM, tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo."}]}]
+    asked = write(tmp_path / "in.jsonl", [request("a", CHAT, messages=messages, n=2, logprobs=True, top_logprobs=2)])
+    answer(several, asked, tmp_path / "out.jsonl")
+    (line,) = read(tmp_path / "out.jsonl")
+    body = line["response"]["body"]
+    expected = several.chat([{"role": "user", "content": "Hello."}], SamplingParams(8)).text
+    assert body["object"] == "chat.completion"
+    assert [choice["message"] for choice in body["choices"]] == [{"role": "assistant", "content": expected}] * 2
+    assert [choice["index"] for choice in body["choices"]] == [0, 1]
+    said = body["choices"][0]["logprobs"]["content"]
+    assert bytes(byte for one in said for byte in one["bytes"]).decode() == expected
+    assert all(len(one["top_logprobs"]) == 2 for one in said)
+
+
+@pytest.mark.parametrize("cut", [b"", b'{"id": "batch_req_1", "custom_id": "r4", "respo'])
+def test_a_run_goes_on_where_another_stopped(several: LLM, prompts: list[str], tmp_path: Path, cut: bytes) -> None:
+    asked = write(tmp_path / "in.jsonl", [request(f"r{i}", prompt=prompt) for i, prompt in enumerate(prompts[:8])])
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
+    answer(several, asked, whole)
+    with pytest.raises(KeyboardInterrupt):
+        answer(several, asked, out, stop_after=4)
+    assert len(read(out)) == 4
+    first = out.read_bytes()
+    out.write_bytes(first + cut)
+    assert len(answer(several, asked, out)) == 4
+    assert out.read_bytes().startswith(first)
+
+    def texts(path: Path) -> list[tuple[str, str]]:
+        return [(line["custom_id"], line["response"]["body"]["choices"][0]["text"]) for line in read(path)]
+
+    assert texts(out) == texts(whole)
+    assert answer(several, asked, out) == []
+
+
+def test_answers_to_other_requests_are_not_gone_on_with(several: LLM, tmp_path: Path) -> None:
+    asked = write(tmp_path / "in.jsonl", [request("a", prompt="x"), request("b", prompt="y")])
+    other = write(tmp_path / "out.jsonl", [{"custom_id": "a"}, {"custom_id": "c"}])
+    before = other.read_bytes()
+    with pytest.raises(InvalidRequestError, match=r"line 2 of .* answers another request"):
+        BatchFiles(asked, other)
+    assert other.read_bytes() == before
+
+
+WRONG: list[tuple[Any, str]] = [
+    ("no JSON", "the line is no JSON"),
+    ([1], "a request is an object"),
+    ({"custom_id": "x", "url": TEXT, "body": 3}, "a request is an object"),
+    (request("x", "/v1/embeddings", input="a"), "url must be"),
+    (request("x"), "prompt must be"),
+    (request("x", prompt=["a", "b"]), "prompt must be"),
+    (request("x", prompt=""), "the prompt is empty"),
+    (request("x", prompt=[10**6]), "outside the vocabulary"),
+    (request("x", prompt=[3] * 2000), "n_ctx is 1024"),
+    (request("x", prompt="a", temperature=-1), "temperature=-1"),
+    (request("x", prompt="a", tools=[]), "tools: not supported"),
+    (request("x", prompt="a", stream=True), "a batch has no streams"),
+    (request("x", prompt="a", logit_bias={"a": 1}), "logit_bias must map"),
+    (request("x", prompt="a", response_format={"type": "xml"}), "response_format must be"),
+    (request("x", CHAT, messages="hello"), "messages must be a list"),
+    (request("x", CHAT, messages=[{"role": "user"}]), "content"),
+    (request("x", CHAT, messages=[{"role": "user", "content": [{"type": "image_url"}]}]), "content must be text"),
+]
+
+
+def test_a_line_that_is_no_good_has_its_error_as_its_answer(several: LLM, tmp_path: Path) -> None:
+    asked = [each for wrong, _ in WRONG for each in (wrong, request("good", prompt="import "))]
+    seen = answer(several, write(tmp_path / "in.jsonl", asked), tmp_path / "out.jsonl")
+    lines = read(tmp_path / "out.jsonl")
+    for line, (wrong, why) in zip(lines[::2], WRONG, strict=True):
+        assert line["response"]["status_code"] == 400, wrong
+        assert why in line["response"]["body"]["error"]["message"]
+    assert {line["response"]["status_code"] for line in lines[1::2]} == {200}
+    assert seen[-1].failed == len(WRONG)
+
+
+def test_what_openai_leaves_open_has_openais_defaults() -> None:
+    params = read_params(CHAT, {})
+    assert (params.temperature, params.top_p, params.top_k, params.min_p, params.seed) == (1.0, 1.0, 0, 0.0, None)
+    assert params.max_tokens is None
+    assert read_params(TEXT, {}).max_tokens == 16
+    assert read_params(CHAT, {"max_completion_tokens": 5, "stop": "x", "temperature": None}) == SamplingParams(
+        5, 1.0, 0, 1.0, 0.0, None, "x"
+    )
+    schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}}}
+    assert read_params(CHAT, {"response_format": schema}).json_schema is not None
+    assert read_params(TEXT, {"logprobs": 3}).logprobs == 3
+    assert read_params(CHAT, {"logprobs": True}).logprobs == 0
+
+
+def test_the_command_answers_a_file_and_says_how_many_lines_failed(tmp_path: Path, prompts: list[str]) -> None:
+    asked = write(tmp_path / "in.jsonl", [request("a", prompt=prompts[0]), "no JSON"])
+    out = tmp_path / "out.jsonl"
+    command = [sys.executable, "-I", "-c", "from pymtp.cli import app_main; app_main()", "batch", asked, out]
+    done = subprocess.run([*map(str, command), "-t", "1", "-c", "512"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1, done.stderr
+    assert "2 of 2 answered, 1 with an error, 8 tokens" in done.stderr
+    assert [line["response"]["status_code"] for line in read(out)] == [200, 400]
