@@ -111,9 +111,11 @@ class Engine:
         What a request fails by is its error. Raises what a signal handler raised in a native call: the texts that were
         in it begin anew in steps to come, and go on as they would have.
         """
-        self.settle()
-        self._admit()
         scheduler = self._scheduler
+        if self._arrivals or self._cancels or self._context.cancelled:
+            self.settle()
+        if scheduler.n_waiting:
+            self._admit()
         writing = scheduler.writing()
         reading = len(writing) < len(scheduler.running) and self._read(scheduler.reading())
         if writing:

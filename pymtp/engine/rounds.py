@@ -107,9 +107,11 @@ class Writer:
     def _count(self, context: RoundContext, agreed: int) -> None:
         tally, n = self.tally, len(self.drafts)
         tally.rounds += 1
+        tally.depths.append(n)
+        if not self.made:
+            return
         tally.drafted += n
         tally.discarded += len(self.made) - n
-        tally.depths.append(n)
         # drafts that the target agreed with, unless they come after the end
         accepted = min(agreed, len(self.out))
         for per_position in (tally.accepted_per_position, tally.outside_per_position):
@@ -174,7 +176,7 @@ def play_round(
         kept = depth.keep(writers)
         rows += kept
         for writer in writers:
-            writer.drafts = writer.made[: max(0, min(kept, writer.room))]
+            writer.drafts = writer.made[: max(0, min(kept, writer.room))] if rows > 1 else ()
     else:
         for writer in writers:
             writer.made = writer.confidences = writer.drafts = ()
