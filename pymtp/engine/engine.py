@@ -283,10 +283,11 @@ class Engine:
             if writer.error is not None:
                 self._fail(request, writer.error)
                 continue
-            tokens += len(writer.out)
-            drafted += len(writer.drafts)
-            accepted += min(len(writer.out), writer.right, len(writer.drafts))
-            self._hand_out(request, writer.out, now)
+            out, n = writer.out, len(writer.drafts)
+            tokens += len(out)
+            drafted += n
+            accepted += min(len(out), writer.right, n)
+            self._hand_out(request, out, now)
         self._counts.add_round(len(writers), rows, tokens, drafted, accepted, now)
 
     def _hand_out(self, request: Request, tokens: list[int], now: float) -> None:
