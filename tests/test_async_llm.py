@@ -101,13 +101,16 @@ def test_a_cancelled_task_ends_its_request_and_no_other(several: LLM, prompts: l
     async def use(llm: AsyncLLM) -> str:
         endless = [asyncio.create_task(llm.generate(prompt, ENDLESS)) for prompt in prompts[:3]]
         other = asyncio.create_task(llm.generate(prompts[3], SHORT))
-        await asyncio.sleep(0.01)
+        while llm.figures().running < 3:
+            await asyncio.sleep(0.001)
         for task in endless:
             task.cancel()
-        assert all(
-            isinstance(one, asyncio.CancelledError) for one in await asyncio.gather(*endless, return_exceptions=True)
-        )
-        return (await other).text
+        ends = await asyncio.gather(*endless, return_exceptions=True)
+        assert {type(one) for one in ends} == {asyncio.CancelledError}
+        text = (await other).text
+        while llm.figures().running or llm.figures().waiting:
+            await asyncio.sleep(0.001)
+        return text
 
     assert run(several, use) == expected[3]
     after = several.figures()

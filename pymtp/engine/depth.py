@@ -63,11 +63,9 @@ class BatchDepth:
 
     def observe(self, writers: Sequence[Writer], drafted: int, draft_seconds: float, verify_seconds: float) -> None:
         """What came of the round that was chosen last."""
-        if any(writer.error is not None for writer in writers):
-            return
         if len(writers) == 1:
             self._own.observe(writers, drafted, draft_seconds, verify_seconds)
-        elif self._costs is not None:
+        elif self._costs is not None and all(writer.error is None for writer in writers):
             for writer in writers:
                 if drafted and isinstance(writer.depth, AutoDepth):
                     told = min(drafted, len(writer.drafts) + (writer.right >= len(writer.drafts)))

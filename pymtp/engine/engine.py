@@ -111,9 +111,11 @@ class Engine:
         What a request fails by is its error. Raises what a signal handler raised in a native call: the texts that were
         in it begin anew in steps to come, and go on as they would have.
         """
-        self.settle()
-        self._admit()
         scheduler = self._scheduler
+        if self._arrivals or self._cancels or self._context.cancelled:
+            self.settle()
+        if scheduler.n_waiting:
+            self._admit()
         writing = scheduler.writing()
         reading = len(writing) < len(scheduler.running) and self._read(scheduler.reading())
         if writing:
@@ -281,10 +283,11 @@ class Engine:
             if writer.error is not None:
                 self._fail(request, writer.error)
                 continue
-            tokens += len(writer.out)
-            drafted += len(writer.drafts)
-            accepted += min(len(writer.out), writer.right, len(writer.drafts))
-            self._hand_out(request, writer.out, now)
+            out, n = writer.out, len(writer.drafts)
+            tokens += len(out)
+            drafted += n
+            accepted += min(len(out), writer.right, n)
+            self._hand_out(request, out, now)
         self._counts.add_round(len(writers), rows, tokens, drafted, accepted, now)
 
     def _hand_out(self, request: Request, tokens: list[int], now: float) -> None:

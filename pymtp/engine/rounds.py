@@ -107,16 +107,20 @@ class Writer:
     def _count(self, context: RoundContext, agreed: int) -> None:
         tally, n = self.tally, len(self.drafts)
         tally.rounds += 1
+        tally.depths.append(n)
+        if not self.made:
+            return
         tally.drafted += n
         tally.discarded += len(self.made) - n
-        tally.depths.append(n)
         # drafts that the target agreed with, unless they come after the end
         accepted = min(agreed, len(self.out))
-        for per_position in (tally.accepted_per_position, tally.outside_per_position):
+        per_position = tally.accepted_per_position
+        if len(per_position) < n:
             per_position.extend([0] * (n - len(per_position)))
+            tally.outside_per_position.extend([0] * (n - len(tally.outside_per_position)))
         for i in range(accepted):
-            tally.accepted_per_position[i] += 1
-        if accepted < min(n, len(self.out)) and not context.drafts_over(self.out[accepted]):
+            per_position[i] += 1
+        if accepted < n and accepted < len(self.out) and not context.drafts_over(self.out[accepted]):
             tally.outside_per_position[accepted] += 1
 
 
@@ -147,9 +151,9 @@ class OwnDepth:
     def observe(self, writers: Sequence[Writer], drafted: int, draft_seconds: float, verify_seconds: float) -> None:
         """What came of the round."""
         (writer,) = writers
-        writer.depth.observe(
-            drafted, len(writer.drafts), writer.right, draft_seconds, verify_seconds, writer.confidences
-        )
+        if writer.error is None:
+            verified = len(writer.drafts)
+            writer.depth.observe(drafted, verified, writer.right, draft_seconds, verify_seconds, writer.confidences)
 
 
 def play_round(
@@ -181,7 +185,7 @@ def play_round(
         kept = depth.keep(writers)
         rows += kept
         for writer in writers:
-            writer.drafts = writer.made[: max(0, min(kept, writer.room))]
+            writer.drafts = writer.made[: min(kept, writer.room)]
     else:
         for writer in writers:
             writer.made = writer.confidences = writer.drafts = ()

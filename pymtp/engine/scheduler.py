@@ -85,10 +85,9 @@ class Scheduler:
     def writing(self) -> list[Request]:
         """The requests of the next round, by sequence. Where nobody waits for what the streams bring, and others wait
         for their sequences, they go on all the same."""
-        writers = [request for request in self.running if request.writer is not None]
-        active = [request for request in writers if not request.paused]
-        if not active and self._waiting and len(writers) == len(self.running):
-            return writers
+        active = [request for request in self.running if request.writer is not None and not request.paused]
+        if not active and self._waiting and all(request.writer is not None for request in self.running):
+            return self.running
         return active
 
     def reading(self) -> list[Request]:

@@ -282,7 +282,7 @@ def test_tokens_of_a_round_that_was_broken_off_do_not_count_for_stop_strings() -
     """The interrupt comes when the text has heard of the round's tokens, and nobody else has."""
     bed = Bed(depth=3, hits=[False])
     text = "".join(chr(ord("0") + token) for token in written(0, PROMPT, 40))
-    stop = text[2] + text[2]  # as a token that was heard of twice would look
+    stop = text[2] + text[0]  # as a text would look that began anew after it
     assert stop not in text
     request = bed.submit(PROMPT, 40, stop=stop)
     for _ in range(2):
