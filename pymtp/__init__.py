@@ -2,8 +2,9 @@
 
 import logging
 
+from pymtp.build import build_info  # isort: skip  # first: it says what is wrong with a build
+
 from pymtp.async_llm import AsyncLLM
-from pymtp.build import build_info
 from pymtp.engine.figures import Figures
 from pymtp.engine.request import Completion, Piece
 from pymtp.errors import (

@@ -106,6 +106,9 @@ class LLM(Exclusive):
             self.model, n_ctx=n_ctx, n_batch=n_batch, n_ubatch=n_ubatch, n_seq_max=n_seq_max, **depends_on
         )
         costs = Costs() if auto else None
+        depth = BatchDepth(self._context.n_ctx, self._context.n_ubatch, self._context.draft_tokens, costs)
+        self.engine = Engine(self.context, depth, cache_prompt=cache_prompt)
+        self.turns = Turns(self.engine)
         if costs is not None and most:
             try:
                 first = first_costs(self.model, tuple(depends_on.values()), self._context)
@@ -115,9 +118,6 @@ class LLM(Exclusive):
             costs.begin(first.verify, first.draft)
         # one lock for both: of two, a thread in the context's call could hold one, and a thread in the LLM's the other
         self._lock = self._context._lock
-        depth = BatchDepth(self._context.n_ctx, self._context.n_ubatch, self._context.draft_tokens, costs)
-        self.engine = Engine(self.context, depth, cache_prompt=cache_prompt)
-        self.turns = Turns(self.engine)
 
     @property
     def context(self) -> Context:

@@ -175,8 +175,8 @@ def test_what_is_measured_was_not_written_to_warm_up() -> None:
     settings = replace(SETTINGS, kinds=KINDS, tokens=2)
     read: list[list[int]] = []
     with pymtp.Model() as model, closing(Arms(model, settings)) as arms, pytest.MonkeyPatch.context() as patch:
-        prefill = Context.prefill
-        patch.setattr(Context, "prefill", lambda c, tokens: read.append(list(tokens)) or prefill(c, tokens))
+        prefill = Context.prefill_batch
+        patch.setattr(Context, "prefill_batch", lambda c, prompts: read.append(list(prompts[0])) or prefill(c, prompts))
         for kind in KINDS:
             arms.run(Group(0, kind, 0.7, ()), "3")
         warming, *measured = read
