@@ -18,7 +18,7 @@ ENDLESS = SamplingParams(max_tokens=None, ignore_eos=True)
 
 @pytest.fixture(scope="module")
 def several() -> Iterator[LLM]:
-    with make_llm(n_seq_max=4) as llm:
+    with make_llm(n_seq_max=4, n_ctx=8192) as llm:
         yield llm
 
 

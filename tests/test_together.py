@@ -157,7 +157,7 @@ def test_a_stream_beside_a_long_call_of_another_thread_comes_and_goes(several: L
     done: list[list[int]] = []
     worker = threading.Thread(target=lambda: done.append(several.generate(prompts[0], ENDLESS).token_ids))
     worker.start()
-    while not several.figures().running:
+    while worker.is_alive() and not several.figures().running:
         time.sleep(0.001)
     stream = several.stream(prompts[1], ENDLESS)
     next(stream)
