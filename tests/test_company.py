@@ -101,6 +101,15 @@ def test_a_round_of_several_is_one_launch_of_the_head_and_one_of_the_target(mode
 
 
 @BOTH
+def test_a_context_without_a_head_takes_several_sequences_in_one_launch_as_well(model: Model) -> None:
+    with context(model, n_seq_max=4, draft_tokens=0) as c:
+        tokens = begin(c, {seq: some_tokens(model, 20, seq) for seq in range(4)}, SETTINGS)
+        before = c.counters.target_decodes
+        a_round(c, tokens, 0)
+        assert c.counters.target_decodes - before == 1
+
+
+@BOTH
 def test_what_the_head_was_left_behind_by_is_one_launch_for_all(model: Model) -> None:
     with context(model, n_seq_max=4) as c:
         tokens = begin(c, {seq: some_tokens(model, 20, seq) for seq in range(4)}, SETTINGS)

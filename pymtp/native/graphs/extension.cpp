@@ -137,6 +137,6 @@ pymtp_memory_parts pymtp_get_memory(llama_context * ctx) {
     return pymtp_extension::of(ctx).memory();
 }
 
-pymtp_bytes pymtp_planned_compute(llama_context * ctx, int32_t n) {
-    return pymtp_extension::of(ctx).planned_compute(n);
+pymtp_bytes pymtp_planned_compute(llama_context * ctx, int32_t n_seqs, int32_t n) {
+    return pymtp_extension::of(ctx).planned_compute(n_seqs, n);
 }

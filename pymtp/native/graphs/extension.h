@@ -51,6 +51,7 @@ struct pymtp_extension {
         llm_graph_result * gf_res_prev_active = nullptr;
 
         uint32_t max_nodes = 0;
+        uint32_t n_tokens  = 0;
     };
 
     std::vector<graph_slot> slots; // past slot 0, which is llama.cpp's own
@@ -121,7 +122,7 @@ struct pymtp_extension {
     pymtp_bytes        weights_bytes() const;
     pymtp_bytes        states_bytes() const;
     pymtp_bytes        kept_rows_bytes() const;
-    pymtp_bytes        planned_compute(int32_t n);
+    pymtp_bytes        planned_compute(int32_t n_seqs, int32_t n);
     llama_memory_context_ptr place(const llama_ubatch & ubatch) const;
     int64_t            output_buffer_bytes() const;
 };

@@ -83,14 +83,16 @@ llama_memory_context_ptr pymtp_extension::place(const llama_ubatch & ubatch) con
     return std::make_unique<llama_kv_cache_context>(kv, std::move(cells), std::move(ubatches));
 }
 
-pymtp_bytes pymtp_extension::planned_compute(int32_t n) {
-    // a ubatch of one sequence, in caches that are empty: the graph is to be for full ones
+pymtp_bytes pymtp_extension::planned_compute(int32_t n_seqs, int32_t n) {
+    const int32_t n_tokens = n_seqs*n;
+
+    // a ubatch in caches that are empty: the graph is to be for full ones
     llama_batch_allocr balloc(ctx.model.hparams.n_pos_per_embd());
-    llama_ubatch ubatch = balloc.ubatch_reserve(n, 1);
-    for (int32_t i = 0; i < n; ++i) {
-        ubatch.pos[i]      = 1 + i;
+    llama_ubatch ubatch = balloc.ubatch_reserve(n, n_seqs);
+    for (int32_t i = 0; i < n_tokens; ++i) {
+        ubatch.pos[i]      = 1 + i%n;
         ubatch.n_seq_id[i] = 1;
-        ubatch.seq_id[i]   = ubatch.seq_id_unq;
+        ubatch.seq_id[i]   = ubatch.seq_id_unq + i/n;
     }
     if (settings().sync_rows) {
         find_sync_cells(ubatch);
@@ -100,7 +102,7 @@ pymtp_bytes pymtp_extension::planned_compute(int32_t n) {
     cells_of(*mctx).n_kv = kv->get_size();
 
     graph_slot slot;
-    prepare_slot(slot, n, /*outputs =*/ true);
+    prepare_slot(slot, n_tokens, /*outputs =*/ true);
     llm_graph_result_ptr reserved = std::move(slot.gf_res_prev[true]);
 
     std::swap(ctx.sched,          slot.sched);
@@ -108,12 +110,14 @@ pymtp_bytes pymtp_extension::planned_compute(int32_t n) {
     ctx.cparams.n_rs_seq = snapshots_of(n);
 
     std::vector<size_t> sizes(ctx.backend_ptrs.size());
-    ctx.graph_reserve(n, 1, n, mctx.get(), /*split_only =*/ true, sizes.data());
+    ctx.graph_reserve(n_tokens, n_seqs, n_tokens, mctx.get(), /*split_only =*/ true, sizes.data());
 
     ctx.cparams.n_rs_seq = n_rs_seq;
-    ctx.memory->seq_rm(0, -1, -1);
-    if (synced) {
-        synced->ctx.memory->seq_rm(0, -1, -1);
+    for (int32_t seq = 0; seq < n_seqs; ++seq) {
+        ctx.memory->seq_rm(seq, -1, -1);
+        if (synced) {
+            synced->ctx.memory->seq_rm(seq, -1, -1);
+        }
     }
     std::swap(ctx.gf_res_reserve, reserved);
     std::swap(ctx.sched,          slot.sched);

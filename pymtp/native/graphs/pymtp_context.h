@@ -126,5 +126,5 @@ struct pymtp_memory_parts {
 
 pymtp_memory_parts pymtp_get_memory(llama_context * ctx);
 
-// The compute buffer that a slot would have for batches of n tokens of one sequence, over a full cache.
-pymtp_bytes pymtp_planned_compute(llama_context * ctx, int32_t n);
+// The compute buffer that a slot would have for batches of n tokens of each of n_seqs sequences, over full caches.
+pymtp_bytes pymtp_planned_compute(llama_context * ctx, int32_t n_seqs, int32_t n);

@@ -17,12 +17,13 @@ void pymtp_extension::prepare_slot(graph_slot & slot, uint32_t n_tokens, bool ou
     }
 
     // a scheduler for as many nodes as such a batch may have: clearing tables for the largest ubatch would take longer than a
-    // small model's token
-    if (max_nodes > slot.max_nodes) {
+    // small model's token. A slot that goes to batches of another size gives back its buffer, which would only grow.
+    if (max_nodes > slot.max_nodes || n_tokens != slot.n_tokens) {
         ctx.synchronize();
 
         slot = {};
         slot.max_nodes = max_nodes;
+        slot.n_tokens  = n_tokens;
         slot.sched.reset(ggml_backend_sched_new(ctx.backend_ptrs.data(), ctx.backend_buft.data(), ctx.backend_ptrs.size(),
                 max_nodes, /*parallel =*/ false, ctx.cparams.op_offload));
     }

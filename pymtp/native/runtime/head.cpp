@@ -15,6 +15,10 @@ bool pymtp_pair::fuses() const {
     return draft && options.prefill == PYMTP_PREFILL_FUSED && fault != PYMTP_FAULT_SHIFTED_ROWS;
 }
 
+int32_t pymtp_pair::most_rows() const {
+    return std::min(n_outputs, (int32_t) llama_n_ubatch(target.get()));
+}
+
 // Nothing of a prompt is taken back, so the recurrent layers need not be ready for it.
 void pymtp_pair::begin_prefill() {
     const bool fused = draft && options.prefill == PYMTP_PREFILL_FUSED;

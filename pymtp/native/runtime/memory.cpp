@@ -68,10 +68,21 @@ pymtp_graph_sample planned_sample() {
     return params;
 }
 
-// The graphs of rounds, which are kept, one for each number of rows: as pymtp_pair::verify and draft_chain set them up.
+using shapes = std::vector<pymtp_graph_slots::shape>;
+
+// The shapes whose graphs are kept: those of one sequence, and the largest of several.
+shapes kept_shapes(const pymtp_pair & pair, int32_t n_rows, int32_t room) {
+    shapes kept = pymtp_graph_slots::largest(pair.together() ? pair.options.n_seq_max : 1, n_rows, room);
+    for (int32_t n = 1; n <= n_rows; ++n) {
+        kept.push_back({1, n});
+    }
+    return kept;
+}
+
+// The graphs of rounds, as pymtp_pair::verify and draft_chains set them up.
 void add_rounds(pymtp_pair & pair, device_sums & sums) {
     pymtp_set_sample(pair.target.get(), planned_sample());
-    for (int32_t n = 1; n <= 1 + pair.options.n_draft; ++n) {
+    for (const auto & [n_seqs, n] : kept_shapes(pair, 1 + pair.options.n_draft, pair.most_rows())) {
         if (pair.fuses()) {
             pair.begin_prefill();
             pymtp_set_snapshots(pair.target.get(), n > 1);
@@ -79,14 +90,14 @@ void add_rounds(pymtp_pair & pair, device_sums & sums) {
         } else {
             pair.begin_round();
         }
-        sums.add(&pymtp_memory::compute, pymtp_planned_compute(pair.target.get(), n));
+        sums.add(&pymtp_memory::compute, pymtp_planned_compute(pair.target.get(), n_seqs, n));
     }
     if (pair.fuses()) {
         pymtp_set_sample(pair.draft.get(), planned_sample());
         const pymtp_kept_rows  hidden(pair);
         const pymtp_draft_rows rows(pair, true);
-        for (int32_t n = 1; n <= pair.options.n_draft; ++n) {
-            sums.add(&pymtp_memory::head_compute, pymtp_planned_compute(pair.draft.get(), n));
+        for (const auto & [n_seqs, n] : kept_shapes(pair, pair.options.n_draft, pair.n_head_rows)) {
+            sums.add(&pymtp_memory::head_compute, pymtp_planned_compute(pair.draft.get(), n_seqs, n));
         }
     }
 }

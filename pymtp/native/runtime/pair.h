@@ -85,6 +85,8 @@ struct pymtp_pair {
     bool check_tokens(const llama_token * tokens, int32_t n) const;
     int  check_room(const pymtp_sequence & s, int32_t n) const;
     bool fuses() const;
+    bool together() const { return fuses() || !draft; } // several sequences may share a launch
+    int32_t most_rows() const;                          // of a verification, of all sequences
     void begin_prefill();
     void begin_round();
     int  decode(llama_context * ctx, uint32_t slot = 0);

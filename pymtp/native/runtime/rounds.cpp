@@ -183,8 +183,7 @@ int pymtp_pair::verify_tokens(
         }
         outcomes[k] = {0, PYMTP_OK, 0};
     }
-    const int32_t room = std::min(n_outputs, (int32_t) llama_n_ubatch(target.get()));
-    return by_launches(n_seqs, seqs, fuses() ? room / n : 1, [&](int32_t first, int32_t count) {
+    return by_launches(n_seqs, seqs, together() ? most_rows() / n : 1, [&](int32_t first, int32_t count) {
         pymtp_sample_batch samples(/*by_step =*/ false);
         for (int32_t k = first; k < first + count; ++k) {
             pymtp_sequence & s = sequences[seqs[k]];
