@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from itertools import count
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymtp.context_options import native_options
+from pymtp.cores import physical_cores
 from pymtp.counters import Counters, Node, read_trace
 from pymtp.errors import InvalidRequestError, NativeError, PymtpError
 from pymtp.exclusive import Exclusive, alone
 from pymtp.memory import DeviceMemory, read_memory
 from pymtp.model import TAPS, Model
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
+from pymtp.native.outcomes import failed, only
 from pymtp.operations import Operation, read_operations
 from pymtp.sampling import Logits, Sampler, TokenLogprobs
 from pymtp.values import in_range
-
-T = TypeVar("T")
-
-
-def physical_cores() -> int:
-    """Cores this process may run on, hardware threads of one core counted once."""
-    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    siblings = set()
-    for cpu in usable:
-        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        siblings.add(topology.read_text() if topology.is_file() else str(cpu))
-    return max(1, len(siblings))
 
 
 class Context(Exclusive):
@@ -258,7 +246,7 @@ class Context(Exclusive):
     def draft_chain(self, token: int, n: int, seq: int = 0) -> tuple[list[int], list[float]]:
         """n draft steps, each from the token drawn in the one before, the first from `token`, which follows the last
         that the target holds: the drafts, and the head's probability of each. Raises as `draft`."""
-        return _only(self.draft_chains({seq: token}, n))
+        return only(self.draft_chains({seq: token}, n))
 
     @alone
     def draft_chains(self, tokens: Mapping[int, int], n: int) -> dict[int, tuple[list[int], list[float]] | PymtpError]:
@@ -266,13 +254,12 @@ class Context(Exclusive):
         fails by itself has its error as its value, and the others their drafts."""
         seqs = sorted(tokens)
         room = len(seqs) * max(0, min(n, self.draft_tokens))  # of more it is refused
-        drafts = ffi.new("llama_token[]", room)
-        confidences = ffi.new("float[]", room)
+        drafts, confidences = ffi.new("llama_token[]", room), ffi.new("float[]", room)
         outcomes = ffi.new("struct pymtp_outcome[]", len(seqs))
         first = ffi.new("llama_token[]", [tokens[seq] for seq in seqs])
         check(lib.pymtp_pair_draft_tokens(self._pair, len(seqs), seqs, first, n, drafts, confidences, outcomes))
         return {
-            seq: _failed(outcomes, k) or (list(drafts[k * n : (k + 1) * n]), list(confidences[k * n : (k + 1) * n]))
+            seq: failed(outcomes, k) or (list(drafts[k * n : (k + 1) * n]), list(confidences[k * n : (k + 1) * n]))
             for k, seq in enumerate(seqs)
         }
 
@@ -295,7 +282,7 @@ class Context(Exclusive):
     def verify_chain(self, tokens: Sequence[int], seq: int = 0) -> list[int]:
         """As `verify`, and draws the token after each row until one is not what the next row holds: the drafts that the
         target agrees with, and one more. Raises as `first_token`."""
-        return _only(self.verify_chains({seq: tokens}))
+        return only(self.verify_chains({seq: tokens}))
 
     @alone
     def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, list[int] | PymtpError]:
@@ -312,7 +299,7 @@ class Context(Exclusive):
         check(lib.pymtp_pair_verify_tokens(self._pair, len(seqs), seqs, tokens, n, sampled, outcomes))
         for k, seq in enumerate(seqs):
             self._keep_logprobs(seq, outcomes[k].n)  # before a dead end, too
-        return {seq: _failed(outcomes, k) or list(sampled[k * n : k * n + outcomes[k].n]) for k, seq in enumerate(seqs)}
+        return {seq: failed(outcomes, k) or list(sampled[k * n : k * n + outcomes[k].n]) for k, seq in enumerate(seqs)}
 
     def logprobs(self, seq: int = 0) -> list[TokenLogprobs]:
         """Of the tokens that the sequence's last `first_token` or verification returned; empty unless its sampling
@@ -404,25 +391,6 @@ class Context(Exclusive):
         data = ffi.new("uint8_t[]", needed[0])
         check(lib.pymtp_pair_head_state(self._pair, seq, data, needed[0], needed))
         return bytes(ffi.buffer(data))
-
-
-def _failed(outcomes: Any, k: int) -> PymtpError | None:
-    """Why a sequence of a call for several got no token."""
-    if outcomes[k].status == lib.PYMTP_OK:
-        return None
-    try:
-        check(lib.pymtp_outcome_error(outcomes + k))
-    except PymtpError as error:
-        return error
-    raise AssertionError("a failed outcome has an error")
-
-
-def _only(found: Mapping[int, T | PymtpError]) -> T:
-    """What a call for several sequences brought the only one."""
-    (outcome,) = found.values()
-    if isinstance(outcome, PymtpError):
-        raise outcome
-    return outcome
 
 
 def _floats(pointer: Any, rows: int, columns: int) -> NDArray[np.float32]:

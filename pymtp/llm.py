@@ -14,7 +14,8 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from pymtp.chat import ChatTemplate, Message
-from pymtp.context import Context, physical_cores
+from pymtp.context import Context
+from pymtp.cores import physical_cores
 from pymtp.depth import MAX_AUTO, Costs
 from pymtp.engine.depth import BatchDepth
 from pymtp.engine.engine import Engine

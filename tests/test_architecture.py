@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "pymtp"
 
 # From the ground up. A package stands for all its files; a name may import its own floor and those below.
 FLOORS = (
-    ("errors", "values", "native"),
+    ("errors", "values", "cores", "native"),
     ("exclusive", "build", "model", "grammar", "integers", "pattern", "schema", "sampling", "chat", "text"),
     ("context_options", "memory", "operations", "counters", "context", "depth", "first_costs", "stats"),
     ("engine",),

@@ -8,7 +8,6 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import make_llm
+from helpers.threads import together
 
 import pymtp
 from pymtp import LLM, ClosedError, InvalidRequestError, Model, SamplingParams
@@ -46,15 +46,6 @@ def run(script: str) -> list[str]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=1000 if SLOW else 100)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
-
-
-def together(*calls: Callable[[], object]) -> None:
-    """Calls them in as many threads, and waits for them."""
-    threads = [threading.Thread(target=call) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def test_close_waits_for_the_call_of_another_thread() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from conftest import make_llm
+from helpers.threads import together
 
 from pymtp import LLM, Completion, InvalidRequestError, NativeError, PymtpError, SamplingParams
 from pymtp.context import Context
@@ -24,14 +25,6 @@ def several(request: pytest.FixtureRequest) -> Iterator[LLM]:
 
 def texts(completions: list[Completion]) -> list[str]:
     return [completion.text for completion in completions]
-
-
-def together(*calls: Callable[[], object]) -> None:
-    threads = [threading.Thread(target=call) for call in calls]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def test_a_list_runs_together_and_each_text_is_that_of_its_prompt_alone(

@@ -57,7 +57,7 @@ def decode(
     from pymtp.bench.plot import check_plot
     from pymtp.bench.prompts import KINDS
     from pymtp.cli.bench_requests import check_head, read_arms, read_names, read_reals, read_synthetic
-    from pymtp.context import physical_cores
+    from pymtp.cores import physical_cores
     from pymtp.model import Model
 
     if plot is not None:

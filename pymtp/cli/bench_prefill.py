@@ -78,7 +78,7 @@ def prefill(
         read_synthetic,
         read_text,
     )
-    from pymtp.context import physical_cores
+    from pymtp.cores import physical_cores
     from pymtp.model import Model
 
     if plot is not None:

@@ -53,7 +53,7 @@ def rows(
     from pymtp.bench.rows import Settings
     from pymtp.bench.rows_plot import plot as draw
     from pymtp.cli.bench_requests import check_head, read_numbers
-    from pymtp.context import physical_cores
+    from pymtp.cores import physical_cores
     from pymtp.model import Model
 
     if plot is not None:

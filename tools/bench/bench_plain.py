@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pymtp import LLM, PymtpError, SamplingParams, build_info
-from pymtp.context import physical_cores
+from pymtp.cores import physical_cores
 
 screen = Console(stderr=True, highlight=False)
 

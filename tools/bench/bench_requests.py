@@ -38,7 +38,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pymtp import LLM, PymtpError, SamplingParams, build_info
-from pymtp.context import physical_cores
+from pymtp.cores import physical_cores
 from pymtp.model import Model, demo_model
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))

@@ -23,7 +23,8 @@ from typing import Annotated
 import typer
 
 from pymtp.cli.bench_requests import read_numbers
-from pymtp.context import Context, physical_cores
+from pymtp.context import Context
+from pymtp.cores import physical_cores
 from pymtp.model import Model
 
 UBATCH = 512

@@ -22,7 +22,7 @@ from pymtp.bench import decode, decode_report, prefill, prefill_report
 from pymtp.bench.order import in_turn
 from pymtp.bench.report import measured_on
 from pymtp.cli.memory_table import plan_beside
-from pymtp.context import physical_cores
+from pymtp.cores import physical_cores
 from pymtp.errors import NativeError
 from pymtp.model import Model
 

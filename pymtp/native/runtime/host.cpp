@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <ctime>
 #include <mutex>
 
@@ -103,3 +104,14 @@ const char * pymtp_build_patches(void)            { return PYMTP_PATCHES; }
 const char * pymtp_build_compiler(void)           { return PYMTP_COMPILER; }
 const char * pymtp_build_type(void)               { return PYMTP_BUILD_TYPE; }
 const char * pymtp_build_cuda_architectures(void) { return PYMTP_CUDA_ARCHITECTURES; }
+
+size_t pymtp_host_memory() {
+    ggml_backend_dev_t host = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    if (!host) {
+        return SIZE_MAX;
+    }
+    size_t free  = 0;
+    size_t total = 0;
+    ggml_backend_dev_memory(host, &free, &total);
+    return total;
+}

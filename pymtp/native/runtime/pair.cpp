@@ -30,13 +30,7 @@ static void check_options(const llama_context_params & params, const pymtp_pair_
 // llama.cpp keeps 48 bytes of bookkeeping for each cell of a context (llama_kv_cells), apart from K and V. It gets them even
 // where K and V are only planned, and the system may end a process that asks for more than there is.
 static void check_cells(const pymtp_pair & pair, const llama_context_params & params) {
-    ggml_backend_dev_t host = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    if (!host) {
-        return;
-    }
-    size_t free  = 0;
-    size_t total = 0;
-    ggml_backend_dev_memory(host, &free, &total);
+    const size_t   total   = pymtp_host_memory();
     const uint64_t n_cells = params.n_ctx ? params.n_ctx : llama_model_n_ctx_train(pair.model.get());
     const uint64_t bytes   = n_cells*48*(pair.options.n_draft > 0 ? 2 : 1);
     const std::string words = "n_ctx = " + std::to_string(n_cells) + " takes " + std::to_string(bytes >> 30) +

@@ -2,8 +2,6 @@
 
 #include "border.h"
 
-#include "ggml-backend.h"
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -30,13 +28,7 @@ static uint64_t sum_of(const uint64_t * words, size_t n) {
 
 // The system may hand out more memory than it has, and end the process that writes to it.
 static void check_there_is(size_t bytes) {
-    ggml_backend_dev_t host = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    if (!host) {
-        return;
-    }
-    size_t free  = 0;
-    size_t total = 0;
-    ggml_backend_dev_memory(host, &free, &total);
+    const size_t total = pymtp_host_memory();
     const std::string words = std::to_string(bytes >> 20) + " MiB to read, and this machine has " + std::to_string(total >> 20) + " MiB";
     pymtp_require(bytes < total, words.c_str());
 }
