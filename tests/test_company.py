@@ -87,6 +87,25 @@ def test_a_sequence_writes_in_company_what_it_writes_alone(
 
 
 @BOTH
+@pytest.mark.parametrize("caches", OTHER_CACHES.values(), ids=OTHER_CACHES.keys())
+@pytest.mark.parametrize("put_off", [0, 5])
+def test_the_head_drafts_in_company_what_it_drafts_alone(model: Model, caches: dict[str, Any], put_off: int) -> None:
+    prompts = {seq: some_tokens(model, 20 + 7 * seq, seq) for seq in range(4)}
+
+    def drafted(c: Context, prompts: dict[int, list[int]], params: Sequence[SamplingParams]) -> dict[int, Any]:
+        tokens = begin(c, prompts, params)
+        for _ in range(put_off):  # plain rounds, which leave the head behind
+            tokens = {seq: out[-1] for seq, out in a_round(c, tokens, 0).items()}
+        return c.draft_chains(tokens, DRAFTS)
+
+    with context(model, n_seq_max=4, **caches) as c:
+        together = drafted(c, prompts, SETTINGS)
+    for seq, prompt in prompts.items():
+        with context(model, **caches) as c:
+            assert drafted(c, {0: prompt}, [SETTINGS[seq]])[0] == together[seq]
+
+
+@BOTH
 def test_a_round_of_several_is_one_launch_of_the_head_and_one_of_the_target(model: Model) -> None:
     with context(model, n_seq_max=4) as c:
         tokens = begin(c, {seq: some_tokens(model, 20, seq) for seq in range(4)}, SETTINGS)
