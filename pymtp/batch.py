@@ -18,6 +18,8 @@ from pymtp.openai_format import CHAT, TEXT, answer, read_params, read_prompt
 
 AHEAD = 4  # requests for each sequence of the context that are looked at and wait
 
+_BEGINS = b'{"id": "batch_req_'  # each answer
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -50,7 +52,7 @@ class BatchFiles:
             raise InvalidRequestError(f"{self._requests} is not UTF-8: {error}") from error
 
     def _resume(self) -> int:
-        """Answers that are there. A line that was cut off in the middle goes."""
+        """Answers that are there. One that was cut off in the middle goes."""
         if not self._answers.exists():
             return 0
         done = whole = 0
@@ -58,6 +60,8 @@ class BatchFiles:
         with self._answers.open("rb") as file:
             for line in file:
                 if not line.endswith(b"\n"):
+                    if not line.startswith(_BEGINS[: len(line)]):
+                        raise InvalidRequestError(f"the end of {self._answers} is no answer: name another file")
                     break
                 if _custom_id(line) != _custom_id(next(asked, "")):
                     raise InvalidRequestError(
@@ -78,7 +82,7 @@ def _custom_id(line: str | bytes) -> object:
     """None for what is no request, or has none."""
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found.get("custom_id") if isinstance(found, dict) else None
 
@@ -106,7 +110,7 @@ async def run_batch(llm: AsyncLLM, files: BatchFiles, on_done: Callable[[Progres
         with files.append() as file:
             while (task := await tasks.get()) is not None:
                 line = await task
-                file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+                file.write(_json(line) + b"\n")
                 file.flush()
                 usage = line["response"]["body"].get("usage", {})
                 progress = Progress(
@@ -146,13 +150,20 @@ async def _answered(llm: AsyncLLM, line: str, template: ChatTemplate | None) -> 
 def _request(line: str) -> Mapping[str, Any]:
     try:
         request = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"the line is no JSON: {error}") from error
     if not isinstance(request, dict) or not isinstance(request.get("body"), dict):
         raise InvalidRequestError('a request is an object with "custom_id", "method", "url" and "body"')
     if request.get("method", "POST") != "POST" or request.get("url") not in (CHAT, TEXT):
         raise InvalidRequestError(f"url must be {CHAT} or {TEXT}, and method POST")
     return request
+
+
+def _json(line: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(line, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # half of a surrogate pair: JSON may name it, UTF-8 may not
+        return json.dumps(line).encode()
 
 
 def _line(custom_id: object, status: int, body: Mapping[str, Any]) -> dict[str, Any]:

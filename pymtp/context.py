@@ -339,10 +339,14 @@ class Context(Exclusive):
         ubatch, with their sequences emptied. It stays set until cancel(False). No more than a note after close()."""
         if cancelled:
             self.cancels = next(self._cancel_numbers)
-        self._cancelled = cancelled
+        else:
+            self._cancelled = False
         pair = self._pair  # a close() meanwhile frees nothing under this reference
         if pair is not None:
             lib.pymtp_pair_cancel(pair, cancelled)
+        # last, and above first: of threads that set and unset it at once, none leaves it set where nobody can tell
+        if cancelled:
+            self._cancelled = True
 
     def _free(self) -> None:
         self._pair = None

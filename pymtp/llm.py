@@ -29,7 +29,7 @@ from pymtp.model import Model
 from pymtp.sampling import SamplingParams
 from pymtp.stream import Stream
 from pymtp.turns import Turns
-from pymtp.values import is_whole
+from pymtp.values import in_range, is_whole
 
 Prompt = str | Sequence[int]
 Params = SamplingParams | Sequence[SamplingParams] | None
@@ -205,6 +205,7 @@ class LLM(Exclusive):
         """Looks at prompts and params, and hands the engine a request for each completion: those of a prompt one after
         the other. Raises as `generate`."""
         self.turns.refuse_within(self)
+        priority = in_range("priority", priority, -(2**31))
         token_lists = [self._tokens(prompt) for prompt in prompts]
         if params is None or isinstance(params, SamplingParams):
             each: Sequence[SamplingParams] = [params or SamplingParams()] * len(token_lists)

@@ -69,7 +69,7 @@ def read_params(url: str, body: Mapping[str, Any]) -> SamplingParams:
     if bias:
         try:
             values["logit_bias"] = {int(token): float(value) for token, value in bias.items()}
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, OverflowError, TypeError, ValueError) as error:
             raise InvalidRequestError("logit_bias must map token ids to numbers") from error
     values |= _response_format(body.get("response_format"))
     if url == CHAT:

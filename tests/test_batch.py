@@ -116,8 +116,28 @@ def test_answers_to_other_requests_are_not_gone_on_with(several: LLM, tmp_path: 
     assert other.read_bytes() == before
 
 
+@pytest.mark.parametrize("theirs", ['{"precious": "data"}', '{"id": "batch_req_1", "custom_id": "r"}\nnotes'])
+def test_a_file_that_holds_no_answers_stays_as_it_is(tmp_path: Path, theirs: str) -> None:
+    asked = write(tmp_path / "in.jsonl", [request("r", prompt="x")])
+    other = tmp_path / "notes"
+    other.write_text(theirs)
+    with pytest.raises(InvalidRequestError, match="no answer: name another file"):
+        BatchFiles(asked, other)
+    assert other.read_text() == theirs
+
+
+def test_half_a_surrogate_pair_comes_back_as_it_was_named(several: LLM, tmp_path: Path) -> None:
+    asked = write(tmp_path / "in.jsonl", [request("\ud800", prompt="x", model="\udfff")])
+    answer(several, asked, tmp_path / "out.jsonl")
+    (line,) = read(tmp_path / "out.jsonl")
+    assert line["custom_id"] == "\ud800"
+    assert line["response"]["body"]["model"] == "\udfff"
+    assert answer(several, asked, tmp_path / "out.jsonl") == []
+
+
 WRONG: list[tuple[Any, str]] = [
     ("no JSON", "the line is no JSON"),
+    ("[" * 100_000, "the line is no JSON"),
     ([1], "a request is an object"),
     ({"custom_id": "x", "url": TEXT, "body": 3}, "a request is an object"),
     (request("x", "/v1/embeddings", input="a"), "url must be"),
@@ -130,6 +150,8 @@ WRONG: list[tuple[Any, str]] = [
     (request("x", prompt="a", tools=[]), "tools: not supported"),
     (request("x", prompt="a", stream=True), "a batch has no streams"),
     (request("x", prompt="a", logit_bias={"a": 1}), "logit_bias must map"),
+    (request("x", prompt="a", logit_bias={"1": 10**400}), "logit_bias must map"),
+    (request("x", prompt="a", logit_bias={"1" * 30: 1}), "outside the vocabulary"),
     (request("x", prompt="a", response_format={"type": "xml"}), "response_format must be"),
     (request("x", CHAT, messages="hello"), "messages must be a list"),
     (request("x", CHAT, messages=[{"role": "user"}]), "content"),

@@ -254,6 +254,26 @@ def test_close_waits_for_a_text_and_refuses_the_calls_behind_it() -> None:
     assert all(tokens == expected for tokens in got)
 
 
+def test_a_cancel_that_meets_its_end_leaves_nothing_set_that_nobody_sees() -> None:
+    """The engine takes a cancel back as soon as it sees it, from its own thread, in the middle of cancel()."""
+
+    class Seen(Context):
+        @property
+        def _cancelled(self) -> bool:
+            return self.__dict__.get("seen", False)
+
+        @_cancelled.setter
+        def _cancelled(self, value: bool) -> None:
+            self.__dict__["seen"] = value
+            if value:
+                self.cancel(False)
+
+    with Model() as model, Seen(model, **SMALL) as context:
+        context.cancel()
+        assert not context.cancelled
+        context.prefill([1, 2, 3])
+
+
 def test_cancel_after_close_is_harmless() -> None:
     llm = make_llm()
     context = llm.context

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from conftest import make_llm
@@ -61,6 +62,13 @@ def test_each_prompt_may_have_params_of_its_own(llm: LLM, several: LLM, prompts:
         several.generate(["a"], params[:2])
     with pytest.raises(InvalidRequestError, match="not str"):
         several.generate(["a", "b"], "ab")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("priority", ["high", None, 0.5, float("nan"), 2**40])
+def test_a_priority_that_is_no_whole_number_is_refused(several: LLM, prompts: list[str], priority: Any) -> None:
+    """It would be compared with those of others."""
+    with pytest.raises(InvalidRequestError, match="priority="):
+        several.generate(prompts[0], SHORT, priority=priority)
 
 
 def test_several_completions_of_a_prompt_have_seeds_that_follow_each_other(llm: LLM, several: LLM) -> None:

@@ -288,7 +288,8 @@ class Engine:
             drafted += n
             accepted += min(len(out), writer.right, n)
             self._hand_out(request, out, now)
-        self._counts.add_round(len(writers), rows, tokens, drafted, accepted, now)
+        if rows:  # else all failed in their drafts
+            self._counts.add_round(len(writers), rows, tokens, drafted, accepted, now)
 
     def _hand_out(self, request: Request, tokens: list[int], now: float) -> None:
         writer = request.writer

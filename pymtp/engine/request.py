@@ -110,8 +110,8 @@ class Request:
         """
         self.prompt, self.params, self.caller = prompt, params, caller
         self.priority, self.ahead = priority, ahead
-        self.sampler = Sampler(params, seed_offset)
         model.check_tokens(list(params.logit_bias))
+        self.sampler = Sampler(params, seed_offset)
         if params.gbnf is not None:
             with self.sampler.compiled(model):
                 pass  # refused now, not when its turn comes

@@ -409,6 +409,16 @@ def test_figures_say_what_runs_and_waits() -> None:
     assert 0 < figures.tokens_per_second < 150
 
 
+def test_a_round_that_came_to_no_verification_is_not_counted() -> None:
+    bed = Bed(depth=2)
+    request = bed.submit(PROMPT)
+    bed.engine.step()
+    bed.context.draft_chains = lambda tokens, n: {seq: NativeError("no finite logits") for seq in tokens}  # type: ignore[method-assign]
+    bed.run()
+    assert isinstance(request.error, NativeError)
+    assert (bed.engine.figures().rounds, bed.engine.figures().depths) == (0, {})
+
+
 def test_ten_thousand_requests_leave_nothing_behind() -> None:
     luck = Random(0)
     bed = Bed(n_seq_max=8, n_ctx=128, hits=[True, True, False])
