@@ -77,10 +77,17 @@ class BatchFiles:
 def _custom_id(line: str | bytes) -> object:
     """None for what is no request, or has none."""
     try:
-        found = json.loads(line)
-    except ValueError:
+        found = _parsed(line)
+    except InvalidRequestError:
         return None
     return found.get("custom_id") if isinstance(found, dict) else None
+
+
+def _parsed(line: str | bytes) -> object:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"the line is no JSON: {error}") from error
 
 
 async def run_batch(llm: AsyncLLM, files: BatchFiles, on_done: Callable[[Progress], object]) -> Progress:
@@ -106,7 +113,8 @@ async def run_batch(llm: AsyncLLM, files: BatchFiles, on_done: Callable[[Progres
         with files.append() as file:
             while (task := await tasks.get()) is not None:
                 line = await task
-                file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+                # escaped: half a surrogate pair, which JSON may name, has no UTF-8
+                file.write(json.dumps(line).encode() + b"\n")
                 file.flush()
                 usage = line["response"]["body"].get("usage", {})
                 progress = Progress(
@@ -126,10 +134,9 @@ async def run_batch(llm: AsyncLLM, files: BatchFiles, on_done: Callable[[Progres
 
 async def _answered(llm: AsyncLLM, line: str, template: ChatTemplate | None) -> dict[str, Any]:
     """The line of an answer."""
-    custom_id: object = None
+    custom_id = _custom_id(line)
     try:
-        request = _request(line)
-        custom_id = request.get("custom_id")
+        request = _checked(_parsed(line))
         url, body = request["url"], request["body"]
         prompt, params = read_prompt(url, body, template), read_params(url, body)
         done = await llm.generate(prompt, params)
@@ -143,11 +150,7 @@ async def _answered(llm: AsyncLLM, line: str, template: ChatTemplate | None) -> 
         return _line(custom_id, 400 if wrong else 500, {"error": said})
 
 
-def _request(line: str) -> Mapping[str, Any]:
-    try:
-        request = json.loads(line)
-    except ValueError as error:
-        raise InvalidRequestError(f"the line is no JSON: {error}") from error
+def _checked(request: object) -> Mapping[str, Any]:
     if not isinstance(request, dict) or not isinstance(request.get("body"), dict):
         raise InvalidRequestError('a request is an object with "custom_id", "method", "url" and "body"')
     if request.get("method", "POST") != "POST" or request.get("url") not in (CHAT, TEXT):

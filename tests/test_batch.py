@@ -146,6 +146,21 @@ def test_a_line_that_is_no_good_has_its_error_as_its_answer(several: LLM, tmp_pa
         assert why in line["response"]["body"]["error"]["message"]
     assert {line["response"]["status_code"] for line in lines[1::2]} == {200}
     assert seen[-1].failed == len(WRONG)
+    # refused lines keep their names, so that a run goes on after them
+    named = [one.get("custom_id") if isinstance(one, dict) else None for one in asked]
+    assert [line["custom_id"] for line in lines] == named
+    assert answer(several, tmp_path / "in.jsonl", tmp_path / "out.jsonl") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [("[" * 100_000, 400), (request("\ud800"), 400), (request("x", prompt="import ", model="\ud800"), 200)],
+)
+def test_no_line_ends_the_run(several: LLM, tmp_path: Path, line: Any, status: int) -> None:
+    asked, out = write(tmp_path / "in.jsonl", [line, request("good", prompt="import ")]), tmp_path / "out.jsonl"
+    answer(several, asked, out)
+    assert [one["response"]["status_code"] for one in read(out)] == [status, 200]
+    assert answer(several, asked, out) == []
 
 
 def test_what_openai_leaves_open_has_openais_defaults() -> None:
