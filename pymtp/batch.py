@@ -17,6 +17,7 @@ from pymtp.errors import ClosedError, InvalidRequestError, PymtpError
 from pymtp.openai_format import CHAT, TEXT, answer, read_params, read_prompt
 
 AHEAD = 4  # requests for each sequence of the context that are looked at and wait
+BEGIN = b'{"id": "batch_req_'  # of the line of an answer
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,13 @@ class BatchFiles:
     ended."""
 
     def __init__(self, requests: Path, answers: Path) -> None:
-        """Raises InvalidRequestError where the answers are not those of the first requests, OSError for files that
-        cannot be read."""
+        """Raises InvalidRequestError where the answers are not those of the first requests, and for what is no file of
+        its own, OSError for files that cannot be read."""
+        for path in (requests, answers):
+            if path.exists() and not path.is_file():  # a pipe, perhaps
+                raise InvalidRequestError(f"{path} is no regular file: a run that goes on reads it once more")
+        if answers.exists() and answers.samefile(requests):
+            raise InvalidRequestError(f"requests and answers must be two files, not {answers} for both")
         self._requests, self._answers = requests, answers
         self.total = sum(1 for _ in self.lines())
         self.done = self._resume()
@@ -42,7 +48,7 @@ class BatchFiles:
     def lines(self) -> Iterator[str]:
         """The requests, blank lines left out."""
         try:
-            with self._requests.open(encoding="utf-8") as file:
+            with self._requests.open(encoding="utf-8-sig") as file:
                 for line in file:
                     if line.strip():
                         yield line
@@ -57,9 +63,14 @@ class BatchFiles:
         asked = self.lines()
         with self._answers.open("rb") as file:
             for line in file:
+                if not line.startswith(BEGIN[: len(line)]):
+                    raise InvalidRequestError(
+                        f"line {done + 1} of {self._answers} is no answer: name another file for the answers"
+                    )
                 if not line.endswith(b"\n"):
                     break
-                if _custom_id(line) != _custom_id(next(asked, "")):
+                request = next(asked, None)
+                if request is None or _custom_id(line) != _custom_id(request):
                     raise InvalidRequestError(
                         f"line {done + 1} of {self._answers} answers another request than line {done + 1} of "
                         f"{self._requests}: name another file for the answers"

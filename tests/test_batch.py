@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -109,11 +110,50 @@ def test_a_run_goes_on_where_another_stopped(several: LLM, prompts: list[str], t
 
 def test_answers_to_other_requests_are_not_gone_on_with(several: LLM, tmp_path: Path) -> None:
     asked = write(tmp_path / "in.jsonl", [request("a", prompt="x"), request("b", prompt="y")])
-    other = write(tmp_path / "out.jsonl", [{"custom_id": "a"}, {"custom_id": "c"}])
+    other = tmp_path / "out.jsonl"
+    answer(several, write(tmp_path / "other.jsonl", [request("a", prompt="x"), request("c", prompt="y")]), other)
     before = other.read_bytes()
     with pytest.raises(InvalidRequestError, match=r"line 2 of .* answers another request"):
         BatchFiles(asked, other)
     assert other.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["notes without an end", "notes\n", '{"custom_id": "a"}\n'])
+def test_a_file_that_holds_no_answers_is_left_alone(tmp_path: Path, content: str) -> None:
+    asked, notes = write(tmp_path / "in.jsonl", ["no JSON", request("a", prompt="x")]), tmp_path / "notes.txt"
+    notes.write_text(content)
+    with pytest.raises(InvalidRequestError, match=r"line 1 of .* is no answer"):
+        BatchFiles(asked, notes)
+    assert notes.read_text() == content
+
+
+def test_more_answers_than_requests_are_refused(several: LLM, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    answer(several, write(tmp_path / "in.jsonl", [request("a", prompt="x"), "no JSON"]), out)
+    with pytest.raises(InvalidRequestError, match=r"line 2 of .* answers another request"):
+        BatchFiles(write(tmp_path / "in.jsonl", [request("a", prompt="x")]), out)
+
+
+def test_requests_and_answers_are_two_files_that_can_be_read_again(tmp_path: Path) -> None:
+    asked = tmp_path / "in.jsonl"
+    asked.write_text(json.dumps(request("a", prompt="x")))  # the last line of many files has no end
+    before = asked.read_bytes()
+    (tmp_path / "link.jsonl").symlink_to(asked)
+    with pytest.raises(InvalidRequestError, match="two files"):
+        BatchFiles(asked, tmp_path / "link.jsonl")
+    assert asked.read_bytes() == before
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidRequestError, match="pipe is no regular file"):
+        BatchFiles(tmp_path / "pipe", tmp_path / "out.jsonl")
+    with pytest.raises(InvalidRequestError, match="pipe is no regular file"):
+        BatchFiles(asked, tmp_path / "pipe")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(several: LLM, tmp_path: Path) -> None:
+    asked, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    asked.write_text(json.dumps(request("a", prompt="import ")), encoding="utf-8-sig")
+    answer(several, asked, out)
+    assert [line["response"]["status_code"] for line in read(out)] == [200]
 
 
 WRONG: list[tuple[Any, str]] = [
