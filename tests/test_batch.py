@@ -170,6 +170,7 @@ WRONG: list[tuple[Any, str]] = [
     (request("x", prompt="a", tools=[]), "tools: not supported"),
     (request("x", prompt="a", stream=True), "a batch has no streams"),
     (request("x", prompt="a", logit_bias={"a": 1}), "logit_bias must map"),
+    (request("x", prompt="a", logit_bias={"5": 10**400}), "logit_bias must map"),
     (request("x", prompt="a", response_format={"type": "xml"}), "response_format must be"),
     (request("x", CHAT, messages="hello"), "messages must be a list"),
     (request("x", CHAT, messages=[{"role": "user"}]), "content"),
@@ -215,6 +216,7 @@ def test_what_openai_leaves_open_has_openais_defaults() -> None:
     assert read_params(CHAT, {"response_format": schema}).json_schema is not None
     assert read_params(TEXT, {"logprobs": 3}).logprobs == 3
     assert read_params(CHAT, {"logprobs": True}).logprobs == 0
+    assert read_params(CHAT, {"tools": None, "stream_options": None}) == read_params(CHAT, {})
 
 
 def test_the_command_answers_a_file_and_says_how_many_lines_failed(tmp_path: Path, prompts: list[str]) -> None:
