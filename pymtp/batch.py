@@ -17,8 +17,7 @@ from pymtp.errors import ClosedError, InvalidRequestError, PymtpError
 from pymtp.openai_format import CHAT, TEXT, answer, read_params, read_prompt
 
 AHEAD = 4  # requests for each sequence of the context that are looked at and wait
-
-_BEGINS = b'{"id": "batch_req_'  # each answer
+BEGIN = b'{"id": "batch_req_'  # of the line of an answer
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,13 @@ class BatchFiles:
     ended."""
 
     def __init__(self, requests: Path, answers: Path) -> None:
-        """Raises InvalidRequestError where the answers are not those of the first requests, OSError for files that
-        cannot be read."""
+        """Raises InvalidRequestError where the answers are not those of the first requests, and for what is no file of
+        its own, OSError for files that cannot be read."""
+        for path in (requests, answers):
+            if path.exists() and not path.is_file():  # a pipe, perhaps
+                raise InvalidRequestError(f"{path} is no regular file: a run that goes on reads it once more")
+        if answers.exists() and answers.samefile(requests):
+            raise InvalidRequestError(f"requests and answers must be two files, not {answers} for both")
         self._requests, self._answers = requests, answers
         self.total = sum(1 for _ in self.lines())
         self.done = self._resume()
@@ -44,7 +48,7 @@ class BatchFiles:
     def lines(self) -> Iterator[str]:
         """The requests, blank lines left out."""
         try:
-            with self._requests.open(encoding="utf-8") as file:
+            with self._requests.open(encoding="utf-8-sig") as file:
                 for line in file:
                     if line.strip():
                         yield line
@@ -52,18 +56,21 @@ class BatchFiles:
             raise InvalidRequestError(f"{self._requests} is not UTF-8: {error}") from error
 
     def _resume(self) -> int:
-        """Answers that are there. One that was cut off in the middle goes."""
+        """Answers that are there. A line that was cut off in the middle goes."""
         if not self._answers.exists():
             return 0
         done = whole = 0
         asked = self.lines()
         with self._answers.open("rb") as file:
             for line in file:
+                if not line.startswith(BEGIN[: len(line)]):
+                    raise InvalidRequestError(
+                        f"line {done + 1} of {self._answers} is no answer: name another file for the answers"
+                    )
                 if not line.endswith(b"\n"):
-                    if not line.startswith(_BEGINS[: len(line)]):
-                        raise InvalidRequestError(f"the end of {self._answers} is no answer: name another file")
                     break
-                if _custom_id(line) != _custom_id(next(asked, "")):
+                request = next(asked, None)
+                if request is None or _custom_id(line) != _custom_id(request):
                     raise InvalidRequestError(
                         f"line {done + 1} of {self._answers} answers another request than line {done + 1} of "
                         f"{self._requests}: name another file for the answers"
@@ -81,10 +88,17 @@ class BatchFiles:
 def _custom_id(line: str | bytes) -> object:
     """None for what is no request, or has none."""
     try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
+        found = _parsed(line)
+    except InvalidRequestError:
         return None
     return found.get("custom_id") if isinstance(found, dict) else None
+
+
+def _parsed(line: str | bytes) -> object:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"the line is no JSON: {error}") from error
 
 
 async def run_batch(llm: AsyncLLM, files: BatchFiles, on_done: Callable[[Progress], object]) -> Progress:
@@ -110,7 +124,8 @@ async def run_batch(llm: AsyncLLM, files: BatchFiles, on_done: Callable[[Progres
         with files.append() as file:
             while (task := await tasks.get()) is not None:
                 line = await task
-                file.write(_json(line) + b"\n")
+                # escaped: half a surrogate pair, which JSON may name, has no UTF-8
+                file.write(json.dumps(line).encode() + b"\n")
                 file.flush()
                 usage = line["response"]["body"].get("usage", {})
                 progress = Progress(
@@ -130,10 +145,9 @@ async def run_batch(llm: AsyncLLM, files: BatchFiles, on_done: Callable[[Progres
 
 async def _answered(llm: AsyncLLM, line: str, template: ChatTemplate | None) -> dict[str, Any]:
     """The line of an answer."""
-    custom_id: object = None
+    custom_id = _custom_id(line)
     try:
-        request = _request(line)
-        custom_id = request.get("custom_id")
+        request = _checked(_parsed(line))
         url, body = request["url"], request["body"]
         prompt, params = read_prompt(url, body, template), read_params(url, body)
         done = await llm.generate(prompt, params)
@@ -147,23 +161,12 @@ async def _answered(llm: AsyncLLM, line: str, template: ChatTemplate | None) -> 
         return _line(custom_id, 400 if wrong else 500, {"error": said})
 
 
-def _request(line: str) -> Mapping[str, Any]:
-    try:
-        request = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"the line is no JSON: {error}") from error
+def _checked(request: object) -> Mapping[str, Any]:
     if not isinstance(request, dict) or not isinstance(request.get("body"), dict):
         raise InvalidRequestError('a request is an object with "custom_id", "method", "url" and "body"')
     if request.get("method", "POST") != "POST" or request.get("url") not in (CHAT, TEXT):
         raise InvalidRequestError(f"url must be {CHAT} or {TEXT}, and method POST")
     return request
-
-
-def _json(line: Mapping[str, Any]) -> bytes:
-    try:
-        return json.dumps(line, ensure_ascii=False).encode()
-    except UnicodeEncodeError:  # half of a surrogate pair: JSON may name it, UTF-8 may not
-        return json.dumps(line).encode()
 
 
 def _line(custom_id: object, status: int, body: Mapping[str, Any]) -> dict[str, Any]:

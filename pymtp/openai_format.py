@@ -56,7 +56,8 @@ def _with_text(message: object) -> Any:
 def read_params(url: str, body: Mapping[str, Any]) -> SamplingParams:
     """The sampling of a body. Raises InvalidRequestError for what is out of range, and what cannot be done."""
     known = {"messages", "prompt", "logit_bias", "response_format", "logprobs", "top_logprobs", "stream"}
-    unknown = sorted(body.keys() - known - _IGNORED - {*_SAME, *_OWN})
+    given = {name for name, value in body.items() if value is not None}
+    unknown = sorted(given - known - _IGNORED - {*_SAME, *_OWN})
     if unknown:
         raise InvalidRequestError(f"{', '.join(unknown)}: not supported")
     if body.get("stream"):
@@ -69,7 +70,7 @@ def read_params(url: str, body: Mapping[str, Any]) -> SamplingParams:
     if bias:
         try:
             values["logit_bias"] = {int(token): float(value) for token, value in bias.items()}
-        except (AttributeError, OverflowError, TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError, OverflowError) as error:
             raise InvalidRequestError("logit_bias must map token ids to numbers") from error
     values |= _response_format(body.get("response_format"))
     if url == CHAT:

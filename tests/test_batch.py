@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -109,35 +110,54 @@ def test_a_run_goes_on_where_another_stopped(several: LLM, prompts: list[str], t
 
 def test_answers_to_other_requests_are_not_gone_on_with(several: LLM, tmp_path: Path) -> None:
     asked = write(tmp_path / "in.jsonl", [request("a", prompt="x"), request("b", prompt="y")])
-    other = write(tmp_path / "out.jsonl", [{"custom_id": "a"}, {"custom_id": "c"}])
+    other = tmp_path / "out.jsonl"
+    answer(several, write(tmp_path / "other.jsonl", [request("a", prompt="x"), request("c", prompt="y")]), other)
     before = other.read_bytes()
     with pytest.raises(InvalidRequestError, match=r"line 2 of .* answers another request"):
         BatchFiles(asked, other)
     assert other.read_bytes() == before
 
 
-@pytest.mark.parametrize("theirs", ['{"precious": "data"}', '{"id": "batch_req_1", "custom_id": "r"}\nnotes'])
-def test_a_file_that_holds_no_answers_stays_as_it_is(tmp_path: Path, theirs: str) -> None:
-    asked = write(tmp_path / "in.jsonl", [request("r", prompt="x")])
-    other = tmp_path / "notes"
-    other.write_text(theirs)
-    with pytest.raises(InvalidRequestError, match="no answer: name another file"):
-        BatchFiles(asked, other)
-    assert other.read_text() == theirs
+@pytest.mark.parametrize("content", ["notes without an end", "notes\n", '{"custom_id": "a"}\n'])
+def test_a_file_that_holds_no_answers_is_left_alone(tmp_path: Path, content: str) -> None:
+    asked, notes = write(tmp_path / "in.jsonl", ["no JSON", request("a", prompt="x")]), tmp_path / "notes.txt"
+    notes.write_text(content)
+    with pytest.raises(InvalidRequestError, match=r"line 1 of .* is no answer"):
+        BatchFiles(asked, notes)
+    assert notes.read_text() == content
 
 
-def test_half_a_surrogate_pair_comes_back_as_it_was_named(several: LLM, tmp_path: Path) -> None:
-    asked = write(tmp_path / "in.jsonl", [request("\ud800", prompt="x", model="\udfff")])
-    answer(several, asked, tmp_path / "out.jsonl")
-    (line,) = read(tmp_path / "out.jsonl")
-    assert line["custom_id"] == "\ud800"
-    assert line["response"]["body"]["model"] == "\udfff"
-    assert answer(several, asked, tmp_path / "out.jsonl") == []
+def test_more_answers_than_requests_are_refused(several: LLM, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    answer(several, write(tmp_path / "in.jsonl", [request("a", prompt="x"), "no JSON"]), out)
+    with pytest.raises(InvalidRequestError, match=r"line 2 of .* answers another request"):
+        BatchFiles(write(tmp_path / "in.jsonl", [request("a", prompt="x")]), out)
+
+
+def test_requests_and_answers_are_two_files_that_can_be_read_again(tmp_path: Path) -> None:
+    asked = tmp_path / "in.jsonl"
+    asked.write_text(json.dumps(request("a", prompt="x")))  # the last line of many files has no end
+    before = asked.read_bytes()
+    (tmp_path / "link.jsonl").symlink_to(asked)
+    with pytest.raises(InvalidRequestError, match="two files"):
+        BatchFiles(asked, tmp_path / "link.jsonl")
+    assert asked.read_bytes() == before
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidRequestError, match="pipe is no regular file"):
+        BatchFiles(tmp_path / "pipe", tmp_path / "out.jsonl")
+    with pytest.raises(InvalidRequestError, match="pipe is no regular file"):
+        BatchFiles(asked, tmp_path / "pipe")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(several: LLM, tmp_path: Path) -> None:
+    asked, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    asked.write_text(json.dumps(request("a", prompt="import ")), encoding="utf-8-sig")
+    answer(several, asked, out)
+    assert [line["response"]["status_code"] for line in read(out)] == [200]
 
 
 WRONG: list[tuple[Any, str]] = [
     ("no JSON", "the line is no JSON"),
-    ("[" * 100_000, "the line is no JSON"),
     ([1], "a request is an object"),
     ({"custom_id": "x", "url": TEXT, "body": 3}, "a request is an object"),
     (request("x", "/v1/embeddings", input="a"), "url must be"),
@@ -150,8 +170,7 @@ WRONG: list[tuple[Any, str]] = [
     (request("x", prompt="a", tools=[]), "tools: not supported"),
     (request("x", prompt="a", stream=True), "a batch has no streams"),
     (request("x", prompt="a", logit_bias={"a": 1}), "logit_bias must map"),
-    (request("x", prompt="a", logit_bias={"1": 10**400}), "logit_bias must map"),
-    (request("x", prompt="a", logit_bias={"1" * 30: 1}), "outside the vocabulary"),
+    (request("x", prompt="a", logit_bias={"5": 10**400}), "logit_bias must map"),
     (request("x", prompt="a", response_format={"type": "xml"}), "response_format must be"),
     (request("x", CHAT, messages="hello"), "messages must be a list"),
     (request("x", CHAT, messages=[{"role": "user"}]), "content"),
@@ -168,6 +187,21 @@ def test_a_line_that_is_no_good_has_its_error_as_its_answer(several: LLM, tmp_pa
         assert why in line["response"]["body"]["error"]["message"]
     assert {line["response"]["status_code"] for line in lines[1::2]} == {200}
     assert seen[-1].failed == len(WRONG)
+    # refused lines keep their names, so that a run goes on after them
+    named = [one.get("custom_id") if isinstance(one, dict) else None for one in asked]
+    assert [line["custom_id"] for line in lines] == named
+    assert answer(several, tmp_path / "in.jsonl", tmp_path / "out.jsonl") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [("[" * 100_000, 400), (request("\ud800"), 400), (request("x", prompt="import ", model="\ud800"), 200)],
+)
+def test_no_line_ends_the_run(several: LLM, tmp_path: Path, line: Any, status: int) -> None:
+    asked, out = write(tmp_path / "in.jsonl", [line, request("good", prompt="import ")]), tmp_path / "out.jsonl"
+    answer(several, asked, out)
+    assert [one["response"]["status_code"] for one in read(out)] == [status, 200]
+    assert answer(several, asked, out) == []
 
 
 def test_what_openai_leaves_open_has_openais_defaults() -> None:
@@ -182,6 +216,7 @@ def test_what_openai_leaves_open_has_openais_defaults() -> None:
     assert read_params(CHAT, {"response_format": schema}).json_schema is not None
     assert read_params(TEXT, {"logprobs": 3}).logprobs == 3
     assert read_params(CHAT, {"logprobs": True}).logprobs == 0
+    assert read_params(CHAT, {"tools": None, "stream_options": None}) == read_params(CHAT, {})
 
 
 def test_the_command_answers_a_file_and_says_how_many_lines_failed(tmp_path: Path, prompts: list[str]) -> None:
