@@ -14,7 +14,7 @@ import llama_build
 
 
 def build() -> Path:
-    """Builds llama-bench below build/llama-bench; returns the program. See `llama_build.build`."""
+    """Builds llama-bench; returns the program. See `llama_build.build`."""
     return llama_build.build("llama-bench", ("common/", "tools/llama-bench/"), patched=True)
 
 

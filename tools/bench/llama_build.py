@@ -26,8 +26,8 @@ class BuildError(Exception):
 
 
 def lay_out(program: str, more: tuple[str, ...], *, patched: bool) -> Path:
-    """The sources that a program is built from, below build/<program>; returns their folder. See `build`."""
-    paths, place = Paths.default(), ROOT / "build" / program / "llama.cpp"
+    """The sources that a program is built from; returns their folder. See `build`."""
+    paths, place = Paths.default(), ROOT / "build" / (f"{program}-patched" if patched else program) / "llama.cpp"
     try:
         tree = _read(fetch(paths, Pin.read(paths.requirements)), more)
         patches = [p for p in paths.patches() if patched or any(mend in p.name for mend in MENDS)]
@@ -38,7 +38,7 @@ def lay_out(program: str, more: tuple[str, ...], *, patched: bool) -> Path:
 
 
 def build(program: str, more: tuple[str, ...], *, patched: bool) -> Path:
-    """Builds a program below build/<program>, as far as anything changed; returns its path.
+    """Builds a program below build/<program>, or build/<program>-patched, as far as anything changed; returns its path.
 
     program: the name of the target, and of the folder beside this file that configures it.
     more: how the paths begin that it is built from beside what the build of pymtp needs.
@@ -53,6 +53,7 @@ def build(program: str, more: tuple[str, ...], *, patched: bool) -> Path:
     options = [
         f"-DLLAMA_CPP={sources}",
         f"-DLLAMA_BUILD_COMMIT={pin.commit}",
+        f"-DPATCHED={'ON' if patched else 'OFF'}",
         f"-DCMAKE_MAKE_PROGRAM={ninja}",
     ]
     options += shlex.split(os.environ.get("CMAKE_ARGS", ""))

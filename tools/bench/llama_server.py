@@ -39,7 +39,7 @@ class Answer:
 
 
 def build(*, patched: bool = False) -> Path:
-    """Builds llama-server below build/llama-server; returns the program. See `llama_build.build`."""
+    """Builds llama-server; returns the program. See `llama_build.build`."""
     return llama_build.build("llama-server", ("common/", "scripts/ui-assets.cmake", "tools/"), patched=patched)
 
 
