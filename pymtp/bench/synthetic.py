@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from random import Random
 from typing import Any, cast
 
 from pymtp.context import Context
 from pymtp.context_options import draft_vocab_size
-from pymtp.engine.rounds import RoundContext
+from pymtp.engine.engine import EngineContext
 from pymtp.errors import PymtpError
 from pymtp.llm import LLM
 from pymtp.model import Model
@@ -20,27 +22,69 @@ class SyntheticContext:
     Drafts are made, verified and kept or taken back in earnest, so the caches hold what the loop believes. The text
     means nothing. Two things stay real: no token is sampled past the target's first disagreement, and the confidences
     are the head's own, whatever the rates.
+
+    Whether a draft is accepted depends on the seed, the sequence, its text and the position there alone: contexts that
+    are compared with each other, at different depths, have the same luck.
     """
 
-    def __init__(self, context: RoundContext, rates: Sequence[float], seed: int = 0) -> None:
+    def __init__(self, context: EngineContext, rates: Sequence[float], seed: int = 0) -> None:
         """rates: how often the first, second, … draft of a round is accepted, falling or level; 0 past the last."""
         self._context = context
-        self._rates = tuple(rates)
-        self._random = Random(seed)
+        # of each, where those before it were accepted
+        self._steps = [later / earlier if earlier else 0.0 for earlier, later in pairwise((1.0, *rates))]
+        self._seed = seed
+        self._texts: Counter[int] = Counter()  # of each sequence, so far
+        self._luck: dict[int, Luck] = {}  # of the text that it holds
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
 
+    def clear(self, seq: int | None = None) -> None:
+        """Empties a sequence, or all: another text comes."""
+        self._context.clear(seq)
+        for number in list(self._luck) if seq is None else [seq]:
+            self._texts[number] += 1
+            self._luck.pop(number, None)
+
     def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, list[int] | PymtpError]:
         """Verifies them; of each, then, the drafts that are to count as accepted, and a token that the target drew."""
+        before = {seq: self._context.tokens_held(seq) for seq in chains}
         found = self._context.verify_chains(chains)
         for seq, tokens in chains.items():
             sampled = found[seq]
             if isinstance(sampled, list):
-                luck = self._random.random()  # one for all: a draft counts only where those before it do
-                n = sum(luck < rate for rate in self._rates[: len(tokens) - 1])
-                found[seq] = [*tokens[1 : 1 + n], sampled[min(n, len(sampled) - 1)]]
+                if seq not in self._luck:
+                    self._luck[seq] = Luck(f"{self._seed} {seq} {self._texts[seq]}")
+                n = self._accepted(self._luck[seq], before[seq], len(tokens) - 1)
+                found[seq] = [*tokens[1 : 1 + n], _other(sampled[min(n, len(sampled) - 1)], tokens[1 + n : 2 + n])]
         return found
+
+    def _accepted(self, luck: Luck, n_past: int, drafts: int) -> int:
+        n = 0
+        for step in self._steps[:drafts]:
+            if luck.at(n_past + n) >= step:
+                break
+            n += 1
+        return n
+
+
+def _other(token: int, rejected: Sequence[int]) -> int:
+    """The token, or the one beside it where it is the draft that was rejected: the loop would hear that it was right."""
+    return token if token not in rejected else token - 1 if token else 1
+
+
+class Luck:
+    """Random numbers in [0, 1), by position."""
+
+    def __init__(self, seed: str) -> None:
+        self._random = Random(seed)
+        self._numbers: list[float] = []
+
+    def at(self, position: int) -> float:
+        """The number of a position, always the same."""
+        while len(self._numbers) <= position:
+            self._numbers.append(self._random.random())
+        return self._numbers[position]
 
 
 class SyntheticLLM(LLM):

@@ -340,6 +340,43 @@ def test_whatever_the_head_is_worth_synthetic_rounds_keep_the_rules_of_a_context
     assert len(out) == 20
 
 
+@pytest.mark.parametrize("hits", [True, False])
+def test_the_loop_hears_of_no_other_acceptance_than_the_synthetic_one(hits: bool) -> None:
+    context = ScriptedContext(range(40), [hits])
+    synthetic = SyntheticContext(context, (1, 0))
+    tally, heard = Tally(), []
+    depth = FixedDepth(2)
+    depth.observe = lambda drafted, verified, right, *_: heard.append(right)  # type: ignore[method-assign]
+    for _ in write_alone(synthetic, [1], lambda _: False, tally, depth, max_tokens=41):
+        pass
+    assert set(heard) == {1}
+
+
+def test_synthetic_luck_is_the_same_at_each_depth_and_another_for_each_text() -> None:
+    def luck(depth: int, context: SyntheticContext) -> dict[int, bool]:
+        """Whether a draft was accepted, by position, as far as the rounds tell."""
+        context.clear(0)
+        found: dict[int, bool] = {}
+        at = 0
+        for tokens in write_alone(context, [1], lambda _: False, Tally(), FixedDepth(depth), max_tokens=60):
+            if at:  # else it is the first token, without drafts
+                found |= dict.fromkeys(range(at, at + len(tokens) - 1), True)
+                if len(tokens) <= depth and at + depth < 60:
+                    found[at + len(tokens) - 1] = False
+            at += len(tokens)
+        return found
+
+    def fresh(seed: int = 0) -> SyntheticContext:
+        return SyntheticContext(ScriptedContext(range(40), [False]), [0.6, 0.36, 0.216], seed)
+
+    context = fresh()
+    first, second = luck(3, context), luck(3, context)
+    assert first not in (second, luck(3, fresh(seed=1)))
+    shallow = luck(1, fresh())
+    both = [(first[i], shallow[i]) for i in first.keys() & shallow.keys()]
+    assert {(True, True), (False, False)} == set(both)
+
+
 def test_a_rate_of_one_accepts_every_draft_and_of_zero_none() -> None:
     tally, _ = rounds([1, 1, 1], 3, 101, [False])
     assert tally.rounds == 25
