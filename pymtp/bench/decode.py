@@ -7,18 +7,16 @@ after the other. What the machine does meanwhile meets all alike, and ratios are
 from __future__ import annotations
 
 import hashlib
-import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from pymtp.bench.order import in_turn
+from pymtp.bench.paired import PairedBench
 from pymtp.bench.prompts import VARIANTS, prompt, warm_up
 from pymtp.bench.synthetic import SyntheticLLM
 from pymtp.counters import Counters
-from pymtp.errors import NativeError
 from pymtp.llm import LLM
 from pymtp.model import Model
 from pymtp.sampling import SamplingParams
@@ -82,8 +80,7 @@ class Decoded:
 
     def __post_init__(self) -> None:
         if not self.digest:
-            text = " ".join(map(str, self.token_ids))
-            object.__setattr__(self, "digest", hashlib.sha256(text.encode()).hexdigest()[:16])
+            object.__setattr__(self, "digest", digest(self.token_ids))
 
 
 @dataclass(frozen=True)
@@ -109,6 +106,11 @@ class Group:
     kind: str
     temperature: float
     arms: tuple[str, ...]
+
+
+def digest(token_ids: Sequence[int]) -> str:
+    """What tells a text from others."""
+    return hashlib.sha256(" ".join(map(str, token_ids)).encode()).hexdigest()[:16]
 
 
 def groups(settings: Settings) -> list[Group]:
@@ -199,45 +201,16 @@ class Arms:
             llm.close()
 
 
-@dataclass
-class DecodeBench:
-    """A run. However it ends, what is done is in `measurements`; `failed` says what went wrong.
+def decode_bench(
+    settings: Settings, run_arm: Callable[[Group, str], Decoded], **more: Any
+) -> PairedBench[Group, Measurement]:
+    """The bench of these settings. run_arm: generates in one arm, see Arms.run. more: of PairedBench."""
 
-    run_arm: generates in one arm, see Arms.run.
-    on_start: called before each measurement with its group, its arm and the seconds left (None: not known yet).
-    on_done: called after each that came to its end.
-    """
+    def measure(group: Group, arm: str) -> Measurement:
+        decoded = run_arm(group, arm)
+        return Measurement(**vars(decoded), round=group.round, kind=group.kind, temperature=group.temperature, arm=arm)
 
-    settings: Settings
-    run_arm: Callable[[Group, str], Decoded]
-    on_start: Callable[[Group, str, float | None], object] = lambda group, arm, left: None
-    on_done: Callable[[Measurement], object] = lambda measurement: None
-    clock: Callable[[], float] = time.perf_counter
-    measurements: list[Measurement] = field(default_factory=list)
-    failed: Counter[str] = field(default_factory=Counter)  # by arm and error
-
-    @property
-    def left_out(self) -> list[str]:
-        """A line for each arm that failed, and how."""
-        return [f"{what} ({n} times)" for what, n in self.failed.items()]
-
-    def run(self) -> None:
-        """Measures all groups."""
-        planned = [(group, arm) for group in groups(self.settings) for arm in group.arms]
-        started = self.clock()
-        for i, (group, arm) in enumerate(planned):
-            left = (self.clock() - started) / i * (len(planned) - i) if i else None
-            self.on_start(group, arm, left)
-            try:
-                decoded = self.run_arm(group, arm)
-            except NativeError as error:  # memory that is not there: other arms may still do
-                self.failed[f"{arm}: {error}"] += 1
-                continue
-            done = Measurement(
-                **vars(decoded), round=group.round, kind=group.kind, temperature=group.temperature, arm=arm
-            )
-            self.measurements.append(done)
-            self.on_done(done)
+    return PairedBench(groups(settings), measure, **more)
 
 
 class _Continued(Protocol):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from pymtp.cli.bench_output import Format, FromFile, Output, Synthetic, check_failed, given, show
+from pymtp.cli.bench_output import Format, FromFile, Output, Synthetic, check_failed, given, show, watch
 from pymtp.cli.exit_codes import INTERRUPTED
 from pymtp.cli.load import read_draft_vocab
 from pymtp.cli.options import CacheType, DraftVocab, Layers, ModelFile, Threads
@@ -94,28 +94,17 @@ def decode(
 
 def _measure(settings: Settings, model: Path) -> tuple[Report, int, bool]:
     """The report, how many measurements failed, and whether it was interrupted."""
-    from pymtp.bench.decode import Arms, DecodeBench, groups
-    from pymtp.bench.decode_report import Report, done, going_on
+    from pymtp.bench import decode_report
+    from pymtp.bench.decode import Arms, decode_bench
     from pymtp.bench.report import measured_on
-    from pymtp.cli.progress import Watch
     from pymtp.model import Model
 
     with screen.status(escape(f"loading {settings.model} …")):
         loaded = Model(model, n_gpu_layers=settings.gpu_layers)
-    total = len(groups(settings)) * len(settings.arms)
-    with loaded, closing(Arms(loaded, settings)) as arms, Watch(total, screen) as watch:
-        run = DecodeBench(
-            settings,
-            arms.run,
-            on_start=lambda group, arm, left: watch.start(going_on(group, arm), left),
-            on_done=lambda measurement: watch.done(done(measurement)),
-        )
-        try:
-            run.run()
-            interrupted = []
-        except KeyboardInterrupt:
-            interrupted = ["the measurements after the interruption"]
-        report = Report.of(
+    with loaded, closing(Arms(loaded, settings)) as arms:
+        run = decode_bench(settings, arms.run)
+        interrupted = watch(run, decode_report)
+        report = decode_report.Report.of(
             run.measurements, asdict(settings), left_out=run.left_out + interrupted, **measured_on(loaded)
         )
     return report, sum(run.failed.values()), bool(interrupted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -15,6 +15,7 @@ from pymtp.errors import NativeError
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from pymtp.bench.paired import PairedBench
     from pymtp.bench.report import Record
 
 T = TypeVar("T")
@@ -52,6 +53,20 @@ def check_failed(n: int) -> None:
     if n:
         which = "1 measurement failed; it is" if n == 1 else f"{n} measurements failed; they are"
         raise NativeError(f"{which} named under the tables")
+
+
+def watch(bench: PairedBench[Any, Any], reports: ModuleType) -> list[str]:
+    """Runs a bench behind a bar of progress, in the words of its module `reports`. A line where it was interrupted."""
+    from pymtp.cli.progress import Watch
+
+    with Watch(sum(len(group.arms) for group in bench.groups), screen) as bar:
+        bench.on_start = lambda group, arm, left: bar.start(reports.going_on(group, arm), left)
+        bench.on_done = lambda measurement: bar.done(reports.done(measurement))
+        try:
+            bench.run()
+        except KeyboardInterrupt:
+            return ["the measurements after the interruption"]
+    return []
 
 
 def show(report: Record[T], reports: ModuleType, draw: Callable[..., None], output: Output, plot: Path | None) -> None:

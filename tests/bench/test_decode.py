@@ -23,11 +23,11 @@ from pymtp import InvalidRequestError, Stats
 from pymtp.bench import decode_report
 from pymtp.bench.decode import (
     ARMS,
-    DecodeBench,
     Decoded,
     Group,
     Measurement,
     Settings,
+    decode_bench,
     draft_tokens,
     groups,
     phase_seconds,
@@ -80,7 +80,7 @@ def report_of(measurements: Sequence[Measurement], settings: Settings = SETTINGS
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    bench = DecodeBench(SETTINGS, lambda group, arm: decoded(arm))
+    bench = decode_bench(SETTINGS, lambda group, arm: decoded(arm))
     bench.run()
     return report_of(bench.measurements)
 
@@ -94,7 +94,7 @@ def test_every_item_stands_at_every_place_and_after_every_other_equally_often() 
 
 def test_a_group_runs_all_arms_one_right_after_the_other_and_the_order_changes() -> None:
     ran: list[tuple[Group, str]] = []
-    bench = DecodeBench(SETTINGS, lambda group, arm: ran.append((group, arm)) or decoded(arm))
+    bench = decode_bench(SETTINGS, lambda group, arm: ran.append((group, arm)) or decoded(arm))
     bench.run()
     n = len(SETTINGS.arms)
     assert len(ran) == n * len(groups(SETTINGS)) == n * 4 * 2 * 2
@@ -108,7 +108,7 @@ def test_a_group_runs_all_arms_one_right_after_the_other_and_the_order_changes()
 
 def test_a_machine_that_slows_down_from_comparison_to_comparison_leaves_the_ratios_as_they_are() -> None:
     planned = groups(SETTINGS)
-    bench = DecodeBench(SETTINGS, lambda group, arm: decoded(arm, slowness=1.5 ** planned.index(group)))
+    bench = decode_bench(SETTINGS, lambda group, arm: decoded(arm, slowness=1.5 ** planned.index(group)))
     bench.run()
     for cell in report_of(bench.measurements).cells():
         assert cell.decode is not None
@@ -210,7 +210,7 @@ def test_an_interruption_keeps_what_is_done(n: int) -> None:
         if len(bench.measurements) == n:
             raise KeyboardInterrupt
 
-    bench = DecodeBench(SETTINGS, lambda group, arm: decoded(arm), on_start=interrupt)
+    bench = decode_bench(SETTINGS, lambda group, arm: decoded(arm), on_start=interrupt)
     with pytest.raises(KeyboardInterrupt):
         bench.run()
     shown = report_of(bench.measurements, left_out="what was to come")
@@ -225,7 +225,7 @@ def test_an_arm_that_fails_is_named_once_and_the_others_go_on() -> None:
             raise NativeError("out of memory")
         return decoded(arm)
 
-    bench = DecodeBench(SETTINGS, run)
+    bench = decode_bench(SETTINGS, run)
     bench.run()
     assert {m.arm for m in bench.measurements} == {"none", "1", "auto"}
     assert bench.left_out == ["3: out of memory (16 times)"]
@@ -240,7 +240,7 @@ def test_the_time_left_is_that_of_the_measurements_to_come() -> None:
         return decoded(arm)
 
     told: list[tuple[float, float | None]] = []
-    bench = DecodeBench(SETTINGS, run, on_start=lambda group, arm, left: told.append((now, left)), clock=lambda: now)
+    bench = decode_bench(SETTINGS, run, on_start=lambda group, arm, left: told.append((now, left)), clock=lambda: now)
     bench.run()
     assert told[0][1] is None
     assert all(left == now - at for at, left in told[1:])
