@@ -69,7 +69,7 @@ class SyntheticContext:
 
 
 def _other(token: int, rejected: Sequence[int]) -> int:
-    """The token, or the one beside it where it is the draft that was rejected: the loop would hear that it was right."""
+    """The token, or another one where it is the draft that was rejected: the loop would take it for right."""
     return token if token not in rejected else token - 1 if token else 1
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from pymtp.bench.batch import REAL
 from pymtp.bench.decode import ARMS
 from pymtp.bench.prefill import MODES, NONE, tokens
 from pymtp.errors import InvalidRequestError
@@ -64,6 +65,13 @@ def read_synthetic(text: str) -> tuple[float, ...]:
             f"--synthetic-acceptance {text!r} must not rise: a draft is accepted only where those before it are"
         )
     return rates
+
+
+def read_acceptance(text: str) -> tuple[str, ...]:
+    """ "real,0.50" → ("real", "0.5"): REAL, or probabilities, as they stand, none twice."""
+    option = "--acceptance"
+    items = [item.strip() for item in text.split(",")]
+    return tuple(dict.fromkeys(REAL if item == REAL else f"{read_reals(option, item, 1)[0]:g}" for item in items))
 
 
 def read_text(file: Path) -> str:

@@ -1,0 +1,127 @@
+"""`pymtp bench batch`. What it measures with is imported when it runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from pymtp.cli.bench_output import Format, FromFile, Output, check_failed, given, show, watch
+from pymtp.cli.exit_codes import INTERRUPTED
+from pymtp.cli.load import read_draft_vocab
+from pymtp.cli.options import CacheType, DraftVocab, Layers, ModelFile, Threads
+from pymtp.cli.screen import screen
+
+if TYPE_CHECKING:
+    from pymtp.bench.batch import Settings
+    from pymtp.bench.batch_report import Report
+
+MAX_TOKENS = 16 * 1024
+MAX_SEQUENCES = 256
+
+
+def batch(
+    model: ModelFile = None,
+    sequences: Annotated[str, typer.Option(help="Requests that run at the same time.")] = "1,2,4,8,16",
+    depths: Annotated[str, typer.Option(help="Drafts per round and sequence.")] = "none,1,2,3,5,7,auto",
+    acceptance: Annotated[
+        str, typer.Option(help="As the target says, or accept each draft with this probability: real,0.5,0.9.")
+    ] = "real",
+    prompt: Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="Tokens of each prompt.")] = 64,
+    tokens: Annotated[int, typer.Option(min=2, max=MAX_TOKENS, help="Tokens to generate after each prompt.")] = 64,
+    warm_up: Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="Tokens of each text written before.")] = 32,
+    requests: Annotated[int, typer.Option(min=1, help="Requests for each sequence.")] = 1,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="Requests that arrive in a second, at random.", show_default="at once"),
+    ] = None,
+    arriving: Annotated[
+        str | None, typer.Option(metavar="TOKENS", help="Measure gaps while a prompt of, say, 4k tokens arrives.")
+    ] = None,
+    temperature: Annotated[float, typer.Option("--temperature", "-T", min=0.0, help="0 is greedy.")] = 0.0,
+    rounds: Annotated[
+        int, typer.Option("--rounds", "-r", min=1, help="Measurements of each number, acceptance and depth.")
+    ] = 3,
+    gpu_layers: Layers = -1,
+    threads: Threads = None,
+    cache_type: CacheType = "f16",
+    draft_vocab: DraftVocab = "auto",
+    output: Format = Output.table,
+    plot: Annotated[Path | None, typer.Option(help="Plot speed over sequences: a .svg or .png file.")] = None,
+    from_file: FromFile = None,
+) -> None:
+    """Compare several requests at once: without drafts, with fixed numbers of drafts, and with `auto`.
+
+    Each measurement has a context of its own. Ctrl-C ends the bench and shows the measurements made so far.
+    """
+    from pymtp.bench import batch_report
+    from pymtp.bench.batch import ARMS, Settings
+    from pymtp.bench.batch_plot import plot as draw
+    from pymtp.bench.decode import NONE
+    from pymtp.bench.plot import check_plot
+    from pymtp.cli.bench_requests import check_head, read_acceptance, read_names, read_numbers
+    from pymtp.cores import physical_cores
+    from pymtp.model import Model
+
+    if plot is not None:
+        check_plot(plot)
+    if from_file is not None:
+        show(batch_report.load(from_file), batch_report, draw, output, plot)
+        return
+    numbers = read_numbers("--sequences", sequences, MAX_SEQUENCES)
+    arms = read_names("--depths", depths, ARMS)
+    accepted = read_acceptance(acceptance)
+    long_prompt = None if arriving is None else read_numbers("--arriving", arriving)[-1]
+    with Model(model, vocab_only=True) as looked_at:
+        if arms != (NONE,):
+            check_head(looked_at, f", it can only be measured with --depths {NONE}")
+    settings = Settings(
+        model=looked_at.path.name,
+        sequences=tuple(dict.fromkeys(numbers)),
+        arms=arms,
+        acceptance=accepted,
+        prompt_tokens=prompt,
+        tokens=tokens,
+        warm_up=warm_up,
+        requests=requests,
+        rate=rate,
+        arriving=long_prompt,
+        temperature=temperature,
+        rounds=rounds,
+        threads=given(threads, physical_cores()),
+        gpu_layers=gpu_layers,
+        cache_type=cache_type,
+        draft_vocab=read_draft_vocab(draft_vocab),
+    )
+    report, failed, interrupted = _measure(settings, looked_at.path)
+    show(report, batch_report, draw, output, plot)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+    check_failed(failed)
+
+
+def _measure(settings: Settings, model: Path) -> tuple[Report, int, bool]:
+    """The report, how many measurements failed, and whether it was interrupted."""
+    from pymtp.bench import batch_report
+    from pymtp.bench.batch import BatchArms, groups
+    from pymtp.bench.corpus import TokenSource, stdlib_texts
+    from pymtp.bench.paired import PairedBench
+    from pymtp.bench.report import measured_on
+    from pymtp.model import Model
+
+    with screen.status(escape(f"loading {settings.model} …")):
+        loaded = Model(model, n_gpu_layers=settings.gpu_layers)
+    with loaded:
+        source = TokenSource(lambda text: loaded.tokenize(text, add_special=False), stdlib_texts)
+        run = PairedBench(groups(settings), BatchArms(loaded, settings, source).measure)
+        interrupted = watch(run, batch_report)
+        report = batch_report.Report(
+            settings=asdict(settings),
+            left_out=run.left_out + interrupted,
+            measurements=run.measurements,
+            **measured_on(loaded),
+        )
+    return report, sum(run.failed.values()), bool(interrupted)

@@ -1,0 +1,120 @@
+"""Claims about `pymtp bench batch`: mistakes are told before any work; the shipped model goes through its arms."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pymtp.cli import app_main
+from pymtp.depth import MAX_AUTO
+
+SMALL = ("--sequences", "3,1", "--depths", "2,none,auto", "--prompt", "8", "--tokens", "12", "--warm-up", "4")
+ONCE = ("--rounds", "1", "--threads", "1")
+
+
+def run(*arguments: str | Path) -> int:
+    """Exit code of `pymtp bench batch`."""
+    with pytest.raises(SystemExit) as end:
+        app_main(["bench", "batch", *map(str, arguments)])
+    return int(end.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run over the shipped model, as JSON."""
+    file = tmp_path_factory.mktemp("bench") / "report.json"
+    with pytest.MonkeyPatch.context() as patch, file.open("w") as out:
+        patch.setattr(sys, "stdout", out)
+        assert run(*SMALL, *ONCE, "--acceptance", "real,1", "-o", "json") == 0
+    return file
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--sequences", "0"], "--sequences '0' must be whole numbers"),
+        (["--sequences", "257"], "from 1 to 256"),
+        (["--depths", "none,9"], "'9' is not known, there are none, 1, 2"),
+        (["--depths", "3:new"], "'3:new' is not known"),
+        (["--acceptance", "real,1.5"], "--acceptance '1.5' must be numbers from 0 to 1"),
+        (["--acceptance", "often"], "--acceptance 'often' must be numbers"),
+        (["--arriving", "long"], "--arriving 'long' must be whole numbers"),
+        (["--rate", "0"], "--rate"),
+        (["--tokens", "1"], "--tokens"),
+        (["--rounds", "0"], "--rounds"),
+        (["--plot", "x.pdf"], "must end in .svg or .png"),
+        (["--from", "nowhere.json"], "nowhere.json"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_told_before_any_work(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pymtp.cli.bench_batch._measure", lambda *_: pytest.fail("it began to work"))
+    assert run(*arguments) == 2
+    shown = capsys.readouterr()
+    assert words in " ".join(shown.err.split())
+    assert shown.out == ""
+
+
+def test_a_model_without_head_is_told_what_it_can_do(headless: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("-m", headless) == 2
+    assert "only be measured with --depths none" in " ".join(capsys.readouterr().err.split())
+    assert run("-m", headless, *SMALL, *ONCE, "--depths", "none") == 0
+    assert "Requests, real acceptance: headless.gguf" in capsys.readouterr().out
+
+
+def test_the_shipped_model_goes_through_all_arms_and_its_figures_agree(measured: Path) -> None:
+    report = json.loads(measured.read_text())
+    measurements: list[dict[str, Any]] = report["measurements"]
+    assert len(measurements) == 2 * 2 * 3
+    for m in measurements:
+        n, depths = m["n"], {int(depth): times for depth, times in m["depths"].items()}
+        assert m["tokens"] == 12 * n
+        assert sum(depths.values()) == m["rounds"] <= m["steps"]
+        assert max(depths) <= {"none": 0, "2": 2, "auto": MAX_AUTO}[m["arm"]]
+        assert m["rounds"] + n == m["target_launches"]  # and a prompt each
+        assert m["rows"] <= n * sum((1 + depth) * times for depth, times in depths.items())
+        assert 0 < m["python_seconds"] < m["step_seconds"] <= m["seconds"]
+        assert 0 < m["gaps"]["median"] <= m["gaps"]["p99"] <= m["gaps"]["longest"] < m["seconds"]
+        assert m["first_token"]["longest"] < m["seconds"]
+    texts = [m["digests"] for m in measurements if m["acceptance"] == "real"]
+    assert len({text for one in texts for text in one}) == 3
+
+
+def test_drafts_that_are_always_right_by_request_are_all_accepted(measured: Path) -> None:
+    cells = json.loads(measured.read_text())["cells"]
+    for cell in cells:
+        if (cell["acceptance"], cell["arm"]) == ("1", "2"):
+            assert cell["accepted"] == 1
+            assert cell["tokens"] > 2.5 * cell["n"]
+
+
+def test_a_report_is_shown_and_drawn_again_without_measuring(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--from", measured, "-o", "md", "--plot", tmp_path / "x.png") == 0
+    shown = capsys.readouterr().out
+    assert "same text: yes, 9 texts compared" in shown
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_requests_that_arrive_at_a_rate_come_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+    rate = ("--sequences", "2", "--depths", "none", "--requests", "3", "--rate", "200")
+    assert run(*SMALL, *ONCE, *rate, "-o", "json") == 0
+    (m,) = json.loads(capsys.readouterr().out)["measurements"]
+    assert m["tokens"] == 6 * 12
+    assert len(m["digests"]) == 6
+    assert m["seconds"] > 0.01  # the last is due after more than that
+
+
+def test_a_prompt_arrives_where_others_write_at_any_depth(capsys: pytest.CaptureFixture[str]) -> None:
+    arriving = ("--sequences", "2", "--acceptance", "1", "--depths", "none,auto", "--arriving", "520")
+    assert run(*SMALL, *ONCE, *arriving, "-o", "json") == 0
+    for m in json.loads(capsys.readouterr().out)["measurements"]:
+        assert m["arriving"]["longest_gap"] > m["arriving"]["round_seconds"] > 0
+        assert m["arriving"]["ubatch_seconds"] > 0
