@@ -20,14 +20,13 @@ no draft is accepted on either side.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import platform
-import random
 import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -35,16 +34,13 @@ import llama_server
 import typer
 from llama_build import BuildError
 from llama_server import ServerError
+from peer import in_a_process, prepare, rounds
 from rich.console import Console
 from rich.table import Table
 
 from pymtp import LLM, PymtpError, SamplingParams, build_info
 from pymtp.cores import physical_cores
-from pymtp.model import Model, demo_model
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
-
-from makers.demo_corpus import held_out_prompts
+from pymtp.model import demo_model
 
 screen = Console(stderr=True, highlight=False)
 
@@ -98,21 +94,6 @@ class Measurement:
 
 
 Round = dict[str, Measurement]  # by arm
-
-
-def prepare(settings: Settings) -> tuple[list[list[int]], dict[int, float]]:
-    """The prompts as token ids, and the bias that keeps end tokens out, as llama-server's ignore_eos does.
-
-    To be run in a process of its own: the model is loaded for it.
-    """
-    with Model(settings.model, mtp=False) as model:
-        if settings.prompts is Prompts.held_out:
-            prompts = [model.tokenize(text) for text in held_out_prompts(settings.n_prompts)]
-        else:
-            numbers = random.Random(0)
-            prompts = [numbers.choices(range(model.n_vocab), k=100) for _ in range(settings.n_prompts)]
-        ends = {token: float("-inf") for token in range(model.n_vocab) if model.ends_generation(token)}
-    return prompts, ends
 
 
 def measure_server(program: Path, settings: Settings, prompts: Sequence[Sequence[int]]) -> Measurement:
@@ -175,25 +156,20 @@ def measure_pymtp(
 def measure(settings: Settings, n: int, *, auto: bool) -> list[Round]:
     """n rounds of all arms, in alternating order. Says on stderr how it goes."""
     program = llama_server.build()
-    spawn = multiprocessing.get_context("spawn")
-    with spawn.Pool(1) as pool:
-        prompts, bias = pool.apply(prepare, (settings,))
+    held_out = settings.prompts is Prompts.held_out
+    prompts, bias = in_a_process(partial(prepare, settings.model, settings.n_prompts, held_out=held_out))
     depths: dict[str, int | Literal["auto"]] = {FIXED: settings.drafts} | ({AUTO: "auto"} if auto else {})
-    arms = [SERVER, *depths]
-    rounds: list[Round] = []
-    for number in range(n):
-        measured = {}
-        for arm in arms if number % 2 == 0 else arms[::-1]:
-            if arm == SERVER:
-                measured[arm] = measure_server(program, settings, prompts)
-                continue
-            with spawn.Pool(1) as pool:
-                measured[arm] = pool.apply(measure_pymtp, (settings, depths[arm], prompts, bias))
-        rounds.append({arm: measured[arm] for arm in arms})
-        said = ", ".join(f"{arm} {measured[arm].speed:.2f}/s" for arm in arms)
-        ratios = ", ".join(f"{measured[arm].speed / measured[SERVER].speed:.3f}" for arm in depths)
-        screen.print(f"round {number + 1} of {n}: {said}; ratio {ratios}")
-    return rounds
+    arms = {SERVER: partial(measure_server, program, settings, prompts)}
+    arms |= {
+        arm: partial(in_a_process, measure_pymtp, settings, drafts, prompts, bias) for arm, drafts in depths.items()
+    }
+    found: list[Round] = []
+    for measured in rounds(arms, n):
+        found.append(measured)
+        said = ", ".join(f"{arm} {m.speed:.2f}/s" for arm, m in measured.items())
+        against = ", ".join(f"{ratios([measured], arm)[0]:.3f}" for arm in depths)
+        screen.print(f"round {len(found)} of {n}: {said}; ratio {against}")
+    return found
 
 
 def ratios(rounds: Sequence[Round], arm: str) -> list[float]:

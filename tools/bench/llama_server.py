@@ -29,11 +29,12 @@ class ServerError(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one prompt. seconds: from the first token, which the prompt brings, to the last. drafted, accepted:
-    tokens drafted, and those of them that were kept."""
+    """What came of one prompt. seconds: from the first token, which the prompt brings, to the last. waited: from the
+    request to the first token, in seconds. drafted, accepted: tokens drafted, and those of them that were kept."""
 
     token_ids: list[int]
     seconds: float
+    waited: float
     drafted: int
     accepted: int
 
@@ -66,11 +67,14 @@ class Server:
             "cache_prompt": False,
             "return_tokens": True,
         }
+        started = time.perf_counter()
         answer = self._post("/completion", request)
         timings = answer["timings"]
+        seconds = timings["predicted_ms"] / 1e3
         return Answer(
             answer["tokens"],
-            timings["predicted_ms"] / 1e3,
+            seconds,
+            time.perf_counter() - started - seconds,
             timings.get("draft_n", 0),
             timings.get("draft_n_accepted", 0),
         )

@@ -1,0 +1,60 @@
+"""Claims about the comparison with llama-server, on measurements that are made up: no server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import bench_requests
+import pytest
+from bench_requests import Case, Measurement, measure, summary
+from peer import rounds
+
+from pymtp import InvalidRequestError
+from pymtp.model import demo_model
+
+
+def test_a_case_names_its_model_requests_tokens_and_temperature(tmp_path: Path) -> None:
+    sampled = Case.read("demo:8:256:0.7", 48, 2)
+    assert (sampled.model, sampled.held_out) == (demo_model(), True)
+    assert (sampled.requests, sampled.tokens, sampled.temperature, sampled.n_ctx) == (8, 256, 0.7, 512)
+    file = tmp_path / "x.gguf"
+    file.touch()
+    greedy = Case.read(f"{file}:4:64", 48, 2)
+    assert (greedy.model, greedy.held_out, greedy.temperature, greedy.n_ctx) == (file, False, 0.0, 256)
+
+
+@pytest.mark.parametrize("text", ["demo", "demo:8", "demo:8:many", "nowhere.gguf:8:64"])
+def test_what_is_no_case_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        Case.read(text, 48, 2)
+
+
+def test_rounds_turn_around_and_an_arm_that_is_taken_out_is_in_none_after_that() -> None:
+    ran = []
+    arms = {arm: lambda arm=arm: ran.append(arm) for arm in "abc"}
+    for number, measured in enumerate(rounds(arms, 3)):
+        assert list(measured) == list(arms)
+        if number == 1:
+            del arms["b"]
+    assert "".join(ran) == "abc" + "cba" + "ac"
+
+
+def test_an_arm_of_the_server_that_is_far_from_its_best_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = {0: 15.0, 1: 7.5, 2: 6.5, 3: 20.0}
+    faster = iter([1.0, 1.0, 1.0, 0.5, 2.0])
+
+    def server(program: Path, case: Case, drafts: int, prompts: object) -> Measurement:
+        return Measurement(speeds[drafts] * (next(faster) if drafts == 3 else 1.0), 0.5)
+
+    def in_a_process(call: object, *arguments: object) -> object:
+        return ([[1]], {}) if not arguments else Measurement(30.0 if arguments[1] == "auto" else 15.0, 0.25)
+
+    monkeypatch.setattr(bench_requests, "measure_server", server)
+    monkeypatch.setattr(bench_requests, "in_a_process", in_a_process)
+    found = measure(Case.read("demo:2:16", 8, 1), 5, Path("server"))
+    assert [len(measured) for measured in found] == [6, 4, 4, 4, 4]
+    told = summary(found)
+    assert told["best_of_llama_server"] == "llama-server 3"
+    assert told["median_tokens_per_second"]["llama-server 1"] == 7.5
+    assert told["ratios"]["pymtp auto"] == [1.5, 1.5, 1.5, 3.0, 0.75]
+    assert told["median_ratio_to_it"] == {"pymtp plain": 0.75, "pymtp auto": 1.5}
