@@ -208,8 +208,8 @@ def summary(found: Sequence[dict[str, Measurement]]) -> dict[str, Any]:
 
 
 def table(case: Case, found: dict[str, Any]) -> Table:
-    """A line for each arm."""
-    lines = Table("", "tokens/s", "of the best llama-server", "range", "first token, s", title=str(case))
+    """A line for each arm; ratios are to llama-server's best."""
+    lines = Table("", "tokens/s", "ratio", "range", "first token, s", title=str(case))
     for column in lines.columns:
         column.justify, column.no_wrap = "left" if column is lines.columns[0] else "right", True
     for arm, median in found["median_tokens_per_second"].items():
