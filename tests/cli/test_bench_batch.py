@@ -77,7 +77,8 @@ def test_the_shipped_model_goes_through_all_arms_and_its_figures_agree(measured:
         assert m["tokens"] == 12 * n
         assert sum(depths.values()) == m["rounds"] <= m["steps"]
         assert max(depths) <= {"none": 0, "2": 2, "auto": MAX_AUTO}[m["arm"]]
-        assert m["rounds"] + n == m["target_launches"]  # and a prompt each
+        # a prompt each; more than one for a round where sequences that are left do not lie side by side
+        assert m["rounds"] + n <= m["target_launches"] <= n * m["rounds"] + n
         assert m["rows"] <= n * sum((1 + depth) * times for depth, times in depths.items())
         assert 0 < m["python_seconds"] < m["step_seconds"] <= m["seconds"]
         assert 0 < m["gaps"]["median"] <= m["gaps"]["p99"] <= m["gaps"]["longest"] < m["seconds"]
