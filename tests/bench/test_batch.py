@@ -107,10 +107,14 @@ def scripted(bed: Bed) -> Any:
 
 
 @pytest.mark.parametrize("depth", [0, 2])
-def test_a_prompt_that_arrives_costs_those_who_write_one_piece_and_one_round_at_a_time(depth: int) -> None:
-    bed = Bed(depth=depth, n_seq_max=4, n_ctx=400)
-    found = arrive(scripted(bed), list(range(50)), [[1], [2], [3]], SamplingParams(None), bed.context.clock)
-    assert found.ubatch_seconds == pytest.approx(1.0 + 16 * 0.1)  # a launch, and n_ubatch tokens
+@pytest.mark.parametrize(("arriving", "before"), [(50, 1), (8, 200)])
+def test_a_prompt_that_arrives_costs_those_who_write_one_piece_and_one_round_at_a_time(
+    depth: int, arriving: int, before: int
+) -> None:
+    bed = Bed(depth=depth, n_seq_max=4, n_ctx=600)
+    writers = [[n] * before for n in range(3)]
+    found = arrive(scripted(bed), list(range(arriving)), writers, SamplingParams(None), bed.context.clock)
+    assert found.ubatch_seconds == pytest.approx(1.0 + min(arriving, 16) * 0.1)  # a launch, and n_ubatch tokens
     draft = 1.0 + 3 * depth * 0.1 if depth else 0
     assert found.round_seconds == pytest.approx(draft + 1.0 + 3 * (1 + depth) * 0.2)
     assert found.longest_gap == pytest.approx(found.ubatch_seconds + found.round_seconds)

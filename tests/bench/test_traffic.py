@@ -49,6 +49,16 @@ def test_all_pieces_are_heard_when_the_engine_hands_them_out() -> None:
         assert sum(text.gaps) == pytest.approx(text.request.completion.stats.decode_seconds)
 
 
+def test_a_step_that_brings_a_request_nothing_is_no_piece_of_it() -> None:
+    bed = Bed(depth=0, n_seq_max=2)
+    heard, _ = traffic(bed)
+    slow = heard.add(bed.submit([1, 2, 3], 20, ignore_eos=True, ahead=2))  # its reader stays away
+    other = heard.add(bed.submit([1, 2, 3], 20, ignore_eos=True))
+    heard.step_until(lambda: other.request.ended)
+    assert len(slow.pieces) == len(slow.request.tokens) == 2
+    assert len(other.pieces) == 20
+
+
 def test_a_request_waits_from_when_it_was_due_though_a_step_was_under_way() -> None:
     bed = Bed(depth=0, n_seq_max=2)
     heard, _ = traffic(bed)
