@@ -185,7 +185,7 @@ def tables(report: Report) -> Iterator[Lines]:
     cells, settings = report.cells(), report.settings
     arrive = "at once" if settings["rate"] is None else f"{settings['rate']:g} a second"
     title = (
-        f"{settings['model']}, {settings['requests']} requests a sequence, {arrive}, {settings['prompt_tokens']} + "
+        f"{settings['model']}, requests a sequence: {settings['requests']}, {arrive}, {settings['prompt_tokens']} + "
         f"{settings['tokens']} tokens, {at(settings['temperature'])}, rounds: {settings['rounds']}, "
         f"threads: {settings['threads']}"
     )
