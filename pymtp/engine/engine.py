@@ -244,7 +244,7 @@ class Engine:
                 request.writer.ended |= request.text.ends(token)
                 self._counts.add_first_token()
                 self._hand_out(request, [token], self._clock())
-                return
+            return
         self._catch_up(request, seq)
 
     def _catch_up(self, request: Request, seq: int) -> None:
