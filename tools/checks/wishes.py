@@ -103,9 +103,10 @@ class Wishes:
     def some(self, n: int, span: int) -> list[Wish]:
         """n wishes that arrive within `span`."""
         times = sorted(self._numbers.randrange(span) for _ in range(n))
-        return [self._wish(number, arrives) for number, arrives in enumerate(times)]
+        return [self.wish(number, arrives) for number, arrives in enumerate(times)]
 
-    def _wish(self, number: int, arrives: int) -> Wish:
+    def wish(self, number: int, arrives: int = 0) -> Wish:
+        """One."""
         numbers = self._numbers
         way: Way = numbers.choice(("generate", "list", "stream", "stream"))
         params = self._params(several=way != "stream")
