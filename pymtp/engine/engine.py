@@ -82,7 +82,8 @@ class Engine:
 
     def cancel(self, request: Request) -> None:
         """Ends a request as "cancelled" before the next step, unless it has ended; others go on."""
-        self._cancels.append(request)
+        if not request.ended:  # else it would be kept until the next step
+            self._cancels.append(request)
 
     def figures(self) -> Figures:
         """What was done so far, and how many run and wait."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -177,3 +179,15 @@ def test_a_request_that_comes_after_the_end_of_the_engine_ends_too() -> None:
     assert [type(request.failure()) for request in (early, late)] == [ClosedError, ClosedError]
     assert bed.engine.figures().waiting == 0
     assert isinstance(late.error, PymtpError)
+
+
+def test_an_idle_engine_keeps_no_request_that_has_ended() -> None:
+    bed = Bed()
+    request = bed.submit(PROMPT, 5)
+    bed.run()
+    bed.engine.cancel(request)  # as a stream does that is let go of
+    bed.requests.clear()
+    kept = weakref.ref(request)
+    del request
+    gc.collect()
+    assert kept() is None
