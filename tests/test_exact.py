@@ -100,10 +100,11 @@ def test_so_have_rows_of_a_model_whose_rows_are_whole_superblocks(
 @pytest.mark.parametrize("shape", REPACKED_SHAPES)
 @pytest.mark.parametrize("weight_type", [*EXACT, *SUPERBLOCKS])
 def test_so_have_rows_of_every_number_to_65(model: NewModel, shape: str, weight_type: str) -> None:
-    """Each after the same prompt, of which a few tokens are enough: it is the products with weights that differ."""
+    """Each after the same prompt, of which a few tokens are enough: it is the products with weights that differ. An
+    expert has some of the rows, so that few numbers of theirs tell of many."""
     with Context(model(shape, weight_type), n_ctx=128, draft_tokens=64, n_threads=1) as context:
         alone = after(context, 2, [1] * 65)
-        for n in range(2, 66):
+        for n in range(2, 66) if shape == "dense" else (2, 3, 11, 16, 29, 40, 52, 64, 65):
             assert same_bits(after(context, 2, [n]), alone[:n]), n
 
 
