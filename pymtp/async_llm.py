@@ -157,6 +157,7 @@ class _Driver:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._live: set[Request] = set()
+        self._last: list[Request] = []  # that were live when it was stopped
         self._stopped = False
 
     def take(self, requests: Sequence[Request]) -> None:
@@ -188,9 +189,9 @@ class _Driver:
     def stop(self) -> None:
         """Ends its requests, and the thread."""
         with self._lock:
+            self._last, thread = list(self._live), self._thread
             self._stopped = True
-            live, thread = list(self._live), self._thread
-        self.cancel(live)
+        self.cancel(self._last)
         self._work.put(False)
         if thread is not None:
             thread.join()
@@ -199,6 +200,11 @@ class _Driver:
         llm = self._llm
         while self._work.get():
             try:
-                llm.turns.wait(llm, Caller(), [], lambda: llm.engine.idle)
+                llm.turns.wait(llm, Caller(), [], lambda: llm.engine.idle or self._ended)
             except ClosedError:
                 return  # the requests have ended, too
+
+    @property
+    def _ended(self) -> bool:
+        """Whether it was stopped, and its requests have ended: others may run on."""
+        return self._stopped and all(request.ended for request in self._last)

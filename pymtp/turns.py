@@ -23,7 +23,7 @@ class Turns:
         self.engine = engine
         self._running = threading.Lock()  # taken within the owner's lock: says to others whether somebody runs it
         self._thread = 0  # that does
-        self._next: Caller | None = None  # who is about to, and waits for the owner's lock
+        self._next: dict[int, None] = {}  # threads that are about to, and may wait for the owner's lock
         self._waiting: list[Caller] = []
 
     def refuse_within(self, owner: Exclusive) -> None:
@@ -44,26 +44,34 @@ class Turns:
                     self.refuse_within(owner)
                     self._wait_for_news(caller, lambda: ready() or not self._running.locked())
                     continue
-                self._next = caller
+                self._next[threading.get_ident()] = None
                 _run(owner, self, requests, ready)
-                if ready():
-                    self._hand_over()
-                else:  # it was somebody else's turn
-                    self._wait_for_news(caller, ready)
+                if not ready() and not self._wait_for_news(caller, lambda: ready() or self._nobody):
+                    self._next.clear()  # it was somebody else's turn, who never came
+            self._hand_over()  # whoever ran the engine last may have told this thread, which leaves
         except BaseException:
+            self._next.pop(threading.get_ident(), None)
             for request in requests:
                 self.engine.cancel(request)
             self._hand_over()
             raise
 
-    def _wait_for_news(self, caller: Caller, unless: Callable[[], object]) -> None:
+    @property
+    def _nobody(self) -> bool:
+        """Whether no thread runs the engine or is about to."""
+        return not self._next and not self._running.locked()
+
+    def _wait_for_news(self, caller: Caller, unless: Callable[[], object]) -> bool:
+        """Whether there was something new, or another thread runs the engine."""
         self._waiting.append(caller)
         try:
-            caller.wait(unless, LONGEST)
+            return caller.wait(unless, LONGEST) or self._running.locked()
         finally:
             self._waiting.remove(caller)
 
     def _hand_over(self) -> None:
+        if not self._nobody:
+            return  # who hands over in turn
         for caller in list(self._waiting):
             if caller.waiting:
                 caller.tell()
@@ -73,10 +81,10 @@ class Turns:
         """Runs the engine until `ready`, or until another thread wants to. Within the owner's lock."""
         with self._running:
             self._thread = threading.get_ident()
-            self._next = None
+            self._next.pop(self._thread, None)
             try:
                 self.engine.settle()
-                while not ready() and (self._next is None or owner.closed):
+                while not ready() and (not self._next or owner.closed):
                     self.engine.step()
             except BaseException:
                 for request in requests:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -185,3 +187,14 @@ def test_calls_of_threads_run_beside_coroutines(several: LLM, prompts: list[str]
         return [completion.text for completion in await asyncio.gather(*threads, *tasks)]
 
     assert run(several, use) == expected
+
+
+def test_close_waits_for_no_call_of_a_thread(several: LLM, prompts: list[str], expected: list[str]) -> None:
+    worker = threading.Thread(target=several.generate, args=(prompts[0], ENDLESS))
+    worker.start()
+    while worker.is_alive() and not several.figures().running:
+        time.sleep(0.001)
+    assert run(several, lambda llm: llm.generate(prompts[1], SHORT)).text == expected[1]
+    assert worker.is_alive()
+    several.cancel()
+    worker.join()

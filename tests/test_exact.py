@@ -16,7 +16,7 @@ from makers.make_model import make_model
 from makers.model_shapes import PRESETS
 from numpy.typing import NDArray
 
-from pymtp import Model, build_info
+from pymtp import Model
 from pymtp.context import Context
 
 pytestmark = pytest.mark.skipif(
@@ -38,7 +38,6 @@ REPACKED_SHAPES = {  # every matrix has rows by the eight, of whole superblocks
     "experts": replace(SHAPES["7m-moe"], linear_v_heads=8),
 }
 SIZES = list(range(2, 10))  # of verifications, one after the other
-LONG_SIZES = [10, 16, 17, 32, 33, 64, 65]
 SHORT, LONG = 230, 1000  # 44 tokens go on past 256 cells, or 1024: where more is read, and a chunk of sums ends
 TOKENS = [random.Random(0).randrange(256) for _ in range(1100)]
 
@@ -99,13 +98,14 @@ def test_so_have_rows_of_a_model_whose_rows_are_whole_superblocks(
 
 
 @pytest.mark.parametrize("shape", REPACKED_SHAPES)
-@pytest.mark.parametrize("weight_type", REPACKED)
-def test_so_have_rows_of_long_verifications_with_repacked_weights(
-    model: NewModel, shape: str, weight_type: str
-) -> None:
-    if weight_type == "q2_k" and "AVX512" not in build_info()["cpu_features"]:
-        pytest.skip("llama.cpp repacks Q2_K with AVX-512 only")
-    assert_rows_do_not_matter(model(shape, weight_type), SHORT, LONG_SIZES, n_threads=1)
+@pytest.mark.parametrize("weight_type", [*EXACT, *SUPERBLOCKS])
+def test_so_have_rows_of_every_number_to_65(model: NewModel, shape: str, weight_type: str) -> None:
+    """Each after the same prompt, of which a few tokens are enough: it is the products with weights that differ. An
+    expert has some of the rows, so that few numbers of theirs tell of many."""
+    with Context(model(shape, weight_type), n_ctx=128, draft_tokens=64, n_threads=1) as context:
+        alone = after(context, 2, [1] * 65)
+        for n in range(2, 66) if shape == "dense" else (2, 3, 11, 16, 29, 40, 52, 64, 65):
+            assert same_bits(after(context, 2, [n]), alone[:n]), n
 
 
 @pytest.mark.parametrize("shape", REPACKED_SHAPES)
@@ -145,8 +145,8 @@ def test_the_longest_verification_is_no_exception(model: NewModel, weight_type: 
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("weight_type", PLAIN)
-def test_nor_is_it_with_weights_that_lie_as_in_the_file(model: NewModel, shape: str, weight_type: str) -> None:
+@pytest.mark.parametrize("weight_type", [*PLAIN, *REPACKED])
+def test_nor_is_it_with_weights_whose_rows_come_in_any_number(model: NewModel, shape: str, weight_type: str) -> None:
     assert_rows_do_not_matter(model(shape, weight_type), SHORT, [65, 12, 33], n_threads=1)
 
 

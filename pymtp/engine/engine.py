@@ -64,6 +64,7 @@ class Engine:
         self._numbers = count()
         self._arrivals: deque[Request] = deque()
         self._cancels: deque[Request] = deque()
+        self._closed: PymtpError | None = None
         self._counts = Counts()
 
     def check(self, prompt: Sequence[int]) -> None:
@@ -71,15 +72,18 @@ class Engine:
         self._scheduler.check(prompt)
 
     def submit(self, request: Request) -> None:
-        """A new request. It runs in steps to come."""
+        """A new request. It runs in steps to come; after close() it has ended."""
         request.cancels = self._context.cancels
         request.number = next(self._numbers)
         request.submitted = self._clock()
         self._arrivals.append(request)
+        if self._closed is not None:  # after the line before: one of the two threads sees it
+            self._turn_away(self._closed)
 
     def cancel(self, request: Request) -> None:
         """Ends a request as "cancelled" before the next step, unless it has ended; others go on."""
-        self._cancels.append(request)
+        if not request.ended:  # else it would be kept until the next step
+            self._cancels.append(request)
 
     def figures(self) -> Figures:
         """What was done so far, and how many run and wait."""
@@ -94,6 +98,7 @@ class Engine:
 
     def settle(self) -> None:
         """Takes arrivals in, and ends what was cancelled."""
+        n_cancels = len(self._cancels)  # of requests that arrived before the next line, whatever comes meanwhile
         while self._arrivals:
             self._scheduler.add(self._arrivals.popleft())
         if self._context.cancelled:
@@ -102,7 +107,7 @@ class Engine:
             for request in list(self._scheduler):
                 if request.cancels < seen:
                     self._end(request, tells_reader=True)
-        while self._cancels:
+        for _ in range(n_cancels):
             self._end(self._cancels.popleft())
 
     def step(self) -> bool:
@@ -123,11 +128,17 @@ class Engine:
         return reading or bool(writing)
 
     def close(self, error: PymtpError) -> None:
-        """Ends all requests; `error` is theirs."""
-        while self._arrivals:
-            self._scheduler.add(self._arrivals.popleft())
+        """Ends all requests; `error` is theirs, and that of those to come."""
+        self._closed = error
+        self._turn_away(error)
         for request in list(self._scheduler):
             self._end(request, error)
+
+    def _turn_away(self, error: PymtpError) -> None:
+        """Ends those that no step took in."""
+        with suppress(IndexError):
+            while True:
+                self._end(self._arrivals.popleft(), error)
 
     def _end(self, request: Request, error: PymtpError | None = None, *, tells_reader: bool = False) -> None:
         """Ends it as "cancelled"."""
@@ -244,7 +255,7 @@ class Engine:
                 request.writer.ended |= request.text.ends(token)
                 self._counts.add_first_token()
                 self._hand_out(request, [token], self._clock())
-                return
+            return
         self._catch_up(request, seq)
 
     def _catch_up(self, request: Request, seq: int) -> None:

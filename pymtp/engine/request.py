@@ -73,13 +73,16 @@ class Caller:
         elif self._waiting:
             self._news.put(None)
 
-    def wait(self, unless: Callable[[], object], seconds: float) -> None:
-        """Waits until there is something new, at most so long; not at all where `unless` holds by now."""
+    def wait(self, unless: Callable[[], object], seconds: float) -> bool:
+        """Waits until there is something new, at most so long; not at all where `unless` holds by now. Whether either
+        came."""
         self._waiting = True
         try:
             if not unless():
-                with suppress(Empty):
-                    self._news.get(timeout=seconds)
+                self._news.get(timeout=seconds)
+            return True
+        except Empty:
+            return False
         finally:
             self._waiting = False
 

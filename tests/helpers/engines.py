@@ -37,13 +37,14 @@ class Bed:
         seed: int = 0,
         priority: int = 0,
         ahead: int | None = None,
+        caller: Caller | None = None,
         **params: Any,
     ) -> Request:
         request = Request(
             self.model,  # type: ignore[arg-type]
             prompt,
             SamplingParams(max_tokens, seed=seed, **params),
-            Caller(),
+            caller or Caller(),
             priority=priority,
             ahead=ahead,
         )

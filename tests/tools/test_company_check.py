@@ -1,0 +1,89 @@
+"""Claims about checks of many requests at once: tools/checks/company.py and soak_requests.py in short."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import company
+import pytest
+import soak_requests
+from makers.demo_corpus import held_out_prompts
+from soak_requests import Phase
+
+from pymtp import SamplingParams
+from pymtp.engine.engine import Engine
+from pymtp.engine.request import Request
+from pymtp.model import Model
+from pymtp.sampling import Sampler
+
+SMALL = {"n_ctx": 300, "n_seq_max": 3, "draft_tokens": 2}
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Model]:
+    with Model() as model:
+        yield model
+
+
+def played(model: Model, seed: int, monkeypatch: pytest.MonkeyPatch) -> company.Found:
+    monkeypatch.setattr(company, "WISHES", 6)
+    found = company.Found("shipped")
+    texts = [model.tokenize(text) for text in held_out_prompts(4, 2000)]
+    company.game(model, texts, seed, found)
+    return found
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_requests_of_all_kinds_come_to_the_same_tokens_in_company(
+    model: Model, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By steps, and by threads with an event loop."""
+    found = played(model, seed, monkeypatch)
+    assert not found.differences
+    assert found.tokens > 50
+    assert found.logprobs > 10
+    assert found.sequences > found.rounds
+
+
+def test_a_token_that_goes_by_the_company_is_seen(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = Engine._start
+
+    def by_place(self: Engine, request: Request, seq: int, cached: int) -> None:
+        params = request.sampler.params
+        if seq and isinstance(params, SamplingParams):
+            request.sampler = Sampler(replace(params, logit_bias={**params.logit_bias, 32: 20.0}))
+        start(self, request, seq, cached)
+
+    monkeypatch.setattr(Engine, "_start", by_place)
+    found = played(model, 1, monkeypatch)
+    assert found.differing_tokens > 10
+    assert "seed 1" in found.differences[0]
+
+
+def test_requests_that_fail_are_left_and_come_at_once_are_all_accounted_for(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(soak_requests, "FAULTS", 0.02)
+    monkeypatch.setattr(soak_requests, "SAMPLES", 10)
+    *phases, differences = soak_requests.soak_requests(model, 40, phases=2, **SMALL)
+    assert differences == []
+    for phase in phases:
+        assert isinstance(phase, Phase)
+        assert phase.wrong == ""
+    assert sum(phase.ended.values()) >= 40
+    assert phase.faults
+
+
+def test_a_request_that_ends_twice_is_seen(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    end = Engine._end
+
+    def twice(self: Engine, request: Request, *arguments: object, **keywords: bool) -> None:
+        end(self, request, *arguments, **keywords)  # type: ignore[arg-type]
+        request.caller.unended += 1  # or somebody would wait for ever
+        request.finish("cancelled")
+
+    monkeypatch.setattr(Engine, "_end", twice)
+    phase, *_ = soak_requests.soak_requests(model, 12, phases=1, **SMALL)
+    assert isinstance(phase, Phase)
+    assert "did not end once" in phase.wrong

@@ -1,0 +1,399 @@
+"""Ten thousand requests with everything that can happen to them, on one LLM: is each accounted for, does it grow?
+
+    pip install . typer
+    python tools/checks/soak_requests.py --requests 10000
+
+Threads and an AsyncLLM ask at random times: single prompts, lists, several completions, streams. Streams are closed, or
+let go of; tasks are cancelled; now and then everything is. Native calls fail: with an exception after the decode, with
+one sequence that has no finite logits, and with what a signal handler raises before a call or after it. At the end:
+
+- Each request has ended once, and what its caller was told is how; the engine's figures add up to that, and none runs.
+- Of those that came to their end, some are asked of a fresh LLM: the same tokens and log-probabilities, bit for bit.
+- Each sequence reads a prompt, drafts and verifies as a fresh context does: the same bits of logits.
+- Resident memory, when nothing runs and each shape of round was played: the median of the second half against that of
+  the first. With the graphs that are kept it goes up and down by a few MB; requests that stay behind are counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from soak import resident
+from wishes import Outcome, Wish, Wishes, outcome
+
+from pymtp import LLM, AsyncLLM, Completion, Model, NativeError, PymtpError, SamplingParams
+from pymtp.context import Context
+from pymtp.engine.request import Request
+from pymtp.sampling import Sampler
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+
+from makers.demo_corpus import held_out_prompts
+
+THREADS = 5  # and an event loop
+PHASES = 10  # at the end of each nothing runs, and memory is looked at
+FAULTS = 0.003  # of native calls
+CANCELS = 0.002  # of requests, each of which then ends all that run
+SAMPLES = 200  # outcomes to ask again, at most
+
+
+class Interrupt(BaseException):
+    """What a signal handler raises."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What came so far.
+
+    told: what callers were told, by how it ended; "nothing" of streams that were let go of, of tasks that were
+    cancelled and of calls that an Interrupt left. ended: the same by the requests themselves.
+    """
+
+    requests: int
+    told: dict[str, int]
+    ended: dict[str, int]
+    faults: dict[str, int]
+    rounds: int
+    sequences: float  # of a round
+    alive: int  # requests
+    resident: int
+    wrong: str  # what does not add up
+
+
+class Book:
+    """Which request ended, how often and how."""
+
+    def __init__(self, llm: LLM) -> None:
+        self._submit = llm.engine.submit
+        self._lock = threading.Lock()
+        self.times = bytearray()
+        self.ended: Counter[str] = Counter()
+        llm.engine.submit = self.submit  # type: ignore[method-assign]
+
+    def submit(self, request: Request) -> None:
+        with self._lock:
+            number = len(self.times)
+            self.times.append(0)
+        finish = request.finish
+
+        def counted(reason: Any) -> None:
+            finish(reason)
+            self.times[number] += 1
+            self.ended["failed" if request.error is not None else reason] += 1
+
+        request.finish = counted  # type: ignore[method-assign]
+        self._submit(request)
+
+
+class Faults:
+    """Makes native calls of a context fail."""
+
+    def __init__(self, context: Context, numbers: random.Random) -> None:
+        self._context, self._numbers = context, numbers
+        self.on = True
+        self.made: Counter[str] = Counter()
+        for name in ("prefill_batch", "draft_chains", "verify_chains", "first_token", "rewind"):
+            setattr(context, name, self._wrapped(getattr(context, name), alone=name == "first_token"))
+
+    def _wrapped(self, call: Callable[..., Any], *, alone: bool) -> Callable[..., Any]:
+        def wrapped(*arguments: Any) -> Any:
+            if not self.on or self._numbers.random() > FAULTS:
+                return call(*arguments)
+            kinds = ["decode"] if not alone else ["one"]
+            if threading.current_thread().name != "pymtp engine":  # handlers run on threads of the program
+                kinds += ["before", "after"]
+            kind = self._numbers.choice(kinds)
+            self.made[kind] += 1
+            if kind == "one":
+                raise NativeError("no finite logits, on purpose")
+            if kind == "before":
+                raise Interrupt
+            if kind == "after":
+                call(*arguments)
+                raise Interrupt
+            self._context.break_on_purpose("decode_throws")
+            try:
+                return call(*arguments)
+            finally:
+                self._context.break_on_purpose("none")
+
+        return wrapped
+
+
+class Callers:
+    """Threads and tasks that ask, and take note of what they were told."""
+
+    def __init__(self, llm: LLM, texts: Sequence[Sequence[int]], seed: int) -> None:
+        self.llm, self._texts, self._seed = llm, texts, seed
+        self.told: Counter[str] = Counter()
+        self.samples: list[tuple[Wish, Outcome]] = []
+        self._lock = threading.Lock()
+        self._left = 0
+        self._phase = 0
+
+    def play(self, requests: int, *, loop: bool) -> None:
+        """Until so many prompts were asked. loop: by coroutines, too: then it is their thread that runs the engine."""
+        self._left = requests
+        self._phase += 1
+        threads = [threading.Thread(target=self._work, args=(i,)) for i in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        if loop:
+            asyncio.run(self._loop())
+        for thread in threads:
+            thread.join()
+
+    def _next(self, wishes: Wishes, numbers: random.Random) -> Wish | None:
+        with self._lock:
+            if self._left <= 0:
+                return None
+            self._left -= 1
+        if numbers.random() < CANCELS:
+            self.llm.cancel()
+        wish = wishes.wish(0)
+        most = wish.params.max_tokens
+        return replace(wish, params=replace(wish.params, max_tokens=most if most is None else 1 + most // 4))
+
+    def _made(self, i: int) -> tuple[Wishes, random.Random]:
+        numbers = random.Random(f"{self._seed} {self._phase} {i}")
+        return Wishes(self.llm.model, numbers, self._texts, self.llm.context.n_ctx), numbers
+
+    def _tell(self, wish: Wish, found: Completion | PymtpError) -> None:
+        with self._lock:
+            if isinstance(found, PymtpError):
+                self.told["failed"] += wish.params.n
+                return
+            for i, one in enumerate((found, *found.others)):
+                self.told[one.finish_reason] += 1
+                # what goes on from an earlier text was not read at once
+                complete = one.finish_reason != "cancelled" and not one.stats.cached_tokens
+                if complete and len(self.samples) < SAMPLES * self._phase // PHASES:
+                    self.samples.append((replace(wish, params=wish.each[i]), outcome(one)))
+
+    def _tell_nothing(self, n: int) -> None:
+        with self._lock:
+            self.told["nothing"] += n
+
+    def _work(self, i: int) -> None:
+        wishes, numbers = self._made(i)
+        while (wish := self._next(wishes, numbers)) is not None:
+            time.sleep(numbers.choice((0.0, 0.0, 0.001, 0.02)))
+            group = [wish]
+            while wish.way == "list" and len(group) < 6 and (another := self._next(wishes, numbers)) is not None:
+                group.append(another)
+            try:
+                if wish.way == "stream":
+                    self._read(wish, numbers)
+                else:
+                    self._generate(group)
+            except Interrupt:
+                self._tell_nothing(sum(each.params.n for each in group))
+
+    def _generate(self, group: Sequence[Wish]) -> None:
+        try:
+            done: Sequence[Completion | PymtpError] = self.llm.generate(
+                [wish.prompt for wish in group], [wish.params for wish in group], priority=group[0].priority
+            )
+        except PymtpError as error:
+            done = error.completions
+        for wish, one in zip(group, done, strict=True):
+            self._tell(wish, one)
+
+    def _read(self, wish: Wish, numbers: random.Random) -> None:
+        stream = self.llm.stream(wish.prompt, wish.params, priority=wish.priority)
+        tokens = 0
+        try:
+            for piece in stream:
+                tokens += len(piece.token_ids)
+                time.sleep(numbers.choice((0.0, 0.0, 0.0, 0.005)))
+                if wish.leaves is not None and tokens >= wish.leaves:
+                    if numbers.random() < 0.5:
+                        self._tell_nothing(1)
+                        return  # and it is let go of
+                    stream.close()
+                    break
+        except PymtpError as error:
+            self._tell(wish, error)
+            return
+        self._tell(wish, stream.completion)
+
+    async def _loop(self) -> None:
+        wishes, numbers = self._made(THREADS)
+        async with AsyncLLM(self.llm) as shared:
+
+            async def work() -> None:
+                while (wish := self._next(wishes, numbers)) is not None:
+                    await asyncio.sleep(numbers.choice((0.0, 0.001, 0.02)))
+                    longest = None if wish.leaves is None else wish.leaves / 1000
+                    ask = self._pieces if wish.way == "stream" else self._ask
+                    try:
+                        await asyncio.wait_for(ask(shared, wish), longest)
+                    except TimeoutError:
+                        self._tell_nothing(wish.params.n)
+
+            await asyncio.gather(*(work() for _ in range(4)))
+
+    async def _ask(self, shared: AsyncLLM, wish: Wish) -> None:
+        try:
+            found: Completion | PymtpError = await shared.generate(wish.prompt, wish.params, priority=wish.priority)
+        except PymtpError as error:
+            found = error.completions[0]
+        self._tell(wish, found)
+
+    async def _pieces(self, shared: AsyncLLM, wish: Wish) -> None:
+        try:
+            async for _ in shared.stream(wish.prompt, wish.params, priority=wish.priority):
+                pass
+        except PymtpError as error:
+            self._tell(wish, error)
+        else:
+            self._tell_nothing(1)  # pieces do not say how they ended
+
+
+def play_shapes(context: Context, faults: Faults) -> None:
+    """A round of each number of sequences and drafts. Then the same graphs are kept, whatever came before."""
+    faults.on = False
+    for n in range(1, 1 + context.n_seq_max):
+        for seq in range(n):
+            context.set_sampling(Sampler(SamplingParams()), seq)
+            context.clear(seq)
+            context.prefill([1, 2, 3], seq)
+        for depth in range(1 + context.draft_tokens):
+            if depth:
+                context.draft_chains(dict.fromkeys(range(n), 5), depth)
+            context.verify_chains({seq: [5] * (1 + depth) for seq in range(n)})
+    context.clear()
+    faults.on = True
+
+
+def added_up(llm: LLM, book: Book, callers: Callers) -> str:
+    """What does not add up, while nothing runs."""
+    figures = llm.figures()
+    asked = len(book.times)
+    checks = {
+        f"{sum(n != 1 for n in book.times)} requests did not end once": all(n == 1 for n in book.times),
+        f"{asked} requests, and callers were told of {sum(callers.told.values())}": sum(callers.told.values()) == asked,
+        f"{figures.running} run and {figures.waiting} wait": figures.running == figures.waiting == 0,
+        f"{figures} does not count {dict(book.ended)}": (figures.finished, figures.cancelled, figures.failed)
+        == (book.ended["stop"] + book.ended["length"], book.ended["cancelled"], book.ended["failed"]),
+    }
+    return "; ".join(words for words, right in checks.items() if not right)
+
+
+def fresh_differences(llm: LLM, settings: dict[str, Any], samples: Sequence[tuple[Wish, Outcome]]) -> list[str]:
+    """What differs from a fresh LLM: of outcomes, and of what the context's sequences read now."""
+    differences = []
+    for wish, found in samples:
+        with LLM(llm.model, **settings) as fresh:
+            whole = outcome(fresh.generate(wish.prompt, wish.params))
+        if difference := found.difference(whole):
+            differences.append(f"{wish}: {difference}")
+    context = llm.context
+    prompt = (samples[0][0].prompt if samples else [1, 2, 3]) * 100
+    with LLM(llm.model, **settings) as fresh:
+        expected = _probe(fresh.context, prompt[:200], 0)
+    for seq in range(context.n_seq_max):
+        context.clear(seq)
+        if _probe(context, prompt[:200], seq) != expected:
+            differences.append(f"sequence {seq} reads a prompt otherwise than a fresh one")
+        context.clear(seq)
+    return differences
+
+
+def _probe(context: Context, prompt: Sequence[int], seq: int) -> list[bytes]:
+    read = context.prefill(prompt, seq)
+    drafts = [context.draft(token, seq) for token in (5, 6)]
+    return [logits.tobytes() for logits in (read, *drafts, context.verify([5, 6, 7], seq))]
+
+
+def soak_requests(
+    model: Model, requests: int, *, seed: int = 0, phases: int = PHASES, **more: Any
+) -> Iterator[Phase | list[str]]:
+    """Yields what came so far, phase by phase, and at last what differs from a fresh LLM. more: for the LLM."""
+    settings: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "n_ubatch": 128, "n_batch": 128} | more
+    texts = [model.tokenize(text) for text in held_out_prompts(12, 3000)]
+    with LLM(model, **({"n_seq_max": 6} | settings)) as llm:
+        book, faults = Book(llm), Faults(llm.context, random.Random(seed))
+        callers = Callers(llm, texts, seed)
+        for phase in range(phases):
+            callers.play(requests * (phase + 1) // phases - requests * phase // phases, loop=phase % 2 == 0)
+            llm.engine.settle()  # streams that were let go of last
+            play_shapes(llm.context, faults)
+            gc.collect()
+            figures = llm.figures()
+            yield Phase(
+                requests=len(book.times),
+                told=dict(callers.told),
+                ended=dict(book.ended),
+                faults=dict(faults.made),
+                rounds=figures.rounds,
+                sequences=sum(n * times for n, times in figures.sequences.items()) / max(1, figures.rounds),
+                alive=sum(isinstance(one, Request) for one in gc.get_objects()),
+                resident=resident(),
+                wrong=added_up(llm, book, callers),
+            )
+        faults.on = False
+        settings.pop("n_seq_max", None)
+        yield fresh_differences(llm, settings, callers.samples)
+
+
+def main(
+    model: Annotated[Path | None, typer.Option("--model", "-m", exists=True, help="If not given, pymtp's own.")] = None,
+    requests: Annotated[int, typer.Option("--requests", "-r", min=PHASES)] = 10_000,
+    seed: Annotated[int, typer.Option(help="Of what is asked; when it comes goes by the clock.")] = 0,
+    n_seq_max: Annotated[int, typer.Option(min=2)] = 6,
+    growth: Annotated[int, typer.Option(help="The most bytes that memory may grow from half to half.")] = 4_000_000,
+    output: Annotated[Path | None, typer.Option("--json", help="Write what was found to this file.")] = None,
+) -> None:
+    """Exit status 1 when anything is wrong."""
+    console = Console(highlight=False)
+    phases: list[Phase] = []
+    differences: list[str] = []
+    with closing(Model(model)) as loaded:
+        for found in soak_requests(loaded, requests, seed=seed, n_seq_max=n_seq_max):
+            if isinstance(found, list):
+                differences = found
+                continue
+            phases.append(found)
+            console.print(
+                f"{found.requests:>6} requests ended: {_words(found.ended)}; callers were told: {_words(found.told)}; "
+                f"faults: {_words(found.faults)}; {found.rounds} rounds of {found.sequences:.1f} sequences; "
+                f"{found.alive} stay behind; {(found.resident - phases[0].resident) / 1e6:+.2f} MB {found.wrong}",
+                soft_wrap=True,
+            )
+    half = len(phases) // 2
+    grown = median(phase.resident for phase in phases[half:]) - median(phase.resident for phase in phases[:half])
+    console.print(
+        f"{grown / 1e6:+.2f} MB from the first half to the second; {len(differences)} differ from a fresh LLM"
+    )
+    for difference in differences:
+        console.print(difference, soft_wrap=True)
+    if output is not None:
+        output.write_text(
+            json.dumps({"phases": list(map(asdict, phases)), "differences": differences}, indent=1) + "\n"
+        )
+    if differences or grown > growth or any(phase.wrong or phase.alive > 1 for phase in phases):
+        raise typer.Exit(1)
+
+
+def _words(counts: dict[str, int]) -> str:
+    return ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
+
+
+if __name__ == "__main__":
+    typer.run(main)
