@@ -12,7 +12,7 @@ from pymtp.errors import CancelledError, ContextFullError, InvalidRequestError, 
 from pymtp.sampling import Sampler, TokenLogprobs
 
 VOCAB = 50
-NO_WORK = Counters(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+NO_WORK = Counters(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 @dataclass
