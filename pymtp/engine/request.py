@@ -97,6 +97,7 @@ class Request:
         priority: int = 0,
         ahead: int | None = None,
         seed_offset: int = 0,
+        family: object = None,
     ) -> None:
         """
         caller: who waits for it.
@@ -104,12 +105,13 @@ class Request:
         ahead: pieces that may wait for their reader, who takes them from `unread`; None for no reader: pieces are
             joined in the completion only.
         seed_offset: what is added to the seed, for several completions of a prompt.
+        family: the same for all requests for completions of one prompt, which one of them reads; None for no others.
 
         Raises InvalidRequestError for params that the model's vocabulary has no place for, and a grammar that is
         refused.
         """
         self.prompt, self.params, self.caller = prompt, params, caller
-        self.priority, self.ahead = priority, ahead
+        self.priority, self.ahead, self.family = priority, ahead, family
         model.check_tokens(list(params.logit_bias))
         self.sampler = Sampler(params, seed_offset)
         if params.gbnf is not None:
@@ -148,6 +150,17 @@ class Request:
     def rank(self) -> tuple[int, int]:
         """Who comes first: by priority, then by arrival."""
         return self.priority, self.number
+
+    @property
+    def at_prompt(self) -> bool:
+        """Whether its sequence holds the prompt, and nothing was sampled after it."""
+        read = self.seq is not None and self.n_read == len(self.prompt)
+        return read and self.writer is None and not self.n_caught
+
+    @property
+    def n_held(self) -> int:
+        """Tokens that its sequence holds."""
+        return self.n_read + self.n_caught if self.writer is None else self.writer.n_past
 
     @property
     def paused(self) -> bool:
