@@ -276,7 +276,8 @@ class Engine:
     def _copy(self, requests: Sequence[Request], source: Request) -> None:
         """Its sequence holds the prompt that the source's does, or nothing where that fails: then it is read."""
         (request,) = requests
-        assert request.seq is not None and source.seq is not None
+        assert request.seq is not None
+        assert source.seq is not None
         try:
             self._context.copy(source.seq, request.seq)
         except (CancelledError, NativeError):

@@ -15,11 +15,10 @@ READ_AHEAD = 4
 # Tokens of a prompt that is worth a place: see Scheduler.keeps.
 KEPT_PROMPT = 256
 
-# What a move costs, in rounds that take a launch more than they need to; on the processors and models measured, a launch
-# takes longer than copying 4,096 tokens with the states, and about as long as reading 8. Of texts that a sequence could go
-# on from, not more than half are asked for again.
-COPIED_A_ROUND = 4096
-LOST_A_ROUND = 16
+# What a move costs, in launches: so many tokens are copied, or read of a prompt that is asked for again, in the time
+# of one. docs/tuning.md has the measurements.
+COPIED_A_ROUND = 2048
+LOST_A_ROUND = 8
 
 
 class Scheduler:
