@@ -245,7 +245,7 @@ class Engine:
         any."""
         left = most = self._context.n_ubatch
         for request in requests:
-            while request.writer is None and request.seq is not None:
+            while request.writer is None and request.seq is not None and not request.at_prompt:
                 start = request.n_read
                 piece = request.prompt[start : start + most - start % most]
                 cost = len(piece) or most

@@ -250,3 +250,11 @@ def test_whoever_comes_and_goes_each_completion_is_that_of_its_seed_alone(
     assert (figures.running, figures.waiting, figures.failed) == (0, 0, 0)
     if not cancels:
         assert figures.finished == len(bed.requests)
+
+
+def test_copies_leave_the_share_of_a_step_to_those_who_read() -> None:
+    bed = Bed(n_seq_max=4, n_ubatch=64)
+    bed.submit_several(3, PROMPT)
+    other = bed.submit([7] * 14)
+    bed.engine.step()
+    assert len(other.tokens) == 1
