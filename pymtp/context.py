@@ -324,6 +324,26 @@ class Context(Exclusive):
         check(lib.pymtp_pair_rewind(self._pair, seq, n_keep))
 
     @alone
+    def copy(self, source: int, seq: int) -> None:
+        """Makes an empty sequence hold what `source` does: it goes on as `source` would, from `first_token` too. Its
+        sampling stays its own, for which the text is a prompt. K and V of the tokens held are copied, and the states;
+        nothing is computed. What was drafted is forgotten, and the copy cannot be rewound.
+
+        Raises InvalidRequestError when `seq` is not empty, CancelledError and NativeError with `seq` emptied;
+        `source` holds what it held.
+        """
+        check(lib.pymtp_pair_copy(self._pair, source, seq))
+
+    @alone
+    def move(self, source: int, seq: int) -> None:
+        """As `copy`, and the sampling goes along; `source` is empty then."""
+        check(lib.pymtp_pair_move(self._pair, source, seq))
+        (self._reports.add if source in self._reports else self._reports.discard)(seq)
+        self._logprobs.pop(seq, None)
+        if source in self._logprobs:
+            self._logprobs[seq] = self._logprobs.pop(source)
+
+    @alone
     def clear(self, seq: int | None = None) -> None:
         """Empties the caches, or what they hold of one sequence."""
         for number in range(self.n_seq_max) if seq is None else [seq]:

@@ -15,6 +15,7 @@ class Counters:
     hidden_bytes: hidden states, on their way to the head.
     draw_bytes: what tokens were drawn from on the host, rows of logits or candidates, and tokens that the device drew.
     output_buffer_bytes: not a sum, the host memory that all of these are copied to.
+    sequence_bytes: copied from one sequence to another, by `copy` and `move`.
     """
 
     prefill_seconds: float
@@ -31,6 +32,7 @@ class Counters:
     embeddings_bytes: int
     draw_bytes: int
     output_buffer_bytes: int
+    sequence_bytes: int
 
 
 @dataclass(frozen=True)

@@ -219,8 +219,9 @@ class LLM(Exclusive):
             if not isinstance(one, SamplingParams):
                 raise InvalidRequestError(f"params must be SamplingParams, not {type(one).__name__}")
         requests = [
-            Request(self.model, tokens, one, caller, priority=priority, ahead=ahead, seed_offset=i)
+            Request(self.model, tokens, one, caller, priority=priority, ahead=ahead, seed_offset=i, family=family)
             for tokens, one in zip(token_lists, each, strict=True)
+            for family in [object() if one.n > 1 else None]
             for i in range(one.n)
         ]
         for request in requests:

@@ -238,3 +238,21 @@ def test_each_device_holds_what_was_planned(model: Model, draft_tokens: int) -> 
             assert planned.weights == pytest.approx(held.weights, rel=0.01)
             assert held.compute <= planned.compute
     assert ON_CPU or any(planned.kv > 0 for planned in plan if not planned.host)
+
+
+@pytest.mark.parametrize("flash_attn", ["on", "off"])
+@pytest.mark.parametrize("type_k", ["f16", "q8_0"])
+def test_a_copy_of_a_sequence_goes_on_with_the_same_bits(model: Model, flash_attn: str, type_k: str) -> None:
+    with make(model, n_seq_max=3, flash_attn=flash_attn, type_k=type_k) as context:
+        context.set_sampling(Sampler(SamplingParams()))
+        context.prefill(some_tokens(model, 50))
+        for keep in (3, 0, 2):
+            a_round(context, keep)
+        context.copy(0, 2)
+        for seq in (0, 2):
+            context.set_sampling(Sampler(SamplingParams()), seq)
+        found = [
+            (context.draft_chain(5, STEPS, seq), context.verify([5, 6], seq).tobytes(), context.tokens(seq))
+            for seq in (0, 2)
+        ]
+        assert found[0] == found[1]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from helpers.threads import together
 
 from pymtp import LLM, Completion, InvalidRequestError, NativeError, PymtpError, SamplingParams
 from pymtp.context import Context
+from pymtp.sampling import Logits
 
 SHORT = SamplingParams(max_tokens=16)
 ENDLESS = SamplingParams(max_tokens=None, ignore_eos=True)
@@ -83,6 +86,59 @@ def test_several_completions_of_a_prompt_have_seeds_that_follow_each_other(llm: 
     assert (len(two[0].others), two[1].others) == (2, ())
     with pytest.raises(InvalidRequestError, match="n=3"):
         several.stream("import ", params)
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Counter[Context]:
+    """Tokens of prompts that the target reads."""
+    counted: Counter[Context] = Counter()
+    original = Context.prefill_batch
+
+    def prefill_batch(self: Context, prompts: Mapping[int, Sequence[int]]) -> Logits:
+        counted[self] += sum(map(len, prompts.values()))
+        return original(self, prompts)
+
+    monkeypatch.setattr(Context, "prefill_batch", prefill_batch)
+    return counted
+
+
+@pytest.mark.parametrize("n", [2, 4, 7])
+def test_completions_of_a_prompt_read_it_once_and_are_those_of_their_seeds(
+    llm: LLM, several: LLM, prompts: list[str], read: Counter[Context], n: int
+) -> None:
+    tokens = [token for prompt in prompts[:4] for token in llm.model.tokenize(prompt)][:300]
+    first = several.generate(tokens, SamplingParams(20, temperature=1.0, seed=5, n=n, logprobs=1))
+    assert read[several.context] == len(tokens)
+    whole = [first, *first.others]
+    assert [one.stats.cached_tokens for one in whole] == [0] + [len(tokens)] * (n - 1)
+    for i, one in enumerate(whole):
+        alone = llm.generate(tokens, SamplingParams(20, temperature=1.0, seed=5 + i, logprobs=1))
+        assert (one.text, one.logprobs) == (alone.text, alone.logprobs)
+
+
+def test_completions_with_a_grammar_begin_it_each_by_itself(llm: LLM, several: LLM) -> None:
+    params = SamplingParams(20, temperature=1.0, seed=5, grammar='root ::= [a-z]+ " = " [0-9]+ "\\n"')
+    first = several.generate("import os\n", replace(params, n=3))
+    assert texts([first, *first.others]) == [
+        llm.generate("import os\n", replace(params, seed=seed)).text for seed in (5, 6, 7)
+    ]
+
+
+def test_when_a_request_ends_between_others_they_move_together_and_write_the_same(
+    llm: LLM, several: LLM, prompts: list[str]
+) -> None:
+    lengths = [60, 3, 60, 60]
+    params = [SamplingParams(n, temperature=0.8, seed=i, ignore_eos=True, logprobs=1) for i, n in enumerate(lengths)]
+    with make_llm(n_seq_max=4, draft_tokens=0, cache_prompt=False) as apart:
+        before = apart.context.counters
+        done = apart.generate(prompts[:4], params)
+        after = apart.context.counters
+    assert after.sequence_bytes > before.sequence_bytes
+    # 4 prompts, and rounds of one launch: the move came before the first with a gap
+    assert after.target_decodes - before.target_decodes <= 4 + 60
+    for one, prompt, its in zip(done, prompts, params, strict=False):
+        alone = llm.generate(prompt, its)
+        assert (one.text, one.logprobs) == (alone.text, alone.logprobs)
 
 
 def test_calls_of_threads_run_together(llm: LLM, several: LLM, prompts: list[str]) -> None:

@@ -39,6 +39,8 @@ class EngineContext(RoundContext, Protocol):
     def tokens_held(self, seq: int = 0) -> int: ...
     def tokens(self, seq: int = 0) -> list[int]: ...
     def clear(self, seq: int | None = None) -> None: ...
+    def copy(self, source: int, seq: int) -> None: ...
+    def move(self, source: int, seq: int) -> None: ...
 
 
 class Engine:
@@ -66,6 +68,7 @@ class Engine:
         self._cancels: deque[Request] = deque()
         self._closed: PymtpError | None = None
         self._counts = Counts()
+        self._left_apart: list[Request] = []  # requests with gaps between them that it does not pay to close
 
     def check(self, prompt: Sequence[int]) -> None:
         """Raises ContextFullError for a prompt that can never fit."""
@@ -121,8 +124,13 @@ class Engine:
             self.settle()
         if scheduler.n_waiting:
             self._admit()
+        if scheduler.has_gap:
+            self._close_gaps()
         writing = scheduler.writing()
-        reading = len(writing) < len(scheduler.running) and self._read(scheduler.reading())
+        reading = False
+        if len(writing) < len(scheduler.running):
+            reading = self._read(scheduler.reading())
+            reading |= self._begin_copies()
         if writing:
             self._guarded(writing, self._play)
         return reading or bool(writing)
@@ -173,12 +181,18 @@ class Engine:
                 slow.gave_way, slow.number = True, next(self._numbers)
                 self._begin_anew(slow)
                 continue
-            seq, cached = self._place(request.prompt)
+            siblings = self._scheduler.siblings(request)
+            seq, cached = (self._scheduler.free[0], 0) if siblings else self._place(request.prompt)
             self._scheduler.start(request, seq)
             try:
                 self._start(request, seq, cached)
             except PymtpError as error:
                 self._fail(request, error)
+                continue
+            for source in siblings:
+                if source.at_prompt:
+                    self._guarded([request], self._copy, source)
+                    break
 
     def _place(self, prompt: Sequence[int]) -> tuple[int, int]:
         """The free sequence that holds the most of the prompt's beginning, or the lowest, and how much it holds: all of
@@ -217,6 +231,24 @@ class Engine:
             if not request.ended and request.seq is not None:
                 self._begin_anew(request)
 
+    def _close_gaps(self) -> None:
+        if self._scheduler.running == self._left_apart:  # what is left to write only becomes less
+            return
+        moves = self._scheduler.moves(self._context.tokens_held if self.cache_prompt else lambda seq: 0)
+        for request, seq in moves:
+            self._guarded([request], self._move, seq)
+        self._left_apart = self._scheduler.running
+
+    def _move(self, requests: Sequence[Request], seq: int) -> None:
+        (request,) = requests
+        assert request.seq is not None
+        try:
+            self._context.clear(seq)
+            self._context.move(request.seq, seq)
+        except (CancelledError, NativeError):
+            return  # it goes on where it is
+        self._scheduler.move(request, seq)
+
     # ── Prompts ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _read(self, requests: Sequence[Request]) -> bool:
@@ -224,7 +256,7 @@ class Engine:
         any."""
         left = most = self._context.n_ubatch
         for request in requests:
-            while request.writer is None and request.seq is not None:
+            while request.writer is None and request.seq is not None and not request.at_prompt:
                 start = request.n_read
                 piece = request.prompt[start : start + most - start % most]
                 cost = len(piece) or most
@@ -245,18 +277,51 @@ class Engine:
             request.n_read += len(piece)
             if request.n_read < len(request.prompt):
                 return
-            try:
-                token = self._context.first_token(seq)
-            except InvalidRequestError as error:  # of a grammar
-                self._fail(request, error)
-                return
-            if not request.tokens:
-                request.writer = self._writer(request, seq, token, 1)
-                request.writer.ended |= request.text.ends(token)
-                self._counts.add_first_token()
-                self._hand_out(request, [token], self._clock())
+            for sibling in self._scheduler.siblings(request):
+                if not sibling.n_read:
+                    self._copy([sibling], request)
+            self._begin(requests)
+        else:
+            self._catch_up(request, seq)
+
+    def _copy(self, requests: Sequence[Request], source: Request) -> None:
+        """Its sequence holds the prompt that the source's does, or nothing where that fails: then it is read."""
+        (request,) = requests
+        assert request.seq is not None
+        assert source.seq is not None
+        try:
+            self._context.copy(source.seq, request.seq)
+        except (CancelledError, NativeError):
             return
-        self._catch_up(request, seq)
+        request.n_read = len(request.prompt)
+        if not request.tokens:
+            request.cached = request.n_read
+
+    def _begin_copies(self) -> bool:
+        """Whether there were any."""
+        found = False
+        while (request := self._scheduler.beginning()) is not None:  # one that began may let the others wait
+            self._guarded([request], self._begin)
+            found = True
+        return found
+
+    def _begin(self, requests: Sequence[Request]) -> None:
+        """The first token after the prompt, which was read."""
+        (request,) = requests
+        seq = request.seq
+        assert seq is not None
+        try:
+            token = self._context.first_token(seq)
+        except InvalidRequestError as error:  # of a grammar
+            self._fail(request, error)
+            return
+        request.begun = True
+        if request.tokens:  # which are brought back in steps to come
+            return
+        request.writer = self._writer(request, seq, token, 1)
+        request.writer.ended |= request.text.ends(token)
+        self._counts.add_first_token()
+        self._hand_out(request, [token], self._clock())
 
     def _catch_up(self, request: Request, seq: int) -> None:
         """Brings what came out before to a sequence that begins anew, as rounds did: verified, not read."""

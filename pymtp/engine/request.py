@@ -100,6 +100,7 @@ class Request:
         priority: int = 0,
         ahead: int | None = None,
         seed_offset: int = 0,
+        family: object = None,
     ) -> None:
         """
         caller: who waits for it.
@@ -107,12 +108,13 @@ class Request:
         ahead: pieces that may wait for their reader, who takes them from `unread`; None for no reader: pieces are
             joined in the completion only.
         seed_offset: what is added to the seed, for several completions of a prompt.
+        family: the same for all requests for completions of one prompt, which one of them reads; None for no others.
 
         Raises InvalidRequestError for params that the model's vocabulary has no place for, and a grammar that is
         refused.
         """
         self.prompt, self.params, self.caller = prompt, params, caller
-        self.priority, self.ahead = priority, ahead
+        self.priority, self.ahead, self.family = priority, ahead, family
         model.check_tokens(list(params.logit_bias))
         self.sampler = Sampler(params, seed_offset)
         if params.gbnf is not None:
@@ -131,6 +133,7 @@ class Request:
         self.writer: Writer | None = None  # once its prompt is read
         self.n_read = 0  # tokens of the prompt that the sequence holds
         self.n_caught = 0  # and, where it began anew, of those that came out before
+        self.begun = False  # whether the first token after the prompt was sampled
         self.gave_way = False  # its sequence was given to another once
         # its arrival, and when what began
         self.number = 0
@@ -151,6 +154,17 @@ class Request:
     def rank(self) -> tuple[int, int]:
         """Who comes first: by priority, then by arrival."""
         return self.priority, self.number
+
+    @property
+    def at_prompt(self) -> bool:
+        """Whether its sequence holds the prompt, and nothing was sampled after it."""
+        read = self.seq is not None and self.n_read == len(self.prompt)
+        return read and not self.begun
+
+    @property
+    def n_held(self) -> int:
+        """Tokens that its sequence holds."""
+        return self.n_read + self.n_caught if self.writer is None else self.writer.n_past
 
     @property
     def paused(self) -> bool:
@@ -184,6 +198,7 @@ class Request:
         """Its sequence holds nothing any more."""
         self.writer = None
         self.n_read = self.n_caught = 0
+        self.begun = False
         self.text = RequestText(self._model, self.params)  # tokens of a round that was broken off may be in it
         with suppress(PymtpError):  # of a model that was closed: its next use says so
             for token in self.tokens:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 
 from pymtp.engine.request import Request
 from pymtp.errors import ContextFullError
 
 # Pieces of a stream that may wait for their reader, before others go on without it.
 READ_AHEAD = 4
+
+# Tokens of a prompt that is worth a place: see Scheduler.keeps.
+KEPT_PROMPT = 256
+
+# What a move costs, in launches: so many tokens are copied, or read of a prompt that is asked for again, in the time
+# of one. docs/tuning.md has the measurements.
+COPIED_A_ROUND = 2048
+LOST_A_ROUND = 8
 
 
 class Scheduler:
@@ -74,6 +83,74 @@ class Scheduler:
             request.seq = None
             self.running = [one for one in self.running if one is not request]
 
+    # ── Several completions of a prompt ─────────────────────────────────────────────────────────────────────────────
+
+    def siblings(self, request: Request) -> list[Request]:
+        """The running requests of its family, itself left out, that hold no token past the prompt, in their order."""
+        if request.family is None:
+            return []
+        found = (one for one in self.running if one.family is request.family and one is not request)
+        return sorted((one for one in found if one.writer is None and not one.n_caught), key=_rank)
+
+    def keeps(self, request: Request) -> bool:
+        """Whether a request that holds its prompt does not begin yet: the sequence of the next one is to be a copy of
+        its own. So while a sibling waits, and comes next; where the prompt is long, and others write meanwhile."""
+        if not self._waiting or len(request.prompt) < KEPT_PROMPT:
+            return False
+        return (
+            self._waiting[0][1].family is request.family
+            and any(one.writer is not None and not one.paused for one in self.running)
+            and not any(one.at_prompt and one.rank > request.rank for one in self.siblings(request))
+        )
+
+    def beginning(self) -> Request | None:
+        """The next of the requests that were copied from another and are to write."""
+        copies = (one for one in self.running if one.at_prompt and not self.keeps(one))
+        return min(copies, key=_rank, default=None)
+
+    # ── Gaps ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def has_gap(self) -> bool:
+        """Whether there is a free sequence between those that run: a launch takes sequences that lie side by side."""
+        running = self.running
+        return len(running) > 1 and _sequence(running[-1]) - _sequence(running[0]) >= len(running)
+
+    def moves(self, worth: Callable[[int], int]) -> list[tuple[Request, int]]:
+        """Which requests are to move to which free sequences so that all lie side by side; none where it does not pay.
+
+        It pays where the requests on either side of the gap go on for more rounds than the moves cost. worth: tokens
+        that a free sequence holds and a prompt may begin with, which are lost when another moves there.
+        """
+        n = len(self.running)
+        least, moved, places = math.inf, self.running, range(0)
+        for first in range(len(self._free) + 1):
+            those = range(first, first + n)
+            outside = [request for request in self.running if request.seq not in those]
+            cost = sum(1 + request.n_held / COPIED_A_ROUND for request in outside)
+            cost += sum(worth(seq) / LOST_A_ROUND for seq in self._free if seq in those)
+            if cost < least:
+                least, moved, places = cost, outside, those
+        stay = [request for request in self.running if request not in moved]
+        if least >= min(max(map(self._rounds_left, side), default=0.0) for side in (moved, stay)):
+            return []
+        return list(zip(reversed(moved), (seq for seq in self._free if seq in places), strict=True))
+
+    def _rounds_left(self, request: Request) -> float:
+        """By the rounds that its tokens took so far."""
+        left = request.most(self._n_ctx) - len(request.tokens)
+        return left * max(1, request.tally.rounds) / max(1, len(request.tokens) - 1)
+
+    def move(self, request: Request, seq: int) -> None:
+        """A running request goes to a free sequence."""
+        self._free = sorted([*(one for one in self._free if one != seq), _sequence(request)])
+        request.seq = seq
+        if request.writer is not None:
+            request.writer.seq = seq
+        self.running = sorted(self.running, key=_sequence)
+
+    # ── Who goes on ─────────────────────────────────────────────────────────────────────────────────────────────────
+
     def give_way(self) -> Request | None:
         """The stream that is to make room for one that waits, if there is one."""
         if self._free or not self._waiting:
@@ -91,8 +168,9 @@ class Scheduler:
         return active
 
     def reading(self) -> list[Request]:
-        """The requests whose prompts are not read, in their order."""
-        return sorted((request for request in self.running if request.writer is None), key=_rank)
+        """The requests whose prompts are not read, in their order. The first of a family reads for all: the others have
+        their copies before their turns come."""
+        return sorted((one for one in self.running if one.writer is None and not one.at_prompt), key=_rank)
 
 
 def _sequence(request: Request) -> int:

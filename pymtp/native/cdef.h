@@ -103,6 +103,7 @@ struct pymtp_counters {
     int64_t embeddings_bytes;
     int64_t draw_bytes;
     int64_t output_buffer_bytes;
+    int64_t sequence_bytes;
 };
 enum pymtp_prefill_mode { PYMTP_PREFILL_FUSED, PYMTP_PREFILL_HOST_COPY, PYMTP_PREFILL_ALL_OUTPUTS };
 enum pymtp_draws { PYMTP_DRAWS_AUTO, PYMTP_DRAWS_HOST, PYMTP_DRAWS_DEVICE };
@@ -180,6 +181,8 @@ int32_t pymtp_pair_draft_vocab(const struct pymtp_pair * pair);
 bool    pymtp_pair_drafts_over(const struct pymtp_pair * pair, llama_token token);
 void pymtp_pair_forget_chosen(struct pymtp_pair * pair);
 int     pymtp_pair_rewind(struct pymtp_pair * pair, int32_t seq, int32_t n_keep);
+int     pymtp_pair_copy(struct pymtp_pair * pair, int32_t from, int32_t to);
+int     pymtp_pair_move(struct pymtp_pair * pair, int32_t from, int32_t to);
 int     pymtp_pair_clear(struct pymtp_pair * pair, int32_t seq);
 int32_t pymtp_pair_n_past(const struct pymtp_pair * pair, int32_t seq);
 const llama_token * pymtp_pair_tokens(const struct pymtp_pair * pair, int32_t seq);
@@ -197,7 +200,8 @@ extern "Python" bool pymtp_on_poll(void);
 // compare/pymtp_compare.h
 enum pymtp_fault { PYMTP_FAULT_NONE, PYMTP_FAULT_EMPTY_HEAD, PYMTP_FAULT_SHIFTED_ROWS, PYMTP_FAULT_DECODE_THROWS,
                    PYMTP_FAULT_CLEAR_THROWS, PYMTP_FAULT_MIXED_CHAIN, PYMTP_FAULT_MORE_OUTPUTS,
-                   PYMTP_FAULT_ASSERTION, PYMTP_FAULT_ASSERTION_THREADS, PYMTP_FAULT_ASSERTION_THREAD };
+                   PYMTP_FAULT_ASSERTION, PYMTP_FAULT_ASSERTION_THREADS, PYMTP_FAULT_ASSERTION_THREAD,
+                   PYMTP_FAULT_COPY_THROWS };
 void    pymtp_pair_break(struct pymtp_pair * pair, enum pymtp_fault fault);
 int     pymtp_pair_draft(struct pymtp_pair * pair, int32_t seq, llama_token token, const float ** logits);
 const char * pymtp_pair_trace(struct pymtp_pair * pair);

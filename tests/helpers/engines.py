@@ -38,6 +38,7 @@ class Bed:
         priority: int = 0,
         ahead: int | None = None,
         caller: Caller | None = None,
+        family: object = None,
         **params: Any,
     ) -> Request:
         request = Request(
@@ -47,10 +48,16 @@ class Bed:
             caller or Caller(),
             priority=priority,
             ahead=ahead,
+            family=family,
         )
         self.engine.submit(request)
         self.requests.append(request)
         return request
+
+    def submit_several(self, n: int, prompt: list[int], max_tokens: int = 20, **keywords: Any) -> list[Request]:
+        """As LLM.generate with n completions: the seeds follow each other."""
+        seed, family = keywords.pop("seed", 0), object()
+        return [self.submit(prompt, max_tokens, seed=seed + i, family=family, **keywords) for i in range(n)]
 
     def run(self, *, most: int = 10_000) -> None:
         """Until all requests have ended; readers take what comes."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pymtp.counters import Counters
 from pymtp.errors import CancelledError, ContextFullError, InvalidRequestError, NativeError, PymtpError
 from pymtp.sampling import Sampler, TokenLogprobs
 
 VOCAB = 50
-NO_WORK = Counters(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+NO_WORK = Counters(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 @dataclass
@@ -25,6 +25,7 @@ class Held:
     rewindable: int = 0
     seed: int = 0
     read: bool = False  # and nothing since
+    copied: bool = False  # likewise
 
 
 class ScriptedContext:
@@ -50,6 +51,8 @@ class ScriptedContext:
         self.longest_verify = 0
         self.now = 0.0
         self.token_seconds, self.step_seconds, self.row_seconds, self.launch_seconds = 0.1, 0.1, 0.2, 1.0
+        self.copy_seconds = 0.001  # a token
+        self.copies: list[tuple[int, int]] = []  # from which sequence to which
         self.launches: list[tuple[str, tuple[int, ...], int]] = []  # what, of which sequences, tokens of each
         self.cancelled, self.cancels = False, 0
         self.before: Callable[[str, Sequence[int]], None] = lambda what, seqs: None  # may raise
@@ -98,6 +101,24 @@ class ScriptedContext:
         for number in range(self.n_seq_max) if seq is None else [seq]:
             self.sequences[number] = Held(seed=self.sequences[number].seed)
 
+    def copy(self, source: int, seq: int) -> None:
+        assert source != seq
+        assert not self.sequences[seq].tokens
+        if self.cancelled:
+            raise CancelledError("cancelled")
+        self.before("copy", [source, seq])
+        s = self.sequences[source]
+        s.chain = []
+        seed = self.sequences[seq].seed
+        self.sequences[seq] = replace(s, tokens=list(s.tokens), chain=[], rewindable=0, seed=seed, copied=True)
+        self.copies.append((source, seq))
+        self.now += len(s.tokens) * self.copy_seconds
+
+    def move(self, source: int, seq: int) -> None:
+        self.copy(source, seq)
+        self.sequences[seq].seed = self.sequences[source].seed
+        self.clear(source)
+
     def prefill(self, tokens: Sequence[int], seq: int = 0) -> None:
         self.prefill_batch({seq: tokens})
 
@@ -109,11 +130,11 @@ class ScriptedContext:
                 raise ContextFullError("full")
         self._launch("prefill", list(prompts), n, n * self.token_seconds)
         for s in self.sequences:
-            s.read = False
+            s.read &= s.copied
         for seq, tokens in prompts.items():
             s = self.sequences[seq]
             s.tokens += tokens
-            s.prompt, s.read, s.chain, s.rewindable = len(s.tokens), True, [], 0
+            s.prompt, s.read, s.copied, s.chain, s.rewindable = len(s.tokens), True, False, [], 0
 
     def first_token(self, seq: int = 0) -> int:
         s = self.sequences[seq]
@@ -153,7 +174,7 @@ class ScriptedContext:
                 self.clear(seq)
                 found[seq] = error
                 continue
-            s.chain, s.rewindable, s.read = [], n - 1, False
+            s.chain, s.rewindable, s.read, s.copied = [], n - 1, False, False
             sampled: list[int] = []
             for i, token in enumerate(chain):
                 s.tokens.append(token)

@@ -99,6 +99,10 @@ bool pymtp_rewind(llama_context * ctx, llama_seq_id seq, llama_pos n_keep) {
     return pymtp_extension::of(ctx).rewind(seq, n_keep);
 }
 
+int64_t pymtp_copy_sequence(llama_context * ctx, llama_seq_id from, llama_seq_id to, llama_pos n_tokens, llama_pos n_head) {
+    return pymtp_extension::of(ctx).copy_sequence(from, to, n_tokens, n_head);
+}
+
 void pymtp_set_sample(llama_context * ctx, const pymtp_graph_sample & sample) {
     pymtp_extension::of(ctx).set_sample(sample);
 }

@@ -100,6 +100,10 @@ struct pymtp_extension {
     uint32_t snapshots_of(uint32_t n_seq_tokens) const;
     bool rewind(llama_seq_id seq, llama_pos n_keep);
 
+    // ── copy.cpp ──
+
+    int64_t copy_sequence(llama_seq_id from, llama_seq_id to, llama_pos n_tokens, llama_pos n_head);
+
     // ── sample.cpp ──
 
     struct {

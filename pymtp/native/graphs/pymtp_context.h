@@ -54,6 +54,14 @@ void pymtp_set_snapshots(llama_context * ctx, bool value);
 // are of the last ubatch with the sequence, and serve once.
 bool pymtp_rewind(llama_context * ctx, llama_seq_id seq, llama_pos n_keep);
 
+// ── copies ──
+
+// Copies the first n_tokens of a sequence to another, which is empty: K and V of these tokens alone, the recurrent states,
+// from whichever snapshot counts, and the kept hidden states that the tokens at n_head and after it go with. Returns the bytes,
+// -1 where the abort callback asked for the end. The copy cannot be rewound. Then, and where this throws, the other sequence
+// may have to be emptied.
+int64_t pymtp_copy_sequence(llama_context * ctx, llama_seq_id from, llama_seq_id to, llama_pos n_tokens, llama_pos n_head);
+
 // ── sampling in the graph ──
 
 // The token that follows from n logits of a row: those of the tokens ids, in no order, or of the vocabulary where ids is

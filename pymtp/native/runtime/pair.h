@@ -1,7 +1,7 @@
 // A target and a draft context of one model, and how far each of their sequences has come.
 //
 // pair.cpp makes them, prefill.cpp takes prompts, rounds.cpp drafts, verifies and rewinds, head.cpp keeps the head level
-// with the target, sampling.cpp says how tokens are sampled, draft_rows.cpp over which of them drafts
+// with the target, copy.cpp copies and moves sequences, sampling.cpp says how tokens are sampled, draft_rows.cpp over which of them drafts
 // are made, memory.cpp what all of it takes. pair_api.cpp is what C calls.
 // compare/ holds what serves comparisons and tests only.
 #pragma once
@@ -120,6 +120,10 @@ struct pymtp_pair {
             pymtp_outcome * outcomes);
     void finish(const pymtp_sample_job & job, pymtp_outcome & outcome);
     int  rewind(int32_t seq, int32_t n_keep);
+
+    // copy.cpp
+    int  copy(int32_t from, int32_t to);
+    int  move(int32_t from, int32_t to);
 
     // draft_rows.cpp
     void make_draft_vocab(const pymtp_model & model);

@@ -82,6 +82,14 @@ int pymtp_pair_rewind(pymtp_pair * pair, int32_t seq, int32_t n_keep) {
     return pymtp_pair_call(pair, seq, [&] { return pair->rewind(seq, n_keep); });
 }
 
+int pymtp_pair_copy(pymtp_pair * pair, int32_t from, int32_t to) {
+    return pymtp_pair_call(pair, to, [&] { return pair->copy(from, to); });
+}
+
+int pymtp_pair_move(pymtp_pair * pair, int32_t from, int32_t to) {
+    return pymtp_pair_call(pair, to, [&] { return pair->move(from, to); });
+}
+
 int pymtp_pair_clear(pymtp_pair * pair, int32_t seq) {
     return pymtp_pair_call(pair, seq, [&] {
         pair->clear(seq);

@@ -80,7 +80,12 @@ int pymtp_pair::prefill(
     const bool    every = all || options.embeddings || (draft && options.prefill == PYMTP_PREFILL_ALL_OUTPUTS);
     const int32_t limit = every ? std::min(n_batch, n_outputs) : n_batch;
     for (pymtp_sequence & s : sequences) {
-        s.first_logits = nullptr;
+        if (s.copied_logits.empty()) {
+            s.first_logits = nullptr;
+        }
+    }
+    for (const prompt & p : prompts) {
+        sequences[p.seq].forget_logits();
     }
     logits.resize((size_t) n_vocab * (all ? n_all : n_seqs));
     embeddings.resize(options.embeddings ? (size_t) n_embd * n_all : 0);

@@ -161,6 +161,7 @@ struct pymtp_counters {
     int64_t embeddings_bytes;
     int64_t draw_bytes;        // what tokens were sampled from on the host, or sampled tokens themselves
     int64_t output_buffer_bytes; // not a sum: the host memory that they are copied to
+    int64_t sequence_bytes;      // copied from one sequence to another
 };
 
 // Bytes on one device. What the head is for comes last.
@@ -250,6 +251,12 @@ PYMTP_API void pymtp_pair_forget_chosen(struct pymtp_pair * pair);
 // Goes back to the first n_keep tokens. Only the drafts of the last verification can be taken back, once, before the
 // next draft: that is as far as the recurrent layers keep snapshots.
 PYMTP_API int  pymtp_pair_rewind(struct pymtp_pair * pair, int32_t seq, int32_t n_keep);
+// Copies what a sequence holds to another, which is empty: it goes on as the first would, and as first_token after a
+// prompt. Its sampling stays its own. What was drafted is forgotten, and the copy cannot be rewound. Where it fails or is
+// cancelled, the other is empty, and the first as it was.
+PYMTP_API int  pymtp_pair_copy(struct pymtp_pair * pair, int32_t from, int32_t to);
+// The same, and its sampling goes along; the first is empty then.
+PYMTP_API int  pymtp_pair_move(struct pymtp_pair * pair, int32_t from, int32_t to);
 PYMTP_API int  pymtp_pair_clear(struct pymtp_pair * pair, int32_t seq);
 
 PYMTP_API int32_t pymtp_pair_n_past(const struct pymtp_pair * pair, int32_t seq); // tokens that the target holds; -1, and so

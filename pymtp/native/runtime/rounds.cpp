@@ -164,7 +164,7 @@ int pymtp_pair::verify(
         pymtp_sequence & s = sequences[seqs[k]];
         s.n_past  += n;
         s.n_rewind = n - 1;
-        s.first_logits = nullptr;
+        s.forget_logits();
         if (fused) {
             s.n_head += n > 1 ? n : 0;
         } else if (draft) {

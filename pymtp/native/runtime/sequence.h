@@ -16,6 +16,13 @@ struct pymtp_sequence {
 
     std::unique_ptr<pymtp_sampler> sampler; // null until told how to sample
     std::vector<llama_token>       tokens;  // the n_past that the target holds, then what is drafted after them
-    const float *                  first_logits = nullptr; // of the last prefill
+    const float *                  first_logits = nullptr; // of the last prefill, or of copied_logits
+    std::vector<float>             copied_logits;          // of a copy, until it goes on
     std::vector<pymtp_logprob>     logprobs; // of the last tokens that the target sampled, where asked for
+
+    void forget_logits() {
+        first_logits = nullptr;
+        copied_logits.clear();
+        copied_logits.shrink_to_fit();
+    }
 };

@@ -30,6 +30,12 @@ void pymtp_fault_in_decode(const pymtp_pair & pair) {
     }
 }
 
+void pymtp_fault_in_copy(const pymtp_pair & pair) {
+    if (pair.fault == PYMTP_FAULT_COPY_THROWS) {
+        throw std::runtime_error("a fault on purpose, half way through a copy");
+    }
+}
+
 void pymtp_fault_in_clear(const pymtp_pair & pair) {
     if (pair.fault == PYMTP_FAULT_CLEAR_THROWS) {
         throw std::runtime_error("a fault on purpose, while a sequence is emptied");

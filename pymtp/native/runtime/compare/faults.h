@@ -10,6 +10,7 @@ struct pymtp_pair;
 void pymtp_fault_in_prefill(pymtp_pair & pair, int32_t seq);
 void pymtp_fault_before_decode(const pymtp_pair & pair);
 void pymtp_fault_in_decode(const pymtp_pair & pair);
+void pymtp_fault_in_copy(const pymtp_pair & pair);
 void pymtp_fault_in_clear(const pymtp_pair & pair);
 
 // The sequence that a step of a chain is said to be of.

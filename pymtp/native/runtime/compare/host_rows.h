@@ -20,6 +20,7 @@ public:
     // Whether a sequence's hidden states are here, not on the device.
     bool holds(int32_t seq) const { return of[seq].here; }
     void clear(int32_t seq);
+    void copy(int32_t from, int32_t to) { of[to] = of[from]; }
 
     // Brings the hidden state that the next token goes with from the device.
     int fetch(int32_t seq);

@@ -20,6 +20,8 @@ enum pymtp_fault {
     PYMTP_FAULT_ASSERTION         = 7, // in the calling thread
     PYMTP_FAULT_ASSERTION_THREADS = 8, // in every thread that computes
     PYMTP_FAULT_ASSERTION_THREAD  = 9, // in one of several: this ends the process
+
+    PYMTP_FAULT_COPY_THROWS = 10, // an exception in a copy, between the target's part and the head's
 };
 
 PYMTP_API void pymtp_pair_break(struct pymtp_pair * pair, enum pymtp_fault fault);
