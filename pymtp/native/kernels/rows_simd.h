@@ -71,10 +71,6 @@ static inline fvec fload_half_twice(const void * x) {
     const __m256i d     = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *) x));
     return _mm512_cvtph_ps(_mm256_permutexvar_epi16(twice, d));
 }
-static inline fvec fload_twice(const float * x) {
-    const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-    return _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(_mm256_loadu_ps(x)));
-}
 // stores the sums of neighbouring lanes
 static inline void fstore_pairs(float * y, fvec x) {
     x = fadd(x, _mm512_movehdup_ps(x));
@@ -127,9 +123,6 @@ static inline fvec fload_half_twice(const void * x) {
     const __m128i d = _mm_loadl_epi64((const __m128i *) x);
     return _mm256_cvtph_ps(_mm_unpacklo_epi16(d, d));
 }
-static inline fvec fload_twice(const float * x) {
-    return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(x)), _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
-}
 static inline void fstore_pairs(float * y, fvec x) {
     x = fadd(x, _mm256_movehdup_ps(x));
     _mm_storeu_ps(y, _mm256_castps256_ps128(_mm256_permutevar8x32_ps(x, _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6))));
@@ -151,11 +144,12 @@ static inline ivec repeat16_at(const void * x) { return repeat16(_mm_loadu_si128
 //      0: 1.3 1.8 3.7 5.3    4096: 1.4 1.5 1.7 2.3    8192: 1.3 1.3 1.3 2.2    16384: 1.4 1.4 1.3 2.2
 constexpr int PREFETCH = 8192;
 
-template <int n> static inline void prefetch(const void * x) {
+template <int n> static inline void fetch(const void * x) {
     for (int i = 0; i < n; i += 64) {
-        _mm_prefetch((const char *) x + PREFETCH + i, _MM_HINT_T0);
+        _mm_prefetch((const char *) x + i, _MM_HINT_T0);
     }
 }
+template <int n> static inline void prefetch(const void * x) { fetch<n>((const char *) x + PREFETCH); }
 
 static inline ivec low4 (ivec x) { return bits_and(x, repeat1(15)); }
 static inline ivec high4(ivec x) { return bits_and(shift_right2<4>(x), repeat1(15)); }
