@@ -169,7 +169,8 @@ template <typename F> struct several {
 
     static fvec scales(const block * const * b) {
         const __m512i order = _mm512_setr_epi32(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
-        return _mm512_permutexvar_ps(order, _mm512_insertf32x8(_mm512_castps256_ps512(F::scales(*b[0])), F::scales(*b[1]), 1));
+        const __m512 both = _mm512_insertf32x8(_mm512_castps256_ps512(F::scales(*b[0])), F::scales(*b[1]), 1);
+        return _mm512_permutexvar_ps(order, both);
     }
 
     // The rows of the first n of two blocks.

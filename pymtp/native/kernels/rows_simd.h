@@ -64,6 +64,15 @@ static inline fvec fadd(fvec a, fvec b)         { return _mm512_add_ps(a, b); }
 static inline fvec fma (fvec a, fvec b, fvec c) { return _mm512_fmadd_ps(a, b, c); }
 static inline fvec fnma(fvec a, fvec b, fvec c) { return _mm512_fnmadd_ps(a, b, c); }  // c - a*b
 static inline float fsum(fvec x)                { return _mm512_reduce_add_ps(x); }
+// the sums of four vectors, each with the bits of fsum()
+static inline __m128 fsum4(const fvec * x) {
+    const __m512 x01 = fadd(_mm512_shuffle_f32x4(x[0], x[1], 0x44), _mm512_shuffle_f32x4(x[0], x[1], 0xee));
+    const __m512 x23 = fadd(_mm512_shuffle_f32x4(x[2], x[3], 0x44), _mm512_shuffle_f32x4(x[2], x[3], 0xee));
+    __m512 y = fadd(_mm512_shuffle_f32x4(x01, x23, 0x88), _mm512_shuffle_f32x4(x01, x23, 0xdd));
+    y = fadd(y, _mm512_permute_ps(y, _MM_SHUFFLE(1, 0, 3, 2)));
+    y = fadd(y, _mm512_permute_ps(y, _MM_SHUFFLE(2, 3, 0, 1)));
+    return _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, y));
+}
 
 // the halves at x, each in two neighbouring lanes
 static inline fvec fload_half_twice(const void * x) {
@@ -117,6 +126,14 @@ static inline float fsum(fvec x) {
     y = _mm_add_ps(y, _mm_movehl_ps(y, y));
     y = _mm_add_ss(y, _mm_movehdup_ps(y));
     return _mm_cvtss_f32(y);
+}
+static inline __m128 fsum4(const fvec * x) {
+    const __m256 x01 = fadd(_mm256_permute2f128_ps(x[0], x[1], 0x20), _mm256_permute2f128_ps(x[0], x[1], 0x31));
+    const __m256 x23 = fadd(_mm256_permute2f128_ps(x[2], x[3], 0x20), _mm256_permute2f128_ps(x[2], x[3], 0x31));
+    __m256 y = fadd(
+        _mm256_shuffle_ps(x01, x23, _MM_SHUFFLE(1, 0, 1, 0)), _mm256_shuffle_ps(x01, x23, _MM_SHUFFLE(3, 2, 3, 2)));
+    y = fadd(y, _mm256_movehdup_ps(y));
+    return _mm256_castps256_ps128(_mm256_permutevar8x32_ps(y, _mm256_setr_epi32(0, 4, 2, 6, 0, 4, 2, 6)));
 }
 
 static inline fvec fload_half_twice(const void * x) {
