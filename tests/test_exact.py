@@ -36,6 +36,8 @@ REPACKED = ["q4_0", "iq4_nl", "q4_k", "q2_k"]  # on x86: 8 rows of the weights i
 REPACKED_SHAPES = {  # every matrix has rows by the eight, of whole superblocks
     "dense": replace(SHAPES["7m"], n_layer=4, linear_v_heads=8, n_ff=512),
     "experts": replace(SHAPES["7m-moe"], linear_v_heads=8),
+    # two matrices have 24 rows: fewer than are multiplied at once, and more than the least
+    "thin": replace(SHAPES["7m"], n_layer=4, linear_v_heads=24, n_ff=512),
 }
 SIZES = list(range(2, 10))  # of verifications, one after the other
 SHORT, LONG = 230, 1000  # 44 tokens go on past 256 cells, or 1024: where more is read, and a chunk of sums ends

@@ -1,7 +1,7 @@
 // Kernels of rows.h for the layouts of llama.cpp's repack buffer on x86: 8 rows of the weights lie interleaved by 8 bytes.
 //
-// A vector holds 8 bytes of each of 8 (or, with AVX2, 4) rows of the weights, and sees 8 bytes of a row of activations over
-// and over. So a row of the weights has two lanes of 32 bits, which are added up last.
+// A vector holds some bytes of each of several rows of the weights, and sees as many bytes of a row of activations over and
+// over.
 
 #pragma once
 
@@ -9,6 +9,7 @@
 #include "rows_simd.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace pymtp {
 
@@ -20,34 +21,65 @@ extern const rows_kernel rows_q2_Kx8;
 
 #if defined(PYMTP_ROWS_SIMD)
 
-constexpr int64_t INTERLEAVED = 8;                         // rows of the weights in a block
-constexpr int64_t COLUMNS     = simd::BYTES/8;             // those in a vector
-constexpr int     PARTS       = INTERLEAVED/COLUMNS;       // vectors that hold all
-constexpr int64_t TOGETHER    = 8;                         // rows of activations for which the weights are unpacked once
+constexpr int64_t INTERLEAVED = 8;  // rows of the weights in a block
 
 // llama.cpp's products of many rows take longer: with AVX-512 and 64 to 512 rows 1.5 to 1.8 times as long (Q4_0), 2.1 to
 // 2.8 times (Q4_K), 1.8 times (IQ4_NL); with AVX2 and 64 rows 1.8, 2.2, 1.3 times (one core of an AMD EPYC of Zen 5).
 constexpr int64_t ANY_ROWS = INT64_MAX;
 
-// rows_kernel::multiply. run<R>(k, w, x, y) multiplies the INTERLEAVED rows at w by R rows.
+// The same weights times several groups of rows: the how manieth pass this is.
+struct passes {
+    int64_t i;
+    int64_t n;
+};
+
+// F::run<R>(k, w, step, x, y, n_blocks, at) multiplies the INTERLEAVED rows of the weights at each of F::BLOCKS w, which are
+// `step` bytes apart, by R rows of activations: F::MOST at most, and where there are more than these, F::BEST. Where n_blocks
+// is less, the other w repeat the last one, and nothing of them is stored.
+typedef void (*run_interleaved_t)(int64_t k, const char * const * w, size_t step, const char * const * x, float * const * y,
+    int64_t n_blocks, passes at);
+
+template <typename F, int... R>
+static run_interleaved_t run_interleaved(std::integer_sequence<int, R...>, int64_t n) {
+    static constexpr run_interleaved_t run[] = {F::template run<R + 1>...};
+    return run[n - 1];
+}
+
+// Blocks from row i of the weights on by all rows.
 template <typename F>
+static void multiply_blocks(int64_t k, const char * w, size_t stride, int64_t n, const char * const * x, float * const * y,
+        int64_t i, int64_t n_blocks) {
+    const char * blocks[F::BLOCKS];
+    for (int64_t j = 0; j < F::BLOCKS; ++j) {
+        blocks[j] = w + (i + std::min(j, n_blocks - 1)*INTERLEAVED)*stride;
+    }
+    const int64_t groups = n <= F::MOST ? 1 : (n + F::BEST - 1)/F::BEST;
+    for (int64_t g = 0; g < groups; ++g) {
+        const int64_t r0 = n*g/groups;
+        const int64_t r1 = n*(g + 1)/groups;
+        float * out[F::MOST];
+        for (int64_t r = r0; r < r1; ++r) {
+            out[r - r0] = y[r] + i;
+        }
+        run_interleaved<F>(std::make_integer_sequence<int, F::MOST>(), r1 - r0)(
+            k, blocks, INTERLEAVED*stride, x + r0, out, n_blocks, {g, groups});
+    }
+}
+
+// rows_kernel::multiply. Up to FEW rows are multiplied by One, which takes single blocks, and more rows by Several.
+template <typename One, typename Several>
 static void multiply_interleaved(
     int64_t k, int64_t m, const char * w, size_t stride, int64_t n, const char * const * x, float * const * y) {
-    typedef void (*run_t)(int64_t k, const char * w, const char * const * x, float * const * y);
-    static constexpr run_t run[] = {F::template run<1>, F::template run<2>, F::template run<3>, F::template run<4>,
-        F::template run<5>, F::template run<6>, F::template run<7>, F::template run<8>};
+    constexpr int64_t FEW = 2;
 
-    const int64_t groups = (n + TOGETHER - 1)/TOGETHER;
-    for (int64_t i = 0; i < m; i += INTERLEAVED) {
-        for (int64_t g = 0; g < groups; ++g) {
-            const int64_t r0 = n*g/groups;
-            const int64_t r1 = n*(g + 1)/groups;
-            float * out[TOGETHER];
-            for (int64_t r = r0; r < r1; ++r) {
-                out[r - r0] = y[r] + i;
-            }
-            run[r1 - r0 - 1](k, w + i*stride, x + r0, out);
+    for (int64_t i = 0; i < m; ) {
+        const int64_t n_blocks = n <= FEW ? 1 : std::min(Several::BLOCKS, (m - i)/INTERLEAVED);
+        if (n_blocks == 1) {
+            multiply_blocks<One>(k, w, stride, n, x, y, i, 1);
+        } else {
+            multiply_blocks<Several>(k, w, stride, n, x, y, i, n_blocks);
         }
+        i += n_blocks*INTERLEAVED;
     }
 }
 

@@ -1,4 +1,7 @@
 // Kernels for the repacked types with superblocks of 256: Q4_K, Q2_K. Activations are Q8_K.
+//
+// A vector holds 8 bytes of each of 8 (or, with AVX2, 4) rows of the weights. So a row has two lanes of 32 bits, which are
+// added up last.
 
 #include "rows_interleaved.h"
 #include "rows_q8_K.h"
@@ -15,6 +18,9 @@ namespace pymtp {
 using namespace simd;
 
 namespace {
+
+constexpr int64_t COLUMNS = BYTES/8;              // rows of the weights in a vector
+constexpr int     PARTS   = INTERLEAVED/COLUMNS;  // vectors that hold all
 
 // A superblock of a prepared row, with n sums of the quants that share a minimum.
 template <int n> struct alignas(8) activations {
@@ -54,7 +60,10 @@ template <int i, int step> ivec scale_lanes(int part) {
 }
 
 struct q4_K {
-    static constexpr int n_sums = 8;
+    static constexpr int64_t BLOCKS = 1;
+    static constexpr int     MOST   = 8;
+    static constexpr int     BEST   = 8;
+    static constexpr int     n_sums = 8;
 
     // What a superblock has 6 bits each for. Row i of scales has sub-block i of the 8 columns; row i of mins[c] has
     // sub-block i of columns 4*c to 4*c + 3.
@@ -118,8 +127,9 @@ struct q4_K {
     }
 
     template <int R>
-    static void run(int64_t k, const char * w, const char * const * x, float * const * y) {
-        const block_q4_Kx8 * blocks = (const block_q4_Kx8 *) w;
+    static void run(int64_t k, const char * const * w, size_t, const char * const * x, float * const * y, int64_t,
+            passes) {
+        const block_q4_Kx8 * blocks = (const block_q4_Kx8 *) w[0];
 
         fvec acc[PARTS][R];
         for (int part = 0; part < PARTS; ++part) {
@@ -183,7 +193,10 @@ struct q4_K {
 };
 
 struct q2_K {
-    static constexpr int n_sums = 16;
+    static constexpr int64_t BLOCKS = 1;
+    static constexpr int     MOST   = 8;
+    static constexpr int     BEST   = 8;
+    static constexpr int     n_sums = 16;
 
     // The minima of sub-blocks 4*i to 4*i + 3 of each column, in 16 bits.
     static ivec mins_of(const block_q2_Kx8 & b, int i, int part) {
@@ -201,8 +214,9 @@ struct q2_K {
     }
 
     template <int R>
-    static void run(int64_t k, const char * w, const char * const * x, float * const * y) {
-        const block_q2_Kx8 * blocks = (const block_q2_Kx8 *) w;
+    static void run(int64_t k, const char * const * w, size_t, const char * const * x, float * const * y, int64_t,
+            passes) {
+        const block_q2_Kx8 * blocks = (const block_q2_Kx8 *) w[0];
 
         fvec acc[PARTS][R];
         for (int part = 0; part < PARTS; ++part) {
@@ -278,7 +292,7 @@ struct q2_K {
 };
 
 template <typename F> constexpr rows_kernel kernel_of = {
-    INTERLEAVED, prepared_size<F::n_sums>, prepare<F::n_sums>, multiply_interleaved<F>, ANY_ROWS};
+    INTERLEAVED, prepared_size<F::n_sums>, prepare<F::n_sums>, multiply_interleaved<F, F>, ANY_ROWS};
 
 }  // namespace
 

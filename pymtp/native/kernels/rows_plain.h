@@ -289,8 +289,12 @@ static void multiply_rows(
         }
     }
     for (int64_t r = 0; r < n; ++r) {
-        for (int i = 0; i < R; ++i) {
-            y[r][i0 + i] = fsum(acc[r][i]);
+        if constexpr (R == 4) {
+            _mm_storeu_ps(y[r] + i0, fsum4(acc[r]));
+        } else {
+            for (int i = 0; i < R; ++i) {
+                y[r][i0 + i] = fsum(acc[r][i]);
+            }
         }
     }
 }

@@ -64,16 +64,21 @@ static inline fvec fadd(fvec a, fvec b)         { return _mm512_add_ps(a, b); }
 static inline fvec fma (fvec a, fvec b, fvec c) { return _mm512_fmadd_ps(a, b, c); }
 static inline fvec fnma(fvec a, fvec b, fvec c) { return _mm512_fnmadd_ps(a, b, c); }  // c - a*b
 static inline float fsum(fvec x)                { return _mm512_reduce_add_ps(x); }
+// the sums of four vectors, each with the bits of fsum()
+static inline __m128 fsum4(const fvec * x) {
+    const __m512 x01 = fadd(_mm512_shuffle_f32x4(x[0], x[1], 0x44), _mm512_shuffle_f32x4(x[0], x[1], 0xee));
+    const __m512 x23 = fadd(_mm512_shuffle_f32x4(x[2], x[3], 0x44), _mm512_shuffle_f32x4(x[2], x[3], 0xee));
+    __m512 y = fadd(_mm512_shuffle_f32x4(x01, x23, 0x88), _mm512_shuffle_f32x4(x01, x23, 0xdd));
+    y = fadd(y, _mm512_permute_ps(y, _MM_SHUFFLE(1, 0, 3, 2)));
+    y = fadd(y, _mm512_permute_ps(y, _MM_SHUFFLE(2, 3, 0, 1)));
+    return _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, y));
+}
 
 // the halves at x, each in two neighbouring lanes
 static inline fvec fload_half_twice(const void * x) {
     const __m256i twice = _mm256_setr_epi16(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
     const __m256i d     = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *) x));
     return _mm512_cvtph_ps(_mm256_permutexvar_epi16(twice, d));
-}
-static inline fvec fload_twice(const float * x) {
-    const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-    return _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(_mm256_loadu_ps(x)));
 }
 // stores the sums of neighbouring lanes
 static inline void fstore_pairs(float * y, fvec x) {
@@ -122,13 +127,18 @@ static inline float fsum(fvec x) {
     y = _mm_add_ss(y, _mm_movehdup_ps(y));
     return _mm_cvtss_f32(y);
 }
+static inline __m128 fsum4(const fvec * x) {
+    const __m256 x01 = fadd(_mm256_permute2f128_ps(x[0], x[1], 0x20), _mm256_permute2f128_ps(x[0], x[1], 0x31));
+    const __m256 x23 = fadd(_mm256_permute2f128_ps(x[2], x[3], 0x20), _mm256_permute2f128_ps(x[2], x[3], 0x31));
+    __m256 y = fadd(
+        _mm256_shuffle_ps(x01, x23, _MM_SHUFFLE(1, 0, 1, 0)), _mm256_shuffle_ps(x01, x23, _MM_SHUFFLE(3, 2, 3, 2)));
+    y = fadd(y, _mm256_movehdup_ps(y));
+    return _mm256_castps256_ps128(_mm256_permutevar8x32_ps(y, _mm256_setr_epi32(0, 4, 2, 6, 0, 4, 2, 6)));
+}
 
 static inline fvec fload_half_twice(const void * x) {
     const __m128i d = _mm_loadl_epi64((const __m128i *) x);
     return _mm256_cvtph_ps(_mm_unpacklo_epi16(d, d));
-}
-static inline fvec fload_twice(const float * x) {
-    return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(x)), _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
 }
 static inline void fstore_pairs(float * y, fvec x) {
     x = fadd(x, _mm256_movehdup_ps(x));
@@ -151,11 +161,12 @@ static inline ivec repeat16_at(const void * x) { return repeat16(_mm_loadu_si128
 //      0: 1.3 1.8 3.7 5.3    4096: 1.4 1.5 1.7 2.3    8192: 1.3 1.3 1.3 2.2    16384: 1.4 1.4 1.3 2.2
 constexpr int PREFETCH = 8192;
 
-template <int n> static inline void prefetch(const void * x) {
+template <int n> static inline void fetch(const void * x) {
     for (int i = 0; i < n; i += 64) {
-        _mm_prefetch((const char *) x + PREFETCH + i, _MM_HINT_T0);
+        _mm_prefetch((const char *) x + i, _MM_HINT_T0);
     }
 }
+template <int n> static inline void prefetch(const void * x) { fetch<n>((const char *) x + PREFETCH); }
 
 static inline ivec low4 (ivec x) { return bits_and(x, repeat1(15)); }
 static inline ivec high4(ivec x) { return bits_and(shift_right2<4>(x), repeat1(15)); }
