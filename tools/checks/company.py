@@ -23,7 +23,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
@@ -74,7 +73,7 @@ class Found:
     requests: int = 0
     tokens: int = 0
     logprobs: int = 0
-    ends: Counter[str] = field(default_factory=Counter)
+    ends: dict[str, int] = field(default_factory=dict)
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -266,7 +265,7 @@ def game(model: Model, texts: Sequence[Sequence[int]], seed: int, found: Found) 
         found.requests += 1
         found.tokens += len(one.token_ids)
         found.logprobs += len(one.logprobs or ())
-        found.ends[one.reason] += 1
+        found.ends[one.reason] = found.ends.get(one.reason, 0) + 1
         if difference := one.difference(whole):
             pairs = zip(one.token_ids, whole.token_ids, strict=False)
             found.differing_tokens += max(1, sum(a != b for a, b in pairs))
@@ -300,8 +299,8 @@ def show(all_found: Sequence[Found], console: Console) -> None:
         table.add_row(
             one.model,
             f"{one.requests:,}",
-            f"{one.ends['cancelled']:,}",
-            f"{one.ends['failed']:,}",
+            f"{one.ends.get('cancelled', 0):,}",
+            f"{one.ends.get('failed', 0):,}",
             f"{one.tokens:,}",
             f"{one.logprobs:,}",
             f"{one.sequences / max(1, one.rounds):.1f}",
@@ -341,9 +340,8 @@ def main(
         found = list(running)
     show(found, console)
     if output is not None:
-        output.write_text(
-            json.dumps({"check": "company", "build": build_info(), "models": list(map(asdict, found))}) + "\n"
-        )
+        result = {"check": "company", "seed": seed, "build": build_info(), "models": [asdict(one) for one in found]}
+        output.write_text(json.dumps(result, indent=1) + "\n")
     if any(one.differences for one in found):
         raise typer.Exit(1)
 

@@ -18,7 +18,7 @@ Way = Literal["generate", "list", "stream"]
 GRAMMARS: Sequence[dict[str, Any]] = (
     {"grammar": 'root ::= [a-z ]+ "."'},
     {"grammar": 'root ::= ("def " [a-z_]+ "(" [a-z, ]* "):\\n" "    return " [a-z0-9 +]+ "\\n")+'},
-    {"grammar": 'root ::= "a" "b"? [0-9]* [^\\x00-\\U0010ffff]'},  # a dead end: it fails, and fails alone
+    {"grammar": 'root ::= "a" [0-9] [0-9] [^\\x00-\\U0010ffff]'},  # a dead end: it fails, and fails alone
     {"json_schema": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}},
     {"json_schema": {"type": "array", "items": {"enum": [1, "two", None, True]}, "minItems": 3, "maxItems": 20}},
 )
