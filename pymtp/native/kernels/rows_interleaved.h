@@ -23,11 +23,11 @@ extern const rows_kernel rows_q2_Kx8;
 
 constexpr int64_t INTERLEAVED = 8;  // rows of the weights in a block
 
-// llama.cpp's products of many rows take longer: with AVX-512 and 64 to 512 rows 1.5 to 1.8 times as long (Q4_0), 2.1 to
-// 2.8 times (Q4_K), 1.8 times (IQ4_NL); with AVX2 and 64 rows 1.8, 2.2, 1.3 times (one core of an AMD EPYC of Zen 5).
+// llama.cpp's products of many rows take longer: with AVX-512 and 64 to 512 rows 2.3 times as long (Q4_0), 2.1 to 3.1
+// times (Q4_K), more than 1.8 times (IQ4_NL); with AVX2 and 64 rows 1.8, 2.2, 1.3 times (one core of an AMD EPYC of Zen 5).
 constexpr int64_t ANY_ROWS = INT64_MAX;
 
-// The same weights times several groups of rows: the how manieth pass this is.
+// The same weights times several groups of rows: this is pass i of n.
 struct passes {
     int64_t i;
     int64_t n;
