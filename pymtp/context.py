@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from itertools import count
 from typing import Any, Literal
 
@@ -13,19 +12,17 @@ from numpy.typing import NDArray
 
 from pymtp.context_options import native_options
 from pymtp.cores import physical_cores
-from pymtp.counters import Counters, Node, read_trace
 from pymtp.errors import InvalidRequestError, NativeError, PymtpError
-from pymtp.exclusive import Exclusive, alone
-from pymtp.memory import DeviceMemory, read_memory
+from pymtp.exclusive import alone
+from pymtp.inspected import Inspected
 from pymtp.model import TAPS, Model
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
 from pymtp.native.outcomes import Outcomes, only, read_logprobs
-from pymtp.operations import Operation, read_operations
 from pymtp.sampling import Logits, Sampler, TokenLogprobs
 from pymtp.values import in_range
 
 
-class Context(Exclusive):
+class Context(Inspected):
     """Sequences in the caches of a target context and, with drafts, of the head's draft context.
 
     The target holds `n_past(seq)` tokens of a sequence. `draft` is called with the token that comes next and then with
@@ -109,7 +106,7 @@ class Context(Exclusive):
         if pair == ffi.NULL:
             raise NativeError(last_error())
         # Its only reference but for calls that are in it, cancel() among them: the last that goes frees it.
-        self._pair: Any = ffi.gc(pair, lib.pymtp_pair_free)
+        self._pair = ffi.gc(pair, lib.pymtp_pair_free)
         check(lib.PYMTP_OK)
         self._logits = ffi.new("const float **")
         self._token = ffi.new("int32_t *")
@@ -353,34 +350,6 @@ class Context(Exclusive):
         """Makes one of the mistakes of enum pymtp_fault from now on, "none" ends it. For tests: greedy text does not
         show them, acceptance and the head's logits must."""
         lib.pymtp_pair_break(self._pair, getattr(lib, f"PYMTP_FAULT_{fault.upper()}"))
-
-    @property
-    @alone
-    def counters(self) -> Counters:
-        """A snapshot of the work done so far."""
-        c = ffi.new("struct pymtp_counters *")
-        lib.pymtp_pair_counters(self._pair, c)
-        return Counters(**{field.name: getattr(c, field.name) for field in fields(Counters)})
-
-    @alone
-    def memory(self) -> list[DeviceMemory]:
-        """The memory in use, a line a device. Compute buffers grow with the first round of each depth."""
-        return read_memory(lambda found, most: lib.pymtp_pair_memory(self._pair, found, most))
-
-    @alone
-    def trace(self) -> list[Node]:
-        """What was computed since the last call, in order, where the context was made with trace=True."""
-        return read_trace(ffi.string(lib.pymtp_pair_trace(self._pair)).decode())
-
-    @alone
-    def time_operations(self, on: bool = True) -> None:
-        """Times what the CPU computes by operation, see `operations`. Adds a few looks at a clock to each node."""
-        check(lib.pymtp_pair_time_ops(self._pair, on))
-
-    @alone
-    def operations(self) -> list[Operation]:
-        """What was computed since the last call, while it was timed."""
-        return read_operations(lambda found, most: lib.pymtp_pair_op_times(self._pair, found, most))
 
     @alone
     def head_state(self, seq: int = 0) -> bytes:
