@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from itertools import count
 from typing import Any, Literal
 
@@ -13,19 +12,17 @@ from numpy.typing import NDArray
 
 from pymtp.context_options import native_options
 from pymtp.cores import physical_cores
-from pymtp.counters import Counters, Node, read_trace
 from pymtp.errors import InvalidRequestError, NativeError, PymtpError
-from pymtp.exclusive import Exclusive, alone
-from pymtp.memory import DeviceMemory, read_memory
+from pymtp.exclusive import alone
+from pymtp.inspected import Inspected
 from pymtp.model import TAPS, Model
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
-from pymtp.native.outcomes import failed, only
-from pymtp.operations import Operation, read_operations
+from pymtp.native.outcomes import Outcomes, only, read_logprobs
 from pymtp.sampling import Logits, Sampler, TokenLogprobs
 from pymtp.values import in_range
 
 
-class Context(Exclusive):
+class Context(Inspected):
     """Sequences in the caches of a target context and, with drafts, of the head's draft context.
 
     The target holds `n_past(seq)` tokens of a sequence. `draft` is called with the token that comes next and then with
@@ -109,10 +106,11 @@ class Context(Exclusive):
         if pair == ffi.NULL:
             raise NativeError(last_error())
         # Its only reference but for calls that are in it, cancel() among them: the last that goes frees it.
-        self._pair: Any = ffi.gc(pair, lib.pymtp_pair_free)
+        self._pair = ffi.gc(pair, lib.pymtp_pair_free)
         check(lib.PYMTP_OK)
         self._logits = ffi.new("const float **")
         self._token = ffi.new("int32_t *")
+        self._outcomes = Outcomes(options.n_seq_max, 1 + options.n_draft)
         self._n_vocab = model.n_vocab
         self._n_embeddings = 0
         self._keeps_embeddings = embeddings
@@ -252,16 +250,12 @@ class Context(Exclusive):
     def draft_chains(self, tokens: Mapping[int, int], n: int) -> dict[int, tuple[list[int], list[float]] | PymtpError]:
         """As `draft_chain`, for each sequence named: its token. Sequences side by side take one launch. A sequence that
         fails by itself has its error as its value, and the others their drafts."""
-        seqs = sorted(tokens)
-        room = len(seqs) * max(0, min(n, self.draft_tokens))  # of more it is refused
-        drafts, confidences = ffi.new("llama_token[]", room), ffi.new("float[]", room)
-        outcomes = ffi.new("struct pymtp_outcome[]", len(seqs))
-        first = ffi.new("llama_token[]", [tokens[seq] for seq in seqs])
-        check(lib.pymtp_pair_draft_tokens(self._pair, len(seqs), seqs, first, n, drafts, confidences, outcomes))
-        return {
-            seq: failed(outcomes, k) or (list(drafts[k * n : (k + 1) * n]), list(confidences[k * n : (k + 1) * n]))
-            for k, seq in enumerate(seqs)
-        }
+        seqs, out = sorted(tokens), self._outcomes
+        first = [tokens[seq] for seq in seqs]
+        check(
+            lib.pymtp_pair_draft_tokens(self._pair, len(seqs), seqs, first, n, out.tokens, out.confidences, out.native)
+        )
+        return out.drafts(seqs, n)
 
     @property
     @alone
@@ -289,17 +283,18 @@ class Context(Exclusive):
         """As `verify_chain`, for each sequence named: its tokens, for all as many. Sequences side by side take one
         launch. A sequence that fails by itself has its error as its value, and the others their tokens. What is raised
         emptied all."""
-        seqs = sorted(chains)
+        seqs, out = sorted(chains), self._outcomes
         n = len(chains[seqs[0]]) if seqs else 0
-        if any(len(chains[seq]) != n for seq in seqs):
-            raise InvalidRequestError("the chains of a verification must have the same length")
-        sampled = ffi.new("llama_token[]", len(seqs) * n)
-        outcomes = ffi.new("struct pymtp_outcome[]", len(seqs))
-        tokens = ffi.new("llama_token[]", [token for seq in seqs for token in chains[seq]])
-        check(lib.pymtp_pair_verify_tokens(self._pair, len(seqs), seqs, tokens, n, sampled, outcomes))
-        for k, seq in enumerate(seqs):
-            self._keep_logprobs(seq, outcomes[k].n)  # before a dead end, too
-        return {seq: failed(outcomes, k) or list(sampled[k * n : k * n + outcomes[k].n]) for k, seq in enumerate(seqs)}
+        tokens: list[int] = []
+        for seq in seqs:
+            if len(chains[seq]) != n:
+                raise InvalidRequestError("the chains of a verification must have the same length")
+            tokens += chains[seq]
+        check(lib.pymtp_pair_verify_tokens(self._pair, len(seqs), seqs, tokens, n, out.tokens, out.native))
+        if self._reports:
+            for k, seq in enumerate(seqs):
+                self._keep_logprobs(seq, out.native[k].n)  # before a dead end, too
+        return out.sampled(seqs, n)
 
     def logprobs(self, seq: int = 0) -> list[TokenLogprobs]:
         """Of the tokens that the sequence's last `first_token` or verification returned; empty unless its sampling
@@ -309,11 +304,10 @@ class Context(Exclusive):
     def _keep_logprobs(self, seq: int, n_sampled: int) -> None:
         if seq not in self._reports:
             return
-        found = ffi.new("const struct pymtp_logprob **")
-        n = lib.pymtp_pair_logprobs(self._pair, seq, found) if n_sampled else 0
-        pairs = [(p.token, p.logprob) for p in found[0][0:n]]
-        each = max(1, n // max(1, n_sampled))
-        self._logprobs[seq] = [TokenLogprobs(*pairs[i], tuple(pairs[i + 1 : i + each])) for i in range(0, n, each)]
+        pairs = read_logprobs(self._pair, seq) if n_sampled else []
+        each = max(1, len(pairs) // max(1, n_sampled))
+        starts = range(0, len(pairs), each)
+        self._logprobs[seq] = [TokenLogprobs(*pairs[i], tuple(pairs[i + 1 : i + each])) for i in starts]
 
     @alone
     def rewind(self, n_keep: int, seq: int = 0) -> None:
@@ -376,34 +370,6 @@ class Context(Exclusive):
         """Makes one of the mistakes of enum pymtp_fault from now on, "none" ends it. For tests: greedy text does not
         show them, acceptance and the head's logits must."""
         lib.pymtp_pair_break(self._pair, getattr(lib, f"PYMTP_FAULT_{fault.upper()}"))
-
-    @property
-    @alone
-    def counters(self) -> Counters:
-        """A snapshot of the work done so far."""
-        c = ffi.new("struct pymtp_counters *")
-        lib.pymtp_pair_counters(self._pair, c)
-        return Counters(**{field.name: getattr(c, field.name) for field in fields(Counters)})
-
-    @alone
-    def memory(self) -> list[DeviceMemory]:
-        """The memory in use, a line a device. Compute buffers grow with the first round of each depth."""
-        return read_memory(lambda found, most: lib.pymtp_pair_memory(self._pair, found, most))
-
-    @alone
-    def trace(self) -> list[Node]:
-        """What was computed since the last call, in order, where the context was made with trace=True."""
-        return read_trace(ffi.string(lib.pymtp_pair_trace(self._pair)).decode())
-
-    @alone
-    def time_operations(self, on: bool = True) -> None:
-        """Times what the CPU computes by operation, see `operations`. Adds a few looks at a clock to each node."""
-        check(lib.pymtp_pair_time_ops(self._pair, on))
-
-    @alone
-    def operations(self) -> list[Operation]:
-        """What was computed since the last call, while it was timed."""
-        return read_operations(lambda found, most: lib.pymtp_pair_op_times(self._pair, found, most))
 
     @alone
     def head_state(self, seq: int = 0) -> bytes:

@@ -52,7 +52,8 @@ class FixedDepth:
         self._n = n
 
     def choose(self, room: int, n_past: int) -> int:
-        return max(0, min(self._n, room))
+        n = self._n if self._n < room else room
+        return n if n > 0 else 0
 
     def keep(self, confidences: Sequence[float]) -> int:
         return len(confidences)

@@ -187,10 +187,11 @@ class Model:
     def token_bytes(self, token: int) -> bytes:
         """The bytes that a token stands for in text; b"" for control tokens. Raises InvalidRequestError for an id
         outside the vocabulary. A character may be spread over several tokens."""
-        if token not in self._pieces:
+        piece = self._pieces.get(token)
+        if piece is None:
             self.check_tokens([token])
-            self._pieces[token] = self._read_piece(token)
-        return self._pieces[token]
+            self._pieces[token] = piece = self._read_piece(token)
+        return piece
 
     def _read_piece(self, token: int) -> bytes:
         loaded = self._open()

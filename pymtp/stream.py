@@ -41,7 +41,8 @@ class Stream:
             raise StopIteration
 
     def _has_news(self) -> bool:
-        return bool(self._request.unread) or self._request.ended
+        request = self._request
+        return bool(request.unread) or request.reason is not None
 
     def close(self) -> None:
         """Stops generating. What came so far, pieces that were not read among it, is in `completion`, as "cancelled"

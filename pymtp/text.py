@@ -29,6 +29,8 @@ class TextStream:
     def _release(self, new: str) -> str:
         if self.stopped:
             return ""
+        if not self._stop:
+            return new
         text = self._held + new
         found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
         if found:

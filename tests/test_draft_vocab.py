@@ -67,7 +67,7 @@ def test_the_text_is_the_same_over_any_part_of_the_vocabulary(
         "least": {"draft_vocab": LEAST},
     }.items():
         with make_llm(demo, draws=draws, **options) as llm:
-            completions = llm.generate(prompts[:4], HOW[how])
+            completions = llm.generate(prompts[:2], HOW[how])
         texts[name] = [c.token_ids for c in completions]
         lost[name] = sum(sum(c.stats.outside_per_position) for c in completions)
     assert texts["half"] == texts["least"] == texts["all"] == texts["plain"]

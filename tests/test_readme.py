@@ -13,7 +13,7 @@ from pymtp.bench import rows_report
 
 MAX_LINES = 150
 MAX_WORDS = 30  # of a sentence
-TEST_COMMAND = "python3 -m venv .venv && .venv/bin/pip install '.[test]' && .venv/bin/pytest"
+TEST_COMMAND = "python3 -m venv .venv && .venv/bin/pip install '.[test]' && .venv/bin/pytest -n auto --dist worksteal"
 
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]

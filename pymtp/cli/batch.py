@@ -13,23 +13,18 @@ from pymtp.async_llm import AsyncLLM
 from pymtp.batch import BatchFiles, run_batch
 from pymtp.batch import Progress as Done
 from pymtp.cli.exit_codes import FAILED
-from pymtp.cli.load import load
-from pymtp.cli.options import CacheType, Ctx, Drafts, DraftVocab, Layers, ModelFile, SeqMax, Tap, Threads
+from pymtp.cli.load import Loading
+from pymtp.cli.options import SeqMax, spread
 from pymtp.cli.screen import screen
 
 
+@spread
 def batch(
+    *,
     requests: Annotated[Path, typer.Argument(help="Requests, one a line, in OpenAI's batch format (JSONL).")],
     answers: Annotated[Path, typer.Argument(help="Answers, in the same order. A file that is there is gone on with.")],
-    model: ModelFile = None,
     n_seq_max: SeqMax = 4,
-    draft_tokens: Drafts = "auto",
-    draft_vocab: DraftVocab = "auto",
-    tap: Tap = "auto",
-    ctx: Ctx = 8192,
-    gpu_layers: Layers = -1,
-    threads: Threads = None,
-    cache_type: CacheType = "f16",
+    loading: Loading,
 ) -> None:
     """Answer a file of requests, several at once. Goes on where an earlier run stopped."""
     files = BatchFiles(requests, answers)
@@ -40,8 +35,7 @@ def batch(
         TimeRemainingColumn(),
         TextColumn("{task.description}"),
     )
-    llm = load(model, ctx, gpu_layers, threads, cache_type, draft_tokens, draft_vocab, tap, n_seq_max)
-    with llm, Progress(*columns, console=screen) as bar:
+    with loading.llm(n_seq_max) as llm, Progress(*columns, console=screen) as bar:
         task = bar.add_task("", total=files.total, completed=files.done)
 
         def show(done: Done) -> None:

@@ -3,55 +3,33 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from pymtp.chat import Message
 from pymtp.cli.completion import write, write_figures
-from pymtp.cli.load import load
-from pymtp.cli.options import (
-    CacheType,
-    Ctx,
-    Drafts,
-    DraftVocab,
-    Layers,
-    MaxTokens,
-    MinP,
-    ModelFile,
-    Seed,
-    Tap,
-    Temperature,
-    Threads,
-    TopK,
-    TopP,
-)
+from pymtp.cli.load import Loading
+from pymtp.cli.options import MaxTokens, Sampling, Temperature, spread
 from pymtp.cli.screen import read_input, screen, show_error
 from pymtp.errors import InvalidRequestError
 from pymtp.sampling import SamplingParams
 
 
+@spread
 def chat(
-    model: ModelFile = None,
+    *,
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,
     max_tokens: MaxTokens = 1024,
     temperature: Temperature = 0.7,
-    top_k: TopK = 40,
-    top_p: TopP = 0.95,
-    min_p: MinP = 0.05,
-    seed: Seed = 0,
-    draft_tokens: Drafts = "auto",
-    draft_vocab: DraftVocab = "auto",
-    tap: Tap = "auto",
-    ctx: Ctx = 8192,
-    gpu_layers: Layers = -1,
-    threads: Threads = None,
-    cache_type: CacheType = "f16",
+    sampling: Sampling,
+    loading: Loading,
 ) -> None:
     """Talk with a model, turn by turn. Ctrl-C ends a turn, Ctrl-D ends the chat."""
-    params = SamplingParams(max_tokens, temperature, top_k, top_p, min_p, seed)
+    params = SamplingParams(max_tokens, temperature, **asdict(sampling))
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
-    with load(model, ctx, gpu_layers, threads, cache_type, draft_tokens, draft_vocab, tap) as llm:
+    with loading.llm() as llm:
         while (said := _ask()) is not None:
             if not said.strip():
                 continue

@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pymtp.cli.completion import as_json, write, write_figures
-from pymtp.cli.load import load
-from pymtp.cli.options import (
-    AsJson,
-    CacheType,
-    Ctx,
-    Drafts,
-    DraftVocab,
-    Layers,
-    MaxTokens,
-    MinP,
-    ModelFile,
-    Seed,
-    Tap,
-    Temperature,
-    Threads,
-    TopK,
-    TopP,
-)
+from pymtp.cli.load import Loading
+from pymtp.cli.options import AsJson, MaxTokens, Sampling, Temperature, spread
 from pymtp.cli.screen import read_input
 from pymtp.errors import InvalidRequestError
 from pymtp.sampling import SamplingParams
 
 
+@spread
 def generate(
+    *,
     prompt: Annotated[str | None, typer.Argument(help='The prompt, or "-" to read it from standard input.')] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from this file.")] = None,
-    model: ModelFile = None,
     max_tokens: MaxTokens = 256,
     temperature: Temperature = 0.0,
-    top_k: TopK = 40,
-    top_p: TopP = 0.95,
-    min_p: MinP = 0.05,
-    seed: Seed = 0,
+    sampling: Sampling,
     stop: Annotated[list[str] | None, typer.Option(help="End at this string. May be given several times.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")] = False,
     grammar_file: Annotated[
@@ -53,13 +36,7 @@ def generate(
         int | None,
         typer.Option(help="With --json: log-probabilities of each token and of this many of the likeliest tokens."),
     ] = None,
-    draft_tokens: Drafts = "auto",
-    draft_vocab: DraftVocab = "auto",
-    tap: Tap = "auto",
-    ctx: Ctx = 8192,
-    gpu_layers: Layers = -1,
-    threads: Threads = None,
-    cache_type: CacheType = "f16",
+    loading: Loading,
     json_output: AsJson = False,
 ) -> None:
     """Continue a prompt."""
@@ -67,17 +44,14 @@ def generate(
     params = SamplingParams(
         max_tokens,
         temperature,
-        top_k,
-        top_p,
-        min_p,
-        seed,
-        stop or (),
-        ignore_eos,
+        **asdict(sampling),
+        stop=stop or (),
+        ignore_eos=ignore_eos,
         grammar=_read("grammar", grammar_file) if grammar_file else None,
         json_schema=_read("JSON schema", json_schema) if json_schema else None,
         logprobs=logprobs,
     )
-    with load(model, ctx, gpu_layers, threads, cache_type, draft_tokens, draft_vocab, tap) as llm:
+    with loading.llm() as llm:
         if json_output:
             print(as_json(llm.generate(text, params)))
         else:

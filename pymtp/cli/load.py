@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Literal
 
+from pymtp.cli.options import CacheType, Ctx, Drafts, DraftVocab, Layers, ModelFile, Tap, Threads
 from pymtp.cli.screen import screen
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
@@ -26,29 +27,32 @@ def read_draft_vocab(tokens: str) -> int | Literal["auto", "all"]:
         raise InvalidRequestError(f'--draft-vocab {tokens!r} must be a whole number, "auto" or "all"') from error
 
 
-def load(
-    model: Path | None,
-    ctx: int,
-    gpu_layers: int,
-    threads: int | None,
-    cache: str,
-    drafts: str,
-    draft_vocab: str,
-    tap: str,
-    n_seq_max: int = 1,
-) -> LLM:
-    """The model with its context; None is the shipped model."""
-    draft_tokens, vocabulary = read_drafts(drafts), read_draft_vocab(draft_vocab)
-    with screen.status(f"loading {model.name if model else 'the shipped model'} …"):
-        return LLM(
-            model,
-            n_ctx=ctx,
-            n_seq_max=n_seq_max,
-            n_gpu_layers=gpu_layers,
-            n_threads=threads,
-            type_k=cache,
-            type_v=cache,
-            draft_tokens=draft_tokens,
-            draft_vocab=vocabulary,
-            tap=tap,
-        )
+@dataclass(frozen=True)
+class Loading:
+    """What a model is loaded with."""
+
+    model: ModelFile = None
+    draft_tokens: Drafts = "auto"
+    draft_vocab: DraftVocab = "auto"
+    tap: Tap = "auto"
+    ctx: Ctx = 8192
+    gpu_layers: Layers = -1
+    threads: Threads = None
+    cache_type: CacheType = "f16"
+
+    def llm(self, n_seq_max: int = 1) -> LLM:
+        """The model with its context; without a file, the shipped model."""
+        draft_tokens, draft_vocab = read_drafts(self.draft_tokens), read_draft_vocab(self.draft_vocab)
+        with screen.status(f"loading {self.model.name if self.model else 'the shipped model'} …"):
+            return LLM(
+                self.model,
+                n_ctx=self.ctx,
+                n_seq_max=n_seq_max,
+                n_gpu_layers=self.gpu_layers,
+                n_threads=self.threads,
+                type_k=self.cache_type,
+                type_v=self.cache_type,
+                draft_tokens=draft_tokens,
+                draft_vocab=draft_vocab,
+                tap=self.tap,
+            )

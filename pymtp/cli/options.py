@@ -1,9 +1,14 @@
-"""Options that several commands share."""
+"""Options that several commands share, and those that they take together."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -33,3 +38,39 @@ Seed = Annotated[int, typer.Option(help="Seed of the sampling.")]
 
 # output
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn, where a command has no default of its own. The names are those of SamplingParams."""
+
+    top_k: TopK = 40
+    top_p: TopP = 0.95
+    min_p: MinP = 0.05
+    seed: Seed = 0
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """A parameter of a command that is a dataclass becomes an option for each of its fields."""
+    parameters: list[Parameter] = []
+    groups: dict[str, Any] = {}
+    kinds = get_type_hints(command, include_extras=True)
+    for name, parameter in inspect.signature(command).parameters.items():
+        if is_dataclass(kinds[name]):
+            groups[name] = kinds[name]
+            each = get_type_hints(kinds[name], include_extras=True)
+            parameters += [
+                Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=each[field.name])
+                for field in fields(kinds[name])
+            ]
+        else:
+            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=kinds[name]))
+
+    @wraps(command)
+    def call(**options: Any) -> None:
+        made = {name: kind(**{f.name: options.pop(f.name) for f in fields(kind)}) for name, kind in groups.items()}
+        command(**options, **made)
+
+    call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call

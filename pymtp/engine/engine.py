@@ -359,11 +359,10 @@ class Engine:
             if writer.error is not None:
                 self._fail(request, writer.error)
                 continue
-            out, n = writer.out, len(writer.drafts)
-            tokens += len(out)
-            drafted += n
-            accepted += min(len(out), writer.right, n)
-            self._hand_out(request, out, now)
+            tokens += len(writer.out)
+            drafted += len(writer.drafts)
+            accepted += writer.accepted
+            self._hand_out(request, writer.out, now)
         if rows:  # else all failed in their drafts
             self._counts.add_round(len(writers), rows, tokens, drafted, accepted, now)
 

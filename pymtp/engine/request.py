@@ -188,9 +188,7 @@ class Request:
         self.tokens += tokens
         if self.reason is not None:
             self.text.flush()
-        piece = self._joined(tokens, logprobs)
-        if self.ahead is not None:
-            self.unread.append(piece)
+        self._join(tokens, logprobs, reads=self.ahead is not None)
         if self.ahead is not None or self.reason is not None:
             self.caller.tell()
 
@@ -223,18 +221,16 @@ class Request:
         self.finish("cancelled")
         self.text.take()  # of a round that was broken off: its tokens did not come out
         self.text.flush()
-        piece = self._joined([], [])
-        if tells_reader and self.ahead is not None:
-            self.unread.append(piece)
+        self._join([], [], reads=tells_reader and self.ahead is not None)
         self.caller.tell()
 
-    def _joined(self, tokens: list[int], logprobs: list[TokenLogprobs]) -> Piece:
+    def _join(self, tokens: list[int], logprobs: list[TokenLogprobs], *, reads: bool) -> None:
         text = self.text.take()
         self._pieces.append(text)
-        if self.logprobs is None:
-            return Piece(text, tokens)
-        self.logprobs += logprobs
-        return Piece(text, tokens, logprobs)
+        if self.logprobs is not None:
+            self.logprobs += logprobs
+        if reads:
+            self.unread.append(Piece(text, tokens, None if self.logprobs is None else logprobs))
 
     @property
     def completion(self) -> Completion:
@@ -278,7 +274,7 @@ class RequestText:
 
     def ends(self, token: int) -> bool:
         """Takes the next token; whether it is the last."""
-        if self._model.ends_generation(token) and not self._ignores_end:
+        if not self._ignores_end and self._model.ends_generation(token):
             self.ended = True
         else:
             self._fresh += self._stream.push(self._model.token_bytes(token))

@@ -30,10 +30,12 @@ class Writer:
     token: the last that came out; the target does not hold it. n_past: tokens that the target holds. left: tokens still
     to come. cap: the most drafts that it wants a round. ended: its text ended, or nothing is left.
     made, confidences: the drafts of the last round. drafts: those of them that were verified. out: the tokens that
-    came. error: why none came; the context's sequence is then in no known state.
+    came. right: of the drafts made, those before the first wrong one, as far as the target told. accepted: of those
+    verified, the ones that came out. error: why none came; the context's sequence is then in no known state.
     """
 
     __slots__ = (
+        "accepted",
         "cap",
         "confidences",
         "depth",
@@ -72,55 +74,61 @@ class Writer:
         self.confidences: Sequence[float] = ()
         self.drafts: Sequence[int] = ()
         self.out: list[int] = []
-        self.right = 0
+        self.right = self.accepted = 0
         self.error: PymtpError | None = None
 
     @property
     def room(self) -> int:
         """The most drafts that it can use: a round brings one token more."""
-        return min(self.left - 1, self.cap)
+        left = self.left - 1
+        return left if left < self.cap else self.cap
+
+    def chain(self, rows: int) -> list[int]:
+        """What the target is to verify. All chains of a launch are as long: rows of padding bring nothing, whatever
+        their tokens."""
+        chain = [self.token, *self.drafts]
+        if len(chain) < rows:
+            chain += [self.token] * (rows - len(chain))
+        return chain
 
     def take(self, context: RoundContext, sampled: list[int], rows: int) -> None:
         """Accepts what the target agrees with, and takes back the rest of the rows that it verified."""
-        del sampled[1 + len(self.drafts) :]  # past its own drafts are rows of padding
-        n = len(sampled) - 1
+        made, n_drafts, ends = self.made, len(self.drafts), self.ends
+        out = sampled[: 1 + n_drafts]  # past its own drafts are rows of padding
+        agreed = len(out) - 1
         # the last token sampled tells of a draft that was not verified, too
-        self.right = n + 1 if n < len(self.made) and self.made[n] == sampled[n] else n
-        self.out = out = self._until_the_end(sampled)
-        self.n_past += len(out)
-        if len(out) < rows:
-            context.rewind(self.n_past, self.seq)
-        self._count(context, n)
-        self.left -= len(out)
-        self.ended = self.ended or self.left < 1 or self.n_past >= context.n_ctx
-        self.token = out[-1]
-
-    def _until_the_end(self, sampled: Sequence[int]) -> list[int]:
-        out: list[int] = []
-        for token in sampled:
-            out.append(token)
-            if self.ends(token):
+        self.right = agreed + 1 if agreed < len(made) and made[agreed] == out[agreed] else agreed
+        for i, token in enumerate(out, 1):
+            if ends(token):
                 self.ended = True
+                del out[i:]
                 break
-        return out
+        self.out = out
+        n_out = len(out)
+        self.accepted = agreed if agreed < n_out else n_out  # less than agreed where the text ended before
+        self.n_past += n_out
+        if n_out < rows:
+            context.rewind(self.n_past, self.seq)
+        self.tally.rounds += 1
+        self.tally.depths.append(n_drafts)
+        if made:
+            self._count_drafts(context)
+        self.left -= n_out
+        self.token = token
+        if self.left < 1 or self.n_past >= context.n_ctx:
+            self.ended = True
 
-    def _count(self, context: RoundContext, agreed: int) -> None:
-        tally, n = self.tally, len(self.drafts)
-        tally.rounds += 1
-        tally.depths.append(n)
-        if not self.made:
-            return
+    def _count_drafts(self, context: RoundContext) -> None:
+        tally, out, n, accepted = self.tally, self.out, len(self.drafts), self.accepted
         tally.drafted += n
         tally.discarded += len(self.made) - n
-        # drafts that the target agreed with, unless they come after the end
-        accepted = min(agreed, len(self.out))
         per_position = tally.accepted_per_position
         if len(per_position) < n:
             per_position.extend([0] * (n - len(per_position)))
             tally.outside_per_position.extend([0] * (n - len(tally.outside_per_position)))
         for i in range(accepted):
             per_position[i] += 1
-        if accepted < n and accepted < len(self.out) and not context.drafts_over(self.out[accepted]):
+        if accepted < n and accepted < len(out) and not context.drafts_over(out[accepted]):
             tally.outside_per_position[accepted] += 1
 
 
@@ -140,17 +148,18 @@ class OwnDepth:
 
     def choose(self, writers: Sequence[Writer]) -> int:
         """The drafts to make: as many as there is room for in the context, too."""
-        (writer,) = writers
-        return writer.depth.choose(min(writer.room, self._n_ctx - writer.n_past - 1), writer.n_past)
+        writer = writers[0]
+        room, fits = writer.room, self._n_ctx - writer.n_past - 1
+        return writer.depth.choose(room if room < fits else fits, writer.n_past)
 
     def keep(self, writers: Sequence[Writer]) -> int:
         """How many of the drafts just made to verify."""
-        (writer,) = writers
+        writer = writers[0]
         return writer.depth.keep(writer.confidences)
 
     def observe(self, writers: Sequence[Writer], drafted: int, draft_seconds: float, verify_seconds: float) -> None:
         """What came of the round."""
-        (writer,) = writers
+        writer = writers[0]
         if writer.error is None:
             verified = len(writer.drafts)
             writer.depth.observe(drafted, verified, writer.right, draft_seconds, verify_seconds, writer.confidences)
@@ -185,12 +194,13 @@ def play_round(
         kept = depth.keep(writers)
         rows += kept
         for writer in writers:
-            writer.drafts = writer.made[: min(kept, writer.room)]
+            room = writer.room
+            writer.drafts = writer.made[: kept if kept < room else room]
     else:
         for writer in writers:
             writer.made = writer.confidences = writer.drafts = ()
     drafted = clock()
-    found = context.verify_chains({writer.seq: _padded(writer, rows) for writer in writers})
+    found = context.verify_chains({writer.seq: writer.chain(rows) for writer in writers})
     for writer in writers:
         sampled = found[writer.seq]
         if isinstance(sampled, PymtpError):
@@ -203,12 +213,6 @@ def play_round(
     # a round is as long as all that it takes: for a small model, what comes after the verification counts, too
     depth.observe(writers, n, drafted - started, clock() - drafted)
     return rows
-
-
-def _padded(writer: Writer, rows: int) -> list[int]:
-    """All chains of a launch are as long: rows of padding bring nothing, whatever their tokens."""
-    chain = [writer.token, *writer.drafts]
-    return chain + [writer.token] * (rows - len(chain)) if len(chain) < rows else chain
 
 
 class SingleContext(RoundContext, Protocol):

@@ -85,7 +85,8 @@ def last_error() -> str:
 
 def check(status: int) -> None:
     """Turns a status of pymtp.h into nothing or an exception. Raises what a handler raised in this thread's call."""
-    _raise_kept()
+    if _raised.error is not None:
+        _raise_kept()
     if status == lib.PYMTP_OK:
         return
     kinds = {

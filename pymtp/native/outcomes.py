@@ -2,24 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pymtp.errors import PymtpError
-from pymtp.native import check, lib
+from pymtp.native import check, ffi, lib
 
 T = TypeVar("T")
 
 
-def failed(outcomes: Any, k: int) -> PymtpError | None:
-    """Why a sequence of a call for several got no token."""
-    if outcomes[k].status == lib.PYMTP_OK:
-        return None
-    try:
-        check(lib.pymtp_outcome_error(outcomes + k))
-    except PymtpError as error:
-        return error
-    raise AssertionError("a failed outcome has an error")
+class Outcomes:
+    """Where native calls write the tokens of each sequence of a round. Made once: a round of a small model takes a few
+    hundred microseconds."""
+
+    def __init__(self, n_seqs: int, n_tokens: int) -> None:
+        """n_tokens: the most of a sequence."""
+        self.native = ffi.new("struct pymtp_outcome[]", n_seqs)
+        self.tokens = ffi.new("llama_token[]", n_seqs * n_tokens)
+        self.confidences = ffi.new("float[]", n_seqs * n_tokens)
+
+    def drafts(self, seqs: Sequence[int], n: int) -> dict[int, tuple[list[int], list[float]] | PymtpError]:
+        """After a call that made n drafts of each sequence."""
+        tokens, confidences = ffi.unpack(self.tokens, len(seqs) * n), ffi.unpack(self.confidences, len(seqs) * n)
+        found: dict[int, tuple[list[int], list[float]] | PymtpError] = {}
+        for k, seq in enumerate(seqs):
+            i, j = k * n, (k + 1) * n
+            ok = self.native[k].status == lib.PYMTP_OK
+            found[seq] = (tokens[i:j], confidences[i:j]) if ok else self._error(k)
+        return found
+
+    def sampled(self, seqs: Sequence[int], n: int) -> dict[int, list[int] | PymtpError]:
+        """After a call that sampled up to n tokens of each sequence."""
+        tokens = ffi.unpack(self.tokens, len(seqs) * n)
+        found: dict[int, list[int] | PymtpError] = {}
+        for k, seq in enumerate(seqs):
+            outcome = self.native[k]
+            found[seq] = tokens[k * n : k * n + outcome.n] if outcome.status == lib.PYMTP_OK else self._error(k)
+        return found
+
+    def _error(self, k: int) -> PymtpError:
+        """Why a sequence got no token."""
+        try:
+            check(lib.pymtp_outcome_error(self.native + k))
+        except PymtpError as error:
+            return error
+        raise AssertionError("a failed outcome has an error")
 
 
 def only(found: Mapping[int, T | PymtpError]) -> T:
@@ -28,3 +55,10 @@ def only(found: Mapping[int, T | PymtpError]) -> T:
     if isinstance(outcome, PymtpError):
         raise outcome
     return outcome
+
+
+def read_logprobs(pair: Any, seq: int) -> list[tuple[int, float]]:
+    """Tokens with their log-probabilities, those of all tokens sampled last one after the other."""
+    found = ffi.new("const struct pymtp_logprob **")
+    n = lib.pymtp_pair_logprobs(pair, seq, found)
+    return [(p.token, p.logprob) for p in found[0][0:n]]

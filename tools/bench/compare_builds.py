@@ -25,7 +25,8 @@ import typer
 from pymtp.bench.machine import machine
 
 PROMPT_ARMS = {"prefill none": 0, "prefill fused": 3}
-DECODE_ARMS = {"plain decoding": 0, "rounds at depth 1": 1, "rounds at depth 3": 3, "rounds at depth 7": 7}
+DECODE_ARMS: dict[str, int | str] = {"plain decoding": 0} | {f"rounds at depth {n}": n for n in (1, 3, 7)}
+DECODE_ARMS["rounds at auto"] = "auto"
 SHORT_PROMPT = 128  # tokens before those that are decoded
 
 WORKER = """

@@ -1,0 +1,57 @@
+"""Claims about streams and their readers, over a scripted context: no model."""
+
+from __future__ import annotations
+
+from helpers.engines import Bed
+from helpers.scripted import written
+
+PROMPT = [1, 2, 3, 4, 5]
+
+
+def test_a_stream_that_nobody_reads_stops_a_few_pieces_ahead() -> None:
+    bed = Bed(n_seq_max=2)
+    unread = bed.submit(PROMPT, 500, ahead=4)
+    bed.submit(PROMPT, 500, seed=1)
+    for _ in range(60):
+        bed.engine.step()
+    assert len(unread.unread) == 4
+    while not bed.requests[1].ended:
+        bed.engine.step()
+    assert not bed.engine.step()
+    unread.unread.popleft()
+    assert bed.engine.step()
+
+
+def test_a_stream_that_nobody_reads_gives_way_once_and_goes_on_as_it_would_have() -> None:
+    bed = Bed(n_seq_max=1)
+    slow = bed.submit(PROMPT, 60, ahead=2)
+    got = []
+    for _ in range(4):
+        bed.engine.step()
+    second = bed.submit(PROMPT, 10, seed=1)
+    while not second.ended:
+        bed.engine.step()
+    assert not slow.ended
+    assert slow.gave_way
+    while not slow.ended:
+        got += [token for piece in slow.unread for token in piece.token_ids]
+        slow.unread.clear()
+        bed.engine.step()
+    got += [token for piece in slow.unread for token in piece.token_ids]
+    assert got == slow.tokens == written(0, PROMPT, 60)
+
+
+def test_streams_read_by_turns_on_too_few_sequences_all_come_to_their_ends() -> None:
+    bed = Bed(n_seq_max=1)
+    streams = [bed.submit(PROMPT, 40, seed=i, ahead=2) for i in range(3)]
+    for turn in range(10_000):
+        stream = streams[turn % 3]
+        while not stream.unread and not stream.ended:
+            bed.engine.step()
+        if stream.unread:
+            stream.unread.popleft()
+        if all(stream.ended for stream in streams):
+            break
+    bed.check()
+    prompts = sum(what == "prefill" for what, _, _ in bed.context.launches)
+    assert prompts <= 6, "each was read at most twice"

@@ -1,0 +1,137 @@
+"""Claims about would-be grammars: each is refused with the reason, in time, and does no harm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pymtp import LLM, InvalidRequestError, Model, PymtpError, SamplingParams
+from pymtp.sampling import Sampler
+
+BAD = {
+    "root": "expecting ::=",
+    "x ::= [a]": "'root'",
+    "root ::= y": "'y'",
+    'root ::= root "a"': "left recursion detected for 'root'",
+    'root ::= c root\nc ::= d d\nd ::= "" | "x"': "left recursion",
+    'root ::= "a"{5,2}': "less than its minimum",
+    'root ::= "a"{99999}': "number of repetitions",
+    f'root ::= "{"a" * 1000}"{{2000}}': "elements",
+    f"root ::= a\n{'a' * 500_000} ::= {'[a]{0,900} ' * 50}": "elements",
+    'root ::= "a"{99999999999999999999}': "number of repetitions",
+    "root ::= " + '"a"{0,40} ("b"? "c"?){0,40} '.replace("(", "(" * 250): "nested",
+    f"root ::= <{'x' * 1000}>": "token's name",
+    "root ::= " + "(" * 100_000: "nested",
+    'root ::= "a': "end of input",
+    "root ::= [a": "end of input",
+    "root ::= *": "preceding item",
+    r'root ::= "\q"': "unknown escape",
+    "root ::= <no such token>": "invalid token",
+    "": "no rule .root",
+}
+
+
+@pytest.mark.parametrize("grammar", BAD, ids=range(len(BAD)))
+def test_what_is_no_grammar_is_refused_with_the_reason(llm: LLM, grammar: str) -> None:
+    with pytest.raises(InvalidRequestError, match=BAD[grammar]) as caught:
+        llm.generate("a", SamplingParams(3, grammar=grammar))
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("wrong", [7, b"root ::= [a]", "root ::= [\0]", "root ::= [\ud800]", "#" * 2**21])
+def test_what_is_no_text_is_no_grammar(wrong: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="grammar"):
+        SamplingParams(grammar=wrong)
+
+
+def test_a_refused_grammar_changes_nothing(llm: LLM, prompts: list[str]) -> None:
+    llm.generate(prompts[0], SamplingParams(8))
+    held = llm.context.tokens()
+    with pytest.raises(InvalidRequestError):
+        llm.generate(prompts[1], SamplingParams(8, grammar="root"))
+    assert llm.context.tokens() == held
+
+
+def _bytes_of(model: Model, text: str) -> dict[int, float]:
+    """A bias to the bytes of a text."""
+    return {t: 1000.0 for t in range(model.n_vocab) if model.token_bytes(t) in {bytes([b]) for b in text.encode()}}
+
+
+def test_a_refused_grammar_is_not_printed(llm: LLM, capfd: pytest.CaptureFixture[str]) -> None:
+    for grammar in BAD:
+        with pytest.raises(InvalidRequestError):
+            llm.generate("a", SamplingParams(3, grammar=grammar))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_grammars_that_would_take_for_ever_are_refused_in_time(llm: LLM) -> None:
+    chain = "".join(f"r{i} ::= r{i + 1} | r{i + 1}\n" for i in range(20_000)) + "r20000 ::= [a]\n"
+    assert llm.generate("a", SamplingParams(3, grammar="root ::= r0\n" + chain)).text == "a"
+    empty = "".join(f"r{i} ::= r{i + 1}\n" for i in range(40_000)) + 'r40000 ::= ""\n'
+    assert llm.generate("a", SamplingParams(3, grammar='root ::= "a" r0\n' + empty)).text == "a"
+    # 20,000 ways, each of which goes on in 20,000
+    ways = " | ".join(f"[{chr(0x4E00 + i)}-🙂] r" for i in range(20_000))
+    many = f"root ::= ({ways})*\nr ::= {' | '.join(f'[{chr(0x4E00 + i)}]' for i in range(20_000))}"
+    with pytest.raises(PymtpError, match="allows no token"):
+        llm.generate("a", SamplingParams(9, grammar=many, logit_bias=_bytes_of(llm.model, "🙂")))
+    # each letter doubles the ways to go on
+    doubling = "root ::= x\nx ::= [a] x | [a] x [b] | [a] x [c] | [a]"
+    with pytest.raises(PymtpError, match="allows no token"):
+        llm.generate("a", SamplingParams(60, grammar=doubling, logit_bias=dict.fromkeys(llm.model.tokenize("a"), 1e3)))
+
+
+pieces = st.sampled_from(
+    [
+        *(
+            '"',
+            "[",
+            "]",
+            "(",
+            ")",
+            "{",
+            "}",
+            "|",
+            "*",
+            "+",
+            "?",
+            ".",
+            "-",
+            "^",
+            "\\",
+            "<",
+            ">",
+            "!",
+            "#",
+            ",",
+            "::=",
+            "\n",
+        ),
+        *(" ", "root ::= ", "a ::= ", "root", "a", "b", '"a"', '"é"', "[a-z]", "[^a]", "{2}", "{0,3}", "{3,}", "\\x41"),
+        *("\\", "1", "99999999999999999999", "<[5]>", "!<[5]>", '""', "[]", "\\U0010FFFF", "\x7f", "é"),
+    ]
+)
+
+
+@settings(max_examples=250)
+@given(st.lists(pieces, max_size=25).map("".join) | st.text(max_size=20))
+@example("root ::= a*\na ::= root?")
+@example('root ::= ("a"?){0,900}')
+@example('root ::= "" | <[5]>')
+def test_nothing_that_looks_like_a_grammar_ends_the_process(llm: LLM, text: str) -> None:
+    for grammar in (text, f"root ::= {text}"):
+        try:
+            params = SamplingParams(temperature=1.0, grammar=grammar)
+            sampler = Sampler(params)
+            with sampler.compiled(llm.model):
+                before: list[int] = []
+                for position in range(4):
+                    token, _ = sampler.sample(np.zeros(llm.model.n_vocab, np.float32), position, before)
+                    if token is None:
+                        break
+                    before.append(token)
+        except InvalidRequestError:
+            pass
