@@ -53,7 +53,7 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
     const bool fused = options.prefill == PYMTP_PREFILL_FUSED;
     const bool every = options.embeddings || (options.n_draft > 0 && options.prefill == PYMTP_PREFILL_ALL_OUTPUTS);
     params.n_seq_max           = options.n_seq_max;
-    params.n_rs_seq            = options.n_draft;
+    params.n_rs_seq            = 0; // pymtp_make_replay
     params.abort_callback      = on_abort;
     params.abort_callback_data = pair.get();
     if (options.trace) {
@@ -69,13 +69,13 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
         pymtp_set_error("no target context");
         return nullptr;
     }
+    pymtp_make_replay(pair->target.get(), options.n_draft);
     pair->n_ctx     = llama_n_ctx_seq(pair->target.get());
     pair->n_batch   = llama_n_batch(pair->target.get());
     pair->n_outputs = every ? pair->n_batch : (int32_t) params.n_outputs_max;
 
     if (options.n_draft > 0) {
         params.ctx_type              = LLAMA_CONTEXT_TYPE_MTP;
-        params.n_rs_seq              = 0;
         params.n_outputs_max         = options.n_seq_max;
         params.n_outputs_max_per_seq = 1;
         if (fused) {
