@@ -357,10 +357,15 @@ class Context(Exclusive):
         show them, acceptance and the head's logits must."""
         lib.pymtp_pair_break(self._pair, getattr(lib, f"PYMTP_FAULT_{fault.upper()}"))
 
+    @alone
+    def compute_as_devices(self) -> None:
+        """From now on, recurrent layers in the host's memory are computed as those of a GPU are. For tests."""
+        check(lib.pymtp_pair_as_devices(self._pair, True))
+
     @property
     @alone
     def counters(self) -> Counters:
-        """A snapshot of the work done so far."""
+        """The work done so far."""
         c = ffi.new("struct pymtp_counters *")
         lib.pymtp_pair_counters(self._pair, c)
         return Counters(**{field.name: getattr(c, field.name) for field in fields(Counters)})

@@ -54,6 +54,7 @@ bool pymtp_same_graph(const llama_cparams & one, const llama_cparams & other) {
         a.take_rows    == b.take_rows    &&
         a.replay       == b.replay       &&
         a.replays      == b.replays      &&
+        a.as_devices   == b.as_devices   &&
         a.output_rows  == b.output_rows  &&
         a.sample       == b.sample       &&
         a.n_candidates == b.n_candidates &&
@@ -92,6 +93,10 @@ void pymtp_take_kept_rows(llama_context * ctx, llama_context * target) {
 
 void pymtp_make_replay(llama_context * ctx, uint32_t n_back) {
     pymtp_extension::of(ctx).make_replay(n_back);
+}
+
+void pymtp_compute_as_devices(llama_context * ctx, bool value) {
+    pymtp_extension::of(ctx).settings().as_devices = value;
 }
 
 bool pymtp_rewind(llama_context * ctx, llama_seq_id seq, llama_pos n_keep) {

@@ -50,6 +50,9 @@ void pymtp_take_kept_rows(llama_context * ctx, llama_context * target);
 // first batch of a target. Throws where there is no memory.
 void pymtp_make_replay(llama_context * ctx, uint32_t n_back);
 
+// For tests: recurrent layers in the host's memory are computed with llama.cpp's operations, as those of a GPU are.
+void pymtp_compute_as_devices(llama_context * ctx, bool value);
+
 // Keeps the first n_keep tokens of a sequence. False, and nothing is changed, where recurrent layers hold no state from which
 // these can be replayed: of the last ubatch with the sequence all but the first token can be taken back, if they are n_back.
 bool pymtp_rewind(llama_context * ctx, llama_seq_id seq, llama_pos n_keep);

@@ -37,7 +37,8 @@ struct pymtp_graph_settings {
     ggml_tensor * take_rows = nullptr; // of a draft context: its tokens go with hidden states kept here
 
     const pymtp_replay * replay = nullptr; // the memory of recurrent layers; null: llama.cpp's own
-    bool replays = true;                   // whether a sequence has tokens to replay
+    bool replays    = true;                // whether a sequence has tokens to replay
+    bool as_devices = false;               // where the memory is the host's, compute as where it is not
 
     const pymtp_output_rows * output_rows = nullptr; // of a draft context: what its logits are made with; null: all rows
 

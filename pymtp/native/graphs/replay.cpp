@@ -12,11 +12,10 @@
 #include <string>
 
 pymtp_replay::pymtp_replay(const llama_model & model, llama_memory_recurrent & states, uint32_t n_seq_max, uint32_t n_back) :
-    n_back(n_back), model(model), states(states), n_seq_max(n_seq_max), sequences(n_seq_max), layers(states.s_l.size()) {
+    n_back(n_back), model(model), states(states), n_seq_max(n_seq_max), n_conv(model.hparams.ssm_d_conv - 1 + n_back),
+    sequences(n_seq_max), layers(states.s_l.size()) {
     const auto & hparams = model.hparams;
 
-    // the inputs before the first token that stays, and of the others
-    const int64_t n_conv     = hparams.ssm_d_conv - 1 + n_back;
     const int64_t n_channels = hparams.ssm_d_inner + 2*hparams.ssm_n_group*hparams.ssm_d_state;
     const int64_t n_inputs   = hparams.ssm_n_group*hparams.ssm_d_state + hparams.ssm_d_inner + 2*hparams.ssm_dt_rank;
 
@@ -32,7 +31,7 @@ pymtp_replay::pymtp_replay(const llama_model & model, llama_memory_recurrent & s
         }
         layer & l = layers[il];
         l.on_host = ggml_backend_buft_is_host(buft);
-        l.conv    = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_channels, n_conv*n_seq_max + 1);
+        l.conv    = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_channels, n_conv*n_seq_max);
         ggml_format_name(l.conv, "pymtp_conv_inputs_l%zu", il);
         if (n_back > 0) {
             l.net = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_inputs, most_pending()*n_seq_max + 1);
@@ -60,18 +59,26 @@ ggml_backend_buffer_t pymtp_alloc_states(ggml_context * ctx, ggml_backend_buffer
     return buffer;
 }
 
-int32_t pymtp_replay::row(const ggml_tensor * rows, llama_seq_id seq, llama_pos pos) const {
-    const int64_t n = zeros(rows)/n_seq_max;
-    return pos < 0 ? zeros(rows) : seq*n + pos % n;
+std::vector<pymtp_replay::part> pymtp_replay::parts(llama_seq_id seq) const {
+    std::vector<part> all;
+    const auto add = [&](ggml_tensor * t, size_t first, size_t n) {
+        if (t) {
+            all.push_back({t, first*t->nb[1], n*t->nb[1]});
+        }
+    };
+    for (size_t il = 0; il < layers.size(); ++il) {
+        add(states.s_l[il],  states.cells[seq].tail, 1);
+        add(layers[il].conv, seq*n_conv,             n_conv);
+        add(layers[il].net,  seq*most_pending(),     most_pending());
+    }
+    return all;
 }
 
 void pymtp_replay::clear(llama_seq_id seq) {
-    sequences[seq] = {};
-    for (ggml_tensor * t : states.s_l) {
-        if (t) {
-            ggml_backend_tensor_memset(t, 0, states.cells[seq].tail*t->nb[1], t->nb[1]);
-        }
+    for (const part & p : parts(seq)) {
+        ggml_backend_tensor_memset(p.tensor, 0, p.offset, p.size);
     }
+    sequences[seq] = {};
 }
 
 bool pymtp_replay::begin(const llama_ubatch & ubatch) {
@@ -82,12 +89,12 @@ bool pymtp_replay::begin(const llama_ubatch & ubatch) {
         const llama_pos    pos   = ubatch.pos[first];
 
         sequence & of = sequences[seq];
-        if (pos < of.n_state || pos > of.n_state + (llama_pos) most_pending()) {
+        if (pos < of.n_state || pos > of.n_state + most_pending()) {
             throw std::runtime_error("sequence " + std::to_string(seq) + " has a state at " + std::to_string(of.n_state) +
                     " tokens and cannot go on at " + std::to_string(pos));
         }
         of.n_pending = pos - of.n_state;
-        of.n_state   = pos + (keeps(ubatch.n_seq_tokens) ? 0 : ubatch.n_seq_tokens);
+        of.n_state   = pos + (keeps(ubatch.n_seq_tokens) ? 0 : (llama_pos) ubatch.n_seq_tokens);
         any |= of.n_pending > 0;
     }
     return any;

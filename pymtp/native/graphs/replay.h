@@ -23,22 +23,32 @@ public:
     // Up to n_back tokens can be taken back. Throws where there is no memory.
     pymtp_replay(const llama_model & model, llama_memory_recurrent & states, uint32_t n_seq_max, uint32_t n_back);
 
-    // What a layer keeps: F32 [.., n*n_seq_max + 1]. The input of the token at pos of sequence seq is in row seq*n + pos % n,
-    // and the last row is zeros.
+    // What a layer keeps. A sequence has n rows side by side: the input of the token at pos is in row pos % n of these.
     struct layer {
-        ggml_tensor * conv = nullptr; // [n_channels, ..] inputs of the convolution
-        ggml_tensor * net  = nullptr; // [n_inputs, ..] a token's k and v for all heads, then g, then beta. Null: none is kept
+        ggml_tensor * conv = nullptr; // F32 [n_channels, n*n_seq_max] inputs of the convolution
+        ggml_tensor * net  = nullptr; // F32 [n_inputs, n*n_seq_max + 1] a token's k and v for all heads, then g, then beta. The
+                                      // last row is zeros. Null: none is kept
         bool on_host = false;
     };
     const layer & of(int il) const { return layers[il]; }
 
-    int32_t row(const ggml_tensor * rows, llama_seq_id seq, llama_pos pos) const;
-    int32_t zeros(const ggml_tensor * rows) const { return rows->ne[1] - 1; }
+    // of tokens before the first, zeros
+    int32_t conv_row(llama_seq_id seq, llama_pos pos) const { return seq*n_conv + (pos + n_conv) % n_conv; }
+    int32_t net_row(llama_seq_id seq, llama_pos pos) const { return seq*most_pending() + pos % most_pending(); }
+    int32_t net_zeros() const { return n_seq_max*most_pending(); }
+
+    // Everything that recurrent layers hold of a sequence which has a cell, beside the two numbers in `sequences`.
+    struct part {
+        ggml_tensor * tensor;
+        size_t        offset;
+        size_t        size;
+    };
+    std::vector<part> parts(llama_seq_id seq) const;
 
     // Whether a ubatch of so many tokens a sequence leaves the state before them.
-    bool keeps(uint32_t n_seq_tokens) const { return n_seq_tokens > 1 && n_seq_tokens <= 1 + n_back; }
+    bool keeps(int32_t n_seq_tokens) const { return n_seq_tokens > 1 && n_seq_tokens <= 1 + n_back; }
 
-    // A sequence that has a cell begins: with a state of zeros. No graph may still be computed.
+    // A sequence that has a cell begins: with zeros. No graph may still be computed.
     void clear(llama_seq_id seq);
 
     // Before a ubatch. Returns whether any of its sequences has tokens to replay. Throws where one does not go on from its
@@ -46,27 +56,28 @@ public:
     bool begin(const llama_ubatch & ubatch);
 
     // How many tokens the ubatch that began takes through the delta nets first.
-    uint32_t n_pending(llama_seq_id seq) const { return sequences[seq].n_pending; }
+    int32_t n_pending(llama_seq_id seq) const { return sequences[seq].n_pending; }
 
     // Keeps the first n_keep of the n tokens of a sequence. False, and nothing is changed, where its state is past that.
     bool rewind(llama_seq_id seq, llama_pos n_keep);
 
     // the most tokens that a sequence may have to replay
-    uint32_t most_pending() const { return 1 + n_back; }
+    int32_t most_pending() const { return 1 + n_back; }
 
     std::map<ggml_backend_buffer_type_t, size_t> bytes() const;
 
-    const uint32_t n_back;
+    const int32_t n_back;
 
 private:
     const llama_model &      model;
     llama_memory_recurrent & states;
 
-    const uint32_t n_seq_max;
+    const int32_t n_seq_max;
+    const int32_t n_conv; // the inputs before the first token that stays, and of the others
 
     struct sequence {
         llama_pos n_state   = 0; // the tokens that the state is of
-        uint32_t  n_pending = 0;
+        int32_t   n_pending = 0;
     };
     std::vector<sequence> sequences;
     std::vector<layer>    layers;

@@ -26,43 +26,41 @@ public:
     ggml_tensor * pending = nullptr; // I32 [most_pending, n_seqs] the delta nets' inputs of the tokens to replay, then zeros
     ggml_tensor * net     = nullptr; // I32 [n_seq_tokens*n_seqs] where those of the tokens are kept
 
-    // which layer's tensors the rows are of does not matter
-    pymtp_replay::layer layer;
-
 private:
     const pymtp_replay & replay;
 };
 
 void input_replay::set_input(const llama_ubatch * ubatch) {
-    const int32_t n = ubatch->n_seq_tokens;
+    const int32_t n_tokens = ubatch->n_seq_tokens;
 
-    // for each sequence n_rows rows, of tokens from its first + offset on
-    const auto set = [&](ggml_tensor * t, const ggml_tensor * rows, const auto & row) {
-        if (!t || !t->buffer) {
+    // row(sequence, its first token's position, i, n) for i from 0 to n, of each sequence
+    const auto set = [&](ggml_tensor * t, const auto & row) {
+        if (!t || !t->buffer) { // not of this graph, or used by none of its nodes
             return;
         }
-        const int32_t n_rows = ggml_nelements(t)/ubatch->n_seqs;
+        const int32_t n = ggml_nelements(t)/ubatch->n_seqs;
 
         std::vector<int32_t> data;
         for (uint32_t s = 0; s < ubatch->n_seqs; ++s) {
-            for (int32_t i = 0; i < n_rows; ++i) {
-                const llama_pos pos = row(ubatch->seq_id[s*n][0], ubatch->pos[s*n], i, n_rows);
-                data.push_back(replay.row(rows, ubatch->seq_id[s*n][0], pos));
+            for (int32_t i = 0; i < n; ++i) {
+                data.push_back(row(ubatch->seq_id[s*n_tokens][0], ubatch->pos[s*n_tokens], i, n));
             }
         }
         ggml_backend_tensor_set(t, data.data(), 0, data.size()*sizeof(int32_t));
     };
-    set(before, layer.conv, [&](llama_seq_id, llama_pos first, int32_t i, int32_t n_rows) { return first - n_rows + i; });
-    set(conv,   layer.conv, [&](llama_seq_id, llama_pos first, int32_t i, int32_t n_rows) { return first + n - n_rows + i; });
-    set(net,    layer.net,  [&](llama_seq_id, llama_pos first, int32_t i, int32_t)        { return first + i; });
+    set(before, [&](llama_seq_id seq, llama_pos pos, int32_t i, int32_t n) { return replay.conv_row(seq, pos - n + i); });
+    set(conv,   [&](llama_seq_id seq, llama_pos pos, int32_t i, int32_t n) {
+        return replay.conv_row(seq, pos + n_tokens - n + i);
+    });
+    set(net,    [&](llama_seq_id seq, llama_pos pos, int32_t i, int32_t) { return replay.net_row(seq, pos + i); });
 
-    set(pending, layer.net, [&](llama_seq_id seq, llama_pos first, int32_t i, int32_t) {
-        const int32_t n_pending = replay.n_pending(seq);
-        return i < n_pending ? first - n_pending + i : -1;
+    set(pending, [&](llama_seq_id seq, llama_pos pos, int32_t i, int32_t) {
+        const int32_t n = replay.n_pending(seq);
+        return i < n ? replay.net_row(seq, pos - n + i) : replay.net_zeros();
     });
 }
 
-input_replay & input_of(const llm_graph_context & graph, const pymtp_replay & replay, int il) {
+input_replay & input_of(const llm_graph_context & graph, const pymtp_replay & replay) {
     for (const auto & input : graph.res->inputs) {
         if (auto * found = dynamic_cast<input_replay *>(input.get())) {
             return *found;
@@ -79,10 +77,9 @@ input_replay & input_of(const llm_graph_context & graph, const pymtp_replay & re
         return t;
     };
     const bool keeps = replay.keeps(n_seq_tokens);
-    input->layer  = replay.of(il);
     input->before = make(n_before*n_seqs, 1);
     input->conv   = make((keeps ? n_seq_tokens : std::min(n_seq_tokens, n_before))*n_seqs, 1);
-    if (input->layer.net) {
+    if (replay.n_back > 0) {
         input->pending = make(replay.most_pending(), n_seqs);
     }
     if (keeps) {
@@ -137,7 +134,7 @@ ggml_tensor * pymtp_build_conv_input(const llm_graph_context & graph, ggml_tenso
         return nullptr;
     }
     ggml_context *       ctx   = graph.ctx0;
-    const input_replay & input = input_of(graph, *replay, il);
+    const input_replay & input = input_of(graph, *replay);
     ggml_tensor *        kept  = replay->of(il).conv;
     const int64_t        n_seqs = inputs->ne[2];
 
@@ -224,10 +221,12 @@ ggml_tensor * pymtp_build_delta_net(
         return nullptr;
     }
     const pymtp_replay::layer & layer = replay->of(il);
-    const input_replay &        input = input_of(graph, *replay, il);
+    const input_replay &        input = input_of(graph, *replay);
 
-    ggml_tensor * output = layer.on_host ? build_on_host(graph, input, layer.net, q, k, v, g, beta, state)
-                                         : build_on_device(graph, input, layer.net, q, k, v, g, beta, state, il);
+    const bool on_host = layer.on_host && !graph.cparams.pymtp.as_devices;
+
+    ggml_tensor * output = on_host ? build_on_host(graph, input, layer.net, q, k, v, g, beta, state)
+                                   : build_on_device(graph, input, layer.net, q, k, v, g, beta, state, il);
     graph.cb(output, "attn_output", il);
     return output;
 }
