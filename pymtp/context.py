@@ -317,9 +317,9 @@ class Context(Exclusive):
 
     @alone
     def rewind(self, n_keep: int, seq: int = 0) -> None:
-        """Goes back to the first `n_keep` tokens: only drafts of the last verification can be taken back, once.
+        """Goes back to the first `n_keep` tokens: only drafts of the last verification can be taken back.
 
-        No state is copied: the recurrent layers turn to a snapshot they wrote. Raises InvalidRequestError otherwise.
+        No state is copied: the recurrent layers count fewer tokens to replay. Raises InvalidRequestError otherwise.
         """
         check(lib.pymtp_pair_rewind(self._pair, seq, n_keep))
 

@@ -135,26 +135,24 @@ def test_the_first_token_of_a_verification_cannot_be_taken_back(model: Model) ->
 
 @BOTH
 @pytest.mark.parametrize("draft_tokens", [1, 3, 7])
-def test_a_round_writes_one_state_and_none_where_nothing_is_replayed(model: Model, draft_tokens: int) -> None:
-    def written(c: Context) -> tuple[int, int]:
+def test_a_round_writes_one_state_whatever_the_depth(model: Model, draft_tokens: int) -> None:
+    def written(c: Context) -> int:
         nodes = [node for node in c.trace() if node.graph == "target"]
-        copies = [prod(node.shape) for node in nodes if node.op == "CPY"]
-        return len(copies), sum(copies)
+        return sum(prod(node.shape) for node in nodes if node.op == "CPY")
 
     tokens = some_tokens(model, 20 + 1 + draft_tokens)
     with context(model, draft_tokens=draft_tokens, trace=True) as c:
         c.compute_as_devices()
         c.prefill(tokens[:20])
-        n_layers, states = written(c)
-        assert n_layers > 0
-        c.verify(tokens[20:])
-        assert written(c) == (0, 0)
-        for keep in (1, 1 + draft_tokens):
+        states = written(c)
+        assert states > 0
+        for keep in (1, 1 + draft_tokens, 1):
             c.verify(tokens[20:])
-            assert written(c) == (n_layers, states)
+            assert written(c) == states
             c.rewind(c.n_past - 1 - draft_tokens + keep)
-        c.verify(tokens[:1])
-        assert written(c) in [(2 * n_layers, 2 * states), (n_layers, states)]
+        for _ in range(2):  # tokens to replay, and none
+            c.verify(tokens[:1])
+            assert written(c) == states
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -166,7 +166,9 @@ bool pymtp_extension::apply(const llama_ubatch & ubatch, llama_memory_context_i 
                 replay->clear(ubatch.seq_id[s*ubatch.n_seq_tokens][0]);
             }
         }
-        settings().replays = replay->begin(ubatch);
+        // on the host the graph is the same, and on devices that of a verification
+        const bool pending = replay->begin(ubatch);
+        settings().replays = pending || replay->keeps(ubatch.n_seq_tokens) || (replay->on_host() && !settings().as_devices);
     }
 
     // A graph is for the cells in use, in steps of 256. On the CPU, flash attention of few tokens passes over cells that none

@@ -8,6 +8,7 @@
 #include "llama-memory-recurrent.h"
 #include "llama-model.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -57,6 +58,10 @@ ggml_backend_buffer_t pymtp_alloc_states(ggml_context * ctx, ggml_backend_buffer
         t->buffer = buffer; // the scheduler is not to allocate it
     }
     return buffer;
+}
+
+bool pymtp_replay::on_host() const {
+    return std::all_of(layers.begin(), layers.end(), [](const layer & l) { return !l.conv || l.on_host; });
 }
 
 std::vector<pymtp_replay::part> pymtp_replay::parts(llama_seq_id seq) const {

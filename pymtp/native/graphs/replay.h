@@ -31,6 +31,7 @@ public:
         bool on_host = false;
     };
     const layer & of(int il) const { return layers[il]; }
+    bool on_host() const;
 
     // of tokens before the first, zeros
     int32_t conv_row(llama_seq_id seq, llama_pos pos) const { return seq*n_conv + (pos + n_conv) % n_conv; }

@@ -107,12 +107,12 @@ struct net_result {
                 row*v->ne[2]*v->ne[3]);
     }
 
-    // Returns the place, written.
+    // CUDA's kernel may write to the place alone: the states are to be read from what this returns.
     ggml_tensor * store(const llm_graph_context & graph, ggml_tensor * place) const {
         ggml_tensor * rows = ggml_view_2d(graph.ctx0, place, states->ne[0], states->ne[1], states->nb[1], 0);
         rows = ggml_cpy(graph.ctx0, states, rows);
         ggml_build_forward_expand(graph.gf, rows);
-        return ggml_reshape_4d(graph.ctx0, rows, place->ne[0], place->ne[1], place->ne[2], place->ne[3]);
+        return rows;
     }
 };
 
@@ -178,6 +178,7 @@ static ggml_tensor * build_on_device(
 
     const auto at = [](int64_t i) { return i*sizeof(float); };
 
+    ggml_tensor * from = state;
     if (kept && graph.cparams.pymtp.replays) {
         ggml_tensor * rows = ggml_get_rows(ctx, kept, ggml_reshape_1d(ctx, input.pending, ggml_nelements(input.pending)));
 
@@ -190,10 +191,12 @@ static ggml_tensor * build_on_device(
         ggml_tensor * g_kept    = ggml_cont(ctx, part(1, n_heads, n_k + n_v));
         ggml_tensor * beta_kept = ggml_cont(ctx, part(1, n_heads, n_k + n_v + n_heads));
 
-        state = net_result(graph, k_kept, k_kept, v_kept, g_kept, beta_kept, state, il).store(graph, state);
+        const net_result replayed(graph, k_kept, k_kept, v_kept, g_kept, beta_kept, state, il);
+        from = input.net ? replayed.store(graph, state) : replayed.states;
+        from = ggml_reshape_4d(ctx, from, state->ne[0], state->ne[1], state->ne[2], n_seqs);
     }
 
-    const net_result result(graph, q, k, v, g, beta, state, il);
+    const net_result result(graph, q, k, v, g, beta, from, il);
     if (!input.net) {
         result.store(graph, state);
         return result.output;
