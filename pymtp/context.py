@@ -61,7 +61,7 @@ class Context(Exclusive):
         """
         n_ctx: tokens that fit in a sequence, rounded up to a multiple of 256; 0 takes the length of the training.
         n_batch, n_ubatch: tokens of a prompt handed over at once, and computed at once: the latter no more than the
-            former, and with drafts both at least draft_tokens + 2.
+            former, and both are at least 1 + draft_tokens.
         n_seq_max: sequences that can be held at a time.
         n_threads: None for the physical cores.
         type_k, type_v: types of the K and V cache, one of CACHE_TYPES. A quantized V needs flash attention.

@@ -7,8 +7,6 @@
 
 #include "llama-model.h"
 
-#include <algorithm>
-
 // The head takes each token with the hidden state of the token before it. The embeddings are those that the trunk looked up.
 static void build_sync(const llm_graph_context & graph, const llama_model & model, ggml_tensor * hidden, ggml_tensor * inp_pos) {
     const auto &   settings = graph.cparams.pymtp;

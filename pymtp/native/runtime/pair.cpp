@@ -22,8 +22,8 @@ static void check_options(const llama_context_params & params, const pymtp_pair_
     pymtp_require(options.n_draft >= 0 && options.n_draft <= PYMTP_MOST_DRAFTS, "n_draft must be from 0 to 64");
     pymtp_require(options.n_outputs >= 1, "n_outputs must be at least 1");
     pymtp_require(options.n_draft_vocab >= 0, "n_draft_vocab must be a number of tokens, or 0");
-    // the rows of a verification stay in one ubatch, and llama.cpp asserts that a ubatch is longer than that
-    const uint32_t least = std::max(options.n_draft ? options.n_draft + 2 : 1, options.n_seq_max);
+    // the rows of a verification stay in one ubatch
+    const uint32_t least = std::max(1 + options.n_draft, options.n_seq_max);
     pymtp_require(params.n_batch >= least && params.n_ubatch >= least, "n_batch and n_ubatch have no room for a round");
 }
 
