@@ -58,7 +58,7 @@ class Context(Inspected):
         """
         n_ctx: tokens that fit in a sequence, rounded up to a multiple of 256; 0 takes the length of the training.
         n_batch, n_ubatch: tokens of a prompt handed over at once, and computed at once: the latter no more than the
-            former, and with drafts both at least draft_tokens + 2.
+            former, and both are at least 1 + draft_tokens.
         n_seq_max: sequences that can be held at a time.
         n_threads: None for the physical cores.
         type_k, type_v: types of the K and V cache, one of CACHE_TYPES. A quantized V needs flash attention.
@@ -311,9 +311,9 @@ class Context(Inspected):
 
     @alone
     def rewind(self, n_keep: int, seq: int = 0) -> None:
-        """Goes back to the first `n_keep` tokens: only drafts of the last verification can be taken back, once.
+        """Goes back to the first `n_keep` tokens: only drafts of the last verification can be taken back.
 
-        No state is copied: the recurrent layers turn to a snapshot they wrote. Raises InvalidRequestError otherwise.
+        No state is copied: the recurrent layers count fewer tokens to replay. Raises InvalidRequestError otherwise.
         """
         check(lib.pymtp_pair_rewind(self._pair, seq, n_keep))
 
@@ -370,6 +370,11 @@ class Context(Inspected):
         """Makes one of the mistakes of enum pymtp_fault from now on, "none" ends it. For tests: greedy text does not
         show them, acceptance and the head's logits must."""
         lib.pymtp_pair_break(self._pair, getattr(lib, f"PYMTP_FAULT_{fault.upper()}"))
+
+    @alone
+    def compute_as_devices(self) -> None:
+        """From now on, recurrent layers in the host's memory are computed as those of a GPU are. For tests."""
+        check(lib.pymtp_pair_as_devices(self._pair, True))
 
     @alone
     def head_state(self, seq: int = 0) -> bytes:

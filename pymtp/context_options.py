@@ -60,9 +60,8 @@ def native_options(
     # llama.cpp limits the batch by n_ctx before it rounds that up
     asked_ctx = n_ctx or model.n_ctx_train
     n_ctx = -(-asked_ctx // CTX_STEP) * CTX_STEP
-    # llama.cpp keeps the rows of a verification in one ubatch, for the recurrent layers to go back within them, and
-    # asserts that a ubatch is longer than that
-    least = max(draft_tokens + 2 if draft_tokens else 1, n_seq_max)
+    # the rows of a verification stay in one ubatch, for the recurrent layers to go back within them
+    least = max(1 + draft_tokens, n_seq_max)
     n_batch = in_range("n_batch", n_batch, least)
     n_ubatch = in_range("n_ubatch", n_ubatch, least)
     n_threads = in_range("n_threads", n_threads, 1, 512)

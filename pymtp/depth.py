@@ -13,7 +13,7 @@ from pymtp.exclusive import refuse_copies
 from pymtp.native import ffi, lib
 
 # The most drafts of "auto". Up to eight rows have kernels of their own, CUDA's MMVQ and those for AMX here;
-# the ninth falls off a cliff there. And each draft takes a snapshot of the recurrent states.
+# the ninth falls off a cliff there.
 MAX_AUTO = 7
 
 

@@ -90,7 +90,7 @@ class LLM(Exclusive):
         )
         auto = draft_tokens == "auto"
         # what n_batch and n_ubatch may be is for the context to say
-        room = [index(n) - 2 for n in (n_batch, n_ubatch) if is_whole(n, 0)]
+        room = [index(n) - 1 for n in (n_batch, n_ubatch) if is_whole(n, 0)]
         most = max(0, min(MAX_AUTO, *room)) if self.model.mtp else 0
         depends_on: dict[str, Any] = {  # what rounds cost
             "n_threads": physical_cores() if n_threads is None else n_threads,

@@ -23,8 +23,8 @@ class DeviceMemory:
     Vocabulary, metadata and descriptions of graphs are not counted.
 
     weights: the model's, its head included where it is loaded; of a mapped file, only those that are used there. kv: K
-    and V of the trunk. states: of its recurrent layers, each with as many snapshots as there are drafts. compute: of
-    the target's graphs.
+    and V of the trunk. states: of its recurrent layers, with the inputs of the last tokens. compute: of the target's
+    graphs.
     head_kv, head_compute: of the draft context. kept_rows: hidden rows that the head has yet to take. draft_vocab: the
     rows of the output layer that drafts are made over, where they are not all.
     """

@@ -217,15 +217,15 @@ def test_only_what_is_used_is_copied(dense: Model, caches: dict[str, Any]) -> No
     with context(dense, n_seq_max=3, **caches) as c:
         (memory,) = c.memory()
         row = (memory.kv + memory.head_kv) / (c.n_ctx * c.n_seq_max)  # of a token
-        state = memory.states / (c.n_seq_max * (1 + c.draft_tokens))
-        copied = []
+        states = set()
         for n in (10, 300):
             c.clear()
             c.prefill(some_tokens(dense, n))
             before = c.counters.sequence_bytes
             c.copy(0, 1)
-            copied.append(c.counters.sequence_bytes - before)
-            assert copied[-1] == n * row + state + 4 * dense.n_embd
+            states.add(c.counters.sequence_bytes - before - n * row - 4 * dense.n_embd)
+        (state,) = states  # of the recurrent layers: whatever the length
+        assert 0 <= memory.states - c.n_seq_max * state < state / 10  # a row of zeros is everybody's
         decodes = c.counters.target_decodes + c.counters.draft_decodes
         c.move(1, 2)
         assert c.counters.target_decodes + c.counters.draft_decodes == decodes

@@ -105,12 +105,15 @@ def test_without_mtp_the_plan_is_that_of_a_file_without_head(dense: Model, demo:
     assert beside.without.head_kv == beside.without.head_compute == beside.without.kept_rows == 0
 
 
-@BOTH
-@pytest.mark.parametrize("draft_tokens", [1, 3, 8])
-def test_there_is_a_snapshot_for_each_draft(model: Model, draft_tokens: int) -> None:
-    plain = planned(model.path, n_ctx=256, draft_tokens=0)
-    drafting = planned(model.path, n_ctx=256, draft_tokens=draft_tokens)
-    assert drafting.states == (1 + draft_tokens) * plain.states
+@pytest.mark.parametrize(("preset", "state"), [("qwen3.5-0.8b", (128 * 128 * 16 + 3 * 6144) * 18 * 4)])
+@pytest.mark.parametrize("draft_tokens", [0, 1, 3, 7])
+def test_recurrent_layers_take_at_most_1_4_states_of_a_sequence(
+    tmp_path: Path, preset: str, state: int, draft_tokens: int
+) -> None:
+    (path,) = make_model(preset, tmp_path / "model.gguf", weight_type="q4_0", weights=False)
+    for n_seq_max in (1, 8):
+        plan = planned(path, n_ctx=256 * n_seq_max, draft_tokens=draft_tokens, n_seq_max=n_seq_max)
+        assert state < plan.states / n_seq_max < 1.4 * state
 
 
 @BOTH
@@ -143,7 +146,7 @@ def test_the_largest_model_is_planned_without_its_weights_and_without_memory(tmp
     plan = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert plan["weights"] == pytest.approx(path.stat().st_size, rel=FILE_PADDING)
     assert plan["kv"] > 12e9
-    assert plan["states"] > 4.9e9
+    assert 2.5e8 < plan["states"] < 3e8
 
 
 @pytest.mark.parametrize("options", [{"draft_tokens": 65}, {"type_k": "q1"}, {"n_ctx": -1}])
@@ -184,4 +187,4 @@ def test_info_plans_the_memory_of_several_sequences(demo: Path, capsys: pytest.C
             app_main(["info", "--memory", "--ctx", "512", "--n-seq-max", str(n), "--json", str(demo)])
         (device,) = json.loads(capsys.readouterr().out)["devices"]
         states.append(device["with_mtp"]["states"])
-    assert states[1] == 3 * states[0] > 0
+    assert 2.9 * states[0] < states[1] < 3 * states[0]  # a row of zeros is for all

@@ -45,8 +45,7 @@ def rows(
 ) -> None:
     """Time verifications of some rows and chains of drafts against one row, whole and by operation.
 
-    Each draft of the longest verification takes a snapshot of the recurrent states: name fewer rows where memory is
-    short. Ctrl-C ends the bench and shows the measurements made so far.
+    Ctrl-C ends the bench and shows the measurements made so far.
     """
     from pymtp.bench import rows_report
     from pymtp.bench.plot import check_plot

@@ -15,7 +15,7 @@ from pymtp.model import Model
 WORDS = {
     "weights": "weights",
     "kv": "K and V",
-    "states": "recurrent states, snapshots",
+    "states": "recurrent states",
     "compute": "compute buffers",
     "head_kv": "head: K and V",
     "head_compute": "head: compute buffers",

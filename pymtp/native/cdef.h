@@ -203,6 +203,7 @@ enum pymtp_fault { PYMTP_FAULT_NONE, PYMTP_FAULT_EMPTY_HEAD, PYMTP_FAULT_SHIFTED
                    PYMTP_FAULT_ASSERTION, PYMTP_FAULT_ASSERTION_THREADS, PYMTP_FAULT_ASSERTION_THREAD,
                    PYMTP_FAULT_COPY_THROWS };
 void    pymtp_pair_break(struct pymtp_pair * pair, enum pymtp_fault fault);
+int     pymtp_pair_as_devices(struct pymtp_pair * pair, bool on);
 int     pymtp_pair_draft(struct pymtp_pair * pair, int32_t seq, llama_token token, const float ** logits);
 const char * pymtp_pair_trace(struct pymtp_pair * pair);
 struct pymtp_op_time {

@@ -14,7 +14,7 @@ rounds. Every so many rounds, and at the end, each sequence is looked at in thre
   sequences and of memory used before is what this finds.
 - The same tokens go through a fresh context without drafts: the prompts as they were, then token by token. No draft was
   ever there to be taken back. Here batches differ, and with them the order of sums in a matrix product: logits agree
-  within rounding. The figure is the largest difference over the largest logit, of target and head; a wrong snapshot, a
+  within rounding. The figure is the largest difference over the largest logit, of target and head; a wrong replay, a
   missing row or a token out of place moves it to the order of 1.
 - Resident memory, against what it was after the first look. The first two are done in a forked child, on its copy of
   the context: fresh contexts would leave holes in the heap of the process that is measured.

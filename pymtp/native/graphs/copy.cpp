@@ -1,6 +1,7 @@
 // Copies of sequences: what one holds goes to the same cells of another, from device memory to device memory.
 #include "extension.h"
 #include "kept_rows.h"
+#include "replay.h"
 
 #include "llama-kv-cache.h"
 #include "llama-memory-recurrent.h"
@@ -106,14 +107,11 @@ std::vector<piece> pieces_of(
             pieces.push_back((v->nb[1] > v->nb[2] ? transposed_piece : cells_piece)(v->view_src, s_from, s_to, run));
         }
     }
-    if (const auto * states = ext.states) {
-        const size_t row = states->rs_idx[from]*states->size + states->cells[from].tail; // a snapshot, after a rewind
-        for (const auto * layers : { &states->r_l, &states->s_l, &states->p_l }) {
-            for (ggml_tensor * t : *layers) {
-                if (t) {
-                    pieces.push_back(rows_piece(t, row, to, 1));
-                }
-            }
+    if (ext.replay) {
+        const auto theirs = ext.replay->parts(from);
+        const auto parts  = ext.replay->parts(to);
+        for (size_t i = 0; i < parts.size(); ++i) {
+            pieces.push_back({ parts[i].tensor, theirs[i].offset, parts[i].offset, parts[i].size });
         }
     }
     if (ext.rows_ctx) {
@@ -140,6 +138,9 @@ int64_t pymtp_extension::copy_sequence(llama_seq_id from, llama_seq_id to, llama
     if (states && states->cells[to].tail != to && (states->cells[to].tail >= 0 || !states->cells[to].is_empty())) {
         throw std::runtime_error("the cell for the states of sequence " + std::to_string(to) + " is another's");
     }
+    if (states) {
+        place_state(to); // whose place is asked for below
+    }
     int64_t n_bytes = 0;
     for (const piece & p : pieces_of(*this, from, to, n_tokens, n_head)) {
         if (ctx.abort_callback && ctx.abort_callback(ctx.abort_callback_data)) {
@@ -160,11 +161,11 @@ int64_t pymtp_extension::copy_sequence(llama_seq_id from, llama_seq_id to, llama
         }
     }
     if (states) {
-        place_state(to);
         states->cells[to].pos = states->cells[states->cells[from].tail].pos;
         states->cells[to].src = to;
-        states->rs_idx[to]    = 0;
-        reaches[to] = {};
+    }
+    if (replay) {
+        replay->copy(from, to);
     }
     return n_bytes;
 }

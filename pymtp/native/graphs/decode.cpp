@@ -83,6 +83,7 @@ void pymtp_extension::reserve() {
     if (settings().sync_rows) {
         sync_mctx = synced->kv->init_full();
     }
+    settings().replays = true;
     ctx.sched_reserve();
 }
 
@@ -107,17 +108,8 @@ int pymtp_extension::decode(const llama_batch & batch, uint32_t slot) {
         if (slot > 0) {
             swap_slot(slots[slot - 1]);
         }
-        ctx.cparams.n_rs_seq = n_rs_seq;
-        if (states) {
-            states->n_rs_seq = n_rs_seq;
-        }
     });
 
-    // Where no snapshots are written, the last tokens of a prompt need not stay in one ubatch. llama.cpp splits the batch
-    // before the first ubatch begins, where this is put right.
-    if (states && !snapshots) {
-        states->n_rs_seq = 0;
-    }
     for (int32_t i = 0; states && i < batch.n_tokens; ++i) {
         place_state(batch.seq_id[i][0]);
     }
@@ -164,19 +156,19 @@ bool pymtp_extension::apply(const llama_ubatch & ubatch, llama_memory_context_i 
         find_sync_cells(ubatch);
     }
 
-    if (states) {
-        states->n_rs_seq = n_rs_seq;
-    }
     if (!mctx.apply()) {
         return false;
     }
-    if (states) {
-        // delta nets write as many snapshots as this says
-        ctx.cparams.n_rs_seq = snapshots_of(ubatch.n_seq_tokens);
+    if (replay) {
         for (uint32_t s = 0; s < ubatch.n_seqs; ++s) {
-            const uint32_t last = (s + 1)*ubatch.n_seq_tokens - 1;
-            reaches[ubatch.seq_id[last][0]] = { ubatch.pos[last], (llama_pos) ctx.cparams.n_rs_seq };
+            if (ubatch.pos[s*ubatch.n_seq_tokens] == 0) {
+                ctx.synchronize();
+                replay->clear(ubatch.seq_id[s*ubatch.n_seq_tokens][0]);
+            }
         }
+        // on the host the graph is the same, and on devices that of a verification
+        const bool pending = replay->begin(ubatch);
+        settings().replays = pending || replay->keeps(ubatch.n_seq_tokens) || (replay->on_host() && !settings().as_devices);
     }
 
     // A graph is for the cells in use, in steps of 256. On the CPU, flash attention of few tokens passes over cells that none

@@ -4,14 +4,12 @@
 #include "llama-memory-hybrid.h"
 #include "llama-memory-recurrent.h"
 
-#include <algorithm>
 #include <stdexcept>
 
-pymtp_extension::pymtp_extension(llama_context & ctx) : ctx(ctx), reaches(ctx.n_seq_max()) {
+pymtp_extension::pymtp_extension(llama_context & ctx) : ctx(ctx) {
     if (auto * hybrid = dynamic_cast<llama_memory_hybrid *>(ctx.memory.get())) {
-        kv       = hybrid->get_mem_attn();
-        states   = hybrid->get_mem_recr();
-        n_rs_seq = ctx.cparams.n_rs_seq;
+        kv     = hybrid->get_mem_attn();
+        states = hybrid->get_mem_recr();
     } else {
         kv = dynamic_cast<llama_kv_cache *>(ctx.memory.get());
     }
@@ -49,12 +47,14 @@ bool pymtp_apply(const llama_cparams & cparams, const llama_ubatch & ubatch, lla
 bool pymtp_same_graph(const llama_cparams & one, const llama_cparams & other) {
     const auto & a = one.pymtp;
     const auto & b = other.pymtp;
-    return one.n_rs_seq == other.n_rs_seq &&
-        a.extension    == b.extension    &&
+    return a.extension == b.extension    &&
         a.pre_norm     == b.pre_norm     &&
         a.sync_rows    == b.sync_rows    &&
         a.defer        == b.defer        &&
         a.take_rows    == b.take_rows    &&
+        a.replay       == b.replay       &&
+        a.replays      == b.replays      &&
+        a.as_devices   == b.as_devices   &&
         a.output_rows  == b.output_rows  &&
         a.sample       == b.sample       &&
         a.n_candidates == b.n_candidates &&
@@ -91,8 +91,12 @@ void pymtp_take_kept_rows(llama_context * ctx, llama_context * target) {
     pymtp_extension::of(ctx).take_kept_rows(target ? &pymtp_extension::of(target) : nullptr);
 }
 
-void pymtp_set_snapshots(llama_context * ctx, bool value) {
-    pymtp_extension::of(ctx).snapshots = value;
+void pymtp_make_replay(llama_context * ctx, uint32_t n_back) {
+    pymtp_extension::of(ctx).make_replay(n_back);
+}
+
+void pymtp_compute_as_devices(llama_context * ctx, bool value) {
+    pymtp_extension::of(ctx).settings().as_devices = value;
 }
 
 bool pymtp_rewind(llama_context * ctx, llama_seq_id seq, llama_pos n_keep) {

@@ -3,6 +3,7 @@
 
 #include "output_rows.h"
 #include "pymtp_context.h"
+#include "replay.h"
 
 #include "llama-context.h"
 
@@ -84,20 +85,14 @@ struct pymtp_extension {
     void make_draft_rows(int32_t n_main, int32_t n_annex);
     void set_draft_rows(const llama_token * tokens, bool only_annex, const void * data);
 
-    // ── snapshots.cpp ──
+    // ── replay.cpp ──
 
-    struct reach {
-        llama_pos pos = -1; // of the last token
-        llama_pos n   = 0;  // how many tokens can be taken back from there
-    };
+    std::unique_ptr<pymtp_replay> replay;
 
-    bool               snapshots = true; // whether graphs write them
-    uint32_t           n_rs_seq  = 0;    // as many as there is room for
-    std::vector<reach> reaches;          // by sequence
+    void make_replay(uint32_t n_back);
 
     // gives a sequence that holds nothing the cell of its own number, if that is free
     void place_state(llama_seq_id seq);
-    uint32_t snapshots_of(uint32_t n_seq_tokens) const;
     bool rewind(llama_seq_id seq, llama_pos n_keep);
 
     // ── copy.cpp ──

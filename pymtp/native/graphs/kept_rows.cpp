@@ -10,7 +10,17 @@
 #include <string>
 #include <vector>
 
-// ── inputs of graphs ──
+// ── in graphs ──
+
+ggml_tensor * pymtp_last_rows(ggml_context * ctx, ggml_tensor * rows, int64_t n) {
+    const int64_t n_seqs = rows->ne[2];
+
+    rows = ggml_view_3d(ctx, rows, rows->ne[0], n, n_seqs, rows->nb[1], rows->nb[2], (rows->ne[1] - n)*rows->nb[1]);
+    if (n > 1 && n_seqs > 1) {
+        rows = ggml_cont(ctx, rows);
+    }
+    return ggml_view_2d(ctx, rows, rows->ne[0], n*n_seqs, rows->nb[n > 1 ? 1 : 2], 0);
+}
 
 pymtp_input_sync::pymtp_input_sync(const llama_hparams & hparams, const llama_cparams & cparams) :
     llm_graph_input_attn_kv(hparams, cparams, cparams.pymtp.extension->sync_cells()) {}
@@ -90,7 +100,7 @@ void pymtp_extension::make_rows() {
     ggml_context_ptr made(ggml_init(params));
 
     // as many as may be taken back, and a batch of those that are put off
-    const int64_t n_kept = std::max<int64_t>(64, 2*(1 + n_rs_seq));
+    const int64_t n_kept = std::max<int64_t>(64, replay ? 2*(1 + replay->n_back) : 0);
 
     const auto & model = ctx.model;
     ggml_tensor * rows = ggml_new_tensor_3d(made.get(), GGML_TYPE_F32, model.hparams.n_embd, n_kept, ctx.n_seq_max());

@@ -15,6 +15,9 @@ inline ggml_tensor * pymtp_all_rows(ggml_context * ctx, ggml_tensor * rows) {
     return ggml_reshape_2d(ctx, rows, rows->ne[0], rows->ne[1]*rows->ne[2]);
 }
 
+// The last n rows of each sequence, of rows [n_embd, n_seq_tokens, n_seqs], side by side.
+ggml_tensor * pymtp_last_rows(ggml_context * ctx, ggml_tensor * rows, int64_t n);
+
 // Of a target's graph: cells of the draft context's cache, and rows.
 class pymtp_input_sync : public llm_graph_input_attn_kv {
 public:

@@ -29,10 +29,13 @@ pymtp_bytes pymtp_extension::states_bytes() const {
     if (!states) {
         return {};
     }
+    pymtp_bytes sum = replay ? replay->bytes() : pymtp_bytes();
     if (!ctx.model.hparams.no_alloc) {
-        return states->memory_breakdown();
+        for (const auto & [buft, size] : states->memory_breakdown()) {
+            sum[buft] += size;
+        }
+        return sum;
     }
-    pymtp_bytes sum;
     for (const auto * layers : { &states->r_l, &states->s_l, &states->p_l }) {
         for (ggml_tensor * t : *layers) {
             if (t) {
@@ -107,12 +110,11 @@ pymtp_bytes pymtp_extension::planned_compute(int32_t n_seqs, int32_t n) {
 
     std::swap(ctx.sched,          slot.sched);
     std::swap(ctx.gf_res_reserve, reserved);
-    ctx.cparams.n_rs_seq = snapshots_of(n);
+    settings().replays = true;
 
     std::vector<size_t> sizes(ctx.backend_ptrs.size());
     ctx.graph_reserve(n_tokens, n_seqs, n_tokens, mctx.get(), /*split_only =*/ true, sizes.data());
 
-    ctx.cparams.n_rs_seq = n_rs_seq;
     for (int32_t seq = 0; seq < n_seqs; ++seq) {
         ctx.memory->seq_rm(seq, -1, -1);
         if (synced) {

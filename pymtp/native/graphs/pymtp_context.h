@@ -46,12 +46,15 @@ void pymtp_take_kept_rows(llama_context * ctx, llama_context * target);
 
 // ── taking back ──
 
-// Whether recurrent layers write the snapshots that pymtp_rewind can go back to (true at first). Off while a prompt is
-// processed, of which nothing will be taken back.
-void pymtp_set_snapshots(llama_context * ctx, bool value);
+// Recurrent layers keep one state a sequence and the inputs of its last tokens, of which n_back can be taken back: before the
+// first batch of a target. Throws where there is no memory.
+void pymtp_make_replay(llama_context * ctx, uint32_t n_back);
 
-// Keeps the first n_keep tokens of a sequence. False, and nothing is changed, where no snapshot is there to go back to: they
-// are of the last ubatch with the sequence, and serve once.
+// For tests: recurrent layers in the host's memory are computed with llama.cpp's operations, as those of a GPU are.
+void pymtp_compute_as_devices(llama_context * ctx, bool value);
+
+// Keeps the first n_keep tokens of a sequence. False, and nothing is changed, where recurrent layers hold no state from which
+// these can be replayed: of the last ubatch with the sequence all but the first token can be taken back, if they are n_back.
 bool pymtp_rewind(llama_context * ctx, llama_seq_id seq, llama_pos n_keep);
 
 // ── copies ──
@@ -126,7 +129,7 @@ using pymtp_bytes = std::map<ggml_backend_buffer_type_t, size_t>;
 struct pymtp_memory_parts {
     pymtp_bytes weights;
     pymtp_bytes kv;
-    pymtp_bytes states;    // recurrent ones, and their snapshots
+    pymtp_bytes states;    // recurrent ones, and the inputs of the last tokens
     pymtp_bytes kept_rows; // the hidden states kept for the head
     pymtp_bytes draft_rows;
     pymtp_bytes compute;   // of all slots

@@ -17,6 +17,7 @@ struct llm_graph_context;
 struct llm_graph_params;
 struct pymtp_extension;
 class pymtp_output_rows;
+class pymtp_replay;
 
 enum pymtp_sample_kind {
     PYMTP_SAMPLE_NONE       = 0, // logits are copied out
@@ -34,6 +35,10 @@ struct pymtp_graph_settings {
     ggml_tensor * sync_rows = nullptr; // of a target: its graphs fill the draft context's cache, and keep hidden states here
     bool          defer     = false;   // with sync_rows: keep the hidden states, and no more
     ggml_tensor * take_rows = nullptr; // of a draft context: its tokens go with hidden states kept here
+
+    const pymtp_replay * replay = nullptr; // the memory of recurrent layers; null: llama.cpp's own
+    bool replays    = true;                // whether a sequence has tokens to replay
+    bool as_devices = false;               // where the memory is the host's, compute as where it is not
 
     const pymtp_output_rows * output_rows = nullptr; // of a draft context: what its logits are made with; null: all rows
 
@@ -59,8 +64,23 @@ std::unique_ptr<llm_graph_context> pymtp_build_graph(const llama_model & model, 
 bool pymtp_end_trunk(
         const llm_graph_context & graph, const llama_model & model, ggml_tensor * cur, ggml_tensor * inp_pos, ggml_tensor * out_ids);
 
+// The three below build what reads and writes the memory of a delta net's layer, for contexts that have a pymtp_replay. Null
+// where llama.cpp's own graph is to follow.
+
+// In place of build_rs(): the states of n_seqs cells from head on, where they lie. s_copy is the input that says where
+// llama.cpp's own graph copies them from.
+ggml_tensor * pymtp_state_in_place(
+        const llm_graph_context & graph, ggml_tensor * s_copy, ggml_tensor * states, int64_t n_seqs, uint32_t head);
+
+// In place of build_conv_state(): the inputs of the tokens before, and then of these, [n, n_channels, n_seqs].
+ggml_tensor * pymtp_build_conv_input(const llm_graph_context & graph, ggml_tensor * inputs, int il);
+
+// In place of build_recurrent_attn(): the output, [head_v_dim, n_v_heads, n_seq_tokens, n_seqs].
+ggml_tensor * pymtp_build_delta_net(
+        const llm_graph_context & graph, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, ggml_tensor * g, ggml_tensor * beta,
+        ggml_tensor * state, int il);
+
 // ── called by llama_memory_recurrent ──
 
-// Memory for the states in ctx, of which 1 of n_copies is where sequences begin, and zeroed; without memory, a buffer that
-// stands for it. Null when there is not enough.
-ggml_backend_buffer_t pymtp_alloc_states(ggml_context * ctx, ggml_backend_buffer_type_t buft, uint32_t n_copies, bool no_alloc);
+// Memory for the states in ctx; without memory, a buffer that stands for it. Null when there is not enough.
+ggml_backend_buffer_t pymtp_alloc_states(ggml_context * ctx, ggml_backend_buffer_type_t buft, bool no_alloc);

@@ -2,11 +2,10 @@
 #include "draft_block.h"
 #include "draft_graphs.h"
 #include "kept_rows.h"
+#include "replay.h"
 #include "sample.h"
 
 #include "llama-model.h"
-
-#include <algorithm>
 
 // The head takes each token with the hidden state of the token before it. The embeddings are those that the trunk looked up.
 static void build_sync(const llm_graph_context & graph, const llama_model & model, ggml_tensor * hidden, ggml_tensor * inp_pos) {
@@ -18,7 +17,7 @@ static void build_sync(const llm_graph_context & graph, const llama_model & mode
     const int64_t n_seq_tokens = graph.ubatch.n_seq_tokens;
 
     // as far back as the recurrent layers can go
-    const int64_t n_keep = std::min<int64_t>(n_seq_tokens, 1 + graph.cparams.n_rs_seq);
+    const int64_t n_keep = settings.replay && settings.replay->keeps(n_seq_tokens) ? n_seq_tokens : 1;
 
     auto inp = std::make_unique<pymtp_input_sync>(graph.hparams, graph.cparams);
 
@@ -54,12 +53,7 @@ static void build_sync(const llm_graph_context & graph, const llama_model & mode
         block.store(inp.get(), embd, rows, inp_pos);
     }
 
-    ggml_tensor * last = ggml_view_3d(ctx, hidden, n_embd, n_keep, n_seqs,
-            hidden->nb[1], hidden->nb[1]*n_seq_tokens, hidden->nb[1]*(n_seq_tokens - n_keep));
-    if (n_keep > 1 && n_seqs > 1) {
-        last = ggml_cont(ctx, last);
-    }
-    last = ggml_view_2d(ctx, last, n_embd, n_keep*n_seqs, last->nb[n_keep > 1 ? 1 : 2], 0);
+    ggml_tensor * last = pymtp_last_rows(ctx, ggml_reshape_3d(ctx, hidden, n_embd, n_seq_tokens, n_seqs), n_keep);
     ggml_build_forward_expand(graph.gf, ggml_set_rows(ctx, kept, last, inp->keep));
 
     graph.res->add_input(std::move(inp));

@@ -49,9 +49,7 @@ int pymtp_compute_fused(const ggml_cgraph * cgraph, int node_n, const ggml_compu
         times->begin(cgraph, node_n);
     }
     switch (cgraph->nodes[node_n]->op) {
-        case GGML_OP_GATED_DELTA_NET: return compute_delta_net_fused(cgraph, node_n, params);
-        case GGML_OP_GET_ROWS:        return leave_state_in_place(cgraph, node_n, params);
-        case GGML_OP_RMS_NORM:        return compute_rms_norm_fused(cgraph, node_n, params);
-        default:                      return 0;
+        case GGML_OP_RMS_NORM: return compute_rms_norm_fused(cgraph, node_n, params);
+        default:               return 0;
     }
 }

@@ -42,30 +42,7 @@ size_t mul_mat_amx_work_size(const ggml_tensor * dst);
 size_t rows_work_size(const ggml_tensor * dst);
 
 // As pymtp_compute_fused(), for nodes that begin with one operation.
-int compute_delta_net_fused(const ggml_cgraph * cgraph, int node_n, const ggml_compute_params * params);
 int compute_rms_norm_fused(const ggml_cgraph * cgraph, int node_n, const ggml_compute_params * params);
-int leave_state_in_place(const ggml_cgraph * cgraph, int node_n, const ggml_compute_params * params);
-
-// Where the states of a GATED_DELTA_NET's sequences lie: in a tensor, or each in a row of the recurrent cache.
-struct state_source {
-    explicit state_source(const ggml_tensor * state) : first((const char *) state->data), nb(state->nb[3]), rows(nullptr) {}
-    explicit state_source(const float * const * rows) : first(nullptr), nb(0), rows(rows) {}
-
-    const float * of(int64_t i_seq) const { return rows ? rows[i_seq] : (const float *) (first + i_seq*nb); }
-
-private:
-    const char *          first;
-    size_t                nb;
-    const float * const * rows;
-};
-
-// Whether the function below computes a GATED_DELTA_NET.
-bool takes_delta_net(const ggml_tensor * dst);
-
-// Computes one whose states are read where they lie. Where `cpy`, a CPY of the new states, is given, they go to the place
-// that it copies them to.
-bool compute_delta_net(
-    const ggml_compute_params * params, ggml_tensor * dst, const state_source & states, const ggml_tensor * cpy);
 
 // Products of 2 to 8 rows with weights in an AMX buffer, where the processor has AMX: mmq_few_rows.h.
 bool is_few_rows(const ggml_tensor * dst);

@@ -28,7 +28,6 @@ void pymtp_pair::begin_prefill() {
     }
     pymtp_set_sync(target.get(), fuses() ? draft.get() : nullptr, /*defer =*/ false);
     llama_set_embeddings_nextn(target.get(), !fuses() && options.prefill != PYMTP_PREFILL_ALL_OUTPUTS, /*masked =*/ false);
-    pymtp_set_snapshots(target.get(), !fused);
     // unmasked, every hidden row of the head's is copied to the host, as llama.cpp's own are
     llama_set_embeddings_nextn(draft.get(), fused, /*masked =*/ fused);
 }
@@ -41,7 +40,6 @@ void pymtp_pair::begin_round() {
     }
     pymtp_set_sync(target.get(), nullptr, /*defer =*/ false);
     llama_set_embeddings_nextn(target.get(), true, /*masked =*/ false);
-    pymtp_set_snapshots(target.get(), true);
     llama_set_embeddings_nextn(draft.get(), true, /*masked =*/ true);
 }
 

@@ -85,7 +85,6 @@ void add_rounds(pymtp_pair & pair, device_sums & sums) {
     for (const auto & [n_seqs, n] : kept_shapes(pair, 1 + pair.options.n_draft, pair.most_rows())) {
         if (pair.fuses()) {
             pair.begin_prefill();
-            pymtp_set_snapshots(pair.target.get(), n > 1);
             pymtp_set_sync(pair.target.get(), pair.draft.get(), n == 1);
         } else {
             pair.begin_round();

@@ -22,8 +22,8 @@ static void check_options(const llama_context_params & params, const pymtp_pair_
     pymtp_require(options.n_draft >= 0 && options.n_draft <= PYMTP_MOST_DRAFTS, "n_draft must be from 0 to 64");
     pymtp_require(options.n_outputs >= 1, "n_outputs must be at least 1");
     pymtp_require(options.n_draft_vocab >= 0, "n_draft_vocab must be a number of tokens, or 0");
-    // the rows of a verification stay in one ubatch, and llama.cpp asserts that a ubatch is longer than that
-    const uint32_t least = std::max(options.n_draft ? options.n_draft + 2 : 1, options.n_seq_max);
+    // the rows of a verification stay in one ubatch
+    const uint32_t least = std::max(1 + options.n_draft, options.n_seq_max);
     pymtp_require(params.n_batch >= least && params.n_ubatch >= least, "n_batch and n_ubatch have no room for a round");
 }
 
@@ -53,7 +53,7 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
     const bool fused = options.prefill == PYMTP_PREFILL_FUSED;
     const bool every = options.embeddings || (options.n_draft > 0 && options.prefill == PYMTP_PREFILL_ALL_OUTPUTS);
     params.n_seq_max           = options.n_seq_max;
-    params.n_rs_seq            = options.n_draft;
+    params.n_rs_seq            = 0; // pymtp_make_replay
     params.abort_callback      = on_abort;
     params.abort_callback_data = pair.get();
     if (options.trace) {
@@ -69,13 +69,13 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
         pymtp_set_error("no target context");
         return nullptr;
     }
+    pymtp_make_replay(pair->target.get(), options.n_draft);
     pair->n_ctx     = llama_n_ctx_seq(pair->target.get());
     pair->n_batch   = llama_n_batch(pair->target.get());
     pair->n_outputs = every ? pair->n_batch : (int32_t) params.n_outputs_max;
 
     if (options.n_draft > 0) {
         params.ctx_type              = LLAMA_CONTEXT_TYPE_MTP;
-        params.n_rs_seq              = 0;
         params.n_outputs_max         = options.n_seq_max;
         params.n_outputs_max_per_seq = 1;
         if (fused) {

@@ -170,7 +170,7 @@ struct pymtp_memory {
     bool    host;
     int64_t weights;
     int64_t kv;           // K and V of the trunk
-    int64_t states;       // recurrent states, with the snapshots of them
+    int64_t states;       // recurrent states, with the inputs of the last tokens
     int64_t compute;      // the target's graphs
     int64_t head_kv;
     int64_t head_compute; // the draft context's graphs
@@ -248,8 +248,8 @@ PYMTP_API bool pymtp_pair_drafts_over(const struct pymtp_pair * pair, llama_toke
 // The text so far, which was none, does not tell whether the set is right for the text to come.
 PYMTP_API void pymtp_pair_forget_chosen(struct pymtp_pair * pair);
 
-// Goes back to the first n_keep tokens. Only the drafts of the last verification can be taken back, once, before the
-// next draft: that is as far as the recurrent layers keep snapshots.
+// Goes back to the first n_keep tokens. Only the drafts of the last verification can be taken back, before the next draft:
+// the state of the recurrent layers is as it was before them.
 PYMTP_API int  pymtp_pair_rewind(struct pymtp_pair * pair, int32_t seq, int32_t n_keep);
 // Copies what a sequence holds to another, which is empty: it goes on as the first would, and as first_token after a
 // prompt. Its sampling stays its own. What was drafted is forgotten, and the copy cannot be rewound. Where it fails or is

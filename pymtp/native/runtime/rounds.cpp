@@ -125,7 +125,6 @@ int pymtp_pair::verify(
     if (fused) {
         begin_prefill();
         llama_set_embeddings(target.get(), false);
-        pymtp_set_snapshots(target.get(), n > 1);
         // one by one, tokens leave the head behind for a while: it takes many for little more than one
         const auto may_wait = [this](int32_t seq) {
             return !host->holds(seq) && sequences[seq].n_past - sequences[seq].n_head < PYMTP_MOST_KEPT;
@@ -222,8 +221,8 @@ int pymtp_pair::rewind(int32_t seq, int32_t n_keep) {
         pymtp_set_error("the recurrent layers hold no state at " + std::to_string(n_keep) + " tokens");
         return PYMTP_FAILED;
     }
-    s.n_past   = n_keep;
-    s.n_rewind = 0; // a snapshot serves once, until the next decode
+    s.n_rewind -= s.n_past - n_keep;
+    s.n_past    = n_keep;
     s.tokens.resize(n_keep);
     if (draft && host->holds(seq)) {
         host->rewind(seq, n_keep);

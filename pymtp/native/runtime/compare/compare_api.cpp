@@ -1,6 +1,7 @@
 #include "compare/pymtp_compare.h"
 
 #include "pair_call.h"
+#include "pymtp_context.h"
 
 #include <cstring>
 
@@ -15,6 +16,13 @@ int pymtp_pair_draft(pymtp_pair * pair, int32_t seq, llama_token token, const fl
 
 void pymtp_pair_break(pymtp_pair * pair, enum pymtp_fault fault) {
     pair->fault = fault;
+}
+
+int pymtp_pair_as_devices(pymtp_pair * pair, bool on) {
+    return pymtp_pair_call(pair, nullptr, 0, [&] {
+        pymtp_compute_as_devices(pair->target.get(), on);
+        return (int) PYMTP_OK;
+    });
 }
 
 const char * pymtp_pair_trace(pymtp_pair * pair) {

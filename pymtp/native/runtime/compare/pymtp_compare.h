@@ -26,6 +26,9 @@ enum pymtp_fault {
 
 PYMTP_API void pymtp_pair_break(struct pymtp_pair * pair, enum pymtp_fault fault);
 
+// From now on, or no more, recurrent layers in the host's memory are computed as those of a GPU are.
+PYMTP_API int pymtp_pair_as_devices(struct pymtp_pair * pair, bool on);
+
 // One draft step: token is the one after the last that the sequence holds or, when called again, the draft just made.
 // logits: the head's n_vocab floats for the token after it, valid until the next call.
 PYMTP_API int pymtp_pair_draft(struct pymtp_pair * pair, int32_t seq, llama_token token, const float ** logits);

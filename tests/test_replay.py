@@ -1,4 +1,4 @@
-"""Claims about what a sequence's recurrent states go by: its snapshots go where it goes, and it begins with zeros."""
+"""Claims about recurrent states: a sequence has one, takes tokens back by replay, and begins with zeros."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +14,14 @@ import pytest
 from gguf import GGUFReader
 from helpers.contexts import BOTH, EXACT, context, some_tokens
 
-from pymtp import NativeError
+from pymtp import InvalidRequestError, NativeError
 from pymtp.context import Context
 from pymtp.context_options import PREFILL_MODES
 from pymtp.model import Model
 from pymtp.sampling import Sampler, SamplingParams
 
 MODES = pytest.mark.parametrize("mode", PREFILL_MODES)
-LATER = (2, 0, 1)  # prompts in this order: the cells of 1 and 2 are not side by side, and taking both moves that of 0
+LATER = (2, 0, 1)  # prompts in this order: llama.cpp's own cells of 1 and 2 would not be side by side
 
 
 def close(found: np.ndarray, wanted: np.ndarray) -> bool:
@@ -46,7 +47,7 @@ def more(model: Model, seq: int) -> list[int]:
 
 @BOTH
 @MODES
-def test_a_moved_cell_takes_its_snapshots_along(model: Model, mode: str) -> None:
+def test_what_a_sequence_replays_stays_its_own_while_others_go_on(model: Model, mode: str) -> None:
     with three(model, mode) as c, alone(model, mode, 0) as wanted:
         c.verify([1, 2, 3, 4])
         wanted.verify([1, 2, 3, 4])
@@ -58,7 +59,7 @@ def test_a_moved_cell_takes_its_snapshots_along(model: Model, mode: str) -> None
 
 @BOTH
 @MODES
-def test_a_moved_cell_is_gone_back_in_where_it_was_rewound_before(model: Model, mode: str) -> None:
+def test_a_sequence_goes_on_from_where_it_was_rewound_to_before_others_went_on(model: Model, mode: str) -> None:
     with three(model, mode) as c, alone(model, mode, 0) as wanted:
         for one in (c, wanted):
             one.verify([1, 2, 3, 4])
@@ -81,6 +82,77 @@ def test_what_is_taken_together_goes_on_from_where_each_was_rewound_to(model: Mo
         c.rewind(22)
         zero.rewind(22)
         assert close(c.verify([7, 8]), zero.verify([7, 8]))
+
+
+def steps(c: Context, tokens: list[int]) -> list[bytes]:
+    """Rows of a prompt and of verifications of which each number of tokens is kept, then of two sequences together."""
+    rows = [c.prefill(tokens[:20]), c.prefill(tokens[5:30], 1)]
+    for keep in (1, 3, 4, 2, 4, 1):
+        rows.append(c.verify(tokens[20:24]))
+        c.rewind(c.n_past - 4 + keep)
+        if keep == 2:
+            rows.append(c.verify(tokens[5:6]))
+    rows.append(c.verify(tokens[1:5], 1))
+    c.rewind(26, 1)
+    rows.append(c.prefill_batch({0: tokens[30:40], 1: tokens[40:43]}))
+    return [row.tobytes() for row in rows]
+
+
+@BOTH
+def test_devices_replay_with_the_operations_of_llama_cpp_to_the_same_numbers(model: Model) -> None:
+    tokens = some_tokens(model, 60)
+    with context(model, n_seq_max=2, **EXACT) as host, context(model, n_seq_max=2, **EXACT) as device:
+        device.compute_as_devices()
+        for found, wanted in zip(steps(device, tokens), steps(host, tokens), strict=True):
+            rows = np.frombuffer(found, np.float32), np.frombuffer(wanted, np.float32)
+            assert np.abs(rows[0] - rows[1]).max() < 1e-5 * np.abs(rows[1]).max()
+
+
+@BOTH
+@pytest.mark.parametrize("as_devices", [False, True])
+def test_tokens_can_be_taken_back_one_by_one(model: Model, as_devices: bool) -> None:
+    with context(model) as slowly, context(model) as at_once:
+        for c in (slowly, at_once):
+            if as_devices:
+                c.compute_as_devices()
+            c.prefill(some_tokens(model, 20))
+            c.verify([1, 2, 3, 4])
+        for keep in (23, 22, 21):
+            slowly.rewind(keep)
+        at_once.rewind(21)
+        assert slowly.verify([7, 8]).tobytes() == at_once.verify([7, 8]).tobytes()
+
+
+@BOTH
+def test_the_first_token_of_a_verification_cannot_be_taken_back(model: Model) -> None:
+    with context(model) as c:
+        c.prefill(some_tokens(model, 20))
+        c.verify([1, 2, 3, 4])
+        c.rewind(22)
+        with pytest.raises(InvalidRequestError, match="only 1 can be taken back"):
+            c.rewind(20)
+
+
+@BOTH
+@pytest.mark.parametrize("draft_tokens", [1, 3, 7])
+def test_a_round_writes_one_state_whatever_the_depth(model: Model, draft_tokens: int) -> None:
+    def written(c: Context) -> int:
+        nodes = [node for node in c.trace() if node.graph == "target"]
+        return sum(prod(node.shape) for node in nodes if node.op == "CPY")
+
+    tokens = some_tokens(model, 20 + 1 + draft_tokens)
+    with context(model, draft_tokens=draft_tokens, trace=True) as c:
+        c.compute_as_devices()
+        c.prefill(tokens[:20])
+        states = written(c)
+        assert states > 0
+        for keep in (1, 1 + draft_tokens, 1):
+            c.verify(tokens[20:])
+            assert written(c) == states
+            c.rewind(c.n_past - 1 - draft_tokens + keep)
+        for _ in range(2):  # tokens to replay, and none
+            c.verify(tokens[:1])
+            assert written(c) == states
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -127,9 +199,12 @@ def test_sequences_are_the_same_in_whatever_company_they_are(dense: Model, seed:
                 verify(seq)
 
 
-@pytest.mark.parametrize("n", [1, 5])
+@pytest.mark.parametrize("as_devices", [False, True])
+@pytest.mark.parametrize("n", [1, 4, 5])
 @MODES
-def test_a_new_sequence_begins_with_zeros_whatever_was_there(demo_f32: Path, tmp_path: Path, mode: str, n: int) -> None:
+def test_a_new_sequence_begins_with_zeros_whatever_was_there(
+    demo_f32: Path, tmp_path: Path, mode: str, n: int, as_devices: bool
+) -> None:
     path = tmp_path / "nan.gguf"
     shutil.copy(demo_f32, path)
     broken = 300  # as an input; the output layer has the same weights, so that its logit is no number either
@@ -138,6 +213,9 @@ def test_a_new_sequence_begins_with_zeros_whatever_was_there(demo_f32: Path, tmp
             tensor.data[broken] = np.nan
 
     with Model(path) as model, context(model, mode) as c, context(model, mode) as fresh:
+        if as_devices:
+            c.compute_as_devices()
+            fresh.compute_as_devices()
         assert np.isnan(c.prefill([broken] * n)).all()
         c.clear()
         for text in (range(1000, 1020), [1005]):

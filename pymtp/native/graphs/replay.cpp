@@ -1,0 +1,156 @@
+// The memory of recurrent layers that is ours, and what each sequence has in it.
+#include "replay.h"
+
+#include "extension.h"
+
+#include "llama-batch.h"
+#include "llama-kv-cache.h"
+#include "llama-memory-recurrent.h"
+#include "llama-model.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+pymtp_replay::pymtp_replay(const llama_model & model, llama_memory_recurrent & states, uint32_t n_seq_max, uint32_t n_back) :
+    n_back(n_back), model(model), states(states), n_seq_max(n_seq_max), n_conv(model.hparams.ssm_d_conv - 1 + n_back),
+    sequences(n_seq_max), layers(states.s_l.size()) {
+    const auto & hparams = model.hparams;
+
+    const int64_t n_channels = hparams.ssm_d_inner + 2*hparams.ssm_n_group*hparams.ssm_d_state;
+    const int64_t n_inputs   = hparams.ssm_n_group*hparams.ssm_d_state + hparams.ssm_d_inner + 2*hparams.ssm_dt_rank;
+
+    std::map<ggml_backend_buffer_type_t, ggml_context_ptr> ctxs;
+    for (size_t il = 0; il < layers.size(); ++il) {
+        if (!states.s_l[il]) {
+            continue;
+        }
+        ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(states.s_l[il]->buffer);
+        ggml_context_ptr & ctx = ctxs[buft];
+        if (!ctx) {
+            ctx.reset(ggml_init({ 2*layers.size()*ggml_tensor_overhead(), nullptr, /*.no_alloc =*/ true }));
+        }
+        layer & l = layers[il];
+        l.on_host = ggml_backend_buft_is_host(buft);
+        l.conv    = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_channels, n_conv*n_seq_max);
+        ggml_format_name(l.conv, "pymtp_conv_inputs_l%zu", il);
+        if (n_back > 0) {
+            l.net = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_inputs, most_pending()*n_seq_max + 1);
+            ggml_format_name(l.net, "pymtp_delta_net_inputs_l%zu", il);
+        }
+    }
+    for (auto & [buft, ctx] : ctxs) {
+        ggml_backend_buffer_ptr buffer(pymtp_alloc_states(ctx.get(), buft, hparams.no_alloc));
+        if (!buffer) {
+            throw std::runtime_error("no memory for the last inputs of the recurrent layers");
+        }
+        ggml_backend_buffer_clear(buffer.get(), 0);
+        buffers.emplace_back(std::move(ctx), std::move(buffer));
+    }
+}
+
+ggml_backend_buffer_t pymtp_alloc_states(ggml_context * ctx, ggml_backend_buffer_type_t buft, bool no_alloc) {
+    if (!no_alloc) {
+        return ggml_backend_alloc_ctx_tensors_from_buft(ctx, buft);
+    }
+    ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(buft, 0);
+    for (ggml_tensor * t = ggml_get_first_tensor(ctx); t; t = ggml_get_next_tensor(ctx, t)) {
+        t->buffer = buffer; // the scheduler is not to allocate it
+    }
+    return buffer;
+}
+
+bool pymtp_replay::on_host() const {
+    return std::all_of(layers.begin(), layers.end(), [](const layer & l) { return !l.conv || l.on_host; });
+}
+
+std::vector<pymtp_replay::part> pymtp_replay::parts(llama_seq_id seq) const {
+    std::vector<part> all;
+    const auto add = [&](ggml_tensor * t, size_t first, size_t n) {
+        if (t) {
+            all.push_back({t, first*t->nb[1], n*t->nb[1]});
+        }
+    };
+    for (size_t il = 0; il < layers.size(); ++il) {
+        add(states.s_l[il],  states.cells[seq].tail, 1);
+        add(layers[il].conv, seq*n_conv,             n_conv);
+        add(layers[il].net,  seq*most_pending(),     most_pending());
+    }
+    return all;
+}
+
+void pymtp_replay::clear(llama_seq_id seq) {
+    for (const part & p : parts(seq)) {
+        ggml_backend_tensor_memset(p.tensor, 0, p.offset, p.size);
+    }
+    sequences[seq] = {};
+}
+
+bool pymtp_replay::begin(const llama_ubatch & ubatch) {
+    bool any = false;
+    for (uint32_t s = 0; s < ubatch.n_seqs; ++s) {
+        const uint32_t     first = s*ubatch.n_seq_tokens;
+        const llama_seq_id seq   = ubatch.seq_id[first][0];
+        const llama_pos    pos   = ubatch.pos[first];
+
+        sequence & of = sequences[seq];
+        if (pos < of.n_state || pos > of.n_state + most_pending()) {
+            throw std::runtime_error("sequence " + std::to_string(seq) + " has a state at " + std::to_string(of.n_state) +
+                    " tokens and cannot go on at " + std::to_string(pos));
+        }
+        of.n_pending = pos - of.n_state;
+        of.n_state   = pos + (keeps(ubatch.n_seq_tokens) ? 0 : (llama_pos) ubatch.n_seq_tokens);
+        any |= of.n_pending > 0;
+    }
+    return any;
+}
+
+bool pymtp_replay::rewind(llama_seq_id seq, llama_pos n_keep) {
+    auto & cell = states.cells[states.cells[seq].tail];
+    if (n_keep <= sequences[seq].n_state || n_keep > cell.pos + 1) {
+        return false;
+    }
+    cell.pos = n_keep - 1;
+    return true;
+}
+
+std::map<ggml_backend_buffer_type_t, size_t> pymtp_replay::bytes() const {
+    std::map<ggml_backend_buffer_type_t, size_t> sum;
+    for (const auto & [ctx, buffer] : buffers) {
+        ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(buffer.get());
+        sum[buft] += model.hparams.no_alloc ? ggml_backend_alloc_ctx_tensors_from_buft_size(ctx.get(), buft)
+                                            : ggml_backend_buffer_get_size(buffer.get());
+    }
+    return sum;
+}
+
+// ── of a context ──
+
+void pymtp_extension::make_replay(uint32_t n_back) {
+    if (!states) {
+        return;
+    }
+    replay = std::make_unique<pymtp_replay>(ctx.model, *states, ctx.n_seq_max(), n_back);
+    settings().replay = replay.get();
+    ctx.sched_need_reserve = true;
+}
+
+// llama.cpp takes the next free cell, and swaps cells within a decode until those of a ubatch lie side by side in rising
+// order. A sequence that is not in the ubatch can be moved that way, though its state stays where it is. Ubatches are of
+// consecutive sequences, so that cells by number are never swapped.
+void pymtp_extension::place_state(llama_seq_id seq) {
+    auto & cell = states->cells[seq];
+    if (cell.tail >= 0 || !cell.is_empty()) { // tail: the cell of the sequence of this number
+        return;
+    }
+    cell.tail = seq;
+    cell.seq_id.insert(seq);
+    states->used++;
+}
+
+bool pymtp_extension::rewind(llama_seq_id seq, llama_pos n_keep) {
+    if (replay && n_keep <= ctx.memory->seq_pos_max(seq) && !replay->rewind(seq, n_keep)) {
+        return false;
+    }
+    return kv->seq_rm(seq, n_keep, -1);
+}
