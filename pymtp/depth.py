@@ -111,6 +111,62 @@ class Costs:
         refuse_copies(self)
 
 
+class BatchCosts:
+    """The same for rounds of several sequences: they go by their rows, whatever sequences these are of."""
+
+    def __init__(self, single: Costs) -> None:
+        """single: of rounds of one sequence, which these begin with."""
+        with single.lock:
+            self.native: Any = ffi.gc(lib.pymtp_batch_costs_init(single.native), lib.pymtp_batch_costs_free)
+
+    def observe(
+        self, n_seqs: int, n_past: int, drafted: int, draft_seconds: float, rows: int, verify_seconds: float, cold: bool
+    ) -> None:
+        """A round: chains of `drafted` steps and a verification of so many rows of each sequence, after n_past tokens.
+        cold: no launch had as many rows before."""
+        lib.pymtp_batch_costs_observe(self.native, n_seqs, n_past, drafted, draft_seconds, rows, verify_seconds, cold)
+
+    def rounds(self, n_seqs: int, top: int, n_past: int) -> tuple[list[float], list[float]] | None:
+        """The estimates for rounds at depths 0 to top, and the least that they may turn out; None before anything was
+        timed."""
+        likely, least = ffi.new("double[]", 1 + top), ffi.new("double[]", 1 + top)
+        if not lib.pymtp_batch_costs_rounds(self.native, n_seqs, top, n_past, likely, least):
+            return None
+        return list(likely), list(least)
+
+    def step_seconds(self, n_seqs: int, n_past: int) -> float:
+        """The estimate for one step of a chain of so many sequences."""
+        return float(lib.pymtp_batch_costs_step(self.native, n_seqs, n_past))
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copies(self)
+
+
+class Acceptance:
+    """How likely each draft of a chain is accepted, where those before it were; see native/runtime/acceptance.h."""
+
+    def __init__(self, after: Acceptance | None = None) -> None:
+        """after: of earlier texts, where these begin at the weight of a few drafts."""
+        native = lib.pymtp_acceptance_init(after.native if after else ffi.NULL)
+        self.native: Any = ffi.gc(native, lib.pymtp_acceptance_free)
+
+    def observe(self, told: int, right: int, untold: Sequence[float] = (), tokens: int | None = None) -> None:
+        """A round: of the drafts that the target told of, the first `right` were right. untold: how likely each draft
+        after them was right, if the one before it was. tokens: by which what was seen before weighs less; None for
+        those that came."""
+        fades = 1 + right if tokens is None else tokens
+        lib.pymtp_acceptance_observe(self.native, told, right, untold, len(untold), fades)
+
+    def rates(self, n: int, right: float = 0.0) -> list[float]:
+        """Of the first n drafts. right: so many right drafts are imagined, for how good it may turn out."""
+        rates = ffi.new("double[]", n)
+        lib.pymtp_acceptance_rates(self.native, n, right, rates)
+        return list(rates)
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copies(self)
+
+
 class AutoDepth:
     """The depth that brings the most tokens a second, for one sequence; see native/runtime/depth.h. In C++, for it is
     asked and told each round, and rounds of small models take a few hundred microseconds."""
@@ -138,16 +194,16 @@ class AutoDepth:
         """How likely each of the first n drafts is accepted, where those before it were."""
         found = ffi.new("double[]", n)
         with self._costs.lock:
-            lib.pymtp_acceptance_rates(lib.pymtp_depth_acceptance(self.native), n, found)
+            lib.pymtp_acceptance_rates(lib.pymtp_depth_acceptance(self.native), n, 0.0, found)
         return list(found)
 
     def observe_company(self, drafted: int, told: int, right: int) -> None:
         """What came of a round that several sequences shared: drafts made, those that the target told of, and those of
         them before the first wrong one. What the round took tells nothing of rounds of one."""
-        untold = self.rates(drafted)[told:]
+        untold = self.rates(drafted)[told:] if told < drafted else []
         with self._costs.lock:
             acceptance = lib.pymtp_depth_acceptance(self.native)
-            lib.pymtp_acceptance_observe(acceptance, told, right, untold, len(untold))
+            lib.pymtp_acceptance_observe(acceptance, told, right, untold, len(untold), 1 + right)
 
     def keep(self, confidences: Sequence[float]) -> int:
         """How many of the drafts just made to verify. confidences: the head's probability of each."""

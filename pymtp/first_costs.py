@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pymtp.errors import NativeError
@@ -13,6 +13,7 @@ from pymtp.sampling import Sampler, SamplingParams
 
 STEPS = 3  # of the chain that is timed: further ones cost as much
 MORE_ROWS = (4, 8, 2)  # after one row and the chain: what tells most comes first
+BATCH_DEPTHS = (0, 1, 3, 7)  # of rounds of all sequences, each twice: the first of so many rows finds new memory
 LEAST_TURNS, MOST_TURNS = 2, 4  # no third after ENOUGH seconds
 ENOUGH = 0.2
 LONGEST = 2.0  # seconds after which nothing is begun; the first token, which may wait for the disk, counts
@@ -21,24 +22,32 @@ TOKENS = 64  # different ones, for experts to be chosen as text chooses them
 
 @dataclass(frozen=True)
 class FirstCosts:
-    """Seconds of verifications by their rows, and of chains by their steps. Nothing, where there was no time for it."""
+    """Seconds of verifications by their rows, and of chains by their steps; for rounds of several sequences, of the
+    drafts and of the verification, by the number of sequences and the drafts of each. Nothing, where there was no time
+    for it."""
 
     verify: dict[int, float] = field(default_factory=dict)
     draft: dict[int, float] = field(default_factory=dict)
+    batch: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
 
 
 class EmptyContext(Protocol):
     """What is asked of a context; see context.Context."""
 
     draft_tokens: int
+    n_seq_max: int
+    n_ubatch: int
 
     @property
     def n_past(self) -> int: ...
-    def set_sampling(self, sampler: Sampler) -> None: ...
+    def set_sampling(self, sampler: Sampler, seq: int = 0) -> None: ...
     def prefill(self, tokens: Sequence[int]) -> object: ...
+    def prefill_batch(self, prompts: Mapping[int, Sequence[int]]) -> object: ...
     def draft_chain(self, token: int, n: int) -> object: ...
     def verify_chain(self, tokens: Sequence[int]) -> object: ...
-    def rewind(self, n_keep: int) -> None: ...
+    def draft_chains(self, tokens: Mapping[int, int], n: int) -> object: ...
+    def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> object: ...
+    def rewind(self, n_keep: int, seq: int = 0) -> None: ...
     def clear(self) -> None: ...
     def forget_chosen(self) -> None: ...
 
@@ -92,8 +101,45 @@ def measure(context: EmptyContext, n_vocab: int, clock: Callable[[], float] = ti
                 (verify if what == "verify" else draft)(n)
                 times.setdefault((what, n), []).append(clock() - started)
     context.clear()
+    found = judged(times)
+    if found.verify:
+        found = replace(found, batch=_rounds_of_all(context, tokens, found.verify[1], begun + LONGEST, clock))
+        context.clear()
     context.forget_chosen()
-    return judged(times)
+    return found
+
+
+def _rounds_of_all(
+    context: EmptyContext, tokens: Sequence[int], row: float, end: float, clock: Callable[[], float]
+) -> dict[tuple[int, int], tuple[float, float]]:
+    """Rounds of all sequences at a few depths, as far as they are expected to be over by the end. row: seconds of
+    one."""
+    found: dict[tuple[int, int], tuple[float, float]] = {}
+    n = context.n_seq_max
+    expected = LEAST_TURNS * n * row
+    for depth in BATCH_DEPTHS:
+        started = clock()
+        fits = depth <= context.draft_tokens and n * (1 + depth) <= context.n_ubatch
+        if n == 1 or not fits or started + expected > end:
+            break
+        if not depth:
+            for seq in range(n):
+                context.set_sampling(Sampler(SamplingParams()), seq)
+            context.prefill_batch({seq: tokens[:1] for seq in range(n)})
+            n_past = 1
+        for _ in range(LEAST_TURNS):
+            begun = clock()
+            if depth:
+                context.draft_chains({seq: tokens[seq % TOKENS] for seq in range(n)}, depth)
+            drafted = clock()
+            context.verify_chains({seq: [tokens[(seq + i) % TOKENS] for i in range(1 + depth)] for seq in range(n)})
+            found[n, depth] = drafted - begun, clock() - drafted  # the last turn counts
+            n_past += 1
+            if depth:
+                for seq in range(n):
+                    context.rewind(n_past, seq)
+        expected = 2 * (clock() - started)  # the next has about twice as many rows
+    return found
 
 
 def judged(times: dict[tuple[str, int], list[float]]) -> FirstCosts:

@@ -112,11 +112,12 @@ class LLM(Exclusive):
         self.turns = Turns(self.engine)
         if costs is not None and most:
             try:
-                first = first_costs(self.model, tuple(depends_on.values()), self._context)
+                first = first_costs(self.model, (n_seq_max, *depends_on.values()), self._context)
             except BaseException:  # Ctrl-C, perhaps, and an interpreter that keeps what was raised
                 self.close()
                 raise
             costs.begin(first.verify, first.draft)
+            depth.begin(first.batch)
         # one lock for both: of two, a thread in the context's call could hold one, and a thread in the LLM's the other
         self._lock = self._context._lock
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,7 +18,7 @@ from pymtp import first_costs
 from pymtp.context import Context
 from pymtp.depth import MAX_AUTO, AutoDepth, Costs
 from pymtp.errors import ClosedError, NativeError
-from pymtp.first_costs import LONGEST, MORE_ROWS, MOST_TURNS, STEPS, FirstCosts, judged, measure
+from pymtp.first_costs import BATCH_DEPTHS, LONGEST, MORE_ROWS, MOST_TURNS, STEPS, FirstCosts, judged, measure
 
 NEVER = [0.0] * 8
 GOOD = falling(0.9, 0.97)
@@ -29,8 +29,10 @@ ANSWER = 256  # tokens
 class ScriptedContext:
     """Rows and steps that take so many seconds of a clock of its own."""
 
-    def __init__(self, row: float, draft_tokens: int = MAX_AUTO) -> None:
-        self.now, self.n_past, self.draft_tokens = 0.0, 0, draft_tokens
+    n_ubatch = 512
+
+    def __init__(self, row: float, draft_tokens: int = MAX_AUTO, n_seq_max: int = 1) -> None:
+        self.now, self.n_past, self.draft_tokens, self.n_seq_max = 0.0, 0, draft_tokens, n_seq_max
         self.row = row
         self.launches: list[tuple[str, int]] = []
         self.slow: set[int] = set()  # launches that take ten times as long
@@ -44,11 +46,23 @@ class ScriptedContext:
     def clock(self) -> float:
         return self.now
 
-    def set_sampling(self, sampler: object) -> None: ...
+    def set_sampling(self, sampler: object, seq: int = 0) -> None: ...
 
     def prefill(self, tokens: Sequence[int]) -> None:
         self.now += self.first_token
         self.n_past += len(tokens)
+
+    def prefill_batch(self, prompts: Mapping[int, Sequence[int]]) -> None:
+        assert (len(prompts), self.n_past) == (self.n_seq_max, 0)
+        self.n_past = 1
+
+    def draft_chains(self, tokens: Mapping[int, int], n: int) -> None:
+        self._launch("drafts", n * len(tokens))
+
+    def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> None:
+        assert len(chains) == self.n_seq_max
+        self._launch("rows", sum(len(chain) for chain in chains.values()))
+        self.n_past += len(chains[0])
 
     def draft_chain(self, token: int, n: int) -> None:
         self._launch("draft", n)
@@ -57,7 +71,7 @@ class ScriptedContext:
         self._launch("verify", len(tokens))
         self.n_past += len(tokens)
 
-    def rewind(self, n_keep: int) -> None:
+    def rewind(self, n_keep: int, seq: int = 0) -> None:
         self.n_past = n_keep
 
     def clear(self) -> None:
@@ -80,6 +94,29 @@ def test_rows_and_a_chain_are_timed_by_their_fastest_launch() -> None:
     assert context.n_past == 0
     assert context.forgotten == len(context.launches) > 0
     assert len(context.launches) <= MOST_TURNS * (2 + len(MORE_ROWS))
+
+
+def test_rounds_of_all_sequences_are_timed_once_their_memory_is_there() -> None:
+    context = ScriptedContext(0.0001, n_seq_max=4)
+    measured(context)
+    alone = len([what for what, _ in context.launches if what in ("draft", "verify")])
+    context = ScriptedContext(0.0001, n_seq_max=4)
+    context.slow = {alone, alone + 3, alone + 7}  # the first turns
+    found = measured(context).batch
+    assert found == {
+        (4, depth): pytest.approx((0.0004 * depth, 0.0004 * (1 + depth)), abs=1e-9) for depth in BATCH_DEPTHS
+    }
+    assert context.n_past == 0
+    assert context.forgotten == len(context.launches)
+    assert not measured(ScriptedContext(0.0001)).batch
+
+
+def test_no_round_of_all_sequences_is_begun_that_would_not_be_over_in_time() -> None:
+    for row in (0.001, 0.005, 0.01, 0.03, 0.3):
+        context = ScriptedContext(row, n_seq_max=8)
+        found = measured(context).batch
+        assert context.now <= max(1.25 * LONGEST, 6 * row)
+        assert len(found) == {0.001: 4, 0.005: 3, 0.01: 3, 0.03: 1, 0.3: 0}[row]
 
 
 def test_a_large_model_is_timed_for_two_seconds_and_the_launch_begun_by_then() -> None:

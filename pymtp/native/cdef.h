@@ -232,6 +232,15 @@ double pymtp_costs_verify(const struct pymtp_costs * costs, int32_t rows, int32_
 double pymtp_costs_draft(const struct pymtp_costs * costs, int32_t n, int32_t n_past);
 void   pymtp_costs_rounds(
         struct pymtp_costs * costs, int32_t top, int32_t n_past, double * likely, double * least);
+struct pymtp_batch_costs;
+struct pymtp_batch_costs * pymtp_batch_costs_init(const struct pymtp_costs * single);
+void pymtp_batch_costs_free(struct pymtp_batch_costs * costs);
+void pymtp_batch_costs_observe(
+        struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t n_past, int32_t n, double draft_seconds, int32_t rows,
+        double verify_seconds, bool cold);
+bool pymtp_batch_costs_rounds(
+        struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t top, int32_t n_past, double * likely, double * least);
+double pymtp_batch_costs_step(const struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t n_past);
 struct pymtp_depth;
 struct pymtp_depth * pymtp_depth_init(struct pymtp_costs * costs, int32_t most, const struct pymtp_depth * after);
 void pymtp_depth_free(struct pymtp_depth * depth);
@@ -244,8 +253,9 @@ struct pymtp_acceptance;
 struct pymtp_acceptance * pymtp_acceptance_init(const struct pymtp_acceptance * after);
 void pymtp_acceptance_free(struct pymtp_acceptance * acceptance);
 void pymtp_acceptance_observe(
-        struct pymtp_acceptance * acceptance, int32_t told, int32_t right, const double * untold, int32_t n_untold);
-void pymtp_acceptance_rates(const struct pymtp_acceptance * acceptance, int32_t n, double * rates);
+        struct pymtp_acceptance * acceptance, int32_t told, int32_t right, const double * untold, int32_t n_untold,
+        int32_t tokens);
+void pymtp_acceptance_rates(const struct pymtp_acceptance * acceptance, int32_t n, double right, double * rates);
 const struct pymtp_acceptance * pymtp_depth_acceptance(const struct pymtp_depth * depth);
 struct pymtp_calibration;
 struct pymtp_calibration * pymtp_calibration_init(void);

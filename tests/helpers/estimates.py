@@ -12,26 +12,6 @@ PLAIN = 6
 WARM = 2
 
 
-class Acceptance:
-    """pymtp_acceptance."""
-
-    def __init__(self, after: Acceptance | None = None) -> None:
-        native = lib.pymtp_acceptance_init(after.native if after else ffi.NULL)
-        self.native: Any = ffi.gc(native, lib.pymtp_acceptance_free)
-
-    def observe(self, told: int, right: int, untold: Sequence[float] = ()) -> None:
-        lib.pymtp_acceptance_observe(self.native, told, right, untold, len(untold))
-
-    def rates(self, n: int) -> list[float]:
-        return acceptance_rates(self.native, n)
-
-
-def acceptance_rates(acceptance: Any, n: int) -> list[float]:
-    rates = ffi.new("double[]", n)
-    lib.pymtp_acceptance_rates(acceptance, n, rates)
-    return list(rates)
-
-
 class Calibration:
     """pymtp_calibration."""
 

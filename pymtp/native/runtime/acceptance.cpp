@@ -121,17 +121,19 @@ void pymtp_acceptance_free(pymtp_acceptance * acceptance) {
     delete acceptance;
 }
 
-void pymtp_acceptance_observe(pymtp_acceptance * acceptance, int32_t told, int32_t right, const double * untold, int32_t n_untold) {
+void pymtp_acceptance_observe(pymtp_acceptance * acceptance, int32_t told, int32_t right, const double * untold, int32_t n_untold,
+        int32_t tokens) {
     pymtp_guarded([&] {
         pymtp_require(told >= 0 && right >= 0 && right <= told && n_untold >= 0, "drafts are counted from zero");
-        acceptance->observe(told, right, {untold, untold + n_untold}, 1 + right);
+        pymtp_require(tokens >= 0, "tokens are counted from zero");
+        acceptance->observe(told, right, {untold, untold + n_untold}, tokens);
     });
 }
 
-void pymtp_acceptance_rates(const pymtp_acceptance * acceptance, int32_t n, double * rates) {
+void pymtp_acceptance_rates(const pymtp_acceptance * acceptance, int32_t n, double right, double * rates) {
     pymtp_guarded([&] {
         pymtp_require(n >= 0, "drafts are counted from zero");
-        const std::vector<double> found = acceptance->rates(n);
+        const std::vector<double> found = acceptance->rates(n, right);
         std::copy(found.begin(), found.end(), rates);
     });
 }

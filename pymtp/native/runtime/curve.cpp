@@ -96,6 +96,10 @@ void pymtp_curve::begin(int x, double seconds) {
     take(x, 0, seconds, FIRST_NOISE);
 }
 
+void pymtp_curve::guess(int x, double seconds, double noise) {
+    learn(x, 0, seconds, noise);
+}
+
 void pymtp_curve::observe(int x, int n_past, double seconds, double expected, int run) {
     reach(x);
     for (size_t i = ONE; i < mean.size(); ++i) {

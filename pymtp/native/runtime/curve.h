@@ -24,6 +24,9 @@ public:
     // What the count x takes, measured before the first round.
     void begin(int x, double seconds);
 
+    // What the count x is thought to take, by other counts; noise: the standard deviation of its logarithm.
+    void guess(int x, double seconds, double noise);
+
     // The estimate after n_past tokens. Infinite where nothing was timed.
     double at(int x, int n_past) const;
 

@@ -28,6 +28,17 @@ PYMTP_API double pymtp_costs_draft(const struct pymtp_costs * costs, int32_t n, 
 PYMTP_API void   pymtp_costs_rounds(
         struct pymtp_costs * costs, int32_t top, int32_t n_past, double * likely, double * least);
 
+// The same for rounds of several sequences, in seconds; see batch_costs.h. They begin with what `single` knows.
+struct pymtp_batch_costs;
+PYMTP_API struct pymtp_batch_costs * pymtp_batch_costs_init(const struct pymtp_costs * single);
+PYMTP_API void pymtp_batch_costs_free(struct pymtp_batch_costs * costs);
+PYMTP_API void pymtp_batch_costs_observe(
+        struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t n_past, int32_t n, double draft_seconds, int32_t rows,
+        double verify_seconds, bool cold);
+PYMTP_API bool pymtp_batch_costs_rounds( // false: nothing is known yet
+        struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t top, int32_t n_past, double * likely, double * least);
+PYMTP_API double pymtp_batch_costs_step(const struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t n_past);
+
 // The depth of each round of a sequence. costs must outlive it; after, an earlier sequence to go on from, may be NULL.
 struct pymtp_depth;
 PYMTP_API struct pymtp_depth * pymtp_depth_init(struct pymtp_costs * costs, int32_t most, const struct pymtp_depth * after);
@@ -39,13 +50,16 @@ PYMTP_API void    pymtp_depth_observe(
         struct pymtp_depth * depth, int32_t drafted, int32_t verified, int32_t right, double draft_seconds,
         double verify_seconds, const float * confidences, int32_t n_confidences);
 
-// Its parts by themselves, for tests: acceptance by position, the head's confidence, tokens expected of a round.
+// Its parts by themselves: acceptance by position, which several sequences share; for tests, the head's confidence and the
+// tokens expected of a round.
 struct pymtp_acceptance;
 PYMTP_API struct pymtp_acceptance * pymtp_acceptance_init(const struct pymtp_acceptance * after);
 PYMTP_API void pymtp_acceptance_free(struct pymtp_acceptance * acceptance);
 PYMTP_API void pymtp_acceptance_observe(
-        struct pymtp_acceptance * acceptance, int32_t told, int32_t right, const double * untold, int32_t n_untold);
-PYMTP_API void pymtp_acceptance_rates(const struct pymtp_acceptance * acceptance, int32_t n, double * rates);
+        struct pymtp_acceptance * acceptance, int32_t told, int32_t right, const double * untold, int32_t n_untold,
+        int32_t tokens);
+PYMTP_API void pymtp_acceptance_rates(
+        const struct pymtp_acceptance * acceptance, int32_t n, double right, double * rates);
 PYMTP_API const struct pymtp_acceptance * pymtp_depth_acceptance(const struct pymtp_depth * depth);
 
 struct pymtp_calibration;

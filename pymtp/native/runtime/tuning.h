@@ -69,6 +69,10 @@ constexpr double PACE_DRIFT = 0.015;
 constexpr double OWN_DRIFT  = 0.002;
 // The most that a timing counts above the estimate, in standard deviations of what was to be expected. Tuned.
 constexpr double CLIP = 1.5;
+// Of the rows that first_costs.py times, the most; and how far more of them may be from the line that these lie on,
+// likewise, per doubling: other kernels, or the end of what memory decides.
+constexpr int    MOST_TIMED   = 8;
+constexpr double BEYOND_NOISE = 0.25;
 // A count known better than this is relied on: a standard deviation of its logarithm, against the count timed last.
 constexpr double SURE = 0.06;
 // How many standard deviations cheaper than the estimate a count may turn out. Tuned.

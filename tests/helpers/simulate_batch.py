@@ -1,0 +1,203 @@
+"""Batches for the depth policy to be tried on: rounds of `pymtp.engine.rounds`, on machines and texts that are made up.
+
+A policy meets noisy seconds; what it is judged by are the seconds without the noise. Whether the draft for a token of a
+text is right depends on seed, text and token alone, so that all depths meet the same luck.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from pymtp.depth import Costs
+from pymtp.engine.depth import BatchDepth, FirstRounds
+from pymtp.engine.rounds import Writer, play_round
+from pymtp.first_costs import BATCH_DEPTHS
+from pymtp.stats import Tally
+
+MOST = 7
+N_CTX = 100_000
+RIGHT, WRONG = 1, 2  # tokens: the target writes the first always
+
+# the token's place in its text → how likely a draft of it is right
+Text = Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Seconds of launches, by their rows. Between the rows named, they lie on lines; further on the last line goes on.
+
+    verify: of the target. step: of a step of the chain. each: what a sequence adds to a launch of the target.
+    spread: of timings, lognormal. outliers: the share of timings that takes 2 to 10 times as long.
+    change: the share that a round takes longer where the one before had another shape.
+    build: likewise, where no launch had as many rows before: memory is new.
+    """
+
+    verify: Mapping[int, float]
+    step: Mapping[int, float]
+    each: float = 0.0
+    spread: float = 0.04
+    outliers: float = 0.02
+    change: float = 0.03
+    build: float = 1.0
+
+    def draft_seconds(self, n: int, depth: int) -> float:
+        return depth * _line(self.step, n) if depth else 0.0
+
+    def verify_seconds(self, n: int, depth: int) -> float:
+        return _line(self.verify, n * (1 + depth)) + self.each * n
+
+    def round_seconds(self, n: int, depth: int) -> float:
+        return self.draft_seconds(n, depth) + self.verify_seconds(n, depth)
+
+    def timing(self, seconds: float, luck: Random) -> float:
+        """What a clock would say."""
+        seconds *= math.exp(luck.gauss(0, self.spread))
+        return luck.uniform(2, 10) * seconds if luck.random() < self.outliers else seconds
+
+
+def _line(points: Mapping[int, float], x: int) -> float:
+    known = sorted(points)
+    if x <= known[0]:
+        return points[known[0]]
+    right = next((i for i in range(1, len(known)) if known[i] >= x), len(known) - 1)
+    a, b = known[right - 1], known[right]
+    return points[a] + (points[b] - points[a]) * (x - a) / (b - a)
+
+
+def steady(rate: float) -> Text:
+    return lambda _: rate
+
+
+def phases(low: float, high: float, length: int, offset: int = 0) -> Text:
+    """Hard and easy passages of so many tokens."""
+    return lambda place: high if (place + offset) // length % 2 else low
+
+
+class Rounds:
+    """What `play_round` asks of a context, on a machine: its own clock runs with the noise, `seconds` without."""
+
+    n_ctx = N_CTX
+
+    def __init__(self, machine: Machine, seed: int, most_rows: int) -> None:
+        """most_rows: of the launches before."""
+        self.machine, self.now, self.seconds = machine, 0.0, 0.0
+        self._luck = Random(seed)
+        self._most_rows = most_rows
+        self._before = (0, 0, 0)  # sequences, drafts and rows
+        self._drafted = 0
+        # by sequence: whether the draft for each token of its text is right, and where it stands
+        self.texts: dict[int, tuple[list[bool], Writer]] = {}
+
+    def clock(self) -> float:
+        return self.now
+
+    def _spend(self, seconds: float, longer: float) -> None:
+        seconds *= 1 + longer
+        self.seconds += seconds
+        self.now += self.machine.timing(seconds, self._luck)
+
+    def _right(self, seq: int, n: int) -> int:
+        right, writer = self.texts[seq]
+        chain = right[writer.n_past : writer.n_past + n]
+        return [*chain, False].index(False)
+
+    def draft_chains(self, tokens: Mapping[int, int], n: int) -> dict[int, tuple[list[int], list[float]]]:
+        self._drafted = n
+        self._spend(self.machine.draft_seconds(len(tokens), n), self.machine.change * (n != self._before[1]))
+        chains = {}
+        for seq in tokens:
+            right = self._right(seq, n)
+            chains[seq] = ([RIGHT] * right + [WRONG] * (n - right), [0.5] * n)
+        return chains
+
+    def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
+        depth = max(len(chain) for chain in chains.values()) - 1
+        shape = (len(chains), self._drafted, depth)
+        rows = len(chains) * (1 + depth)
+        longer = self.machine.build if rows > self._most_rows else self.machine.change * (shape != self._before)
+        self._spend(self.machine.verify_seconds(len(chains), depth), longer)
+        self._most_rows = max(self._most_rows, rows)
+        self._before, self._drafted = shape, 0
+        found = {}
+        for seq, chain in chains.items():
+            right = [*(token == RIGHT for token in chain[1:]), False].index(False)
+            found[seq] = [RIGHT] * (1 + right)
+        return found
+
+    def drafts_over(self, token: int) -> bool:
+        return True
+
+    def rewind(self, n_keep: int, seq: int = 0) -> None:
+        """Costs nothing."""
+
+
+def known(machine: Machine, luck: Random | None = None, spread: float = 0.05) -> Costs:
+    """As first_costs times them: a few counts of one sequence."""
+    wrong = (lambda: math.exp(luck.gauss(0, spread))) if luck else lambda: 1.0
+    costs = Costs()
+    rows = {1 + d: wrong() * machine.verify_seconds(1, d) for d in (0, 1, 3, 7)}
+    costs.begin(
+        {n: min(seconds, n * rows[1]) for n, seconds in rows.items()}, {3: wrong() * machine.draft_seconds(1, 3)}
+    )
+    return costs
+
+
+def first_rounds(machine: Machine, n: int, luck: Random, spread: float = 0.05) -> FirstRounds:
+    """As first_costs times them: rounds of all sequences."""
+    wrong = [math.exp(luck.gauss(0, spread)) for _ in BATCH_DEPTHS]
+    seconds = [(machine.draft_seconds(n, d), machine.verify_seconds(n, d)) for d in BATCH_DEPTHS]
+    return {(n, d): (w * a, w * b) for d, w, (a, b) in zip(BATCH_DEPTHS, wrong, seconds, strict=True)}
+
+
+class Batch:
+    """A session of an LLM: batch after batch, with what is learnt of costs and acceptance carried over."""
+
+    def __init__(
+        self, machine: Machine, n_seq_max: int, *, fixed: int | None = None, timed: bool = True, seed: int = 0
+    ) -> None:
+        """timed: whether rounds of all sequences were timed before the first batch, as first_costs.py does it."""
+        self.machine, self._seed, self._numbers = machine, seed, 0
+        luck = Random(seed)
+        costs = known(machine, luck) if fixed is None else None
+        self.depth = BatchDepth(N_CTX, 512, MOST if fixed is None else fixed, costs)
+        self.rounds = Rounds(machine, seed, n_seq_max * (1 + MOST) if timed else 1 + MOST)
+        if timed:
+            self.depth.begin(first_rounds(machine, n_seq_max, luck))
+        self.depths: list[tuple[int, int]] = []
+
+    def run(self, texts: Sequence[Text], tokens: int, at_once: int, seconds: float = math.inf) -> float:
+        """So many tokens of each text, so many texts at once, others as soon as one ends, for so long at most. Returns
+        tokens a second."""
+        rounds, came, began = self.rounds, 0, self.rounds.seconds
+        self._numbers = 0  # the same luck in each batch
+        waiting, free = deque(texts), list(range(at_once))
+        running: list[Writer] = []
+        while (waiting or running) and rounds.seconds - began < seconds:
+            while waiting and free:
+                running.append(self._begin(free.pop(0), waiting.popleft(), tokens))
+            running.sort(key=lambda writer: writer.seq)
+            rows = play_round(rounds, running, self.depth, rounds.clock)
+            self.depths.append((len(running), rows - 1))
+            came += sum(len(writer.out) for writer in running)
+            free += [writer.seq for writer in running if writer.ended]
+            running = [writer for writer in running if not writer.ended]
+        return came / (rounds.seconds - began)
+
+    def _begin(self, seq: int, text: Text, tokens: int) -> Writer:
+        writer = Writer(seq, RIGHT, 0, left=tokens, ends=lambda _: False, tally=Tally(), depth=self.depth.open(0.0))
+        self._numbers += 1
+        luck = Random(1009 * self._seed + self._numbers)
+        self.rounds.texts[seq] = ([luck.random() < text(i) for i in range(tokens + MOST)], writer)
+        return writer
+
+
+def fixed_rates(
+    machine: Machine, texts: Sequence[Text], tokens: int, at_once: int, seed: int, seconds: float = math.inf
+) -> list[float]:
+    """Tokens a second of each fixed depth, as Batch.run."""
+    batches = [Batch(machine, at_once, fixed=depth, seed=seed) for depth in range(MOST + 1)]
+    return [batch.run(texts, tokens, at_once, seconds) for batch in batches]
