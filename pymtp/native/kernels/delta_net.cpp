@@ -199,10 +199,12 @@ struct Net {
     // of head i1 and sequence i3, the tokens from t0 on
     void read(Tokens & x, int64_t i1, int64_t i3, int64_t t0) const {
         x.n = std::min(n_tokens - t0, BLOCK);
+        const int64_t i1_q = i1%q->ne[1];
+        const int64_t i1_k = i1%k->ne[1];
         for (int64_t t = 0; t < x.n; ++t) {
-            x.q[t]     = at(q, i1%q->ne[1], t0 + t, i3);
-            x.k[t]     = at(k, i1%k->ne[1], t0 + t, i3);
-            x.v[t]     = at(v, i1, t0 + t, i3);
+            x.q[t]     = at(q,    i1_q, t0 + t, i3);
+            x.k[t]     = at(k,    i1_k, t0 + t, i3);
+            x.v[t]     = at(v,    i1,   t0 + t, i3);
             x.out[t]   = (float *) at(dst, i1, t0 + t, i3);
             x.decay[t] = expf(*at(g, i1, t0 + t, i3));
             x.beta[t]  = *at(beta, i1, t0 + t, i3);
