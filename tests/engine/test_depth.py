@@ -95,12 +95,29 @@ def test_the_same_rounds_lead_to_the_same_depths() -> None:
     assert one.depths == other.depths
 
 
-def test_plain_rounds_are_left_when_acceptance_has_become_better() -> None:
-    batch = Batch(MACHINES["weight-bound"], 4)
-    batch.run([lambda place: float(place > 400)] * 4, 700, 4)
-    depths = [depth for n, depth in batch.depths if n == 4]
+def test_peeks_find_that_acceptance_has_become_better() -> None:
+    batch = Batch(MACHINES["fast rows"], 8)
+    batch.run([lambda place: 0.98 * (place > 400)] * 8, 900, 8)
+    depths = [depth for n, depth in batch.depths if n == 8]
     assert sum(depth > 0 for depth in depths[20:390]) < 20
-    assert min(depths[-20:-4]) >= 3
+    assert min(depths[500:520]) > 0
+
+
+def test_texts_that_want_no_drafts_count_for_none() -> None:
+    batch = Batch(MACHINES["weight-bound"], 8)
+    batch.caps = dict.fromkeys(range(7), 0)
+    batch.run([steady(0.9)] * 8, 100, 8)
+    assert sum(depth > 0 for n, depth in batch.depths if n == 8) < 10
+
+
+def test_rounds_that_found_new_memory_do_not_keep_from_a_depth() -> None:
+    machine = replace(MACHINES["GPU"], build=5.0, spread=0.0, outliers=0.0)
+    batch = Batch(machine, 8, timed=False)
+    batch.run([steady(1.0)] * 8, 200, 8)
+    depths = [depth for _, depth in batch.depths]
+    deepest = depths.index(max(depths))
+    assert 8 * (1 + max(depths)) > 1 + MOST  # more rows than were timed
+    assert min(depths[deepest : deepest + 10]) >= max(depths) - 2
 
 
 def test_rounds_of_some_sequences_tell_what_rounds_of_others_cost() -> None:

@@ -167,7 +167,8 @@ class Batch:
         self.rounds = Rounds(machine, seed, n_seq_max * (1 + MOST) if timed else 1 + MOST)
         if timed:
             self.depth.begin(first_rounds(machine, n_seq_max, luck))
-        self.depths: list[tuple[int, int]] = []
+        self.depths: list[tuple[int, int]] = []  # of all rounds: sequences, and drafts that were verified
+        self.caps: dict[int, int] = {}  # by sequence, the most drafts that its texts want
 
     def run(self, texts: Sequence[Text], tokens: int, at_once: int, seconds: float = math.inf) -> float:
         """So many tokens of each text, so many texts at once, others as soon as one ends, for so long at most. Returns
@@ -188,7 +189,16 @@ class Batch:
         return came / (rounds.seconds - began)
 
     def _begin(self, seq: int, text: Text, tokens: int) -> Writer:
-        writer = Writer(seq, RIGHT, 0, left=tokens, ends=lambda _: False, tally=Tally(), depth=self.depth.open(0.0))
+        writer = Writer(
+            seq,
+            RIGHT,
+            0,
+            left=tokens,
+            ends=lambda _: False,
+            tally=Tally(),
+            depth=self.depth.open(0.0),
+            cap=self.caps.get(seq),
+        )
         self._numbers += 1
         luck = Random(1009 * self._seed + self._numbers)
         self.rounds.texts[seq] = ([luck.random() < text(i) for i in range(tokens + MOST)], writer)
