@@ -146,8 +146,13 @@ def test_a_stream_left_open_makes_room_for_the_next_call_and_goes_on_after_it(ll
 
 def test_cancel_from_another_thread_ends_a_call_within_a_ubatch(new_llm: Callable[..., LLM]) -> None:
     llm = new_llm(n_ctx=4096, n_batch=4096, n_ubatch=64)
-    timer = threading.Timer(0.3, llm.cancel)
-    timer.start()
+
+    def cancel() -> None:
+        while not llm.figures().running:  # a call that has not come so far has not begun
+            time.sleep(0.01)
+        llm.cancel()
+
+    threading.Thread(target=cancel).start()
     done = llm.generate([[7] * 4096] * 500, SamplingParams(max_tokens=1))
     reasons = [completion.finish_reason for completion in done]
     n = reasons.count("length")
