@@ -35,6 +35,7 @@ class SyntheticContext:
         self._seed = seed
         self._texts: Counter[int] = Counter()  # of each sequence, so far
         self._luck: dict[int, Luck] = {}  # of the text that it holds
+        self._made: dict[int, Sequence[int]] = {}  # its drafts that are not verified yet
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
@@ -46,8 +47,15 @@ class SyntheticContext:
             self._texts[number] += 1
             self._luck.pop(number, None)
 
+    def draft_chains(self, tokens: Mapping[int, int], n: int) -> dict[int, tuple[list[int], list[float]] | PymtpError]:
+        """As the context's."""
+        found = self._context.draft_chains(tokens, n)
+        self._made = {seq: chain[0] for seq, chain in found.items() if not isinstance(chain, PymtpError)}
+        return found
+
     def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, list[int] | PymtpError]:
-        """Verifies them; of each, then, the drafts that are to count as accepted, and a token that the target drew."""
+        """Verifies them; of each, then, the drafts that are to count as accepted, and a token that the target drew, or the
+        next draft where that was made, not verified, and is to count as right."""
         before = {seq: self._context.tokens_held(seq) for seq in chains}
         found = self._context.verify_chains(chains)
         for seq, tokens in chains.items():
@@ -55,8 +63,13 @@ class SyntheticContext:
             if isinstance(sampled, list):
                 if seq not in self._luck:
                     self._luck[seq] = Luck(f"{self._seed} {seq} {self._texts[seq]}")
-                n = self._accepted(self._luck[seq], before[seq], len(tokens) - 1)
-                found[seq] = [*tokens[1 : 1 + n], _other(sampled[min(n, len(sampled) - 1)], tokens[1 + n : 2 + n])]
+                verified = len(tokens) - 1
+                drafts = [*tokens[1:], *self._made.get(seq, ())[verified:]]
+                right = self._accepted(self._luck[seq], before[seq], len(drafts))
+                n = min(right, verified)
+                last = sampled[min(n, len(sampled) - 1)]
+                found[seq] = [*drafts[:n], drafts[n] if right > n else _other(last, drafts[n : n + 1])]
+        self._made = {}
         return found
 
     def _accepted(self, luck: Luck, n_past: int, drafts: int) -> int:

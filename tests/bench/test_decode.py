@@ -341,15 +341,17 @@ def test_whatever_the_head_is_worth_synthetic_rounds_keep_the_rules_of_a_context
 
 
 @pytest.mark.parametrize("hits", [True, False])
-def test_the_loop_hears_of_no_other_acceptance_than_the_synthetic_one(hits: bool) -> None:
+@pytest.mark.parametrize("verified", [0, 1, 2])
+def test_the_loop_hears_of_no_other_acceptance_than_the_synthetic_one(hits: bool, verified: int) -> None:
     context = ScriptedContext(range(40), [hits])
     synthetic = SyntheticContext(context, (1, 0))
     tally, heard = Tally(), []
     depth = FixedDepth(2)
-    depth.observe = lambda drafted, verified, right, *_: heard.append(right)  # type: ignore[method-assign]
+    depth.keep = lambda confidences: min(verified, len(confidences))  # type: ignore[method-assign]
+    depth.observe = lambda drafted, verified, right, *_: heard.append((drafted, right))  # type: ignore[method-assign]
     for _ in write_alone(synthetic, [1], lambda _: False, tally, depth, max_tokens=41):
         pass
-    assert set(heard) == {1}
+    assert {right for drafted, right in heard if drafted} == {1}
 
 
 def test_synthetic_luck_is_the_same_at_each_depth_and_another_for_each_text() -> None:

@@ -184,10 +184,12 @@ def name(side: str, drafts: int | str) -> str:
 
 
 def summary(found: Sequence[dict[str, Measurement]]) -> dict[str, Any]:
-    """Medians by arm, and of the ratio to llama-server's best arm, which is the one with the best median."""
+    """Medians by arm, and of the ratio to llama-server's best arm, which is the one with the best median of those that
+    were measured in all rounds."""
     by_arm = {arm: [measured[arm] for measured in found if arm in measured] for arm in found[0]}
     speeds = {arm: statistics.median(m.speed for m in several) for arm, several in by_arm.items()}
-    best = max((arm for arm in speeds if arm.startswith(SERVER)), key=speeds.__getitem__)
+    servers = [arm for arm, several in by_arm.items() if arm.startswith(SERVER) and len(several) == len(found)]
+    best = max(servers, key=speeds.__getitem__)
     return {
         "median_tokens_per_second": speeds,
         "median_first_token_seconds": {
