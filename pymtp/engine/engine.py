@@ -12,7 +12,7 @@ from typing import Protocol
 from pymtp.counters import Counters
 from pymtp.engine.depth import BatchDepth
 from pymtp.engine.figures import Counts, Figures
-from pymtp.engine.request import Request
+from pymtp.engine.request import FinishReason, Request
 from pymtp.engine.rounds import RoundContext, Writer, play_round
 from pymtp.engine.scheduler import Scheduler
 from pymtp.errors import CancelledError, ClosedError, InvalidRequestError, NativeError, PymtpError
@@ -370,12 +370,13 @@ class Engine:
         writer = request.writer
         assert writer is not None
         logprobs = [] if request.logprobs is None else self._context.logprobs(writer.seq)[: len(tokens)]
+        reason: FinishReason | None = None
         if writer.ended:
             request.after = self._context.counters
             self._scheduler.stop(request)
-            request.finish("stop" if request.text.ended else "length")
+            reason = "stop" if request.text.ended else "length"
             self._counts.finished += 1
-        request.hand_out(tokens, logprobs, now)
+        request.hand_out(tokens, logprobs, now, reason)
 
     def _guarded(self, requests: Sequence[Request], call: Callable[..., None], *arguments: object) -> None:
         """What the call fails by is the requests' error. Where it was stopped, they are ended or begin anew."""
