@@ -74,9 +74,12 @@ class Engine:
         """Raises ContextFullError for a prompt that can never fit."""
         self._scheduler.check(prompt)
 
-    def submit(self, request: Request) -> None:
-        """A new request. It runs in steps to come; after close() it has ended."""
-        request.cancels = self._context.cancels
+    def submit(self, request: Request, cancels: int | None = None) -> None:
+        """A new request. It runs in steps to come; after close() it has ended.
+
+        cancels: that the context had seen when it was asked for, where that was before: a later one means it, too.
+        """
+        request.cancels = self._context.cancels if cancels is None else cancels
         request.number = next(self._numbers)
         request.submitted = self._clock()
         self._arrivals.append(request)
@@ -102,9 +105,12 @@ class Engine:
     def settle(self) -> None:
         """Takes arrivals in, and ends what was cancelled."""
         n_cancels = len(self._cancels)  # of requests that arrived before the next line, whatever comes meanwhile
+        late = False  # whether all were cancelled after one was asked for, and before it came
         while self._arrivals:
-            self._scheduler.add(self._arrivals.popleft())
-        if self._context.cancelled:
+            request = self._arrivals.popleft()
+            self._scheduler.add(request)
+            late |= request.cancels < self._context.cancels
+        if late or self._context.cancelled:
             self._context.cancel(False)
             seen = self._context.cancels  # after the line before: none is missed
             for request in list(self._scheduler):
