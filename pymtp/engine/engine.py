@@ -195,6 +195,9 @@ class Engine:
             except PymtpError as error:
                 self._fail(request, error)
                 continue
+            except BaseException:  # its sequence may hold what another left
+                self._lost([request])
+                raise
             for source in siblings:
                 if source.at_prompt:
                     self._guarded([request], self._copy, source)
@@ -285,7 +288,7 @@ class Engine:
                 return
             for sibling in self._scheduler.siblings(request):
                 if not sibling.n_read:
-                    self._copy([sibling], request)
+                    self._guarded([sibling], self._copy, request)
             self._begin(requests)
         else:
             self._catch_up(request, seq)
