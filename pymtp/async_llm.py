@@ -203,6 +203,13 @@ class _Driver:
                 llm.turns.wait(llm, Caller(), [], lambda: llm.engine.idle or self._ended)
             except ClosedError:
                 return  # the requests have ended, too
+            except Exception as error:  # of no request: no memory, perhaps. Whoever awaits one here is not left alone
+                threading.excepthook(
+                    threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread()))
+                )
+                with self._lock:
+                    live = list(self._live)
+                self.cancel(live)
 
     @property
     def _ended(self) -> bool:

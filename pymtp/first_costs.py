@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from pymtp.errors import NativeError
+from pymtp.errors import NativeError, PymtpError
 from pymtp.model import Model
 from pymtp.sampling import Sampler, SamplingParams
 
@@ -45,8 +45,8 @@ class EmptyContext(Protocol):
     def prefill_batch(self, prompts: Mapping[int, Sequence[int]]) -> object: ...
     def draft_chain(self, token: int, n: int) -> object: ...
     def verify_chain(self, tokens: Sequence[int]) -> object: ...
-    def draft_chains(self, tokens: Mapping[int, int], n: int) -> object: ...
-    def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> object: ...
+    def draft_chains(self, tokens: Mapping[int, int], n: int) -> Mapping[int, object]: ...
+    def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> Mapping[int, object]: ...
     def rewind(self, n_keep: int, seq: int = 0) -> None: ...
     def clear(self) -> None: ...
     def forget_chosen(self) -> None: ...
@@ -128,12 +128,15 @@ def _rounds_of_all(
             context.prefill_batch({seq: tokens[:1] for seq in range(n)})
             n_past = 1
         for _ in range(LEAST_TURNS):
+            chains = {seq: [tokens[(seq + i) % TOKENS] for i in range(1 + depth)] for seq in range(n)}
             begun = clock()
-            if depth:
-                context.draft_chains({seq: tokens[seq % TOKENS] for seq in range(n)}, depth)
+            made = context.draft_chains({seq: chain[0] for seq, chain in chains.items()}, depth) if depth else {}
             drafted = clock()
-            context.verify_chains({seq: [tokens[(seq + i) % TOKENS] for i in range(1 + depth)] for seq in range(n)})
+            verified = context.verify_chains(chains)
             found[n, depth] = drafted - begun, clock() - drafted  # the last turn counts
+            for outcome in (*made.values(), *verified.values()):
+                if isinstance(outcome, PymtpError):  # its sequence is empty
+                    raise outcome
             n_past += 1
             if depth:
                 for seq in range(n):

@@ -142,9 +142,9 @@ class LLM(Exclusive):
                 self.model.close()
 
     def cancel(self) -> None:
-        """From any thread and any handler, at any time: ends all calls that run, within a ubatch. What they had not
-        finished has finish_reason "cancelled", further prompts of a list too, and open streams. Later calls do not know
-        of it. Harmless where no call runs, and after close()."""
+        """From any thread and any handler, at any time: ends all calls that run, within a ubatch, or once their prompts
+        are looked at. What they had not finished has finish_reason "cancelled", further prompts of a list too, and open
+        streams. Later calls do not know of it. Harmless where no call runs, and after close()."""
         context = self._context
         if context is not None:
             context.cancel()
@@ -206,6 +206,7 @@ class LLM(Exclusive):
         """Looks at prompts and params, and hands the engine a request for each completion: those of a prompt one after
         the other. Raises as `generate`."""
         self.turns.refuse_within(self)
+        cancels = self.context.cancels  # by now: one that comes while prompts are looked at means these, too
         priority = in_range("priority", priority, -(2**31))
         token_lists = [self._tokens(prompt) for prompt in prompts]
         if params is None or isinstance(params, SamplingParams):
@@ -226,7 +227,7 @@ class LLM(Exclusive):
             for i in range(one.n)
         ]
         for request in requests:
-            self.engine.submit(request)
+            self.engine.submit(request, cancels)
         return requests
 
     def _tokens(self, prompt: Prompt) -> list[int]:

@@ -53,6 +53,15 @@ def test_rates_are_probabilities_and_windows_grow_by_at_most_a_token(seen: list[
     assert tokens[-1] <= n + 1
 
 
+def test_of_what_faded_altogether_the_first_guess_is_left() -> None:
+    """As where so many rounds of several sequences were plain ones."""
+    guess = Acceptance().rates(3)
+    acceptance = watched([0.0], 10)
+    acceptance.observe(0, 0, tokens=10**6)
+    assert acceptance.rates(3) == pytest.approx(guess, abs=0.05)
+    assert Acceptance(acceptance).rates(3) == pytest.approx(guess, abs=0.05)
+
+
 @pytest.mark.parametrize("truth", [[0.9, 0.8, 0.6], [0.5, 0.9], [0.2], [0.0, 0.0]])
 def test_rates_come_near_the_truth_position_by_position(truth: list[float]) -> None:
     found = [watched(truth, 100, seed).rates(len(truth)) for seed in range(50)]

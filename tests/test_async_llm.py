@@ -152,6 +152,28 @@ def test_errors_come_out_of_the_await(several: LLM, monkeypatch: pytest.MonkeyPa
     run(several, use)
 
 
+def test_what_fails_for_no_request_is_told_and_ends_those_that_are_awaited_but_no_later_ones(
+    several: LLM, prompts: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
+    step = several.engine.step
+
+    def fails() -> bool:
+        monkeypatch.setattr(several.engine, "step", step)
+        raise MemoryError
+
+    monkeypatch.setattr(several.engine, "step", fails)
+
+    async def use(llm: AsyncLLM) -> list[str]:
+        done = [await llm.generate(prompts[0], SHORT) for _ in range(2)]
+        assert [completion.finish_reason for completion in done] == ["cancelled", "length"]
+        return [done[1].text]
+
+    assert run(several, use) == expected[:1]
+    assert [arguments.exc_type for arguments in told] == [MemoryError]
+
+
 def test_close_ends_what_runs_and_leaves_a_shared_llm_open(
     several: LLM, prompts: list[str], expected: list[str]
 ) -> None:

@@ -225,8 +225,8 @@ def test_only_what_is_used_is_copied(dense: Model, caches: dict[str, Any]) -> No
             c.copy(0, 1)
             states.add(c.counters.sequence_bytes - before - n * row - 4 * dense.n_embd)
         (state,) = states  # of the recurrent layers: whatever the length
-        # a row of zeros, and llama.cpp's own states of the convolution, are not copied
-        assert 0 <= memory.states - c.n_seq_max * state < state / 3
+        # llama.cpp's own inputs of the convolution, which nothing uses, and a row of zeros that is everybody's
+        assert 0 <= memory.states - c.n_seq_max * state < c.n_seq_max * state / 10
         decodes = c.counters.target_decodes + c.counters.draft_decodes
         c.move(1, 2)
         assert c.counters.target_decodes + c.counters.draft_decodes == decodes

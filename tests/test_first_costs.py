@@ -38,6 +38,7 @@ class ScriptedContext:
         self.slow: set[int] = set()  # launches that take ten times as long
         self.first_token = 0.0  # seconds until the weights are in memory
         self.forgotten = 0  # launches after which what was chosen was forgotten
+        self.failed: dict[int, object] = {}  # sequences, in rounds of all
 
     def _launch(self, what: str, n: int) -> None:
         self.now += self.row * n * (10 if len(self.launches) in self.slow else 1)
@@ -56,13 +57,15 @@ class ScriptedContext:
         assert (len(prompts), self.n_past) == (self.n_seq_max, 0)
         self.n_past = 1
 
-    def draft_chains(self, tokens: Mapping[int, int], n: int) -> None:
+    def draft_chains(self, tokens: Mapping[int, int], n: int) -> dict[int, object]:
         self._launch("drafts", n * len(tokens))
+        return dict(tokens)
 
-    def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> None:
+    def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, object]:
         assert len(chains) == self.n_seq_max
         self._launch("rows", sum(len(chain) for chain in chains.values()))
         self.n_past += len(chains[0])
+        return dict(chains) | self.failed
 
     def draft_chain(self, token: int, n: int) -> None:
         self._launch("draft", n)
@@ -109,6 +112,14 @@ def test_rounds_of_all_sequences_are_timed_once_their_memory_is_there() -> None:
     assert context.n_past == 0
     assert context.forgotten == len(context.launches)
     assert not measured(ScriptedContext(0.0001)).batch
+
+
+def test_a_sequence_without_finite_logits_ends_the_measurement_as_one_alone_does() -> None:
+    context = ScriptedContext(0.0001, n_seq_max=4)
+    context.failed = {2: NativeError("no finite logits at position 2")}
+    with pytest.raises(NativeError, match="no finite logits"):
+        measured(context)
+    assert [what for what, _ in context.launches].count("rows") == 1
 
 
 def test_no_round_of_all_sequences_is_begun_that_would_not_be_over_in_time() -> None:

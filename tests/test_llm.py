@@ -163,6 +163,26 @@ def test_cancel_from_another_thread_ends_a_call_within_a_ubatch(new_llm: Callabl
     assert llm.generate("import ", SHORT).finish_reason == "length"
 
 
+@pytest.mark.parametrize("seen", [False, True], ids=["unseen", "seen by another call"])
+def test_cancel_ends_a_call_that_is_looking_at_its_prompts(
+    new_llm: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch, seen: bool
+) -> None:
+    llm = new_llm()
+    tokenize = llm.model.tokenize
+
+    def cancelled(text: str) -> list[int]:
+        llm.cancel()
+        if seen:
+            llm.engine.settle()
+        return tokenize(text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llm.model, "tokenize", cancelled)
+        done = llm.generate(["import ", "def f("], SHORT)
+    assert [(completion.finish_reason, completion.token_ids) for completion in done] == [("cancelled", [])] * 2
+    assert llm.generate("import ", SHORT).finish_reason == "length"
+
+
 def test_a_cancelled_context_begins_no_ubatch(llm: LLM, caplog: pytest.LogCaptureFixture) -> None:
     """Any backend asks before a ubatch; only the CPU's also stops within one, which llama.cpp then warns of."""
     llm.context.cancel()

@@ -123,6 +123,37 @@ def test_the_draft_context_reserves_the_same_for_any_ubatch(model: Model) -> Non
     assert small.compute < large.compute / 8
 
 
+ROUNDS_IN = """
+import resource
+from pathlib import Path
+from pymtp import Model
+from pymtp.context import Context
+from pymtp.sampling import Sampler, SamplingParams
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+with Model() as model, Context(model, n_ctx=256, draft_tokens=7, n_seq_max=2, n_threads=1) as c:
+    for seq in (0, 1):
+        c.set_sampling(Sampler(SamplingParams()), seq)
+    c.prefill_batch({0: [1, 2, 3], 1: [1, 2, 3]})
+    before, graphs = resident(), 0
+    for seqs in ([0], [0, 1]):
+        for n in range(8):
+            if n:
+                c.draft_chains(dict.fromkeys(seqs, 1), n)
+            c.verify_chains(dict.fromkeys(seqs, [1] * (1 + n)))
+            graphs += 1 + (n > 0)
+    print((resident() - before) // graphs)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read as Linux tells it")
+def test_a_kept_graph_takes_the_memory_of_its_own_nodes() -> None:
+    command = [sys.executable, "-I", "-c", ROUNDS_IN]
+    assert int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) < 2e6
+
+
 PLAN_IN = """
 import json, resource, sys
 from pathlib import Path

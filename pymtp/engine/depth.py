@@ -218,7 +218,8 @@ class SharedDepth:
             cold = self._is_cold(n, depth)
             return (1 + cold) * (seconds / likely[0] - tokens[depth] / n) + BUILD * cold * seconds / likely[0]
 
-        depths = [d for d in range(len(tokens)) if not self._is_cold(n, d) or loss(d, likely[d]) <= self._allowance]
+        depths = [0]  # at all costs: some depth must be had
+        depths += [d for d in range(1, len(tokens)) if not self._is_cold(n, d) or loss(d, likely[d]) <= self._allowance]
         best = max(depths, key=lambda d: tokens[d] / likely[d])
         if (
             self._best in depths

@@ -12,7 +12,7 @@ from typing import Protocol
 from pymtp.counters import Counters
 from pymtp.engine.depth import BatchDepth
 from pymtp.engine.figures import Counts, Figures
-from pymtp.engine.request import Request
+from pymtp.engine.request import FinishReason, Request
 from pymtp.engine.rounds import RoundContext, Writer, play_round
 from pymtp.engine.scheduler import Scheduler
 from pymtp.errors import CancelledError, ClosedError, InvalidRequestError, NativeError, PymtpError
@@ -74,9 +74,12 @@ class Engine:
         """Raises ContextFullError for a prompt that can never fit."""
         self._scheduler.check(prompt)
 
-    def submit(self, request: Request) -> None:
-        """A new request. It runs in steps to come; after close() it has ended."""
-        request.cancels = self._context.cancels
+    def submit(self, request: Request, cancels: int | None = None) -> None:
+        """A new request. It runs in steps to come; after close() it has ended.
+
+        cancels: that the context had seen when it was asked for, where that was before: a later one means it, too.
+        """
+        request.cancels = self._context.cancels if cancels is None else cancels
         request.number = next(self._numbers)
         request.submitted = self._clock()
         self._arrivals.append(request)
@@ -102,9 +105,12 @@ class Engine:
     def settle(self) -> None:
         """Takes arrivals in, and ends what was cancelled."""
         n_cancels = len(self._cancels)  # of requests that arrived before the next line, whatever comes meanwhile
+        late = False  # whether all were cancelled after one was asked for, and before it came
         while self._arrivals:
-            self._scheduler.add(self._arrivals.popleft())
-        if self._context.cancelled:
+            request = self._arrivals.popleft()
+            self._scheduler.add(request)
+            late |= request.cancels < self._context.cancels
+        if late or self._context.cancelled:
             self._context.cancel(False)
             seen = self._context.cancels  # after the line before: none is missed
             for request in list(self._scheduler):
@@ -189,6 +195,9 @@ class Engine:
             except PymtpError as error:
                 self._fail(request, error)
                 continue
+            except BaseException:  # its sequence may hold what another left
+                self._lost([request])
+                raise
             for source in siblings:
                 if source.at_prompt:
                     self._guarded([request], self._copy, source)
@@ -279,7 +288,7 @@ class Engine:
                 return
             for sibling in self._scheduler.siblings(request):
                 if not sibling.n_read:
-                    self._copy([sibling], request)
+                    self._guarded([sibling], self._copy, request)
             self._begin(requests)
         else:
             self._catch_up(request, seq)
@@ -370,12 +379,13 @@ class Engine:
         writer = request.writer
         assert writer is not None
         logprobs = [] if request.logprobs is None else self._context.logprobs(writer.seq)[: len(tokens)]
+        reason: FinishReason | None = None
         if writer.ended:
             request.after = self._context.counters
             self._scheduler.stop(request)
-            request.finish("stop" if request.text.ended else "length")
+            reason = "stop" if request.text.ended else "length"
             self._counts.finished += 1
-        request.hand_out(tokens, logprobs, now)
+        request.hand_out(tokens, logprobs, now, reason)
 
     def _guarded(self, requests: Sequence[Request], call: Callable[..., None], *arguments: object) -> None:
         """What the call fails by is the requests' error. Where it was stopped, they are ended or begin anew."""

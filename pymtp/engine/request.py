@@ -180,16 +180,20 @@ class Request:
         room = n_ctx + 1 - len(self.prompt)
         return room if self.params.max_tokens is None else min(room, self.params.max_tokens)
 
-    def hand_out(self, tokens: list[int], logprobs: list[TokenLogprobs], now: float) -> None:
-        """The tokens of a round, as a piece: the last one, with what was held back, where they end the text."""
+    def hand_out(
+        self, tokens: list[int], logprobs: list[TokenLogprobs], now: float, reason: FinishReason | None = None
+    ) -> None:
+        """The tokens of a round, as a piece: with a reason, the last one, with what was held back."""
         if not self.tokens:
             self.prefilled = now
         self.updated = now
         self.tokens += tokens
-        if self.reason is not None:
+        if reason is not None:
             self.text.flush()
         self._join(tokens, logprobs, reads=self.ahead is not None)
-        if self.ahead is not None or self.reason is not None:
+        if reason is not None:
+            self.finish(reason)
+        if self.ahead is not None or reason is not None:
             self.caller.tell()
 
     def begin_anew(self) -> None:
@@ -204,7 +208,7 @@ class Request:
         self.text.take()
 
     def finish(self, reason: FinishReason) -> None:
-        """What is handed out next is the last."""
+        """All is there: whoever waits may look from now on, from any thread."""
         self.reason = reason
         self.caller.unended -= 1
 
@@ -218,10 +222,10 @@ class Request:
         if not self.tokens:
             self.prefilled = self.updated = now
         self.error = error
-        self.finish("cancelled")
         self.text.take()  # of a round that was broken off: its tokens did not come out
         self.text.flush()
         self._join([], [], reads=tells_reader and self.ahead is not None)
+        self.finish("cancelled")
         self.caller.tell()
 
     def _join(self, tokens: list[int], logprobs: list[TokenLogprobs], *, reads: bool) -> None:

@@ -94,12 +94,13 @@ class Scheduler:
 
     def keeps(self, request: Request) -> bool:
         """Whether a request that holds its prompt does not begin yet: the sequence of the next one is to be a copy of
-        its own. So while a sibling waits, and comes next; where the prompt is long, and others write meanwhile."""
+        its own. So while a sibling waits, and comes next; where the prompt is long, and another sibling writes
+        meanwhile, which takes about as long as this one would. Others may take any time."""
         if not self._waiting or len(request.prompt) < KEPT_PROMPT:
             return False
         return (
             self._waiting[0][1].family is request.family
-            and any(one.writer is not None and not one.paused for one in self.running)
+            and any(one.family is request.family and one.writer is not None for one in self.running)
             and not any(one.at_prompt and one.rank > request.rank for one in self.siblings(request))
         )
 

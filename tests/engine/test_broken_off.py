@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from helpers.engines import Bed
@@ -41,6 +42,24 @@ def test_cancel_ends_all_that_were_there_before_it_and_no_later_request() -> Non
     bed.check()
     assert [request.reason for request in before] == ["cancelled"] * 3
     assert (after.reason, bed.context.cancelled) == ("length", False)
+
+
+def test_a_signal_as_a_request_is_given_its_sequence_leaves_nothing_of_what_was_there() -> None:
+    bed = Bed(n_seq_max=1)
+    bed.submit([9] * 20, 5)
+    bed.run()
+    bed.submit(PROMPT, 5)
+    set_sampling = bed.context.set_sampling
+
+    def stopped(*arguments: Any) -> None:
+        bed.context.set_sampling = set_sampling  # type: ignore[method-assign]
+        raise KeyboardInterrupt
+
+    bed.context.set_sampling = stopped  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        bed.engine.step()
+    bed.run()
+    bed.check()
 
 
 def test_a_call_that_the_cancel_stopped_begins_anew_where_it_was_not_meant() -> None:

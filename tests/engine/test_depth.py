@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from random import Random
 
 import pytest
 from helpers.simulate_batch import MOST, N_CTX, Batch, Machine, fixed_rates, known, phases, steady
 
-from pymtp.depth import AutoDepth, BatchCosts, FixedDepth
+from pymtp.depth import AutoDepth, BatchCosts, Costs, FixedDepth
 from pymtp.engine.depth import BatchDepth
 from pymtp.engine.rounds import Writer
 from pymtp.stats import Tally
@@ -141,6 +142,46 @@ def test_a_launch_that_finds_new_memory_does_not_count_as_what_its_rows_take() -
     assert costs.rounds(8, 3, 0)[0][3] < 1.1 * before[0][3]  # type: ignore[index]
     costs.observe(8, 0, 3, 0.08, 4, 1.0, cold=False)
     assert costs.rounds(8, 3, 0)[0][3] > 1.2 * before[0][3]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
+def test_times_that_no_launch_takes_tell_nothing(seconds: float) -> None:
+    single = known(MACHINES["zen5"])
+    several = BatchCosts(single)
+    before = single.rounds(MOST, 10)[0], several.rounds(2, MOST, 10)[0]  # type: ignore[index]
+    for _ in range(3):
+        single.observe(10, 2, seconds, 3, seconds, 0)
+        several.observe(2, 10, 2, seconds, 3, seconds, cold=False)
+    assert (single.rounds(MOST, 10)[0], several.rounds(2, MOST, 10)[0]) == before  # type: ignore[index]
+
+
+def test_a_timing_that_was_spoilt_does_not_make_many_rows_free() -> None:
+    costs = Costs()
+    costs.begin({1: 0.020, 4: 0.060, 8: 0.044}, {3: 0.003})
+    found = BatchCosts(costs).rounds(16, MOST, 0)
+    assert found is not None
+    assert min(found[0]) > 0.03
+    assert max(found[0]) < 0.3
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_where_drafting_lost_all_it_may_rounds_of_more_rows_than_were_timed_are_plain(name: str) -> None:
+    machine = MACHINES[name]
+    depths = BatchDepth(N_CTX, 512, MOST, known(machine))
+    for n, cap in ((2, 3), (16, None)):
+        plain = 0
+        for _ in range(20):
+            sequences = writers(depths, n, cap)
+            for _ in range(10):
+                depth = depths.choose(sequences)
+                for writer in sequences:
+                    writer.made, writer.right = [0] * depth, 0
+                kept = depths.keep(sequences) if depth else 0
+                for writer in sequences:
+                    writer.drafts = [0] * kept
+                plain += kept == 0
+                depths.observe(sequences, depth, machine.draft_seconds(n, depth), machine.verify_seconds(n, kept))
+    assert plain > 0.9 * 200
 
 
 def test_one_sequence_has_the_depth_of_its_own_policy() -> None:

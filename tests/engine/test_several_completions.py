@@ -93,21 +93,42 @@ def test_who_comes_first_in_the_queue_gets_the_place_that_is_kept_for_others() -
     bed.check()
 
 
-def test_a_kept_place_does_not_wait_for_streams_that_nobody_reads() -> None:
+@pytest.mark.parametrize("ahead", [None, 1])
+def test_a_kept_place_waits_for_its_own_family_alone(ahead: int | None) -> None:
+    """Not for long texts of others, nor for streams that nobody reads."""
     bed = Bed(n_seq_max=3, n_ubatch=64, n_ctx=400)
 
-    def open_stream() -> None:
-        bed.submit(LONG, None, ahead=1, priority=-1)
+    def begin_another() -> None:
+        bed.submit([7] * 5, None, ahead=ahead, priority=-1)
 
-    open_stream()
+    begin_another()
     requests = bed.submit_several(3, PROMPT)
     while not requests[0].ended:
         bed.engine.step()
     assert not requests[1].tokens  # it is kept
-    open_stream()  # and takes the place of the first
-    for _ in range(200):
+    begin_another()  # and takes the place of the first
+    for _ in range(30):
         bed.engine.step()
     assert all(request.ended for request in requests)
+    assert not any(request.ended for request in bed.requests if request not in requests)
+
+
+def test_a_signal_after_a_copy_leaves_the_copy_as_it_was_alone() -> None:
+    bed = Bed(n_seq_max=3)
+    copy, copies = bed.context.copy, []
+
+    def stopped(source: int, seq: int) -> None:
+        copy(source, seq)
+        copies.append(seq)
+        if len(copies) == 1:
+            raise KeyboardInterrupt
+
+    bed.context.copy = stopped  # type: ignore[method-assign]
+    bed.submit_several(3, PROMPT)
+    with pytest.raises(KeyboardInterrupt):
+        bed.run()
+    bed.run()
+    bed.check()
 
 
 def test_a_prompt_that_is_half_read_is_not_copied_onto() -> None:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
+
+import pytest
 from helpers.engines import Bed
 from helpers.scripted import written
+
+from pymtp.engine.request import Caller, Piece
 
 PROMPT = [1, 2, 3, 4, 5]
 
@@ -55,3 +61,33 @@ def test_streams_read_by_turns_on_too_few_sequences_all_come_to_their_ends() -> 
     bed.check()
     prompts = sum(what == "prefill" for what, _, _ in bed.context.launches)
     assert prompts <= 6, "each was read at most twice"
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_request_has_ended_only_once_all_of_it_is_there(cancelled: bool) -> None:
+    """Another thread may look at any moment."""
+    bed = Bed()
+    caller = Caller()
+    seen: list[tuple[bool, int]] = []
+
+    class Watched(deque[Piece]):
+        def append(self, piece: Piece) -> None:
+            super().append(piece)
+            seen.append((request.ended, caller.unended))
+
+    class WatchedTokens(list[int]):
+        def __iadd__(self, more: Iterable[int]) -> WatchedTokens:  # type: ignore[misc]
+            super().__iadd__(more)
+            seen.append((request.ended, caller.unended))
+            return self
+
+    request = bed.submit(PROMPT, 9, ahead=10, caller=caller)
+    request.unread, request.tokens = Watched(), WatchedTokens()
+    bed.engine.step()
+    if cancelled:
+        bed.context.cancel()
+    while not request.ended:
+        bed.engine.step()
+    assert set(seen) == {(False, 1)}
+    assert caller.unended == 0
+    assert not cancelled or request.unread[-1].token_ids == []

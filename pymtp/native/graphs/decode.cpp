@@ -29,13 +29,19 @@ uint32_t count_outputs(const llama_batch & batch, bool all) {
     return batch.logits ? std::count_if(batch.logits, batch.logits + batch.n_tokens, [](int8_t flag) { return flag != 0; }) : 1;
 }
 
+// Tokens of the first sequence.
+int32_t count_first(const llama_batch & batch) {
+    int32_t n = 1;
+    while (n < batch.n_tokens && batch.seq_id[n][0] == batch.seq_id[0][0]) {
+        ++n;
+    }
+    return n;
+}
+
 // Sequence after sequence in rising order without gaps, each with as many tokens: they come in one ubatch then.
 bool of_equal_sequences(const llama_batch & batch) {
-    const auto seq = [&](int32_t i) { return batch.seq_id[i][0]; };
-    int32_t n_first = 1;
-    while (n_first < batch.n_tokens && seq(n_first) == seq(0)) {
-        ++n_first;
-    }
+    const auto    seq     = [&](int32_t i) { return batch.seq_id[i][0]; };
+    const int32_t n_first = count_first(batch);
     for (int32_t i = 0; i < batch.n_tokens; ++i) {
         if (batch.n_seq_id[i] != 1 || seq(i) != seq(0) + i/n_first) {
             return false;
@@ -101,7 +107,7 @@ int pymtp_extension::decode(const llama_batch & batch, uint32_t slot) {
     }
     if (slot > 0) {
         slots.resize(std::max<size_t>(slots.size(), slot));
-        prepare_slot(slots[slot - 1], batch.n_tokens, n_outputs > 0);
+        prepare_slot(slots[slot - 1], batch.n_tokens, count_first(batch), n_outputs > 0);
         swap_slot(slots[slot - 1]);
     }
     const at_exit put_back([&] {

@@ -96,7 +96,7 @@ void pymtp_make_replay(llama_context * ctx, uint32_t n_back) {
 }
 
 void pymtp_compute_as_devices(llama_context * ctx, bool value) {
-    pymtp_extension::of(ctx).settings().as_devices = value;
+    pymtp_extension::of(ctx).compute_as_devices(value);
 }
 
 bool pymtp_rewind(llama_context * ctx, llama_seq_id seq, llama_pos n_keep) {

@@ -58,7 +58,9 @@ struct pymtp_extension {
     std::vector<graph_slot> slots; // past slot 0, which is llama.cpp's own
     uint32_t                last_slot = 0;
 
-    void prepare_slot(graph_slot & slot, uint32_t n_tokens, bool outputs);
+    // n_steps: tokens of a sequence
+    void prepare_slot(graph_slot & slot, uint32_t n_tokens, uint32_t n_steps, bool outputs);
+    uint32_t most_nodes(uint32_t n_steps) const;
     void swap_slot(graph_slot & slot);
 
     // ── kept_rows.cpp ──
@@ -90,6 +92,7 @@ struct pymtp_extension {
     std::unique_ptr<pymtp_replay> replay;
 
     void make_replay(uint32_t n_back);
+    void compute_as_devices(bool value);
 
     // gives a sequence that holds nothing the cell of its own number, if that is free
     void place_state(llama_seq_id seq);

@@ -105,7 +105,7 @@ pymtp_bytes pymtp_extension::planned_compute(int32_t n_seqs, int32_t n) {
     cells_of(*mctx).n_kv = kv->get_size();
 
     graph_slot slot;
-    prepare_slot(slot, n_tokens, /*outputs =*/ true);
+    prepare_slot(slot, n_tokens, n, /*outputs =*/ true);
     llm_graph_result_ptr reserved = std::move(slot.gf_res_prev[true]);
 
     std::swap(ctx.sched,          slot.sched);

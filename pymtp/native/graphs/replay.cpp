@@ -135,6 +135,11 @@ void pymtp_extension::make_replay(uint32_t n_back) {
     ctx.sched_need_reserve = true;
 }
 
+void pymtp_extension::compute_as_devices(bool value) {
+    settings().as_devices  = value;
+    ctx.sched_need_reserve = true; // graphs have other nodes then
+}
+
 // llama.cpp takes the next free cell, and swaps cells within a decode until those of a ubatch lie side by side in rising
 // order. A sequence that is not in the ubatch can be moved that way, though its state stays where it is. Ubatches are of
 // consecutive sequences, so that cells by number are never swapped.

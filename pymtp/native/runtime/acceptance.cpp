@@ -65,7 +65,8 @@ std::vector<double> pymtp_acceptance::rates(int n, double right) const {
         const position p = i < (int) positions.size() ? positions[i] : position();
 
         const double guess    = i == 0 ? 0.0 : WEIGHT; // the first position's long run began with its guess
-        const double long_run = (p.long_run.hits + guess * usual + right) / (p.long_run.trials + guess + right);
+        const double weight   = p.long_run.trials + guess + right; // zero, once it has faded altogether
+        const double long_run = weight > 0.0 ? (p.long_run.hits + guess * usual + right) / weight : usual;
         // where the passage is worse for the position before than usual, it is for this one; likewise where it is better
         const double passage = std::min(CERTAIN, long_run * (1 - LINK + LINK * now / usual));
         rates[i] = (p.lately.hits + RECENT * passage + right) / (p.lately.trials + RECENT + right);

@@ -26,9 +26,9 @@ void pymtp_batch_costs::begin(const pymtp_costs & single) {
     for (int rows = 1; rows <= MOST_TIMED; rows *= 2) {
         verify.begin(rows, single.verify_seconds(rows, 0));
     }
-    // further rows are taken to go on along the line of the last ones
+    // further rows are taken to go on along the line of the last ones, which a busy machine may have made fall
     const double most = single.verify_seconds(MOST_TIMED, 0);
-    const double row  = (most - single.verify_seconds(MOST_TIMED/2, 0)) / (MOST_TIMED - MOST_TIMED/2);
+    const double row  = std::max(0.0, most - single.verify_seconds(MOST_TIMED/2, 0)) / (MOST_TIMED - MOST_TIMED/2);
     for (int rows = 2*MOST_TIMED; rows <= 16*MOST_TIMED; rows *= 2) {
         verify.guess(rows, most + row * (rows - MOST_TIMED), BEYOND_NOISE * std::log2((double) rows / MOST_TIMED));
     }

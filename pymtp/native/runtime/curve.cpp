@@ -37,7 +37,7 @@ void pymtp_curve::reach(int x) {
 
 // What attention adds at a growth of 1, after so many rows and tokens, in times of one.
 static double attention(int x, int n_past) {
-    return x * n_past / CONTEXT;
+    return (double) x * n_past / CONTEXT;
 }
 
 double pymtp_curve::motion(int x) const {
@@ -101,6 +101,9 @@ void pymtp_curve::guess(int x, double seconds, double noise) {
 }
 
 void pymtp_curve::observe(int x, int n_past, double seconds, double expected, int run) {
+    if (!(seconds > 0.0 && std::isfinite(seconds))) {
+        return; // of a clock that stood still, or was set
+    }
     reach(x);
     for (size_t i = ONE; i < mean.size(); ++i) {
         for (size_t j = ONE; j < mean.size(); ++j) {
