@@ -123,6 +123,7 @@ class Engine:
         if self._arrivals or self._cancels or self._context.cancelled:
             self.settle()
         if scheduler.n_waiting:
+            scheduler.call_back()
             self._admit()
         if scheduler.has_gap:
             self._close_gaps()
