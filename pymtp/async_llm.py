@@ -13,8 +13,8 @@ from pymtp.chat import Message
 from pymtp.engine.figures import Figures
 from pymtp.engine.request import Caller, Completion, Piece, Request
 from pymtp.engine.scheduler import READ_AHEAD
-from pymtp.errors import ClosedError, InvalidRequestError
-from pymtp.llm import LLM, Params, Prompt, collected, is_prompt
+from pymtp.errors import ClosedError, InvalidRequestError, NativeError
+from pymtp.llm import LLM, Params, Prompt, check_stream, collected, is_prompt
 from pymtp.model import Model
 from pymtp.sampling import SamplingParams
 
@@ -81,8 +81,7 @@ class AsyncLLM:
         self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
     ) -> AsyncIterator[Piece]:
         """Generates piece by piece, as LLM.stream; an iteration that is left ends the request."""
-        if isinstance(params, SamplingParams) and params.n > 1:
-            raise InvalidRequestError(f"a stream has one completion: n={params.n} is for generate")
+        check_stream(params)
         news = _News()
         requests = await self._submit([prompt], params, news, priority=priority, ahead=READ_AHEAD)
         (request,) = requests
@@ -100,13 +99,17 @@ class AsyncLLM:
         if (error := request.failure()) is not None:
             raise error
 
-    async def chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Completion:
+    async def chat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None, *, priority: int = 0
+    ) -> Completion:
         """As LLM.chat."""
-        return await self.generate(self.llm.chat_template.render(messages), params)
+        return await self.generate(self.llm.chat_template.render(messages), params, priority=priority)
 
-    def stream_chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> AsyncIterator[Piece]:
+    def stream_chat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None, *, priority: int = 0
+    ) -> AsyncIterator[Piece]:
         """As LLM.stream_chat."""
-        return self.stream(self.llm.chat_template.render(messages), params)
+        return self.stream(self.llm.chat_template.render(messages), params, priority=priority)
 
     async def _submit(
         self, prompts: Sequence[Prompt], params: Params, news: _News, *, priority: int, ahead: int | None = None
@@ -203,13 +206,11 @@ class _Driver:
                 llm.turns.wait(llm, Caller(), [], lambda: llm.engine.idle or self._ended)
             except ClosedError:
                 return  # the requests have ended, too
-            except Exception as error:  # of no request: no memory, perhaps. Whoever awaits one here is not left alone
+            except Exception as error:  # of no request: no memory, perhaps. Whoever waits must hear of it
                 threading.excepthook(
                     threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread()))
                 )
-                with self._lock:
-                    live = list(self._live)
-                self.cancel(live)
+                llm.fail(NativeError(f"the engine failed: {error!r}"))
 
     @property
     def _ended(self) -> bool:

@@ -22,7 +22,8 @@ BEGIN = b'{"id": "batch_req_'  # of the line of an answer
 
 @dataclass(frozen=True)
 class Progress:
-    """done: answers in the file, those of an earlier run among them. failed: of this run. tokens: written in it."""
+    """done: answers in the file, those of an earlier run among them. failed: those that are errors. tokens: written in
+    this run."""
 
     done: int
     failed: int
@@ -35,7 +36,7 @@ class BatchFiles:
 
     def __init__(self, requests: Path, answers: Path) -> None:
         """Raises InvalidRequestError where the answers are not those of the first requests, and for what is no file of
-        its own, OSError for files that cannot be read."""
+        its own, OSError for files that cannot be read, or written."""
         for path in (requests, answers):
             if path.exists() and not path.is_file():  # a pipe, perhaps
                 raise InvalidRequestError(f"{path} is no regular file: a run that goes on reads it once more")
@@ -43,7 +44,9 @@ class BatchFiles:
             raise InvalidRequestError(f"requests and answers must be two files, not {answers} for both")
         self._requests, self._answers = requests, answers
         self.total = sum(1 for _ in self.lines())
-        self.done = self._resume()
+        self.done = self.failed = 0
+        self._resume()
+        self.append().close()  # fails now where it would after a model was loaded
 
     def lines(self) -> Iterator[str]:
         """The requests, blank lines left out."""
@@ -55,37 +58,52 @@ class BatchFiles:
         except UnicodeDecodeError as error:
             raise InvalidRequestError(f"{self._requests} is not UTF-8: {error}") from error
 
-    def _resume(self) -> int:
-        """Answers that are there. A line that was cut off in the middle goes."""
+    def _resume(self) -> None:
+        """Counts the answers that are there. A line that was cut off in the middle goes."""
         if not self._answers.exists():
-            return 0
-        done = whole = 0
+            return
+        whole = 0
         asked = self.lines()
         with self._answers.open("rb") as file:
             for line in file:
-                if not line.startswith(BEGIN[: len(line)]):
-                    raise InvalidRequestError(
-                        f"line {done + 1} of {self._answers} is no answer: name another file for the answers"
-                    )
-                if not line.endswith(b"\n"):
+                if line.startswith(BEGIN[: len(line)]) and not line.endswith(b"\n"):
                     break
-                request = next(asked, None)
-                if request is None or _custom_id(line) != _custom_id(request):
+                number = self.done + 1
+                try:
+                    custom_id, failed = _read_answer(line)
+                except (ValueError, LookupError, TypeError, RecursionError) as error:
                     raise InvalidRequestError(
-                        f"line {done + 1} of {self._answers} answers another request than line {done + 1} of "
+                        f"line {number} of {self._answers} is no answer: name another file for the answers"
+                    ) from error
+                request = next(asked, None)
+                if request is None or custom_id != _custom_id(request):
+                    raise InvalidRequestError(
+                        f"line {number} of {self._answers} answers another request than line {number} of "
                         f"{self._requests}: name another file for the answers"
                     )
-                done += 1
+                self.done += 1
+                self.failed += failed
                 whole += len(line)
         os.truncate(self._answers, whole)
-        return done
 
     def append(self) -> BinaryIO:
         """The answers, to go on after the last."""
         return self._answers.open("ab")
 
 
-def _custom_id(line: str | bytes) -> object:
+def _failed(answer: Mapping[str, Any]) -> bool:
+    return bool(answer["response"]["status_code"] != 200)
+
+
+def _read_answer(line: bytes) -> tuple[object, bool]:
+    """The custom_id of a line that this package wrote, and whether it is an error. Raises for any other line."""
+    if not line.startswith(BEGIN):
+        raise ValueError("no answer")
+    answer = json.loads(line)
+    return answer["custom_id"], _failed(answer)
+
+
+def _custom_id(line: str) -> object:
     """None for what is no request, or has none."""
     try:
         found = _parsed(line)
@@ -94,7 +112,7 @@ def _custom_id(line: str | bytes) -> object:
     return found.get("custom_id") if isinstance(found, dict) else None
 
 
-def _parsed(line: str | bytes) -> object:
+def _parsed(line: str) -> object:
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -108,7 +126,7 @@ async def run_batch(llm: AsyncLLM, files: BatchFiles, on_done: Callable[[Progres
         template: ChatTemplate | None = llm.llm.chat_template
     except InvalidRequestError:
         template = None
-    progress = Progress(files.done, 0, 0)
+    progress = Progress(files.done, files.failed, 0)
     tasks: asyncio.Queue[asyncio.Task[dict[str, Any]] | None] = asyncio.Queue(AHEAD * llm.llm.context.n_seq_max)
 
     async def ask() -> None:
@@ -130,7 +148,7 @@ async def run_batch(llm: AsyncLLM, files: BatchFiles, on_done: Callable[[Progres
                 usage = line["response"]["body"].get("usage", {})
                 progress = Progress(
                     progress.done + 1,
-                    progress.failed + (line["response"]["status_code"] != 200),
+                    progress.failed + _failed(line),
                     progress.tokens + usage.get("completion_tokens", 0),
                 )
                 on_done(progress)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cached_property
 from inspect import signature
@@ -149,6 +150,11 @@ class LLM(Exclusive):
         if context is not None:
             context.cancel()
 
+    def fail(self, error: PymtpError) -> None:
+        """Ends all calls that run with an error."""
+        with self._lock:
+            self.engine.fail(error)
+
     def figures(self) -> Figures:
         """What runs and waits, and what was done so far."""
         return self.engine.figures()
@@ -156,8 +162,7 @@ class LLM(Exclusive):
     def stream(self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0) -> Stream:
         """Generates piece by piece. Raises what `generate` raises, before the first piece; for a list of params and
         n above 1 InvalidRequestError."""
-        if isinstance(params, SamplingParams) and params.n > 1:
-            raise InvalidRequestError(f"a stream has one completion: n={params.n} is for generate")
+        check_stream(params)
         (request,) = self.requests([prompt], params, Caller(), priority=priority, ahead=READ_AHEAD)
         return Stream(self, self.turns, request)
 
@@ -186,13 +191,17 @@ class LLM(Exclusive):
         completions = collected(requests)
         return completions[0] if one else completions
 
-    def chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Completion:
+    def chat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None, *, priority: int = 0
+    ) -> Completion:
         """The assistant's next turn. Raises InvalidRequestError for messages that the template refuses."""
-        return self.generate(self.chat_template.render(messages), params)
+        return self.generate(self.chat_template.render(messages), params, priority=priority)
 
-    def stream_chat(self, messages: Sequence[Message], params: SamplingParams | None = None) -> Stream:
+    def stream_chat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None, *, priority: int = 0
+    ) -> Stream:
         """The assistant's next turn, piece by piece."""
-        return self.stream(self.chat_template.render(messages), params)
+        return self.stream(self.chat_template.render(messages), params, priority=priority)
 
     def requests(
         self,
@@ -226,23 +235,41 @@ class LLM(Exclusive):
             for family in [object() if one.n > 1 else None]
             for i in range(one.n)
         ]
-        for request in requests:
-            self.engine.submit(request, cancels)
+        try:
+            for request in requests:
+                self.engine.submit(request, cancels)
+        except BaseException:  # of a signal handler: nobody will wait for them
+            for request in requests:
+                if request.submitted:
+                    self.engine.cancel(request)
+            raise
         return requests
 
     def _tokens(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
             tokens = self.model.tokenize(prompt)
         else:
-            try:
-                tokens = [index(token) for token in prompt]
-            except TypeError as error:
-                raise InvalidRequestError(f"a prompt is a string or token ids, not {prompt!r:.80}") from error
+            tokens = _token_ids(prompt)
             self.model.check_tokens(tokens)
         if not tokens:
             raise InvalidRequestError("the prompt is empty")
         self.engine.check(tokens)
         return tokens
+
+
+def _token_ids(prompt: Sequence[int]) -> list[int]:
+    with suppress(TypeError):
+        if not isinstance(prompt, (bytes, bytearray)):  # whose elements are numbers, too
+            return [index(token) for token in prompt]
+    raise InvalidRequestError(f"a prompt is a string or token ids, not {prompt!r:.80}")
+
+
+def check_stream(params: object) -> None:
+    """Raises InvalidRequestError for what no stream can have: several completions, or a list of params."""
+    if params is not None and not isinstance(params, SamplingParams):
+        raise InvalidRequestError(f"params of a stream must be SamplingParams, not {type(params).__name__}")
+    if params is not None and params.n > 1:
+        raise InvalidRequestError(f"a stream has one completion: n={params.n} is for generate")
 
 
 def collected(requests: Sequence[Request]) -> list[Completion]:
@@ -273,7 +300,7 @@ def is_prompt(prompts: object) -> bool:
     """A string, or a sequence whose first element is no prompt itself."""
     if isinstance(prompts, str):
         return True
-    if isinstance(prompts, bytes) or not isinstance(prompts, (Sequence, np.ndarray)):
+    if not isinstance(prompts, (Sequence, np.ndarray)):
         raise InvalidRequestError(f"prompts are strings or sequences of token ids, not {type(prompts).__name__}")
     return len(prompts) == 0 or not isinstance(prompts[0], (Sequence, np.ndarray))
 

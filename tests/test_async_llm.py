@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from conftest import make_llm
 
-from pymtp import LLM, AsyncLLM, ClosedError, InvalidRequestError, SamplingParams
+from pymtp import LLM, AsyncLLM, ClosedError, InvalidRequestError, NativeError, SamplingParams
 from pymtp.context import Context
+from pymtp.engine.engine import Engine
 
 SHORT = SamplingParams(max_tokens=12)
 ENDLESS = SamplingParams(max_tokens=None, ignore_eos=True)
@@ -144,6 +145,10 @@ def test_errors_come_out_of_the_await(several: LLM, monkeypatch: pytest.MonkeyPa
         with pytest.raises(InvalidRequestError, match="a stream has one completion"):
             async for _ in llm.stream("import ", SamplingParams(n=2)):
                 pass
+        with pytest.raises(InvalidRequestError, match="must be SamplingParams, not list"):
+            async for _ in llm.stream("import ", [SamplingParams(n=2)]):  # type: ignore[arg-type]
+                pass
+        assert (llm.figures().running, llm.figures().waiting) == (0, 0)
 
     def refuse(self: Context, seq: int = 0) -> int:
         raise InvalidRequestError("no way on")
@@ -152,26 +157,26 @@ def test_errors_come_out_of_the_await(several: LLM, monkeypatch: pytest.MonkeyPa
     run(several, use)
 
 
-def test_what_fails_for_no_request_is_told_and_ends_those_that_are_awaited_but_no_later_ones(
-    several: LLM, prompts: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+def test_a_fault_of_the_engine_comes_out_of_every_await_and_later_calls_go_on(
+    prompts: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[threading.ExceptHookArgs] = []
+    told: list[object] = []
     monkeypatch.setattr(threading, "excepthook", told.append)
-    step = several.engine.step
 
-    def fails() -> bool:
-        monkeypatch.setattr(several.engine, "step", step)
-        raise MemoryError
+    def fail(self: Engine) -> bool:
+        raise RuntimeError("no such place")
 
-    monkeypatch.setattr(several.engine, "step", fails)
+    async def use(llm: AsyncLLM) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "step", fail)
+            tasks = [asyncio.create_task(llm.generate(prompt, SHORT)) for prompt in prompts[:3]]
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [(type(end), "no such place" in str(end)) for end in ends] == [(NativeError, True)] * 3
+        assert (await llm.generate(prompts[0], SHORT)).text == expected[0]
 
-    async def use(llm: AsyncLLM) -> list[str]:
-        done = [await llm.generate(prompts[0], SHORT) for _ in range(2)]
-        assert [completion.finish_reason for completion in done] == ["cancelled", "length"]
-        return [done[1].text]
-
-    assert run(several, use) == expected[:1]
-    assert [arguments.exc_type for arguments in told] == [MemoryError]
+    with make_llm(n_seq_max=2) as llm:
+        run(llm, use)
+    assert len(told) == 1
 
 
 def test_close_ends_what_runs_and_leaves_a_shared_llm_open(

@@ -118,7 +118,10 @@ def test_answers_to_other_requests_are_not_gone_on_with(several: LLM, tmp_path: 
     assert other.read_bytes() == before
 
 
-@pytest.mark.parametrize("content", ["notes without an end", "notes\n", '{"custom_id": "a"}\n'])
+@pytest.mark.parametrize(
+    "content",
+    ["notes without an end", "notes\n", '{"custom_id": "a"}\n', '{"id": "batch_req_1"\n', '{"id": "batch_req_1"}\n'],
+)
 def test_a_file_that_holds_no_answers_is_left_alone(tmp_path: Path, content: str) -> None:
     asked, notes = write(tmp_path / "in.jsonl", ["no JSON", request("a", prompt="x")]), tmp_path / "notes.txt"
     notes.write_text(content)
@@ -142,6 +145,8 @@ def test_requests_and_answers_are_two_files_that_can_be_read_again(tmp_path: Pat
     with pytest.raises(InvalidRequestError, match="two files"):
         BatchFiles(asked, tmp_path / "link.jsonl")
     assert asked.read_bytes() == before
+    with pytest.raises(FileNotFoundError):  # now, not after a model was loaded
+        BatchFiles(asked, tmp_path / "nowhere" / "out.jsonl")
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InvalidRequestError, match="pipe is no regular file"):
         BatchFiles(tmp_path / "pipe", tmp_path / "out.jsonl")
@@ -191,6 +196,15 @@ def test_a_line_that_is_no_good_has_its_error_as_its_answer(several: LLM, tmp_pa
     named = [one.get("custom_id") if isinstance(one, dict) else None for one in asked]
     assert [line["custom_id"] for line in lines] == named
     assert answer(several, tmp_path / "in.jsonl", tmp_path / "out.jsonl") == []
+
+
+def test_errors_of_an_earlier_run_count(several: LLM, tmp_path: Path) -> None:
+    good = request("good", prompt="import ")
+    asked = write(tmp_path / "in.jsonl", ["no JSON", good, "no JSON", good])
+    with pytest.raises(KeyboardInterrupt):
+        answer(several, asked, tmp_path / "out.jsonl", stop_after=2)
+    assert [progress.failed for progress in answer(several, asked, tmp_path / "out.jsonl")] == [2, 2]
+    assert BatchFiles(asked, tmp_path / "out.jsonl").failed == 2
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,8 @@ def test_a_prompt_of_token_ids_is_as_good_as_its_text(llm: LLM, kind: Callable[[
         (None, InvalidRequestError, "NoneType"),
         (7, InvalidRequestError, "int"),
         (b"bytes", InvalidRequestError, "bytes"),
+        (["a", b"bytes"], InvalidRequestError, "bytes"),
+        ([bytearray(b"bytes")], InvalidRequestError, "bytes"),
         ({"role": "user"}, InvalidRequestError, "dict"),
         ([3] * 1025, ContextFullError, "1025 tokens, n_ctx is 1024"),
         ("x " * 5000, ContextFullError, "n_ctx is 1024"),

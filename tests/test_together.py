@@ -15,6 +15,8 @@ from helpers.threads import together
 
 from pymtp import LLM, Completion, InvalidRequestError, NativeError, PymtpError, SamplingParams
 from pymtp.context import Context
+from pymtp.engine.engine import Engine
+from pymtp.engine.request import Request
 from pymtp.sampling import Logits
 
 SHORT = SamplingParams(max_tokens=16)
@@ -74,6 +76,26 @@ def test_a_priority_that_is_no_whole_number_is_refused(several: LLM, prompts: li
         several.generate(prompts[0], SHORT, priority=priority)
 
 
+def test_what_a_handler_raises_while_a_list_is_handed_in_leaves_none_of_it_behind(
+    several: LLM, prompts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, handed_in = Engine.submit, []
+
+    def submit(self: Engine, request: Request) -> None:
+        original(self, request)
+        handed_in.append(request)
+        if len(handed_in) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Engine, "submit", submit)
+    with pytest.raises(KeyboardInterrupt):
+        several.generate(prompts, ENDLESS)
+    monkeypatch.undo()
+    several.generate("import ", SHORT)
+    assert [request.reason for request in handed_in] == ["cancelled"] * 3
+    assert not any(request.tokens for request in handed_in)
+
+
 def test_several_completions_of_a_prompt_have_seeds_that_follow_each_other(llm: LLM, several: LLM) -> None:
     params = SamplingParams(12, temperature=1.0, seed=5, n=3)
     first = several.generate("import ", params)
@@ -86,6 +108,9 @@ def test_several_completions_of_a_prompt_have_seeds_that_follow_each_other(llm: 
     assert (len(two[0].others), two[1].others) == (2, ())
     with pytest.raises(InvalidRequestError, match="n=3"):
         several.stream("import ", params)
+    with pytest.raises(InvalidRequestError, match="must be SamplingParams, not list"):
+        several.stream("import ", [params])  # type: ignore[arg-type]
+    assert several.figures().waiting == 0
 
 
 @pytest.fixture

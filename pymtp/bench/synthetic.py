@@ -54,8 +54,10 @@ class SyntheticContext:
         return found
 
     def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, list[int] | PymtpError]:
-        """Verifies them; of each, then, the drafts that are to count as accepted, and a token that the target drew. Where
-        the next draft was made, not verified, and is to count as right, it is that draft."""
+        """Verifies them; of each, then, the drafts that are to count as accepted, and a token that the target drew.
+
+        Where the next draft was made, not verified, and is to count as right, it is that draft.
+        """
         before = {seq: self._context.tokens_held(seq) for seq in chains}
         found = self._context.verify_chains(chains)
         for seq, tokens in chains.items():

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pymtp.bench.batch_report import Report
 
 MAX_TOKENS = 16 * 1024
+MAX_ARRIVING = 256 * 1024
 MAX_SEQUENCES = 256
 
 
@@ -62,7 +63,7 @@ def batch(
     from pymtp.bench.batch_plot import plot as draw
     from pymtp.bench.decode import NONE
     from pymtp.bench.plot import check_plot
-    from pymtp.cli.bench_requests import check_head, read_acceptance, read_names, read_numbers
+    from pymtp.cli.bench_requests import check_head, read_acceptance, read_names, read_number, read_numbers
     from pymtp.cores import physical_cores
     from pymtp.model import Model
 
@@ -71,16 +72,16 @@ def batch(
     if from_file is not None:
         show(batch_report.load(from_file), batch_report, draw, output, plot)
         return
-    numbers = read_numbers("--sequences", sequences, MAX_SEQUENCES)
+    long_prompt = None if arriving is None else read_number("--arriving", arriving, MAX_ARRIVING)
+    numbers = read_numbers("--sequences", sequences, MAX_SEQUENCES - (arriving is not None))
     arms = read_names("--depths", depths, ARMS)
     accepted = read_acceptance(acceptance)
-    long_prompt = None if arriving is None else read_numbers("--arriving", arriving)[-1]
     with Model(model, vocab_only=True) as looked_at:
         if arms != (NONE,):
             check_head(looked_at, f", it can only be measured with --depths {NONE}")
     settings = Settings(
         model=looked_at.path.name,
-        sequences=tuple(dict.fromkeys(numbers)),
+        sequences=numbers,
         arms=arms,
         acceptance=accepted,
         prompt_tokens=prompt,

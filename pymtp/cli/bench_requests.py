@@ -27,6 +27,17 @@ def read_numbers(option: str, text: str, high: int | None = None) -> tuple[int, 
     return tuple(sorted(numbers))
 
 
+def read_number(option: str, text: str, high: int) -> int:
+    """ "4k" → 4096: a whole number from 1 to `high`."""
+    try:
+        (number,) = read_numbers(option, text, high)
+    except ValueError as error:
+        raise InvalidRequestError(
+            f'{option} {text!r} must be a whole number like "4096" or "4k", from 1 to {high}'
+        ) from error
+    return number
+
+
 def read_modes(text: str) -> tuple[str, ...]:
     """Names of modes, in the bench's order."""
     return read_names("--modes", text, MODES)

@@ -129,6 +129,7 @@ class Engine:
         if self._arrivals or self._cancels or self._context.cancelled:
             self.settle()
         if scheduler.n_waiting:
+            scheduler.call_back()
             self._admit()
         if scheduler.has_gap:
             self._close_gaps()
@@ -144,6 +145,10 @@ class Engine:
     def close(self, error: PymtpError) -> None:
         """Ends all requests; `error` is theirs, and that of those to come."""
         self._closed = error
+        self.fail(error)
+
+    def fail(self, error: PymtpError) -> None:
+        """Ends all requests; `error` is theirs."""
         self._turn_away(error)
         for request in list(self._scheduler):
             self._end(request, error)

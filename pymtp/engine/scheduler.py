@@ -25,13 +25,14 @@ class Scheduler:
     """Which requests have a sequence of the context, and which wait for one.
 
     A request keeps its sequence to its end. Where others wait, a stream whose reader does not take its pieces gives way
-    once: it begins anew later, and writes the same.
+    once: it begins anew when its reader is back, and writes the same. From then on it writes ahead where others wait.
     """
 
     def __init__(self, n_seq_max: int, n_ctx: int) -> None:
         self._n_ctx = n_ctx
         self._free = list(range(n_seq_max))  # rising: the native side wants sequences that follow each other
         self._waiting: list[tuple[tuple[int, int], Request]] = []  # a heap
+        self._away: list[Request] = []  # streams that gave way, whose readers are not back
         self.running: list[Request] = []  # by sequence
 
     def check(self, prompt: Sequence[int]) -> None:
@@ -41,17 +42,18 @@ class Scheduler:
 
     def __iter__(self) -> Iterator[Request]:
         """All requests, in no order."""
-        yield from [*self.running, *(request for _, request in self._waiting)]
+        yield from [*self.running, *(request for _, request in self._waiting), *self._away]
 
     @property
     def n_waiting(self) -> int:
-        """Requests that wait for a sequence."""
-        return len(self._waiting)
+        """Requests that wait for a sequence, or for their readers to want one."""
+        return len(self._waiting) + len(self._away)
 
     @property
     def idle(self) -> bool:
         """Whether all requests, if there are any, write streams that their readers do not take."""
-        return not self._waiting and all(request.paused and request.writer is not None for request in self.running)
+        paused = all(request.paused and request.writer is not None for request in self.running)
+        return paused and not self._waiting and all(request.paused for request in self._away)
 
     @property
     def free(self) -> Sequence[int]:
@@ -60,7 +62,16 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """A request that has no sequence yet, or no longer."""
-        heapq.heappush(self._waiting, (request.rank, request))
+        if request.gave_way and request.paused:
+            self._away.append(request)
+        else:
+            heapq.heappush(self._waiting, (request.rank, request))
+
+    def call_back(self) -> None:
+        """Streams that gave way wait for a sequence again where their readers are back."""
+        away, self._away = self._away, []
+        for request in away:
+            self.add(request)
 
     def next(self) -> Request | None:
         """The request whose turn it is to get a sequence, where one is free."""
@@ -78,6 +89,7 @@ class Scheduler:
         if request.seq is None:
             self._waiting = [one for one in self._waiting if one[1] is not request]
             heapq.heapify(self._waiting)
+            self._away = [one for one in self._away if one is not request]
         else:
             self._free = sorted([*self._free, request.seq])
             request.seq = None
@@ -161,12 +173,10 @@ class Scheduler:
         return max(paused, key=_rank, default=None)
 
     def writing(self) -> list[Request]:
-        """The requests of the next round, by sequence. Where nobody waits for what the streams bring, and others wait
-        for their sequences, they go on all the same."""
-        active = [request for request in self.running if request.writer is not None and not request.paused]
-        if not active and self._waiting and all(request.writer is not None for request in self.running):
-            return self.running
-        return active
+        """The requests of the next round, by sequence. Streams whose readers do not take their pieces are among them
+        where others wait for their sequences: they give way no more, and come to their ends."""
+        waited_for = bool(self._waiting)
+        return [one for one in self.running if one.writer is not None and (waited_for or not one.paused)]
 
     def reading(self) -> list[Request]:
         """The requests whose prompts are not read, in their order. The first of a family reads for all: the others have

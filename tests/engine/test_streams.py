@@ -47,6 +47,51 @@ def test_a_stream_that_nobody_reads_gives_way_once_and_goes_on_as_it_would_have(
     assert got == slow.tokens == written(0, PROMPT, 60)
 
 
+def test_streams_that_gave_way_take_no_time_of_others_until_they_are_read_again() -> None:
+    bed = Bed(n_seq_max=1)
+    left = [bed.submit(PROMPT, 500, seed=i, ahead=4) for i in range(3)]
+    for _ in range(200):
+        bed.engine.step()
+    assert bed.engine.idle
+    asked = bed.submit(PROMPT, 10, seed=3)
+    while not asked.ended:
+        bed.engine.step()
+    assert [len(stream.unread) for stream in left] == [4] * 3
+    assert bed.engine.figures().waiting == 3
+    bed.run()  # which reads them
+    bed.check()
+
+
+def test_a_stream_that_gave_way_before_writes_ahead_of_its_reader_where_others_wait() -> None:
+    bed = Bed(n_seq_max=2)
+    slow, long = bed.submit(PROMPT, 60, ahead=2), bed.submit(PROMPT, 900, seed=1)
+    first = None
+    while not (slow.gave_way and slow.paused and slow.writer is not None):
+        bed.engine.step()
+        if slow.paused and first is None:
+            first = bed.submit(PROMPT, 5, seed=2)
+        if slow.gave_way and slow.writer is None:
+            slow.unread.clear()
+    asked = bed.submit(PROMPT, 5, seed=3)
+    while not asked.ended:
+        bed.engine.step()
+    assert not long.ended
+    bed.run()
+    bed.check()
+
+
+def test_a_stream_that_waits_for_its_reader_can_be_cancelled() -> None:
+    bed = Bed(n_seq_max=1)
+    left, other = (bed.submit(PROMPT, 500, seed=i, ahead=4) for i in range(2))
+    while not (left.gave_way and other.paused):
+        bed.engine.step()
+    bed.engine.cancel(left)
+    assert not bed.engine.idle
+    bed.engine.step()
+    assert left.reason == "cancelled"
+    assert (bed.engine.figures().running, bed.engine.figures().waiting) == (1, 0)
+
+
 def test_streams_read_by_turns_on_too_few_sequences_all_come_to_their_ends() -> None:
     bed = Bed(n_seq_max=1)
     streams = [bed.submit(PROMPT, 40, seed=i, ahead=2) for i in range(3)]
