@@ -16,6 +16,11 @@ from pymtp.chat import ChatTemplate
 from pymtp.errors import ClosedError, InvalidRequestError, PymtpError
 from pymtp.openai_format import CHAT, TEXT, answer, read_params, read_prompt
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 AHEAD = 4  # requests for each sequence of the context that are looked at and wait
 BEGIN = b'{"id": "batch_req_'  # of the line of an answer
 
@@ -45,8 +50,8 @@ class BatchFiles:
         self._requests, self._answers = requests, answers
         self.total = sum(1 for _ in self.lines())
         self.done = self.failed = 0
-        self._resume()
         self.append().close()  # fails now where it would after a model was loaded
+        self._resume()
 
     def lines(self) -> Iterator[str]:
         """The requests, blank lines left out."""
@@ -60,8 +65,6 @@ class BatchFiles:
 
     def _resume(self) -> None:
         """Counts the answers that are there. A line that was cut off in the middle goes."""
-        if not self._answers.exists():
-            return
         whole = 0
         asked = self.lines()
         with self._answers.open("rb") as file:
@@ -87,8 +90,18 @@ class BatchFiles:
         os.truncate(self._answers, whole)
 
     def append(self) -> BinaryIO:
-        """The answers, to go on after the last."""
-        return self._answers.open("ab")
+        """The answers, to go on after the last. Raises InvalidRequestError while another run has them open, where the
+        system has locks."""
+        file = self._answers.open("ab")
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.close()
+            raise InvalidRequestError(f"{self._answers} is being written by another run") from error
+        except OSError:
+            pass  # some file systems have no locks
+        return file
 
 
 def _failed(answer: Mapping[str, Any]) -> bool:

@@ -154,6 +154,19 @@ def test_requests_and_answers_are_two_files_that_can_be_read_again(tmp_path: Pat
         BatchFiles(asked, tmp_path / "pipe")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks")
+def test_two_runs_at_once_do_not_write_the_same_answers(tmp_path: Path) -> None:
+    asked, out = write(tmp_path / "in.jsonl", [request("a", prompt="x")]), tmp_path / "out.jsonl"
+    first = BatchFiles(asked, out)
+    with first.append() as file:
+        file.write(b'{"id": "batch_req_1", "custom')  # as far as it came by now
+        file.flush()
+        with pytest.raises(InvalidRequestError, match="another run"):
+            BatchFiles(asked, out)
+    assert out.read_bytes() == b'{"id": "batch_req_1", "custom'
+    assert BatchFiles(asked, out).done == 0
+
+
 def test_a_byte_order_mark_is_no_part_of_the_first_line(several: LLM, tmp_path: Path) -> None:
     asked, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     asked.write_text(json.dumps(request("a", prompt="import ")), encoding="utf-8-sig")
