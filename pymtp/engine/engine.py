@@ -60,8 +60,7 @@ class Engine:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """cache_prompt: go on from what a sequence holds, where a prompt begins with all of it."""
-        self._context, self.depth, self._clock = context, depth, clock
-        self.cache_prompt = cache_prompt
+        self._context, self.depth, self._clock, self.cache_prompt = context, depth, clock, cache_prompt
         self._scheduler = Scheduler(context.n_seq_max, context.n_ctx)
         self._numbers = count()
         self._arrivals: deque[Request] = deque()
@@ -75,10 +74,8 @@ class Engine:
         self._scheduler.check(prompt)
 
     def submit(self, request: Request, cancels: int | None = None) -> None:
-        """A new request. It runs in steps to come; after close() it has ended.
-
-        cancels: that the context had seen when it was asked for, where that was before: a later one means it, too.
-        """
+        """A new request, which runs in steps to come; after close() it has ended. cancels: that the context had seen
+        when it was asked for, None for now: a later one means it, too."""
         request.cancels = self._context.cancels if cancels is None else cancels
         request.number = next(self._numbers)
         request.submitted = self._clock()
@@ -136,8 +133,7 @@ class Engine:
         writing = scheduler.writing()
         reading = False
         if len(writing) < len(scheduler.running):
-            reading = self._read(scheduler.reading())
-            reading |= self._begin_copies()
+            reading = self._read(scheduler.reading()) | self._begin_copies()
         if writing:
             self._guarded(writing, self._play)
         return reading or bool(writing)
@@ -203,10 +199,9 @@ class Engine:
             except BaseException:  # its sequence may hold what another left
                 self._lost([request])
                 raise
-            for source in siblings:
-                if source.at_prompt:
-                    self._guarded([request], self._copy, source)
-                    break
+            source = next((one for one in siblings if one.at_prompt), None)
+            if source is not None:
+                self._guarded([request], self._copy, source)
 
     def _place(self, prompt: Sequence[int]) -> tuple[int, int]:
         """The free sequence that holds the most of the prompt's beginning, or the lowest, and how much it holds: all of

@@ -155,13 +155,13 @@ def test_times_that_no_launch_takes_tell_nothing(seconds: float) -> None:
     assert (single.rounds(MOST, 10)[0], several.rounds(2, MOST, 10)[0]) == before  # type: ignore[index]
 
 
-def test_a_timing_that_was_spoilt_does_not_make_many_rows_free() -> None:
+def test_a_timing_that_was_spoilt_does_not_make_many_rows_dear() -> None:
     costs = Costs()
-    costs.begin({1: 0.020, 4: 0.060, 8: 0.044}, {3: 0.003})
+    costs.begin({1: 0.020, 4: 0.080, 8: 0.020}, {3: 0.003})  # so eight rows take less than four
     found = BatchCosts(costs).rounds(16, MOST, 0)
     assert found is not None
-    assert min(found[0]) > 0.03
-    assert max(found[0]) < 0.3
+    assert min(found[0]) > 0.02
+    assert max(found[0]) < 0.1
 
 
 @pytest.mark.parametrize("name", MACHINES)

@@ -85,7 +85,7 @@ class Book:
         self.ended: Counter[str] = Counter()
         llm.engine.submit = self.submit  # type: ignore[method-assign]
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: Request, cancels: int | None = None) -> None:
         with self._lock:
             number = len(self.times)
             self.times.append(0)
@@ -97,7 +97,7 @@ class Book:
             self.ended["failed" if request.error is not None else reason] += 1
 
         request.finish = counted  # type: ignore[method-assign]
-        self._submit(request)
+        self._submit(request, cancels)
 
 
 class Faults:
