@@ -81,8 +81,8 @@ def test_what_a_handler_raises_while_a_list_is_handed_in_leaves_none_of_it_behin
 ) -> None:
     original, handed_in = Engine.submit, []
 
-    def submit(self: Engine, request: Request) -> None:
-        original(self, request)
+    def submit(self: Engine, request: Request, *more: Any) -> None:
+        original(self, request, *more)
         handed_in.append(request)
         if len(handed_in) == 3:
             raise KeyboardInterrupt
