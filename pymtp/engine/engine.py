@@ -131,9 +131,8 @@ class Engine:
         if scheduler.has_gap:
             self._close_gaps()
         writing = scheduler.writing()
-        reading = False
-        if len(writing) < len(scheduler.running):
-            reading = self._read(scheduler.reading()) | self._begin_copies()
+        reads = len(writing) < len(scheduler.running)
+        reading = reads and self._read(scheduler.reading()) | self._begin_copies()
         if writing:
             self._guarded(writing, self._play)
         return reading or bool(writing)
