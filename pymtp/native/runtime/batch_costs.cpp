@@ -10,10 +10,14 @@
 using namespace pymtp_tuning;
 
 void pymtp_batch_costs::observe(int n_seqs, int n_past, int n, double draft_took, int rows, double verify_took, bool cold) {
-    const int run = cold ? 0 : WARM;
+    const auto tells = [](double took) { return took > 0.0 && std::isfinite(took); }; // else the clock stood still, or was set
+    const int  run   = cold ? 0 : WARM;
     constexpr double UNKNOWN = std::numeric_limits<double>::infinity();
-    if (n > 0) {
+    if (n > 0 && tells(draft_took)) {
         step.observe(n_seqs, n_past, draft_took / n, verify.known() ? step_seconds(n_seqs, n_past) : UNKNOWN, run);
+    }
+    if (!tells(verify_took)) {
+        return;
     }
     last_rows = n_seqs * rows;
     verify.observe(last_rows, n_past, verify_took, verify.known() ? verify.at(last_rows, n_past) : UNKNOWN, run);

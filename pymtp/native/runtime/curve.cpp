@@ -101,9 +101,6 @@ void pymtp_curve::guess(int x, double seconds, double noise) {
 }
 
 void pymtp_curve::observe(int x, int n_past, double seconds, double expected, int run) {
-    if (!(seconds > 0.0 && std::isfinite(seconds))) {
-        return; // of a clock that stood still, or was set
-    }
     reach(x);
     for (size_t i = ONE; i < mean.size(); ++i) {
         for (size_t j = ONE; j < mean.size(); ++j) {
