@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from pymtp.context import Context
 from pymtp.context_options import draft_vocab_size
-from pymtp.engine.engine import EngineContext
+from pymtp.engine.context import EngineContext
 from pymtp.errors import PymtpError
 from pymtp.llm import LLM
 from pymtp.model import Model

@@ -4,43 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
-from typing import Protocol
 
-from pymtp.counters import Counters
+from pymtp.engine.context import EngineContext
 from pymtp.engine.depth import BatchDepth
 from pymtp.engine.figures import Counts, Figures
 from pymtp.engine.request import FinishReason, Request
-from pymtp.engine.rounds import RoundContext, Writer, play_round
+from pymtp.engine.rounds import Writer, play_round
 from pymtp.engine.scheduler import Scheduler
 from pymtp.errors import CancelledError, ClosedError, InvalidRequestError, NativeError, PymtpError
-from pymtp.sampling import Sampler, TokenLogprobs
-
-
-class EngineContext(RoundContext, Protocol):
-    """What the engine asks of a context; see context.Context."""
-
-    n_seq_max: int
-    n_ubatch: int
-    draft_tokens: int
-    cancels: int
-
-    @property
-    def cancelled(self) -> bool: ...
-    @property
-    def counters(self) -> Counters: ...
-    def cancel(self, cancelled: bool = True) -> None: ...
-    def set_sampling(self, sampler: Sampler, seq: int = 0) -> None: ...
-    def prefill_batch(self, prompts: Mapping[int, Sequence[int]]) -> object: ...
-    def first_token(self, seq: int = 0) -> int: ...
-    def logprobs(self, seq: int = 0) -> list[TokenLogprobs]: ...
-    def tokens_held(self, seq: int = 0) -> int: ...
-    def tokens(self, seq: int = 0) -> list[int]: ...
-    def clear(self, seq: int | None = None) -> None: ...
-    def copy(self, source: int, seq: int) -> None: ...
-    def move(self, source: int, seq: int) -> None: ...
 
 
 class Engine:
