@@ -30,7 +30,9 @@ class Watched(Bed):
 
         def in_turn(request: Request, seq: int) -> None:
             assert not request.ended
-            assert request.rank == min(one.rank for one in self.engine._scheduler if one.seq is None)
+            # a stream that gave way is out of the queue until it is read
+            queue = [one for one in self.engine._scheduler if one.seq is None and not (one.gave_way and one.paused)]
+            assert request.rank == min(one.rank for one in queue)
             assert all(one.seq != seq for one in self.requests)
             start(request, seq)
 
