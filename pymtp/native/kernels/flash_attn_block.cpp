@@ -106,6 +106,19 @@ static void to_f32(const ggml_tensor * t, const void * x, float * y, int64_t n) 
     }
 }
 
+// Whether a row's mask is minus infinity for a block of KV cells.
+static bool all_masked(const ggml_fp16_t * mask) {
+    constexpr uint64_t MINUS_INF = 0xfc00fc00fc00fc00;  // four times
+
+    uint64_t m[BLOCK_KV/4];
+    memcpy(m, mask, sizeof(m));
+    uint64_t differences = 0;
+    for (uint64_t four : m) {
+        differences |= four ^ MINUS_INF;
+    }
+    return differences == 0;
+}
+
 void attend_block(
         const ggml_compute_params * params, const ggml_tensor * dst,
         int64_t ir0, int64_t ir1, int64_t ic_start, int64_t ic_end, float * partials, int64_t partial_stride) {
@@ -178,28 +191,28 @@ void attend_block(
     const char * k_head = (const char *) k->data + iq2/(neq2/k->ne[2])*nbk2 + iq3/(neq3/k->ne[3])*nbk3;
     const char * v_head = (const char *) v->data + iq2/(neq2/v->ne[2])*nbv2 + iq3/(neq3/v->ne[3])*nbv3;
 
-    ggml_fp16_t minus_inf[BLOCK_KV];
-    std::fill_n(minus_inf, BLOCK_KV, GGML_CPU_FP32_TO_FP16(-INFINITY));
-
     for (int64_t ic = ic_start; ic < ic_end; ic += BLOCK_KV) {
         const int n_cells = std::min<int64_t>(BLOCK_KV, ic_end - ic);
 
-        // past the last token a block is masked for all rows
-        if (mask && n_cells == BLOCK_KV) {
-            bool masked = true;
-            for (int r = 0; r < n_rows && masked; ++r) {
-                masked = memcmp(mp[r] + ic, minus_inf, sizeof(minus_inf)) == 0;
-            }
-            if (masked) {
-                continue;
-            }
+        // a block past the last token is masked for all rows, and one of another sequence for some
+        bool sees[BLOCK_Q];
+        bool any = false;
+        for (int r = 0; r < n_rows; ++r) {
+            sees[r] = mask && r > 0 && mp[r] == mp[r - 1] ? sees[r - 1] :
+                !mask || n_cells < BLOCK_KV || !all_masked(mp[r] + ic);
+            any |= sees[r];
+        }
+        if (!any) {
+            continue;
         }
 
         // a cell that no row sees is not read: it may hold NaN
         bool seen[BLOCK_KV] = {};
-        bool any = false;
         for (int r = 0; r < n_rows; ++r) {
             float * m = mask32 + r*BLOCK_KV;
+            if (!sees[r]) {
+                continue;
+            }
             if (mask && r > 0 && mp[r] == mp[r - 1] && slope[r] == slope[r - 1]) {
                 memcpy(m, m - BLOCK_KV, BLOCK_KV*sizeof(float));
                 continue;
@@ -207,11 +220,7 @@ void attend_block(
             for (int j = 0; j < BLOCK_KV; ++j) {
                 m[j] = j >= n_cells ? -INFINITY : mask ? slope[r]*GGML_CPU_FP16_TO_FP32(mp[r][ic + j]) : 0.0f;
                 seen[j] |= m[j] != -INFINITY;
-                any     |= m[j] != -INFINITY;
             }
-        }
-        if (!any) {
-            continue;
         }
         for (int j = 0; j < n_cells; ++j) {
             if (seen[j]) {
@@ -224,6 +233,9 @@ void attend_block(
 
         for (int r = 0; r < n_rows; ++r) {
             const float * m = mask32 + r*BLOCK_KV;
+            if (!sees[r]) {
+                continue;
+            }
 
             float s[BLOCK_KV];
             if (k_is_quantized) {

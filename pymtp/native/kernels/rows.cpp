@@ -128,10 +128,10 @@ static void multiply(
 
 // Calls piece(matrix, i0, i1) for pieces of all matrices of m rows; threads that are done early take more of them.
 template <typename F>
-static void share_out(const ggml_compute_params * params, int64_t n_matrices, int64_t m, int64_t unit, F piece) {
+static void share_out(const ggml_compute_params * params, int64_t n_matrices, int64_t m, int64_t tile, F piece) {
     const int64_t nth      = params->nth;
     const int64_t n_wanted = nth == 1 ? 1 : ggml_is_numa() ? nth : std::max<int64_t>(8*nth/n_matrices, 1);
-    const int64_t size     = GGML_PAD((m + n_wanted - 1)/n_wanted, unit);
+    const int64_t size     = GGML_PAD((m + n_wanted - 1)/n_wanted, tile);
     const int64_t n_pieces = (m + size - 1)/size;
 
     for (int64_t i = params->ith; i < n_pieces*n_matrices; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
@@ -153,7 +153,7 @@ static void mul_mat(const ggml_compute_params * params, const rows_kernel * kern
     const size_t stride = prepared_stride(kernel, src1);
     const char * rows   = prepared_rows(params);
 
-    share_out(params, ne02*ne03, ne01, kernel->unit, [&](int64_t plane, int64_t i0, int64_t i1) {
+    share_out(params, ne02*ne03, ne01, kernel->tile, [&](int64_t plane, int64_t i0, int64_t i1) {
         const int64_t i02 = plane%ne02;
         const int64_t i03 = plane/ne02;
 
@@ -218,7 +218,7 @@ static void mul_mat_id(const ggml_compute_params * params, const rows_kernel * k
     const size_t  stride = prepared_stride(kernel, src1);
     const char  * rows   = prepared_rows(params);
 
-    share_out(params, *c.n_runs, src0->ne[1], kernel->unit, [&](int64_t i, int64_t i0, int64_t i1) {
+    share_out(params, *c.n_runs, src0->ne[1], kernel->tile, [&](int64_t i, int64_t i0, int64_t i1) {
         const choices::run & run = c.runs[i];
 
         multiply(kernel, src0, (const char *) src0->data + run.expert*src0->nb[2], i0, i1, run.n,

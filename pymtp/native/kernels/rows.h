@@ -30,6 +30,9 @@ struct rows_kernel {
 
     // Products of more rows (tokens, with experts) are left to llama.cpp. A verification has 64 drafts at most.
     int64_t most_rows = 65;
+
+    // How many rows of the weights are best multiplied at once. Threads take multiples of it.
+    int64_t tile = unit;
 };
 
 // The kernel for a matrix of weights, by its type and by the buffer that it lies in. nullptr: llama.cpp's own code takes it.
@@ -38,5 +41,7 @@ const rows_kernel * rows_kernel_of(const ggml_tensor * weights);
 // What rows_kernel_of() chooses from: nullptr where this processor or this layout has no kernel.
 const rows_kernel * interleaved_kernel_of(const ggml_tensor * weights);  // llama.cpp's repacked weights
 const rows_kernel * plain_kernel_of(const ggml_tensor * weights);        // weights as in the file
+
+extern const rows_kernel rows_q8_0;  // where products of bytes go straight to 32 bits (AVX-512 VNNI)
 
 }  // namespace pymtp

@@ -1,24 +1,21 @@
 // Kernels for the repacked types with blocks of 32: Q4_0, IQ4_NL, MXFP4. Activations are Q8_0.
 
+#include "rows_blocks.h"
 #include "rows_interleaved.h"
 
 #if defined(PYMTP_ROWS_SIMD)
-#include "quants.h"
 #include "repack.h"
-#include "simd-mappings.h"
-
-#include <cstring>
 
 namespace pymtp {
 
+using namespace blocks;
 using namespace simd;
 
 namespace {
 
 // A vector holds 4 bytes of each of its rows of the weights, and sees 4 bytes of a row of activations over and over. So a
 // lane of 32 bits is a row, and nothing is to be added up across lanes.
-constexpr int PIECE = 4;
-constexpr int N     = 16/PIECE;  // pieces of the 16 bytes that a row of the weights has in a block
+constexpr int N = 16/PIECE;  // pieces of the 16 bytes that a row of the weights has in a block
 
 #if defined(PYMTP_ROWS_512)
 
@@ -94,52 +91,6 @@ struct mxfp4 {
     static ivec add_products(ivec sums, ivec w, ivec a) { return dot(sums, w, a); }
     static ivec sums_of_32(ivec sums) { return widen(sums); }
 };
-
-// A block of a prepared row.
-struct activations {
-    int8_t qs[QK8_0];
-    char   excess[PIECE];
-    float  d;
-};
-
-size_t prepared_size(int64_t k) { return k/QK8_0*sizeof(activations); }
-
-// Writes -offset times the sums of the quants that each lane of a vector sees.
-void store_excess(int offset, const int8_t * qs, char * excess) {
-    const __m128i ones = _mm_set1_epi8(1);
-    const __m128i q0   = _mm_loadu_si128((const __m128i *) qs);
-    const __m128i q1   = _mm_loadu_si128((const __m128i *) qs + 1);
-
-    __m128i sums = _mm_add_epi16(_mm_maddubs_epi16(ones, q0), _mm_maddubs_epi16(ones, q1));
-    sums = _mm_add_epi16(sums, _mm_unpackhi_epi64(sums, sums));
-    sums = _mm_add_epi16(sums, _mm_srli_epi64(sums, 32));
-#if defined(PYMTP_ROWS_VNNI)
-    sums = _mm_madd_epi16(sums, _mm_set1_epi16(-offset));
-#else
-    sums = _mm_mullo_epi16(sums, _mm_set1_epi16(-offset));
-#endif
-    const int32_t sum = _mm_cvtsi128_si32(sums);
-    memcpy(excess, &sum, PIECE);
-}
-
-template <typename F> void prepare(const float * x, char * prepared, int64_t, int64_t k0, int64_t k1) {
-    constexpr int64_t N = 32;
-    block_q8_0 blocks[N];
-
-    for (int64_t i0 = k0; i0 < k1; i0 += N*QK8_0) {
-        const int64_t n = std::min(N*QK8_0, k1 - i0);
-        quantize_row_q8_0(x + i0, blocks, n);
-
-        for (int64_t i = 0; i < n/QK8_0; ++i) {
-            activations & a = ((activations *) prepared)[i0/QK8_0 + i];
-            memcpy(a.qs, blocks[i].qs, sizeof(a.qs));
-            store_excess(F::offset, a.qs, a.excess);
-            a.d = GGML_CPU_FP16_TO_FP32(blocks[i].d);
-        }
-    }
-}
-
-const activations & block_of(const char * prepared, int64_t i) { return ((const activations *) prepared)[i]; }
 
 #if defined(PYMTP_ROWS_512)
 
@@ -366,7 +317,7 @@ template <typename F> using several = one<F>;
 #endif
 
 template <typename F> constexpr rows_kernel kernel_of = {
-    INTERLEAVED, prepared_size, prepare<F>, multiply_interleaved<one<F>, several<F>>, ANY_ROWS};
+    INTERLEAVED, prepared_size, prepare<F::offset>, multiply_interleaved<one<F>, several<F>>, ANY_ROWS};
 
 }  // namespace
 

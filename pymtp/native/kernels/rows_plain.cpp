@@ -49,7 +49,11 @@ const rows_kernel * plain_kernel_of(const ggml_tensor * weights) {
     switch (weights->type) {
 #if defined(PYMTP_ROWS_SIMD)
         case GGML_TYPE_Q4_0:    return kernel<plain::q4_0>();
+#if defined(PYMTP_ROWS_512) && defined(PYMTP_ROWS_VNNI)
+        case GGML_TYPE_Q8_0:    return &rows_q8_0;
+#else
         case GGML_TYPE_Q8_0:    return kernel<plain::q8_0>();
+#endif
         case GGML_TYPE_Q2_K:    return kernel<plain::q2_k>();
         case GGML_TYPE_Q3_K:    return kernel<plain::q3_k>();
         case GGML_TYPE_Q4_K:    return kernel<plain::q4_k>();

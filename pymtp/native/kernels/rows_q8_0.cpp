@@ -1,0 +1,123 @@
+// The kernel of rows.h for Q8_0 as in the file, where products of bytes go straight to 32 bits (AVX-512 VNNI).
+//
+// Blocks of a tile of rows of the weights are transposed in registers, so that a lane of 32 bits is a row. All rows of
+// activations then pass over them: nothing is added up across lanes, and short rows cost no more than long ones.
+
+#include "rows_blocks.h"
+#include "rows_plain.h"
+
+namespace pymtp {
+
+#if defined(PYMTP_ROWS_512) && defined(PYMTP_ROWS_VNNI)
+
+using namespace blocks;
+using namespace simd;
+
+namespace {
+
+constexpr int OFFSET = 128;            // the products take unsigned weights
+constexpr int PIECES = QK8_0/PIECE;    // of a block
+constexpr int MOST   = 2*LANES;        // rows of the weights in a tile
+
+// A block of LANES rows of the weights. Vector i of q has piece i of each row.
+struct block_of_rows {
+    ivec q[PIECES];
+    fvec d;
+
+    // Vectors of two rows that are 4 apart: transposed, the rows lie in their order.
+    void load(const char * const * w, int64_t at) {
+        ivec a[PIECES];
+        for (int i = 0; i < PIECES; ++i) {
+            const int row = i%4 + i/4*8;
+            const __m256i low  = _mm256_loadu_si256((const __m256i *) ((const block_q8_0 *) (w[row]     + at))->qs);
+            const __m256i high = _mm256_loadu_si256((const __m256i *) ((const block_q8_0 *) (w[row + 4] + at))->qs);
+            a[i] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+        }
+        for (int i = 0; i < PIECES; i += 4) {
+            plain::transpose(a + i);
+        }
+        for (int i = 0; i < 4; ++i) {
+            const ivec both = repeat1((int8_t) OFFSET);
+            q[i]     = bits_xor(_mm512_shuffle_i32x4(a[i], a[i + 4], _MM_SHUFFLE(2, 0, 2, 0)), both);
+            q[i + 4] = bits_xor(_mm512_shuffle_i32x4(a[i], a[i + 4], _MM_SHUFFLE(3, 1, 3, 1)), both);
+        }
+        d = scales(w, at);
+    }
+
+    static fvec scales(const char * const * w, int64_t at) {
+        uint64_t d[LANES/4];
+        for (int i = 0; i < LANES/4; ++i) {
+            d[i] = scale(w[4*i], at) | scale(w[4*i + 1], at) << 16 | scale(w[4*i + 2], at) << 32 | scale(w[4*i + 3], at) << 48;
+        }
+        return _mm512_cvtph_ps(_mm256_setr_epi64x(d[0], d[1], d[2], d[3]));
+    }
+
+    static uint64_t scale(const char * w, int64_t at) { return ((const block_q8_0 *) (w + at))->d; }
+};
+
+// V*LANES rows w of the weights by all rows of activations. `next` is what is multiplied afterwards, of the same size.
+template <int V>
+void multiply_tile(int64_t k, const char * const * w, const char * next, int64_t n, const char * const * x,
+        float * const * y, int64_t i0, int64_t n_rows) {
+    fvec acc[MAX_ROWS][V];
+    for (int64_t r = 0; r < n; ++r) {
+        std::fill(acc[r], acc[r] + V, fzero());
+    }
+    for (int64_t ib = 0; ib < k/QK8_0; ++ib) {
+        constexpr int64_t SIZE = V*LANES*sizeof(block_q8_0);
+        fetch<SIZE>(next + ib*SIZE);
+
+        block_of_rows b[V];
+        for (int v = 0; v < V; ++v) {
+            b[v].load(w + v*LANES, ib*sizeof(block_q8_0));
+        }
+        for (int64_t r = 0; r < n; ++r) {
+            const activations & a = block_of(x[r], ib);
+
+            ivec sums[V];
+            for (int v = 0; v < V; ++v) {
+                sums[v] = repeat4_at(a.excess);
+            }
+            for (int i = 0; i < PIECES; ++i) {
+                const ivec piece = repeat4_at(a.qs + i*PIECE);
+                for (int v = 0; v < V; ++v) {
+                    sums[v] = dot(sums[v], b[v].q[i], piece);
+                }
+            }
+            for (int v = 0; v < V; ++v) {
+                acc[r][v] = fma(to_float(sums[v]), fmul(b[v].d, frepeat(a.d)), acc[r][v]);
+            }
+        }
+    }
+    for (int64_t r = 0; r < n; ++r) {
+        for (int v = 0; v < V; ++v) {
+            const int64_t n_stored = std::max<int64_t>(std::min<int64_t>(n_rows - v*LANES, LANES), 0);
+            _mm512_mask_storeu_ps(y[r] + i0 + v*LANES, (1 << n_stored) - 1, acc[r][v]);
+        }
+    }
+}
+
+void multiply(int64_t k, int64_t m, const char * w, size_t stride, int64_t n, const char * const * x, float * const * y) {
+    for (int64_t i = 0; i < m; i += MOST) {
+        const int64_t n_rows = std::min<int64_t>(m - i, MOST);
+
+        const char * rows[MOST];
+        for (int64_t j = 0; j < MOST; ++j) {
+            rows[j] = w + (i + std::min(j, n_rows - 1))*stride;
+        }
+        const char * next = rows[0] + MOST*stride;
+        if (n_rows > LANES) {
+            multiply_tile<2>(k, rows, next, n, x, y, i, n_rows);
+        } else {
+            multiply_tile<1>(k, rows, next, n, x, y, i, n_rows);
+        }
+    }
+}
+
+}  // namespace
+
+const rows_kernel rows_q8_0 = {1, prepared_size, prepare<OFFSET>, multiply, INT64_MAX, MOST};
+
+#endif
+
+}  // namespace pymtp
