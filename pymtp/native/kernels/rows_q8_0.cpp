@@ -45,14 +45,10 @@ struct block_of_rows {
     }
 
     static fvec scales(const char * const * w, int64_t at) {
-        uint64_t d[LANES/4];
-        for (int i = 0; i < LANES/4; ++i) {
-            d[i] = scale(w[4*i], at) | scale(w[4*i + 1], at) << 16 | scale(w[4*i + 2], at) << 32 | scale(w[4*i + 3], at) << 48;
-        }
-        return _mm512_cvtph_ps(_mm256_setr_epi64x(d[0], d[1], d[2], d[3]));
+        const auto d = [&](int i) { return ((const block_q8_0 *) (w[i] + at))->d; };
+        return _mm512_cvtph_ps(_mm256_setr_epi16(
+            d(0), d(1), d(2), d(3), d(4), d(5), d(6), d(7), d(8), d(9), d(10), d(11), d(12), d(13), d(14), d(15)));
     }
-
-    static uint64_t scale(const char * w, int64_t at) { return ((const block_q8_0 *) (w + at))->d; }
 };
 
 // V*LANES rows w of the weights by all rows of activations. `next` is what is multiplied afterwards, of the same size.
