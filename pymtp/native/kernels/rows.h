@@ -42,6 +42,6 @@ const rows_kernel * rows_kernel_of(const ggml_tensor * weights);
 const rows_kernel * interleaved_kernel_of(const ggml_tensor * weights);  // llama.cpp's repacked weights
 const rows_kernel * plain_kernel_of(const ggml_tensor * weights);        // weights as in the file
 
-extern const rows_kernel rows_q8_0;  // where products of bytes go straight to 32 bits (AVX-512 VNNI)
+extern const rows_kernel rows_q8_0;  // short rows, where products of bytes go straight to 32 bits (AVX-512 VNNI)
 
 }  // namespace pymtp
