@@ -38,6 +38,8 @@ REPACKED_SHAPES = {  # every matrix has rows by the eight, of whole superblocks
     "experts": replace(SHAPES["7m-moe"], linear_v_heads=8),
     # two matrices have 24 rows: fewer than are multiplied at once, and more than the least
     "thin": replace(SHAPES["7m"], n_layer=4, linear_v_heads=24, n_ff=512),
+    # Q8_0 has a kernel for short rows and one for rows from 768 elements on
+    "long": replace(SHAPES["7m"], n_layer=4, linear_v_heads=8, n_ff=1024),
 }
 SIZES = list(range(2, 10))  # of verifications, one after the other
 SHORT, LONG = 230, 1000  # 44 tokens go on past 256 cells, or 1024: where more is read, and a chunk of sums ends
