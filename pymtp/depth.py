@@ -17,6 +17,10 @@ from pymtp.native import ffi, lib
 MAX_AUTO = 7
 
 
+# seconds of the drafts and of the verification, by the number of sequences and the drafts of each
+FirstRounds = Mapping[tuple[int, int], tuple[float, float]]
+
+
 class Depth(Protocol):
     """Chooses the depth of each round, and hears what came of it."""
 
@@ -111,62 +115,6 @@ class Costs:
         refuse_copies(self)
 
 
-class BatchCosts:
-    """The same for rounds of several sequences: they go by their rows, whatever sequences these are of."""
-
-    def __init__(self, single: Costs) -> None:
-        """single: of rounds of one sequence, which these begin with."""
-        with single.lock:
-            self.native: Any = ffi.gc(lib.pymtp_batch_costs_init(single.native), lib.pymtp_batch_costs_free)
-
-    def observe(
-        self, n_seqs: int, n_past: int, drafted: int, draft_seconds: float, rows: int, verify_seconds: float, cold: bool
-    ) -> None:
-        """A round: chains of `drafted` steps and a verification of so many rows of each sequence, after n_past tokens.
-        cold: no launch had as many rows before."""
-        lib.pymtp_batch_costs_observe(self.native, n_seqs, n_past, drafted, draft_seconds, rows, verify_seconds, cold)
-
-    def rounds(self, n_seqs: int, top: int, n_past: int) -> tuple[list[float], list[float]] | None:
-        """The estimates for rounds at depths 0 to top, and the least that they may turn out; None before anything was
-        timed."""
-        likely, least = ffi.new("double[]", 1 + top), ffi.new("double[]", 1 + top)
-        if not lib.pymtp_batch_costs_rounds(self.native, n_seqs, top, n_past, likely, least):
-            return None
-        return list(likely), list(least)
-
-    def step_seconds(self, n_seqs: int, n_past: int) -> float:
-        """The estimate for one step of a chain of so many sequences."""
-        return float(lib.pymtp_batch_costs_step(self.native, n_seqs, n_past))
-
-    def __reduce__(self) -> NoReturn:
-        refuse_copies(self)
-
-
-class Acceptance:
-    """How likely each draft of a chain is accepted, where those before it were; see native/runtime/acceptance.h."""
-
-    def __init__(self, after: Acceptance | None = None) -> None:
-        """after: of earlier texts, where these begin at the weight of a few drafts."""
-        native = lib.pymtp_acceptance_init(after.native if after else ffi.NULL)
-        self.native: Any = ffi.gc(native, lib.pymtp_acceptance_free)
-
-    def observe(self, told: int, right: int, untold: Sequence[float] = (), tokens: int | None = None) -> None:
-        """A round: of the drafts that the target told of, the first `right` were right. untold: how likely each draft
-        after them was right, if the one before it was. tokens: by which what was seen before weighs less; None for
-        those that came."""
-        fades = 1 + right if tokens is None else tokens
-        lib.pymtp_acceptance_observe(self.native, told, right, untold, len(untold), fades)
-
-    def rates(self, n: int, right: float = 0.0) -> list[float]:
-        """Of the first n drafts. right: so many right drafts are imagined, for how good it may turn out."""
-        rates = ffi.new("double[]", n)
-        lib.pymtp_acceptance_rates(self.native, n, right, rates)
-        return list(rates)
-
-    def __reduce__(self) -> NoReturn:
-        refuse_copies(self)
-
-
 class AutoDepth:
     """The depth that brings the most tokens a second, for one sequence; see native/runtime/depth.h. In C++, for it is
     asked and told each round, and rounds of small models take a few hundred microseconds."""
@@ -194,16 +142,8 @@ class AutoDepth:
         """How likely each of the first n drafts is accepted, where those before it were."""
         found = ffi.new("double[]", n)
         with self._costs.lock:
-            lib.pymtp_acceptance_rates(lib.pymtp_depth_acceptance(self.native), n, 0.0, found)
+            lib.pymtp_depth_rates(self.native, n, found)
         return list(found)
-
-    def observe_company(self, drafted: int, told: int, right: int) -> None:
-        """What came of a round that several sequences shared: drafts made, those that the target told of, and those of
-        them before the first wrong one. What the round took tells nothing of rounds of one."""
-        untold = self.rates(drafted)[told:] if told < drafted else []
-        with self._costs.lock:
-            acceptance = lib.pymtp_depth_acceptance(self.native)
-            lib.pymtp_acceptance_observe(acceptance, told, right, untold, len(untold), 1 + right)
 
     def keep(self, confidences: Sequence[float]) -> int:
         """How many of the drafts just made to verify. confidences: the head's probability of each."""
@@ -225,3 +165,57 @@ class AutoDepth:
             lib.pymtp_depth_observe(
                 self.native, drafted, verified, right, draft_seconds, verify_seconds, confidences, len(confidences)
             )
+
+
+class SharedDepth:
+    """The depth that brings the most tokens a second to all sequences of a round together; see
+    native/runtime/batch_depth.h."""
+
+    def __init__(self, costs: Costs, first: FirstRounds) -> None:
+        """costs: of rounds of one sequence, which those of several begin with. first: rounds that were timed before."""
+        self._costs = costs
+        with costs.lock:
+            native = lib.pymtp_batch_depth_init(costs.native)
+        self.native: Any = ffi.gc(native, lib.pymtp_batch_depth_free)
+        for (n, drafted), (draft_seconds, verify_seconds) in first.items():
+            lib.pymtp_batch_depth_begin(self.native, n, drafted, draft_seconds, verify_seconds)
+
+    def choose(self, rooms: Sequence[int], n_past: int, top: int, opened: int) -> int:
+        """The drafts that each sequence is to make, `top` at most. rooms: the drafts that each can use. n_past: tokens
+        that each holds, on average. opened: so many of them were not there before."""
+        return int(lib.pymtp_batch_depth_choose(self.native, len(rooms), rooms, n_past, top, opened))
+
+    def keep(self, made: int) -> int:
+        """How many of the drafts just made to verify."""
+        return int(lib.pymtp_batch_depth_keep(self.native, made))
+
+    def observe(
+        self,
+        own: Sequence[Depth],
+        told: Sequence[int],
+        right: Sequence[int],
+        came: Sequence[int],
+        n_past: int,
+        drafted: int,
+        draft_seconds: float,
+        verify_seconds: float,
+    ) -> None:
+        """What came of the round that was chosen last. Of each sequence, own: its depth for rounds by itself, which
+        hears of its drafts too. told, right: of its drafts, those that the target told of, and those of them before the
+        first wrong one. came: its tokens."""
+        with self._costs.lock:
+            lib.pymtp_batch_depth_observe(
+                self.native,
+                len(own),
+                [depth.native if isinstance(depth, AutoDepth) else ffi.NULL for depth in own],
+                told,
+                right,
+                came,
+                n_past,
+                drafted,
+                draft_seconds,
+                verify_seconds,
+            )
+
+    def __reduce__(self) -> NoReturn:
+        refuse_copies(self)

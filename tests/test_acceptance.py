@@ -6,11 +6,9 @@ from itertools import pairwise, product
 from random import Random
 
 import pytest
-from helpers.estimates import Calibration, window_tokens
+from helpers.estimates import Acceptance, Calibration, window_tokens
 from hypothesis import given
 from hypothesis import strategies as st
-
-from pymtp.depth import Acceptance
 
 chances = st.lists(st.floats(0, 1), max_size=6)
 

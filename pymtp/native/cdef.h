@@ -232,15 +232,6 @@ double pymtp_costs_verify(const struct pymtp_costs * costs, int32_t rows, int32_
 double pymtp_costs_draft(const struct pymtp_costs * costs, int32_t n, int32_t n_past);
 void   pymtp_costs_rounds(
         struct pymtp_costs * costs, int32_t top, int32_t n_past, double * likely, double * least);
-struct pymtp_batch_costs;
-struct pymtp_batch_costs * pymtp_batch_costs_init(const struct pymtp_costs * single);
-void pymtp_batch_costs_free(struct pymtp_batch_costs * costs);
-void pymtp_batch_costs_observe(
-        struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t n_past, int32_t n, double draft_seconds, int32_t rows,
-        double verify_seconds, bool cold);
-bool pymtp_batch_costs_rounds(
-        struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t top, int32_t n_past, double * likely, double * least);
-double pymtp_batch_costs_step(const struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t n_past);
 struct pymtp_depth;
 struct pymtp_depth * pymtp_depth_init(struct pymtp_costs * costs, int32_t most, const struct pymtp_depth * after);
 void pymtp_depth_free(struct pymtp_depth * depth);
@@ -249,6 +240,26 @@ int32_t pymtp_depth_keep(const struct pymtp_depth * depth, const float * confide
 void    pymtp_depth_observe(
         struct pymtp_depth * depth, int32_t drafted, int32_t verified, int32_t right, double draft_seconds,
         double verify_seconds, const float * confidences, int32_t n_confidences);
+struct pymtp_batch_depth;
+struct pymtp_batch_depth * pymtp_batch_depth_init(const struct pymtp_costs * single);
+void    pymtp_batch_depth_free(struct pymtp_batch_depth * depth);
+void    pymtp_batch_depth_begin(
+        struct pymtp_batch_depth * depth, int32_t n_seqs, int32_t drafted, double draft_seconds, double verify_seconds);
+int32_t pymtp_batch_depth_choose(
+        struct pymtp_batch_depth * depth, int32_t n_seqs, const int32_t * rooms, int32_t n_past, int32_t top, int32_t opened);
+int32_t pymtp_batch_depth_keep(const struct pymtp_batch_depth * depth, int32_t made);
+void    pymtp_batch_depth_observe(
+        struct pymtp_batch_depth * depth, int32_t n_seqs, struct pymtp_depth * const * own, const int32_t * told,
+        const int32_t * right, const int32_t * came, int32_t n_past, int32_t drafted, double draft_seconds,
+        double verify_seconds);
+struct pymtp_batch_costs;
+struct pymtp_batch_costs * pymtp_batch_costs_init(const struct pymtp_costs * single);
+void pymtp_batch_costs_free(struct pymtp_batch_costs * costs);
+void pymtp_batch_costs_observe(
+        struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t n_past, int32_t n, double draft_seconds, int32_t rows,
+        double verify_seconds, bool cold);
+bool pymtp_batch_costs_rounds(
+        struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t top, int32_t n_past, double * likely, double * least);
 struct pymtp_acceptance;
 struct pymtp_acceptance * pymtp_acceptance_init(const struct pymtp_acceptance * after);
 void pymtp_acceptance_free(struct pymtp_acceptance * acceptance);
@@ -256,7 +267,7 @@ void pymtp_acceptance_observe(
         struct pymtp_acceptance * acceptance, int32_t told, int32_t right, const double * untold, int32_t n_untold,
         int32_t tokens);
 void pymtp_acceptance_rates(const struct pymtp_acceptance * acceptance, int32_t n, double right, double * rates);
-const struct pymtp_acceptance * pymtp_depth_acceptance(const struct pymtp_depth * depth);
+void pymtp_depth_rates(const struct pymtp_depth * depth, int32_t n, double * rates);
 struct pymtp_calibration;
 struct pymtp_calibration * pymtp_calibration_init(void);
 void   pymtp_calibration_free(struct pymtp_calibration * calibration);

@@ -7,9 +7,10 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from helpers.estimates import BatchCosts
 from helpers.simulate_batch import MOST, N_CTX, Batch, Machine, fixed_rates, known, phases, steady
 
-from pymtp.depth import AutoDepth, BatchCosts, Costs, FixedDepth
+from pymtp.depth import AutoDepth, Costs, FixedDepth
 from pymtp.engine.depth import BatchDepth
 from pymtp.engine.rounds import Writer
 from pymtp.stats import Tally

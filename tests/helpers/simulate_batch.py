@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from pymtp.depth import Costs
-from pymtp.engine.depth import BatchDepth, FirstRounds
+from pymtp.depth import Costs, FirstRounds
+from pymtp.engine.depth import BatchDepth
 from pymtp.engine.rounds import Writer, play_round
 from pymtp.first_costs import BATCH_DEPTHS
 from pymtp.stats import Tally

@@ -96,7 +96,3 @@ bool pymtp_batch_costs_rounds(
         return true;
     });
 }
-
-double pymtp_batch_costs_step(const pymtp_batch_costs * costs, int32_t n_seqs, int32_t n_past) {
-    return costs->step_seconds(n_seqs, n_past);
-}

@@ -10,28 +10,36 @@ using namespace pymtp_tuning;
 static constexpr double ANY = 100.0;
 
 pymtp_curve::pymtp_curve(const pymtp_curve_prior & prior) : mean{prior.slope, 0.0, 0.0}, wander(prior.wander) {
-    covariance = {
-        {prior.slope_spread * prior.slope_spread, 0.0, 0.0},
-        {0.0, GROWTH_SPREAD * GROWTH_SPREAD, 0.0},
-        {0.0, 0.0, ANY},
-    };
+    make_room(8);
+    of(SLOPE, SLOPE)   = prior.slope_spread * prior.slope_spread;
+    of(GROWTH, GROWTH) = GROWTH_SPREAD * GROWTH_SPREAD;
+    of(ONE, ONE)       = ANY;
+}
+
+void pymtp_curve::make_room(size_t n) {
+    std::vector<double> wider(n * n, 0.0);
+    for (size_t i = 0; i < stride; ++i) {
+        std::copy_n(&covariance[i * stride], stride, &wider[i * n]);
+    }
+    covariance = std::move(wider);
+    stride     = n;
 }
 
 // Goes on to the count x. What a further count takes is what the one before it takes, a step along the slope, and a step
 // of the motion.
 void pymtp_curve::reach(int x) {
     for (int n = (int) mean.size() - ONE + 1; n <= x; ++n) {
-        const size_t before = mean.size() - 1;
+        const size_t last   = mean.size();
+        const size_t before = last - 1;
         const double step   = std::log((double) n / (n - 1));
-        mean.push_back(mean[before] + step * mean[SLOPE]);
-
-        std::vector<double> with(mean.size());
-        for (size_t i = 0; i <= before; ++i) {
-            with[i] = covariance[i][before] + step * covariance[i][SLOPE];
-            covariance[i].push_back(with[i]);
+        if (last == stride) {
+            make_room(2 * stride);
         }
-        with.back() = with[before] + step * with[SLOPE] + step * wander;
-        covariance.push_back(std::move(with));
+        mean.push_back(mean[before] + step * mean[SLOPE]);
+        for (size_t i = 0; i < last; ++i) {
+            of(i, last) = of(last, i) = of(before, i) + step * of(SLOPE, i);
+        }
+        of(last, last) = of(before, last) + step * of(SLOPE, last) + step * wander;
     }
 }
 
@@ -54,34 +62,45 @@ double pymtp_curve::at(int x, int n_past) const {
 
 void pymtp_curve::learn(int x, int n_past, double seconds, double noise) {
     reach(x);
-    const bool   first  = covariance[ONE][ONE] > ANY / 2; // nothing is known yet
+    const bool   first  = of(ONE, ONE) > ANY / 2; // nothing is known yet
     const double own    = std::exp(motion(x));
     const double added  = std::exp(mean[ONE]) * attention(x, n_past);
     const double growth = std::max(0.0, mean[GROWTH]);
     const double all    = own + growth * added;
 
-    // by how much each part of the state moves the logarithm of the whole; where nothing is known, the whole is the count's own
-    std::vector<double> moves(mean.size(), 0.0);
-    moves[ONE + x - 1] += first ? 1.0 : own / all;
-    if (!first) {
-        moves[ONE]    += growth * added / all;
-        moves[GROWTH] += added / all;
-    }
-    std::vector<double> gain(mean.size(), 0.0);
-    double spread = noise * noise;
-    for (size_t i = 0; i < mean.size(); ++i) {
-        for (size_t j = 0; j < mean.size(); ++j) {
-            gain[i] += covariance[i][j] * moves[j];
+    // by how much parts of the state move the logarithm of the whole; where nothing is known, the whole is the count's own
+    struct part {
+        size_t i;
+        double moves;
+    };
+    const part parts[] = {
+        {(size_t) ONE + x - 1, first ? 1.0 : own / all},
+        {ONE,                  first ? 0.0 : growth * added / all},
+        {GROWTH,               first ? 0.0 : added / all},
+    };
+    const size_t n = mean.size();
+    std::vector<double> gain(n, 0.0);
+    for (const part & p : parts) {
+        for (size_t i = 0; i < n; ++i) {
+            gain[i] += p.moves * of(p.i, i);
         }
-        spread += moves[i] * gain[i];
+        for (size_t i = ONE; i < n && p.i >= ONE; ++i) {
+            gain[i] += p.moves * pace;
+        }
+    }
+    double spread = noise * noise;
+    for (const part & p : parts) {
+        spread += p.moves * gain[p.i];
     }
     // a busy machine only adds time, up to ten times as much
     const double error = std::log(seconds / all);
     const double heard = first ? error : std::min(CLIP * std::sqrt(spread), error);
-    for (size_t i = 0; i < mean.size(); ++i) {
+    for (size_t i = 0; i < n; ++i) {
         mean[i] += gain[i] * heard / spread;
-        for (size_t j = 0; j < mean.size(); ++j) {
-            covariance[i][j] -= gain[i] * gain[j] / spread;
+        const double share = gain[i] / spread;
+        double * row = &of(i, 0);
+        for (size_t j = 0; j < n; ++j) {
+            row[j] -= share * gain[j];
         }
     }
 }
@@ -102,11 +121,9 @@ void pymtp_curve::guess(int x, double seconds, double noise) {
 
 void pymtp_curve::observe(int x, int n_past, double seconds, double expected, int run) {
     reach(x);
-    for (size_t i = ONE; i < mean.size(); ++i) {
-        for (size_t j = ONE; j < mean.size(); ++j) {
-            covariance[i][j] += PACE_DRIFT * PACE_DRIFT;
-        }
-        covariance[i][i] += i == ONE ? 0.0 : OWN_DRIFT * OWN_DRIFT;
+    pace += PACE_DRIFT * PACE_DRIFT;
+    for (size_t i = ONE + 1; i < mean.size(); ++i) {
+        of(i, i) += OWN_DRIFT * OWN_DRIFT;
     }
     if (!known() && std::isfinite(expected)) {
         learn(x, n_past, expected, GUESS_NOISE); // or a first timing that a busy machine spoilt would be all there is
@@ -125,5 +142,5 @@ void pymtp_curve::observe(int x, int n_past, double seconds, double expected, in
 double pymtp_curve::doubt(int x, int y) {
     reach(std::max(x, y));
     const int i = ONE + x - 1, j = ONE + y - 1;
-    return std::sqrt(std::max(0.0, covariance[i][i] + covariance[j][j] - 2 * covariance[i][j]));
+    return std::sqrt(std::max(0.0, of(i, i) + of(j, j) - 2 * of(i, j))); // both have the pace
 }

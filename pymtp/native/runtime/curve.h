@@ -3,6 +3,7 @@
 
 #include "tuning.h"
 
+#include <cstddef>
 #include <vector>
 
 // A Kalman filter (Kalman, "A New Approach to Linear Filtering and Prediction Problems", 1960) over the logarithm of each
@@ -42,6 +43,7 @@ public:
 
 private:
     void   reach(int x);
+    void   make_room(size_t n);
     double motion(int x) const;
     void   learn(int x, int n_past, double seconds, double noise);
     void   take(int x, int n_past, double seconds, double noise);
@@ -49,8 +51,12 @@ private:
     // of the state: the slope, the growth, and from ONE on the logarithms of the seconds of 1, 2, ...
     static constexpr int SLOPE = 0, GROWTH = 1, ONE = 2;
 
-    std::vector<double>              mean;
-    std::vector<std::vector<double>> covariance;
+    double & of(size_t i, size_t j) { return covariance[i * stride + j]; }
+
+    std::vector<double> mean;
+    std::vector<double> covariance;   // stride by stride, without `pace`
+    size_t              stride = 0;
+    double              pace   = 0.0; // variance that all counts share: added to each pair of them
 
     const double     wander;
     double           cold = 0.0;

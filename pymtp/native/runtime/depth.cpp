@@ -187,6 +187,11 @@ void pymtp_depth::observe(
     }
 }
 
+void pymtp_depth::observe_company(int drafted, int told, int right) {
+    const std::vector<double> rates = acceptance.rates(drafted);
+    acceptance.observe(told, right, {rates.begin() + told, rates.end()}, 1 + right);
+}
+
 void pymtp_depth::earn(double gain) {
     allowance = std::min(EARNED, std::max(-DEBT, allowance + gain + EACH_TOKEN));
     peeks     = std::min(MOST_PEEK, peeks + EACH_TOKEN + SPEND * std::max(0.0, allowance));
@@ -217,6 +222,10 @@ void pymtp_depth_observe(
     });
 }
 
-const pymtp_acceptance * pymtp_depth_acceptance(const pymtp_depth * depth) {
-    return &depth->acceptance;
+void pymtp_depth_rates(const pymtp_depth * depth, int32_t n, double * rates) {
+    pymtp_guarded([&] {
+        pymtp_require(n >= 0, "drafts are counted from zero");
+        const std::vector<double> found = depth->rates(n);
+        std::copy(found.begin(), found.end(), rates);
+    });
 }

@@ -33,7 +33,12 @@ struct pymtp_depth {
             int drafted, int verified, int right, double draft_seconds, double verify_seconds,
             const float * confidences, int n_confidences);
 
-    pymtp_acceptance acceptance;
+    // What came of its drafts in a round of several sequences: those made, those that the target told of, and those of them
+    // before the first wrong one. What the round took tells nothing of rounds of one.
+    void observe_company(int drafted, int told, int right);
+
+    // how likely each of the first n drafts is accepted, where those before it were
+    std::vector<double> rates(int n) const { return acceptance.rates(n); }
 
 private:
     int  decide(int top);
@@ -42,6 +47,7 @@ private:
     bool hopeful(const std::vector<double> & least) const;
     void earn(double gain);
 
+    pymtp_acceptance  acceptance;
     pymtp_costs &     costs;
     const int         most;
     pymtp_calibration calibration;

@@ -28,17 +28,6 @@ PYMTP_API double pymtp_costs_draft(const struct pymtp_costs * costs, int32_t n, 
 PYMTP_API void   pymtp_costs_rounds(
         struct pymtp_costs * costs, int32_t top, int32_t n_past, double * likely, double * least);
 
-// The same for rounds of several sequences, in seconds; see batch_costs.h. They begin with what `single` knows.
-struct pymtp_batch_costs;
-PYMTP_API struct pymtp_batch_costs * pymtp_batch_costs_init(const struct pymtp_costs * single);
-PYMTP_API void pymtp_batch_costs_free(struct pymtp_batch_costs * costs);
-PYMTP_API void pymtp_batch_costs_observe(
-        struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t n_past, int32_t n, double draft_seconds, int32_t rows,
-        double verify_seconds, bool cold);
-PYMTP_API bool pymtp_batch_costs_rounds( // false: nothing is known yet
-        struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t top, int32_t n_past, double * likely, double * least);
-PYMTP_API double pymtp_batch_costs_step(const struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t n_past);
-
 // The depth of each round of a sequence. costs must outlive it; after, an earlier sequence to go on from, may be NULL.
 struct pymtp_depth;
 PYMTP_API struct pymtp_depth * pymtp_depth_init(struct pymtp_costs * costs, int32_t most, const struct pymtp_depth * after);
@@ -50,8 +39,33 @@ PYMTP_API void    pymtp_depth_observe(
         struct pymtp_depth * depth, int32_t drafted, int32_t verified, int32_t right, double draft_seconds,
         double verify_seconds, const float * confidences, int32_t n_confidences);
 
-// Its parts by themselves: acceptance by position, which several sequences share; for tests, the head's confidence and the
+// The depth of each round of several sequences; see batch_depth.h. It copies what `single` knows. own: of each sequence, the
+// policy for it by itself, which hears of its drafts too, or NULL. told, right: of its drafts, those that the target told
+// of, and those of them before the first wrong one. came: its tokens.
+struct pymtp_batch_depth;
+PYMTP_API struct pymtp_batch_depth * pymtp_batch_depth_init(const struct pymtp_costs * single);
+PYMTP_API void    pymtp_batch_depth_free(struct pymtp_batch_depth * depth);
+PYMTP_API void    pymtp_batch_depth_begin( // a round that was timed before the first
+        struct pymtp_batch_depth * depth, int32_t n_seqs, int32_t drafted, double draft_seconds, double verify_seconds);
+PYMTP_API int32_t pymtp_batch_depth_choose(
+        struct pymtp_batch_depth * depth, int32_t n_seqs, const int32_t * rooms, int32_t n_past, int32_t top, int32_t opened);
+PYMTP_API int32_t pymtp_batch_depth_keep(const struct pymtp_batch_depth * depth, int32_t made);
+PYMTP_API void    pymtp_batch_depth_observe(
+        struct pymtp_batch_depth * depth, int32_t n_seqs, struct pymtp_depth * const * own, const int32_t * told,
+        const int32_t * right, const int32_t * came, int32_t n_past, int32_t drafted, double draft_seconds,
+        double verify_seconds);
+
+// For tests, their parts by themselves: costs of rounds of several, acceptance by position, the head's confidence and the
 // tokens expected of a round.
+struct pymtp_batch_costs;
+PYMTP_API struct pymtp_batch_costs * pymtp_batch_costs_init(const struct pymtp_costs * single);
+PYMTP_API void pymtp_batch_costs_free(struct pymtp_batch_costs * costs);
+PYMTP_API void pymtp_batch_costs_observe(
+        struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t n_past, int32_t n, double draft_seconds, int32_t rows,
+        double verify_seconds, bool cold);
+PYMTP_API bool pymtp_batch_costs_rounds( // false: nothing is known yet
+        struct pymtp_batch_costs * costs, int32_t n_seqs, int32_t top, int32_t n_past, double * likely, double * least);
+
 struct pymtp_acceptance;
 PYMTP_API struct pymtp_acceptance * pymtp_acceptance_init(const struct pymtp_acceptance * after);
 PYMTP_API void pymtp_acceptance_free(struct pymtp_acceptance * acceptance);
@@ -60,7 +74,7 @@ PYMTP_API void pymtp_acceptance_observe(
         int32_t tokens);
 PYMTP_API void pymtp_acceptance_rates(
         const struct pymtp_acceptance * acceptance, int32_t n, double right, double * rates);
-PYMTP_API const struct pymtp_acceptance * pymtp_depth_acceptance(const struct pymtp_depth * depth);
+PYMTP_API void pymtp_depth_rates(const struct pymtp_depth * depth, int32_t n, double * rates); // of one sequence's drafts
 
 struct pymtp_calibration;
 PYMTP_API struct pymtp_calibration * pymtp_calibration_init(void);

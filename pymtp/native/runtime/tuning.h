@@ -118,4 +118,20 @@ constexpr double EACH_TOKEN   = 0.003; // what a token adds; and the same again 
 constexpr double SPEND     = 0.005;
 constexpr double MOST_PEEK = 4.0;
 
+// ── Depth of several sequences (batch_depth.cpp) ─────────────────────────────────────────────────────────────────────────
+
+// What a round takes longer where none had as many rows before, as a share: its memory is new. Measured.
+constexpr double BUILD = 1.0;
+// Right drafts that are imagined where a depth is to be tried: positions that were seldom reached may be better than
+// thought. Tuned.
+constexpr double LUCK = 1.0;
+// What drafting may lose against plain rounds, in plain rounds: of a new LLM, and what a round adds. EARNED and DEBT bound it.
+constexpr double BATCH_ALLOWANCE = 2.0;
+constexpr double EACH_ROUND      = 0.003;
+// What peeks may take, in plain rounds: what a round adds, what new texts add, by their share of the texts, and the most
+// that is saved up. Tuned.
+constexpr double PEEKS      = 0.005;
+constexpr double NEW_TEXT   = 0.15;
+constexpr double MOST_PEEKS = 2.0;
+
 } // namespace pymtp_tuning
