@@ -95,7 +95,8 @@ def test_plain_decoding_that_was_spoilt_when_it_was_timed_is_timed_again() -> No
     machine = draw_setting("small", 0)[0]
     policy = AutoDepth(Costs())
     for _ in range(PLAIN + WARM):
-        policy.observe(policy.choose(8, 0), 0, 0, 0.0, 20 * machine.verify[0], ())
+        drafted = policy.choose(8, 0)
+        policy.observe(drafted, 0, 0, 0.2 * machine.verify[0] * drafted, 20 * machine.verify[0], ())
     depths = simulate(policy, machine, steady(NEVER), rounds=200).depths
     assert sum(depths[100:]) <= 15  # peeks; were it believed, hundreds
 

@@ -43,19 +43,21 @@ def writers(depths: BatchDepth, n: int, cap: int | None = None) -> list[Writer]:
     ]
 
 
-def share(machine: Machine, n: int, rate: float, *, tokens: int, batches: int, seed: int = 0) -> float:
-    """Tokens a second, of those of the best fixed depth, in the last of so many batches of one LLM."""
-    texts = [steady(rate)] * n
-    auto = Batch(machine, n, seed=seed)
-    found = [auto.run(texts, tokens, n) for _ in range(batches)]
-    return found[-1] / max(fixed_rates(replace(machine, build=0.0), texts, tokens, n, seed))
+def share(machine: Machine, n: int, rate: float, *, tokens: int, batches: int) -> float:
+    """Tokens a second, of those of the best fixed depth, in the last of so many batches of an LLM: the mean of
+    three LLMs."""
+    texts, seeds = [steady(rate)] * n, range(3)
+    autos = [Batch(machine, n, seed=seed) for seed in seeds]
+    found = [[auto.run(texts, tokens, n) for _ in range(batches)][-1] for auto in autos]
+    best = [max(fixed_rates(replace(machine, build=0.0), texts, tokens, n, seed)) for seed in seeds]
+    return sum(a / b for a, b in zip(found, best, strict=True)) / len(seeds)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.5, 0.75, 0.9])
 def test_the_chosen_depths_bring_nearly_as_much_as_the_best_fixed_depth(rate: float) -> None:
     shares = [share(machine, n, rate, tokens=128, batches=2) for machine in MACHINES.values() for n in (2, 4, 8)]
-    assert sum(shares) / len(shares) > 0.965
-    assert min(shares) > 0.93
+    assert sum(shares) / len(shares) > 0.975
+    assert min(shares) > 0.94
 
 
 @pytest.mark.parametrize("n", [4, 8, 16])
@@ -71,8 +73,8 @@ def test_a_first_short_batch_pays_little_for_what_is_to_be_learnt() -> None:
     shares = [
         share(machine, 8, rate, tokens=64, batches=1) for machine in MACHINES.values() for rate in (0.0, 0.5, 0.75, 0.9)
     ]
-    assert sum(shares) / len(shares) > 0.955
-    assert min(shares) > 0.88
+    assert sum(shares) / len(shares) > 0.96
+    assert min(shares) > 0.92
 
 
 def test_texts_of_different_acceptance_share_the_depth_that_is_best_for_all() -> None:
@@ -102,7 +104,7 @@ def test_peeks_find_that_acceptance_has_become_better() -> None:
     batch.run([lambda place: 0.98 * (place > 400)] * 8, 900, 8)
     depths = [depth for n, depth in batch.depths if n == 8]
     assert sum(depth > 0 for depth in depths[20:390]) < 20
-    assert min(depths[500:520]) > 0
+    assert min(depths[450:470]) > 0
 
 
 def test_texts_that_want_no_drafts_count_for_none() -> None:

@@ -10,17 +10,15 @@
 using namespace pymtp_tuning;
 
 void pymtp_batch_costs::observe(int n_seqs, int n_past, int n, double draft_took, int rows, double verify_took, bool cold) {
-    const auto tells = [](double took) { return took > 0.0 && std::isfinite(took); }; // else the clock stood still, or was set
-    const int  run   = cold ? 0 : WARM;
+    const int run = cold ? 0 : WARM;
     constexpr double UNKNOWN = std::numeric_limits<double>::infinity();
-    if (n > 0 && tells(draft_took)) {
+    if (n > 0) {
         step.observe(n_seqs, n_past, draft_took / n, verify.known() ? step_seconds(n_seqs, n_past) : UNKNOWN, run);
     }
-    if (!tells(verify_took)) {
-        return;
+    const int count = n_seqs * rows;
+    if (verify.observe(count, n_past, verify_took, verify.known() ? verify.at(count, n_past) : UNKNOWN, run)) {
+        last_rows = count;
     }
-    last_rows = n_seqs * rows;
-    verify.observe(last_rows, n_past, verify_took, verify.known() ? verify.at(last_rows, n_past) : UNKNOWN, run);
 }
 
 void pymtp_batch_costs::begin(const pymtp_costs & single) {
@@ -37,6 +35,13 @@ void pymtp_batch_costs::begin(const pymtp_costs & single) {
         verify.guess(rows, most + row * (rows - MOST_TIMED), BEYOND_NOISE * std::log2((double) rows / MOST_TIMED));
     }
     step.begin(1, single.draft_seconds(1, 0));
+}
+
+void pymtp_batch_costs::begin(int n_seqs, int n, double draft_took, double verify_took) {
+    if (n > 0) {
+        step.begin(n_seqs, draft_took / n);
+    }
+    verify.begin(n_seqs * (1 + n), verify_took);
 }
 
 double pymtp_batch_costs::step_seconds(int n_seqs, int n_past) const {

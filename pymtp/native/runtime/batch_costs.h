@@ -16,6 +16,9 @@ struct pymtp_batch_costs {
     // Begins with what is known of one sequence by itself.
     void begin(const pymtp_costs & single);
 
+    // A round that was timed before the first.
+    void begin(int n_seqs, int n, double draft_seconds, double verify_seconds);
+
     bool known() const { return verify.known(); }
 
     // The estimates for rounds at depths 0 to `top`, and the cheapest that they may turn out.

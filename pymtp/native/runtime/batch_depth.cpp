@@ -13,7 +13,7 @@ pymtp_batch_depth::pymtp_batch_depth(const pymtp_costs & single) : allowance(BAT
 }
 
 void pymtp_batch_depth::begin(int n, int drafted, double draft_seconds, double verify_seconds) {
-    costs.observe(n, 0, drafted, draft_seconds, 1 + drafted, verify_seconds, /*cold =*/ false);
+    costs.begin(n, drafted, draft_seconds, verify_seconds);
     most_rows = std::max(most_rows, n * (1 + drafted));
 }
 
@@ -146,6 +146,8 @@ void pymtp_batch_depth_begin(
         pymtp_batch_depth * depth, int32_t n_seqs, int32_t drafted, double draft_seconds, double verify_seconds) {
     pymtp_guarded([&] {
         pymtp_require(n_seqs >= 1 && drafted >= 0, "a round has a sequence, and drafts are counted from zero");
+        pymtp_require(verify_seconds > 0 && std::isfinite(verify_seconds), "a verification takes time");
+        pymtp_require(drafted == 0 || (draft_seconds > 0 && std::isfinite(draft_seconds)), "a chain takes time");
         depth->begin(n_seqs, drafted, draft_seconds, verify_seconds);
     });
 }

@@ -51,11 +51,12 @@ private:
 
     double allowance;   // in plain rounds, what drafting may lose
     double peeks = 1.0; // and what peeks may take
-    int    best  = 0;   // the depth that looks best
-    int    last  = 0;   // the depth of the round
-    bool   stay    = false; // whether the next has it, too
-    bool   peeking = false;
-    int    most_rows;       // of a launch so far
+
+    int  best = 0; // the depth that looks best
+    int  last = 0; // the depth of the round
+    int  most_rows; // of a launch so far
+    bool stay    = false; // whether the next round has the depth of the last
+    bool peeking = false;
 
     // of rounds at each depth: expected seconds, and the least that there may be
     std::vector<double> likely;

@@ -14,8 +14,9 @@ void pymtp_costs::observe(int n_past, int drafted, double draft_took, int rows, 
     if (drafted > 0) {
         draft.observe(drafted, n_past, draft_took, verify.known() ? draft_seconds(drafted, n_past) : UNKNOWN, run);
     }
-    verify.observe(rows, n_past, verify_took, verify.known() ? verify_seconds(rows, n_past) : UNKNOWN, run);
-    last_rows = rows;
+    if (verify.observe(rows, n_past, verify_took, verify.known() ? verify_seconds(rows, n_past) : UNKNOWN, run)) {
+        last_rows = rows;
+    }
 }
 
 void pymtp_costs::begin_verify(int rows, double seconds) {
@@ -70,14 +71,14 @@ void pymtp_costs_observe(
 
 void pymtp_costs_begin_verify(pymtp_costs * costs, int32_t rows, double seconds) {
     pymtp_guarded([&] {
-        pymtp_require(rows >= 1 && seconds > 0, "a verification has a row and takes time");
+        pymtp_require(rows >= 1 && seconds > 0 && std::isfinite(seconds), "a verification has a row and takes time");
         costs->begin_verify(rows, seconds);
     });
 }
 
 void pymtp_costs_begin_draft(pymtp_costs * costs, int32_t n, double seconds) {
     pymtp_guarded([&] {
-        pymtp_require(n >= 1 && seconds > 0, "a chain has a step and takes time");
+        pymtp_require(n >= 1 && seconds > 0 && std::isfinite(seconds), "a chain has a step and takes time");
         costs->begin_draft(n, seconds);
     });
 }

@@ -119,7 +119,10 @@ void pymtp_curve::guess(int x, double seconds, double noise) {
     learn(x, 0, seconds, noise);
 }
 
-void pymtp_curve::observe(int x, int n_past, double seconds, double expected, int run) {
+bool pymtp_curve::observe(int x, int n_past, double seconds, double expected, int run) {
+    if (!(seconds > 0.0 && std::isfinite(seconds))) {
+        return false; // the clock stood still, or was set
+    }
     reach(x);
     pace += PACE_DRIFT * PACE_DRIFT;
     for (size_t i = ONE + 1; i < mean.size(); ++i) {
@@ -133,10 +136,11 @@ void pymtp_curve::observe(int x, int n_past, double seconds, double expected, in
             cold += COLD_GAIN * (std::min(seconds - expected, expected) - cold);
         }
         if (seconds > CHEAPER * expected) {
-            return;
+            return true;
         }
     }
     take(x, n_past, seconds, run < WARM ? COLD_NOISE : NOISE);
+    return true;
 }
 
 double pymtp_curve::doubt(int x, int y) {

@@ -16,11 +16,11 @@ class pymtp_curve {
 public:
     explicit pymtp_curve(const pymtp_curve_prior & prior);
 
-    // One timing of the count x after n_past tokens.
+    // One timing of the count x after n_past tokens. False for a time that nothing takes: it tells nothing.
     // expected: what was thought before: of the first, a guess, infinite where there is none.
     // run: rounds of the same kind right before. At first caches are cold, and there may have been a graph to build: then
     // the timing tells what a change takes, and of the count only where it shows it to be cheaper.
-    void observe(int x, int n_past, double seconds, double expected, int run);
+    bool observe(int x, int n_past, double seconds, double expected, int run);
 
     // What the count x takes, measured before the first round.
     void begin(int x, double seconds);

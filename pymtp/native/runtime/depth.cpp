@@ -55,6 +55,9 @@ int pymtp_depth::decide(int top) {
     std::vector<double> seconds;
     std::vector<double> least;
     costs.rounds(top, n_past, seconds, least);
+    if (seconds[0] < CHEAPER * costs.verify_seconds(1, n_past)) {
+        return 0; // no round of more rows takes less: plain decoding was spoilt when it was timed
+    }
     const std::vector<double> tokens = pymtp_expected_tokens(acceptance.rates(top));
     best = best_of(tokens, seconds);
     rate = tokens[best] / seconds[best];

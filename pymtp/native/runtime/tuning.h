@@ -77,7 +77,8 @@ constexpr double BEYOND_NOISE = 0.25;
 constexpr double SURE = 0.06;
 // How many standard deviations cheaper than the estimate a count may turn out. Tuned.
 constexpr double HOPE = 1.2;
-// A cold round that takes less than this share of what was expected tells of the count all the same.
+// A cold round that takes less than this share of what was expected tells of the count all the same. Plain rounds that seem
+// to take so much more than others were spoilt when they were timed.
 constexpr double CHEAPER = 0.9;
 // How far the cost of a change of depth goes towards what a round with a change tells.
 constexpr double COLD_GAIN = 0.05;
