@@ -21,8 +21,7 @@
 
 namespace pymtp {
 
-static constexpr int64_t FEW_ROWS = 65;   // a verification of 64 drafts
-static constexpr int64_t CHUNK_KV = 1024; // cells that one partial sum goes over
+static constexpr int64_t FEW_ROWS = 65; // a verification of 64 drafts
 
 static bool takes(const ggml_tensor * dst) {
     const ggml_tensor * q = dst->src[0];

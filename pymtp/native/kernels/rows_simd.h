@@ -63,6 +63,7 @@ static inline fvec fmul(fvec a, fvec b)         { return _mm512_mul_ps(a, b); }
 static inline fvec fadd(fvec a, fvec b)         { return _mm512_add_ps(a, b); }
 static inline fvec fma (fvec a, fvec b, fvec c) { return _mm512_fmadd_ps(a, b, c); }
 static inline fvec fnma(fvec a, fvec b, fvec c) { return _mm512_fnmadd_ps(a, b, c); }  // c - a*b
+static inline fvec fmax(fvec a, fvec b)         { return _mm512_max_ps(a, b); }            // b where one is NaN
 static inline float fsum(fvec x)                { return _mm512_reduce_add_ps(x); }
 // the sums of four vectors, each with the bits of fsum()
 static inline __m128 fsum4(const fvec * x) {
@@ -121,6 +122,7 @@ static inline fvec fmul(fvec a, fvec b)         { return _mm256_mul_ps(a, b); }
 static inline fvec fadd(fvec a, fvec b)         { return _mm256_add_ps(a, b); }
 static inline fvec fma (fvec a, fvec b, fvec c) { return _mm256_fmadd_ps(a, b, c); }
 static inline fvec fnma(fvec a, fvec b, fvec c) { return _mm256_fnmadd_ps(a, b, c); }  // c - a*b
+static inline fvec fmax(fvec a, fvec b)         { return _mm256_max_ps(a, b); }            // b where one is NaN
 static inline float fsum(fvec x) {
     __m128 y = _mm_add_ps(_mm256_extractf128_ps(x, 1), _mm256_castps256_ps128(x));
     y = _mm_add_ps(y, _mm_movehl_ps(y, y));
