@@ -195,16 +195,19 @@ bool compute_flash_attn(const ggml_compute_params * params, ggml_tensor * dst) {
         return true;
     }
 
-    // four pieces a thread, but not smaller than a block: its rows share each cell that is read
-    const int     nth  = params->nth;
-    const int64_t nr   = q->ne[1]*q->ne[2]*q->ne[3];
-    const int64_t size = std::max((nr + 4*nth - 1)/(4*nth), std::min<int64_t>((nr + nth - 1)/nth, BLOCK_Q));
+    const int     nth      = params->nth;
+    const int64_t nr       = q->ne[1]*q->ne[2]*q->ne[3];
+    const int64_t n_shared = n_shared_of(dst);
 
-    int64_t n_pieces = (nr + size - 1)/size;
-    if (nth == 1 || n_pieces < nth || ggml_is_numa()) {
-        n_pieces = nth;
+    // four pieces a thread, but none that parts rows which share the cells they read, where each thread has some anyway
+    const auto    share = [](int64_t n, int64_t parts) { return (n + parts - 1)/parts; };
+    const int64_t n_set = share(n_shared, share(n_shared, BLOCK_Q));
+
+    int64_t size = nth == 1 || ggml_is_numa() ? share(nr, nth) : std::max(share(nr, 4*nth), std::min(share(nr, nth), n_set));
+    if (size > n_set) {
+        size = share(size, n_set)*n_set;
     }
-    const int64_t dr = (nr + n_pieces - 1)/n_pieces;
+    const int64_t n_pieces = share(nr, size);
 
     if (params->ith == 0) {
         ggml_threadpool_chunk_set(params->threadpool, nth);
@@ -212,7 +215,7 @@ bool compute_flash_attn(const ggml_compute_params * params, ggml_tensor * dst) {
     ggml_barrier(params->threadpool);
 
     for (int64_t i = params->ith; i < n_pieces; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
-        rows_in_chunks(params, dst, dr*i, std::min(dr*(i + 1), nr));
+        rows_in_chunks(params, dst, size*i, std::min(size*(i + 1), nr));
     }
     return true;
 }
