@@ -34,30 +34,6 @@ static inline uint32_t seen_cells(const ggml_fp16_t * mask) {
 static inline simd::fvec fload(const float * x)       { return simd::fload(x); }
 static inline simd::fvec fload(const ggml_fp16_t * x) { return simd::fload_half(x); }
 
-// The sums of as many vectors as a vector has lanes, in order: join() of the halves() of the first and of the last of them.
-#if defined(PYMTP_ROWS_512)
-static inline __m512 add_pairs(__m512 a, __m512 b) {
-    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
-}
-static inline __m512 halves(const __m512 * x) {
-    __m512 y[2];
-    for (int i = 0; i < 2; ++i, x += 4) {
-        const __m512 lo = _mm512_add_ps(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
-        const __m512 hi = _mm512_add_ps(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
-        y[i] = _mm512_add_ps(_mm512_shuffle_ps(lo, hi, _MM_SHUFFLE(1, 0, 1, 0)), _mm512_shuffle_ps(lo, hi, _MM_SHUFFLE(3, 2, 3, 2)));
-    }
-    return add_pairs(y[0], y[1]);
-}
-static inline __m512 join(__m512 a, __m512 b) { return add_pairs(a, b); }
-#else
-static inline __m256 halves(const __m256 * x) {
-    return _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
-}
-static inline __m256 join(__m256 a, __m256 b) {
-    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
-}
-#endif
-
 template <int R, typename T>
 static inline void dot_cells(int64_t n, const float * const * q, const T * k, int64_t stride, float * const * s) {
     constexpr int HALF = simd::LANES/2;
@@ -80,11 +56,11 @@ static inline void dot_cells(int64_t n, const float * const * q, const T * k, in
                 }
             }
             for (int r = 0; r < R; ++r) {
-                half[h][r] = halves(sum[r]);
+                half[h][r] = simd::half_sums(sum[r]);
             }
         }
         for (int r = 0; r < R; ++r) {
-            simd::fstore(s[r] + j0, join(half[0][r], half[1][r]));
+            simd::fstore(s[r] + j0, simd::join(half[0][r], half[1][r]));
         }
     }
 }
