@@ -84,6 +84,9 @@ struct some_rows {
                 for (int r = 0; r < HALF; ++r) {
                     const int row = r0 + h*HALF + r;
                     o[r] = s[r] = simd::fzero();
+                    if constexpr (!has_token) {
+                        simd::fetch<NV*simd::BYTES>(from + (row + R)*n); // what comes next, for later
+                    }
                     const simd::fvec d = has_token ? simd::frepeat(delta[row]) : simd::fzero();
                     for (int i = 0; i < NV; ++i) {
                         simd::fvec x = simd::fload(from + row*n + i*simd::LANES);
