@@ -171,10 +171,13 @@ void attend_block(
     const int64_t iq2 = ir0/neq1%neq2;
 
     const Cells k_cells(k, q, iq2, iq3, ic_start, ic_end);
+    const Cells v_cells(v, q, iq2, iq3, ic_start, ic_end);
     for (int i = 0; i < n_blocks; ++i) {
         const int b = blocks[i];
         if (i + 1 < n_blocks) {
             k_cells.fetch(blocks[i + 1]);
+        } else {
+            v_cells.fetch(blocks[0]);
         }
         const float * q_of[BLOCK_Q];
         float       * s_of[BLOCK_Q];
@@ -222,7 +225,6 @@ void attend_block(
         partials[r*partial_stride + 1] = ggml_vec_soft_max_f32(n_blocks*BLOCK_KV, s, s, max == -INFINITY ? 0.0f : max);
     }
 
-    const Cells v_cells(v, q, iq2, iq3, ic_start, ic_end);
     for (int i = 0; i < n_blocks; ++i) {
         const int b = blocks[i];
         if (i + 1 < n_blocks) {
