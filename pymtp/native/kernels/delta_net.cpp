@@ -1,10 +1,10 @@
 // The delta nets of a target whose memory is the host's: tokens to replay, new tokens, and what is kept of them, in one go.
 //
 // A GATED_DELTA_NET with sources beyond those of ggml_gated_delta_net, see graphs/replay_graph.cpp. llama.cpp's own goes over
-// a head's state four times a token, in memory, and copies it before and after. Here four rows of the state go through all
-// tokens without leaving the registers (S_v 16, 32, 64 and 128, on AVX2 and AVX-512), and the state is stored once, where it
-// was read. A token takes the same steps however many tokens there are, and when it is replayed, so a verification of drafts
-// has the bits of single tokens. Formulas: ggml_gated_delta_net in ggml.h, and https://arxiv.org/abs/2412.06464.
+// a head's state four times a token, and copies it before and after. Here up to 32 rows of the state go through all tokens in
+// the nearest cache, once a token, and stay where they were read (S_v 16, 32, 64 and 128, on AVX2 and AVX-512). A token takes
+// the same steps however many tokens there are, and when it is replayed, so a verification of drafts has the bits of single
+// tokens. Formulas: ggml_gated_delta_net in ggml.h, and https://arxiv.org/abs/2412.06464.
 
 #include "kernels.h"
 #include "rows_simd.h"

@@ -10,7 +10,7 @@
 namespace pymtp {
 
 static constexpr int BLOCKS = CHUNK_KV/BLOCK_KV;
-static constexpr int SCORES = CHUNK_KV + BLOCK_KV; // from a row's to the next's: not a page, which caches would put in one place
+static constexpr int SCORES = CHUNK_KV + BLOCK_KV; // from a row's to the next's: 4096 bytes would share few lines of the cache
 
 int64_t block_scratch_size(int64_t DK, int64_t DV) {
     // a block of K or V as F32; of each row the sums of V, scores, and q as K has it; cache lines to begin and end with
@@ -230,7 +230,7 @@ void attend_block(
         if (i + 1 < n_blocks) {
             v_cells.fetch(blocks[i + 1]);
         }
-        uint32_t seen[BLOCK_Q];
+        uint32_t      seen[BLOCK_Q];
         float       * y_of[BLOCK_Q];
         const float * p_of[BLOCK_Q];
         int           n = 0;

@@ -1,5 +1,5 @@
-// Attention of a block of rows over a chunk of KV cells. K and V become F32 once for the block; quantized K is multiplied
-// as it is. A row takes the same steps whatever rows are beside it.
+// Attention of a block of rows over a chunk of KV cells. Quantized K is multiplied as it is, and BF16 and quantized V become
+// F32 once for the block. A row takes the same steps whatever rows are beside it.
 
 #pragma once
 

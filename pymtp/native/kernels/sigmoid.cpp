@@ -28,12 +28,14 @@ bool compute_sigmoid(const ggml_compute_params * params, ggml_tensor * dst) {
 #if defined(PYMTP_ROWS_512)
         const __m512 one = _mm512_set1_ps(1.0f);
         for (; i + simd::LANES <= src->ne[0]; i += simd::LANES) {
-            simd::fstore(y + i, _mm512_div_ps(one, _mm512_add_ps(one, ggml_v_expf(_mm512_sub_ps(simd::fzero(), simd::fload(x + i))))));
+            const __m512 e = ggml_v_expf(_mm512_sub_ps(simd::fzero(), simd::fload(x + i)));
+            simd::fstore(y + i, _mm512_div_ps(one, _mm512_add_ps(one, e)));
         }
 #elif defined(PYMTP_ROWS_SIMD)
         const __m256 one = _mm256_set1_ps(1.0f);
         for (; i + simd::LANES <= src->ne[0]; i += simd::LANES) {
-            simd::fstore(y + i, _mm256_div_ps(one, _mm256_add_ps(one, ggml_v_expf(_mm256_sub_ps(simd::fzero(), simd::fload(x + i))))));
+            const __m256 e = ggml_v_expf(_mm256_sub_ps(simd::fzero(), simd::fload(x + i)));
+            simd::fstore(y + i, _mm256_div_ps(one, _mm256_add_ps(one, e)));
         }
 #endif
         for (; i < src->ne[0]; ++i) {
