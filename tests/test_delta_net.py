@@ -1,4 +1,4 @@
-"""Claims about the delta nets' kernel on the CPU: whatever goes around copies, blocks of tokens or registers, the
+"""Claims about the delta nets' kernel on the CPU: whatever goes around copies, blocks of tokens or of rows, the
 numbers are those of one token after the other (tests/test_oracle.py has them from transformers)."""
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from makers.model_shapes import PRESETS
 
 from pymtp.model import Model
 
-IN_REGISTERS = [16, 32, 64, 128]
+BY_VECTORS = [16, 32, 64, 128]
 OTHER = 48
 
 
-@pytest.fixture(scope="module", params=[*IN_REGISTERS, OTHER])
+@pytest.fixture(scope="module", params=[*BY_VECTORS, OTHER])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
     """A model whose linear heads have so many dimensions."""
     path: Path = tmp_path_factory.mktemp("heads") / f"{request.param}.gguf"

@@ -1,12 +1,13 @@
 // The delta nets of a target whose memory is the host's: tokens to replay, new tokens, and what is kept of them, in one go.
 //
 // A GATED_DELTA_NET with sources beyond those of ggml_gated_delta_net, see graphs/replay_graph.cpp. llama.cpp's own goes over
-// a head's state four times a token, in memory, and copies it before and after. Here four rows of the state go through all
-// tokens without leaving the registers (S_v 16, 32, 64 and 128, on AVX2 and AVX-512), and the state is stored once, where it
-// was read. A token takes the same steps however many tokens there are, and when it is replayed, so a verification of drafts
-// has the bits of single tokens. Formulas: ggml_gated_delta_net in ggml.h, and https://arxiv.org/abs/2412.06464.
+// a head's state four times a token, and copies it before and after. Here up to 32 rows of the state go through all tokens in
+// the nearest cache, once a token, and stay where they were read (S_v 16, 32, 64 and 128, on AVX2 and AVX-512). A token takes
+// the same steps however many tokens there are, and when it is replayed, so a verification of drafts has the bits of single
+// tokens. Formulas: ggml_gated_delta_net in ggml.h, and https://arxiv.org/abs/2412.06464.
 
 #include "kernels.h"
+#include "rows_simd.h"
 #include "vec.h"
 
 #include <algorithm>
@@ -32,96 +33,116 @@ struct Tokens {
 // stored between the two, or after both. It is stored transposed: row j is column j of S.
 typedef void (*rows_t)(const Tokens & replayed, const Tokens & tokens, int64_t j, int64_t S_v, float * state, bool store_between, float * work);
 
-#if defined(__AVX2__)
+#if defined(PYMTP_ROWS_SIMD)
 
-// The sums of four vectors, in order.
-static inline __m128 sum_4(const GGML_F32_VEC * x) {
-    __m128 y[4];
-    for (int i = 0; i < 4; ++i) {
-#if defined(__AVX512F__)
-        const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(x[i]), _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x[i]), 1)));
-#else
-        const __m256 h = x[i];
-#endif
-        y[i] = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+// R rows, of NV vectors each. The state is gone over once a token: it is brought to the token before, and multiplied by that
+// token's q and by the next one's k. The sums of as many rows as there are lanes become a vector.
+template <int NV, int R>
+struct some_rows {
+    static constexpr int n    = NV*simd::LANES;
+    static constexpr int HALF = simd::LANES/2;
+    static_assert(R%simd::LANES == 0);
+
+    const float * from;              // the state before the token
+    float         decay;             // of the token
+    const float * k;
+    alignas(64) float delta[R];
+    alignas(64) float sum[R];        // what the state has of the next token's k
+
+    void first(const float * state, const float * k_next) {
+        from = state;
+        pass<false, false, true>(nullptr, nullptr, nullptr, 0.0f, k_next);
     }
-    return _mm_hadd_ps(_mm_hadd_ps(y[0], y[1]), _mm_hadd_ps(y[2], y[3]));
-}
 
-// Four rows, of NV vectors each.
-template <int NV>
-static void four_rows(const Tokens & replayed, const Tokens & tokens, int64_t j, int64_t S_v, float * state, bool store_between, float *) {
-    const __m128 scale = _mm_set1_ps(1.0f/sqrtf((float) S_v));
-
-    state += j*NV*GGML_F32_EPR;
-
-    GGML_F32_VEC s[4][NV];
-    for (int r = 0; r < 4; ++r) {
-        for (int i = 0; i < NV; ++i) {
-            s[r][i] = GGML_F32_VEC_LOAD(state + (r*NV + i)*GGML_F32_EPR);
+    void token(const Tokens & x, int64_t t, int64_t j) {
+        decay = x.decay[t];
+        k     = x.k[t];
+        for (int r = 0; r < R; r += simd::LANES) {
+            const simd::fvec v = simd::fnma(simd::fload(sum + r), simd::frepeat(decay), simd::fload(x.v[t] + j + r));
+            simd::fstore(delta + r, simd::fmul(v, simd::frepeat(x.beta[t])));
         }
     }
-    const auto store = [&] {
-        for (int r = 0; r < 4; ++r) {
-            for (int i = 0; i < NV; ++i) {
-                GGML_F32_VEC_STORE(state + (r*NV + i)*GGML_F32_EPR, s[r][i]);
-            }
-        }
-    };
-    const auto take = [&](const Tokens & x, int64_t t, auto has_output) {
-        const float * q = x.q[t];
-        const float * k = x.k[t];
 
-        const __m128 v    = _mm_loadu_ps(x.v[t] + j);
-        const __m128 beta = _mm_set1_ps(x.beta[t]);
-
-        const GGML_F32_VEC decay = GGML_F32_VEC_SET1(x.decay[t]);
-
-        GGML_F32_VEC sum[4] = { GGML_F32_VEC_ZERO, GGML_F32_VEC_ZERO, GGML_F32_VEC_ZERO, GGML_F32_VEC_ZERO };
+    template <bool has_token, bool has_output, bool has_next>
+    void pass(float * to, float * out, const float * q, float scale, const float * k_next) {
+        // copies, which the compiler knows that no store changes
+        simd::fvec kv[NV];
+        simd::fvec qv[NV];
+        simd::fvec next[NV];
         for (int i = 0; i < NV; ++i) {
-            const GGML_F32_VEC ki = GGML_F32_VEC_LOAD(k + i*GGML_F32_EPR);
-            for (int r = 0; r < 4; ++r) {
-                s[r][i] = GGML_F32_VEC_MUL(s[r][i], decay);
-                sum[r]  = GGML_F32_VEC_FMA(sum[r], s[r][i], ki);
-            }
+            kv[i]   = has_token  ? simd::fload(k + i*simd::LANES)      : simd::fzero();
+            qv[i]   = has_output ? simd::fload(q + i*simd::LANES)      : simd::fzero();
+            next[i] = has_next   ? simd::fload(k_next + i*simd::LANES) : simd::fzero();
         }
-
-        float delta[4];
-        _mm_storeu_ps(delta, _mm_mul_ps(_mm_sub_ps(v, sum_4(sum)), beta));
-
-        for (int r = 0; r < 4; ++r) {
-            sum[r] = GGML_F32_VEC_ZERO;
-        }
-        for (int i = 0; i < NV; ++i) {
-            const GGML_F32_VEC ki = GGML_F32_VEC_LOAD(k + i*GGML_F32_EPR);
-            for (int r = 0; r < 4; ++r) {
-                s[r][i] = GGML_F32_VEC_FMA(s[r][i], ki, GGML_F32_VEC_SET1(delta[r]));
-            }
-            if constexpr (has_output) {
-                const GGML_F32_VEC qi = GGML_F32_VEC_LOAD(q + i*GGML_F32_EPR);
-                for (int r = 0; r < 4; ++r) {
-                    sum[r] = GGML_F32_VEC_FMA(sum[r], s[r][i], qi);
+        const simd::fvec decays = simd::frepeat(decay);
+        for (int r0 = 0; r0 < R; r0 += simd::LANES) {
+            simd::fvec outs[2];
+            simd::fvec sums[2];
+            for (int h = 0; h < 2; ++h) {
+                simd::fvec o[HALF];
+                simd::fvec s[HALF];
+                for (int r = 0; r < HALF; ++r) {
+                    const int row = r0 + h*HALF + r;
+                    o[r] = s[r] = simd::fzero();
+                    if constexpr (!has_token) {
+                        simd::fetch<NV*simd::BYTES>(from + (row + R)*n); // what comes next, for later
+                    }
+                    const simd::fvec d = has_token ? simd::frepeat(delta[row]) : simd::fzero();
+                    for (int i = 0; i < NV; ++i) {
+                        simd::fvec x = simd::fload(from + row*n + i*simd::LANES);
+                        if constexpr (has_token) {
+                            x = simd::fma(kv[i], d, simd::fmul(x, decays));
+                            simd::fstore(to + row*n + i*simd::LANES, x);
+                        }
+                        if constexpr (has_output) {
+                            o[r] = simd::fma(x, qv[i], o[r]);
+                        }
+                        if constexpr (has_next) {
+                            s[r] = simd::fma(x, next[i], s[r]);
+                        }
+                    }
+                }
+                if constexpr (has_output) {
+                    outs[h] = simd::half_sums(o);
+                }
+                if constexpr (has_next) {
+                    sums[h] = simd::half_sums(s);
                 }
             }
+            if constexpr (has_output) {
+                simd::fstore(out + r0, simd::fmul(simd::join(outs[0], outs[1]), simd::frepeat(scale)));
+            }
+            if constexpr (has_next) {
+                simd::fstore(sum + r0, simd::join(sums[0], sums[1]));
+            }
         }
-        if constexpr (has_output) {
-            _mm_storeu_ps(x.out[t] + j, _mm_mul_ps(sum_4(sum), scale));
+        if constexpr (has_token) {
+            from = to;
         }
-    };
+    }
 
-    for (int64_t t = 0; t < replayed.n; ++t) {
-        take(replayed, t, std::false_type());
+    static void take(const Tokens & replayed, const Tokens & tokens, int64_t j, int64_t S_v, float * state, bool store_between, float *) {
+        const float scale = 1.0f/sqrtf((float) S_v);
+
+        alignas(64) float after[R*n]; // the state after tokens that may be taken back
+        float * to = store_between ? after : state + j*n;
+
+        some_rows rows;
+        rows.first(state + j*n, replayed.n > 0 ? replayed.k[0] : tokens.k[0]);
+        for (int64_t t = 0; t < replayed.n; ++t) {
+            rows.token(replayed, t, j);
+            rows.template pass<true, false, true>(state + j*n, nullptr, nullptr, 0.0f, t + 1 < replayed.n ? replayed.k[t + 1] : tokens.k[0]);
+        }
+        for (int64_t t = 0; t < tokens.n; ++t) {
+            rows.token(tokens, t, j);
+            if (t + 1 < tokens.n) {
+                rows.template pass<true, true, true>(to, tokens.out[t] + j, tokens.q[t], scale, tokens.k[t + 1]);
+            } else {
+                rows.template pass<true, true, false>(to, tokens.out[t] + j, tokens.q[t], scale, nullptr);
+            }
+        }
     }
-    if (store_between && replayed.n > 0) {
-        store();
-    }
-    for (int64_t t = 0; t < tokens.n; ++t) {
-        take(tokens, t, std::true_type());
-    }
-    if (!store_between) {
-        store();
-    }
-}
+};
 
 #endif
 
@@ -162,12 +183,12 @@ struct rows_of {
     int64_t n    = 1;
 
     explicit rows_of(int64_t S_v) {
-#if defined(__AVX2__)
+#if defined(PYMTP_ROWS_SIMD)
         switch (S_v) {
-            case  16: call = four_rows< 16/GGML_F32_EPR>; n = 4; break;
-            case  32: call = four_rows< 32/GGML_F32_EPR>; n = 4; break;
-            case  64: call = four_rows< 64/GGML_F32_EPR>; n = 4; break;
-            case 128: call = four_rows<128/GGML_F32_EPR>; n = 4; break;
+            case  16: call = some_rows< 16/simd::LANES, 16>::take; n = 16; break;
+            case  32: call = some_rows< 32/simd::LANES, 32>::take; n = 32; break;
+            case  64: call = some_rows< 64/simd::LANES, 32>::take; n = 32; break;
+            case 128: call = some_rows<128/simd::LANES, 32>::take; n = 32; break;
         }
 #else
         GGML_UNUSED(S_v);

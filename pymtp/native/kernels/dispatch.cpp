@@ -25,6 +25,7 @@ bool pymtp_compute_forward(const ggml_compute_params * params, ggml_tensor * dst
         case GGML_OP_RMS_NORM:        return compute_rms_norm(params, dst);
         case GGML_OP_SSM_CONV:        return compute_ssm_conv(params, dst);
         case GGML_OP_TOP_K:           return compute_top_k(params, dst);
+        case GGML_OP_UNARY:           return compute_sigmoid(params, dst);
         default:                      return false;
     }
 }

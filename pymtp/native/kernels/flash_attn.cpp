@@ -6,7 +6,8 @@
 // row alone: not on rows beside it, unused cells or threads.
 //
 // Speed: llama.cpp adds V to a row's sum cell by cell, in F16 and in memory, and converts a cell anew for each head that
-// shares it. Here K and V become F32 once for up to 16 rows, and a row's sum stays in registers. F32 is more precise, too:
+// shares it. Here a block of cells is read for up to 16 rows, by two of them at once, whose sums stay in registers meanwhile;
+// weights are made by vectors, when all scores of a chunk of cells are known. F32 is more precise, too:
 // after 1,100 tokens llama.cpp's logits of a small F32 model are 0.01 off those of the same prompt, which goes by tiles.
 //
 // Rows of a prompt over F32 and F16 caches stay with llama.cpp's tiles. Caches that the tiles do not take (quantized, BF16)
@@ -21,8 +22,7 @@
 
 namespace pymtp {
 
-static constexpr int64_t FEW_ROWS = 65;   // a verification of 64 drafts
-static constexpr int64_t CHUNK_KV = 1024; // cells that one partial sum goes over
+static constexpr int64_t FEW_ROWS = 65; // a verification of 64 drafts
 
 static bool takes(const ggml_tensor * dst) {
     const ggml_tensor * q = dst->src[0];
@@ -196,16 +196,19 @@ bool compute_flash_attn(const ggml_compute_params * params, ggml_tensor * dst) {
         return true;
     }
 
-    // four pieces a thread, but not smaller than a block: its rows share each cell that is read
-    const int     nth  = params->nth;
-    const int64_t nr   = q->ne[1]*q->ne[2]*q->ne[3];
-    const int64_t size = std::max((nr + 4*nth - 1)/(4*nth), std::min<int64_t>((nr + nth - 1)/nth, BLOCK_Q));
+    const int     nth      = params->nth;
+    const int64_t nr       = q->ne[1]*q->ne[2]*q->ne[3];
+    const int64_t n_shared = n_shared_of(dst);
 
-    int64_t n_pieces = (nr + size - 1)/size;
-    if (nth == 1 || n_pieces < nth || ggml_is_numa()) {
-        n_pieces = nth;
+    // four pieces a thread, but none that parts rows which share the cells they read, where each thread has some anyway
+    const auto    share = [](int64_t n, int64_t parts) { return (n + parts - 1)/parts; };
+    const int64_t n_set = share(n_shared, share(n_shared, BLOCK_Q));
+
+    int64_t size = nth == 1 || ggml_is_numa() ? share(nr, nth) : std::max(share(nr, 4*nth), std::min(share(nr, nth), n_set));
+    if (size > n_set) {
+        size = share(size, n_set)*n_set;
     }
-    const int64_t dr = (nr + n_pieces - 1)/n_pieces;
+    const int64_t n_pieces = share(nr, size);
 
     if (params->ith == 0) {
         ggml_threadpool_chunk_set(params->threadpool, nth);
@@ -213,7 +216,7 @@ bool compute_flash_attn(const ggml_compute_params * params, ggml_tensor * dst) {
     ggml_barrier(params->threadpool);
 
     for (int64_t i = params->ith; i < n_pieces; i = ggml_threadpool_chunk_add(params->threadpool, 1)) {
-        rows_in_chunks(params, dst, dr*i, std::min(dr*(i + 1), nr));
+        rows_in_chunks(params, dst, size*i, std::min(size*(i + 1), nr));
     }
     return true;
 }

@@ -1,5 +1,5 @@
-// Attention of a block of rows over a chunk of KV cells. K and V become F32 once for the block; quantized K is multiplied
-// as it is. A row takes the same steps whatever rows are beside it.
+// Attention of a block of rows over a chunk of KV cells. Quantized K is multiplied as it is, and BF16 and quantized V become
+// F32 once for the block. A row takes the same steps whatever rows are beside it.
 
 #pragma once
 
@@ -8,13 +8,14 @@
 
 namespace pymtp {
 
-static constexpr int BLOCK_Q = 16; // rows that are taken together
+static constexpr int     BLOCK_Q  = 16;   // rows that are taken together
+static constexpr int64_t CHUNK_KV = 1024; // cells that one partial sum goes over
 
 // Floats of work space that each thread needs, from the beginning of the work space.
 int64_t block_scratch_size(int64_t DK, int64_t DV);
 
 // Partial results [M, S, VKQ] (maximum, sum of weights, weighted sum of V) of rows ir0 to ir1 of q, at most BLOCK_Q that
-// share a KV head, over KV cells ic_start to ic_end.
+// share a KV head, over KV cells ic_start to ic_end, at most CHUNK_KV.
 void attend_block(
     const ggml_compute_params * params, const ggml_tensor * dst,
     int64_t ir0, int64_t ir1, int64_t ic_start, int64_t ic_end, float * partials, int64_t partial_stride);

@@ -33,6 +33,7 @@ bool compute_mul_mat_columns(const ggml_compute_params * params, ggml_tensor * d
 bool compute_rms_norm(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_rows(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_scale_rows(const ggml_compute_params * params, ggml_tensor * dst);
+bool compute_sigmoid(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_ssm_conv(const ggml_compute_params * params, ggml_tensor * dst);
 bool compute_top_k(const ggml_compute_params * params, ggml_tensor * dst);
 

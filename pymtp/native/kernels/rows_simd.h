@@ -63,6 +63,7 @@ static inline fvec fmul(fvec a, fvec b)         { return _mm512_mul_ps(a, b); }
 static inline fvec fadd(fvec a, fvec b)         { return _mm512_add_ps(a, b); }
 static inline fvec fma (fvec a, fvec b, fvec c) { return _mm512_fmadd_ps(a, b, c); }
 static inline fvec fnma(fvec a, fvec b, fvec c) { return _mm512_fnmadd_ps(a, b, c); }  // c - a*b
+static inline fvec fmax(fvec a, fvec b)         { return _mm512_max_ps(a, b); }            // b where one is NaN
 static inline float fsum(fvec x)                { return _mm512_reduce_add_ps(x); }
 // the sums of four vectors, each with the bits of fsum()
 static inline __m128 fsum4(const fvec * x) {
@@ -72,6 +73,19 @@ static inline __m128 fsum4(const fvec * x) {
     y = fadd(y, _mm512_permute_ps(y, _MM_SHUFFLE(1, 0, 3, 2)));
     y = fadd(y, _mm512_permute_ps(y, _MM_SHUFFLE(2, 3, 0, 1)));
     return _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, y));
+}
+// The sums of as many vectors as there are lanes, in order: join() of half_sums() of the first half of them and of the other.
+static inline fvec join(fvec a, fvec b) {
+    return fadd(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+static inline fvec half_sums(const fvec * x) {
+    fvec y[2];
+    for (int i = 0; i < 2; ++i, x += 4) {
+        const fvec lo = fadd(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+        const fvec hi = fadd(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+        y[i] = fadd(_mm512_shuffle_ps(lo, hi, _MM_SHUFFLE(1, 0, 1, 0)), _mm512_shuffle_ps(lo, hi, _MM_SHUFFLE(3, 2, 3, 2)));
+    }
+    return join(y[0], y[1]);
 }
 
 // the halves at x, each in two neighbouring lanes
@@ -121,6 +135,7 @@ static inline fvec fmul(fvec a, fvec b)         { return _mm256_mul_ps(a, b); }
 static inline fvec fadd(fvec a, fvec b)         { return _mm256_add_ps(a, b); }
 static inline fvec fma (fvec a, fvec b, fvec c) { return _mm256_fmadd_ps(a, b, c); }
 static inline fvec fnma(fvec a, fvec b, fvec c) { return _mm256_fnmadd_ps(a, b, c); }  // c - a*b
+static inline fvec fmax(fvec a, fvec b)         { return _mm256_max_ps(a, b); }            // b where one is NaN
 static inline float fsum(fvec x) {
     __m128 y = _mm_add_ps(_mm256_extractf128_ps(x, 1), _mm256_castps256_ps128(x));
     y = _mm_add_ps(y, _mm_movehl_ps(y, y));
@@ -134,6 +149,12 @@ static inline __m128 fsum4(const fvec * x) {
         _mm256_shuffle_ps(x01, x23, _MM_SHUFFLE(1, 0, 1, 0)), _mm256_shuffle_ps(x01, x23, _MM_SHUFFLE(3, 2, 3, 2)));
     y = fadd(y, _mm256_movehdup_ps(y));
     return _mm256_castps256_ps128(_mm256_permutevar8x32_ps(y, _mm256_setr_epi32(0, 4, 2, 6, 0, 4, 2, 6)));
+}
+static inline fvec join(fvec a, fvec b) {
+    return fadd(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+}
+static inline fvec half_sums(const fvec * x) {
+    return _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
 }
 
 static inline fvec fload_half_twice(const void * x) {
