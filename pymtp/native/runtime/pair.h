@@ -116,7 +116,7 @@ struct pymtp_pair {
     int  verify(
             int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, pymtp_sample_batch * samples = nullptr);
     int  verify_tokens(
-            int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, llama_token * sampled,
+            int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths, llama_token * sampled,
             pymtp_outcome * outcomes);
     void finish(const pymtp_sample_job & job, pymtp_outcome & outcome);
     int  rewind(int32_t seq, int32_t n_keep);

@@ -45,7 +45,7 @@ int pymtp_pair::decode_and_sample(llama_context * ctx, pymtp_sample_batch & samp
     const pymtp_graph_sample params = samples.params();
     const pymtp_sampling_graph graph(ctx, params);
     pymtp_graph_slots & kept = ctx == target.get() ? target_slots : draft_slots;
-    if (int status = decode(ctx, kept.of({(int32_t) samples.jobs.size(), samples.jobs.front().n_rows}))) {
+    if (int status = decode(ctx, kept.of({(int32_t) samples.jobs.size(), samples.n_rows}))) {
         llama_synchronize(ctx);
         return status;
     }
