@@ -3,6 +3,7 @@ are those it has alone."""
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from helpers.contexts import BOTH, DRAFTS, EXACT, context, some_tokens
 
-from pymtp import ContextFullError, InvalidRequestError
+from pymtp import ContextFullError, InvalidRequestError, NativeError
 from pymtp.context import Context
 from pymtp.model import Model
 from pymtp.sampling import Sampler, SamplingParams
@@ -161,6 +162,26 @@ def test_a_sequence_whose_grammar_has_no_way_on_fails_alone(dense: Model) -> Non
         assert "the grammar allows no token at position 21" in str(out[1])
         assert all(isinstance(out[seq], list) for seq in (0, 2))
         assert [c.tokens_held(seq) for seq in range(3)] == [21, 21, 21]
+
+
+@BOTH
+@pytest.mark.parametrize("mode", ["fused", "host-copy"])
+def test_a_sequence_whose_drafts_have_no_finite_logits_fails_alone(model: Model, mode: str) -> None:
+    prompts = {seq: some_tokens(model, 20, seq) for seq in range(3)}
+    infinite = Sampler(SamplingParams(logit_bias={7: 1e30}))
+    infinite.native.bias[0].bias = math.inf
+    with context(model, mode, n_seq_max=3) as c:
+        drafts = c.draft_chains(begin(c, prompts, SETTINGS), DRAFTS)
+        c.clear()
+        tokens = begin(c, prompts, SETTINGS)
+        c.set_sampling(infinite, 1)
+        found = c.draft_chains(tokens, DRAFTS)
+        assert isinstance(found[1], NativeError)
+        assert "no finite logits at position 21" in str(found[1])
+        assert [found[seq] for seq in (0, 2)] == [drafts[seq] for seq in (0, 2)]
+        assert [c.tokens_held(seq) for seq in range(3)] == [20, 0, 20]
+        out = c.verify_chains({seq: [tokens[seq], *found[seq][0]] for seq in (0, 2)})  # type: ignore[index]
+        assert all(isinstance(sampled, list) for sampled in out.values())
 
 
 def test_log_probabilities_are_those_of_the_sequence_asked_for(dense: Model) -> None:

@@ -47,7 +47,9 @@ int pymtp_pair::draft_tokens(
     drafts_over_rows = fuses() && vocabulary && vocabulary->pays();
     if (!fuses()) {
         return by_launches(n_seqs, seqs, 1, [&](int32_t k, int32_t) {
-            return host->draft_tokens(seqs[k], tokens[k], n, drafts + k*n, confidences + k*n);
+            const int status = host->draft_tokens(seqs[k], tokens[k], n, drafts + k*n, confidences + k*n, outcomes[k]);
+            finish(seqs[k], outcomes[k]);
+            return status;
         });
     }
     return by_launches(n_seqs, seqs, n_head_rows / n, [&](int32_t first, int32_t count) {
@@ -60,7 +62,8 @@ int pymtp_pair::draft_tokens(
             return status;
         }
         for (int32_t k = first; k < first + count; ++k) {
-            finish(samples.jobs[k - first], outcomes[k]);
+            outcomes[k] = samples.jobs[k - first].outcome();
+            finish(seqs[k], outcomes[k]);
         }
         return (int) PYMTP_OK;
     });
@@ -92,11 +95,10 @@ int pymtp_pair::draft_chains(
     return decode_and_sample(draft.get(), samples);
 }
 
-// What came of a sequence's samples. Where a logit is no number, nobody knows what its caches hold: it is emptied.
-void pymtp_pair::finish(const pymtp_sample_job & job, pymtp_outcome & outcome) {
-    outcome = {job.n_sampled, job.status, (int32_t) job.n_prefix};
-    if (job.status == PYMTP_FAILED) {
-        clear(job.seq);
+// Where a logit is no number, nobody knows what the sequence's caches hold: it is emptied.
+void pymtp_pair::finish(int32_t seq, const pymtp_outcome & outcome) {
+    if (outcome.status == PYMTP_FAILED) {
+        clear(seq);
     }
 }
 
@@ -210,7 +212,8 @@ int pymtp_pair::verify_tokens(
             if (int failed = rewind(seqs[k], sequences[seqs[k]].n_past - n + stay)) {
                 return failed;
             }
-            finish(job, outcomes[k]);
+            outcomes[k] = job.outcome();
+            finish(seqs[k], outcomes[k]);
         }
         return (int) PYMTP_OK;
     });

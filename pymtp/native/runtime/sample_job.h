@@ -29,6 +29,7 @@ struct pymtp_sample_job {
     size_t      enough() const; // candidates, for each row
     llama_token sample(const pymtp_logits & from);
     void        take(llama_token token, float value); // what a graph sampled without the host
+    pymtp_outcome outcome() const { return {n_sampled, status, (int32_t) n_prefix}; }
 
 private:
     llama_token add(llama_token token);
