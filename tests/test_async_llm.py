@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
@@ -36,6 +38,13 @@ def run(llm: LLM, use: Callable[[AsyncLLM], Awaitable[Any]]) -> Any:
             return await asyncio.wait_for(use(made), 30)
 
     return asyncio.run(main())
+
+
+def wait_until(ready: Callable[[], object]) -> None:
+    end = time.monotonic() + 10
+    while not ready():
+        assert time.monotonic() < end
+        time.sleep(0.001)
 
 
 def test_coroutines_get_the_texts_that_they_would_get_alone_and_share_rounds(
@@ -119,6 +128,71 @@ def test_a_cancelled_task_ends_its_request_and_no_other(several: LLM, prompts: l
     after = several.figures()
     assert (after.running, after.waiting) == (0, 0)
     assert after.cancelled - before.cancelled == 3
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.Future[Any]]:
+    """Prompts are looked at until all of these futures are done."""
+    until: list[asyncio.Future[Any]] = []
+    original = LLM.requests
+
+    def requests(*arguments: Any, **keywords: Any) -> Any:
+        while not until or not all(future.done() for future in until):
+            time.sleep(0.001)
+        return original(*arguments, **keywords)
+
+    monkeypatch.setattr(LLM, "requests", requests)
+    return until
+
+
+@pytest.mark.parametrize("how", ["the task is cancelled", "the loop ends"])
+def test_a_request_whose_task_ends_while_its_prompt_is_looked_at_ends_too(
+    several: LLM, slow: list[asyncio.Future[Any]], how: str
+) -> None:
+    before = several.figures().cancelled
+
+    async def main() -> None:
+        llm = AsyncLLM(several)  # whose first request it is
+        slow.append(asyncio.create_task(llm.generate("import ", ENDLESS)))
+        await asyncio.sleep(0.01)
+        if how == "the task is cancelled":
+            slow[0].cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await slow[0]
+            while several.figures().cancelled == before:
+                await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+    wait_until(lambda: several.figures().cancelled > before)
+    assert (several.figures().running, several.figures().waiting) == (0, 0)
+
+
+def test_a_request_that_comes_after_close_ends_and_the_call_is_refused(
+    several: LLM, slow: list[asyncio.Future[Any]]
+) -> None:
+    async def main() -> None:
+        llm = AsyncLLM(several)
+        asked = asyncio.create_task(llm.generate("import ", ENDLESS))
+        await asyncio.sleep(0.01)
+        closing = asyncio.create_task(llm.close())
+        await closing
+        slow.append(closing)
+        with pytest.raises(ClosedError, match="the AsyncLLM is closed"):
+            await asked
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+    assert (several.figures().running, several.figures().waiting) == (0, 0)
+
+
+def test_one_that_is_let_go_of_frees_its_llm() -> None:
+    async def main() -> weakref.ref[LLM]:
+        llm = AsyncLLM(n_ctx=256, n_threads=1, draft_tokens=2)
+        await llm.generate("import ", SHORT)
+        return weakref.ref(llm.llm)
+
+    inner = asyncio.run(main())
+    gc.collect()
+    wait_until(lambda: inner() is None)
 
 
 def test_an_iteration_that_is_left_ends_its_request(several: LLM) -> None:
