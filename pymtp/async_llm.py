@@ -6,7 +6,8 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, overload
@@ -35,11 +36,16 @@ class AsyncLLM:
         self._shares_llm = isinstance(model, LLM)
         self.llm = model if isinstance(model, LLM) else LLM(model, **keywords)
         self._driver = _Driver(self.llm)
+        # its own, for all that asyncio has may be busy with other things
+        self._threads = ThreadPoolExecutor(thread_name_prefix="pymtp")
         weakref.finalize(self, self._driver.let_go)
 
     async def close(self) -> None:
         """Ends what runs as "cancelled", and frees everything."""
-        await asyncio.to_thread(self._close)
+        await self._in_thread(self._close)
+
+    async def _in_thread(self, call: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def _close(self) -> None:
         self._driver.stop()
@@ -127,7 +133,7 @@ class AsyncLLM:
                 self._driver.cancel(found)
 
         try:
-            await asyncio.to_thread(ask)  # a long prompt takes a while to tokenize
+            await self._in_thread(ask)  # a long prompt takes a while to tokenize
         except BaseException:  # the thread goes on, though its task was cancelled
             left = True
             self._driver.cancel(found)

@@ -184,6 +184,25 @@ def test_a_request_that_comes_after_close_ends_and_the_call_is_refused(
     assert (several.figures().running, several.figures().waiting) == (0, 0)
 
 
+def test_threads_of_the_program_that_are_all_busy_stop_neither_calls_nor_close(
+    several: LLM, prompts: list[str], expected: list[str]
+) -> None:
+    async def main() -> str:
+        done = threading.Event()
+        busy = [asyncio.create_task(asyncio.to_thread(done.wait, 20)) for _ in range(40)]  # 32 threads at most
+        await asyncio.sleep(0.01)
+        try:
+            llm = AsyncLLM(several)
+            text = (await asyncio.wait_for(llm.generate(prompts[0], SHORT), 10)).text
+            await asyncio.wait_for(llm.close(), 10)
+            return text
+        finally:
+            done.set()
+            await asyncio.gather(*busy)
+
+    assert asyncio.run(main()) == expected[0]
+
+
 def test_one_that_is_let_go_of_frees_its_llm() -> None:
     async def main() -> weakref.ref[LLM]:
         llm = AsyncLLM(n_ctx=256, n_threads=1, draft_tokens=2)
