@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
-from types import FrameType
-from typing import Any
 
 import pytest
 from helpers.engines import Bed
+from helpers.interrupts import Interrupted
 
 from pymtp.engine.request import Request
 
 PROMPT = [1, 2, 3, 4, 5]
-
-
-class Interrupted:
-    """Raises KeyboardInterrupt as the n-th line of the engine begins, counted from 0."""
-
-    def __init__(self, n: int) -> None:
-        self.left = n
-
-    def __enter__(self) -> Interrupted:
-        sys.settrace(self._trace)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-
-    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
-        if "/pymtp/engine/" not in frame.f_code.co_filename.replace("\\", "/"):
-            return None
-        if event == "line":
-            self.left -= 1
-            if self.left == -1:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return self._trace
+ENGINE = "/pymtp/engine/"
 
 
 def write(bed: Bed, read: list[list[int]], steps: int = 10_000) -> None:
@@ -72,7 +47,7 @@ def check(bed: Bed, cancelled: Request, read: list[list[int]]) -> None:
 def end(bed: Bed, cancelled: Request, n: int, read: list[list[int]]) -> bool:
     """Whether all requests ended before line n."""
     try:
-        with Interrupted(n):
+        with Interrupted(n, ENGINE):
             write(bed, read, 2)
             bed.engine.cancel(cancelled)
             write(bed, read)
@@ -102,7 +77,7 @@ def test_a_second_one_while_that_is_put_right_changes_nothing(n: int) -> None:
         read: list[list[int]] = [[] for _ in bed.requests]
         assert not end(bed, cancelled, n, read)
         through = False
-        with suppress(KeyboardInterrupt), Interrupted(again):
+        with suppress(KeyboardInterrupt), Interrupted(again, ENGINE):
             bed.engine.settle()
             through = True
         bed.engine.settle()
