@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 import pytest
 from helpers.engines import Bed
@@ -138,16 +137,21 @@ def test_wherever_a_handler_raises_the_thread_beside_it_comes_to_its_end() -> No
     through = False
     for n in range(1000):
         table = Table(n_seq_max=2)
-        mine, other, later = (table.bed.submit(PROMPT, length, seed=length) for length in (12, 30, 4))
+        mine, other, later = (table.bed.submit(PROMPT, length, seed=length) for length in (40, 30, 4))
         table.bed.context.before = lambda what, seqs: time.sleep(0.0003)  # so that both want to run it
         threads = [table.thread(other)]
-        with suppress(KeyboardInterrupt), Interrupted(n, "/pymtp/turns.py", "/pymtp/exclusive.py"):
-            table.turns.wait(table.owner, mine.caller, [mine], lambda: mine.ended)  # noqa: B023
-            through = True
+        ended = False
+        try:
+            with Interrupted(n, "/pymtp/turns.py", "/pymtp/exclusive.py"):
+                table.turns.wait(table.owner, mine.caller, [mine], lambda: mine.ended)  # noqa: B023
+                through = True
+        except KeyboardInterrupt:
+            ended = mine.ended
         threads.append(table.thread(later))
         for thread in threads:
             thread.join(PATIENCE)
-        assert (mine.ended, other.reason, later.reason) == (True, "length", "length")
+        assert (other.reason, later.reason) == ("length", "length")
+        assert mine.reason == "cancelled" or through or ended
         if through:
             return
     raise AssertionError("no end of lines")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 from types import FrameType
 from typing import Any
@@ -25,7 +26,8 @@ class Interrupted:
         name = frame.f_code.co_filename.replace("\\", "/")
         if not any(file in name for file in self.files):
             return None
-        if event == "line":
+        # no signal is handled at a `try:`, and Python would not leave the `with` around it
+        if event == "line" and linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip() != "try:":
             self.left -= 1
             if self.left == -1:
                 sys.settrace(None)
