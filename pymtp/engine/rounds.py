@@ -92,7 +92,7 @@ class Writer:
         for i, token in enumerate(out, 1):
             if ends(token):
                 self.ended = True
-                del out[i:]
+                out = out[:i]
                 break
         self.out = out
         n_out = len(out)
