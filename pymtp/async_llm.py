@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Sequence
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, overload
 
@@ -33,10 +36,16 @@ class AsyncLLM:
         self._shares_llm = isinstance(model, LLM)
         self.llm = model if isinstance(model, LLM) else LLM(model, **keywords)
         self._driver = _Driver(self.llm)
+        # its own, for all that asyncio has may be busy with other things
+        self._threads = ThreadPoolExecutor(thread_name_prefix="pymtp")
+        weakref.finalize(self, self._driver.let_go)
 
     async def close(self) -> None:
         """Ends what runs as "cancelled", and frees everything."""
-        await asyncio.to_thread(self._close)
+        await self._in_thread(self._close)
+
+    async def _in_thread(self, call: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def _close(self) -> None:
         self._driver.stop()
@@ -114,21 +123,22 @@ class AsyncLLM:
     async def _submit(
         self, prompts: Sequence[Prompt], params: Params, news: _News, *, priority: int, ahead: int | None = None
     ) -> list[Request]:
-        # on another thread: a long prompt takes a while to tokenize
-        asked = asyncio.ensure_future(
-            asyncio.to_thread(self.llm.requests, prompts, params, news.caller, priority=priority, ahead=ahead)
-        )
-        try:
-            requests = await asyncio.shield(asked)
-        except asyncio.CancelledError:
-            asked.add_done_callback(self._drop)
-            raise
-        self._driver.take(requests)
-        return requests
+        found: list[Request] = []
+        left = False
 
-    def _drop(self, asked: asyncio.Future[list[Request]]) -> None:
-        if not asked.cancelled() and asked.exception() is None:
-            self._driver.cancel(asked.result())
+        def ask() -> None:
+            found.extend(self.llm.requests(prompts, params, news.caller, priority=priority, ahead=ahead))
+            self._driver.take(found)
+            if left:  # set before the other thread looks at `found`: one of the two cancels
+                self._driver.cancel(found)
+
+        try:
+            await self._in_thread(ask)  # a long prompt takes a while to tokenize
+        except BaseException:  # the thread goes on, though its task was cancelled
+            left = True
+            self._driver.cancel(found)
+            raise
+        return found
 
 
 class _News:
@@ -164,7 +174,7 @@ class _Driver:
         self._stopped = False
 
     def take(self, requests: Sequence[Request]) -> None:
-        """New requests. Raises ClosedError after stop()."""
+        """New requests. Raises ClosedError after stop(), once they have ended."""
         with self._lock:
             if not self._stopped:
                 self._live.update(requests)
@@ -174,6 +184,8 @@ class _Driver:
                 self.wake()
                 return
         self.cancel(requests)
+        with suppress(ClosedError):  # of the LLM: they have ended, too
+            self._llm.turns.wait(self._llm, Caller(), [], lambda: all(request.ended for request in requests))
         raise ClosedError("the AsyncLLM is closed")
 
     def wake(self) -> None:
@@ -189,13 +201,17 @@ class _Driver:
                 self._llm.engine.cancel(request)
         self.wake()
 
+    def let_go(self) -> None:
+        """Nobody asks for anything any more: the thread ends, and keeps the LLM no longer."""
+        self._work.put(False)
+
     def stop(self) -> None:
         """Ends its requests, and the thread."""
         with self._lock:
             self._last, thread = list(self._live), self._thread
             self._stopped = True
         self.cancel(self._last)
-        self._work.put(False)
+        self.let_go()
         if thread is not None:
             thread.join()
 

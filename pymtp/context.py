@@ -280,21 +280,18 @@ class Context(Inspected):
 
     @alone
     def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, list[int] | PymtpError]:
-        """As `verify_chain`, for each sequence named: its tokens, for all as many. Sequences side by side take one
-        launch. A sequence that fails by itself has its error as its value, and the others their tokens. What is raised
-        emptied all."""
+        """As `verify_chain`, for each sequence named: its tokens. Sequences side by side take one launch, in which each
+        has as many rows as the longest chain: there must be room for them. Rows of padding are not sampled from, and
+        not held when this returns. A sequence that fails by itself has its error as its value, and the others their
+        tokens. What is raised emptied all."""
         seqs, out = sorted(chains), self._outcomes
-        n = len(chains[seqs[0]]) if seqs else 0
-        tokens: list[int] = []
-        for seq in seqs:
-            if len(chains[seq]) != n:
-                raise InvalidRequestError("the chains of a verification must have the same length")
-            tokens += chains[seq]
-        check(lib.pymtp_pair_verify_tokens(self._pair, len(seqs), seqs, tokens, n, out.tokens, out.native))
+        lengths = [len(chains[seq]) for seq in seqs]
+        tokens = [token for seq in seqs for token in chains[seq]]
+        check(lib.pymtp_pair_verify_tokens(self._pair, len(seqs), seqs, tokens, lengths, out.tokens, out.native))
         if self._reports:
             for k, seq in enumerate(seqs):
                 self._keep_logprobs(seq, out.native[k].n)  # before a dead end, too
-        return out.sampled(seqs, n)
+        return out.sampled(seqs, lengths)
 
     def logprobs(self, seq: int = 0) -> list[TokenLogprobs]:
         """Of the tokens that the sequence's last `first_token` or verification returned; empty unless its sampling

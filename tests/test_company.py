@@ -3,6 +3,7 @@ are those it has alone."""
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from helpers.contexts import BOTH, DRAFTS, EXACT, context, some_tokens
 
-from pymtp import InvalidRequestError
+from pymtp import ContextFullError, InvalidRequestError, NativeError
 from pymtp.context import Context
 from pymtp.model import Model
 from pymtp.sampling import Sampler, SamplingParams
@@ -163,6 +164,26 @@ def test_a_sequence_whose_grammar_has_no_way_on_fails_alone(dense: Model) -> Non
         assert [c.tokens_held(seq) for seq in range(3)] == [21, 21, 21]
 
 
+@BOTH
+@pytest.mark.parametrize("mode", ["fused", "host-copy"])
+def test_a_sequence_whose_drafts_have_no_finite_logits_fails_alone(model: Model, mode: str) -> None:
+    prompts = {seq: some_tokens(model, 20, seq) for seq in range(3)}
+    infinite = Sampler(SamplingParams(logit_bias={7: 1e30}))
+    infinite.native.bias[0].bias = math.inf
+    with context(model, mode, n_seq_max=3) as c:
+        drafts = c.draft_chains(begin(c, prompts, SETTINGS), DRAFTS)
+        c.clear()
+        tokens = begin(c, prompts, SETTINGS)
+        c.set_sampling(infinite, 1)
+        found = c.draft_chains(tokens, DRAFTS)
+        assert isinstance(found[1], NativeError)
+        assert "no finite logits at position 21" in str(found[1])
+        assert [found[seq] for seq in (0, 2)] == [drafts[seq] for seq in (0, 2)]
+        assert [c.tokens_held(seq) for seq in range(3)] == [20, 0, 20]
+        out = c.verify_chains({seq: [tokens[seq], *found[seq][0]] for seq in (0, 2)})  # type: ignore[index]
+        assert all(isinstance(sampled, list) for sampled in out.values())
+
+
 def test_log_probabilities_are_those_of_the_sequence_asked_for(dense: Model) -> None:
     asked = [SamplingParams(logprobs=n) for n in (1, 3)]
     with context(dense, n_seq_max=2) as c:
@@ -174,11 +195,48 @@ def test_log_probabilities_are_those_of_the_sequence_asked_for(dense: Model) -> 
             assert all(len(each.top) == n for each in found)
 
 
+def test_a_row_of_padding_is_not_sampled_from(dense: Model) -> None:
+    a = dense.tokenize("a")[0]
+    ends_after_two = SamplingParams(grammar=f"root ::= [a] [a] <[{dense.n_vocab + 1}]>", logprobs=0)
+    with context(dense, n_seq_max=2) as c:
+        tokens = begin(c, {seq: some_tokens(dense, 20, seq) for seq in range(2)}, [ends_after_two, SETTINGS[0]])
+        # the target agrees with a row of padding that repeats the first token, and the grammar has no way on after it
+        out = c.verify_chains({0: [tokens[0]], 1: [tokens[1], 7, 8]})
+        assert out[0] == [a]
+        assert [entry.token_id for entry in c.logprobs(0)] == [a]
+
+
 @BOTH
-def test_chains_of_unequal_length_are_refused(model: Model) -> None:
+def test_a_row_of_padding_is_not_held(model: Model) -> None:
+    lengths = [1, 3, 2]
+    with context(model, n_seq_max=3) as c, context(model) as other:
+        tokens = begin(c, {seq: some_tokens(model, 20, seq) for seq in range(3)}, SETTINGS)
+        chains = {seq: [tokens[seq], 7, 8][:n] for seq, n in enumerate(lengths)}
+        out = c.verify_chains(chains)
+        assert [c.tokens(seq)[20:] for seq in range(3)] == list(chains.values())
+        with pytest.raises(InvalidRequestError, match="only 0 can be taken back"):
+            c.rewind(20, 0)
+        c.rewind(21, 1)
+        c.rewind(21, 2)
+        drafts = c.draft_chains(tokens, DRAFTS)
+        after = c.verify_chains({seq: [3] for seq in range(3)})
+        for seq in range(3):
+            other.clear()
+            alone = begin(other, {0: some_tokens(model, 20, seq)}, [SETTINGS[seq]])
+            assert other.verify_chain(chains[seq]) == out[seq]
+            other.rewind(21)
+            assert other.draft_chains(alone, DRAFTS)[0] == drafts[seq]
+            assert other.verify_chain([3]) == after[seq]
+
+
+@BOTH
+def test_a_chain_without_room_for_the_rows_of_the_longest_is_refused(model: Model) -> None:
     with context(model, n_seq_max=2) as c:
-        begin(c, {seq: some_tokens(model, 20, seq) for seq in range(2)}, SETTINGS)
-        with pytest.raises(InvalidRequestError, match="the same length"):
-            c.verify_chains({0: [1], 1: [1, 2]})
+        tokens = begin(c, {0: some_tokens(model, c.n_ctx - 1, 0), 1: some_tokens(model, 20, 1)}, SETTINGS)
+        with pytest.raises(ContextFullError, match=f"{c.n_ctx - 1} tokens held and 2 more"):
+            c.verify_chains({0: [tokens[0]], 1: [tokens[1], 7]})
+        assert [c.tokens_held(seq) for seq in range(2)] == [c.n_ctx - 1, 20]
         with pytest.raises(InvalidRequestError, match="a sequence is needed"):
             c.verify_chains({})
+        with pytest.raises(InvalidRequestError, match="4 tokens, not 0"):
+            c.verify_chains({0: [], 1: [1]})

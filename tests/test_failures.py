@@ -245,11 +245,14 @@ def test_counts_from_c_that_cannot_be_are_errors_not_the_end(c: Context) -> None
         assert lib.pymtp_pair_verify(pair, 0, [1], n, rows) == lib.PYMTP_INVALID
         assert lib.pymtp_pair_prefill(pair, 1, [0], [1], [n], False, rows) == lib.PYMTP_INVALID
         assert lib.pymtp_pair_prefill(pair, n, [0], [1], [1], False, rows) == lib.PYMTP_INVALID
-        for call in (lib.pymtp_pair_draft_tokens, lib.pymtp_pair_verify_tokens):
-            arrays = (ffi.NULL, ffi.NULL, ffi.NULL)[: 3 if call == lib.pymtp_pair_draft_tokens else 2]
-            assert call(pair, 1, [0], [1], n, *arrays) == lib.PYMTP_INVALID
-            assert call(pair, n, [0], [1], 1, *arrays) == lib.PYMTP_INVALID
-            assert call(pair, 2, [0, 0], [1, 1], 1, *arrays) == lib.PYMTP_INVALID
+        nowhere = (ffi.NULL, ffi.NULL, ffi.NULL)
+        assert lib.pymtp_pair_draft_tokens(pair, 1, [0], [1], n, *nowhere) == lib.PYMTP_INVALID
+        assert lib.pymtp_pair_draft_tokens(pair, n, [0], [1], 1, *nowhere) == lib.PYMTP_INVALID
+        assert lib.pymtp_pair_draft_tokens(pair, 2, [0, 0], [1, 1], 1, *nowhere) == lib.PYMTP_INVALID
+        outcomes = ffi.new("struct pymtp_outcome[]", 2)
+        for n_seqs, seqs, lengths in ((1, [0], [n]), (2, [0, 1], [1, n]), (n, [0], [1]), (2, [0, 0], [1, 1])):
+            refused = lib.pymtp_pair_verify_tokens(pair, n_seqs, seqs, [1, 1], lengths, ffi.NULL, outcomes)
+            assert refused == lib.PYMTP_INVALID
         assert lib.pymtp_pair_rewind(pair, 0, n) == lib.PYMTP_INVALID
     for seq in (-1, 3, 2**31 - 1, -(2**31)):
         assert lib.pymtp_pair_verify(pair, seq, [1], 1, rows) == lib.PYMTP_INVALID

@@ -27,13 +27,15 @@ ANSWER = 256  # tokens
 
 
 class ScriptedContext:
-    """Rows and steps that take so many seconds of a clock of its own."""
+    """Rows and steps that take so many seconds of a clock of its own; the share `cheap` of it, where there are more."""
 
     n_ubatch = 512
 
-    def __init__(self, row: float, draft_tokens: int = MAX_AUTO, n_seq_max: int = 1) -> None:
-        self.now, self.n_past, self.draft_tokens, self.n_seq_max = 0.0, 0, draft_tokens, n_seq_max
-        self.row = row
+    def __init__(self, row: float, draft_tokens: int = MAX_AUTO, n_seq_max: int = 1, cheap: float = 1.0) -> None:
+        self.now, self.draft_tokens, self.n_seq_max = 0.0, draft_tokens, n_seq_max
+        self.row, self.cheap = row, cheap
+        self.held = [0] * n_seq_max  # tokens of each sequence
+        self.rounds = 0  # of all sequences
         self.launches: list[tuple[str, int]] = []
         self.slow: set[int] = set()  # launches that take ten times as long
         self.first_token = 0.0  # seconds until the weights are in memory
@@ -41,30 +43,35 @@ class ScriptedContext:
         self.failed: dict[int, object] = {}  # sequences, in rounds of all
 
     def _launch(self, what: str, n: int) -> None:
-        self.now += self.row * n * (10 if len(self.launches) in self.slow else 1)
+        self.now += self.row * n * (10 if len(self.launches) in self.slow else 1) * (self.cheap if n > 1 else 1)
         self.launches.append((what, n))
 
     def clock(self) -> float:
         return self.now
 
+    @property
+    def n_past(self) -> int:
+        return self.held[0]
+
     def set_sampling(self, sampler: object, seq: int = 0) -> None: ...
 
     def prefill(self, tokens: Sequence[int]) -> None:
         self.now += self.first_token
-        self.n_past += len(tokens)
+        self.held[0] += len(tokens)
 
     def prefill_batch(self, prompts: Mapping[int, Sequence[int]]) -> None:
-        assert (len(prompts), self.n_past) == (self.n_seq_max, 0)
-        self.n_past = 1
+        assert (len(prompts), max(self.held)) == (self.n_seq_max, 0)
+        self.held = [1] * self.n_seq_max
 
     def draft_chains(self, tokens: Mapping[int, int], n: int) -> dict[int, object]:
         self._launch("drafts", n * len(tokens))
         return dict(tokens)
 
     def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, object]:
-        assert len(chains) == self.n_seq_max
+        assert self.held == [1 + self.rounds] * len(chains), "drafts of the round before were taken back"
         self._launch("rows", sum(len(chain) for chain in chains.values()))
-        self.n_past += len(chains[0])
+        self.held = [n + len(chain) for n, chain in zip(self.held, chains.values(), strict=True)]
+        self.rounds += 1
         return dict(chains) | self.failed
 
     def draft_chain(self, token: int, n: int) -> None:
@@ -72,13 +79,13 @@ class ScriptedContext:
 
     def verify_chain(self, tokens: Sequence[int]) -> None:
         self._launch("verify", len(tokens))
-        self.n_past += len(tokens)
+        self.held[0] += len(tokens)
 
     def rewind(self, n_keep: int, seq: int = 0) -> None:
-        self.n_past = n_keep
+        self.held[seq] = n_keep
 
     def clear(self) -> None:
-        self.n_past = 0
+        self.held = [0] * self.n_seq_max
 
     def forget_chosen(self) -> None:
         self.forgotten = len(self.launches)
@@ -89,11 +96,11 @@ def measured(context: ScriptedContext) -> FirstCosts:
 
 
 def test_rows_and_a_chain_are_timed_by_their_fastest_launch() -> None:
-    context = ScriptedContext(0.001)
+    context = ScriptedContext(0.001, cheap=0.5)
     context.slow = {0, 1, 2, 3, 4, 7}  # the first turn, and one of the second
     costs = measured(context)
-    assert costs.draft == pytest.approx({STEPS: 0.001 * STEPS})
-    assert costs.verify == pytest.approx({n: 0.001 * n for n in (1, *MORE_ROWS)})
+    assert costs.draft == pytest.approx({STEPS: 0.0005 * STEPS})
+    assert costs.verify == pytest.approx({1: 0.001} | {n: 0.0005 * n for n in MORE_ROWS})
     assert context.n_past == 0
     assert context.forgotten == len(context.launches) > 0
     assert len(context.launches) <= MOST_TURNS * (2 + len(MORE_ROWS))
@@ -128,6 +135,13 @@ def test_no_round_of_all_sequences_is_begun_that_would_not_be_over_in_time() -> 
         found = measured(context).batch
         assert context.now <= max(1.25 * LONGEST, 6 * row)
         assert len(found) == {0.001: 4, 0.005: 3, 0.01: 3, 0.03: 1, 0.3: 0}[row]
+
+
+def test_rounds_of_all_sequences_have_no_more_rows_and_drafts_than_the_context_takes() -> None:
+    found = measured(ScriptedContext(1e-6, n_seq_max=128)).batch
+    assert [depth for _, depth in found] == [0, 1, 3]  # 512 rows
+    found = measured(ScriptedContext(1e-6, n_seq_max=4, draft_tokens=2)).batch
+    assert [depth for _, depth in found] == [0, 1]
 
 
 def test_a_large_model_is_timed_for_two_seconds_and_the_launch_begun_by_then() -> None:

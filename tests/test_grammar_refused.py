@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from pymtp import LLM, InvalidRequestError, Model, PymtpError, SamplingParams
-from pymtp.sampling import Sampler
 
 BAD = {
     "root": "expecting ::=",
     "x ::= [a]": "'root'",
     "root ::= y": "'y'",
     'root ::= root "a"': "left recursion detected for 'root'",
+    "root ::= a*\na ::= root?": "left recursion detected for 'root'",
     'root ::= c root\nc ::= d d\nd ::= "" | "x"': "left recursion",
     'root ::= "a"{5,2}': "less than its minimum",
     'root ::= "a"{99999}': "number of repetitions",
@@ -84,54 +81,8 @@ def test_grammars_that_would_take_for_ever_are_refused_in_time(llm: LLM) -> None
         llm.generate("a", SamplingParams(60, grammar=doubling, logit_bias=dict.fromkeys(llm.model.tokenize("a"), 1e3)))
 
 
-pieces = st.sampled_from(
-    [
-        *(
-            '"',
-            "[",
-            "]",
-            "(",
-            ")",
-            "{",
-            "}",
-            "|",
-            "*",
-            "+",
-            "?",
-            ".",
-            "-",
-            "^",
-            "\\",
-            "<",
-            ">",
-            "!",
-            "#",
-            ",",
-            "::=",
-            "\n",
-        ),
-        *(" ", "root ::= ", "a ::= ", "root", "a", "b", '"a"', '"é"', "[a-z]", "[^a]", "{2}", "{0,3}", "{3,}", "\\x41"),
-        *("\\", "1", "99999999999999999999", "<[5]>", "!<[5]>", '""', "[]", "\\U0010FFFF", "\x7f", "é"),
-    ]
+@pytest.mark.parametrize(
+    ("grammar", "text"), [('root ::= ("a"?){0,900}', "aaa"), ('root ::= "" | <[5]>', "")], ids=range(2)
 )
-
-
-@settings(max_examples=250)
-@given(st.lists(pieces, max_size=25).map("".join) | st.text(max_size=20))
-@example("root ::= a*\na ::= root?")
-@example('root ::= ("a"?){0,900}')
-@example('root ::= "" | <[5]>')
-def test_nothing_that_looks_like_a_grammar_ends_the_process(llm: LLM, text: str) -> None:
-    for grammar in (text, f"root ::= {text}"):
-        try:
-            params = SamplingParams(temperature=1.0, grammar=grammar)
-            sampler = Sampler(params)
-            with sampler.compiled(llm.model):
-                before: list[int] = []
-                for position in range(4):
-                    token, _ = sampler.sample(np.zeros(llm.model.n_vocab, np.float32), position, before)
-                    if token is None:
-                        break
-                    before.append(token)
-        except InvalidRequestError:
-            pass
+def test_a_grammar_of_texts_that_may_be_empty_is_followed(llm: LLM, grammar: str, text: str) -> None:
+    assert llm.generate("a", SamplingParams(3, grammar=grammar)).text == text

@@ -45,13 +45,20 @@ def more(model: Model, seq: int) -> list[int]:
     return some_tokens(model, 10, 10 + seq)
 
 
+def others_go_on(c: Context) -> None:
+    """Sequences 1 and 2: by drafts, whose inputs are kept, and by a prompt."""
+    for seq in (1, 2):
+        c.verify([5, 6, 7, 8], seq)
+    c.prefill_batch({seq: more(c.model, seq) for seq in (1, 2)})
+
+
 @BOTH
 @MODES
 def test_what_a_sequence_replays_stays_its_own_while_others_go_on(model: Model, mode: str) -> None:
     with three(model, mode) as c, alone(model, mode, 0) as wanted:
         c.verify([1, 2, 3, 4])
         wanted.verify([1, 2, 3, 4])
-        c.prefill_batch({seq: more(model, seq) for seq in (1, 2)})
+        others_go_on(c)
         c.rewind(22)
         wanted.rewind(22)
         assert close(c.verify([7, 8]), wanted.verify([7, 8]))
@@ -64,7 +71,7 @@ def test_a_sequence_goes_on_from_where_it_was_rewound_to_before_others_went_on(m
         for one in (c, wanted):
             one.verify([1, 2, 3, 4])
             one.rewind(22)
-        c.prefill_batch({seq: more(model, seq) for seq in (1, 2)})
+        others_go_on(c)
         assert close(c.verify([7, 8]), wanted.verify([7, 8]))
 
 

@@ -209,6 +209,16 @@ def test_a_stream_that_is_closed_or_let_go_of_leaves_the_others(llm: LLM, severa
     assert several.figures().running == 0
 
 
+def test_a_text_as_long_as_its_grammar_ends_in_company_as_it_does_alone(
+    llm: LLM, several: LLM, prompts: list[str]
+) -> None:
+    # others verify more rows than it has tokens left, and there is no third token
+    two = SamplingParams(2, grammar=f"root ::= [a] [a] <[{llm.model.n_vocab + 1}]>")
+    assert llm.generate(prompts[0], two).text == "aa"
+    done = several.generate(prompts[:4], [two, SHORT, SHORT, two])
+    assert [texts(done)[i] for i in (0, 3)] == ["aa", "aa"]
+
+
 def test_a_request_that_fails_in_a_list_fails_alone_and_the_error_has_what_came_of_the_others(
     llm: LLM, several: LLM, prompts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

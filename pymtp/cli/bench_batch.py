@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from pymtp.cli.bench_output import Format, FromFile, Output, check_failed, given, show, watch
-from pymtp.cli.exit_codes import INTERRUPTED
+from pymtp.cli.bench_output import Showing, watch
 from pymtp.cli.load import read_draft_vocab
-from pymtp.cli.options import CacheType, DraftVocab, Layers, ModelFile, Threads
+from pymtp.cli.options import DraftVocab, ModelFile, Running, spread
 from pymtp.cli.screen import screen
 
 if TYPE_CHECKING:
@@ -24,7 +23,9 @@ MAX_ARRIVING = 256 * 1024
 MAX_SEQUENCES = 256
 
 
+@spread
 def batch(
+    *,
     model: ModelFile = None,
     sequences: Annotated[str, typer.Option(help="Requests that run at the same time.")] = "1,2,4,8,16",
     depths: Annotated[str, typer.Option(help="Drafts per round and sequence.")] = "none,1,2,3,5,7,auto",
@@ -46,13 +47,9 @@ def batch(
     rounds: Annotated[
         int, typer.Option("--rounds", "-r", min=1, help="Measurements of each number, acceptance and depth.")
     ] = 3,
-    gpu_layers: Layers = -1,
-    threads: Threads = None,
-    cache_type: CacheType = "f16",
+    running: Running,
     draft_vocab: DraftVocab = "auto",
-    output: Format = Output.table,
-    plot: Annotated[Path | None, typer.Option(help="Plot speed over sequences: a .svg or .png file.")] = None,
-    from_file: FromFile = None,
+    showing: Showing,
 ) -> None:
     """Compare several requests at once: without drafts, with fixed numbers of drafts, and with `auto`.
 
@@ -62,15 +59,10 @@ def batch(
     from pymtp.bench.batch import ARMS, Settings
     from pymtp.bench.batch_plot import plot as draw
     from pymtp.bench.decode import NONE
-    from pymtp.bench.plot import check_plot
     from pymtp.cli.bench_requests import check_head, read_acceptance, read_names, read_number, read_numbers
-    from pymtp.cores import physical_cores
     from pymtp.model import Model
 
-    if plot is not None:
-        check_plot(plot)
-    if from_file is not None:
-        show(batch_report.load(from_file), batch_report, draw, output, plot)
+    if showing.again(batch_report, draw):
         return
     long_prompt = None if arriving is None else read_number("--arriving", arriving, MAX_ARRIVING)
     numbers = read_numbers("--sequences", sequences, MAX_SEQUENCES - (arriving is not None))
@@ -92,16 +84,11 @@ def batch(
         arriving=long_prompt,
         temperature=temperature,
         rounds=rounds,
-        threads=given(threads, physical_cores()),
-        gpu_layers=gpu_layers,
-        cache_type=cache_type,
         draft_vocab=read_draft_vocab(draft_vocab),
+        **running.settings(),
     )
     report, failed, interrupted = _measure(settings, looked_at.path)
-    show(report, batch_report, draw, output, plot)
-    if interrupted:
-        raise typer.Exit(INTERRUPTED)
-    check_failed(failed)
+    showing.end(report, batch_report, draw, failed=failed, interrupted=interrupted)
 
 
 def _measure(settings: Settings, model: Path) -> tuple[Report, int, bool]:

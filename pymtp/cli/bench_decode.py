@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from pymtp.cli.bench_output import Format, FromFile, Output, Synthetic, check_failed, given, show, watch
-from pymtp.cli.exit_codes import INTERRUPTED
+from pymtp.cli.bench_output import Showing, Synthetic, watch
 from pymtp.cli.load import read_draft_vocab
-from pymtp.cli.options import CacheType, DraftVocab, Layers, ModelFile, Threads
+from pymtp.cli.options import DraftVocab, ModelFile, Running, spread
 from pymtp.cli.screen import screen
 
 if TYPE_CHECKING:
@@ -23,7 +22,9 @@ if TYPE_CHECKING:
 MAX_TOKENS = 16 * 1024
 
 
+@spread
 def decode(
+    *,
     model: ModelFile = None,
     depths: Annotated[
         str,
@@ -38,13 +39,9 @@ def decode(
         int, typer.Option("--rounds", "-r", min=1, help="Measurements of each prompt, temperature and depth.")
     ] = 3,
     synthetic_acceptance: Synthetic = None,
-    gpu_layers: Layers = -1,
-    threads: Threads = None,
-    cache_type: CacheType = "f16",
+    running: Running,
     draft_vocab: DraftVocab = "auto",
-    output: Format = Output.table,
-    plot: Annotated[Path | None, typer.Option(help="Plot speed over depth: a .svg or .png file.")] = None,
-    from_file: FromFile = None,
+    showing: Showing,
 ) -> None:
     """Compare decoding without drafts, with fixed numbers of drafts, and with `auto`.
 
@@ -54,16 +51,11 @@ def decode(
     from pymtp.bench import decode_report
     from pymtp.bench.decode import NONE, Settings
     from pymtp.bench.decode_plot import plot as draw
-    from pymtp.bench.plot import check_plot
     from pymtp.bench.prompts import KINDS
     from pymtp.cli.bench_requests import check_head, read_arms, read_names, read_reals, read_synthetic
-    from pymtp.cores import physical_cores
     from pymtp.model import Model
 
-    if plot is not None:
-        check_plot(plot)
-    if from_file is not None:
-        show(decode_report.load(from_file), decode_report, draw, output, plot)
+    if showing.again(decode_report, draw):
         return
     arms = read_arms(depths)
     chosen = read_names("--kinds", kinds, KINDS)
@@ -80,16 +72,11 @@ def decode(
         tokens=tokens,
         rounds=rounds,
         synthetic=rates,
-        threads=given(threads, physical_cores()),
-        gpu_layers=gpu_layers,
-        cache_type=cache_type,
         draft_vocab=read_draft_vocab(draft_vocab),
+        **running.settings(),
     )
     report, failed, interrupted = _measure(settings, looked_at.path)
-    show(report, decode_report, draw, output, plot)
-    if interrupted:
-        raise typer.Exit(INTERRUPTED)
-    check_failed(failed)
+    showing.end(report, decode_report, draw, failed=failed, interrupted=interrupted)
 
 
 def _measure(settings: Settings, model: Path) -> tuple[Report, int, bool]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from pymtp.cli.exit_codes import INTERRUPTED
 from pymtp.cli.screen import screen, tables
 from pymtp.errors import NativeError
 
@@ -33,6 +35,7 @@ class Output(str, Enum):
 
 
 Format = Annotated[Output, typer.Option("--output", "-o", help="How to print the report.")]
+Plot = Annotated[Path | None, typer.Option(help="Draw the report, too: a .svg or .png file.")]
 FromFile = Annotated[
     Path | None, typer.Option("--from", metavar="FILE", help="Show a report that -o json printed. Measures nothing.")
 ]
@@ -41,11 +44,6 @@ Synthetic = Annotated[
     str | None,
     typer.Option(metavar="P0,P1,…", help="Accept the first, second, … draft of a round at these rates."),
 ]
-
-
-def given(value: T | None, default: T) -> T:
-    """An option's value, or what stands for it."""
-    return default if value is None else value
 
 
 def check_failed(n: int) -> None:
@@ -69,16 +67,44 @@ def watch(bench: PairedBench[Any, Any], reports: ModuleType) -> list[str]:
     return []
 
 
-def show(report: Record[T], reports: ModuleType, draw: Callable[..., None], output: Output, plot: Path | None) -> None:
-    """Prints a report with the functions of its module `reports`, and draws it."""
-    if output is Output.table:
-        out = tables()
-        if not out.is_terminal:
-            out.width = max(out.width, TABLE_WIDTH)
-        out.print(reports.as_tables(report))
-    else:
-        printed = {Output.json: reports.as_json, Output.csv: reports.as_csv, Output.md: reports.as_markdown}
-        print(printed[output](report))
-    if plot is not None and report.measurements:
-        draw(report, plot)
-        screen.print(f"plot: {plot}", style="dim", soft_wrap=True, markup=False)
+@dataclass(frozen=True)
+class Showing:
+    """How a report is shown. The functions are those of its module `reports`."""
+
+    output: Format = Output.table
+    plot: Plot = None
+    from_file: FromFile = None
+
+    def again(self, reports: ModuleType, draw: Callable[..., None]) -> bool:
+        """Shows the report that is asked for instead of measurements, if one is. Raises InvalidRequestError for a plot
+        that cannot be written, before any work."""
+        from pymtp.bench.plot import check_plot
+
+        if self.plot is not None:
+            check_plot(self.plot)
+        if self.from_file is not None:
+            self._show(reports.load(self.from_file), reports, draw)
+        return self.from_file is not None
+
+    def end(
+        self, report: Record[T], reports: ModuleType, draw: Callable[..., None], *, failed: int, interrupted: bool
+    ) -> None:
+        """Shows what was measured, and ends a bench that was interrupted. Raises NativeError where measurements
+        failed."""
+        self._show(report, reports, draw)
+        if interrupted:
+            raise typer.Exit(INTERRUPTED)
+        check_failed(failed)
+
+    def _show(self, report: Record[T], reports: ModuleType, draw: Callable[..., None]) -> None:
+        if self.output is Output.table:
+            out = tables()
+            if not out.is_terminal:
+                out.width = max(out.width, TABLE_WIDTH)
+            out.print(reports.as_tables(report))
+        else:
+            printed = {Output.json: reports.as_json, Output.csv: reports.as_csv, Output.md: reports.as_markdown}
+            print(printed[self.output](report))
+        if self.plot is not None and report.measurements:
+            draw(report, self.plot)
+            screen.print(f"plot: {self.plot}", style="dim", soft_wrap=True, markup=False)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.markup import escape
 
-from pymtp.cli.bench_output import Format, FromFile, Output, Synthetic, check_failed, given, show
-from pymtp.cli.exit_codes import INTERRUPTED
-from pymtp.cli.options import CacheType, Layers, ModelFile, Threads
+from pymtp.cli.bench_output import Showing, Synthetic
+from pymtp.cli.options import ModelFile, Running, spread
 from pymtp.cli.screen import screen
 
 if TYPE_CHECKING:
     from pymtp.bench.prefill import Settings
     from pymtp.bench.prefill_report import Report
+
+T = TypeVar("T")
 
 SIZES, QUICK_SIZES = "1k,8k,32k,64k,128k,192k", "1k,4k"
 DEPTHS, QUICK_DEPTHS = "2,3,4", "3"
@@ -25,7 +26,9 @@ ROUNDS, QUICK_ROUNDS = 3, 1
 STDLIB = "Python's standard library"
 
 
+@spread
 def prefill(
+    *,
     model: ModelFile = None,
     sizes: Annotated[str | None, typer.Option(help="Prompt sizes in tokens, e.g. 1k,8k.", show_default=SIZES)] = None,
     depths: Annotated[str | None, typer.Option(help="Drafts per round.", show_default=DEPTHS)] = None,
@@ -54,19 +57,14 @@ def prefill(
     prompt_file: Annotated[Path | None, typer.Option(help="Cut prompts from this text.", show_default=STDLIB)] = None,
     cache_prompt: Annotated[bool, typer.Option("--cache-prompt", help="Use the same prompt in every round.")] = False,
     synthetic_acceptance: Synthetic = None,
-    gpu_layers: Layers = -1,
-    threads: Threads = None,
-    cache_type: CacheType = "f16",
-    output: Format = Output.table,
-    plot: Annotated[Path | None, typer.Option(help="Plot throughput over prompt size: a .svg or .png file.")] = None,
-    from_file: FromFile = None,
+    running: Running,
+    showing: Showing,
 ) -> None:
     """Compare the ways to prefill: no MTP, every row an output, hidden states copied through the host, fused.
 
     Ctrl-C ends the bench and shows the measurements made so far.
     """
     from pymtp.bench import prefill_report
-    from pymtp.bench.plot import check_plot
     from pymtp.bench.prefill import NONE, Settings
     from pymtp.bench.prefill_plot import plot as draw
     from pymtp.cli.bench_requests import (
@@ -78,18 +76,14 @@ def prefill(
         read_synthetic,
         read_text,
     )
-    from pymtp.cores import physical_cores
     from pymtp.model import Model
 
-    if plot is not None:
-        check_plot(plot)
-    if from_file is not None:
-        show(prefill_report.load(from_file), prefill_report, draw, output, plot)
+    if showing.again(prefill_report, draw):
         return
     chosen = read_modes(modes)
-    asked = read_numbers("--sizes", given(sizes, QUICK_SIZES if quick else SIZES))
-    drafts = read_numbers("--depths", given(depths, QUICK_DEPTHS if quick else DEPTHS), MAX_DEPTH)
-    gen = given(gen, QUICK_GEN if quick else GEN)
+    asked = read_numbers("--sizes", _given(sizes, QUICK_SIZES if quick else SIZES))
+    drafts = read_numbers("--depths", _given(depths, QUICK_DEPTHS if quick else DEPTHS), MAX_DEPTH)
+    gen = _given(gen, QUICK_GEN if quick else GEN)
     text = None if prompt_file is None else read_text(prompt_file)
     with Model(model, vocab_only=True) as looked_at:
         check_modes(looked_at, chosen)
@@ -100,20 +94,20 @@ def prefill(
         sizes=fit,
         depths=(0,) if chosen == (NONE,) else drafts,
         gen=gen,
-        rounds=given(rounds, QUICK_ROUNDS if quick else ROUNDS),
+        rounds=_given(rounds, QUICK_ROUNDS if quick else ROUNDS),
         prompt=prompt_file.name if prompt_file else STDLIB,
         cache_prompt=cache_prompt,
         synthetic=None if synthetic_acceptance is None else read_synthetic(synthetic_acceptance),
         time_budget=None if time_budget is None else 60 * time_budget,
-        threads=given(threads, physical_cores()),
-        gpu_layers=gpu_layers,
-        cache_type=cache_type,
+        **running.settings(),
     )
     report, failed, interrupted = _measure(settings, looked_at.path, text, left_out)
-    show(report, prefill_report, draw, output, plot)
-    if interrupted:
-        raise typer.Exit(INTERRUPTED)
-    check_failed(failed)
+    showing.end(report, prefill_report, draw, failed=failed, interrupted=interrupted)
+
+
+def _given(value: T | None, default: T) -> T:
+    """An option's value, or what stands for it."""
+    return default if value is None else value
 
 
 def _measure(settings: Settings, model: Path, text: str | None, left_out: list[str]) -> tuple[Report, int, bool]:

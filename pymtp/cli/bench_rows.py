@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from pymtp.cli.bench_output import Format, FromFile, Output, check_failed, given, show
-from pymtp.cli.exit_codes import INTERRUPTED
-from pymtp.cli.options import CacheType, Layers, ModelFile, Threads
+from pymtp.cli.bench_output import Showing
+from pymtp.cli.options import ModelFile, Running, spread
 from pymtp.cli.screen import screen
 
 if TYPE_CHECKING:
@@ -22,7 +21,9 @@ if TYPE_CHECKING:
 MAX_ROWS = 65  # of a verification: 64 drafts and the token before them
 
 
+@spread
 def rows(
+    *,
     model: ModelFile = None,
     rows: Annotated[str, typer.Option(help="Rows of a verification.")] = "1,2,3,4,6,8,12,16,32,64",
     drafts: Annotated[str, typer.Option(help="Drafts of a chain.")] = "1,3,7",
@@ -36,29 +37,20 @@ def rows(
     alike: Annotated[
         bool, typer.Option("--alike", help="All rows of one token: their experts are mostly the same.")
     ] = False,
-    gpu_layers: Layers = -1,
-    threads: Threads = None,
-    cache_type: CacheType = "f16",
-    output: Format = Output.table,
-    plot: Annotated[Path | None, typer.Option(help="Plot time over rows: a .svg or .png file.")] = None,
-    from_file: FromFile = None,
+    running: Running,
+    showing: Showing,
 ) -> None:
     """Time verifications of some rows and chains of drafts against one row, whole and by operation.
 
     Ctrl-C ends the bench and shows the measurements made so far.
     """
     from pymtp.bench import rows_report
-    from pymtp.bench.plot import check_plot
     from pymtp.bench.rows import Settings
     from pymtp.bench.rows_plot import plot as draw
     from pymtp.cli.bench_requests import check_head, read_numbers
-    from pymtp.cores import physical_cores
     from pymtp.model import Model
 
-    if plot is not None:
-        check_plot(plot)
-    if from_file is not None:
-        show(rows_report.load(from_file), rows_report, draw, output, plot)
+    if showing.again(rows_report, draw):
         return
     numbers = read_numbers("--rows", rows, MAX_ROWS)
     steps = read_numbers("--drafts", drafts, MAX_ROWS - 1)
@@ -70,16 +62,11 @@ def rows(
         steps=tuple(sorted(set(steps))),
         rounds=rounds,
         memory=memory * 2**20,
-        threads=given(threads, physical_cores()),
-        gpu_layers=gpu_layers,
-        cache_type=cache_type,
         alike=alike,
+        **running.settings(),
     )
     report, interrupted = _measure(settings, looked_at.path)
-    show(report, rows_report, draw, output, plot)
-    if interrupted:
-        raise typer.Exit(INTERRUPTED)
-    check_failed(len(report.left_out))
+    showing.end(report, rows_report, draw, failed=len(report.left_out), interrupted=interrupted)
 
 
 def _measure(settings: Settings, model: Path) -> tuple[Report, bool]:

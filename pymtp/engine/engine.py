@@ -40,6 +40,9 @@ class Engine:
         self._arrivals: deque[Request] = deque()
         self._cancels: deque[Request] = deque()
         self._closed: PymtpError | None = None
+        self._live: dict[Request, None] = {}  # those that were submitted and have not ended
+        self._torn = False  # a step has not come to its end: it is going on, or was broken off
+        self._late = False  # whether all were cancelled after one was asked for, and before it came
         self._counts = Counts()
         self._left_apart: list[Request] = []  # requests with gaps between them that it does not pay to close
 
@@ -53,6 +56,7 @@ class Engine:
         request.cancels = self._context.cancels if cancels is None else cancels
         request.number = next(self._numbers)
         request.submitted = self._clock()
+        self._live[request] = None
         self._arrivals.append(request)
         if self._closed is not None:  # after the line before: one of the two threads sees it
             self._turn_away(self._closed)
@@ -70,35 +74,69 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether a step would do nothing: nobody asked for anything, or all streams wait for their readers."""
-        news = self._arrivals or self._cancels or self._context.cancelled
-        return not news and self._scheduler.idle
+        return not self._news and not self._torn and self._scheduler.idle
+
+    @property
+    def _news(self) -> object:
+        return self._arrivals or self._cancels or self._late or self._context.cancelled
 
     def settle(self) -> None:
         """Takes arrivals in, and ends what was cancelled."""
+        self._begin_step()
+        self._settle()
+        self._torn = False
+
+    def _begin_step(self) -> None:
+        """Puts right what a step left that was broken off: all texts begin anew, and go on as they would have."""
+        if self._torn:
+            self._arrivals.clear()
+            self._scheduler = Scheduler(self._context.n_seq_max, self._context.n_ctx)
+            self._left_apart = []
+            self._late = True  # perhaps
+            with suppress(PymtpError):  # of a context that is closed, or broken: its next call says so
+                self._context.clear()
+            for request in list(self._live):
+                request.seq = None
+                request.begin_anew()
+                if request.ended:
+                    request.caller.tell()
+                    del self._live[request]
+                else:
+                    self._take_in(request)
+        self._torn = True
+
+    def _take_in(self, request: Request) -> None:
+        request.taken = True
+        self._scheduler.add(request)
+
+    def _settle(self) -> None:
         n_cancels = len(self._cancels)  # of requests that arrived before the next line, whatever comes meanwhile
-        late = False  # whether all were cancelled after one was asked for, and before it came
         while self._arrivals:
             request = self._arrivals.popleft()
-            self._scheduler.add(request)
-            late |= request.cancels < self._context.cancels
-        if late or self._context.cancelled:
+            if not request.taken:
+                self._take_in(request)
+            self._late |= request.cancels < self._context.cancels
+        if self._late or self._context.cancelled:
             self._context.cancel(False)
             seen = self._context.cancels  # after the line before: none is missed
             for request in list(self._scheduler):
                 if request.cancels < seen:
                     self._end(request, tells_reader=True)
+            self._late = False
         for _ in range(n_cancels):
-            self._end(self._cancels.popleft())
+            self._end(self._cancels[0])
+            self._cancels.popleft()
 
     def step(self) -> bool:
         """Admits, reads a piece of prompt, plays a round, and hands out what came. Whether there was anything to do.
 
-        What a request fails by is its error. Raises what a signal handler raised in a native call: the texts that were
-        in it begin anew in steps to come, and go on as they would have.
+        What a request fails by is its error. Raises what a signal handler raised: all texts begin anew in steps to
+        come, and go on as they would have.
         """
+        self._begin_step()
         scheduler = self._scheduler
-        if self._arrivals or self._cancels or self._context.cancelled:
-            self.settle()
+        if self._news:
+            self._settle()
         if scheduler.n_waiting:
             scheduler.call_back()
             self._admit()
@@ -109,6 +147,7 @@ class Engine:
         reading = reads and self._read(scheduler.reading()) | self._begin_copies()
         if writing:
             self._guarded(writing, self._play)
+        self._torn = False
         return reading or bool(writing)
 
     def close(self, error: PymtpError) -> None:
@@ -118,9 +157,11 @@ class Engine:
 
     def fail(self, error: PymtpError) -> None:
         """Ends all requests; `error` is theirs."""
+        self._begin_step()
         self._turn_away(error)
         for request in list(self._scheduler):
             self._end(request, error)
+        self._torn = False
 
     def _turn_away(self, error: PymtpError) -> None:
         """Ends those that no step took in."""
@@ -141,6 +182,7 @@ class Engine:
         self._scheduler.stop(request)
         request.writer = None
         request.give_up(self._clock(), error, tells_reader=tells_reader)
+        self._live.pop(request, None)
         if error is None or isinstance(error, ClosedError):
             self._counts.cancelled += 1
         else:
@@ -169,9 +211,6 @@ class Engine:
             except PymtpError as error:
                 self._fail(request, error)
                 continue
-            except BaseException:  # its sequence may hold what another left
-                self._lost([request])
-                raise
             source = next((one for one in siblings if one.at_prompt), None)
             if source is not None:
                 self._guarded([request], self._copy, source)
@@ -206,12 +245,6 @@ class Engine:
         self._scheduler.stop(request)
         request.begin_anew()
         self._scheduler.add(request)
-
-    def _lost(self, requests: Sequence[Request]) -> None:
-        """Nobody knows how far they came."""
-        for request in requests:
-            if not request.ended and request.seq is not None:
-                self._begin_anew(request)
 
     def _close_gaps(self) -> None:
         if self._scheduler.running == self._left_apart:  # what is left to write only becomes less
@@ -300,8 +333,7 @@ class Engine:
         request.begun = True
         if request.tokens:  # which are brought back in steps to come
             return
-        request.writer = self._writer(request, seq, token, 1)
-        request.writer.ended |= request.text.ends(token)
+        self._write(request, token, 1).ended |= request.text.ends(token)
         self._counts.add_first_token()
         self._hand_out(request, [token], self._clock())
 
@@ -316,19 +348,10 @@ class Engine:
                 return
             request.n_caught += len(chain)
         if request.n_caught == len(tokens) - 1:
-            request.writer = self._writer(request, seq, tokens[-1], len(tokens))
+            self._write(request, tokens[-1], len(tokens))
 
-    def _writer(self, request: Request, seq: int, token: int, n_out: int) -> Writer:
-        return Writer(
-            seq,
-            token,
-            len(request.prompt) + n_out - 1,
-            left=request.most(self._context.n_ctx) - n_out,
-            ends=request.text.ends,
-            tally=request.tally,
-            depth=self.depth.open(request.params.temperature),
-            cap=request.params.draft_tokens,
-        )
+    def _write(self, request: Request, token: int, n_out: int) -> Writer:
+        return request.write(token, n_out, self._context.n_ctx, self.depth.open(request.params.temperature))
 
     # ── Rounds ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -359,20 +382,19 @@ class Engine:
             reason = "stop" if request.text.ended else "length"
             self._counts.finished += 1
         request.hand_out(tokens, logprobs, now, reason)
+        if reason is not None:
+            self._live.pop(request, None)
 
     def _guarded(self, requests: Sequence[Request], call: Callable[..., None], *arguments: object) -> None:
-        """What the call fails by is the requests' error. Where it was stopped, they are ended or begin anew."""
+        """What the call fails by is the requests' error. Where it was cancelled, they are ended or begin anew."""
         try:
             call(requests, *arguments)
         except CancelledError:
-            if self._context.cancelled:
-                self._lost(requests)  # settle() ends those that were meant
-            else:  # the process ends
-                for request in requests:
+            for request in requests:
+                if not self._context.cancelled:  # the process ends
                     self._end(request, tells_reader=True)
+                elif not request.ended and request.seq is not None:  # settle() ends those that were meant
+                    self._begin_anew(request)
         except (NativeError, ClosedError) as error:
             for request in requests:
                 self._fail(request, error)
-        except BaseException:
-            self._lost(requests)
-            raise

@@ -10,6 +10,7 @@ from queue import Empty, SimpleQueue
 from typing import Literal
 
 from pymtp.counters import Counters
+from pymtp.depth import Depth
 from pymtp.engine.rounds import Writer
 from pymtp.errors import InvalidRequestError, PymtpError
 from pymtp.model import Model
@@ -56,7 +57,7 @@ class Caller:
 
     def __init__(self, notify: Callable[[], None] | None = None) -> None:
         """notify: called where there is something new, on the thread that runs the engine; None: `wait` is used."""
-        self.unended = 0  # of its requests
+        self._unended: set[int] = set()  # its requests, by id(): no cycle, they are freed at once
         self._notify = notify
         self._waiting = False
         self._news: SimpleQueue[None] = SimpleQueue()
@@ -65,6 +66,19 @@ class Caller:
     def waiting(self) -> bool:
         """Whether a thread is in `wait`."""
         return self._waiting
+
+    @property
+    def unended(self) -> int:
+        """How many of its requests have not ended."""
+        return len(self._unended)
+
+    def asks(self, request: Request) -> None:
+        """A new request."""
+        self._unended.add(id(request))
+
+    def ended(self, request: Request) -> None:
+        """All of a request is there. May be told twice."""
+        self._unended.discard(id(request))
 
     def tell(self) -> None:
         """There is something new."""
@@ -135,6 +149,7 @@ class Request:
         self.n_caught = 0  # and, where it began anew, of those that came out before
         self.begun = False  # whether the first token after the prompt was sampled
         self.gave_way = False  # its sequence was given to another once
+        self.taken = False  # the engine's thread knows of it
         # its arrival, and when what began
         self.number = 0
         self.cancels = 0  # that the context had seen by then
@@ -142,8 +157,10 @@ class Request:
         self.cached = 0
         self.before: Counters | None = None
         self.after: Counters | None = None
-        self._pieces: list[str] = []
-        caller.unended += 1
+        # all that came out, and why the last piece is the last: what else says so is put right by this, see begin_anew
+        self._pieces: list[tuple[Piece, FinishReason | None]] = []
+        self._n_unread = 0  # pieces that `unread` was given
+        caller.asks(self)
 
     @property
     def ended(self) -> bool:
@@ -180,6 +197,21 @@ class Request:
         room = n_ctx + 1 - len(self.prompt)
         return room if self.params.max_tokens is None else min(room, self.params.max_tokens)
 
+    def write(self, token: int, n_out: int, n_ctx: int, depth: Depth) -> Writer:
+        """Rounds go on from `token`, the n_out-th that came out."""
+        assert self.seq is not None
+        self.writer = Writer(
+            self.seq,
+            token,
+            len(self.prompt) + n_out - 1,
+            left=self.most(n_ctx) - n_out,
+            ends=self.text.ends,
+            tally=self.tally,
+            depth=depth,
+            cap=self.params.draft_tokens,
+        )
+        return self.writer
+
     def hand_out(
         self, tokens: list[int], logprobs: list[TokenLogprobs], now: float, reason: FinishReason | None = None
     ) -> None:
@@ -187,17 +219,25 @@ class Request:
         if not self.tokens:
             self.prefilled = now
         self.updated = now
-        self.tokens += tokens
         if reason is not None:
             self.text.flush()
-        self._join(tokens, logprobs, reads=self.ahead is not None)
-        if reason is not None:
-            self.finish(reason)
+        self._add(tokens, logprobs, reason, reads=self.ahead is not None)
         if self.ahead is not None or reason is not None:
             self.caller.tell()
 
     def begin_anew(self) -> None:
-        """Its sequence holds nothing any more."""
+        """Its sequence holds nothing any more. Where the thread was broken off, what came out is put right."""
+        self.tokens = [token for piece, _ in self._pieces for token in piece.token_ids]
+        if self.logprobs is not None:
+            self.logprobs = [each for piece, _ in self._pieces for each in piece.logprobs or ()]
+        if self._pieces:
+            piece, reason = self._pieces[-1]
+            if self.ahead is not None and self._n_unread < len(self._pieces):
+                if not self.unread or self.unread[-1] is not piece:
+                    self.unread.append(piece)
+                self._n_unread = len(self._pieces)
+            if reason is not None:
+                self.finish(reason)
         self.writer = None
         self.n_read = self.n_caught = 0
         self.begun = False
@@ -210,7 +250,7 @@ class Request:
     def finish(self, reason: FinishReason) -> None:
         """All is there: whoever waits may look from now on, from any thread."""
         self.reason = reason
-        self.caller.unended -= 1
+        self.caller.ended(self)
 
     def give_up(self, now: float, error: PymtpError | None = None, *, tells_reader: bool = False) -> None:
         """Ends it as "cancelled", unless it has ended, with the error that it failed by.
@@ -224,17 +264,22 @@ class Request:
         self.error = error
         self.text.take()  # of a round that was broken off: its tokens did not come out
         self.text.flush()
-        self._join([], [], reads=tells_reader and self.ahead is not None)
-        self.finish("cancelled")
+        self._add([], [], "cancelled", reads=tells_reader and self.ahead is not None)
         self.caller.tell()
 
-    def _join(self, tokens: list[int], logprobs: list[TokenLogprobs], *, reads: bool) -> None:
-        text = self.text.take()
-        self._pieces.append(text)
+    def _add(
+        self, tokens: list[int], logprobs: list[TokenLogprobs], reason: FinishReason | None, *, reads: bool
+    ) -> None:
+        piece = Piece(self.text.take(), tokens, None if self.logprobs is None else logprobs)
+        self._pieces.append((piece, reason))
+        self.tokens += tokens
         if self.logprobs is not None:
             self.logprobs += logprobs
         if reads:
-            self.unread.append(Piece(text, tokens, None if self.logprobs is None else logprobs))
+            self.unread.append(piece)
+        self._n_unread += 1
+        if reason is not None:
+            self.finish(reason)
 
     @property
     def completion(self) -> Completion:
@@ -242,7 +287,7 @@ class Request:
         if self.reason is None:
             raise InvalidRequestError("the stream has not ended: iterate over it, or close it")
         return Completion(
-            text="".join(self._pieces),
+            text="".join(piece.text for piece, _ in self._pieces),
             token_ids=list(self.tokens),
             finish_reason=self.reason,
             prompt_token_ids=list(self.prompt),

@@ -83,31 +83,22 @@ class Writer:
         left = self.left - 1
         return left if left < self.cap else self.cap
 
-    def chain(self, rows: int) -> list[int]:
-        """What the target is to verify. All chains of a launch are as long: rows of padding bring nothing, whatever
-        their tokens."""
-        chain = [self.token, *self.drafts]
-        if len(chain) < rows:
-            chain += [self.token] * (rows - len(chain))
-        return chain
-
-    def take(self, context: RoundContext, sampled: list[int], rows: int) -> None:
+    def take(self, context: RoundContext, out: list[int]) -> None:
         """Accepts what the target agrees with, and takes back the rest of the rows that it verified."""
         made, n_drafts, ends = self.made, len(self.drafts), self.ends
-        out = sampled[: 1 + n_drafts]  # past its own drafts are rows of padding
         agreed = len(out) - 1
         # the last token sampled tells of a draft that was not verified, too
         self.right = agreed + 1 if agreed < len(made) and made[agreed] == out[agreed] else agreed
         for i, token in enumerate(out, 1):
             if ends(token):
                 self.ended = True
-                del out[i:]
+                out = out[:i]
                 break
         self.out = out
         n_out = len(out)
         self.accepted = agreed if agreed < n_out else n_out  # less than agreed where the text ended before
         self.n_past += n_out
-        if n_out < rows:
+        if n_out <= n_drafts:
             context.rewind(self.n_past, self.seq)
         self.tally.rounds += 1
         self.tally.depths.append(n_drafts)
@@ -172,18 +163,17 @@ def play_round(
     clock: Callable[[], float] = time.perf_counter,
 ) -> int:
     """One round of all writers: one launch of the head, where there are drafts, and one of the target. Each writer has
-    its tokens, at least one, or its error. Returns the rows of each that the target took.
+    its tokens, at least one, or its error. Returns the rows of each that the target took, padding included.
 
     Then, but for those with an error, the context holds all tokens of each writer that came out but the last. What is
     raised tells of no tokens.
     """
     started = clock()
     n = depth.choose(writers)
-    rows = 1
     if n:
-        chains = context.draft_chains({writer.seq: writer.token for writer in writers}, n)
+        drafts = context.draft_chains({writer.seq: writer.token for writer in writers}, n)
         for writer in writers:
-            made = chains[writer.seq]
+            made = drafts[writer.seq]
             if isinstance(made, PymtpError):
                 writer.error = made
             else:
@@ -192,7 +182,6 @@ def play_round(
         if not writers:
             return 0
         kept = depth.keep(writers)
-        rows += kept
         for writer in writers:
             room = writer.room
             writer.drafts = writer.made[: kept if kept < room else room]
@@ -200,19 +189,20 @@ def play_round(
         for writer in writers:
             writer.made = writer.confidences = writer.drafts = ()
     drafted = clock()
-    found = context.verify_chains({writer.seq: writer.chain(rows) for writer in writers})
+    chains = {writer.seq: [writer.token, *writer.drafts] for writer in writers}
+    found = context.verify_chains(chains)
     for writer in writers:
         sampled = found[writer.seq]
         if isinstance(sampled, PymtpError):
             writer.error = sampled
             continue
         try:
-            writer.take(context, sampled, rows)
+            writer.take(context, sampled)
         except PymtpError as error:  # of a model that was closed meanwhile
             writer.error = error.with_traceback(None)
     # a round is as long as all that it takes: for a small model, what comes after the verification counts, too
     depth.observe(writers, n, drafted - started, clock() - drafted)
-    return rows
+    return max(map(len, chains.values()))
 
 
 class SingleContext(RoundContext, Protocol):

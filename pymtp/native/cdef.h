@@ -172,7 +172,7 @@ int     pymtp_outcome_error(const struct pymtp_outcome * outcome);
 int     pymtp_pair_draft_tokens(struct pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens,
                                 int32_t n, llama_token * drafts, float * confidences, struct pymtp_outcome * outcomes);
 int     pymtp_pair_verify_tokens(struct pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs,
-                                 const llama_token * tokens, int32_t n, llama_token * sampled,
+                                 const llama_token * tokens, const int32_t * lengths, llama_token * sampled,
                                  struct pymtp_outcome * outcomes);
 int32_t pymtp_pair_logprobs(const struct pymtp_pair * pair, int32_t seq, const struct pymtp_logprob ** logprobs);
 llama_token pymtp_sample(const struct pymtp_sampling * sampling, const float * logits, int32_t n_vocab, int64_t position,

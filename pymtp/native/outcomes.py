@@ -31,13 +31,15 @@ class Outcomes:
             found[seq] = (tokens[i:j], confidences[i:j]) if ok else self._error(k)
         return found
 
-    def sampled(self, seqs: Sequence[int], n: int) -> dict[int, list[int] | PymtpError]:
-        """After a call that sampled up to n tokens of each sequence."""
-        tokens = ffi.unpack(self.tokens, len(seqs) * n)
+    def sampled(self, seqs: Sequence[int], lengths: Sequence[int]) -> dict[int, list[int] | PymtpError]:
+        """After a call that sampled tokens of each sequence: up to `lengths`."""
+        tokens = ffi.unpack(self.tokens, sum(lengths))
         found: dict[int, list[int] | PymtpError] = {}
+        start = 0
         for k, seq in enumerate(seqs):
             outcome = self.native[k]
-            found[seq] = tokens[k * n : k * n + outcome.n] if outcome.status == lib.PYMTP_OK else self._error(k)
+            found[seq] = tokens[start : start + outcome.n] if outcome.status == lib.PYMTP_OK else self._error(k)
+            start += lengths[k]
         return found
 
     def _error(self, k: int) -> PymtpError:

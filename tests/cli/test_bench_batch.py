@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import bench_command
+from helpers.bench_command import MISTAKES
 
-from pymtp.cli import app_main
 from pymtp.depth import MAX_AUTO
 
 SMALL = ("--sequences", "3,1", "--depths", "2,none,auto", "--prompt", "8", "--tokens", "12", "--warm-up", "4")
@@ -17,20 +17,15 @@ ONCE = ("--rounds", "1", "--threads", "1")
 
 
 def run(*arguments: str | Path) -> int:
-    """Exit code of `pymtp bench batch`."""
-    with pytest.raises(SystemExit) as end:
-        app_main(["bench", "batch", *map(str, arguments)])
-    return int(end.value.code or 0)
+    return bench_command.run("batch", *arguments)
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run over the shipped model, as JSON."""
-    file = tmp_path_factory.mktemp("bench") / "report.json"
-    with pytest.MonkeyPatch.context() as patch, file.open("w") as out:
-        patch.setattr(sys, "stdout", out)
-        assert run(*SMALL, *ONCE, "--acceptance", "real,1", "-o", "json") == 0
-    return file
+    return bench_command.written(
+        "batch", tmp_path_factory.mktemp("bench") / "report.json", *SMALL, *ONCE, "--acceptance", "real,1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,27 +43,20 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--sequences", "256", "--arriving", "4k"], "from 1 to 255"),
         (["--rate", "0"], "--rate"),
         (["--tokens", "1"], "--tokens"),
-        (["--rounds", "0"], "--rounds"),
-        (["--plot", "x.pdf"], "must end in .svg or .png"),
-        (["--from", "nowhere.json"], "nowhere.json"),
+        *MISTAKES,
     ],
     ids=str,
 )
 def test_mistakes_are_told_before_any_work(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pymtp.cli.bench_batch._measure", lambda *_: pytest.fail("it began to work"))
-    assert run(*arguments) == 2
-    shown = capsys.readouterr()
-    assert words in " ".join(shown.err.split())
-    assert shown.out == ""
+    bench_command.check_told_before_any_work("batch", arguments, words, capsys)
 
 
 def test_a_model_without_head_is_told_what_it_can_do(headless: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("-m", headless) == 2
-    assert "only be measured with --depths none" in " ".join(capsys.readouterr().err.split())
-    assert run("-m", headless, *SMALL, *ONCE, "--depths", "none") == 0
-    assert "Requests, real acceptance: headless.gguf" in capsys.readouterr().out
+    bench_command.check_told_of_no_head(
+        "batch", headless, (*SMALL, *ONCE), ("--depths", "none"), "Requests, real acceptance", capsys
+    )
 
 
 def test_the_shipped_model_goes_through_all_arms_and_its_figures_agree(measured: Path) -> None:
@@ -101,10 +89,7 @@ def test_drafts_that_are_always_right_by_request_are_all_accepted(measured: Path
 def test_a_report_is_shown_and_drawn_again_without_measuring(
     measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("--from", measured, "-o", "md", "--plot", tmp_path / "x.png") == 0
-    shown = capsys.readouterr().out
-    assert "same text: yes, 9 texts compared" in shown
-    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    bench_command.check_shown_and_drawn_again("batch", measured, tmp_path, "same text: yes, 9 texts compared", capsys)
 
 
 def test_requests_that_arrive_at_a_rate_come_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import ROOT, make_llm
+from helpers import bench_command
+from helpers.bench_command import MISTAKES
 from makers.gguf_variants import rewrite
 
 import pymtp
 from pymtp.bench.decode import Arms, Group, Settings
 from pymtp.bench.prompts import KINDS, VARIANTS, prompt
 from pymtp.bench.synthetic import SyntheticLLM
-from pymtp.cli import app_main
 from pymtp.cli.screen import screen
 from pymtp.context import Context
 from pymtp.depth import MAX_AUTO
@@ -30,20 +31,13 @@ SMALL = ("--depths", "3,none,1,auto", "--kinds", "random,code", "--tokens", "16"
 
 
 def run(*arguments: str | Path) -> int:
-    """Exit code of `pymtp bench decode`."""
-    with pytest.raises(SystemExit) as end:
-        app_main(["bench", "decode", *map(str, arguments)])
-    return int(end.value.code or 0)
+    return bench_command.run("decode", *arguments)
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run over the shipped model, as JSON."""
-    file = tmp_path_factory.mktemp("bench") / "report.json"
-    with pytest.MonkeyPatch.context() as patch, file.open("w") as out:
-        patch.setattr(sys, "stdout", out)
-        assert run(*SMALL, "-o", "json") == 0
-    return file
+    return bench_command.written("decode", tmp_path_factory.mktemp("bench") / "report.json", *SMALL)
 
 
 @pytest.mark.parametrize(
@@ -58,27 +52,18 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--synthetic-acceptance", "0.5,1.5"], "must be numbers from 0 to 1"),
         (["--synthetic-acceptance", "0.5,0.6"], "must not rise"),
         (["--tokens", "1"], "--tokens"),
-        (["--rounds", "0"], "--rounds"),
-        (["--plot", "x.pdf"], "must end in .svg or .png"),
-        (["--from", "nowhere.json"], "nowhere.json"),
+        *MISTAKES,
     ],
     ids=str,
 )
 def test_mistakes_are_told_before_any_work(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pymtp.cli.bench_decode._measure", lambda *_: pytest.fail("it began to work"))
-    assert run(*arguments) == 2
-    shown = capsys.readouterr()
-    assert words in " ".join(shown.err.split())
-    assert shown.out == ""
+    bench_command.check_told_before_any_work("decode", arguments, words, capsys)
 
 
 def test_a_model_without_head_is_told_what_it_can_do(headless: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("-m", headless) == 2
-    assert "only be measured with --depths none" in " ".join(capsys.readouterr().err.split())
-    assert run("-m", headless, *SMALL, "--depths", "none") == 0
-    assert "Decoding, greedy: headless.gguf" in capsys.readouterr().out
+    bench_command.check_told_of_no_head("decode", headless, SMALL, ("--depths", "none"), "Decoding, greedy", capsys)
 
 
 def test_the_shipped_model_goes_through_all_arms_and_says_the_same_in_each(measured: Path) -> None:
@@ -109,9 +94,7 @@ def test_the_shipped_model_goes_through_all_arms_and_says_the_same_in_each(measu
 def test_a_report_is_shown_and_drawn_again_without_measuring(
     measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("--from", measured, "-o", "md", "--plot", tmp_path / "x.png") == 0
-    assert "same text: yes, 12 texts compared" in capsys.readouterr().out
-    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    bench_command.check_shown_and_drawn_again("decode", measured, tmp_path, "same text: yes, 12 texts compared", capsys)
 
 
 def test_synthetic_acceptance_of_the_shipped_model_is_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
+from helpers import bench_command
+from helpers.bench_command import MISTAKES
 
 import pymtp
 from pymtp.bench.prefill import MODES
-from pymtp.cli import app_main
 from pymtp.cli.bench_requests import check_modes
 
 SMALL = ("--sizes", "300,64", "--depths", "2", "--gen", "24", "--rounds", "2", "--threads", "1")
@@ -23,20 +24,13 @@ WIDTHS = {"hidden": 192, "logits": 2048, "embeddings": 192}  # floats a row, of 
 
 
 def run(*arguments: str | Path) -> int:
-    """Exit code of `pymtp bench prefill`."""
-    with pytest.raises(SystemExit) as end:
-        app_main(["bench", "prefill", *map(str, arguments)])
-    return int(end.value.code or 0)
+    return bench_command.run("prefill", *arguments)
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run over the shipped model, as JSON."""
-    file = tmp_path_factory.mktemp("bench") / "report.json"
-    with pytest.MonkeyPatch.context() as patch, file.open("w") as out:
-        patch.setattr(sys, "stdout", out)
-        assert run(*SMALL, "-o", "json") == 0
-    return file
+    return bench_command.written("prefill", tmp_path_factory.mktemp("bench") / "report.json", *SMALL)
 
 
 @pytest.mark.parametrize(
@@ -50,24 +44,17 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--depths", "65"], "from 1 to 64"),
         (["--modes", "none,fast"], "'fast' is not known, there are none, all-outputs, host-copy, fused"),
         (["--gen", "16385"], "16384"),
-        (["--rounds", "0"], "--rounds"),
         (["--synthetic-acceptance", "0.5,0.6"], "must not rise"),
-        (["--plot", "x.pdf"], "must end in .svg or .png"),
-        (["--plot", "no/such/folder/x.svg"], "cannot be written: No such file or directory"),
         (["--prompt-file", "nowhere.txt"], "nowhere.txt"),
         (["--prompt-file", os.devnull], "is empty"),
-        (["--from", "nowhere.json"], "nowhere.json"),
+        *MISTAKES,
     ],
     ids=str,
 )
 def test_mistakes_are_told_before_any_work(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pymtp.cli.bench_prefill._measure", lambda *_: pytest.fail("it began to work"))
-    assert run(*arguments) == 2
-    shown = capsys.readouterr()
-    assert words in " ".join(shown.err.split())
-    assert shown.out == ""
+    bench_command.check_told_before_any_work("prefill", arguments, words, capsys)
 
 
 def test_a_model_without_head_is_told_what_it_can_do(headless: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,9 +115,9 @@ def test_the_shipped_model_goes_through_all_modes_and_says_the_same_in_each(meas
 def test_a_report_is_shown_and_drawn_again_without_measuring(
     measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("--from", measured, "-o", "md", "--plot", tmp_path / "x.png") == 0
-    assert "**Code output: 24 tokens after each prompt**" in capsys.readouterr().out
-    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    bench_command.check_shown_and_drawn_again(
+        "prefill", measured, tmp_path, "**Code output: 24 tokens after each prompt**", capsys
+    )
 
 
 def test_default_sizes_that_are_too_long_for_the_model_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,17 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-
-from pymtp.cli import app_main
+from helpers import bench_command
+from helpers.bench_command import MISTAKES
 
 SMALL = ("--rows", "2,5", "--drafts", "2", "--rounds", "2", "--threads", "1", "--memory", "1")
 
 
 def run(*arguments: str | Path) -> int:
-    """Exit code of `pymtp bench rows`."""
-    with pytest.raises(SystemExit) as end:
-        app_main(["bench", "rows", *map(str, arguments)])
-    return int(end.value.code or 0)
+    return bench_command.run("rows", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -25,21 +22,15 @@ def run(*arguments: str | Path) -> int:
         (["--rows", "0"], "must be whole numbers"),
         (["--rows", "66"], "--rows '66' must be whole numbers like \"2,3\", from 1 to 65"),
         (["--drafts", "65"], "from 1 to 64"),
-        (["--rounds", "0"], "--rounds"),
         (["--memory", "-1"], "--memory"),
-        (["--plot", "x.pdf"], "must end in .svg or .png"),
-        (["--from", "nowhere.json"], "nowhere.json"),
+        *MISTAKES,
     ],
     ids=str,
 )
 def test_mistakes_are_told_before_any_work(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pymtp.cli.bench_rows._measure", lambda *_: pytest.fail("it began to work"))
-    assert run(*arguments) == 2
-    shown = capsys.readouterr()
-    assert words in " ".join(shown.err.split())
-    assert shown.out == ""
+    bench_command.check_told_before_any_work("rows", arguments, words, capsys)
 
 
 def test_a_model_without_head_is_refused(headless: Path, capsys: pytest.CaptureFixture[str]) -> None:

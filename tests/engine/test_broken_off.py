@@ -108,6 +108,7 @@ def test_a_text_that_begins_anew_is_verified_and_not_read_so_that_its_bits_are_t
     with pytest.raises(KeyboardInterrupt):
         bed.engine.step()
     bed.context.before = lambda what, seqs: None
+    bed.engine.settle()
     done = len(bed.context.launches)
     while request.writer is None:
         bed.engine.step()

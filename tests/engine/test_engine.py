@@ -204,6 +204,16 @@ def test_a_request_with_a_cap_of_its_own_drafts_no_more_in_company() -> None:
     assert bed.requests[1].completion.stats.mean_accepted_length == 2
 
 
+def test_a_request_near_its_end_verifies_no_row_past_its_last_token_in_company() -> None:
+    bed = Bed(depth=4, n_seq_max=2)
+    for i, left in enumerate((2, 40)):
+        bed.submit(PROMPT, left, seed=i)
+    bed.run()
+    bed.check()
+    assert max(bed.context.sampled) == len(PROMPT) + 39
+    assert bed.context.verified[0] == {0: 1, 1: 5}
+
+
 def test_sequences_near_the_end_of_the_context_have_room_for_all_rows_of_a_round() -> None:
     bed = Bed(depth=5, n_seq_max=2, n_ctx=32)
     bed.submit([1] * 27, None)

@@ -6,7 +6,6 @@ import gc
 import weakref
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from helpers.engines import Bed
@@ -131,8 +130,10 @@ def test_each_request_ends_once_in_its_turn_and_by_nothing_that_befell_another(
                     bed.engine.cancel(request)
                 else:
                     request.unread.clear()
-        with suppress(KeyboardInterrupt):
+        try:
             bed.engine.step()
+        except KeyboardInterrupt:
+            bed.engine.settle()
         bed.look()
     bed.context.before = lambda what, seqs: None
     planned.clear()

@@ -140,14 +140,16 @@ def test_a_prompt_that_is_half_read_is_not_copied_onto() -> None:
         nonlocal launches
         launches += what == "prefill"
         if launches == 4:
-            raise KeyboardInterrupt
+            bed.context.cancel()
+            raise CancelledError("cancelled")
 
     requests = bed.submit_several(2, LONG)
+    for request in requests:
+        request.cancels = 10**9  # they came after the cancel that stopped a launch
     for _ in range(3):
         bed.engine.step()
     launches, bed.context.before = 3, before
-    with pytest.raises(KeyboardInterrupt):
-        bed.engine.step()
+    bed.engine.step()
     bed.submit([7], 5, priority=-1)
     for _ in range(4):
         bed.engine.step()

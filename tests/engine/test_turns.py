@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from helpers.engines import Bed
+from helpers.interrupts import Interrupted
 
 import pymtp.turns
 from pymtp.engine.request import Caller, Request
@@ -130,3 +131,27 @@ def test_a_thread_that_never_comes_though_it_said_so_stops_nobody() -> None:
     table.thread(request).join(PATIENCE)
     assert request.reason == "length"
     assert not table.turns._next
+
+
+def test_wherever_a_handler_raises_the_thread_beside_it_comes_to_its_end() -> None:
+    through = False
+    for n in range(1000):
+        table = Table(n_seq_max=2)
+        mine, other, later = (table.bed.submit(PROMPT, length, seed=length) for length in (40, 30, 4))
+        table.bed.context.before = lambda what, seqs: time.sleep(0.0003)  # so that both want to run it
+        threads = [table.thread(other)]
+        ended = False
+        try:
+            with Interrupted(n, "/pymtp/turns.py", "/pymtp/exclusive.py"):
+                table.turns.wait(table.owner, mine.caller, [mine], lambda: mine.ended)  # noqa: B023
+                through = True
+        except KeyboardInterrupt:
+            ended = mine.ended
+        threads.append(table.thread(later))
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert (other.reason, later.reason) == ("length", "length")
+        assert mine.reason == "cancelled" or through or ended
+        if through:
+            return
+    raise AssertionError("no end of lines")

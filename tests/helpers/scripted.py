@@ -49,6 +49,7 @@ class ScriptedContext:
         self.sampled: list[int] = []  # positions
         self.outside: set[int] = set()  # tokens that are never drafted
         self.longest_verify = 0
+        self.verified: list[dict[int, int]] = []  # tokens of each sequence
         self.now = 0.0
         self.token_seconds, self.step_seconds, self.row_seconds, self.launch_seconds = 0.1, 0.1, 0.2, 1.0
         self.copy_seconds = 0.001  # a token
@@ -161,10 +162,12 @@ class ScriptedContext:
         return made
 
     def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, list[int] | PymtpError]:
-        (n,) = {len(chain) for chain in chains.values()}
-        assert 1 <= n <= 1 + self.draft_tokens
+        n = max(map(len, chains.values()))
+        assert all(chains.values())
+        assert n <= 1 + self.draft_tokens
         self._launch("verify", list(chains), n, n * len(chains) * self.row_seconds)
         self.longest_verify = max(self.longest_verify, n)
+        self.verified.append({seq: len(chain) for seq, chain in chains.items()})
         found: dict[int, list[int] | PymtpError] = {}
         for seq, chain in chains.items():
             s = self.sequences[seq]
@@ -174,7 +177,7 @@ class ScriptedContext:
                 self.clear(seq)
                 found[seq] = error
                 continue
-            s.chain, s.rewindable, s.read, s.copied = [], n - 1, False, False
+            s.chain, s.rewindable, s.read, s.copied = [], len(chain) - 1, False, False
             sampled: list[int] = []
             for i, token in enumerate(chain):
                 s.tokens.append(token)

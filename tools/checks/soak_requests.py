@@ -145,6 +145,21 @@ class Callers:
         self._lock = threading.Lock()
         self._left = 0
         self._phase = 0
+        # by id(), of tasks: those that came to ask, and of them those that were cancelled, perhaps before they did
+        self._asked: dict[int, SamplingParams] = {}
+        self._gone: list[SamplingParams] = []
+        self._requests = llm.requests
+        llm.requests = self._note  # type: ignore[method-assign]
+
+    def _note(self, prompts: Any, params: Any, *arguments: Any, **keywords: Any) -> list[Request]:
+        self._asked[id(params)] = params
+        return self._requests(prompts, params, *arguments, **keywords)
+
+    def add_gone(self) -> None:
+        """Counts tasks that were cancelled, while nothing runs: those that had asked."""
+        self.told["nothing"] += sum(params.n for params in self._gone if id(params) in self._asked)
+        self._gone.clear()
+        self._asked.clear()
 
     def play(self, requests: int, *, loop: bool) -> None:
         """Until so many prompts were asked. loop: by coroutines, too: then it is their thread that runs the engine."""
@@ -244,7 +259,9 @@ class Callers:
                     try:
                         await asyncio.wait_for(ask(shared, wish), longest)
                     except TimeoutError:
-                        self._tell_nothing(wish.params.n)
+                        self._gone.append(wish.params)
+                    else:
+                        self._asked.pop(id(wish.params), None)
 
             await asyncio.gather(*(work() for _ in range(4)))
 
@@ -283,6 +300,7 @@ def play_shapes(context: Context, faults: Faults) -> None:
 
 def added_up(llm: LLM, book: Book, callers: Callers) -> str:
     """What does not add up, while nothing runs."""
+    callers.add_gone()
     figures = llm.figures()
     asked = len(book.times)
     checks = {

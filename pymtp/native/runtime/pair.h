@@ -116,9 +116,9 @@ struct pymtp_pair {
     int  verify(
             int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, pymtp_sample_batch * samples = nullptr);
     int  verify_tokens(
-            int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, llama_token * sampled,
+            int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths, llama_token * sampled,
             pymtp_outcome * outcomes);
-    void finish(const pymtp_sample_job & job, pymtp_outcome & outcome);
+    void finish(int32_t seq, const pymtp_outcome & outcome);
     int  rewind(int32_t seq, int32_t n_keep);
 
     // copy.cpp
@@ -138,7 +138,6 @@ struct pymtp_pair {
     int  decode_and_sample(llama_context * ctx, pymtp_sample_batch & samples);
     int  sample(int32_t seq, const pymtp_logits & from, size_t n_prefix, llama_token * token, float * confidence);
     int  first_token(int32_t seq, llama_token * token);
-    int  say_unsampled(int status, size_t position) const;
     pymtp_logits row(const float * logits) const { return {logits, nullptr, (size_t) n_vocab}; }
 
     // memory.cpp

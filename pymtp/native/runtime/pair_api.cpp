@@ -56,10 +56,10 @@ int pymtp_pair_draft_tokens(
 }
 
 int pymtp_pair_verify_tokens(
-        pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, llama_token * sampled,
-        pymtp_outcome * outcomes) {
+        pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths,
+        llama_token * sampled, pymtp_outcome * outcomes) {
     return pymtp_pair_call(pair, seqs, n_seqs, [&] {
-        return pair->check_samplers(n_seqs, seqs) ? pair->verify_tokens(n_seqs, seqs, tokens, n, sampled, outcomes)
+        return pair->check_samplers(n_seqs, seqs) ? pair->verify_tokens(n_seqs, seqs, tokens, lengths, sampled, outcomes)
                                                   : (int) PYMTP_INVALID;
     });
 }

@@ -224,11 +224,12 @@ PYMTP_API int pymtp_pair_draft_tokens(
         struct pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n,
         llama_token * drafts, float * confidences, struct pymtp_outcome * outcomes);
 
-// As pymtp_pair_verify, for n tokens of each sequence, in rising order, and samples the token after each row, until one is
-// not what the next row holds: of n places in sampled for each sequence, the outcome's n are used, at least 1.
-// Sequences side by side take one launch.
+// As pymtp_pair_verify, for lengths[k] tokens of each sequence, in rising order, and samples the token after each row, until
+// one is not what the next row holds: of as many places in sampled, the outcome's n are used, at least 1. Tokens and places
+// of a sequence follow those of the one before. Sequences side by side take one launch, with as many rows each: there must
+// be room for those of the longest. Rows of padding are not sampled from, and are taken back.
 PYMTP_API int pymtp_pair_verify_tokens(
-        struct pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n,
+        struct pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths,
         llama_token * sampled, struct pymtp_outcome * outcomes);
 
 // For each token that the last first_token or verify_tokens sampled for a sequence, where asked for: its own, then those of

@@ -47,11 +47,13 @@ int pymtp_pair::draft_tokens(
     drafts_over_rows = fuses() && vocabulary && vocabulary->pays();
     if (!fuses()) {
         return by_launches(n_seqs, seqs, 1, [&](int32_t k, int32_t) {
-            return host->draft_tokens(seqs[k], tokens[k], n, drafts + k*n, confidences + k*n);
+            const int status = host->draft_tokens(seqs[k], tokens[k], n, drafts + k*n, confidences + k*n, outcomes[k]);
+            finish(seqs[k], outcomes[k]);
+            return status;
         });
     }
     return by_launches(n_seqs, seqs, n_head_rows / n, [&](int32_t first, int32_t count) {
-        pymtp_sample_batch samples(/*by_step =*/ true);
+        pymtp_sample_batch samples(n, /*by_step =*/ true);
         for (int32_t k = first; k < first + count; ++k) {
             const size_t n_prefix = sequences[seqs[k]].n_past + 1;
             samples.jobs.push_back({this, seqs[k], n_prefix, nullptr, n, drafts + k*n, confidences + k*n});
@@ -60,7 +62,8 @@ int pymtp_pair::draft_tokens(
             return status;
         }
         for (int32_t k = first; k < first + count; ++k) {
-            finish(samples.jobs[k - first], outcomes[k]);
+            outcomes[k] = samples.jobs[k - first].outcome();
+            finish(seqs[k], outcomes[k]);
         }
         return (int) PYMTP_OK;
     });
@@ -92,11 +95,10 @@ int pymtp_pair::draft_chains(
     return decode_and_sample(draft.get(), samples);
 }
 
-// What came of a sequence's samples. Where a logit is no number, nobody knows what its caches hold: it is emptied.
-void pymtp_pair::finish(const pymtp_sample_job & job, pymtp_outcome & outcome) {
-    outcome = {job.n_sampled, job.status, (int32_t) job.n_prefix};
-    if (job.status == PYMTP_FAILED) {
-        clear(job.seq);
+// Where a logit is no number, nobody knows what the sequence's caches hold: it is emptied.
+void pymtp_pair::finish(int32_t seq, const pymtp_outcome & outcome) {
+    if (outcome.status == PYMTP_FAILED) {
+        clear(seq);
     }
 }
 
@@ -174,33 +176,44 @@ int pymtp_pair::verify(
 }
 
 int pymtp_pair::verify_tokens(
-        int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n, llama_token * sampled,
+        int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, const int32_t * lengths, llama_token * sampled,
         pymtp_outcome * outcomes) {
+    const int32_t n = *std::max_element(lengths, lengths + n_seqs);
+    std::vector<llama_token> rows; // n of each sequence
     for (int32_t k = 0; k < n_seqs; ++k) { // all before the first launch: what is refused changes nothing
-        if (int status = check_verify(sequences[seqs[k]], tokens + k*n, n)) {
+        const pymtp_sequence & s = sequences[seqs[k]];
+        if (int status = check_verify(s, tokens, lengths[k])) {
+            return status;
+        }
+        if (int status = check_room(s, n)) {
             return status;
         }
         outcomes[k] = {0, PYMTP_OK, 0};
+        rows.insert(rows.end(), tokens, tokens + lengths[k]);
+        rows.resize((k + 1)*n, tokens[0]); // of padding, any token will do
+        tokens += lengths[k];
     }
     return by_launches(n_seqs, seqs, together() ? most_rows() / n : 1, [&](int32_t first, int32_t count) {
-        pymtp_sample_batch samples(/*by_step =*/ false);
+        pymtp_sample_batch samples(n, /*by_step =*/ false);
         for (int32_t k = first; k < first + count; ++k) {
             pymtp_sequence & s = sequences[seqs[k]];
             s.logprobs.clear();
-            samples.jobs.push_back({this, seqs[k], (size_t) s.n_past + 1, tokens + k*n, n, sampled + k*n});
+            samples.jobs.push_back({this, seqs[k], (size_t) s.n_past + 1, rows.data() + k*n, lengths[k], sampled});
+            sampled += lengths[k];
         }
-        if (int status = verify(count, seqs + first, tokens + first*n, n, &samples)) {
+        if (int status = verify(count, seqs + first, rows.data() + first*n, n, &samples)) {
             return status;
         }
         for (int32_t k = first; k < first + count; ++k) {
             const pymtp_sample_job & job = samples.jobs[k - first];
             see_chosen(job.sampled, job.n_sampled);
-            if (job.status == PYMTP_DEAD_END) { // the tokens before it fit the grammar: they stay
-                if (int failed = rewind(seqs[k], sequences[seqs[k]].n_past - n + 1 + job.n_sampled)) {
-                    return failed;
-                }
+            // the tokens before a dead end fit the grammar: they stay
+            const int32_t stay = job.status == PYMTP_DEAD_END ? 1 + job.n_sampled : lengths[k];
+            if (int failed = rewind(seqs[k], sequences[seqs[k]].n_past - n + stay)) {
+                return failed;
             }
-            finish(job, outcomes[k]);
+            outcomes[k] = job.outcome();
+            finish(seqs[k], outcomes[k]);
         }
         return (int) PYMTP_OK;
     });

@@ -72,12 +72,12 @@ pymtp_graph_sample pymtp_sample_batch::params() {
     }
     params.callback   = on_sample;
     params.user_data  = this;
-    params.n_together = by_step ? 1 : jobs.front().n_rows;
+    params.n_together = by_step ? 1 : n_rows;
     return params;
 }
 
 void pymtp_sample_batch::read(llama_context * ctx) {
-    const int32_t n = jobs.size() * jobs.front().n_rows;
+    const int32_t n = jobs.size() * n_rows;
     std::vector<llama_token> tokens(n);
     std::vector<float>       values(n);
     pymtp_get_sampled(ctx, tokens.data(), values.data(), n);

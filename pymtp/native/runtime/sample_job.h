@@ -29,17 +29,20 @@ struct pymtp_sample_job {
     size_t      enough() const; // candidates, for each row
     llama_token sample(const pymtp_logits & from);
     void        take(llama_token token, float value); // what a graph sampled without the host
+    pymtp_outcome outcome() const { return {n_sampled, status, (int32_t) n_prefix}; }
 
 private:
     llama_token add(llama_token token);
     llama_token fail(int why);
 };
 
-// The samples of a batch: those of each sequence, which have as many rows each. Callbacks come on a thread of ggml, so that
-// nothing may be thrown.
+// The samples of a batch: those of each sequence, which have as many rows each. Rows past those of a job are padding.
+// Callbacks come on a thread of ggml, so that nothing may be thrown.
 struct pymtp_sample_batch {
     // by_step: the rows are, step by step, one of each sequence; else all of a sequence, then of the next
-    explicit pymtp_sample_batch(bool by_step) : by_step(by_step) {}
+    pymtp_sample_batch(int32_t n_rows, bool by_step) : n_rows(n_rows), by_step(by_step) {}
+
+    const int32_t n_rows; // of each sequence
 
     std::vector<pymtp_sample_job> jobs;
 
@@ -52,6 +55,6 @@ struct pymtp_sample_batch {
 private:
     const bool by_step;
 
-    pymtp_sample_job & job_of(int32_t row) { return jobs[by_step ? row : row / jobs.front().n_rows]; }
+    pymtp_sample_job & job_of(int32_t row) { return jobs[by_step ? row : row / n_rows]; }
     static llama_token on_sample(void * batch, int32_t row, const float * logits, const llama_token * ids, int32_t n);
 };

@@ -45,7 +45,7 @@ int pymtp_pair::decode_and_sample(llama_context * ctx, pymtp_sample_batch & samp
     const pymtp_graph_sample params = samples.params();
     const pymtp_sampling_graph graph(ctx, params);
     pymtp_graph_slots & kept = ctx == target.get() ? target_slots : draft_slots;
-    if (int status = decode(ctx, kept.of({(int32_t) samples.jobs.size(), samples.jobs.front().n_rows}))) {
+    if (int status = decode(ctx, kept.of({(int32_t) samples.jobs.size(), samples.n_rows}))) {
         llama_synchronize(ctx);
         return status;
     }
@@ -78,6 +78,12 @@ int pymtp_pair::sample(int32_t seq, const pymtp_logits & from, size_t n_prefix, 
     return PYMTP_OK;
 }
 
+// Why there is no token at a position.
+static std::string pymtp_unsampled(int status, size_t position) {
+    return (status == PYMTP_DEAD_END ? "the grammar allows no token at position " : "no finite logits at position ") +
+        std::to_string(position);
+}
+
 int pymtp_pair::first_token(int32_t seq, llama_token * token) {
     pymtp_sequence & s = sequences[seq];
     if (!s.first_logits) {
@@ -88,22 +94,12 @@ int pymtp_pair::first_token(int32_t seq, llama_token * token) {
     pymtp_stopwatch watch(counters.sample_seconds);
     s.sampler->begin(s.n_past);
     if (int status = sample(seq, row(s.first_logits), s.n_past, token, nullptr)) {
-        return say_unsampled(status, s.n_past);
+        pymtp_set_error(pymtp_unsampled(status, s.n_past));
+        return status;
     }
     see_chosen(token, 1);
     write_draft_rows(); // with the prompt's tokens, so that the first round does not have to
     return PYMTP_OK;
-}
-
-// Why there is no token at a position.
-static std::string pymtp_unsampled(int status, size_t position) {
-    return (status == PYMTP_DEAD_END ? "the grammar allows no token at position " : "no finite logits at position ") +
-        std::to_string(position);
-}
-
-int pymtp_pair::say_unsampled(int status, size_t position) const {
-    pymtp_set_error(pymtp_unsampled(status, position));
-    return status;
 }
 
 int pymtp_outcome_error(const pymtp_outcome * outcome) {

@@ -195,7 +195,8 @@ int pymtp_host_rows::first_step(int32_t seq, llama_token token) {
     return PYMTP_OK;
 }
 
-int pymtp_host_rows::draft_tokens(int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences) {
+int pymtp_host_rows::draft_tokens(
+        int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences, pymtp_outcome & outcome) {
     pymtp_sequence & s = pair.sequences[seq];
     for (int32_t i = 0; i < n; ++i) {
         if (int status = draft_step(seq, token)) {
@@ -204,7 +205,8 @@ int pymtp_host_rows::draft_tokens(int32_t seq, llama_token token, int32_t n, lla
         pymtp_stopwatch watch(pair.counters.sample_seconds);
         const pymtp_logits from = pair.row(llama_get_logits_ith(pair.draft.get(), -1));
         if (int status = pair.sample(seq, from, s.tokens.size(), &token, &confidences[i])) {
-            return pair.say_unsampled(status, s.tokens.size());
+            outcome = {i, status, (int32_t) s.tokens.size()};
+            break;
         }
         drafts[i] = token;
     }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+struct pymtp_outcome;
 struct pymtp_pair;
 struct pymtp_sequence;
 
@@ -37,7 +38,8 @@ public:
 
     // One draft step, and n of them, each from the token sampled in the one before.
     int  draft_step(int32_t seq, llama_token token);
-    int  draft_tokens(int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences);
+    int  draft_tokens(
+            int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences, pymtp_outcome & outcome);
     void take_back_step(int32_t seq);
 
 private:
