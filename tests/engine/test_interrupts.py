@@ -8,7 +8,7 @@ import pytest
 from helpers.engines import Bed
 from helpers.interrupts import Interrupted
 
-from pymtp.engine.request import Request
+from pymtp.engine.request import Piece, Request, Unread
 
 PROMPT = [1, 2, 3, 4, 5]
 ENGINE = "/pymtp/engine/"
@@ -85,3 +85,23 @@ def test_a_second_one_while_that_is_put_right_changes_nothing(n: int) -> None:
         check(bed, cancelled, read)
         if through:
             return
+
+
+def test_a_piece_that_was_read_before_a_handler_raised_is_not_there_again() -> None:
+    bed = Bed(depth=0)
+    request = bed.submit(PROMPT, 6, ahead=4)
+    read: list[int] = []
+
+    class Taken(Unread):
+        def append(self, piece: Piece) -> None:
+            super().append(piece)
+            read.extend(self.popleft().token_ids)  # by its reader, on another thread
+            if len(read) == 3:
+                raise KeyboardInterrupt
+
+    request.unread = Taken()
+    with pytest.raises(KeyboardInterrupt):
+        write(bed, [[]])
+    write(bed, [read])
+    bed.check()
+    assert read == request.tokens
