@@ -100,7 +100,7 @@ class Engine:
                 request.begin_anew()
                 if request.ended:
                     request.caller.tell()
-                    del self._live[request]
+                    self._live.pop(request, None)  # or another thread, which submits after close(), did
                 else:
                     self._take_in(request)
         self._torn = True
