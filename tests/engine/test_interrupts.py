@@ -9,6 +9,7 @@ from helpers.engines import Bed
 from helpers.interrupts import Interrupted
 
 from pymtp.engine.request import Piece, Request, Unread
+from pymtp.errors import NativeError
 
 PROMPT = [1, 2, 3, 4, 5]
 ENGINE = "/pymtp/engine/"
@@ -105,3 +106,29 @@ def test_a_piece_that_was_read_before_a_handler_raised_is_not_there_again() -> N
     write(bed, [read])
     bed.check()
     assert read == request.tokens
+
+
+def test_requests_fail_where_what_broke_a_step_off_comes_again_as_it_is_put_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bed, _ = a_bed()
+    bed.engine.step()
+
+    def no_memory(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        bed.context.before = no_memory
+        patch.setattr(Request, "begin_anew", no_memory)
+        for call in (bed.engine.step, bed.engine.settle):
+            with pytest.raises(MemoryError):
+                call()
+        bed.engine.fail(NativeError("on purpose"))
+    assert all(isinstance(request.failure(), NativeError) for request in bed.requests)
+    assert not bed.engine._live
+    bed.context.before = lambda what, seqs: None
+    bed.submit(PROMPT, 5)
+    bed.run()
+    bed.check()
+    assert bed.requests[-1].reason == "length"
+    assert sorted(bed.engine._scheduler.free) == [0, 1]
