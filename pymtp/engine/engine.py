@@ -89,32 +89,30 @@ class Engine:
     def _begin_step(self) -> None:
         """Puts right what a step left that was broken off: all texts begin anew, and go on as they would have."""
         if self._torn:
-            self._arrivals.clear()
             self._scheduler = Scheduler(self._context.n_seq_max, self._context.n_ctx)
             self._left_apart = []
             self._late = True  # perhaps
+            live = list(self._live)
+            for request in live:
+                request.seq, request.taken = None, True
             with suppress(PymtpError):  # of a context that is closed, or broken: its next call says so
                 self._context.clear()
-            for request in list(self._live):
-                request.seq = None
+            for request in live:
                 request.begin_anew()
                 if request.ended:
                     request.caller.tell()
-                    del self._live[request]
+                    self._live.pop(request, None)  # or another thread, which submits after close(), did
                 else:
-                    self._take_in(request)
+                    self._scheduler.add(request)
         self._torn = True
-
-    def _take_in(self, request: Request) -> None:
-        request.taken = True
-        self._scheduler.add(request)
 
     def _settle(self) -> None:
         n_cancels = len(self._cancels)  # of requests that arrived before the next line, whatever comes meanwhile
         while self._arrivals:
             request = self._arrivals.popleft()
             if not request.taken:
-                self._take_in(request)
+                request.taken = True
+                self._scheduler.add(request)
             self._late |= request.cancels < self._context.cancels
         if self._late or self._context.cancelled:
             self._context.cancel(False)
@@ -157,10 +155,12 @@ class Engine:
 
     def fail(self, error: PymtpError) -> None:
         """Ends all requests; `error` is theirs."""
-        self._begin_step()
+        with suppress(Exception):  # what broke a step off may come again as that is put right
+            self._begin_step()
         self._turn_away(error)
-        for request in list(self._scheduler):
+        for request in [one for one in list(self._live) if one.taken]:
             self._end(request, error)
+            self._live.pop(request, None)
         self._torn = False
 
     def _turn_away(self, error: PymtpError) -> None:

@@ -52,6 +52,16 @@ class Piece:
     logprobs: list[TokenLogprobs] | None = None
 
 
+class Unread(deque[Piece]):
+    """Pieces for a reader, on any thread."""
+
+    last: Piece | None = None  # what it took last, or is about to take
+
+    def popleft(self) -> Piece:
+        self.last = self[0]  # before the next line: one that is gone was taken, see Request.begin_anew
+        return super().popleft()
+
+
 class Caller:
     """Who waits for some requests: a thread, for all of them to end, or for pieces of one."""
 
@@ -139,7 +149,7 @@ class Request:
         self.tally = Tally()
         self.tokens: list[int] = []
         self.logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
-        self.unread: deque[Piece] = deque()
+        self.unread = Unread()
         self.reason: FinishReason | None = None
         self.error: PymtpError | None = None
         # while it has a sequence
@@ -233,7 +243,8 @@ class Request:
         if self._pieces:
             piece, reason = self._pieces[-1]
             if self.ahead is not None and self._n_unread < len(self._pieces):
-                if not self.unread or self.unread[-1] is not piece:
+                there = any(one is piece for one in list(self.unread))
+                if not there and self.unread.last is not piece:
                     self.unread.append(piece)
                 self._n_unread = len(self._pieces)
             if reason is not None:

@@ -8,7 +8,8 @@ import pytest
 from helpers.engines import Bed
 from helpers.interrupts import Interrupted
 
-from pymtp.engine.request import Request
+from pymtp.engine.request import Piece, Request, Unread
+from pymtp.errors import NativeError
 
 PROMPT = [1, 2, 3, 4, 5]
 ENGINE = "/pymtp/engine/"
@@ -85,3 +86,49 @@ def test_a_second_one_while_that_is_put_right_changes_nothing(n: int) -> None:
         check(bed, cancelled, read)
         if through:
             return
+
+
+def test_a_piece_that_was_read_before_a_handler_raised_is_not_there_again() -> None:
+    bed = Bed(depth=0)
+    request = bed.submit(PROMPT, 6, ahead=4)
+    read: list[int] = []
+
+    class Taken(Unread):
+        def append(self, piece: Piece) -> None:
+            super().append(piece)
+            read.extend(self.popleft().token_ids)  # by its reader, on another thread
+            if len(read) == 3:
+                raise KeyboardInterrupt
+
+    request.unread = Taken()
+    with pytest.raises(KeyboardInterrupt):
+        write(bed, [[]])
+    write(bed, [read])
+    bed.check()
+    assert read == request.tokens
+
+
+def test_requests_fail_where_what_broke_a_step_off_comes_again_as_it_is_put_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bed, _ = a_bed()
+    bed.engine.step()
+
+    def no_memory(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        bed.context.before = no_memory
+        patch.setattr(Request, "begin_anew", no_memory)
+        for call in (bed.engine.step, bed.engine.settle):
+            with pytest.raises(MemoryError):
+                call()
+        bed.engine.fail(NativeError("on purpose"))
+    assert all(isinstance(request.failure(), NativeError) for request in bed.requests)
+    assert not bed.engine._live
+    bed.context.before = lambda what, seqs: None
+    bed.submit(PROMPT, 5)
+    bed.run()
+    bed.check()
+    assert bed.requests[-1].reason == "length"
+    assert sorted(bed.engine._scheduler.free) == [0, 1]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 
 import pytest
 from helpers.engines import Bed
 from helpers.scripted import written
 
-from pymtp.engine.request import Caller, Piece
+from pymtp.engine.request import Caller, Piece, Unread
 
 PROMPT = [1, 2, 3, 4, 5]
 
@@ -115,7 +114,7 @@ def test_a_request_has_ended_only_once_all_of_it_is_there(cancelled: bool) -> No
     caller = Caller()
     seen: list[tuple[bool, int]] = []
 
-    class Watched(deque[Piece]):
+    class Watched(Unread):
         def append(self, piece: Piece) -> None:
             super().append(piece)
             seen.append((request.ended, caller.unended))
