@@ -275,7 +275,8 @@ class Context(Inspected):
 
     def verify_chain(self, tokens: Sequence[int], seq: int = 0) -> list[int]:
         """As `verify`, and draws the token after each row until one is not what the next row holds: the drafts that the
-        target agrees with, and one more. Raises as `first_token`."""
+        target agrees with, and one more; fewer where a grammar allows no token after them. Raises as `first_token`, so
+        where there is none."""
         return only(self.verify_chains({seq: tokens}))
 
     @alone

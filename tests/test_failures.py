@@ -152,8 +152,11 @@ def test_where_a_grammar_ends_the_tokens_before_it_stay(c: Context, dense: Model
     c.set_sampling(ends_after_two)
     c.prefill([3])
     assert c.first_token() == letter
+    assert c.verify_chain([letter, letter, 7, 8]) == [letter]
+    assert c.tokens() == [*prompt, 3, letter, letter]
+    c.rewind(32)
     with pytest.raises(InvalidRequestError, match="allows no token at position 33"):
-        c.verify_chain([letter, letter, 7, 8])
+        c.verify_chain([letter, 7, 8])
     assert c.tokens() == [*prompt, 3, letter, letter]
     assert c.tokens(1) == some_tokens(dense, 30, seed=1)
     with context(dense, **EXACT) as other:
@@ -312,10 +315,12 @@ def test_log_probabilities_after_a_dead_end_are_those_of_the_tokens_before_it(de
             c.prefill([3])
             assert c.first_token() == a
             assert c.verify_chain([a, a]) == [a, a]
+            assert c.verify_chain([a, a]) == [a]
+            assert [entry.token_id for entry in c.logprobs()] == [a]
+            c.rewind(c.tokens_held() - 1)
             with pytest.raises(InvalidRequestError):
-                c.verify_chain([a, a])
-            found = c.logprobs()
-            assert [entry.token_id for entry in found] == [a] * len(found)
+                c.verify_chain([a])
+            assert c.logprobs() == []
 
 
 def test_embeddings_are_of_the_last_prefill_or_of_none(dense: Model) -> None:

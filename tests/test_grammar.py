@@ -184,6 +184,18 @@ def test_a_grammar_that_allows_nothing_is_said_so_and_the_model_lives_on(llm: LL
     assert llm.generate(prompts[0], SamplingParams(8)).token_ids == before
 
 
+@pytest.mark.parametrize("draft_tokens", [0, 3])
+def test_a_text_is_the_same_up_to_where_its_grammar_allows_nothing_whatever_the_drafts(draft_tokens: int) -> None:
+    params = SamplingParams(8, grammar='root ::= "1" " 2" "3" [^\\x00-\\U0010ffff]', temperature=0)
+    with LLM(draft_tokens=draft_tokens) as llm:
+        stopped = llm.generate("0 ", replace(params, stop=[" 23"]))
+        assert (stopped.text, stopped.finish_reason) == ("1", "stop")
+        pieces: list[str] = []
+        with pytest.raises(InvalidRequestError, match="allows no token at position"):
+            pieces.extend(piece.text for piece in llm.stream("0 ", params))
+        assert "".join(pieces) == "1 23"
+
+
 words_lists = st.lists(
     st.text(
         st.sampled_from("abé→ \n🙂x") | st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8

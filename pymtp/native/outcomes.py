@@ -32,13 +32,15 @@ class Outcomes:
         return found
 
     def sampled(self, seqs: Sequence[int], lengths: Sequence[int]) -> dict[int, list[int] | PymtpError]:
-        """After a call that sampled tokens of each sequence: up to `lengths`."""
+        """After a call that sampled tokens of each sequence: up to `lengths`. Those before a place where a grammar
+        allows none come as if the call had ended there: the next one says so, unless the text ends with them."""
         tokens = ffi.unpack(self.tokens, sum(lengths))
         found: dict[int, list[int] | PymtpError] = {}
         start = 0
         for k, seq in enumerate(seqs):
             outcome = self.native[k]
-            found[seq] = tokens[start : start + outcome.n] if outcome.status == lib.PYMTP_OK else self._error(k)
+            some = outcome.status == lib.PYMTP_OK or (outcome.status == lib.PYMTP_DEAD_END and outcome.n > 0)
+            found[seq] = tokens[start : start + outcome.n] if some else self._error(k)
             start += lengths[k]
         return found
 
