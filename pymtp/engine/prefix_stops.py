@@ -1,0 +1,66 @@
+"""At which places the reading of a prompt stops for a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+# Prompts of a chat end with what the next prompt may not hold, such as an opened block of thinking: so many tokens.
+TAIL = 8
+
+STEPS = 8  # of a long prompt
+MOST = 12  # of a prompt
+
+# A checkpoint that nothing speaks for yet has to save so many times what a checkpoint has to save at least.
+FOR_NOTHING = 4
+
+
+class Why(IntEnum):
+    """Why there is a checkpoint at a place, what matters most first."""
+
+    PARTING = 0  # another text was seen to part from this one there
+    MARK = 1  # the caller says that prompts to come part from this one there
+    TAIL = 2  # shortly before the end, without marks: the next turn may part there
+    END = 3  # the whole prompt may come again
+    STEP = 4  # of a long prompt: wherever another one parts, the way is not far
+    TEXT = 5  # the end of what was written, which nothing stops for
+
+
+def plan_stops(
+    length: int,
+    start: int,
+    *,
+    least: int,
+    grain: int,
+    n_ubatch: int,
+    most: int,
+    parting: int = 0,
+    marks: Iterable[int] = (),
+) -> dict[int, Why]:
+    """Stops of a prompt of so many tokens, of which `start` are there: places after that, rising, `most` at most.
+
+    All but the end are multiples of `grain`: a prompt may be cut there without a change of bits. least: tokens that a
+    checkpoint has to save. parting: tokens that another text begins with, too.
+    """
+    stops: dict[int, Why] = {}
+
+    def add(place: int, why: Why) -> None:
+        place = min(place, length - 1)
+        place -= place % grain
+        if place - start >= least and all(abs(place - other) >= least for other in stops):
+            stops[place] = why
+
+    add(parting, Why.PARTING)
+    for mark in sorted(marks, reverse=True):
+        add(mark, Why.MARK)
+    if Why.MARK not in stops.values():
+        add(length - TAIL, Why.TAIL)
+    if length - start >= FOR_NOTHING * least:
+        stops[length] = Why.END
+    every = n_ubatch  # doubled as often as needed, so that prompts of different lengths stop at the same places
+    while length > every * STEPS or every < FOR_NOTHING * least:
+        every *= 2
+    for place in range(every, length, every):
+        add(place, Why.STEP)
+    chosen = sorted(stops, key=lambda place: (stops[place], -place))[: max(0, min(most, MOST))]
+    return {place: stops[place] for place in sorted(chosen)}

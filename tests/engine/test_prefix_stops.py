@@ -1,0 +1,80 @@
+"""Claims about the places where a prompt stops for checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from pymtp.engine.prefix_stops import MOST, STEPS, Why, plan_stops
+
+
+def plan(length: int, start: int = 0, *, most: int = 99, grain: int = 64, parting: int = 0, marks: Iterable[int] = ()):
+    return plan_stops(length, start, least=64, grain=grain, n_ubatch=512, most=most, parting=parting, marks=marks)
+
+
+def test_a_prompt_stops_at_its_parting_its_marks_its_end_and_every_so_many_tokens() -> None:
+    assert plan(2248, parting=1300, marks=[200, 1900]) == {
+        192: Why.MARK,
+        512: Why.STEP,
+        1024: Why.STEP,
+        1280: Why.PARTING,
+        1536: Why.STEP,
+        1856: Why.MARK,
+        2048: Why.STEP,
+        2248: Why.END,
+    }
+
+
+def test_without_marks_it_stops_shortly_before_its_end() -> None:
+    assert plan(301) == {256: Why.TAIL, 301: Why.END}
+    assert plan(301, grain=1) == {293: Why.TAIL, 301: Why.END}
+    assert plan(301, marks=[290]) == {256: Why.MARK, 301: Why.END}
+
+
+def test_what_matters_least_is_left_out_first() -> None:
+    def reasons(most: int) -> set[Why]:
+        return set(plan(2248, parting=1300, marks=[1900], most=most).values())
+
+    assert reasons(0) == set()
+    assert reasons(1) == {Why.PARTING}
+    assert reasons(2) == {Why.PARTING, Why.MARK}
+    assert reasons(3) == {Why.PARTING, Why.MARK, Why.END}
+    assert list(plan(2248, most=3)) == [2048, 2240, 2248]  # of the steps, the last
+
+
+def test_a_prompt_stops_at_so_many_places_at_most() -> None:
+    assert len(plan(40_000, marks=range(1000, 40_000, 1000))) == MOST
+
+
+def test_steps_of_prompts_of_other_lengths_are_at_the_same_places() -> None:
+    long, longer = (set(plan(n, marks=[n])) for n in (40_000, 90_000))
+    assert len(long) <= STEPS + 2
+    assert {place for place in longer if place < 40_000} <= long
+
+
+def test_nothing_is_kept_of_what_is_read_again_in_no_time() -> None:
+    assert plan(60) == {}
+    assert plan(2100, 2048) == {}
+    assert plan(2040, 1984, parting=2039) == {}
+
+
+@given(
+    length=st.integers(1, 200_000),
+    share=st.floats(0, 1),
+    grain=st.sampled_from([1, 16, 64]),
+    most=st.integers(0, 40),
+    parting=st.integers(0, 200_000),
+    marks=st.lists(st.integers(0, 200_000), max_size=5),
+)
+def test_stops_are_few_and_where_a_prompt_may_be_cut(
+    length: int, share: float, grain: int, most: int, parting: int, marks: list[int]
+) -> None:
+    start = int(length * share)
+    stops = plan(length, start, most=most, grain=grain, parting=parting, marks=marks)
+    assert len(stops) <= min(most, MOST)
+    assert list(stops) == sorted(stops)
+    for place, why in stops.items():
+        assert start + 64 <= place <= length
+        assert place % grain == 0 or (place == length and why == Why.END)
