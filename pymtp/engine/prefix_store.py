@@ -1,0 +1,191 @@
+"""What sequences and host memory hold: checkpoints, and the K and V before them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+
+from pymtp.engine.prefix_budget import FIRST, Budget, likely
+from pymtp.engine.prefix_context import PrefixContext
+from pymtp.engine.prefix_records import Held, Place, Reader
+from pymtp.engine.prefix_stops import Why
+from pymtp.engine.prefix_tree import Block, Bytes, Node, Part, PrefixTree, Tokens
+from pymtp.errors import NativeError, PymtpError
+
+BLOCK = 256  # tokens whose K and V are saved, and given back, together
+
+
+class PrefixStore:
+    """Two tiers: the sequences of a context, and host memory up to a budget.
+
+    A checkpoint is in host memory from the moment that it was taken. The K and V before it stay where they are, in a
+    sequence, and go to host memory when the sequence is to hold something else, if they are worth their bytes. So a
+    conversation that goes on in its sequence needs host memory for states only. A checkpoint whose K and V are nowhere
+    is gone.
+    """
+
+    def __init__(
+        self, context: PrefixContext, cache_bytes: int, least: int, reading: Callable[[int, int], float]
+    ) -> None:
+        """least: tokens that the end of a text has to save. reading: seconds, as for Prefixes."""
+        self._context, self._least = context, least
+        self.tree = PrefixTree()
+        self.budget = Budget(self.tree, cache_bytes, context.cell_bytes, reading)
+        self.held = [Held() for _ in range(context.n_seq_max)]
+        self.pins: dict[Reader, Node] = {}  # what readers stand on, or are to: these checkpoints do not go
+        self.copied = self.loaded = self.saved = 0  # tokens whose K and V were
+
+    @contextmanager
+    def _or_empty(self, seq: int) -> Iterator[None]:
+        """A sequence that something fails on is empty."""
+        try:
+            yield
+        except BaseException:
+            with suppress(PymtpError):  # of a context that is closed
+                self._context.clear(seq)
+            self.emptied(seq)
+            raise
+
+    def emptied(self, seq: int) -> None:
+        """The sequence holds nothing any more."""
+        nodes = self._only_there(seq, 0)
+        self.held[seq] = Held()
+        for node in nodes:
+            self._drop(node)
+
+    def fill(self, tokens: Tokens, place: Place) -> None:
+        """Makes a sequence hold the tokens up to a place, with their state. Raises what the context raises; the
+        sequence is empty then."""
+        context, seq, n = self._context, place.seq, place.n
+        with self._or_empty(seq):
+            self.leave(seq, place.kept)
+            if place.node is not None:
+                self._load(tokens, place, place.node)
+            elif place.kept < n or not n:
+                context.clear(seq)
+                if place.source is not None:
+                    context.copy(place.source, seq)
+                    self.copied += n
+
+    def _load(self, tokens: Tokens, place: Place, node: Node) -> None:
+        context, seq, n, kept = self._context, place.seq, place.n, place.kept
+        assert node.checkpoint is not None
+        self.budget.touch(node)
+        context.keep_cells(kept, seq)
+        if place.source is not None:
+            context.copy_cells(place.source, seq, kept, n - kept)
+            self.copied += n - kept
+        elif kept < n:
+            context.load_cells(seq, kept, [part.cells for part in self.tree.cells(node, kept)])
+            self.loaded += n - kept
+        context.load_state(seq, tokens[:n].tolist(), node.checkpoint.state)
+
+    # ── Checkpoints ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def put(self, seq: int, tokens: Tokens, why: Why, *, logits: bool, keep: Iterable[Node] = ()) -> Node | None:
+        """A checkpoint of what a sequence holds; None where there is one, or no room. keep: what must not go for it."""
+        n, before, size = len(tokens), self.before(tokens), self._context.state_bytes
+        if before == n:
+            return None
+        priority = self.budget.clock + FIRST[why] * self.budget.worth(before, n, size, cells=n - before)
+        if not self.budget.room(size, priority, {*self.pins.values(), *keep}):
+            return None
+        state = self._saved(seq, partial(self._context.save_state, seq))
+        return None if state is None else self.budget.put(tokens, state, why, logits=logits)
+
+    def _saved(self, seq: int, save: Callable[[], Bytes]) -> Bytes | None:
+        """None where it fails. Raises what it fails by where the sequence does not hold what it held."""
+        try:
+            return save()
+        except NativeError:
+            if self._context.tokens_held(seq) < self.held[seq].n:
+                raise
+            return None
+
+    def before(self, tokens: Tokens) -> int:
+        """The last checkpoint among the tokens; 0 without one."""
+        return max((node.end for node in self.tree.walk(tokens)[0] if node.checkpoint is not None), default=0)
+
+    def pin(self, reader: Reader, node: Node | None) -> None:
+        """What the reader stands on, instead of what it stood on."""
+        self.pins.pop(reader, None)
+        if node is not None:
+            self.pins[reader] = node
+
+    def _drop(self, node: Node) -> None:
+        if node.checkpoint is not None:
+            self.tree.drop(node)
+            self.pins = {reader: other for reader, other in self.pins.items() if other is not node}
+
+    # ── From sequences to host memory ───────────────────────────────────────────────────────────────────────────────
+
+    def _only_there(self, seq: int, kept: int) -> list[Node]:
+        """Checkpoints after `kept` tokens of a sequence whose K and V nothing else has, rising."""
+        held = self.held[seq]
+        if held.n <= kept:
+            return []
+        path, _ = self.tree.walk(held.tokens[: held.n])
+        nodes = [node for node in path if node.checkpoint is not None and node.end > kept and not node.covered]
+        for other in self.held:
+            if nodes and other is not held:
+                n = other.shared(held.tokens)
+                nodes = [node for node in nodes if node.end > n]
+        return nodes
+
+    def _end(self, seq: int, kept: int) -> int:
+        """Tokens of a text whose last state is there and nowhere else, and is to be lost; 0 for none."""
+        held = self.held[seq]
+        if not held.live or held.busy or held.n <= kept:
+            return 0
+        return held.n if held.n - self.before(held.tokens[: held.n]) > self._least else 0
+
+    def unsaved(self, seq: int, kept: int) -> int:
+        """Tokens that are to be in host memory before a sequence keeps no more than so many."""
+        nodes = self._only_there(seq, kept)
+        return self._end(seq, kept) or (nodes[-1].end if nodes else 0)
+
+    def leave(self, seq: int, kept: int) -> None:
+        """Saves what is worth it of a sequence that is to keep no more than so many tokens. Raises what the context
+        raises; the sequence is empty then."""
+        with self._or_empty(seq):
+            self._save(seq, kept)
+        held = self.held[seq]
+        if held.n > kept:
+            held.n, held.live, held.logits = kept, False, False
+
+    def _save(self, seq: int, kept: int) -> None:
+        held, nodes = self.held[seq], self._only_there(seq, kept)
+        if end := self._end(seq, kept):
+            node = self.put(seq, held.tokens[:end], Why.TEXT, logits=held.logits, keep=nodes)
+            if node is not None and not node.covered:
+                nodes.append(node)
+        for node in nodes:
+            if not self._cover(seq, node, {*self.pins.values(), *nodes}):
+                self._drop(node)
+                self.budget.evicted += 1
+
+    def _cover(self, seq: int, node: Node, keep: Container[Node]) -> bool:
+        """Brings K and V before a checkpoint to host memory; whether it was worth it."""
+        if node.covered:  # with another branch
+            return True
+        assert node.checkpoint is not None
+        start = node.end
+        while start != (covered := next((above.end for above in node.up() if above.covered), 0)):
+            start = covered  # what was covered may go where room is made
+            need, size = (node.end - start) * self._context.cell_bytes, node.checkpoint.state.nbytes
+            worth = self.budget.worth(node.before(), node.end, size, cells=node.end - start)
+            if not self.budget.room(need, node.checkpoint.age + likely(node) * worth, keep):
+                return False
+        parts = []
+        for i in range(start // BLOCK, -(-node.end // BLOCK)):
+            first, last = max(i * BLOCK, start), min((i + 1) * BLOCK, node.end)
+            cells = self._saved(seq, partial(self._context.save_cells, seq, first, last - first))
+            if cells is None:
+                return False
+            parts.append(Part(Block(first, cells), first, last))
+        if sum(part.block.data.nbytes for part in parts) > need:
+            return False
+        self.tree.cover(node, parts)
+        self.saved += node.end - start
+        return True

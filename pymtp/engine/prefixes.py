@@ -1,0 +1,259 @@
+"""Nothing is read twice: where prompts go on, which of them wait for others, and where they stop for checkpoints."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+
+import numpy as np
+
+from pymtp.engine.prefix_context import PrefixContext
+from pymtp.engine.prefix_records import Held, Place, PrefixFigures, Reader
+from pymtp.engine.prefix_stops import Why, plan_stops
+from pymtp.engine.prefix_store import PrefixStore
+from pymtp.engine.prefix_tree import Node, Tokens, as_tokens, shared
+
+PAST, PAST_TOKENS = 64, 2**20  # prompts, and tokens of them, that new ones are compared with
+FROM_HOST = 2  # what a token's K and V from or to host memory cost, of a copy from sequence to sequence
+
+
+class Prefixes:
+    """What an engine asks when it reads prompts. One thread at a time; `figures` from any.
+
+    The tree of prefixes is an idea of SGLang (arXiv 2312.07104); to keep recurrent states only where texts part and
+    end is one of Marconi (arXiv 2411.19379).
+    """
+
+    def __init__(
+        self,
+        context: PrefixContext,
+        cache_bytes: int,
+        *,
+        least: int = 64,
+        grain: int = 1,
+        reading: Callable[[int, int], float] = lambda start, end: float(end - start),
+    ) -> None:
+        """
+        cache_bytes: of host memory. With 0, prompts go on only from what sequences hold.
+        least: tokens that a checkpoint, a jump or a stop for others has to save: they are read in the time of several
+            checkpoints.
+        grain: a prompt may be cut at multiples of it without a change of bits. 1: anywhere, and what was written may
+            be gone on from as what was read.
+        reading: seconds of reading the tokens between two places of a prompt, in any unit.
+        """
+        self._context, self.least, self.grain = context, least, grain
+        self.store = PrefixStore(context, cache_bytes, least, reading)
+        self._readers: list[Reader] = []
+        self._past: deque[Tokens] = deque()
+        self._n_past = self._ticks = 0
+        self._lookups = self._hits = self._found = 0
+
+    def figures(self) -> PrefixFigures:
+        """A snapshot."""
+        store, tree, budget = self.store, self.store.tree, self.store.budget
+        return PrefixFigures(
+            nbytes=tree.nbytes,
+            nodes=tree.n_nodes,
+            checkpoints=len(tree.checkpoints),
+            tokens=tree.n_tokens,
+            lookups=self._lookups,
+            hits=self._hits,
+            found=self._found,
+            copied=store.copied,
+            loaded=store.loaded,
+            saved=store.saved,
+            evicted=budget.evicted,
+            evicted_tokens=budget.evicted_tokens,
+        )
+
+    # ── A request ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def open(
+        self, prompt: Sequence[int] | Tokens, free: Sequence[int], rank: tuple[int, int], marks: Iterable[int] = ()
+    ) -> Reader:
+        """A prompt that is to be read, in one of the free sequences: `Reader.seq`. Nothing changes there yet.
+
+        rank: who comes first; lower. marks: places that prompts to come part from this one at, such as the beginning
+        of the last user message.
+        """
+        tokens = as_tokens(prompt)
+        place = self.place(tokens, free)
+        reader = Reader(tokens, rank, marks, place.seq)
+        reader.here = place.n
+        self._readers.append(reader)
+        for each in self._readers:  # whoever reads for others is to stop where they part, from its next piece on
+            if each is reader or (each.reads and reader.rank < each.rank):
+                each.waits = self._waits(each)
+        return reader
+
+    def advance(self, reader: Reader) -> bool:
+        """To be called before each piece of a prompt: brings the sequence to the best place that there is. False where
+        it waits for another reader, which comes before it and reads what it needs.
+
+        Raises what the context raises, as `read` does: then the sequence is to be emptied, and the reader closed.
+        """
+        place = self.place(reader.tokens, [reader.seq])
+        reader.here = max(place.n, reader.n)
+        reader.waits = self._waits(reader)
+        if not reader.begun:
+            self.store.pin(reader, place.node)
+        if reader.waits:
+            return False
+        if not reader.begun or place.n - reader.n >= self.least:
+            self._go(reader, place)
+        return True
+
+    def read(self, reader: Reader, n: int) -> None:
+        """The reader's sequence holds n tokens of the prompt now, and nothing was sampled since. Takes a checkpoint
+        where one is wanted: readers that wait for it may go on after this, and are to be asked first."""
+        held = self.store.held[reader.seq]
+        reader.n = reader.here = held.n = n
+        held.live, held.logits = True, not reader.reads
+        if n in reader.stops:
+            self._keep(reader)
+
+    def write(self, reader: Reader) -> None:
+        """The first token after the prompt was sampled: the state moves on."""
+        held = self.store.held[reader.seq]
+        held.live = held.logits = False
+
+    def close(self, reader: Reader, written: Sequence[int] | None = ()) -> None:
+        """The request is done with its sequence, which holds what was read of the prompt, and what was written; None:
+        nothing."""
+        self._readers.remove(reader)
+        self.store.pin(reader, None)
+        held = self.store.held[reader.seq]
+        if written is None:
+            self.store.emptied(reader.seq)
+        elif not len(written):
+            held.live |= reader.begun
+        elif self.grain == 1:
+            held.tokens, held.n, held.live = np.append(reader.tokens, as_tokens(written)), reader.n + len(written), True
+        held.busy = False
+
+    def leave(self, seq: int) -> None:
+        """Before a free sequence is emptied for another use: saves what is worth it. Raises what the context raises:
+        the sequence is empty then."""
+        self.store.leave(seq, 0)
+
+    def moved(self, seq: int, target: int) -> None:
+        """What a sequence held has gone to another, which was empty."""
+        held = self.store.held
+        held[target], held[seq] = held[seq], Held()
+        for reader in self._readers:
+            if reader.seq == seq:
+                reader.seq = target
+
+    # ── Where a prompt goes on ──────────────────────────────────────────────────────────────────────────────────────
+
+    def place(self, tokens: Tokens, seqs: Sequence[int]) -> Place:
+        """The place with the most tokens, in one of these sequences: the one where the least K and V must move."""
+        store = self.store
+        common = [held.shared(tokens) for held in store.held]
+        path, _ = store.tree.walk(tokens)
+        node = next((each for each in reversed(path) if self._fits(each, len(tokens))), None)
+        n, source = node.end if node else 0, None
+        for seq, held in enumerate(store.held):
+            nearest = held.n > n or (held.n == n and seq in seqs)  # a checkpoint of the same place needs to be loaded
+            if held.live and nearest and common[seq] == held.n and self._may(held.n, len(tokens), held.logits):
+                node, n, source = None, held.n, seq
+        choices = []
+        for seq in seqs:
+            if node is None:
+                kept, near = (n if seq == source else 0), source
+            else:
+                kept, near = min(common[seq], n), next((s for s, m in enumerate(common) if m >= n and s != seq), None)
+            lost = store.unsaved(seq, kept) if len(seqs) > 1 else 0
+            cost = (n - kept) * (FROM_HOST if near is None else 1) + lost * FROM_HOST
+            choices.append((cost, store.held[seq].used, Place(seq, n, kept, node, near if kept < n else None)))
+        return min(choices, key=lambda choice: choice[:2])[2]
+
+    def _fits(self, node: Node, length: int) -> bool:
+        return node.checkpoint is not None and self._may(node.end, length, node.checkpoint.logits)
+
+    def _may(self, n: int, length: int, logits: bool) -> bool:
+        """Whether a prompt of such a length may go on after n tokens."""
+        return logits if n == length else n < length and n % self.grain == 0
+
+    def _go(self, reader: Reader, place: Place) -> None:
+        tokens, n = reader.tokens, place.n
+        parting = self._parting(tokens)  # before what it parts from may go
+        self.store.pin(reader, place.node)
+        self.store.fill(tokens, place)
+        self._ticks += 1
+        held = Held(tokens, n, live=True, logits=n == len(tokens), busy=True, used=self._ticks)
+        self.store.held[place.seq] = held
+        if not reader.begun:
+            reader.begun = True
+            self._lookups += 1
+            self._hits += n > 0
+            self._remember(tokens)
+        self._found += n - reader.n
+        reader.found += n - reader.n
+        reader.n = n
+        self._plan(reader, parting)
+
+    # ── Checkpoints ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _parting(self, tokens: Tokens) -> int:
+        """How many tokens some other text begins with, too."""
+        texts = chain((held.shared(tokens) for held in self.store.held), (shared(past, tokens) for past in self._past))
+        return max(self.store.tree.walk(tokens)[1], *texts)
+
+    def _remember(self, tokens: Tokens) -> None:
+        """A prompt whose K, V and states may go before another shows that they were wanted."""
+        self._past.append(tokens)
+        self._n_past += len(tokens)
+        while self._n_past > PAST_TOKENS or len(self._past) > PAST:
+            self._n_past -= len(self._past.popleft())
+
+    def _plan(self, reader: Reader, parting: int) -> None:
+        limit, size = self.store.budget.limit, self._context.state_bytes
+        most = limit // (2 * size) or limit // size  # half of it, so that a prompt does not drive all others out
+        reader.stops |= plan_stops(
+            len(reader.tokens),
+            reader.n,
+            least=self.least,
+            grain=self.grain,
+            n_ubatch=self._context.n_ubatch,
+            most=most,
+            parting=parting,
+            marks=reader.marks,
+        )
+
+    def _keep(self, reader: Reader) -> None:
+        n, why = reader.n, reader.stops[reader.n]
+        node = self.store.put(reader.seq, reader.tokens[:n], why, logits=not reader.reads)
+        if node is None:
+            return
+        for other in self._readers:
+            follows = other.waits and not other.begun and shared(reader.tokens, other.tokens) >= n
+            if follows and self._fits(node, len(other.tokens)):
+                self.store.pin(other, node)  # else it might go before it was of use
+
+    # ── Who waits ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _waits(self, reader: Reader) -> bool:
+        """Whether a reader that comes before this one is going to pass a place further on that this one may go on from.
+        It stops there. Who comes first waits for none, so nobody waits for ever, whatever becomes of others."""
+        best, place = None, reader.here
+        for other in self._readers:
+            if other.rank < reader.rank and other.reads:
+                n = self._meeting(other.tokens, reader.tokens)
+                pays = n - reader.here >= self.least
+                if not reader.begun:  # for a few tokens it waits where the other stops anyway
+                    pays |= n in other.stops or n == len(reader.tokens)
+                if n > max(place, other.n) and pays:
+                    best, place = other, n
+        if best is not None:
+            best.stops.setdefault(place, Why.PARTING)
+        return best is not None
+
+    def _meeting(self, first: Tokens, second: Tokens) -> int:
+        """How far the second may follow the first."""
+        n = shared(first, second)
+        if n == len(first) == len(second):
+            return n
+        n = min(n, len(second) - 1)
+        return n - n % self.grain
