@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from pymtp.counters import Counters
 from pymtp.errors import CancelledError, ContextFullError, InvalidRequestError, NativeError, PymtpError
 from pymtp.sampling import Sampler, TokenLogprobs
 
 VOCAB = 50
-NO_WORK = Counters(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+NO_WORK = Counters(*[0] * len(fields(Counters)))
 
 
 @dataclass
