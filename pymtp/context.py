@@ -14,15 +14,14 @@ from pymtp.context_options import native_options
 from pymtp.cores import physical_cores
 from pymtp.errors import InvalidRequestError, NativeError, PymtpError
 from pymtp.exclusive import alone
-from pymtp.inspected import Inspected
 from pymtp.model import TAPS, Model
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
 from pymtp.native.outcomes import Outcomes, only, read_logprobs
 from pymtp.sampling import Logits, Sampler, TokenLogprobs
-from pymtp.values import in_range
+from pymtp.saving import Saving
 
 
-class Context(Inspected):
+class Context(Saving):
     """Sequences in the caches of a target context and, with drafts, of the head's draft context.
 
     The target holds `n_past(seq)` tokens of a sequence. `draft` is called with the token that comes next and then with
@@ -117,8 +116,8 @@ class Context(Inspected):
         self.model = model
         self.tap = TAPS[options.tap]
         self.draft_tokens: int = options.n_draft
-        self.n_seq_max: int = options.n_seq_max
-        self.n_ctx: int = lib.pymtp_pair_n_ctx(pair)
+        self.n_seq_max = options.n_seq_max
+        self.n_ctx = lib.pymtp_pair_n_ctx(pair)
         self.n_ubatch = min(int(n_batch), int(n_ubatch))
         self.cancels = 0  # how often `cancel` was called so far
         self._cancel_numbers = count(1)
@@ -155,9 +154,6 @@ class Context(Inspected):
         up to 63 after rounds without drafts, and takes these before the next draft."""
         self._check_seq(seq)
         return int(lib.pymtp_pair_n_head(self._pair, seq))
-
-    def _check_seq(self, seq: int) -> None:
-        in_range("seq", seq, 0, self.n_seq_max - 1)
 
     def _rows(self, n: int) -> Logits:
         return _floats(self._logits[0], n, self._n_vocab)

@@ -15,7 +15,8 @@ class Counters:
     hidden_bytes: hidden states, on their way to the head.
     draw_bytes: what tokens were drawn from on the host, rows of logits or candidates, and tokens that the device drew.
     output_buffer_bytes: not a sum, the host memory that all of these are copied to.
-    sequence_bytes: copied from one sequence to another, by `copy` and `move`.
+    sequence_bytes: copied from one sequence to another, by `copy`, `move` and `copy_cells`.
+    saved_bytes, loaded_bytes: of sequences, to the host's memory and from there.
     """
 
     prefill_seconds: float
@@ -33,6 +34,8 @@ class Counters:
     draw_bytes: int
     output_buffer_bytes: int
     sequence_bytes: int
+    saved_bytes: int
+    loaded_bytes: int
 
 
 @dataclass(frozen=True)

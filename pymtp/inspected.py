@@ -10,12 +10,17 @@ from pymtp.exclusive import Exclusive, alone
 from pymtp.memory import DeviceMemory, read_memory
 from pymtp.native import check, ffi, lib
 from pymtp.operations import Operation, read_operations
+from pymtp.values import in_range
 
 
 class Inspected(Exclusive):
     """The part of a Context that looks at it and changes nothing of its texts."""
 
     _pair: Any  # the C handle
+    n_seq_max: int
+
+    def _check_seq(self, seq: int) -> None:
+        in_range("seq", seq, 0, self.n_seq_max - 1)
 
     @property
     @alone

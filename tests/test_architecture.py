@@ -15,7 +15,18 @@ PACKAGE = Path(__file__).parent.parent / "pymtp"
 FLOORS = (
     ("errors", "values", "cores", "native"),
     ("exclusive", "build", "model", "grammar", "integers", "pattern", "schema", "sampling", "chat", "text"),
-    ("context_options", "memory", "operations", "counters", "inspected", "context", "depth", "first_costs", "stats"),
+    (
+        "context_options",
+        "memory",
+        "operations",
+        "counters",
+        "inspected",
+        "saving",
+        "context",
+        "depth",
+        "first_costs",
+        "stats",
+    ),
     ("engine",),
     ("turns", "stream", "llm"),
     ("async_llm", "openai_format"),
@@ -24,7 +35,18 @@ FLOORS = (
     ("cli",),
 )
 # Who may hold a C pointer.
-BORDER = {"build", "context", "context_options", "depth", "inspected", "memory", "model", "operations", "sampling"}
+BORDER = {
+    "build",
+    "context",
+    "context_options",
+    "depth",
+    "inspected",
+    "memory",
+    "model",
+    "operations",
+    "sampling",
+    "saving",
+}
 
 
 def modules() -> dict[str, Path]:

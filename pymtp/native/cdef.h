@@ -104,6 +104,8 @@ struct pymtp_counters {
     int64_t draw_bytes;
     int64_t output_buffer_bytes;
     int64_t sequence_bytes;
+    int64_t saved_bytes;
+    int64_t loaded_bytes;
 };
 enum pymtp_prefill_mode { PYMTP_PREFILL_FUSED, PYMTP_PREFILL_HOST_COPY, PYMTP_PREFILL_ALL_OUTPUTS };
 enum pymtp_draws { PYMTP_DRAWS_AUTO, PYMTP_DRAWS_HOST, PYMTP_DRAWS_DEVICE };
@@ -184,6 +186,15 @@ int     pymtp_pair_rewind(struct pymtp_pair * pair, int32_t seq, int32_t n_keep)
 int     pymtp_pair_copy(struct pymtp_pair * pair, int32_t from, int32_t to);
 int     pymtp_pair_move(struct pymtp_pair * pair, int32_t from, int32_t to);
 int     pymtp_pair_clear(struct pymtp_pair * pair, int32_t seq);
+int64_t pymtp_pair_cell_bytes(const struct pymtp_pair * pair);
+int     pymtp_pair_save_cells(struct pymtp_pair * pair, int32_t seq, int32_t first, int32_t n, uint8_t * data);
+int     pymtp_pair_load_cells(struct pymtp_pair * pair, int32_t seq, int32_t first, int32_t n, const uint8_t * data);
+int     pymtp_pair_copy_cells(struct pymtp_pair * pair, int32_t from, int32_t to, int32_t first, int32_t n);
+int     pymtp_pair_keep_cells(struct pymtp_pair * pair, int32_t seq, int32_t n);
+int     pymtp_pair_save_state(struct pymtp_pair * pair, int32_t seq, bool logits, uint8_t * data, size_t size,
+                              size_t * needed);
+int     pymtp_pair_load_state(struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n,
+                              const uint8_t * data, size_t size);
 int32_t pymtp_pair_n_past(const struct pymtp_pair * pair, int32_t seq);
 const llama_token * pymtp_pair_tokens(const struct pymtp_pair * pair, int32_t seq);
 int32_t pymtp_pair_n_head(const struct pymtp_pair * pair, int32_t seq);

@@ -153,9 +153,13 @@ llama_kv_cache_context & pymtp_extension::cells_of(llama_memory_context_i & mctx
     return static_cast<llama_kv_cache_context &>(mctx);
 }
 
+bool pymtp_extension::wants_stop() const {
+    return ctx.abort_callback && ctx.abort_callback(ctx.abort_callback_data);
+}
+
 bool pymtp_extension::apply(const llama_ubatch & ubatch, llama_memory_context_i & mctx) {
     // the CPU backend asks between nodes; here every backend is covered
-    if (ctx.abort_callback && ctx.abort_callback(ctx.abort_callback_data)) {
+    if (wants_stop()) {
         throw cancelled();
     }
     if (settings().sync_rows) {

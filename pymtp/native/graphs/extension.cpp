@@ -107,6 +107,47 @@ int64_t pymtp_copy_sequence(llama_context * ctx, llama_seq_id from, llama_seq_id
     return pymtp_extension::of(ctx).copy_sequence(from, to, n_tokens, n_head);
 }
 
+int64_t pymtp_copy_cells(llama_context * ctx, llama_seq_id from, llama_seq_id to, llama_pos first, int32_t n) {
+    return pymtp_extension::of(ctx).copy_cells(from, to, first, n);
+}
+
+size_t pymtp_cell_bytes(llama_context * ctx) {
+    return pymtp_extension::of(ctx).cell_bytes();
+}
+
+bool pymtp_has_cells_in_order(llama_context * ctx, llama_seq_id seq, int32_t n) {
+    return pymtp_extension::of(ctx).has_cells_in_order(seq, n);
+}
+
+bool pymtp_save_cells(llama_context * ctx, llama_seq_id seq, llama_pos first, int32_t n, uint8_t * data, size_t stride) {
+    return pymtp_extension::of(ctx).save_cells(seq, first, n, data, stride);
+}
+
+bool pymtp_load_cells(llama_context * ctx, llama_seq_id seq, llama_pos first, int32_t n, const uint8_t * data, size_t stride) {
+    return pymtp_extension::of(ctx).load_cells(seq, first, n, data, stride);
+}
+
+int32_t pymtp_n_to_replay(llama_context * ctx, llama_seq_id seq, llama_pos n_tokens) {
+    return pymtp_extension::of(ctx).n_to_replay(seq, n_tokens);
+}
+
+int32_t pymtp_most_to_replay(llama_context * ctx) {
+    return pymtp_extension::of(ctx).most_to_replay();
+}
+
+size_t pymtp_state_bytes(llama_context * ctx, int32_t n_replay) {
+    return pymtp_extension::of(ctx).state_bytes(n_replay);
+}
+
+bool pymtp_save_state(llama_context * ctx, llama_seq_id seq, llama_pos n_tokens, uint8_t * data) {
+    return pymtp_extension::of(ctx).save_state(seq, n_tokens, data);
+}
+
+bool pymtp_load_state(
+        llama_context * ctx, llama_seq_id seq, const llama_token * tokens, int32_t n, int32_t n_replay, const uint8_t * data) {
+    return pymtp_extension::of(ctx).load_state(seq, tokens, n, n_replay, data);
+}
+
 void pymtp_set_sample(llama_context * ctx, const pymtp_graph_sample & sample) {
     pymtp_extension::of(ctx).set_sample(sample);
 }

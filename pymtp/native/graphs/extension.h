@@ -34,6 +34,9 @@ struct pymtp_extension {
     int  decode(const llama_batch & batch, uint32_t slot);
     void reserve();
 
+    // whether what runs is to end, as the abort callback says
+    bool wants_stop() const;
+
     // while a ubatch begins
     bool apply(const llama_ubatch & ubatch, llama_memory_context_i & mctx);
 
@@ -101,6 +104,22 @@ struct pymtp_extension {
     // ── copy.cpp ──
 
     int64_t copy_sequence(llama_seq_id from, llama_seq_id to, llama_pos n_tokens, llama_pos n_head);
+    int64_t copy_cells(llama_seq_id from, llama_seq_id to, llama_pos first, int32_t n);
+
+    // ── save.cpp ──
+
+    size_t  cell_bytes() const;
+    bool    has_cells_in_order(llama_seq_id seq, int32_t n) const;
+    bool    save_cells(llama_seq_id seq, llama_pos first, int32_t n,       uint8_t * data, size_t stride);
+    bool    load_cells(llama_seq_id seq, llama_pos first, int32_t n, const uint8_t * data, size_t stride);
+    int32_t n_to_replay(llama_seq_id seq, llama_pos n_tokens) const;
+    int32_t most_to_replay() const;
+    size_t  state_bytes(int32_t n_replay) const;
+    bool    save_state(llama_seq_id seq, llama_pos n_tokens, uint8_t * data);
+    bool    load_state(llama_seq_id seq, const llama_token * tokens, int32_t n, int32_t n_replay, const uint8_t * data);
+
+    // throws where the sequence holds something, or where its state cannot be in the cell of its number
+    void require_place(llama_seq_id seq) const;
 
     // ── sample.cpp ──
 

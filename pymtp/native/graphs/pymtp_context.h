@@ -65,6 +65,37 @@ bool pymtp_rewind(llama_context * ctx, llama_seq_id seq, llama_pos n_keep);
 // may have to be emptied.
 int64_t pymtp_copy_sequence(llama_context * ctx, llama_seq_id from, llama_seq_id to, llama_pos n_tokens, llama_pos n_head);
 
+// Copies K and V of n tokens of a sequence, from the first on, to the cells of these numbers of another, which is empty and
+// stays so until pymtp_load_state. Returns as above.
+int64_t pymtp_copy_cells(llama_context * ctx, llama_seq_id from, llama_seq_id to, llama_pos first, int32_t n);
+
+// ── to and from the host ──
+//
+// The functions that return bool return false where the abort callback asked for the end.
+
+// Bytes of a token's K and V: layer by layer, K before V. Elements are in order, also of a V that is transposed.
+size_t pymtp_cell_bytes(llama_context * ctx);
+
+// Whether the first n tokens of a sequence are in the first n cells.
+bool pymtp_has_cells_in_order(llama_context * ctx, llama_seq_id seq, int32_t n);
+
+// K and V of n tokens from the first on, each a stride after the one before. They are loaded to the cells of these numbers of a
+// sequence that is empty, and stays so until pymtp_load_state.
+bool pymtp_save_cells(llama_context * ctx, llama_seq_id seq, llama_pos first, int32_t n,       uint8_t * data, size_t stride);
+bool pymtp_load_cells(llama_context * ctx, llama_seq_id seq, llama_pos first, int32_t n, const uint8_t * data, size_t stride);
+
+// What the recurrent layers go on from after the n_tokens that a sequence holds: states that are n_replay tokens behind, and
+// what these tokens bring. n_replay of a sequence, the most that can be loaded, and the bytes; 0 without such layers.
+int32_t pymtp_n_to_replay(llama_context * ctx, llama_seq_id seq, llama_pos n_tokens);
+int32_t pymtp_most_to_replay(llama_context * ctx);
+size_t  pymtp_state_bytes(llama_context * ctx, int32_t n_replay);
+bool    pymtp_save_state(llama_context * ctx, llama_seq_id seq, llama_pos n_tokens, uint8_t * data);
+
+// A sequence that is empty holds the tokens, whose K and V were put into its first n cells. Then, where it returns false and
+// where it throws, it may have to be emptied. It cannot be rewound.
+bool pymtp_load_state(
+        llama_context * ctx, llama_seq_id seq, const llama_token * tokens, int32_t n, int32_t n_replay, const uint8_t * data);
+
 // ── sampling in the graph ──
 
 // The token that follows from n logits of a row: those of the tokens ids, in no order, or of the vocabulary where ids is

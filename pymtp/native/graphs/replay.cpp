@@ -79,6 +79,24 @@ std::vector<pymtp_replay::part> pymtp_replay::parts(llama_seq_id seq) const {
     return all;
 }
 
+std::vector<pymtp_replay::part> pymtp_replay::parts_to_go_on(llama_seq_id seq, llama_pos n, int32_t n_pending) const {
+    std::vector<part> all;
+    const auto add = [&](ggml_tensor * t, size_t row) { all.push_back({ t, row*t->nb[1], t->nb[1] }); };
+    for (size_t il = 0; il < layers.size(); ++il) {
+        if (!states.s_l[il]) {
+            continue;
+        }
+        add(states.s_l[il], seq); // the cell of its own number
+        for (llama_pos pos = n - (n_conv - n_back); pos < n; ++pos) {
+            add(layers[il].conv, conv_row(seq, pos));
+        }
+        for (llama_pos pos = n - n_pending; pos < n; ++pos) {
+            add(layers[il].net, net_row(seq, pos));
+        }
+    }
+    return all;
+}
+
 void pymtp_replay::clear(llama_seq_id seq) {
     for (const part & p : parts(seq)) {
         ggml_backend_tensor_memset(p.tensor, 0, p.offset, p.size);

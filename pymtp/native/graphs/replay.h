@@ -46,6 +46,16 @@ public:
     };
     std::vector<part> parts(llama_seq_id seq) const;
 
+    // What of it a sequence of n tokens goes on from: of each layer the state, which is n_pending tokens behind, the inputs of
+    // the convolution before the next token, and those of the delta net to replay. The sizes depend on n_pending alone.
+    std::vector<part> parts_to_go_on(llama_seq_id seq, llama_pos n, int32_t n_pending) const;
+
+    // How many tokens a sequence of n has to replay.
+    int32_t n_behind(llama_seq_id seq, llama_pos n) const { return n - sequences[seq].n_state; }
+
+    // A sequence that has a cell holds n tokens: these parts were set.
+    void begin_at(llama_seq_id seq, llama_pos n, int32_t n_pending) { sequences[seq] = { n - n_pending, n_pending }; }
+
     // Whether a ubatch of so many tokens a sequence leaves the state before them.
     bool keeps(int32_t n_seq_tokens) const { return n_seq_tokens > 1 && n_seq_tokens <= 1 + n_back; }
 

@@ -85,6 +85,17 @@ int pymtp_pair::take_kept(int32_t n_seqs, const int32_t * seqs) {
     return PYMTP_OK;
 }
 
+// Before what a sequence holds is saved: what was drafted is forgotten, the head takes what it has yet to take, and one hidden
+// state is left. Those of earlier tokens may be gone: nothing can be taken back from here.
+int pymtp_pair::level(int32_t seq) {
+    sequences[seq].n_rewind = 0;
+    if (!draft || sequences[seq].n_past == 0) {
+        return PYMTP_OK;
+    }
+    take_back_draft(seq);
+    return fuses() ? settle(1, &seq) : host->level(seq);
+}
+
 // Frees the head's rows that stand on its own hidden states: the true ones are to take their place.
 void pymtp_pair::drop_drafts(int32_t seq) {
     llama_memory_seq_rm(llama_get_memory(draft.get()), seq, sequences[seq].n_head, -1);

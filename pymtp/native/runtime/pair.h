@@ -1,8 +1,9 @@
 // A target and a draft context of one model, and how far each of their sequences has come.
 //
 // pair.cpp makes them, prefill.cpp takes prompts, rounds.cpp drafts, verifies and rewinds, head.cpp keeps the head level
-// with the target, copy.cpp copies and moves sequences, sampling.cpp says how tokens are sampled, draft_rows.cpp over which of them drafts
-// are made, memory.cpp what all of it takes. pair_api.cpp is what C calls.
+// with the target, copy.cpp copies and moves sequences, save.cpp takes what they hold to the host's memory and back,
+// sampling.cpp says how tokens are sampled, draft_rows.cpp over which of them drafts are made, memory.cpp what all of it takes.
+// pair_api.cpp is what C calls.
 // compare/ holds what serves comparisons and tests only.
 #pragma once
 
@@ -102,6 +103,7 @@ struct pymtp_pair {
     // head.cpp
     int  settle(int32_t n_seqs, const int32_t * seqs);
     int  take_kept(int32_t n_seqs, const int32_t * seqs);
+    int  level(int32_t seq);
     void drop_drafts(int32_t seq);
     void take_back_draft(int32_t seq);
 
@@ -124,6 +126,19 @@ struct pymtp_pair {
     // copy.cpp
     int  copy(int32_t from, int32_t to);
     int  move(int32_t from, int32_t to);
+
+    // save.cpp
+    bool check_range(const char * what, int32_t first, int32_t n, int32_t most) const;
+    bool check_stage(int32_t seq, int32_t first, int32_t n) const;
+    size_t cell_bytes() const;
+    int  begin_save(int32_t seq, int32_t first, int32_t n);
+    int  save_cells(int32_t seq, int32_t first, int32_t n, uint8_t * data);
+    int  load_cells(int32_t seq, int32_t first, int32_t n, const uint8_t * data);
+    int  copy_cells(int32_t from, int32_t to, int32_t first, int32_t n);
+    int  keep_cells(int32_t seq, int32_t n);
+    int  begin_save_state(int32_t seq, bool with_logits, size_t * needed);
+    int  save_state(int32_t seq, bool with_logits, uint8_t * data);
+    int  load_state(int32_t seq, const llama_token * tokens, int32_t n, const uint8_t * data, size_t size);
 
     // draft_rows.cpp
     void make_draft_vocab(const pymtp_model & model);

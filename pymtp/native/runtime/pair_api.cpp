@@ -90,6 +90,48 @@ int pymtp_pair_move(pymtp_pair * pair, int32_t from, int32_t to) {
     return pymtp_pair_call(pair, to, [&] { return pair->move(from, to); });
 }
 
+int64_t pymtp_pair_cell_bytes(const pymtp_pair * pair) {
+    return pymtp_guarded<int64_t>(-1, [&] { return (int64_t) pair->cell_bytes(); });
+}
+
+// What only reads leaves the sequence as it is where it fails.
+int pymtp_pair_save_cells(pymtp_pair * pair, int32_t seq, int32_t first, int32_t n, uint8_t * data) {
+    if (int status = pymtp_pair_call(pair, seq, [&] { return pair->begin_save(seq, first, n); })) {
+        return status;
+    }
+    return pymtp_pair_call(pair, nullptr, 0, [&] { return pair->save_cells(seq, first, n, data); });
+}
+
+int pymtp_pair_load_cells(pymtp_pair * pair, int32_t seq, int32_t first, int32_t n, const uint8_t * data) {
+    return pymtp_pair_call(pair, seq, [&] { return pair->load_cells(seq, first, n, data); });
+}
+
+int pymtp_pair_copy_cells(pymtp_pair * pair, int32_t from, int32_t to, int32_t first, int32_t n) {
+    if (int status = pymtp_pair_call(pair, from, [&] { return pair->begin_save(from, first, n); })) {
+        return status;
+    }
+    return pymtp_pair_call(pair, to, [&] { return pair->copy_cells(from, to, first, n); });
+}
+
+int pymtp_pair_keep_cells(pymtp_pair * pair, int32_t seq, int32_t n) {
+    return pymtp_pair_call(pair, seq, [&] { return pair->keep_cells(seq, n); });
+}
+
+int pymtp_pair_save_state(pymtp_pair * pair, int32_t seq, bool logits, uint8_t * data, size_t size, size_t * needed) {
+    *needed = 0;
+    if (int status = pymtp_pair_call(pair, seq, [&] { return pair->begin_save_state(seq, logits, needed); })) {
+        return status;
+    }
+    return pymtp_pair_call(pair, nullptr, 0, [&] {
+        return size >= *needed ? pair->save_state(seq, logits, data) : (int) PYMTP_OK;
+    });
+}
+
+int pymtp_pair_load_state(
+        pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, const uint8_t * data, size_t size) {
+    return pymtp_pair_call(pair, seq, [&] { return pair->load_state(seq, tokens, n, data, size); });
+}
+
 int pymtp_pair_clear(pymtp_pair * pair, int32_t seq) {
     return pymtp_pair_call(pair, seq, [&] {
         pair->clear(seq);

@@ -162,6 +162,8 @@ struct pymtp_counters {
     int64_t draw_bytes;        // what tokens were sampled from on the host, or sampled tokens themselves
     int64_t output_buffer_bytes; // not a sum: the host memory that they are copied to
     int64_t sequence_bytes;      // copied from one sequence to another
+    int64_t saved_bytes;         // of sequences, to the host's memory
+    int64_t loaded_bytes;        // from there
 };
 
 // Bytes on one device. What the head is for comes last.
@@ -259,6 +261,30 @@ PYMTP_API int  pymtp_pair_copy(struct pymtp_pair * pair, int32_t from, int32_t t
 // The same, and its sampling goes along; the first is empty then.
 PYMTP_API int  pymtp_pair_move(struct pymtp_pair * pair, int32_t from, int32_t to);
 PYMTP_API int  pymtp_pair_clear(struct pymtp_pair * pair, int32_t seq);
+
+// What a sequence holds, in the host's memory. A token's K and V are pymtp_pair_cell_bytes side by side: layer by layer of
+// the target and then of the head, K before V. Those of n tokens from the first on are one after the other, so that they can be cut
+// anywhere. Before anything is saved, what was drafted is forgotten and the head takes what it has yet to take; nothing can be
+// rewound then. Where that fails the sequence is empty, where saving itself does it holds what it held.
+PYMTP_API int64_t pymtp_pair_cell_bytes(const struct pymtp_pair * pair); // -1 on failure
+PYMTP_API int pymtp_pair_save_cells(struct pymtp_pair * pair, int32_t seq, int32_t first, int32_t n, uint8_t * data);
+
+// K and V are put into a sequence that holds no tokens, which it does not do after them either: from their first token on, where
+// it has those before. They are forgotten when it is given tokens, or emptied. From the host's memory; from another sequence;
+// and those that the sequence has itself, of its first n tokens: it is emptied but for them.
+PYMTP_API int pymtp_pair_load_cells(struct pymtp_pair * pair, int32_t seq, int32_t first, int32_t n, const uint8_t * data);
+PYMTP_API int pymtp_pair_copy_cells(struct pymtp_pair * pair, int32_t from, int32_t to, int32_t first, int32_t n);
+PYMTP_API int pymtp_pair_keep_cells(struct pymtp_pair * pair, int32_t seq, int32_t n);
+
+// All else that the tokens held leave behind, and with logits those of the last token, where first_token could have them.
+// needed: the bytes it takes. They are written where size is enough.
+PYMTP_API int pymtp_pair_save_state(
+        struct pymtp_pair * pair, int32_t seq, bool logits, uint8_t * data, size_t size, size_t * needed);
+
+// A sequence whose K and V were put there holds these tokens, as if it had read them: it goes on as the one that was saved
+// would, and cannot be rewound. Where it fails or is cancelled the sequence is empty.
+PYMTP_API int pymtp_pair_load_state(
+        struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, const uint8_t * data, size_t size);
 
 PYMTP_API int32_t pymtp_pair_n_past(const struct pymtp_pair * pair, int32_t seq); // tokens that the target holds; -1, and so
                                                                                   // below, where there is no such sequence

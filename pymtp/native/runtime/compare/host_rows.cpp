@@ -36,17 +36,33 @@ int pymtp_host_rows::fetch(int32_t seq) {
     return PYMTP_OK;
 }
 
-int pymtp_host_rows::hand_over(int32_t seq) {
+int pymtp_host_rows::level(int32_t seq) {
+    if (int status = fetch(seq)) {
+        return status;
+    }
     rows & r = of[seq];
-    const pymtp_sequence & s = pair.sequences[seq];
     const int32_t n = r.unsynced.size();
     if (int status = sync(seq, n, rows_for(r, n))) {
         return status;
     }
-    if (s.n_past > 0) { // a first token goes with zeros by itself
-        pymtp_set_kept_row(pair.target.get(), seq, s.n_past, r.hidden.data() + (size_t) n * pair.n_embd);
-    }
     r.unsynced.clear();
+    r.hidden.erase(r.hidden.begin(), r.hidden.begin() + (size_t) n * pair.n_embd);
+    return PYMTP_OK;
+}
+
+void pymtp_host_rows::begin_after(int32_t seq, const float * row) {
+    of[seq].hidden.assign(row, row + pair.n_embd);
+    of[seq].here = true;
+}
+
+int pymtp_host_rows::hand_over(int32_t seq) {
+    if (int status = level(seq)) {
+        return status;
+    }
+    rows & r = of[seq];
+    if (pair.sequences[seq].n_past > 0) { // a first token goes with zeros by itself
+        pymtp_set_kept_row(pair.target.get(), seq, pair.sequences[seq].n_past, r.hidden.data());
+    }
     r.hidden.clear();
     r.here = false;
     return PYMTP_OK;

@@ -23,6 +23,11 @@ public:
     void clear(int32_t seq);
     void copy(int32_t from, int32_t to) { of[to] = of[from]; }
 
+    // The head takes what it has yet to take. What is left is the hidden state that the next token goes with: n_embd floats.
+    int level(int32_t seq);
+    const float * last_row(int32_t seq) const { return of[seq].hidden.data(); }
+    void begin_after(int32_t seq, const float * row);
+
     // Brings the hidden state that the next token goes with from the device.
     int fetch(int32_t seq);
     // The head takes what it has yet to take, and the last hidden state goes to the device.
