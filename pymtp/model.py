@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Hashable
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -16,6 +17,7 @@ from pymtp.native import check, ends_before_exit, ffi, last_error, lib
 from pymtp.values import is_whole, shown
 
 _FAILED = -(2**31)  # what native functions that return a number of tokens or bytes say when llama.cpp fails
+SAMPLES, SAMPLE_BYTES = 64, 4096  # of the weights of each file
 TAPS = ("post_norm", "pre_norm")  # in the order of enum pymtp_tap
 
 
@@ -152,6 +154,36 @@ class Model:
         loaded = self._open()
         text = lib.llama_model_chat_template(loaded.model, ffi.NULL)
         return None if text == ffi.NULL else str(ffi.string(text).decode("utf-8", "replace"))
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash that tells models apart: of what the file says of itself (metadata, vocabulary, names, types and
+        shapes of tensors) and of samples of its weights; of all parts of a split model. Reads a few MiB.
+
+        Raises OSError and ModelLoadError where the file is not there any more.
+        """
+        found = sha256()
+        for path, header_bytes in self._files():
+            with open(path, "rb") as file:
+                found.update(file.read(header_bytes))
+                size = os.fstat(file.fileno()).st_size
+                found.update(size.to_bytes(8, "little"))
+                for i in range(SAMPLES):  # to the last bytes
+                    file.seek(header_bytes + max(0, size - header_bytes - SAMPLE_BYTES) * i // (SAMPLES - 1))
+                    found.update(file.read(SAMPLE_BYTES))
+        return found.hexdigest()
+
+    def _files(self) -> list[tuple[bytes, int]]:
+        """The paths of the model's files, and where their weights begin."""
+        most = 1
+        while True:
+            parts = ffi.new("struct pymtp_file_part[]", most)
+            n = lib.pymtp_file_parts(os.fsencode(self.path), parts, most)
+            if n < 0:
+                raise ModelLoadError(f"{self.path}: {last_error()}")
+            if n <= most:
+                return [(ffi.string(parts[i].path), parts[i].header_bytes) for i in range(n)]
+            most = n
 
     @property
     def eos_token(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pymtp.context_options import PREFILL_MODES
 from pymtp.errors import ContextFullError, InvalidRequestError, NativeError
 from pymtp.exclusive import alone
 from pymtp.inspected import Inspected
@@ -36,6 +37,22 @@ class Saving(Inspected):
         if n < 0:
             raise NativeError(last_error())
         return n
+
+    @property
+    @alone
+    def cell_options(self) -> dict[str, str]:
+        """What K, V and states depend on beside text, model and tap, by the names of the options. What was "auto" is
+        what it came to."""
+        found = ffi.new("struct pymtp_cell_options *")
+        check(lib.pymtp_pair_cell_options(self._pair, found))
+        return {
+            "type_k": ffi.string(found.type_k).decode(),
+            "type_v": ffi.string(found.type_v).decode(),
+            "flash_attn": "on" if found.flash_attn else "off",
+            "n_ubatch": str(found.n_ubatch),
+            "prefill": PREFILL_MODES[found.prefill],
+            "head": "with drafts" if found.head else "without drafts",
+        }
 
     @alone
     def save_cells(self, seq: int, first: int, n: int) -> Bytes:

@@ -28,6 +28,7 @@ FLOORS = (
         "stats",
     ),
     ("engine",),
+    ("prefix_file",),
     ("turns", "stream", "llm"),
     ("async_llm", "openai_format"),
     ("batch",),

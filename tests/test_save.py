@@ -34,7 +34,7 @@ ALL_CACHES = CACHES | {"q4_0": {"type_k": "q4_0", "type_v": "q4_0"}, "bf16": {"t
 Saved = tuple[list[int], list[Bytes], Bytes]  # tokens, K and V in pieces, state
 
 
-def cut(n: int, seed: int) -> list[tuple[int, int]]:
+def cut(n: int, seed: float) -> list[tuple[int, int]]:
     """Places of n tokens in pieces: first and how many."""
     pick = random.Random(seed)
     places = sorted(pick.sample(range(1, n), min(n - 1, pick.randint(0, 4))))
@@ -127,12 +127,11 @@ def test_texts_that_go_on_from_checkpoints_are_what_they_would_be_alone(model: M
             else:
                 c.clear(seq)
                 donors = [s for s in range(3) if s != seq and c.tokens(s)[: len(text)] == text]
-                n = pick.randint(0, len(text))
-                if donors and n:
-                    c.copy_cells(donors[0], seq, 0, n)
-                else:
-                    n = 0
-                c.load_cells(seq, n, [cells[tuple(text[: i + 1])] for i in range(n, len(text))])
+                for first, n in cut(len(text), pick.random()) if text else []:
+                    if donors and pick.random() < 0.5:
+                        c.copy_cells(pick.choice(donors), seq, first, n)
+                    else:
+                        c.load_cells(seq, first, [cells[tuple(text[: i + 1])] for i in range(first, first + n)])
             if text:
                 c.load_state(seq, text, state)
             for _ in range(pick.randint(1, 3)):
@@ -169,6 +168,25 @@ def test_saved_cells_depend_on_neither_the_sequence_nor_how_they_are_cut(model: 
             for first, n in ((0, 1), (1, 255), (255, 2), (299, 1), (300, 0), (17, 270)):
                 np.testing.assert_array_equal(c.save_cells(seq, first, n), whole[first : first + n])
         assert c.counters.saved_bytes == (300 + 2 * (1 + 255 + 2 + 1 + 270)) * c.cell_bytes
+
+
+@BOTH
+@pytest.mark.parametrize("caches", ALL_CACHES.values(), ids=ALL_CACHES.keys())
+def test_long_texts_come_back_as_they_went(model: Model, caches: dict[str, Any]) -> None:
+    with context(model, n_seq_max=3, **caches) as c:
+        c.prefill(some_tokens(model, 700))
+        tokens, cells, state = c.tokens(), c.save_cells(0, 0, 700), c.save_state()
+        c.load_cells(1, 0, [cells])
+        c.load_state(1, tokens, state)
+        c.copy_cells(0, 2, 0, 300)
+        c.copy_cells(1, 2, 300, 400)
+        c.load_state(2, tokens, state)
+        c.keep_cells(650, 0)
+        c.copy_cells(1, 0, 650, 50)
+        c.load_state(0, tokens, state)
+        for seq in range(3):
+            np.testing.assert_array_equal(c.save_cells(seq, 0, 700), cells)
+            np.testing.assert_array_equal(c.save_state(seq), state)
 
 
 @BOTH

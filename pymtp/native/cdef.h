@@ -61,6 +61,10 @@ struct pymtp_file_info {
     int32_t n_ctx_train;
     char    weight_type[32];
 };
+struct pymtp_file_part {
+    char    path[4096];
+    int64_t header_bytes;
+};
 struct pymtp_grammar;
 struct pymtp_grammar * pymtp_grammar_init(const struct pymtp_model * model, const char * text);
 void                   pymtp_grammar_free(struct pymtp_grammar * grammar);
@@ -148,6 +152,7 @@ const char * pymtp_build_type(void);
 const char * pymtp_build_cuda_architectures(void);
 
 int pymtp_inspect(const char * path, struct pymtp_file_info * info);
+int32_t pymtp_file_parts(const char * path, struct pymtp_file_part * parts, int32_t n_max);
 struct pymtp_model * pymtp_model_load(const char * path, int32_t n_gpu_layers, bool mtp, bool vocab_only);
 void                 pymtp_model_free(struct pymtp_model * model);
 struct llama_model * pymtp_model_get(const struct pymtp_model * model);
@@ -187,6 +192,15 @@ int     pymtp_pair_copy(struct pymtp_pair * pair, int32_t from, int32_t to);
 int     pymtp_pair_move(struct pymtp_pair * pair, int32_t from, int32_t to);
 int     pymtp_pair_clear(struct pymtp_pair * pair, int32_t seq);
 int64_t pymtp_pair_cell_bytes(const struct pymtp_pair * pair);
+struct pymtp_cell_options {
+    char    type_k[16];
+    char    type_v[16];
+    bool    flash_attn;
+    bool    head;
+    int32_t n_ubatch;
+    enum pymtp_prefill_mode prefill;
+};
+int     pymtp_pair_cell_options(const struct pymtp_pair * pair, struct pymtp_cell_options * options);
 int     pymtp_pair_save_cells(struct pymtp_pair * pair, int32_t seq, int32_t first, int32_t n, uint8_t * data);
 int     pymtp_pair_load_cells(struct pymtp_pair * pair, int32_t seq, int32_t first, int32_t n, const uint8_t * data);
 int     pymtp_pair_copy_cells(struct pymtp_pair * pair, int32_t from, int32_t to, int32_t first, int32_t n);

@@ -115,6 +115,10 @@ size_t pymtp_cell_bytes(llama_context * ctx) {
     return pymtp_extension::of(ctx).cell_bytes();
 }
 
+pymtp_cell_kind pymtp_get_cell_kind(llama_context * ctx) {
+    return pymtp_extension::of(ctx).cell_kind();
+}
+
 bool pymtp_has_cells_in_order(llama_context * ctx, llama_seq_id seq, int32_t n) {
     return pymtp_extension::of(ctx).has_cells_in_order(seq, n);
 }

@@ -109,6 +109,7 @@ struct pymtp_extension {
     // ── save.cpp ──
 
     size_t  cell_bytes() const;
+    pymtp_cell_kind cell_kind() const;
     bool    has_cells_in_order(llama_seq_id seq, int32_t n) const;
     bool    save_cells(llama_seq_id seq, llama_pos first, int32_t n,       uint8_t * data, size_t stride);
     bool    load_cells(llama_seq_id seq, llama_pos first, int32_t n, const uint8_t * data, size_t stride);

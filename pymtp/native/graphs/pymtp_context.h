@@ -76,6 +76,15 @@ int64_t pymtp_copy_cells(llama_context * ctx, llama_seq_id from, llama_seq_id to
 // Bytes of a token's K and V: layer by layer, K before V. Elements are in order, also of a V that is transposed.
 size_t pymtp_cell_bytes(llama_context * ctx);
 
+// What else than the text they depend on.
+struct pymtp_cell_kind {
+    ggml_type type_k;
+    ggml_type type_v;
+    bool      flash_attn;
+};
+
+pymtp_cell_kind pymtp_get_cell_kind(llama_context * ctx);
+
 // Whether the first n tokens of a sequence are in the first n cells.
 bool pymtp_has_cells_in_order(llama_context * ctx, llama_seq_id seq, int32_t n);
 

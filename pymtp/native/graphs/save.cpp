@@ -68,6 +68,11 @@ size_t pymtp_extension::cell_bytes() const {
     return sum;
 }
 
+pymtp_cell_kind pymtp_extension::cell_kind() const {
+    const std::vector<pymtp_cell_tensor> tensors = pymtp_cell_tensors(*kv);
+    return { tensors.at(0).tensor->type, tensors.at(1).tensor->type, ctx.cparams.flash_attn };
+}
+
 bool pymtp_extension::save_cells(llama_seq_id seq, llama_pos first, int32_t n, uint8_t * data, size_t stride) {
     ctx.synchronize();
     const std::vector<pymtp_cell_run> runs = pymtp_runs_of(kv->get_cells(seq), seq, first, first + n);

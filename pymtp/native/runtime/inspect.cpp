@@ -35,3 +35,17 @@ int pymtp_inspect(const char * path, pymtp_file_info * info) {
         return PYMTP_OK;
     });
 }
+
+int32_t pymtp_file_parts(const char * path, pymtp_file_part * parts, int32_t n_max) {
+    return pymtp_guarded<int32_t>(-1, [&] {
+        const std::vector<pymtp_gguf_file> files = pymtp_parts_of(path);
+        for (size_t i = 0; i < files.size() && i < (size_t) n_max; ++i) {
+            if (files[i].path.size() >= sizeof(parts[i].path)) {
+                throw pymtp_refused("its path is too long");
+            }
+            std::strcpy(parts[i].path, files[i].path.c_str());
+            parts[i].header_bytes = gguf_get_data_offset(files[i].gguf());
+        }
+        return (int32_t) files.size();
+    });
+}

@@ -94,6 +94,13 @@ int64_t pymtp_pair_cell_bytes(const pymtp_pair * pair) {
     return pymtp_guarded<int64_t>(-1, [&] { return (int64_t) pair->cell_bytes(); });
 }
 
+int pymtp_pair_cell_options(const pymtp_pair * pair, pymtp_cell_options * options) {
+    return pymtp_guarded<int>(PYMTP_FAILED, [&] {
+        *options = pair->cell_options();
+        return (int) PYMTP_OK;
+    });
+}
+
 // What only reads leaves the sequence as it is where it fails.
 int pymtp_pair_save_cells(pymtp_pair * pair, int32_t seq, int32_t first, int32_t n, uint8_t * data) {
     if (int status = pymtp_pair_call(pair, seq, [&] { return pair->begin_save(seq, first, n); })) {

@@ -64,6 +64,15 @@ struct pymtp_file_info {
 
 PYMTP_API int pymtp_inspect(const char * path, struct pymtp_file_info * info);
 
+// A file of a model: how many bytes its keys and the names, types and shapes of its tensors take at its beginning.
+struct pymtp_file_part {
+    char    path[4096];
+    int64_t header_bytes;
+};
+
+// The files of a model, at most n_max of them. Returns how many there are, -1 on failure.
+PYMTP_API int32_t pymtp_file_parts(const char * path, struct pymtp_file_part * parts, int32_t n_max);
+
 // A share in a loaded model. The weights are freed with the last of these and of the pairs made from them, whatever the
 // order: Python's garbage collector, which ends them, keeps none.
 struct pymtp_model;
@@ -267,6 +276,18 @@ PYMTP_API int  pymtp_pair_clear(struct pymtp_pair * pair, int32_t seq);
 // anywhere. Before anything is saved, what was drafted is forgotten and the head takes what it has yet to take; nothing can be
 // rewound then. Where that fails the sequence is empty, where saving itself does it holds what it held.
 PYMTP_API int64_t pymtp_pair_cell_bytes(const struct pymtp_pair * pair); // -1 on failure
+
+// What they depend on, beside the text, the model and the tap.
+struct pymtp_cell_options {
+    char    type_k[16];
+    char    type_v[16];
+    bool    flash_attn;
+    bool    head; // K and V of the head are among them
+    int32_t n_ubatch;
+    enum pymtp_prefill_mode prefill;
+};
+PYMTP_API int pymtp_pair_cell_options(const struct pymtp_pair * pair, struct pymtp_cell_options * options);
+
 PYMTP_API int pymtp_pair_save_cells(struct pymtp_pair * pair, int32_t seq, int32_t first, int32_t n, uint8_t * data);
 
 // K and V are put into a sequence that holds no tokens, which it does not do after them either: from their first token on, where

@@ -67,6 +67,15 @@ size_t pymtp_pair::cell_bytes() const {
     return pymtp_cell_bytes(target.get()) + (draft ? pymtp_cell_bytes(draft.get()) : 0);
 }
 
+pymtp_cell_options pymtp_pair::cell_options() const {
+    const pymtp_cell_kind kind = pymtp_get_cell_kind(target.get());
+
+    pymtp_cell_options found = {{}, {}, kind.flash_attn, draft != nullptr, (int32_t) llama_n_ubatch(target.get()), options.prefill};
+    std::strncpy(found.type_k, ggml_type_name(kind.type_k), sizeof(found.type_k) - 1);
+    std::strncpy(found.type_v, ggml_type_name(kind.type_v), sizeof(found.type_v) - 1);
+    return found;
+}
+
 int pymtp_pair::begin_save(int32_t seq, int32_t first, int32_t n) {
     return check_range("that the sequence holds", first, n, sequences[seq].n_past) ? level(seq) : (int) PYMTP_INVALID;
 }

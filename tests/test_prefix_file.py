@@ -1,0 +1,350 @@
+"""Claims about prefixes in files: they go on with the same bits, and what does not fit is refused."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.contexts import BOTH, context, some_tokens
+from helpers.moments import BOTH_MODES, CACHES, MOMENTS, SAMPLED, after_a_draft, after_rounds, begin, goes_on
+from makers.gguf_variants import rewrite
+from makers.make_model import make_model
+from safetensors.numpy import load_file
+
+from pymtp import CancelledError, InvalidRequestError, Model
+from pymtp.context import Context
+from pymtp.prefix_file import PrefixFile, load_prefix, made_with, save_prefix, write
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "text.prefix"
+
+
+@pytest.fixture
+def c(dense: Model) -> Iterator[Context]:
+    """A context whose sequence 0 holds a prompt."""
+    with context(dense, n_seq_max=2) as c:
+        begin(c, 0)
+        yield c
+
+
+@BOTH
+@pytest.mark.parametrize("caches", CACHES.values(), ids=CACHES.keys())
+@BOTH_MODES
+def test_a_prefix_from_a_file_goes_on_with_the_bits_of_the_original(
+    model: Model, path: Path, caches: dict[str, Any], mode: str
+) -> None:
+    with (
+        context(model, mode, n_seq_max=2, **caches) as c,
+        context(model, mode, n_seq_max=3, **caches) as other,
+    ):
+        other.prefill(some_tokens(model, 20), 1)
+        for moment in MOMENTS[:1] if caches else MOMENTS:
+            c.clear()
+            other.clear(2)
+            token = moment(c, 1)
+            save_prefix(c, path, 1)
+            wanted_tokens = c.tokens(1)
+            other.set_sampling(SAMPLED, 2)
+            assert load_prefix(other, path, 2) == wanted_tokens == other.tokens(2)
+            assert goes_on(other, 2, token) == goes_on(c, 1, token)
+            c.clear()
+            begin_again = (after_rounds if moment is after_a_draft else moment)(c, 0)
+            other.clear(2)
+            load_prefix(other, path, 2)
+            assert goes_on(other, 2, token) == goes_on(c, 0, begin_again)
+
+
+def test_a_loaded_prefix_has_its_first_token(c: Context, path: Path) -> None:
+    save_prefix(c, path)
+    load_prefix(c, path, 1)
+    c.set_sampling(SAMPLED, 1)
+    assert c.first_token(1) == c.first_token(0)
+
+
+def test_long_prefixes_are_read_in_pieces(dense: Model, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with context(dense, n_seq_max=2) as c:
+        c.prefill(some_tokens(dense, 700))
+        save_prefix(c, path)
+        monkeypatch.setattr("pymtp.prefix_file.PIECE", 90 * c.cell_bytes)
+        with PrefixFile(path, made_with(c)) as file:
+            firsts = [first for first, _ in file.pieces()]
+            assert firsts == list(range(0, 700, 90))
+            np.testing.assert_array_equal(file.cells(80, 30), c.save_cells(0, 80, 30))
+        load_prefix(c, path, 1)
+        np.testing.assert_array_equal(c.save_cells(1, 0, 700), c.save_cells(0, 0, 700))
+
+
+def test_another_process_goes_on_from_the_file(c: Context, path: Path) -> None:
+    save_prefix(c, path)
+    program = """if True:
+        import sys
+        from pymtp import Model
+        from pymtp.context import Context
+        from pymtp.prefix_file import load_prefix
+        with Model(sys.argv[1]) as model, Context(model, n_ctx=512, n_threads=1, draft_tokens=3) as c:
+            load_prefix(c, sys.argv[2])
+            print(c.verify([1, 2, 3]).tobytes().hex())
+    """
+    found = subprocess.run(
+        [sys.executable, "-c", program, str(c.model.path), str(path)], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == c.verify([1, 2, 3]).tobytes().hex()
+
+
+# ── What is refused ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def refused(c: Context, path: Path, why: str) -> None:
+    with pytest.raises(InvalidRequestError, match=why) as raised:
+        load_prefix(c, path, 1)
+    assert str(path) in str(raised.value)
+    assert c.tokens(1) == []
+
+
+def goes_on_as_ever(c: Context, path: Path) -> None:
+    """After all that was refused."""
+    load_prefix(c, path, 1)
+    np.testing.assert_array_equal(c.verify([1, 2], 1), c.verify([1, 2], 0))
+
+
+def test_a_file_with_any_byte_changed_is_refused(c: Context, path: Path, tmp_path: Path) -> None:
+    save_prefix(c, path)
+    whole = path.read_bytes()
+    pick = random.Random(0)
+    header = 8 + int.from_bytes(whole[:8], "little")
+    places = [*range(header), *range(len(whole) - 40, len(whole)), *pick.choices(range(header, len(whole)), k=400)]
+    damaged = tmp_path / "damaged"
+    damaged.write_bytes(whole)
+    with open(damaged, "r+b", buffering=0) as file:
+        for place in places:
+            changed = whole[place] ^ pick.randint(1, 255)
+            os.pwrite(file.fileno(), bytes([changed]), place)
+            with pytest.raises(InvalidRequestError):
+                load_prefix(c, damaged, 1)
+            os.pwrite(file.fileno(), whole[place : place + 1], place)
+    assert c.tokens(1) == []
+    goes_on_as_ever(c, damaged)
+
+
+def test_a_file_that_is_cut_short_or_goes_on_is_refused(c: Context, path: Path, tmp_path: Path) -> None:
+    save_prefix(c, path)
+    whole = path.read_bytes()
+    pick = random.Random(1)
+    damaged = tmp_path / "damaged"
+    for size in (*range(16), *range(len(whole) - 8, len(whole)), *pick.choices(range(len(whole)), k=200)):
+        damaged.write_bytes(whole[:size])
+        refused(c, damaged, "cut short or damaged")
+    damaged.write_bytes(whole + b"x")
+    refused(c, damaged, "cut short or damaged")
+    goes_on_as_ever(c, path)
+
+
+def test_the_header_of_one_file_on_the_content_of_another_is_refused(c: Context, path: Path, tmp_path: Path) -> None:
+    save_prefix(c, path)
+    other = tmp_path / "other"
+    with context(c.model) as d:
+        d.prefill(some_tokens(c.model, 40, seed=8))
+        save_prefix(d, other)
+    one, two = path.read_bytes(), other.read_bytes()
+    assert len(one) == len(two)
+    header = 8 + int.from_bytes(one[:8], "little")
+    damaged = tmp_path / "damaged"
+    for mixed in (
+        one[: header + 160] + two[header + 160 :],
+        one[:-4] + two[-4:],
+        two[: len(two) // 2] + one[len(one) // 2 :],
+    ):
+        damaged.write_bytes(mixed)
+        refused(c, damaged, "checksum")
+    goes_on_as_ever(c, path)
+
+
+def test_what_is_no_prefix_is_refused(c: Context, path: Path, tmp_path: Path) -> None:
+    for content in (b"", b"text", os.urandom(1000), c.model.path.read_bytes(), b"\xff" * 8 + b"{}"):
+        path.write_bytes(content)
+        refused(c, path, "is no prefix")
+    with pytest.raises(FileNotFoundError):
+        load_prefix(c, tmp_path / "missing", 1)
+    with pytest.raises(OSError, match="directory"):
+        load_prefix(c, tmp_path, 1)
+
+
+def rewritten(c: Context, path: Path, tensors: dict[str, Any] | None = None, **metadata: str) -> None:
+    """The file of sequence 0, with another content and a checksum that is right."""
+    save_prefix(c, path)
+    found = load_file(path) | (tensors or {})
+    write(path, made_with(c) | metadata, found["tokens"].tolist(), found["cells"], found["state"])
+
+
+def test_whole_files_that_do_not_fit_are_refused_with_what_does_not(c: Context, path: Path) -> None:
+    for name in made_with(c):
+        rewritten(c, path, **{name: "x"})
+        refused(c, path, f"is of another {name}: x, here it is {made_with(c)[name][:20]}")
+    rewritten(c, path, color="blue")
+    refused(c, path, "is of another color: blue, here it is not said")
+    rewritten(c, path, version="2")
+    refused(c, path, "is of format 2, this pymtp reads 1")
+    rewritten(c, path, format="other")
+    refused(c, path, "is no prefix")
+    n, width = c.save_cells(0, 0, len(c.tokens())).shape
+    many = np.zeros((n, width), dtype=np.uint8)
+    for tensors, why in (
+        ({"tokens": np.full(n, c.model.n_vocab)}, "outside the vocabulary"),
+        ({"tokens": np.full(n, -1)}, "outside the vocabulary"),
+        ({"tokens": np.zeros(n - 1, dtype=int)}, f"for {n - 1} tokens"),
+        ({"tokens": np.zeros(n, dtype=int)}, "not of these"),
+        ({"tokens": np.zeros(0, dtype=int), "cells": many[:0]}, "at least one token"),
+        ({"cells": many[:-1]}, f"for {n} tokens"),
+        ({"cells": many[:, :-1].copy()}, f"rows of {width} bytes"),
+        ({"cells": many.astype(np.float32)}, "K and V as F32"),
+        ({"cells": many.reshape(-1)}, "of shape"),
+        ({"state": many[0]}, "no state"),
+        ({"state": np.zeros(0, dtype=np.uint8)}, "no state"),
+    ):
+        rewritten(c, path, tensors)
+        with pytest.raises(InvalidRequestError, match=why):
+            load_prefix(c, path, 1)
+        assert c.tokens(1) == []
+        with pytest.raises(InvalidRequestError, match="K and V of 0 tokens"):  # nor is anything left to go on from
+            c.load_state(1, c.tokens(), c.save_state())
+    save_prefix(c, path)
+    goes_on_as_ever(c, path)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "name"),
+    [
+        ({"type_k": "q8_0"}, "type_k"),
+        ({"type_v": "f32"}, "type_v"),
+        ({"flash_attn": "off"}, "flash_attn"),
+        ({"tap": "pre_norm"}, "tap"),
+        ({"n_ubatch": 256}, "n_ubatch"),
+        ({"draft_tokens": 0}, "head"),
+        ({"mode": "host-copy"}, "prefill"),
+    ],
+)
+def test_a_prefix_of_other_options_is_refused(c: Context, path: Path, keywords: dict[str, Any], name: str) -> None:
+    save_prefix(c, path)
+    with context(c.model, **({"n_seq_max": 2} | keywords)) as other:
+        refused(other, path, f"is of another {name}:")
+
+
+def test_a_prefix_does_not_depend_on_how_many_sequences_tokens_threads_and_drafts_there_are(
+    c: Context, path: Path
+) -> None:
+    save_prefix(c, path)
+    with context(c.model, n_seq_max=5, n_ctx=512, n_threads=2, n_batch=1024, draft_tokens=5) as other:
+        assert load_prefix(other, path, 4) == c.tokens()
+
+
+def test_a_prefix_of_another_model_is_refused(c: Context, path: Path, moe: Model, tmp_path: Path) -> None:
+    save_prefix(c, path)
+    source = c.model.path
+    renamed, again, retrained = (tmp_path / f"{name}.gguf" for name in ("renamed", "again", "retrained"))
+    rewrite(source, renamed, metadata={"general.name": "one"})
+    rewrite(source, again, metadata={"general.name": "two"})
+    with Model(renamed) as one, Model(again) as two:
+        assert one.digest != two.digest
+    weights = bytearray(source.read_bytes())
+    weights[-4096:] = bytes(4096)
+    retrained.write_bytes(weights)
+    for model in (renamed, retrained):
+        with Model(model) as loaded, context(loaded, n_seq_max=2) as other:
+            refused(other, path, "is of another model")
+    with context(moe, n_seq_max=2) as other:
+        refused(other, path, "is of another model")
+    copied = tmp_path / "copied.gguf"
+    copied.write_bytes(source.read_bytes())
+    with Model(copied) as loaded, context(loaded, n_seq_max=2) as other:
+        assert load_prefix(other, path, 1) == c.tokens()
+
+
+def test_a_split_model_is_known_by_all_its_parts(tmp_path: Path) -> None:
+    first, *rest = make_model("tiny-moe", tmp_path / "model.gguf", weight_type="f32", split_max_tensors=20)
+    assert rest
+    with Model(first) as model:
+        digest = model.digest
+    for part in (first, *rest):
+        whole = part.read_bytes()
+        part.write_bytes(whole[:-64] + bytes(64))
+        with Model(first) as model:
+            assert model.digest != digest
+        part.write_bytes(whole)
+    with Model(first) as model:
+        assert model.digest == digest
+
+
+def test_a_prefix_longer_than_the_context_is_refused(dense: Model, path: Path) -> None:
+    with context(dense) as c:
+        c.prefill(some_tokens(dense, 300))
+        save_prefix(c, path)
+    with context(dense, n_ctx=256, n_seq_max=2) as other:
+        refused(other, path, "300 tokens, more than n_ctx = 256")
+
+
+# ── How files are written ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    c: Context, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_prefix(c, path)
+    old = path.read_bytes()
+    c.verify([1, 2])
+    for function in ("os.fsync", "os.replace", "pymtp.prefix_file.save_file", "pymtp.prefix_file._sum"):
+        with monkeypatch.context() as patched:
+
+            def fails(*_: object, **__: object) -> None:
+                raise KeyboardInterrupt
+
+            patched.setattr(function, fails)
+            with pytest.raises(KeyboardInterrupt):
+                save_prefix(c, path)
+        assert path.read_bytes() == old
+        assert os.listdir(path.parent) == [path.name]
+    save_prefix(c, path)
+    assert path.read_bytes() != old
+    assert os.listdir(path.parent) == [path.name]
+    with pytest.raises(FileNotFoundError):
+        save_prefix(c, path.parent / "missing" / "file")
+
+
+def test_a_file_ends_with_the_checksum_of_all_before_it(c: Context, path: Path) -> None:
+    save_prefix(c, path)
+    whole = path.read_bytes()
+    assert zlib.crc32(whole[:-4]).to_bytes(4, "little") == whole[-4:]
+    found = load_file(path)
+    assert found["tokens"].tolist() == c.tokens()
+    np.testing.assert_array_equal(found["cells"], c.save_cells(0, 0, len(c.tokens())))
+    np.testing.assert_array_equal(found["state"], c.save_state())
+
+
+def test_only_an_empty_sequence_gets_a_prefix_and_only_one_with_tokens_is_saved(c: Context, path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="sequence 1 holds no tokens"):
+        save_prefix(c, path, 1)
+    assert not path.exists()
+    save_prefix(c, path)
+    tokens = c.tokens()
+    with pytest.raises(InvalidRequestError, match="is not empty"):
+        load_prefix(c, path)
+    assert c.tokens() == tokens
+
+
+def test_a_load_that_is_cancelled_leaves_an_empty_sequence(c: Context, path: Path) -> None:
+    save_prefix(c, path)
+    c.cancel()
+    with pytest.raises(CancelledError):
+        load_prefix(c, path, 1)
+    c.cancel(False)
+    assert c.tokens(1) == []
+    goes_on_as_ever(c, path)
