@@ -23,14 +23,15 @@ from safetensors.numpy import save_file
 
 from pymtp.build import build_info
 from pymtp.context import Context
-from pymtp.errors import InvalidRequestError
+from pymtp.errors import ContextFullError, InvalidRequestError
 from pymtp.saving import Bytes
 
 FORMAT = "pymtp prefix"
 VERSION = 1
 SUM_BYTES = 4
+NO_SUM = b"sum?"
 PIECE = 16 << 20  # bytes that are read at a time
-NAMES = {"tokens", "cells", "state", "sum"}
+TENSORS = {"tokens": ("I32", 1), "cells": ("U8", 2), "state": ("U8", 1), "sum": ("U8", 1)}  # types and dimensions
 SHOWN = 80  # characters of what a file says
 
 
@@ -68,7 +69,7 @@ def load_prefix(context: Context, path: str | os.PathLike[str], seq: int = 0) ->
     with PrefixFile(path, made_with(context)) as file:
         context.model.check_tokens(file.tokens)
         if len(file.tokens) > context.n_ctx:
-            raise InvalidRequestError(f"{file.path} has {len(file.tokens)} tokens, more than n_ctx = {context.n_ctx}")
+            raise ContextFullError(f"{file.path} has {len(file.tokens)} tokens, more than n_ctx = {context.n_ctx}")
         try:
             for first, cells in file.pieces():
                 context.load_cells(seq, first, [cells])
@@ -91,7 +92,7 @@ def write(
         "tokens": np.array(tokens, dtype=np.int32),
         "cells": cells,
         "state": state,
-        "sum": np.zeros(SUM_BYTES, dtype=np.uint8),
+        "sum": np.frombuffer(NO_SUM, dtype=np.uint8),
     }
     beside.open("xb").close()  # which says in the usual words why it cannot be written
     try:
@@ -101,7 +102,10 @@ def write(
             raise OSError(f"{beside}: {error}") from error
         with open(beside, "r+b") as file:
             found = _sum(file, os.path.getsize(beside) - SUM_BYTES)
-            file.seek(-SUM_BYTES, os.SEEK_END)  # tensors are sorted by alignment, then by name
+            file.seek(-SUM_BYTES, os.SEEK_END)
+            if file.read() != NO_SUM:  # tensors are sorted by alignment, then by name: "sum" is the last
+                raise OSError(f"{beside}: this release of safetensors writes tensors in another order")
+            file.seek(-SUM_BYTES, os.SEEK_END)
             file.write(found)
             file.flush()
             os.fsync(file.fileno())
@@ -128,10 +132,10 @@ class PrefixFile:
             size = os.fstat(raw.fileno()).st_size
             try:
                 self._file: Any = self._open.enter_context(safe_open(self.path, framework="numpy"))
-            except (SafetensorError, OSError) as error:
-                raise self._refused(f"is no prefix, or it is cut short or damaged ({error})") from error
-            try:
                 self._check(raw, size, depends_on)
+            except (SafetensorError, OSError) as error:
+                self.close()
+                raise self._refused(f"is no prefix, or it is cut short or damaged ({error})") from error
             except BaseException:
                 self.close()
                 raise
@@ -143,7 +147,9 @@ class PrefixFile:
         version = said.pop("version", "")
         if version != str(VERSION):
             raise self._refused(f"is of format {version[:SHOWN]}, this pymtp reads {VERSION}")
-        if set(self._file.keys()) != NAMES or self._read("sum").shape != (SUM_BYTES,):
+        names: list[str] = self._file.keys()
+        slices = {name: self._file.get_slice(name) for name in names}
+        if {name: (one.get_dtype(), len(one.get_shape())) for name, one in slices.items()} != TENSORS:
             raise self._refused("is damaged: it has other tensors than a prefix")
         if _sum(file, size - SUM_BYTES) != self._read("sum").tobytes():
             raise self._refused("is damaged: its checksum is another")
@@ -153,10 +159,9 @@ class PrefixFile:
             if theirs != ours:
                 raise self._refused(f"is of another {name}: {_shown(theirs)}, here it is {_shown(ours)}")
         self.tokens: list[int] = self._read("tokens").tolist()
-        cells = self._file.get_slice("cells")
-        shape, kind = cells.get_shape(), cells.get_dtype()
-        if len(shape) != 2 or shape[0] != len(self.tokens) or kind != "U8":
-            raise self._refused(f"has K and V as {kind} of shape {shape}, for {len(self.tokens)} tokens")
+        n_cells, self._cell_bytes = slices["cells"].get_shape()
+        if n_cells != len(self.tokens):
+            raise self._refused(f"has K and V of {n_cells} tokens, for {len(self.tokens)} tokens")
 
     def _refused(self, why: str) -> InvalidRequestError:
         return InvalidRequestError(f"{self.path} {why}")
@@ -168,7 +173,7 @@ class PrefixFile:
     @property
     def state(self) -> Bytes:
         """As `Context.load_state` takes it."""
-        return self._read("state").view(np.uint8)
+        return self._read("state")
 
     def cells(self, first: int, n: int) -> Bytes:
         """K and V of n tokens from `first` on, or as many as there are, as `Context.load_cells` takes them."""
@@ -177,8 +182,7 @@ class PrefixFile:
 
     def pieces(self) -> Iterator[tuple[int, Bytes]]:
         """All K and V in order, a bounded part at a time: the first token, and the cells from there."""
-        width = max(1, self._file.get_slice("cells").get_shape()[-1])
-        step = max(1, PIECE // width)
+        step = max(1, PIECE // max(1, self._cell_bytes))
         for first in range(0, len(self.tokens), step):
             yield first, self.cells(first, step)
 

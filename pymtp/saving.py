@@ -33,6 +33,9 @@ class Saving(Inspected):
     @alone
     def cell_bytes(self) -> int:
         """Bytes of a token's K and V, those of the target's layers before the head's; of a layer K before V."""
+        return self._cell_bytes()
+
+    def _cell_bytes(self) -> int:
         n: int = lib.pymtp_pair_cell_bytes(self._pair)
         if n < 0:
             raise NativeError(last_error())
@@ -67,7 +70,7 @@ class Saving(Inspected):
         held = lib.pymtp_pair_n_past(self._pair, seq)
         first = in_range("first", first, 0, held)
         n = in_range("n", n, 0, held - first)
-        cells = np.empty((n, lib.pymtp_pair_cell_bytes(self._pair)), dtype=np.uint8)
+        cells = np.empty((n, self._cell_bytes()), dtype=np.uint8)
         check(lib.pymtp_pair_save_cells(self._pair, seq, first, n, _pointer(cells)))
         return cells
 
@@ -79,12 +82,13 @@ class Saving(Inspected):
         Raises InvalidRequestError for a sequence that holds tokens, gaps, arrays of another shape and more tokens than
         n_ctx: then nothing is changed. CancelledError and NativeError: with the sequence emptied.
         """
-        width = lib.pymtp_pair_cell_bytes(self._pair)
+        width = self._cell_bytes()
         for rows in cells:
             if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != width or not rows.flags.c_contiguous:
                 raise InvalidRequestError(
                     f"K and V are contiguous rows of {width} bytes, not {rows.dtype} of shape {rows.shape}"
                 )
+        first = in_range("first", first, 0, self.n_ctx)
         n = sum(map(len, cells))
         if first + n > self.n_ctx:
             raise ContextFullError(f"{first} tokens and {n} more exceed n_ctx = {self.n_ctx}")
@@ -94,7 +98,8 @@ class Saving(Inspected):
 
     @alone
     def copy_cells(self, source: int, seq: int, first: int, n: int) -> None:
-        """As `load_cells`, with K and V of another sequence, without a way through the host."""
+        """As `load_cells`, with K and V of another sequence, without a way through the host. With `source` it does
+        first what `save_cells` does."""
         check(lib.pymtp_pair_copy_cells(self._pair, source, seq, first, n))
 
     @alone

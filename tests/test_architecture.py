@@ -15,20 +15,9 @@ PACKAGE = Path(__file__).parent.parent / "pymtp"
 FLOORS = (
     ("errors", "values", "cores", "native"),
     ("exclusive", "build", "model", "grammar", "integers", "pattern", "schema", "sampling", "chat", "text"),
-    (
-        "context_options",
-        "memory",
-        "operations",
-        "counters",
-        "inspected",
-        "saving",
-        "context",
-        "depth",
-        "first_costs",
-        "stats",
-    ),
+    ("context_options", "memory", "operations", "counters", "inspected", "saving"),
+    ("context", "prefix_file", "depth", "first_costs", "stats"),
     ("engine",),
-    ("prefix_file",),
     ("turns", "stream", "llm"),
     ("async_llm", "openai_format"),
     ("batch",),
@@ -36,18 +25,8 @@ FLOORS = (
     ("cli",),
 )
 # Who may hold a C pointer.
-BORDER = {
-    "build",
-    "context",
-    "context_options",
-    "depth",
-    "inspected",
-    "memory",
-    "model",
-    "operations",
-    "sampling",
-    "saving",
-}
+BORDER = {"build", "depth", "memory", "model", "operations", "sampling"}
+BORDER |= {"context", "context_options", "inspected", "saving"}  # all a Context
 
 
 def modules() -> dict[str, Path]:

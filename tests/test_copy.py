@@ -14,12 +14,11 @@ from helpers.moments import (
     CACHES,
     MOMENTS,
     SAMPLED,
-    after_a_draft,
     after_a_rewind,
-    after_rounds,
     begin,
     goes_on,
     play,
+    without_drafts,
 )
 
 from pymtp import CancelledError, ClosedError, InvalidRequestError, NativeError, SamplingParams
@@ -39,8 +38,7 @@ def test_a_copy_goes_on_with_the_bits_of_the_original_which_stays_as_it_is(
         c.prefill(some_tokens(model, 20, seed=2), 2)
         for moment in MOMENTS:
             other.clear()
-            # a copy forgets what was drafted
-            wanted = goes_on(other, 0, (after_rounds if moment is after_a_draft else moment)(other, 0))
+            wanted = goes_on(other, 0, without_drafts(moment)(other, 0))
             c.clear(1)
             token = moment(c, 1)
             c.clear(3)

@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.contexts import BOTH, context, some_tokens
-from helpers.moments import BOTH_MODES, CACHES, MOMENTS, SAMPLED, after_a_draft, after_rounds, begin, goes_on
+from helpers.moments import BOTH_MODES, CACHES, MOMENTS, SAMPLED, begin, goes_on, without_drafts
 from makers.gguf_variants import rewrite
 from makers.make_model import make_model
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from pymtp import CancelledError, InvalidRequestError, Model
 from pymtp.context import Context
 from pymtp.prefix_file import PrefixFile, load_prefix, made_with, save_prefix, write
+
+FUZZER = Path(__file__).parent.parent / "tools" / "checks" / "fuzz_prefixes.py"
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def test_a_prefix_from_a_file_goes_on_with_the_bits_of_the_original(
             assert load_prefix(other, path, 2) == wanted_tokens == other.tokens(2)
             assert goes_on(other, 2, token) == goes_on(c, 1, token)
             c.clear()
-            begin_again = (after_rounds if moment is after_a_draft else moment)(c, 0)
+            begin_again = without_drafts(moment)(c, 0)
             other.clear(2)
             load_prefix(other, path, 2)
             assert goes_on(other, 2, token) == goes_on(c, 0, begin_again)
@@ -136,6 +138,15 @@ def test_a_file_with_any_byte_changed_is_refused(c: Context, path: Path, tmp_pat
     goes_on_as_ever(c, damaged)
 
 
+def test_damaged_files_of_any_kind_end_no_process() -> None:
+    """tools/checks/fuzz_prefixes.py in short."""
+    run = subprocess.run(
+        [sys.executable, str(FUZZER), "--files", "600", "--seed", "3"], capture_output=True, text=True, timeout=100
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "0 findings" in run.stdout
+
+
 def test_a_file_that_is_cut_short_or_goes_on_is_refused(c: Context, path: Path, tmp_path: Path) -> None:
     save_prefix(c, path)
     whole = path.read_bytes()
@@ -206,8 +217,9 @@ def test_whole_files_that_do_not_fit_are_refused_with_what_does_not(c: Context, 
         ({"tokens": np.zeros(0, dtype=int), "cells": many[:0]}, "at least one token"),
         ({"cells": many[:-1]}, f"for {n} tokens"),
         ({"cells": many[:, :-1].copy()}, f"rows of {width} bytes"),
-        ({"cells": many.astype(np.float32)}, "K and V as F32"),
-        ({"cells": many.reshape(-1)}, "of shape"),
+        ({"cells": many.astype(np.float32)}, "other tensors"),
+        ({"cells": many.reshape(-1)}, "other tensors"),
+        ({"state": many}, "other tensors"),
         ({"state": many[0]}, "no state"),
         ({"state": np.zeros(0, dtype=np.uint8)}, "no state"),
     ):
@@ -317,6 +329,16 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     assert os.listdir(path.parent) == [path.name]
     with pytest.raises(FileNotFoundError):
         save_prefix(c, path.parent / "missing" / "file")
+
+
+def test_a_checksum_is_written_over_nothing_else(c: Context, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_another_order(tensors: dict[str, Any], *rest: Any) -> None:
+        save_file(tensors | {"state": tensors["sum"], "sum": tensors["state"]}, *rest)
+
+    monkeypatch.setattr("pymtp.prefix_file.save_file", in_another_order)
+    with pytest.raises(OSError, match="in another order"):
+        save_prefix(c, path)
+    assert os.listdir(path.parent) == []
 
 
 def test_a_file_ends_with_the_checksum_of_all_before_it(c: Context, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -81,6 +82,13 @@ def after_a_draft(c: Context, seq: int) -> int:
     return token
 
 
+def after_steps(c: Context, seq: int) -> int:
+    """Its hidden states are on the host."""
+    token = after_rounds(c, seq)
+    c.draft(int(c.draft(token, seq).argmax()), seq)
+    return token
+
+
 MOMENTS = [
     after_a_prompt,
     within_a_prompt,
@@ -89,7 +97,13 @@ MOMENTS = [
     after_a_rewind,
     before_a_rewind,
     after_a_draft,
+    after_steps,
 ]
+
+
+def without_drafts(moment: Callable[[Context, int], int]) -> Callable[[Context, int], int]:
+    """What was drafted is forgotten by copies and saves."""
+    return after_rounds if moment in (after_a_draft, after_steps) else moment
 
 
 def head_rows(c: Context, seq: int) -> bytes:

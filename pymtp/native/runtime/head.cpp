@@ -108,7 +108,8 @@ void pymtp_pair::take_back_draft(int32_t seq) {
         return;
     }
     host->take_back_step(seq);
-    s.n_chain = 0;
+    s.n_chain  = 0;
+    s.n_staged = 0; // the drafts of an empty sequence were written there
     s.tokens.resize(s.n_past);
     drop_drafts(seq);
 }

@@ -1,0 +1,182 @@
+"""Loads damaged prefix files in one process, and counts what goes wrong.
+
+    python tools/checks/fuzz_prefixes.py --files 20000
+
+Half of the files are damaged as disks and networks do it, and must be refused. The others have a checksum that is right
+for what they hold: they are refused, or load, and then the sequence takes a token. Everything else is a finding, such
+as another exception than PymtpError and OSError, or a sound prefix that has other logits afterwards. A signal ends the
+run.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any
+
+import typer
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+
+from makers.make_model import make_model
+
+from pymtp import Model, PymtpError
+from pymtp.context import Context
+from pymtp.prefix_file import SUM_BYTES, load_prefix, save_prefix
+
+CHECKED = 500  # files between two looks at a sound prefix
+ODD = (0, 1, -1, 4, 255, 2**31, 2**32, 2**63, -(2**63), 10**30, 0.5, None, "", "x", [], {}, [[0]])
+TYPES = ("BOOL", "U8", "I8", "F8_E4M3", "I16", "F16", "BF16", "I32", "F32", "F64", "I64", "X")
+
+
+def flipped(data: bytearray, rng: Random) -> None:
+    for _ in range(rng.choice((1, 1, 2, 8))):
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+
+
+def written_over(data: bytearray, rng: Random) -> None:
+    at = rng.choice((0, rng.randrange(64), rng.randrange(len(data))))
+    n = min(rng.choice((1, 4, 8, 100, 4096)), len(data) - at)
+    data[at : at + n] = rng.choice((bytes(n), b"\xff" * n, rng.randbytes(n)))
+
+
+def cut(data: bytearray, rng: Random) -> None:
+    del data[rng.randrange(len(data)) :]
+
+
+def without_a_piece(data: bytearray, rng: Random) -> None:
+    at = rng.randrange(len(data))
+    del data[at : at + rng.choice((1, 4, 512, 4096))]
+
+
+def with_a_piece(data: bytearray, rng: Random) -> None:
+    at = rng.randrange(len(data) + 1)
+    data[at:at] = rng.randbytes(rng.choice((1, 4, 512)))
+
+
+def swapped(data: bytearray, rng: Random) -> None:
+    n = rng.choice((4, 512, 4096))
+    one, two = (rng.randrange(max(1, len(data) - n)) for _ in range(2))
+    data[one : one + n], data[two : two + n] = data[two : two + n], data[one : one + n]
+
+
+def with_an_odd_header(data: bytearray, rng: Random) -> None:
+    """Still JSON, with another value somewhere."""
+    n = int.from_bytes(data[:8], "little")
+    try:
+        header = json.loads(data[8 : 8 + n])
+    except ValueError:  # damaged before
+        return
+    for _ in range(rng.choice((1, 1, 3))):
+        place: Any = header
+        while True:
+            keys = list(place.keys() if isinstance(place, dict) else range(len(place)))
+            if not keys:
+                break
+            key = rng.choice(keys)
+            if isinstance(place[key], (dict, list)) and rng.random() < 0.9:
+                place = place[key]
+                continue
+            odd = rng.choice(ODD)
+            if isinstance(place[key], int) and rng.random() < 0.5:
+                odd = place[key] + rng.choice((-1, 1, 8, -8))
+            place[key] = rng.choice(TYPES) if key == "dtype" else odd
+            if isinstance(place, dict) and rng.random() < 0.1:
+                place[rng.choice(("x", "tokens", "cells", "state", "sum"))] = place.pop(key)
+            break
+    text = json.dumps(header).encode()
+    data[: 8 + n] = len(text).to_bytes(8, "little") + text
+
+
+DAMAGE: tuple[Callable[[bytearray, Random], None], ...] = (
+    flipped,
+    written_over,
+    cut,
+    without_a_piece,
+    with_a_piece,
+    swapped,
+    with_an_odd_header,
+)
+
+
+def seal(data: bytearray) -> None:
+    if len(data) > SUM_BYTES:
+        data[-SUM_BYTES:] = zlib.crc32(data[:-SUM_BYTES]).to_bytes(SUM_BYTES, "little")
+
+
+class Trial:
+    """A context with a sound prefix in sequence 0, and sequence 1 for what is tried."""
+
+    def __init__(self, context: Context, folder: Path) -> None:
+        self.context = context
+        self.sound, self.damaged = folder / "sound", folder / "damaged"
+        context.prefill([i * 37 % context.model.n_vocab for i in range(40)])
+        save_prefix(context, self.sound)
+        self.whole = self.sound.read_bytes()
+        self.wanted = self.sound_logits()
+        self.counts: Counter[str] = Counter()
+        self.findings: list[str] = []
+
+    def sound_logits(self) -> bytes:
+        self.context.clear(1)
+        load_prefix(self.context, self.sound, 1)
+        return self.context.verify([5], 1).tobytes()
+
+    def try_file(self, index: int, seed: int) -> None:
+        rng = Random(f"{seed}:{index}")
+        data, sealed = bytearray(self.whole), index % 2 == 1
+        names = [damage.__name__ for damage in rng.choices(DAMAGE, k=rng.choice((1, 1, 2)))]
+        for name in names:
+            if len(data) > 16:
+                globals()[name](data, rng)
+        if sealed:
+            seal(data)
+        self.damaged.write_bytes(data)
+        self.context.clear(1)
+        what = f"file {index}, {' and '.join(names)}, {'sealed' if sealed else 'not sealed'}"
+        try:
+            load_prefix(self.context, self.damaged, 1)
+            self.context.verify([5], 1)
+        except (PymtpError, OSError):
+            self.counts["refused"] += 1
+            if self.context.tokens_held(1):
+                self.findings.append(f"{what}: the sequence is not empty")
+        except Exception as error:
+            self.findings.append(f"{what}: {type(error).__name__}: {error}")
+        else:
+            self.counts["loaded"] += 1
+            if not sealed and data != self.whole:
+                self.findings.append(f"{what}: it was not refused")
+        if index % CHECKED == CHECKED - 1 and self.sound_logits() != self.wanted:
+            self.findings.append(f"{what}: a sound prefix has other logits after it")
+
+
+def main(
+    files: Annotated[int, typer.Option(help="How many files.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Of what is done to them.")] = 0,
+) -> None:
+    """Tries damaged prefix files, and fails on any finding."""
+    with tempfile.TemporaryDirectory() as folder:
+        (path,) = make_model("tiny", Path(folder) / "tiny.gguf", weight_type="f32")
+        with Model(path) as model, Context(model, n_ctx=256, n_seq_max=2, n_threads=1, draft_tokens=3) as context:
+            trial = Trial(context, Path(folder))
+            for index in range(files):
+                trial.try_file(index, seed)
+            if trial.sound_logits() != trial.wanted:
+                trial.findings.append("a sound prefix has other logits at the end")
+    for finding in trial.findings:
+        print(finding)
+    counts = trial.counts
+    print(f"{files} files, seed {seed}: {counts['refused']} refused, {counts['loaded']} loaded, ", end="")
+    print(f"{len(trial.findings)} findings")
+    raise typer.Exit(1 if trial.findings else 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)
