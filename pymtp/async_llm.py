@@ -127,7 +127,7 @@ class AsyncLLM:
         left = False
 
         def ask() -> None:
-            found.extend(self.llm.requests(prompts, params, news.caller, priority=priority, ahead=ahead))
+            self.llm.requests(prompts, params, news.caller, priority=priority, ahead=ahead, into=found)
             self._driver.take(found)
             if left:  # set before the other thread looks at `found`: one of the two cancels
                 self._driver.cancel(found)

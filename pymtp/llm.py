@@ -163,8 +163,13 @@ class LLM(Exclusive):
         """Generates piece by piece. Raises what `generate` raises, before the first piece; for a list of params and
         n above 1 InvalidRequestError."""
         check_stream(params)
-        (request,) = self.requests([prompt], params, Caller(), priority=priority, ahead=READ_AHEAD)
-        return Stream(self, self.turns, request)
+        found: list[Request] = []
+        try:
+            self.requests([prompt], params, Caller(), priority=priority, ahead=READ_AHEAD, into=found)
+            return Stream(self, self.turns, found[0])
+        except BaseException:  # of a signal handler: nobody will read it
+            self.turns.give_up(found)
+            raise
 
     @overload  # a string is a sequence of strings, too
     def generate(self, prompts: Prompt, params: Params = None, *, priority: int = 0) -> Completion: ...  # type: ignore[overload-overlap]
@@ -185,10 +190,14 @@ class LLM(Exclusive):
         of each prompt.
         """
         one = is_prompt(prompts)
-        caller = Caller()
-        requests = self.requests([prompts] if one else prompts, params, caller, priority=priority)  # type: ignore[list-item, arg-type]
-        self.turns.wait(self, caller, requests, lambda: not caller.unended)
-        completions = collected(requests)
+        caller, found = Caller(), list[Request]()
+        try:
+            self.requests([prompts] if one else prompts, params, caller, priority=priority, into=found)  # type: ignore[list-item, arg-type]
+            self.turns.wait(self, caller, found, lambda: not caller.unended)
+        except BaseException:
+            self.turns.give_up(found)
+            raise
+        completions = collected(found)
         return completions[0] if one else completions
 
     def chat(
@@ -211,9 +220,14 @@ class LLM(Exclusive):
         *,
         priority: int = 0,
         ahead: int | None = None,
+        into: list[Request] | None = None,
     ) -> list[Request]:
         """Looks at prompts and params, and hands the engine a request for each completion: those of a prompt one after
-        the other. Raises as `generate`."""
+        the other. Raises as `generate`.
+
+        into: a list that gets the requests before the engine does, so that they can be given up where a signal handler
+            raises.
+        """
         self.turns.refuse_within(self)
         cancels = self.context.cancels  # by now: one that comes while prompts are looked at means these, too
         priority = in_range("priority", priority, -(2**31))
@@ -229,21 +243,16 @@ class LLM(Exclusive):
         for one in each:
             if not isinstance(one, SamplingParams):
                 raise InvalidRequestError(f"params must be SamplingParams, not {type(one).__name__}")
-        requests = [
+        found = [] if into is None else into
+        found += [
             Request(self.model, tokens, one, caller, priority=priority, ahead=ahead, seed_offset=i, family=family)
             for tokens, one in zip(token_lists, each, strict=True)
             for family in [object() if one.n > 1 else None]
             for i in range(one.n)
         ]
-        try:
-            for request in requests:
-                self.engine.submit(request, cancels)
-        except BaseException:  # of a signal handler: nobody will wait for them
-            for request in requests:
-                if request.submitted:
-                    self.engine.cancel(request)
-            raise
-        return requests
+        for request in found:
+            self.engine.submit(request, cancels)
+        return found
 
     def _tokens(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from pymtp.engine.request import Completion, Piece, Request
 from pymtp.errors import ClosedError
 from pymtp.exclusive import Exclusive
@@ -62,7 +64,8 @@ class Stream:
         self.close()
 
     def __del__(self) -> None:
-        self._turns.engine.cancel(self._request)  # nobody will read it
+        with suppress(AttributeError):  # where a signal handler raised in __init__
+            self._turns.engine.cancel(self._request)  # nobody will read it
 
     @property
     def completion(self) -> Completion:

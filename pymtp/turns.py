@@ -51,10 +51,15 @@ class Turns:
             self._hand_over()  # whoever ran the engine last may have told this thread, which leaves
         except BaseException:
             self._next.pop(threading.get_ident(), None)
-            for request in requests:
-                self.engine.cancel(request)
-            self._hand_over()
+            self.give_up(requests)
             raise
+
+    def give_up(self, requests: Sequence[Request]) -> None:
+        """Ends those that have not ended: nobody waits for them any more."""
+        for request in requests:
+            if request.submitted:
+                self.engine.cancel(request)
+        self._hand_over()
 
     @property
     def _nobody(self) -> bool:

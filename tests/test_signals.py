@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
+from helpers.interrupts import Interrupted
 from helpers.scripts import run
+
+import pymtp
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="no POSIX signals")
 
@@ -55,15 +60,13 @@ def test_ctrl_c_ends_the_call_of_the_main_thread_alone() -> None:
 other = pymtp.LLM(model, n_ctx=2048, n_threads=1, n_ubatch=64)
 reasons = []
 caller = threading.Thread(
-    target=lambda: reasons.extend(c.finish_reason for c in other.generate([[7] * 1000] * 8, pymtp.SamplingParams(1)))
+    target=lambda: reasons.extend(c.finish_reason for c in other.generate([[7] * 2000] * 40, pymtp.SamplingParams(1)))
 )
 caller.start()
-context = Context(model, n_ctx=2048, n_threads=1, n_ubatch=64)
+context = Context(model, n_ctx=65536, n_threads=1, n_ubatch=64)
 threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
-    while True:
-        context.clear()
-        context.prefill([7] * 2000)
+    context.prefill([7] * 65536)  # one call that takes seconds
 except KeyboardInterrupt:
     print(caller.is_alive(), context.n_past)
 print(context.prefill([1, 2, 3]).shape, context.cancelled)
@@ -92,6 +95,26 @@ except KeyboardInterrupt:
 worker.join()
 print(got[0].finish_reason, got[0].token_ids == expected, llm.figures().running)
 """) == ["interrupted", "length True 0"]
+
+
+def interrupted_calls(llm: pymtp.LLM, call: Callable[[], object]) -> int:
+    """Makes the call again and again, interrupted one line later each time, until it gets through. How often it was."""
+    for n in range(10_000):
+        with suppress(KeyboardInterrupt), Interrupted(n, "/pymtp/llm.py", "/pymtp/turns.py", "/pymtp/stream.py"):
+            call()
+            return n
+        after = llm.figures()
+        assert (after.running, after.waiting) == (0, 0), n
+        assert llm.generate([5], pymtp.SamplingParams(2)).finish_reason == "length"
+        assert llm.figures().finished == after.finished + 1, n  # nothing is written that nobody asks for
+    raise AssertionError("no end of lines")
+
+
+def test_wherever_ctrl_c_ends_a_call_no_request_of_it_is_left() -> None:
+    with pymtp.LLM(n_ctx=256, n_threads=1, n_seq_max=2, draft_tokens=1) as llm:
+        params = pymtp.SamplingParams(2, ignore_eos=True)
+        assert interrupted_calls(llm, lambda: llm.generate([[1, 2], [3]], params)) > 40
+        assert interrupted_calls(llm, lambda: list(llm.stream([1, 2], params))) > 40
 
 
 @posix

@@ -62,14 +62,15 @@ class Engine:
             self._turn_away(self._closed)
 
     def cancel(self, request: Request) -> None:
-        """Ends a request as "cancelled" before the next step, unless it has ended; others go on."""
-        if not request.ended:  # else it would be kept until the next step
+        """Ends a request as "cancelled" before the next step; others go on."""
+        if not request.ended:
             self._cancels.append(request)
 
     def figures(self) -> Figures:
         """What was done so far, and how many run and wait."""
-        waiting = self._scheduler.n_waiting + len(self._arrivals)
-        return self._counts.figures(len(self._scheduler.running), waiting)
+        cancelled = list(self._cancels)  # whom a step to come ends, if there is one
+        live = [request.seq for request in list(self._live) if not request.ended and request not in cancelled]
+        return self._counts.figures(len(live) - live.count(None), live.count(None))
 
     @property
     def idle(self) -> bool:

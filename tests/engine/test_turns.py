@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import pytest
 from helpers.engines import Bed
@@ -134,24 +135,22 @@ def test_a_thread_that_never_comes_though_it_said_so_stops_nobody() -> None:
 
 
 def test_wherever_a_handler_raises_the_thread_beside_it_comes_to_its_end() -> None:
-    through = False
+    through, cancelled = False, 0
     for n in range(1000):
         table = Table(n_seq_max=2)
         mine, other, later = (table.bed.submit(PROMPT, length, seed=length) for length in (40, 30, 4))
         table.bed.context.before = lambda what, seqs: time.sleep(0.0003)  # so that both want to run it
         threads = [table.thread(other)]
-        ended = False
-        try:
-            with Interrupted(n, "/pymtp/turns.py", "/pymtp/exclusive.py"):
-                table.turns.wait(table.owner, mine.caller, [mine], lambda: mine.ended)  # noqa: B023
-                through = True
-        except KeyboardInterrupt:
-            ended = mine.ended
+        with suppress(KeyboardInterrupt), Interrupted(n, "/pymtp/turns.py", "/pymtp/exclusive.py"):
+            table.turns.wait(table.owner, mine.caller, [mine], lambda: mine.ended)  # noqa: B023
+            through = True
         threads.append(table.thread(later))
         for thread in threads:
             thread.join(PATIENCE)
         assert (other.reason, later.reason) == ("length", "length")
-        assert mine.reason == "cancelled" or through or ended
+        assert mine.reason in ("cancelled", "length")  # which the step that went on may have brought it to
+        cancelled += mine.reason == "cancelled"
         if through:
+            assert cancelled
             return
     raise AssertionError("no end of lines")
