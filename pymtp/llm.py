@@ -26,6 +26,7 @@ from pymtp.engine.scheduler import READ_AHEAD
 from pymtp.errors import ClosedError, InvalidRequestError, PymtpError
 from pymtp.exclusive import Exclusive
 from pymtp.first_costs import first_costs
+from pymtp.host_memory import default_cache_bytes
 from pymtp.model import Model
 from pymtp.sampling import SamplingParams
 from pymtp.stream import Stream
@@ -67,6 +68,7 @@ class LLM(Exclusive):
         prefill: str = "fused",
         draws: str = "auto",
         cache_prompt: bool = True,
+        cache_bytes: int | None = None,
     ) -> None:
         """
         model: a GGUF file; None for the small model that ships with pymtp. Or a loaded Model, which several LLMs may
@@ -76,8 +78,9 @@ class LLM(Exclusive):
             where the file has no multi-token-prediction head. A model's first LLM with "auto" times a few launches.
         n_seq_max: texts that are written at once; more wait for their turn. Each takes the memory of n_ctx tokens, and
             of its recurrent states.
-        cache_prompt: go on from what a sequence of the context holds where a prompt begins with it: all of an earlier
-            prompt, and its completion but for the last token.
+        cache_prompt: prompts go on from what was read and written before, where they begin with the same tokens.
+        cache_bytes: host memory for what sequences do not hold any more. None for a quarter of what the machine has, at
+            most 8 GiB; with 0, prompts go on only from what sequences hold.
         n_gpu_layers: layers on the GPU, -1 for all. The others: see `Context`.
 
         Raises ModelLoadError for a file that cannot be loaded, InvalidRequestError for values outside their range.
@@ -85,6 +88,8 @@ class LLM(Exclusive):
         super().__init__()
         if isinstance(draft_tokens, str) and draft_tokens != "auto":
             raise InvalidRequestError(f'draft_tokens={draft_tokens!r} must be a whole number or "auto"')
+        if cache_bytes is not None:
+            cache_bytes = in_range("cache_bytes", cache_bytes, 0, 2**63 - 1)
         self._shares_model = isinstance(model, Model)
         self.model = (
             model if isinstance(model, Model) else Model(model, n_gpu_layers=n_gpu_layers, mtp=draft_tokens != 0)
@@ -109,7 +114,8 @@ class LLM(Exclusive):
         )
         costs = Costs() if auto else None
         depth = BatchDepth(self._context.n_ctx, self._context.n_ubatch, self._context.draft_tokens, costs)
-        self.engine = Engine(self.context, depth, cache_prompt=cache_prompt)
+        budget = default_cache_bytes() if cache_bytes is None else cache_bytes
+        self.engine = Engine(self.context, depth, cache_prompt=cache_prompt, cache_bytes=budget)
         self.turns = Turns(self.engine)
         if costs is not None and most:
             try:
@@ -221,10 +227,12 @@ class LLM(Exclusive):
         priority: int = 0,
         ahead: int | None = None,
         into: list[Request] | None = None,
+        marks: Sequence[Sequence[int]] = (),
     ) -> list[Request]:
         """Looks at prompts and params, and hands the engine a request for each completion: those of a prompt one after
         the other. Raises as `generate`.
 
+        marks: of each prompt, after how many of its tokens prompts to come are expected to part from it.
         into: a list that gets the requests before the engine does, so that they can be given up where a signal handler
             raises.
         """
@@ -245,8 +253,18 @@ class LLM(Exclusive):
                 raise InvalidRequestError(f"params must be SamplingParams, not {type(one).__name__}")
         found = [] if into is None else into
         found += [
-            Request(self.model, tokens, one, caller, priority=priority, ahead=ahead, seed_offset=i, family=family)
-            for tokens, one in zip(token_lists, each, strict=True)
+            Request(
+                self.model,
+                tokens,
+                one,
+                caller,
+                priority=priority,
+                ahead=ahead,
+                seed_offset=i,
+                family=family,
+                marks=tuple(places),
+            )
+            for tokens, one, places in zip(token_lists, each, marks or [()] * len(token_lists), strict=True)
             for family in [object() if one.n > 1 else None]
             for i in range(one.n)
         ]

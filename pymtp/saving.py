@@ -43,6 +43,15 @@ class Saving(Inspected):
 
     @property
     @alone
+    def state_bytes(self) -> int:
+        """The most bytes that a state takes, with logits: see `save_state`."""
+        n: int = lib.pymtp_pair_state_bytes(self._pair)
+        if n < 0:
+            raise NativeError(last_error())
+        return n
+
+    @property
+    @alone
     def cell_options(self) -> dict[str, str]:
         """What K, V and states depend on beside text, model and tap, by the names of the options. What was "auto" is
         what it came to."""

@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from pymtp.counters import Counters
+from pymtp.engine.prefix_context import PrefixContext
 from pymtp.engine.rounds import RoundContext
 from pymtp.sampling import Sampler, TokenLogprobs
 
 
-class EngineContext(RoundContext, Protocol):
+class EngineContext(RoundContext, PrefixContext, Protocol):
     """What the engine asks of a context; see context.Context."""
 
-    n_seq_max: int
-    n_ubatch: int
     draft_tokens: int
     cancels: int
 
@@ -27,8 +26,4 @@ class EngineContext(RoundContext, Protocol):
     def prefill_batch(self, prompts: Mapping[int, Sequence[int]]) -> object: ...
     def first_token(self, seq: int = 0) -> int: ...
     def logprobs(self, seq: int = 0) -> list[TokenLogprobs]: ...
-    def tokens_held(self, seq: int = 0) -> int: ...
-    def tokens(self, seq: int = 0) -> list[int]: ...
-    def clear(self, seq: int | None = None) -> None: ...
-    def copy(self, source: int, seq: int) -> None: ...
     def move(self, source: int, seq: int) -> None: ...

@@ -11,10 +11,12 @@ from itertools import count
 from pymtp.engine.context import EngineContext
 from pymtp.engine.depth import BatchDepth
 from pymtp.engine.figures import Counts, Figures
+from pymtp.engine.prefixes import Prefixes
+from pymtp.engine.prompts import Prompts
 from pymtp.engine.request import FinishReason, Request
 from pymtp.engine.rounds import Writer, play_round
 from pymtp.engine.scheduler import Scheduler
-from pymtp.errors import CancelledError, ClosedError, InvalidRequestError, NativeError, PymtpError
+from pymtp.errors import CancelledError, ClosedError, NativeError, PymtpError
 
 
 class Engine:
@@ -31,10 +33,16 @@ class Engine:
         depth: BatchDepth,
         *,
         cache_prompt: bool = True,
+        cache_bytes: int = 0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """cache_prompt: go on from what a sequence holds, where a prompt begins with all of it."""
+        """
+        cache_prompt: prompts go on from what was read and written before. False: only completions of one prompt do.
+        cache_bytes: of host memory, for prefixes that sequences do not hold any more.
+        """
         self._context, self.depth, self._clock, self.cache_prompt = context, depth, clock, cache_prompt
+        self.prefixes = Prefixes(context, cache_bytes if cache_prompt else 0)
+        self._prompts = Prompts(context, self.prefixes, self)
         self._scheduler = Scheduler(context.n_seq_max, context.n_ctx)
         self._numbers = count()
         self._arrivals: deque[Request] = deque()
@@ -70,7 +78,8 @@ class Engine:
         """What was done so far, and how many run and wait."""
         cancelled = list(self._cancels)  # whom a step to come ends, if there is one
         live = [request.seq for request in list(self._live) if not request.ended and request not in cancelled]
-        return self._counts.figures(len(live) - live.count(None), live.count(None))
+        waiting = live.count(None)
+        return self._counts.figures(len(live) - waiting, waiting, self._prompts.n_read, self.prefixes.figures())
 
     @property
     def idle(self) -> bool:
@@ -95,9 +104,8 @@ class Engine:
             self._late = True  # perhaps
             live = list(self._live)
             for request in live:
-                request.seq, request.taken = None, True
-            with suppress(PymtpError):  # of a context that is closed, or broken: its next call says so
-                self._context.clear()
+                request.seq, request.reader, request.taken = None, None, True
+            self.prefixes.recover()
             for request in live:
                 request.begin_anew()
                 if request.ended:
@@ -143,9 +151,9 @@ class Engine:
             self._close_gaps()
         writing = scheduler.writing()
         reads = len(writing) < len(scheduler.running)
-        reading = reads and self._read(scheduler.reading()) | self._begin_copies()
+        reading = reads and self._prompts.read(scheduler.reading())
         if writing:
-            self._guarded(writing, self._play)
+            self.guarded(writing, self._play)
         self._torn = False
         return reading or bool(writing)
 
@@ -174,12 +182,9 @@ class Engine:
         """Ends it as "cancelled"."""
         if request.ended:
             return
-        seq = request.seq
         with suppress(PymtpError):  # of a context that is closed
             request.after = self._context.counters
-            # tokens without their text, or a prompt half read: nothing goes on from there
-            if seq is not None and (error is not None or request.writer is None):
-                self._context.clear(seq)
+        self._leave(request, keeps=error is None)
         self._scheduler.stop(request)
         request.writer = None
         request.give_up(self._clock(), error, tells_reader=tells_reader)
@@ -189,7 +194,8 @@ class Engine:
         else:
             self._counts.failed += 1
 
-    def _fail(self, request: Request, error: PymtpError) -> None:
+    def fail_one(self, request: Request, error: PymtpError) -> None:
+        """Ends it with an error."""
         self._end(request, error.with_traceback(None))  # whose frames would keep the context
 
     # ── Admit ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -204,45 +210,35 @@ class Engine:
                 slow.gave_way, slow.number = True, next(self._numbers)
                 self._begin_anew(slow)
                 continue
-            siblings = self._scheduler.siblings(request)
-            seq, cached = (self._scheduler.free[0], 0) if siblings else self._place(request.prompt)
-            self._scheduler.start(request, seq)
+            family = None if self.cache_prompt else request.family or object()
+            reader = self.prefixes.open(request.prompt, self._scheduler.free, request.rank, request.marks, family)
+            request.reader = reader
+            self._scheduler.start(request, reader.seq)
             try:
-                self._start(request, seq, cached)
+                if not request.started:
+                    request.started = self._clock()
+                    request.before = self._context.counters
+                self._context.set_sampling(request.sampler, reader.seq)
             except PymtpError as error:
-                self._fail(request, error)
-                continue
-            source = next((one for one in siblings if one.at_prompt), None)
-            if source is not None:
-                self._guarded([request], self._copy, source)
+                self.fail_one(request, error)
 
-    def _place(self, prompt: Sequence[int]) -> tuple[int, int]:
-        """The free sequence that holds the most of the prompt's beginning, or the lowest, and how much it holds: all of
-        a sequence counts or nothing, for the recurrent layers cannot go back further than a round."""
-        free = self._scheduler.free
-        best, most = free[0], 0
-        if self.cache_prompt:
-            for seq in free:
-                n = self._context.tokens_held(seq)
-                if most < n < len(prompt) and list(prompt[:n]) == self._context.tokens(seq):
-                    best, most = seq, n
-        return best, most
-
-    def _start(self, request: Request, seq: int, cached: int) -> None:
-        if not request.started:
-            request.started = self._clock()
-            request.before = self._context.counters
-        self._context.set_sampling(request.sampler, seq)
-        if not cached:
-            self._context.clear(seq)
-        request.n_read = cached
-        if not request.tokens:
-            request.cached = cached
+    def _leave(self, request: Request, news: Sequence[int] = (), *, keeps: bool = True) -> None:
+        """It is done with its sequence. What that holds may be gone on from; nothing where that is not known. news:
+        tokens that are to come out."""
+        reader, n_held = request.reader, request.n_held
+        if reader is None:
+            return
+        request.reader = None
+        written: list[int] | None = [*request.tokens, *news][: n_held - reader.n]
+        with suppress(PymtpError):  # of a context that is closed, or broken: its next call says so
+            if reader.begun and not (keeps and self._context.tokens_held(reader.seq) == n_held):
+                written = None
+                self._context.clear(reader.seq)
+        self.prefixes.close(reader, written)
 
     def _begin_anew(self, request: Request) -> None:
         """Takes its sequence away. What came out stays, and its sequence will hold it again."""
-        with suppress(PymtpError):  # of a context that is closed, or broken: its next call says so
-            self._context.clear(request.seq)
+        self._leave(request)
         self._scheduler.stop(request)
         request.begin_anew()
         self._scheduler.add(request)
@@ -250,106 +246,34 @@ class Engine:
     def _close_gaps(self) -> None:
         if self._scheduler.running == self._left_apart:  # what is left to write only becomes less
             return
-        moves = self._scheduler.moves(self._context.tokens_held if self.cache_prompt else lambda seq: 0)
+        moves = self._scheduler.moves(self.prefixes.worth if self.cache_prompt else lambda seq: 0)
         for request, seq in moves:
-            self._guarded([request], self._move, seq)
+            self.guarded([request], self._move, seq)
         self._left_apart = self._scheduler.running
 
     def _move(self, requests: Sequence[Request], seq: int) -> None:
         (request,) = requests
         assert request.seq is not None
         try:
+            self.prefixes.leave(seq)
             self._context.clear(seq)
             self._context.move(request.seq, seq)
         except (CancelledError, NativeError):
             return  # it goes on where it is
+        self.prefixes.moved(request.seq, seq)
         self._scheduler.move(request, seq)
 
     # ── Prompts ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _read(self, requests: Sequence[Request]) -> bool:
-        """A bounded share of prompts, so that those who write go on: n_ubatch tokens, or one piece. Whether there was
-        any."""
-        left = most = self._context.n_ubatch
-        for request in requests:
-            while request.writer is None and request.seq is not None and not request.at_prompt:
-                start = request.n_read
-                piece = request.prompt[start : start + most - start % most]
-                cost = len(piece) or most
-                if cost > left and left < most:
-                    return True
-                left -= cost
-                self._guarded([request], self._read_piece, piece)
-                if left <= 0:
-                    return True
-        return bool(requests)
-
-    def _read_piece(self, requests: Sequence[Request], piece: Sequence[int]) -> None:
-        (request,) = requests
-        seq = request.seq
-        assert seq is not None
-        if piece:
-            self._context.prefill_batch({seq: piece})
-            request.n_read += len(piece)
-            if request.n_read < len(request.prompt):
-                return
-            for sibling in self._scheduler.siblings(request):
-                if not sibling.n_read:
-                    self._guarded([sibling], self._copy, request)
-            self._begin(requests)
-        else:
-            self._catch_up(request, seq)
-
-    def _copy(self, requests: Sequence[Request], source: Request) -> None:
-        """Its sequence holds the prompt that the source's does, or nothing where that fails: then it is read."""
-        (request,) = requests
-        assert request.seq is not None
-        assert source.seq is not None
-        try:
-            self._context.copy(source.seq, request.seq)
-        except (CancelledError, NativeError):
-            return
-        request.n_read = len(request.prompt)
-        if not request.tokens:
-            request.cached = request.n_read
-
-    def _begin_copies(self) -> bool:
-        """Whether there were any."""
-        found = False
-        while (request := self._scheduler.beginning()) is not None:  # one that began may let the others wait
-            self._guarded([request], self._begin)
-            found = True
-        return found
-
-    def _begin(self, requests: Sequence[Request]) -> None:
-        """The first token after the prompt, which was read."""
-        (request,) = requests
-        seq = request.seq
-        assert seq is not None
-        try:
-            token = self._context.first_token(seq)
-        except InvalidRequestError as error:  # of a grammar
-            self._fail(request, error)
-            return
-        request.begun = True
-        if request.tokens:  # which are brought back in steps to come
-            return
+    def begin(self, request: Request, token: int) -> None:
+        """Its prompt is read, and the first token after it was sampled."""
         self._write(request, token, 1).ended |= request.text.ends(token)
         self._counts.add_first_token()
         self._hand_out(request, [token], self._clock())
 
-    def _catch_up(self, request: Request, seq: int) -> None:
-        """Brings what came out before to a sequence that begins anew, as rounds did: verified, not read."""
-        tokens, start = request.tokens, request.n_caught
-        chain = tokens[start : min(start + 1 + self._context.draft_tokens, len(tokens) - 1)]
-        if chain:
-            found = self._context.verify_chains({seq: chain})[seq]
-            if isinstance(found, PymtpError):
-                self._fail(request, found)
-                return
-            request.n_caught += len(chain)
-        if request.n_caught == len(tokens) - 1:
-            self._write(request, tokens[-1], len(tokens))
+    def go_on(self, request: Request) -> None:
+        """Its sequence holds again what came out before, but for the last token."""
+        self._write(request, request.tokens[-1], len(request.tokens))
 
     def _write(self, request: Request, token: int, n_out: int) -> Writer:
         return request.write(token, n_out, self._context.n_ctx, self.depth.open(request.params.temperature))
@@ -363,7 +287,7 @@ class Engine:
         tokens = drafted = accepted = 0
         for request, writer in zip(requests, writers, strict=True):
             if writer.error is not None:
-                self._fail(request, writer.error)
+                self.fail_one(request, writer.error)
                 continue
             tokens += len(writer.out)
             drafted += len(writer.drafts)
@@ -379,6 +303,7 @@ class Engine:
         reason: FinishReason | None = None
         if writer.ended:
             request.after = self._context.counters
+            self._leave(request, tokens)
             self._scheduler.stop(request)
             reason = "stop" if request.text.ended else "length"
             self._counts.finished += 1
@@ -386,7 +311,7 @@ class Engine:
         if reason is not None:
             self._live.pop(request, None)
 
-    def _guarded(self, requests: Sequence[Request], call: Callable[..., None], *arguments: object) -> None:
+    def guarded(self, requests: Sequence[Request], call: Callable[..., None], *arguments: object) -> None:
         """What the call fails by is the requests' error. Where it was cancelled, they are ended or begin anew."""
         try:
             call(requests, *arguments)
@@ -398,4 +323,10 @@ class Engine:
                     self._begin_anew(request)
         except (NativeError, ClosedError) as error:
             for request in requests:
-                self._fail(request, error)
+                self.fail_one(request, error)
+        else:
+            return
+        with suppress(PymtpError):  # of a context that is closed
+            lost = self.prefixes.lost()  # what one copies from may be emptied with it
+            for request in [one for one in self._scheduler.running if one.seq in lost]:
+                self._begin_anew(request)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
+from pymtp.engine.prefix_records import PrefixFigures
+
 RECENT = 256  # rounds that tokens_per_second is taken over
 
 
@@ -15,6 +17,7 @@ class Figures:
     rounds: launches of the target that verified. rows: of these launches, padding included.
     drafted, accepted: drafts that were verified, and those that the target agreed with.
     depths: rounds by the drafts of each sequence in them. sequences: rounds by the sequences in them.
+    read: tokens of prompts that were computed. prefixes: what prompts may go on from, and did.
     """
 
     running: int = 0
@@ -30,6 +33,8 @@ class Figures:
     accepted: int = 0
     depths: dict[int, int] = field(default_factory=dict)
     sequences: dict[int, int] = field(default_factory=dict)
+    read: int = 0
+    prefixes: PrefixFigures = field(default_factory=PrefixFigures)
 
     @property
     def acceptance_rate(self) -> float:
@@ -63,7 +68,7 @@ class Counts:
         """A token that came with a prompt."""
         self._tokens += 1
 
-    def figures(self, running: int, waiting: int) -> Figures:
+    def figures(self, running: int, waiting: int, read: int, prefixes: PrefixFigures) -> Figures:
         """A snapshot."""
         recent = list(self._recent)
         seconds = recent[-1][0] - recent[0][0] if recent else 0.0
@@ -88,4 +93,6 @@ class Counts:
             accepted=self._accepted,
             depths=dict(sorted(depths.items())),
             sequences=dict(sorted(sequences.items())),
+            read=read,
+            prefixes=prefixes,
         )

@@ -50,7 +50,7 @@ class Budget:
 
     def __init__(self, tree: PrefixTree, limit: int, cell_bytes: int, reading: Callable[[int, int], float]) -> None:
         """cell_bytes: K and V of a token. reading: seconds of reading the tokens between two places."""
-        self._tree, self.limit, self._cell_bytes, self._reading = tree, limit, cell_bytes, reading
+        self.tree, self.limit, self._cell_bytes, self._reading = tree, limit, cell_bytes, reading
         self.clock = 0.0
         self.evicted = 0  # checkpoints
         self.evicted_tokens = 0  # whose K and V went along
@@ -77,7 +77,7 @@ class Budget:
     def room(self, need: int, priority: float, keep: Container[Node | None]) -> bool:
         """Makes room for so many bytes, at the cost of what has no higher priority; whether there is. keep: nodes whose
         checkpoints stay."""
-        tree = self._tree
+        tree = self.tree
         if need > self.limit:
             return False
         while tree.nbytes + need > self.limit:
@@ -95,9 +95,9 @@ class Budget:
 
     def put(self, tokens: Tokens, state: Bytes, why: Why, *, logits: bool) -> Node | None:
         """A checkpoint that there is room for; None where it turned out larger than was made room for."""
-        if self._tree.nbytes + state.nbytes > self.limit:
+        if self.tree.nbytes + state.nbytes > self.limit:
             return None
-        return self._tree.put(tokens, Checkpoint(state, why, logits, self.clock))
+        return self.tree.put(tokens, Checkpoint(state, why, logits, self.clock))
 
     def touch(self, node: Node) -> None:
         """Its checkpoint was used."""

@@ -19,8 +19,10 @@ class Reader:
     whether it waits for another reader.
     """
 
-    def __init__(self, tokens: Tokens, rank: tuple[int, int], marks: Iterable[int], seq: int) -> None:
-        self.tokens, self.rank, self.marks, self.seq = tokens, rank, tuple(marks), seq
+    def __init__(
+        self, tokens: Tokens, rank: tuple[int, int], marks: Iterable[int], seq: int, family: object = None
+    ) -> None:
+        self.tokens, self.rank, self.marks, self.seq, self.family = tokens, rank, tuple(marks), seq, family
         self.n = self.here = self.found = 0
         self.stops: dict[int, Why] = {}
         self.begun = self.waits = False
@@ -40,10 +42,10 @@ class Held:
     """What a sequence holds: the K and V of n tokens that are known, and perhaps more.
 
     live: whether its state is that of the last of them. logits: likewise. busy: whether a request reads or writes
-    there. used: when one began to.
+    there. used: when one began to. family: who may go on from there.
     """
 
-    __slots__ = ("busy", "live", "logits", "n", "tokens", "used")
+    __slots__ = ("busy", "family", "live", "logits", "n", "tokens", "used")
 
     def __init__(
         self,
@@ -54,8 +56,10 @@ class Held:
         logits: bool = False,
         busy: bool = False,
         used: int = 0,
+        family: object = None,
     ) -> None:
-        self.tokens, self.n, self.live, self.logits, self.busy, self.used = tokens, n, live, logits, busy, used
+        self.tokens, self.n, self.live, self.logits, self.busy = tokens, n, live, logits, busy
+        self.used, self.family = used, family
 
     def shared(self, tokens: Tokens) -> int:
         """How many tokens it begins with that these begin with, too."""

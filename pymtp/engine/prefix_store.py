@@ -10,7 +10,7 @@ from pymtp.engine.prefix_budget import FIRST, Budget, likely
 from pymtp.engine.prefix_context import PrefixContext
 from pymtp.engine.prefix_records import Held, Place, Reader
 from pymtp.engine.prefix_stops import Why
-from pymtp.engine.prefix_tree import Block, Bytes, Node, Part, PrefixTree, Tokens
+from pymtp.engine.prefix_tree import Block, Bytes, Node, Part, PrefixTree, Tokens, as_tokens
 from pymtp.errors import NativeError, PymtpError
 
 BLOCK = 256  # tokens whose K and V are saved, and given back, together
@@ -53,6 +53,22 @@ class PrefixStore:
         self.held[seq] = Held()
         for node in nodes:
             self._drop(node)
+
+    def recover(self) -> None:
+        """After any call was broken off: sequences hold what the context says, and no request is there."""
+        self.pins.clear()
+        if not self.tree.whole:
+            self.tree = self.budget.tree = PrefixTree()
+        kept: set[Node] = set()
+        for seq in range(len(self.held)):
+            self.held[seq] = Held()
+            with suppress(PymtpError):  # of a context that is closed
+                tokens = as_tokens(self._context.tokens(seq))
+                self.held[seq] = Held(tokens, len(tokens), live=len(tokens) > 0)
+                kept.update(self.tree.walk(tokens)[0])
+        for node in list(self.tree.checkpoints):
+            if not node.covered and node not in kept:
+                self.tree.drop(node)
 
     def fill(self, tokens: Tokens, place: Place) -> None:
         """Makes a sequence hold the tokens up to a place, with their state. Raises what the context raises; the

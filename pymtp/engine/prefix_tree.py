@@ -112,6 +112,7 @@ class PrefixTree:
         self.n_tokens = 0  # whose K and V are in host memory
         self.n_nodes = 0  # but for the root
         self.checkpoints: dict[Node, None] = {}  # their nodes, in the order of their making
+        self.whole = True  # no change was broken off
 
     def walk(self, tokens: Tokens) -> tuple[list[Node], int]:
         """The nodes that the tokens begin with, and how many tokens are found: more than to the end of the last node
@@ -132,6 +133,7 @@ class PrefixTree:
 
     def put(self, tokens: Tokens, checkpoint: Checkpoint) -> Node:
         """A checkpoint after these tokens, in place of one that is there."""
+        self.whole = False
         path, n = self.walk(tokens)
         node = path[-1] if path else self.root
         if n > node.end:  # within a child
@@ -146,10 +148,12 @@ class PrefixTree:
         node.checkpoint = checkpoint
         self.nbytes += checkpoint.state.nbytes
         self.checkpoints[node] = None
+        self.whole = True
         return node
 
     def cover(self, node: Node, parts: Sequence[Part]) -> None:
         """K and V of all tokens up to the node's end that are not in host memory yet, in new blocks."""
+        self.whole = False
         self.nbytes += sum(part.block.data.nbytes for part in parts)
         for each in [node, *node.up()]:
             if each.parts is None:
@@ -157,6 +161,7 @@ class PrefixTree:
                 self.n_tokens += len(each.tokens)
                 for part in each.parts:
                     part.block.refs += 1
+        self.whole = True
 
     def cells(self, node: Node, start: int) -> list[Part]:
         """K and V from a place to the end of a covered node, in order."""
@@ -168,10 +173,12 @@ class PrefixTree:
     def drop(self, node: Node) -> None:
         """Takes out a checkpoint, and what only it needed."""
         assert node.checkpoint is not None
+        self.whole = False
         self.nbytes -= node.checkpoint.state.nbytes
         node.checkpoint = None
         del self.checkpoints[node]
         self._trim(node)
+        self.whole = True
 
     def _release(self, node: Node) -> None:
         if node.parts is not None:

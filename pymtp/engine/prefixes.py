@@ -70,16 +70,21 @@ class Prefixes:
     # ── A request ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def open(
-        self, prompt: Sequence[int] | Tokens, free: Sequence[int], rank: tuple[int, int], marks: Iterable[int] = ()
+        self,
+        prompt: Sequence[int] | Tokens,
+        free: Sequence[int],
+        rank: tuple[int, int],
+        marks: Iterable[int] = (),
+        family: object = None,
     ) -> Reader:
         """A prompt that is to be read, in one of the free sequences: `Reader.seq`. Nothing changes there yet.
 
         rank: who comes first; lower. marks: places that prompts to come part from this one at, such as the beginning
-        of the last user message.
+        of the last user message. family: it goes on only from what others of the same one left in sequences.
         """
         tokens = as_tokens(prompt)
-        place = self.place(tokens, free)
-        reader = Reader(tokens, rank, marks, place.seq)
+        place = self.place(tokens, free, family)
+        reader = Reader(tokens, rank, marks, place.seq, family)
         reader.here = place.n
         self._readers.append(reader)
         for each in self._readers:  # whoever reads for others is to stop where they part, from its next piece on
@@ -93,7 +98,7 @@ class Prefixes:
 
         Raises what the context raises, as `read` does: then the sequence is to be emptied, and the reader closed.
         """
-        place = self.place(reader.tokens, [reader.seq])
+        place = self.place(reader.tokens, [reader.seq], reader.family)
         reader.here = max(place.n, reader.n)
         reader.waits = self._waits(reader)
         if not reader.begun:
@@ -120,10 +125,11 @@ class Prefixes:
 
     def close(self, reader: Reader, written: Sequence[int] | None = ()) -> None:
         """The request is done with its sequence, which holds what was read of the prompt, and what was written; None:
-        nothing."""
+        nothing. A sequence that nothing was done to yet holds what it held."""
         self._readers.remove(reader)
         self.store.pin(reader, None)
         held = self.store.held[reader.seq]
+        held.logits = False  # the next launch takes them
         if written is None:
             self.store.emptied(reader.seq)
         elif not len(written):
@@ -137,6 +143,11 @@ class Prefixes:
         the sequence is empty then."""
         self.store.leave(seq, 0)
 
+    def worth(self, seq: int) -> int:
+        """Tokens that may have to be read again when a free sequence is emptied: none that host memory has room for."""
+        held, limit = self.store.held[seq], self.store.budget.limit
+        return 0 if limit >= self._context.state_bytes + held.n * self._context.cell_bytes else held.n
+
     def moved(self, seq: int, target: int) -> None:
         """What a sequence held has gone to another, which was empty."""
         held = self.store.held
@@ -145,12 +156,29 @@ class Prefixes:
             if reader.seq == seq:
                 reader.seq = target
 
+    def lost(self) -> list[int]:
+        """After something failed: the sequences of requests that a copy from there emptied. What is free and was
+        emptied is known from now on."""
+        found = []
+        for seq, held in enumerate(self.store.held):
+            if self._context.tokens_held(seq) < held.n:
+                if held.busy:
+                    found.append(seq)
+                else:
+                    self.store.emptied(seq)
+        return found
+
+    def recover(self) -> None:
+        """After any call was broken off anywhere: nobody reads, and sequences hold what the context says."""
+        self._readers.clear()
+        self.store.recover()
+
     # ── Where a prompt goes on ──────────────────────────────────────────────────────────────────────────────────────
 
-    def place(self, tokens: Tokens, seqs: Sequence[int]) -> Place:
+    def place(self, tokens: Tokens, seqs: Sequence[int], family: object = None) -> Place:
         """The place with the most tokens, in one of these sequences: the one where the least K and V must move."""
         store = self.store
-        common = [held.shared(tokens) for held in store.held]
+        common = [held.shared(tokens) if held.family is family else 0 for held in store.held]
         path, _ = store.tree.walk(tokens)
         node = next((each for each in reversed(path) if self._fits(each, len(tokens))), None)
         n, source = node.end if node else 0, None
@@ -182,7 +210,7 @@ class Prefixes:
         self.store.pin(reader, place.node)
         self.store.fill(tokens, place)
         self._ticks += 1
-        held = Held(tokens, n, live=True, logits=n == len(tokens), busy=True, used=self._ticks)
+        held = Held(tokens, n, live=True, logits=n == len(tokens), busy=True, used=self._ticks, family=reader.family)
         self.store.held[place.seq] = held
         if not reader.begun:
             reader.begun = True
@@ -239,7 +267,7 @@ class Prefixes:
         It stops there. Who comes first waits for none, so nobody waits for ever, whatever becomes of others."""
         best, place = None, reader.here
         for other in self._readers:
-            if other.rank < reader.rank and other.reads:
+            if other.rank < reader.rank and other.reads and other.family is reader.family:
                 n = self._meeting(other.tokens, reader.tokens)
                 pays = n - reader.here >= self.least
                 if not reader.begun:  # for a few tokens it waits where the other stops anyway

@@ -11,6 +11,7 @@ from typing import Literal
 
 from pymtp.counters import Counters
 from pymtp.depth import Depth
+from pymtp.engine.prefix_records import Reader
 from pymtp.engine.rounds import Writer
 from pymtp.errors import InvalidRequestError, PymtpError
 from pymtp.model import Model
@@ -125,6 +126,7 @@ class Request:
         ahead: int | None = None,
         seed_offset: int = 0,
         family: object = None,
+        marks: tuple[int, ...] = (),
     ) -> None:
         """
         caller: who waits for it.
@@ -132,13 +134,14 @@ class Request:
         ahead: pieces that may wait for their reader, who takes them from `unread`; None for no reader: pieces are
             joined in the completion only.
         seed_offset: what is added to the seed, for several completions of a prompt.
-        family: the same for all requests for completions of one prompt, which one of them reads; None for no others.
+        family: the same for all requests for completions of one prompt; None for no others.
+        marks: places of the prompt that prompts to come are expected to part from it at.
 
         Raises InvalidRequestError for params that the model's vocabulary has no place for, and a grammar that is
         refused.
         """
         self.prompt, self.params, self.caller = prompt, params, caller
-        self.priority, self.ahead, self.family = priority, ahead, family
+        self.priority, self.ahead, self.family, self.marks = priority, ahead, family, marks
         model.check_tokens(list(params.logit_bias))
         self.sampler = Sampler(params, seed_offset)
         if params.gbnf is not None:
@@ -154,9 +157,9 @@ class Request:
         self.error: PymtpError | None = None
         # while it has a sequence
         self.seq: int | None = None
+        self.reader: Reader | None = None  # of its prompt
         self.writer: Writer | None = None  # once its prompt is read
-        self.n_read = 0  # tokens of the prompt that the sequence holds
-        self.n_caught = 0  # and, where it began anew, of those that came out before
+        self.n_caught = 0  # where it began anew: tokens that came out before, and that the sequence holds
         self.begun = False  # whether the first token after the prompt was sampled
         self.gave_way = False  # its sequence was given to another once
         self.taken = False  # the engine's thread knows of it
@@ -183,10 +186,9 @@ class Request:
         return self.priority, self.number
 
     @property
-    def at_prompt(self) -> bool:
-        """Whether its sequence holds the prompt, and nothing was sampled after it."""
-        read = self.seq is not None and self.n_read == len(self.prompt)
-        return read and not self.begun
+    def n_read(self) -> int:
+        """Tokens of the prompt that its sequence holds."""
+        return 0 if self.reader is None else self.reader.n
 
     @property
     def n_held(self) -> int:
@@ -249,8 +251,8 @@ class Request:
                 self._n_unread = len(self._pieces)
             if reason is not None:
                 self.finish(reason)
-        self.writer = None
-        self.n_read = self.n_caught = 0
+        self.writer = self.reader = None
+        self.n_caught = 0
         self.begun = False
         self.text = RequestText(self._model, self.params)  # tokens of a round that was broken off may be in it
         with suppress(PymtpError):  # of a model that was closed: its next use says so

@@ -12,9 +12,6 @@ from pymtp.errors import ContextFullError
 # Pieces of a stream that may wait for their reader, before others go on without it.
 READ_AHEAD = 4
 
-# Tokens of a prompt that is worth a place: see Scheduler.keeps.
-KEPT_PROMPT = 256
-
 # What a move costs, in launches: so many tokens are copied, or read of a prompt that is asked for again, in the time
 # of one. docs/tuning.md has the measurements.
 COPIED_A_ROUND = 2048
@@ -95,32 +92,6 @@ class Scheduler:
             request.seq = None
             self.running = [one for one in self.running if one is not request]
 
-    # ── Several completions of a prompt ─────────────────────────────────────────────────────────────────────────────
-
-    def siblings(self, request: Request) -> list[Request]:
-        """The running requests of its family, itself left out, that hold no token past the prompt, in their order."""
-        if request.family is None:
-            return []
-        found = (one for one in self.running if one.family is request.family and one is not request)
-        return sorted((one for one in found if one.writer is None and not one.n_caught), key=_rank)
-
-    def keeps(self, request: Request) -> bool:
-        """Whether a request that holds its prompt does not begin yet: the sequence of the next one is to be a copy of
-        its own. So while a sibling waits, and comes next; where the prompt is long, and another sibling writes
-        meanwhile, which takes about as long as this one would. Others may take any time."""
-        if not self._waiting or len(request.prompt) < KEPT_PROMPT:
-            return False
-        return (
-            self._waiting[0][1].family is request.family
-            and any(one.family is request.family and one.writer is not None for one in self.running)
-            and not any(one.at_prompt and one.rank > request.rank for one in self.siblings(request))
-        )
-
-    def beginning(self) -> Request | None:
-        """The next of the requests that were copied from another and are to write."""
-        copies = (one for one in self.running if one.at_prompt and not self.keeps(one))
-        return min(copies, key=_rank, default=None)
-
     # ── Gaps ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
@@ -179,9 +150,8 @@ class Scheduler:
         return [one for one in self.running if one.writer is not None and (waited_for or not one.paused)]
 
     def reading(self) -> list[Request]:
-        """The requests whose prompts are not read, in their order. The first of a family reads for all: the others have
-        their copies before their turns come."""
-        return sorted((one for one in self.running if one.writer is None and not one.at_prompt), key=_rank)
+        """The requests that do not write yet, in their order."""
+        return sorted((one for one in self.running if one.writer is None), key=_rank)
 
 
 def _sequence(request: Request) -> int:

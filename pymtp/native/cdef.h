@@ -192,6 +192,7 @@ int     pymtp_pair_copy(struct pymtp_pair * pair, int32_t from, int32_t to);
 int     pymtp_pair_move(struct pymtp_pair * pair, int32_t from, int32_t to);
 int     pymtp_pair_clear(struct pymtp_pair * pair, int32_t seq);
 int64_t pymtp_pair_cell_bytes(const struct pymtp_pair * pair);
+int64_t pymtp_pair_state_bytes(const struct pymtp_pair * pair);
 struct pymtp_cell_options {
     char    type_k[16];
     char    type_v[16];

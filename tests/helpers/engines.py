@@ -16,7 +16,14 @@ class Bed:
     """An engine over a PureContext, and all requests that it was given."""
 
     def __init__(
-        self, *, depth: int | str = 3, costs: Costs | None = None, end: int | None = None, **context: Any
+        self,
+        *,
+        depth: int | str = 3,
+        costs: Costs | None = None,
+        end: int | None = None,
+        cache_prompt: bool = True,
+        cache_bytes: int = 0,
+        **context: Any,
     ) -> None:
         self.context = PureContext(**context)
         most = min(7, self.context.draft_tokens) if depth == "auto" else int(depth)
@@ -25,7 +32,13 @@ class Bed:
             costs.begin({1: 1.2, 4: 1.8, 8: 2.6}, {3: 1.3})
         self.context.draft_tokens = most
         self.depth = BatchDepth(self.context.n_ctx, 512, most, costs)
-        self.engine = Engine(self.context, self.depth, clock=self.context.clock)  # type: ignore[arg-type]
+        self.engine = Engine(
+            self.context,  # type: ignore[arg-type]
+            self.depth,
+            cache_prompt=cache_prompt,
+            cache_bytes=cache_bytes,
+            clock=self.context.clock,
+        )
         self.model = ScriptedModel(end)
         self.requests: list[Request] = []
 
@@ -39,6 +52,7 @@ class Bed:
         ahead: int | None = None,
         caller: Caller | None = None,
         family: object = None,
+        marks: tuple[int, ...] = (),
         **params: Any,
     ) -> Request:
         request = Request(
@@ -49,6 +63,7 @@ class Bed:
             priority=priority,
             ahead=ahead,
             family=family,
+            marks=marks,
         )
         self.engine.submit(request)
         self.requests.append(request)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 
+from helpers.scripted_saving import Held, ScriptedSaving
 from pymtp.counters import Counters
 from pymtp.errors import CancelledError, ContextFullError, InvalidRequestError, NativeError, PymtpError
 from pymtp.sampling import Sampler, TokenLogprobs
@@ -15,20 +16,7 @@ VOCAB = 50
 NO_WORK = Counters(*[0] * len(fields(Counters)))
 
 
-@dataclass
-class Held:
-    """What a sequence of a context holds."""
-
-    tokens: list[int] = field(default_factory=list)
-    prompt: int = 0  # tokens, when it was read
-    chain: list[int] = field(default_factory=list)  # drafted
-    rewindable: int = 0
-    seed: int = 0
-    read: bool = False  # and nothing since
-    copied: bool = False  # likewise
-
-
-class ScriptedContext:
+class ScriptedContext(ScriptedSaving):
     """A target that writes `text` after any prompt, and a head that is right where `hits` says so, by position.
 
     Seconds: a token of a prompt, a step of a chain, a row of a verification; and a launch of each on top.

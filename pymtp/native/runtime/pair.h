@@ -131,6 +131,7 @@ struct pymtp_pair {
     bool check_range(const char * what, int32_t first, int32_t n, int32_t most) const;
     bool check_stage(int32_t seq, int32_t first, int32_t n) const;
     size_t cell_bytes() const;
+    size_t most_state_bytes() const;
     pymtp_cell_options cell_options() const;
     int  begin_save(int32_t seq, int32_t first, int32_t n);
     int  save_cells(int32_t seq, int32_t first, int32_t n, uint8_t * data);

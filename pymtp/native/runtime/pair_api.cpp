@@ -94,6 +94,10 @@ int64_t pymtp_pair_cell_bytes(const pymtp_pair * pair) {
     return pymtp_guarded<int64_t>(-1, [&] { return (int64_t) pair->cell_bytes(); });
 }
 
+int64_t pymtp_pair_state_bytes(const pymtp_pair * pair) {
+    return pymtp_guarded<int64_t>(-1, [&] { return (int64_t) pair->most_state_bytes(); });
+}
+
 int pymtp_pair_cell_options(const pymtp_pair * pair, pymtp_cell_options * options) {
     return pymtp_guarded<int>(PYMTP_FAILED, [&] {
         *options = pair->cell_options();

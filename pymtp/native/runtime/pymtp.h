@@ -277,6 +277,9 @@ PYMTP_API int  pymtp_pair_clear(struct pymtp_pair * pair, int32_t seq);
 // rewound then. Where that fails the sequence is empty, where saving itself does it holds what it held.
 PYMTP_API int64_t pymtp_pair_cell_bytes(const struct pymtp_pair * pair); // -1 on failure
 
+// The most that pymtp_pair_save_state takes, with logits; -1 on failure.
+PYMTP_API int64_t pymtp_pair_state_bytes(const struct pymtp_pair * pair);
+
 // What they depend on, beside the text, the model and the tap.
 struct pymtp_cell_options {
     char    type_k[16];

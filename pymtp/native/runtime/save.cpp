@@ -67,6 +67,11 @@ size_t pymtp_pair::cell_bytes() const {
     return pymtp_cell_bytes(target.get()) + (draft ? pymtp_cell_bytes(draft.get()) : 0);
 }
 
+size_t pymtp_pair::most_state_bytes() const {
+    return sizeof(state_header) + pymtp_state_bytes(target.get(), pymtp_most_to_replay(target.get())) +
+        ((draft ? n_embd : 0) + n_vocab)*sizeof(float);
+}
+
 pymtp_cell_options pymtp_pair::cell_options() const {
     const pymtp_cell_kind kind = pymtp_get_cell_kind(target.get());
 
