@@ -326,7 +326,11 @@ class Engine:
                 self.fail_one(request, error)
         else:
             return
+        self.look_for_lost()
+
+    def look_for_lost(self) -> None:
+        """After something failed: requests whose sequences others copied from, and emptied so, begin anew."""
         with suppress(PymtpError):  # of a context that is closed
-            lost = self.prefixes.lost()  # what one copies from may be emptied with it
+            lost = self.prefixes.lost()
             for request in [one for one in self._scheduler.running if one.seq in lost]:
                 self._begin_anew(request)

@@ -16,7 +16,7 @@ class Reader:
 
     n: tokens of the prompt that the sequence holds. here: those that it could hold now without reading. found: those
     that were there when it began, or came to be there meanwhile. stops: where it is to stop for checkpoints. waits:
-    whether it waits for another reader.
+    whether it waits for another reader. alone: it goes on from nothing, and waits for nobody.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class Reader:
         self.tokens, self.rank, self.marks, self.seq, self.family = tokens, rank, tuple(marks), seq, family
         self.n = self.here = self.found = 0
         self.stops: dict[int, Why] = {}
-        self.begun = self.waits = False
+        self.begun = self.waits = self.alone = False
 
     @property
     def reads(self) -> bool:

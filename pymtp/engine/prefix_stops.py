@@ -14,6 +14,9 @@ MOST = 12  # of a prompt
 # A checkpoint that nothing speaks for yet has to save so many times what a checkpoint has to save at least.
 FOR_NOTHING = 4
 
+# And one that takes a launch of few tokens so many times.
+FOR_TAIL = 32
+
 
 class Why(IntEnum):
     """Why there is a checkpoint at a place, what matters most first."""
@@ -53,7 +56,8 @@ def plan_stops(
     add(parting, Why.PARTING)
     for mark in sorted(marks, reverse=True):
         add(mark, Why.MARK)
-    if Why.MARK not in stops.values():
+    goes_on = max(start, parting) >= least  # perhaps from the turn before
+    if Why.MARK not in stops.values() and (goes_on or length >= FOR_TAIL * least):
         add(length - TAIL, Why.TAIL)
     if length - start >= FOR_NOTHING * least:
         stops[length] = Why.END

@@ -96,8 +96,11 @@ class Prefixes:
         """To be called before each piece of a prompt: brings the sequence to the best place that there is. False where
         it waits for another reader, which comes before it and reads what it needs.
 
-        Raises what the context raises, as `read` does: then the sequence is to be emptied, and the reader closed.
+        Raises what the context raises, as `read` does: then the sequence is empty, and the reader is to be closed, or
+        to read all by itself.
         """
+        if reader.alone:
+            return True
         place = self.place(reader.tokens, [reader.seq], reader.family)
         reader.here = max(place.n, reader.n)
         reader.waits = self._waits(reader)
@@ -108,6 +111,13 @@ class Prefixes:
         if not reader.begun or place.n - reader.n >= self.least:
             self._go(reader, place)
         return True
+
+    def read_alone(self, reader: Reader) -> None:
+        """After `advance` raised: the prompt is read from its beginning."""
+        self._found -= reader.found
+        reader.n = reader.found = 0
+        reader.alone, reader.waits = True, False
+        self._go(reader, Place(reader.seq))
 
     def read(self, reader: Reader, n: int) -> None:
         """The reader's sequence holds n tokens of the prompt now, and nothing was sampled since. Takes a checkpoint

@@ -8,7 +8,7 @@ from typing import Protocol
 from pymtp.engine.context import EngineContext
 from pymtp.engine.prefixes import Prefixes
 from pymtp.engine.request import Request
-from pymtp.errors import InvalidRequestError, PymtpError
+from pymtp.errors import InvalidRequestError, NativeError, PymtpError
 
 
 class Owner(Protocol):
@@ -16,6 +16,9 @@ class Owner(Protocol):
 
     def guarded(self, requests: Sequence[Request], call: Callable[..., None], *arguments: object) -> None: ...
     def fail_one(self, request: Request, error: PymtpError) -> None: ...
+    def look_for_lost(self) -> None:
+        """Something failed that may have emptied sequences of others."""
+
     def begin(self, request: Request, token: int) -> None:
         """Its prompt is read, and the first token after it was sampled."""
 
@@ -56,10 +59,15 @@ class Prompts:
 
     def _advance(self, requests: Sequence[Request]) -> None:
         (request,) = requests
-        assert request.reader is not None
-        self._prefixes.advance(request.reader)
+        reader = request.reader
+        assert reader is not None
+        try:
+            self._prefixes.advance(reader)
+        except NativeError:  # of memory, perhaps
+            self._prefixes.read_alone(reader)
+            self._owner.look_for_lost()
         if not request.tokens:
-            request.cached = request.reader.found
+            request.cached = reader.found
 
     def _piece_end(self, request: Request) -> int:
         assert request.reader is not None

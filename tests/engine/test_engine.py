@@ -159,7 +159,7 @@ def test_a_step_reads_no_more_than_a_ubatch_of_prompts_and_plays_a_round() -> No
 def test_short_prompts_are_read_in_one_step_each_by_itself() -> None:
     bed = Bed(n_seq_max=8)
     for i in range(3):
-        bed.submit(PROMPT, 5, seed=i)
+        bed.submit([i, *PROMPT[1:]], 5, seed=i)
     bed.engine.step()
     assert [launch for launch in bed.context.launches if launch[0] == "prefill"] == [
         ("prefill", (seq,), 5) for seq in range(3)

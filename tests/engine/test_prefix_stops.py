@@ -27,10 +27,15 @@ def test_a_prompt_stops_at_its_parting_its_marks_its_end_and_every_so_many_token
     }
 
 
-def test_without_marks_it_stops_shortly_before_its_end() -> None:
-    assert plan(301) == {256: Why.TAIL, 301: Why.END}
-    assert plan(301, grain=1) == {293: Why.TAIL, 301: Why.END}
-    assert plan(301, marks=[290]) == {256: Why.MARK, 301: Why.END}
+def test_a_text_that_goes_on_stops_shortly_before_its_end_without_marks() -> None:
+    assert plan(301, parting=64) == {64: Why.PARTING, 256: Why.TAIL, 301: Why.END}
+    assert plan(401, start=100, grain=1) == {393: Why.TAIL, 401: Why.END}
+    assert plan(301, parting=64, marks=[290]) == {64: Why.PARTING, 256: Why.MARK, 301: Why.END}
+
+
+def test_a_new_text_stops_there_only_where_a_launch_more_is_little() -> None:
+    assert Why.TAIL not in plan(2047).values()
+    assert plan(2048, grain=1)[2040] == Why.TAIL
 
 
 def test_what_matters_least_is_left_out_first() -> None:

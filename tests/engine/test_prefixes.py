@@ -82,7 +82,7 @@ def test_a_checkpoint_without_logits_is_no_end_of_a_prompt() -> None:
 def test_where_bits_depend_on_the_cut_nobody_goes_on_anywhere_else() -> None:
     engine = SimEngine(1, grain=64)
     answer = text(2, 48)  # what was written ends at a place that may be gone on from, if it had been read
-    engine.ask_and_run(DOCUMENT, answer)
+    engine.ask_and_run(DOCUMENT, answer, marks=[1990])
     more = engine.ask_and_run(DOCUMENT + answer + question(0))
     assert more.reader is not None
     assert more.reader.found == 1984

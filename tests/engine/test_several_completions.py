@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
@@ -10,18 +10,10 @@ from helpers.engines import Bed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymtp.engine import scheduler
 from pymtp.errors import CancelledError, NativeError
 
 PROMPT = [1, 2, 3, 4, 5] * 10
 LONG = [3, 1, 4, 1, 5] * 60
-
-
-@pytest.fixture(autouse=True, scope="module")
-def short_prompts_are_kept() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scheduler, "KEPT_PROMPT", 20)
-        yield
 
 
 def tokens_read(bed: Bed) -> int:
@@ -41,76 +33,22 @@ def test_a_prompt_is_read_once_where_all_completions_have_a_place(n: int) -> Non
     assert len({request.prefilled for request in requests}) == 1  # and all begin at once
 
 
-@pytest.mark.parametrize("n_seq_max", [2, 3, 4])
+@pytest.mark.parametrize("n_seq_max", [1, 2, 3, 4])
 @pytest.mark.parametrize("n", [3, 7, 12])
 def test_a_prompt_is_read_once_where_completions_wait_for_a_place(n: int, n_seq_max: int) -> None:
-    bed = Bed(n_seq_max=n_seq_max)
-    bed.submit_several(n, PROMPT)
+    bed = Bed(n_seq_max=n_seq_max, cache_bytes=10**6)
+    bed.submit_several(n, LONG)
     bed.run()
     bed.check()
-    assert tokens_read(bed) == len(PROMPT)
+    assert tokens_read(bed) == len(LONG)
 
 
-def test_with_one_place_the_prompt_is_read_for_each() -> None:
+def test_without_host_memory_it_is_read_for_each_that_comes_later() -> None:
     bed = Bed(n_seq_max=1)
-    bed.submit_several(3, PROMPT)
+    bed.submit_several(3, LONG)
     bed.run()
     bed.check()
-    assert tokens_read(bed) == 3 * len(PROMPT)
-
-
-def test_a_short_prompt_keeps_no_place_from_writing() -> None:
-    bed = Bed(n_seq_max=3)
-    bed.submit_several(6, PROMPT[:19])
-    bed.run()
-    bed.check()
-    assert bed.engine.figures().sequences[3] >= 5
-    assert tokens_read(bed) > 19
-
-
-def test_the_place_that_is_kept_is_the_last_ones_and_it_writes_once_nobody_waits() -> None:
-    bed = Bed(n_seq_max=3, n_ubatch=64)
-    requests = bed.submit_several(4, PROMPT, 10)
-    bed.engine.step()
-    assert [bool(request.tokens) for request in requests] == [True, True, False, False]
-    while not requests[0].ended:
-        bed.engine.step()
-    assert not requests[2].tokens
-    bed.engine.step()
-    assert [bool(request.tokens) for request in requests] == [True] * 4
-
-
-def test_who_comes_first_in_the_queue_gets_the_place_that_is_kept_for_others() -> None:
-    bed = Bed(n_seq_max=2, n_ubatch=64)
-    requests = bed.submit_several(3, PROMPT, 100)
-    bed.engine.step()
-    assert not requests[1].tokens
-    bed.submit([7] * 5, priority=-1)
-    for _ in range(2):
-        bed.engine.step()
-    assert requests[1].tokens  # it would only stand in the way
-    bed.run()
-    bed.check()
-
-
-@pytest.mark.parametrize("ahead", [None, 1])
-def test_a_kept_place_waits_for_its_own_family_alone(ahead: int | None) -> None:
-    """Not for long texts of others, nor for streams that nobody reads."""
-    bed = Bed(n_seq_max=3, n_ubatch=64, n_ctx=400)
-
-    def begin_another() -> None:
-        bed.submit([7] * 5, None, ahead=ahead, priority=-1)
-
-    begin_another()
-    requests = bed.submit_several(3, PROMPT)
-    while not requests[0].ended:
-        bed.engine.step()
-    assert not requests[1].tokens  # it is kept
-    begin_another()  # and takes the place of the first
-    for _ in range(30):
-        bed.engine.step()
-    assert all(request.ended for request in requests)
-    assert not any(request.ended for request in bed.requests if request not in requests)
+    assert tokens_read(bed) == 3 * len(LONG)
 
 
 def test_a_signal_after_a_copy_leaves_the_copy_as_it_was_alone() -> None:
@@ -158,24 +96,27 @@ def test_a_prompt_that_is_half_read_is_not_copied_onto() -> None:
     bed.check()
 
 
-def test_siblings_are_no_others_with_the_same_prompt() -> None:
-    bed = Bed(n_seq_max=4)
+@pytest.mark.parametrize("cache_prompt", [True, False])
+def test_others_with_the_same_prompt_share_it_where_prompts_are_gone_on_from(cache_prompt: bool) -> None:
+    bed = Bed(n_seq_max=4, cache_prompt=cache_prompt, cache_bytes=10**6)
     bed.submit_several(2, PROMPT)
     bed.submit_several(2, PROMPT, seed=7)
     bed.run()
     bed.check()
-    assert tokens_read(bed) == 2 * len(PROMPT)
+    bed.submit_several(2, PROMPT, seed=11)
+    bed.run()
+    bed.check()
+    assert tokens_read(bed) == (len(PROMPT) if cache_prompt else 3 * len(PROMPT))
 
 
-@pytest.mark.parametrize("error", [NativeError, CancelledError])
-def test_where_a_copy_fails_the_prompt_is_read_again(error: type[Exception]) -> None:
+def test_where_a_copy_fails_the_prompt_is_read_again() -> None:
     bed = Bed(n_seq_max=3)
     failed: list[str] = []
 
     def before(what: str, _seqs: Sequence[int]) -> None:
         if what == "copy" and not failed:
             failed.append(what)
-            raise error("no memory")
+            raise NativeError("no memory")
 
     bed.context.before = before
     requests = bed.submit_several(3, PROMPT)
@@ -222,7 +163,10 @@ def test_cancelling_all_ends_those_that_wait_for_their_prompt_too() -> None:
     bed.context.cancel()
     bed.engine.step()
     assert [request.reason for request in requests] == ["cancelled"] * 5
-    assert bed.context.tokens_of == [[]] * 3
+    assert len(bed.engine._scheduler.free) == 3
+    bed.submit_several(1, LONG)
+    bed.run()
+    assert tokens_read(bed) == len(LONG)  # the other four did not read, and what the first did was no waste
 
 
 wishes = st.fixed_dictionaries(
