@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,15 +10,14 @@ from typing import Any
 
 import pytest
 from conftest import make_llm
+from helpers.bits import ROWS_ALONE
 from makers.make_model import make_model
 from makers.model_shapes import PRESETS
 
 from pymtp import Model, SamplingParams
 from pymtp.context import Context
 
-pytestmark = pytest.mark.skipif(
-    platform.machine() not in ("x86_64", "AMD64"), reason="the kernels of other processors go by the number of rows"
-)
+pytestmark = pytest.mark.skipif(not ROWS_ALONE, reason="the kernels of other processors go by the number of rows")
 
 WEIGHTS = ["f32", "f16", "bf16", "q8_0", "q4_0", "iq4_nl", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"]
 SHAPES = {  # every matrix has whole superblocks, and rows by the eight: what is repacked in a large model is here
