@@ -74,6 +74,14 @@ def _finds_gpu() -> bool:
 
 
 @cache
+def kernels() -> str:
+    """What kernels are compiled by and for, which decides on the order that they add up in."""
+    features = _features(_text(lib.llama_print_system_info()))
+    backends = (" ".join([name, *found]) for name, found in features.items())
+    return "; ".join([_text(lib.pymtp_build_compiler()), *backends])
+
+
+@cache
 def warn_without_gpu() -> None:
     """Says, once in a process, that a build with CUDA runs on the CPU, and why."""
     if _cuda_architectures() and not _finds_gpu():

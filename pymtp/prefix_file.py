@@ -32,7 +32,7 @@ SUM_BYTES = 4
 NO_SUM = b"sum?"
 PIECE = 16 << 20  # bytes that are read at a time
 TENSORS = {"tokens": ("I32", 1), "cells": ("U8", 2), "state": ("U8", 1), "sum": ("U8", 1)}  # types and dimensions
-SHOWN = 80  # characters of what a file says
+SHOWN = 200  # characters of what a file says
 
 
 def made_with(context: Context) -> dict[str, str]:
@@ -154,7 +154,7 @@ class PrefixFile:
         if _sum(file, size - SUM_BYTES) != self._read("sum").tobytes():
             raise self._refused("is damaged: its checksum is another")
         self.made_with = said
-        for name in sorted(depends_on.keys() | said.keys()):
+        for name in dict.fromkeys([*depends_on, *sorted(said)]):
             theirs, ours = said.get(name), depends_on.get(name)
             if theirs != ours:
                 raise self._refused(f"is of another {name}: {_shown(theirs)}, here it is {_shown(ours)}")

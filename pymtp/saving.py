@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pymtp.build import kernels
 from pymtp.context_options import PREFILL_MODES
 from pymtp.errors import ContextFullError, InvalidRequestError, NativeError
 from pymtp.exclusive import alone
@@ -53,8 +54,9 @@ class Saving(Inspected):
     @property
     @alone
     def cell_options(self) -> dict[str, str]:
-        """What K, V and states depend on beside text, model and tap, by the names of the options. What was "auto" is
-        what it came to."""
+        """What the bits of K, V and states depend on beside text, model and tap, by the names of the options. What was
+        "auto" is what it came to. "kernels" has the kinds of buffers that weights are in, repacked or not, and the
+        instructions that the kernels were compiled for."""
         found = ffi.new("struct pymtp_cell_options *")
         check(lib.pymtp_pair_cell_options(self._pair, found))
         return {
@@ -64,6 +66,7 @@ class Saving(Inspected):
             "n_ubatch": str(found.n_ubatch),
             "prefill": PREFILL_MODES[found.prefill],
             "head": "with drafts" if found.head else "without drafts",
+            "kernels": f"{ffi.string(found.weights).decode()}; {kernels()}",
         }
 
     @alone

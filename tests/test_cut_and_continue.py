@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 from conftest import make_llm
+from helpers.bits import FOR_CUTS
 
 from pymtp import LLM, CancelledError, SamplingParams
 
 N = 30
 SHORT = 24  # tokens of a prompt that is read anew for each cut
-# a prompt in one batch and the same tokens in rounds differ in last bits; in F32 they are too small to matter here
-EXACT: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "flash_attn": "off"}
 WAYS = {"greedy": {}, "T=0.9": {"temperature": 0.9, "seed": 4}, "penalized": {"repetition_penalty": 1.3}}
 
 
@@ -25,7 +24,7 @@ def params(n: int, way: str, **more: Any) -> SamplingParams:
 @pytest.fixture(scope="module", params=[*range(1, 9), "auto"])
 def drafting(request: pytest.FixtureRequest, demo_f32: Path) -> Iterator[LLM]:
     """The F32 twin at every depth, and at one that changes."""
-    with make_llm(demo_f32, draft_tokens=request.param, **EXACT) as llm:
+    with make_llm(demo_f32, draft_tokens=request.param, **FOR_CUTS) as llm:
         yield llm
 
 

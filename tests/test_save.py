@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,9 @@ from helpers.moments import (
     without_drafts,
 )
 from helpers.saved import cut, load, save, seq_that
+from makers.make_model import make_model
 
-from pymtp import InvalidRequestError, SamplingParams
+from pymtp import InvalidRequestError, SamplingParams, build_info
 from pymtp.context import Context
 from pymtp.model import Model
 from pymtp.sampling import Sampler
@@ -229,6 +231,20 @@ def test_tokens_that_were_loaded_are_seen_by_the_draft_vocabulary(dense: Model) 
         assert c.drafts_over(last)
         assert other.draft_chain(5, 3) == wanted
         assert other.drafts_over(last)
+
+
+def test_the_options_of_cells_name_the_kernels_that_made_them(tmp_path: Path) -> None:
+    info = build_info()
+    kernels = {}
+    for weight_type in ("f32", "q4_0"):  # of which the second is repacked
+        make_model("7m", tmp_path / "model.gguf", weight_type=weight_type)
+        with Model(tmp_path / "model.gguf") as model, context(model) as c:
+            kernels[weight_type] = c.cell_options["kernels"]
+        assert set(info["cpu_features"]) <= set(kernels[weight_type].split())
+        assert info["compiler"] in kernels[weight_type]
+    buffers = {name: text.split("; ")[0].split(", ") for name, text in kernels.items()}
+    assert [one.split(" ")[1] for one in buffers["f32"]] == ["CPU"]
+    assert len(buffers["q4_0"]) == (2 if "AVX2" in info["cpu_features"] else 1)
 
 
 def test_bytes_are_counted(dense: Model) -> None:

@@ -200,6 +200,7 @@ struct pymtp_cell_options {
     bool    head;
     int32_t n_ubatch;
     enum pymtp_prefill_mode prefill;
+    char    weights[128];
 };
 int     pymtp_pair_cell_options(const struct pymtp_pair * pair, struct pymtp_cell_options * options);
 int     pymtp_pair_save_cells(struct pymtp_pair * pair, int32_t seq, int32_t first, int32_t n, uint8_t * data);

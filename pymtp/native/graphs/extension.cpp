@@ -3,6 +3,7 @@
 
 #include "llama-memory-hybrid.h"
 #include "llama-memory-recurrent.h"
+#include "llama-model.h"
 
 #include <stdexcept>
 
@@ -117,6 +118,19 @@ size_t pymtp_cell_bytes(llama_context * ctx) {
 
 pymtp_cell_kind pymtp_get_cell_kind(llama_context * ctx) {
     return pymtp_extension::of(ctx).cell_kind();
+}
+
+std::string pymtp_weight_buffers(llama_context * ctx) {
+    std::map<std::string, int> counts;
+    for (const auto & [name, t] : llama_get_model(ctx)->tensors_by_name) {
+        ggml_backend_buffer_type_t buft = ggml_backend_buffer_get_type(t->buffer);
+        counts[ggml_backend_buft_is_host(buft) ? "CPU" : ggml_backend_buft_name(buft)]++; // of a mapped file or not
+    }
+    std::string text;
+    for (const auto & [name, n] : counts) {
+        text += (text.empty() ? "" : ", ") + std::to_string(n) + " " + name;
+    }
+    return text;
 }
 
 bool pymtp_has_cells_in_order(llama_context * ctx, llama_seq_id seq, int32_t n) {

@@ -7,6 +7,7 @@
 #include "llama.h"
 
 #include <map>
+#include <string>
 
 // ── batches ──
 
@@ -84,6 +85,9 @@ struct pymtp_cell_kind {
 };
 
 pymtp_cell_kind pymtp_get_cell_kind(llama_context * ctx);
+
+// How many of the model's tensors each kind of buffer has, such as "120 CPU, 80 CPU_REPACK".
+std::string pymtp_weight_buffers(llama_context * ctx);
 
 // Whether the first n tokens of a sequence are in the first n cells.
 bool pymtp_has_cells_in_order(llama_context * ctx, llama_seq_id seq, int32_t n);

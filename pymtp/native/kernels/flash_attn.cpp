@@ -1,19 +1,17 @@
-// FLASH_ATTN_EXT of few rows: by blocks of KV cells, in F32, for all rows that share a KV head.
+// FLASH_ATTN_EXT by blocks of KV cells, in F32, for all rows that share a KV head.
 //
-// Exactness: a verification of drafts takes 1 + n rows at once, plain decoding takes one, and a row must have the same bits
-// in both. llama.cpp splits the cells of a single row by the number of threads, does not split those of two rows, and takes
-// 64 rows through tiles. Here a row's sum goes over chunks of a fixed number of cells, merged in order. It depends on the
-// row alone: not on rows beside it, unused cells or threads.
+// Exactness: plain decoding takes one row, a verification of drafts 1 + n, a prompt as many as are read at once, and a row
+// must have the same bits in all of them. llama.cpp splits the cells of a single row by the number of threads, does not
+// split those of two rows, and takes 64 rows through tiles. Here a row's sum goes over chunks of a fixed number of cells,
+// merged in order. It depends on the row alone: not on rows beside it, unused cells or threads.
 //
 // Speed: llama.cpp adds V to a row's sum cell by cell, in F16 and in memory, and converts a cell anew for each head that
 // shares it. Here a block of cells is read for up to 16 rows, by two of them at once, whose sums stay in registers meanwhile;
-// weights are made by vectors, when all scores of a chunk of cells are known. F32 is more precise, too:
-// after 1,100 tokens llama.cpp's logits of a small F32 model are 0.01 off those of the same prompt, which goes by tiles.
-//
-// Rows of a prompt over F32 and F16 caches stay with llama.cpp's tiles. Caches that the tiles do not take (quantized, BF16)
-// come here with any number of rows.
+// weights are made by vectors, when all scores of a chunk of cells are known. F32 is more precise, too: after 1,100 tokens
+// llama.cpp's logits of a small F32 model are 0.01 off those of the same prompt in one launch, which goes by tiles.
 
 #include "flash_attn_block.h"
+#include "rows_simd.h"
 #include "vec.h"
 
 #include <algorithm>
@@ -22,7 +20,13 @@
 
 namespace pymtp {
 
-static constexpr int64_t FEW_ROWS = 65; // a verification of 64 drafts
+// Rows that are taken over F32 and F16 caches, for which llama.cpp has tiles. With vectors of AVX2 all are: prompts take less
+// time so. Other processors' multiplications go by the number of rows anyway.
+#if defined(PYMTP_ROWS_SIMD)
+static constexpr int64_t MOST_ROWS = INT64_MAX;
+#else
+static constexpr int64_t MOST_ROWS = 65; // a verification of 64 drafts
+#endif
 
 static bool takes(const ggml_tensor * dst) {
     const ggml_tensor * q = dst->src[0];
@@ -32,7 +36,7 @@ static bool takes(const ggml_tensor * dst) {
     const bool has_tiles = k->type == v->type && (k->type == GGML_TYPE_F32 || k->type == GGML_TYPE_F16);
 
     return q->type == GGML_TYPE_F32 && ggml_is_contiguous_rows(q) && ggml_is_contiguous_rows(k) && ggml_is_contiguous_rows(v) &&
-           (q->ne[1] <= FEW_ROWS || !has_tiles);
+           (q->ne[1] <= MOST_ROWS || !has_tiles);
 }
 
 static int64_t n_chunks_of(const ggml_tensor * dst) {

@@ -288,6 +288,7 @@ struct pymtp_cell_options {
     bool    head; // K and V of the head are among them
     int32_t n_ubatch;
     enum pymtp_prefill_mode prefill;
+    char    weights[128]; // how many of the model's tensors each kind of buffer has: it decides on the kernels
 };
 PYMTP_API int pymtp_pair_cell_options(const struct pymtp_pair * pair, struct pymtp_cell_options * options);
 

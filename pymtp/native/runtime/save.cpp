@@ -75,9 +75,10 @@ size_t pymtp_pair::most_state_bytes() const {
 pymtp_cell_options pymtp_pair::cell_options() const {
     const pymtp_cell_kind kind = pymtp_get_cell_kind(target.get());
 
-    pymtp_cell_options found = {{}, {}, kind.flash_attn, draft != nullptr, (int32_t) llama_n_ubatch(target.get()), options.prefill};
+    pymtp_cell_options found = {{}, {}, kind.flash_attn, draft != nullptr, (int32_t) llama_n_ubatch(target.get()), options.prefill, {}};
     std::strncpy(found.type_k, ggml_type_name(kind.type_k), sizeof(found.type_k) - 1);
     std::strncpy(found.type_v, ggml_type_name(kind.type_v), sizeof(found.type_v) - 1);
+    std::strncpy(found.weights, pymtp_weight_buffers(target.get()).c_str(), sizeof(found.weights) - 1);
     return found;
 }
 

@@ -1,0 +1,19 @@
+"""Whether a token's bits depend on the tokens beside it: docs/exactness.md says on which processors they do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymtp import build_info
+
+ROWS_ALONE = "AVX2" in build_info()["cpu_features"]
+# options for texts that are cut: elsewhere, differences in the last bits are too small in F32 to matter
+FOR_CUTS: dict[str, Any] = {} if ROWS_ALONE else {"type_k": "f32", "type_v": "f32", "flash_attn": "off"}
+
+
+def assert_same(one: NDArray[np.float32], other: NDArray[np.float32], atol: float) -> None:
+    """The bits of rows that were computed beside different rows, or elsewhere what is near enough."""
+    np.testing.assert_allclose(one, other, atol=0 if ROWS_ALONE else atol, rtol=0 if ROWS_ALONE else 1e-5)
