@@ -125,6 +125,7 @@ class Request:
         ahead: int | None = None,
         seed_offset: int = 0,
         family: object = None,
+        marks: tuple[int, ...] = (),
     ) -> None:
         """
         caller: who waits for it.
@@ -133,12 +134,13 @@ class Request:
             joined in the completion only.
         seed_offset: what is added to the seed, for several completions of a prompt.
         family: the same for all requests for completions of one prompt, which one of them reads; None for no others.
+        marks: places of the prompt that prompts to come are expected to part from it at.
 
         Raises InvalidRequestError for params that the model's vocabulary has no place for, and a grammar that is
         refused.
         """
         self.prompt, self.params, self.caller = prompt, params, caller
-        self.priority, self.ahead, self.family = priority, ahead, family
+        self.priority, self.ahead, self.family, self.marks = priority, ahead, family, marks
         model.check_tokens(list(params.logit_bias))
         self.sampler = Sampler(params, seed_offset)
         if params.gbnf is not None:

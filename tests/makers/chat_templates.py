@@ -1,0 +1,37 @@
+"""Chat templates that rewrite the past, for tests: they do to messages what those of the field do."""
+
+# As Qwen3.5's and 3.6's: what was thought before the last user message is dropped. A prompt ends in an open block of
+# thinking, or an empty one with enable_thinking=False.
+DROPS_THINKING = """
+{%- if tools or messages[0].role == 'system' -%}
+<|im_start|>system
+{% for tool in tools or [] %}{{ tool | tojson }}
+{% endfor %}
+{%- if messages[0].role == 'system' %}{{ messages[0].content | trim }}{% endif %}<|im_end|>
+{% endif %}
+{%- set asked = namespace(at=-1) %}
+{%- for message in messages %}
+{%- if message.role == 'user' %}{% set asked.at = loop.index0 %}{% endif %}
+{%- endfor %}
+{%- for message in messages %}
+{%- if message.role == 'user' or message.role == 'tool' -%}
+<|im_start|>{{ message.role }}
+{{ message.content | trim }}<|im_end|>
+{% elif message.role == 'assistant' -%}
+<|im_start|>assistant
+{% if loop.index0 > asked.at -%}
+<think>
+{{ message.reasoning_content | default('') | trim }}
+</think>
+
+{% endif %}
+{{- message.content | trim }}<|im_end|>
+{% endif %}
+{%- endfor -%}
+<|im_start|>assistant
+<think>
+{% if enable_thinking is defined and not enable_thinking %}
+</think>
+
+{% endif %}
+"""
