@@ -31,12 +31,10 @@ class Chat:
     chat_template_kwargs: Mapping[str, object] | None = None
 
 
-def answer_message(text: str, *, thinks: bool) -> Message:
-    """An assistant's message: what it thought stands apart, as templates want it that drop it later.
-
-    thinks: whether the prompt ended in an open block of thinking, which the text goes on with.
-    """
-    if not thinks and not text.lstrip().startswith("<think>"):
+def answer_message(text: str, prompt: str) -> Message:
+    """The assistant's message, of the text after a prompt. What it thought stands apart in `reasoning_content`, for
+    templates that drop it in later turns."""
+    if not prompt.rstrip().endswith("<think>") and not text.lstrip().startswith("<think>"):
         return {"role": "assistant", "content": text}
     thought, _, said = text.partition("</think>")
     thought = thought.lstrip().removeprefix("<think>").strip("\n")
