@@ -35,3 +35,18 @@ DROPS_THINKING = """
 
 {% endif %}
 """
+
+# As Qwen3.8's: what was thought stays.
+KEEPS_THINKING = DROPS_THINKING.replace("loop.index0 > asked.at", "true")
+
+# As Qwen3's: the model opens the block of thinking itself.
+OPENS_NOTHING = DROPS_THINKING[: DROPS_THINKING.rindex("<think>")]
+
+# Contents as they are given, and nothing around them that is a control token.
+PLAIN = "{% for message in messages %}{{ message.role }}:{{ message.content }}\n{% endfor %}assistant:"
+
+# No prompt begins as an earlier one.
+DATED = "<|im_start|>system\nIt is {{ strftime_now('%H:%M:%S.%f') }}.<|im_end|>\n" + DROPS_THINKING
+
+# No turn after this one, and no other user message.
+REFUSES_MORE = "{% if messages | length != 2 %}{{ raise_exception('two messages') }}{% endif %}" + DROPS_THINKING
