@@ -6,13 +6,13 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, overload
 
-from pymtp.chat import Message
+from pymtp.chat import Chat, Message, Tools
 from pymtp.engine.figures import Figures
 from pymtp.engine.request import Caller, Completion, Piece, Request
 from pymtp.engine.scheduler import READ_AHEAD
@@ -109,16 +109,28 @@ class AsyncLLM:
             raise error
 
     async def chat(
-        self, messages: Sequence[Message], params: SamplingParams | None = None, *, priority: int = 0
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        tools: Tools | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+        priority: int = 0,
     ) -> Completion:
         """As LLM.chat."""
-        return await self.generate(self.llm.chat_template.render(messages), params, priority=priority)
+        return await self.generate(Chat(messages, tools, chat_template_kwargs), params, priority=priority)
 
     def stream_chat(
-        self, messages: Sequence[Message], params: SamplingParams | None = None, *, priority: int = 0
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        tools: Tools | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+        priority: int = 0,
     ) -> AsyncIterator[Piece]:
         """As LLM.stream_chat."""
-        return self.stream(self.llm.chat_template.render(messages), params, priority=priority)
+        return self.stream(Chat(messages, tools, chat_template_kwargs), params, priority=priority)
 
     async def _submit(
         self, prompts: Sequence[Prompt], params: Params, news: _News, *, priority: int, ahead: int | None = None

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pymtp.async_llm import AsyncLLM
-from pymtp.chat import ChatTemplate
 from pymtp.errors import ClosedError, InvalidRequestError, PymtpError
 from pymtp.openai_format import CHAT, TEXT, answer, read_params, read_prompt
 
@@ -135,10 +134,6 @@ def _parsed(line: str) -> object:
 async def run_batch(llm: AsyncLLM, files: BatchFiles, on_done: Callable[[Progress], object]) -> Progress:
     """Answers all requests that have no answer yet, many at once. A line that is no good has its error as its answer.
     on_done: called after each answer. Raises ClosedError, and OSError for a file that cannot be written."""
-    try:
-        template: ChatTemplate | None = llm.llm.chat_template
-    except InvalidRequestError:
-        template = None
     progress = Progress(files.done, files.failed, 0)
     tasks: asyncio.Queue[asyncio.Task[dict[str, Any]] | None] = asyncio.Queue(AHEAD * llm.llm.context.n_seq_max)
 
@@ -146,7 +141,7 @@ async def run_batch(llm: AsyncLLM, files: BatchFiles, on_done: Callable[[Progres
         try:
             for i, line in enumerate(files.lines()):
                 if i >= files.done:
-                    await tasks.put(asyncio.create_task(_answered(llm, line, template)))
+                    await tasks.put(asyncio.create_task(_answered(llm, line)))
         finally:
             await tasks.put(None)
 
@@ -174,13 +169,13 @@ async def run_batch(llm: AsyncLLM, files: BatchFiles, on_done: Callable[[Progres
     return progress
 
 
-async def _answered(llm: AsyncLLM, line: str, template: ChatTemplate | None) -> dict[str, Any]:
+async def _answered(llm: AsyncLLM, line: str) -> dict[str, Any]:
     """The line of an answer."""
     custom_id = _custom_id(line)
     try:
         request = _checked(_parsed(line))
         url, body = request["url"], request["body"]
-        prompt, params = read_prompt(url, body, template), read_params(url, body)
+        prompt, params = read_prompt(url, body), read_params(url, body)
         done = await llm.generate(prompt, params)
         return _line(custom_id, 200, answer(url, body, done, llm.llm.model))
     except ClosedError:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 import jinja2
@@ -12,6 +13,32 @@ from pymtp.errors import InvalidRequestError
 from pymtp.model import Model
 
 Message = Mapping[str, object]
+Tools = Sequence[Mapping[str, object]]
+
+_OWN = ("messages", "tools", "add_generation_prompt")  # variables that have another way in, or none
+
+
+@dataclass(frozen=True)
+class Chat:
+    """What a template makes a prompt of.
+
+    tools: functions that the model may call, mostly in OpenAI's format.
+    chat_template_kwargs: further variables of the template, such as {"enable_thinking": False}.
+    """
+
+    messages: Sequence[Message]
+    tools: Tools | None = None
+    chat_template_kwargs: Mapping[str, object] | None = None
+
+
+def answer_message(text: str, prompt: str) -> Message:
+    """The assistant's message, of the text after a prompt. What it thought stands apart in `reasoning_content`, for
+    templates that drop it in later turns."""
+    if not prompt.rstrip().endswith("<think>") and not text.lstrip().startswith("<think>"):
+        return {"role": "assistant", "content": text}
+    thought, _, said = text.partition("</think>")
+    thought = thought.lstrip().removeprefix("<think>").strip("\n")
+    return {"role": "assistant", "reasoning_content": thought, "content": said.lstrip("\n")}
 
 
 def _refuse(message: str) -> None:
@@ -40,17 +67,29 @@ class ChatTemplate:
             raise InvalidRequestError(f"{model.path.name} has a broken chat template: {error}") from error
         self._special = {"bos_token": model.bos_token, "eos_token": model.eos_token}
 
-    def render(self, messages: Sequence[Message]) -> str:
-        """The prompt up to where the assistant's next turn begins.
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Tools | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+    ) -> str:
+        """The prompt up to where the assistant's next turn begins. tools, chat_template_kwargs: see `Chat`.
 
-        Raises InvalidRequestError for messages without role or content, and for those the template refuses.
+        Raises InvalidRequestError for messages without role or content, and for what the template refuses.
         """
         for message in messages:
             if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
                 raise InvalidRequestError(f'a message needs "role" and "content": {message!r}')
         if not messages:
             raise InvalidRequestError("a chat needs at least one message")
+        variables = {} if chat_template_kwargs is None else chat_template_kwargs
+        if not isinstance(variables, Mapping) or any(not isinstance(name, str) or name in _OWN for name in variables):
+            raise InvalidRequestError(
+                f"chat_template_kwargs must map names other than {', '.join(_OWN)} to values, not {variables!r:.80}"
+            )
+        every = {**self._special, **variables, "messages": list(messages), "tools": tools}
         try:
-            return self._template.render(messages=list(messages), add_generation_prompt=True, **self._special)
+            return self._template.render(every, add_generation_prompt=True)
         except Exception as error:  # a template is a program: whatever it raises is the messages' fault or its own
             raise InvalidRequestError(f"the chat template refuses these messages: {error}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cached_property
@@ -14,7 +14,8 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from pymtp.chat import ChatTemplate, Message
+from pymtp.chat import Chat, ChatTemplate, Message, Tools
+from pymtp.chat_prompt import ChatPrompt, ChatPrompts
 from pymtp.context import Context
 from pymtp.cores import physical_cores
 from pymtp.depth import MAX_AUTO, Costs
@@ -33,7 +34,7 @@ from pymtp.stream import Stream
 from pymtp.turns import Turns
 from pymtp.values import in_range, is_whole
 
-Prompt = str | Sequence[int]
+Prompt = str | Sequence[int] | Chat
 Params = SamplingParams | Sequence[SamplingParams] | None
 
 
@@ -140,6 +141,10 @@ class LLM(Exclusive):
         """The model's template. Raises InvalidRequestError when it has none."""
         return ChatTemplate(self.model)
 
+    @cached_property
+    def _chat_prompts(self) -> ChatPrompts:
+        return ChatPrompts(self.model, self.chat_template)
+
     def _free(self) -> None:
         if self._context is not None:
             self.engine.close(ClosedError("the LLM is closed"))
@@ -207,16 +212,34 @@ class LLM(Exclusive):
         return completions[0] if one else completions
 
     def chat(
-        self, messages: Sequence[Message], params: SamplingParams | None = None, *, priority: int = 0
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        tools: Tools | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+        priority: int = 0,
     ) -> Completion:
-        """The assistant's next turn. Raises InvalidRequestError for messages that the template refuses."""
-        return self.generate(self.chat_template.render(messages), params, priority=priority)
+        """The assistant's next turn. What changed of the chat since an earlier turn is read, no more.
+
+        tools: functions that the model may call, mostly in OpenAI's format.
+        chat_template_kwargs: further variables of the template, such as {"enable_thinking": False}.
+
+        Raises InvalidRequestError for what the template refuses, and what `generate` raises.
+        """
+        return self.generate(Chat(messages, tools, chat_template_kwargs), params, priority=priority)
 
     def stream_chat(
-        self, messages: Sequence[Message], params: SamplingParams | None = None, *, priority: int = 0
+        self,
+        messages: Sequence[Message],
+        params: SamplingParams | None = None,
+        *,
+        tools: Tools | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+        priority: int = 0,
     ) -> Stream:
-        """The assistant's next turn, piece by piece."""
-        return self.stream(self.chat_template.render(messages), params, priority=priority)
+        """The assistant's next turn, piece by piece. Takes what `chat` does."""
+        return self.stream(Chat(messages, tools, chat_template_kwargs), params, priority=priority)
 
     def requests(
         self,
@@ -239,15 +262,15 @@ class LLM(Exclusive):
         self.turns.refuse_within(self)
         cancels = self.context.cancels  # by now: one that comes while prompts are looked at means these, too
         priority = in_range("priority", priority, -(2**31))
-        token_lists = [self._tokens(prompt) for prompt in prompts]
+        looked_at = [self._looked_at(prompt) for prompt in prompts]
         if params is None or isinstance(params, SamplingParams):
-            each: Sequence[SamplingParams] = [params or SamplingParams()] * len(token_lists)
+            each: Sequence[SamplingParams] = [params or SamplingParams()] * len(looked_at)
         elif isinstance(params, Sequence):
             each = params
         else:
             raise InvalidRequestError(f"params must be SamplingParams, or one for each, not {type(params).__name__}")
-        if len(each) != len(token_lists):
-            raise InvalidRequestError(f"{len(each)} params for {len(token_lists)} prompts")
+        if len(each) != len(looked_at):
+            raise InvalidRequestError(f"{len(each)} params for {len(looked_at)} prompts")
         for one in each:
             if not isinstance(one, SamplingParams):
                 raise InvalidRequestError(f"params must be SamplingParams, not {type(one).__name__}")
@@ -262,9 +285,9 @@ class LLM(Exclusive):
                 ahead=ahead,
                 seed_offset=i,
                 family=family,
-                marks=tuple(places),
+                marks=marks,
             )
-            for tokens, one, places in zip(token_lists, each, marks or [()] * len(token_lists), strict=True)
+            for (tokens, marks), one in zip(looked_at, each, strict=True)
             for family in [object() if one.n > 1 else None]
             for i in range(one.n)
         ]
@@ -272,15 +295,18 @@ class LLM(Exclusive):
             self.engine.submit(request, cancels)
         return found
 
-    def _tokens(self, prompt: Prompt) -> list[int]:
-        if isinstance(prompt, str):
-            tokens = self.model.tokenize(prompt)
-        else:
-            tokens = _token_ids(prompt)
-            self.model.check_tokens(tokens)
+    def _looked_at(self, prompt: Prompt) -> ChatPrompt:
+        tokens, marks = self._chat_prompts.prompt(prompt) if isinstance(prompt, Chat) else (self._tokens(prompt), ())
         if not tokens:
             raise InvalidRequestError("the prompt is empty")
         self.engine.check(tokens)
+        return ChatPrompt(tokens, marks)
+
+    def _tokens(self, prompt: str | Sequence[int]) -> list[int]:
+        if isinstance(prompt, str):
+            return self.model.tokenize(prompt)
+        tokens = _token_ids(prompt)
+        self.model.check_tokens(tokens)
         return tokens
 
 
@@ -324,12 +350,12 @@ def _with_completions(found: list[Completion | PymtpError]) -> PymtpError:
 
 
 def is_prompt(prompts: object) -> bool:
-    """A string, or a sequence whose first element is no prompt itself."""
-    if isinstance(prompts, str):
+    """A string, a chat, or a sequence whose first element is no prompt itself."""
+    if isinstance(prompts, (str, Chat)):
         return True
     if not isinstance(prompts, (Sequence, np.ndarray)):
         raise InvalidRequestError(f"prompts are strings or sequences of token ids, not {type(prompts).__name__}")
-    return len(prompts) == 0 or not isinstance(prompts[0], (Sequence, np.ndarray))
+    return len(prompts) == 0 or not isinstance(prompts[0], (Sequence, np.ndarray, Chat))
 
 
 _last: tuple[dict[str, Any], LLM] | None = None

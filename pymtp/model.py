@@ -196,11 +196,8 @@ class Model:
         return self._special_text(lib.llama_vocab_bos)
 
     def _special_text(self, which: Any) -> str:
-        loaded = self._open()
-        token = which(loaded.vocab)
-        if token < 0:
-            return ""
-        return str(ffi.string(lib.llama_vocab_get_text(loaded.vocab, token)).decode("utf-8", "replace"))
+        token = which(self._open().vocab)
+        return "" if token < 0 else self.token_text(token)
 
     def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
         """Token ids of `text`. Special tokens written out in it are taken as such. add_special: what the model wants
@@ -224,6 +221,12 @@ class Model:
             self.check_tokens([token])
             self._pieces[token] = piece = self._read_piece(token)
         return piece
+
+    def token_text(self, token: int) -> str:
+        """How the vocabulary writes a token: text that becomes a control token is this. Raises InvalidRequestError for
+        an id outside the vocabulary."""
+        self.check_tokens([token])
+        return str(ffi.string(lib.llama_vocab_get_text(self._open().vocab, token)).decode("utf-8", "replace"))
 
     def _read_piece(self, token: int) -> bytes:
         loaded = self._open()

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pymtp.chat import ChatTemplate
+from pymtp.chat import Chat
 from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import Prompt
@@ -28,15 +28,13 @@ _OWN = ("top_k", "min_p", "repetition_penalty", "ignore_eos", "grammar", "draft_
 _IGNORED = {"model", "user", "metadata", "store", "service_tier", "parallel_tool_calls", "max_completion_tokens"}
 
 
-def read_prompt(url: str, body: Mapping[str, Any], template: ChatTemplate | None) -> Prompt:
-    """The prompt of a body. template: of the model; None where it has none. Raises InvalidRequestError."""
+def read_prompt(url: str, body: Mapping[str, Any]) -> Prompt:
+    """The prompt of a body. Raises InvalidRequestError."""
     if url == CHAT:
         messages = body.get("messages")
         if not isinstance(messages, Sequence) or isinstance(messages, str):
             raise InvalidRequestError(f"messages must be a list, not {type(messages).__name__}")
-        if template is None:
-            raise InvalidRequestError(f"the model has no chat template: use {TEXT}")
-        return template.render([_with_text(message) for message in messages])
+        return Chat([_with_text(message) for message in messages])
     prompt = body.get("prompt")
     if isinstance(prompt, str) or (isinstance(prompt, list) and all(isinstance(token, int) for token in prompt)):
         return prompt

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "pymtp"
 FLOORS = (
     ("errors", "values", "cores", "native"),
     ("exclusive", "build", "model", "grammar", "integers", "pattern", "schema", "sampling", "chat", "text"),
-    ("context_options", "memory", "operations", "counters", "inspected", "saving"),
+    ("chat_prompt", "context_options", "memory", "operations", "counters", "inspected", "saving"),
     ("context", "prefix_file", "depth", "first_costs", "stats"),
     ("engine",),
     ("turns", "stream", "llm"),

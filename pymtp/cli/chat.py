@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pymtp.chat import Message
+from pymtp.chat import Message, answer_message
 from pymtp.cli.completion import write, write_figures
 from pymtp.cli.load import Loading
 from pymtp.cli.options import MaxTokens, Sampling, Temperature, spread
@@ -21,6 +21,7 @@ from pymtp.sampling import SamplingParams
 def chat(
     *,
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,
+    thinking: Annotated[bool | None, typer.Option(help="Think before an answer.", show_default="the model's")] = None,
     max_tokens: MaxTokens = 1024,
     temperature: Temperature = 0.7,
     sampling: Sampling,
@@ -29,13 +30,14 @@ def chat(
     """Talk with a model, turn by turn. Ctrl-C ends a turn, Ctrl-D ends the chat."""
     params = SamplingParams(max_tokens, temperature, **asdict(sampling))
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
+    given = {} if thinking is None else {"enable_thinking": thinking}
     with loading.llm() as llm:
         while (said := _ask()) is not None:
             if not said.strip():
                 continue
             asked = [*messages, {"role": "user", "content": said}]
             try:
-                stream = llm.stream_chat(asked, params)
+                stream = llm.stream_chat(asked, params, chat_template_kwargs=given)
             except InvalidRequestError as error:  # this turn cannot be answered, the next may be
                 show_error(error)
                 continue
@@ -44,7 +46,8 @@ def chat(
             except KeyboardInterrupt:
                 completion = stream.completion
             write_figures(completion)
-            messages = [*asked, {"role": "assistant", "content": completion.text}]
+            prompt = llm.chat_template.render(asked, chat_template_kwargs=given)
+            messages = [*asked, answer_message(completion.text, prompt)]
 
 
 def _ask() -> str | None:

@@ -32,8 +32,9 @@ def write_figures(completion: Completion) -> None:
 
 def figures(stats: Stats) -> str:
     """The line of figures after a completion."""
+    cached = f" ({stats.cached_tokens} cached)" if stats.cached_tokens else ""
     line = (
-        f"{stats.prompt_tokens} prompt tokens at {stats.prefill_tokens_per_second:.0f}/s, "
+        f"{stats.prompt_tokens} prompt tokens{cached} at {stats.prefill_tokens_per_second:.0f}/s, "
         f"{stats.completion_tokens} tokens at {stats.decode_tokens_per_second:.1f}/s"
     )
     if stats.drafted:

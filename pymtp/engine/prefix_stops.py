@@ -53,9 +53,9 @@ def plan_stops(
         if place - start >= least and all(abs(place - other) >= least for other in stops):
             stops[place] = why
 
-    add(parting, Why.PARTING)
-    for mark in sorted(marks, reverse=True):
-        add(mark, Why.MARK)
+    whys = dict.fromkeys(marks, Why.MARK) | {parting: Why.PARTING}
+    for place in sorted(whys):  # of several that are near one another the first, which does for all
+        add(place, whys[place])
     goes_on = max(start, parting) >= least  # perhaps from the turn before
     if Why.MARK not in stops.values() and (goes_on or length >= FOR_TAIL * least):
         add(length - TAIL, Why.TAIL)

@@ -178,7 +178,7 @@ def chat(stdin: str) -> tuple[str, list[int]]:
     """What `pymtp chat` prints, and the length of each turn's prompt."""
     done = run("chat", "-t", "1", "-c", "1024", "-n", "12", "--temperature", "0", stdin=stdin)
     assert done.returncode == 0
-    return done.stdout, [int(line.split()[0]) for line in done.stderr.splitlines() if "prompt tokens at" in line]
+    return done.stdout, [int(line.split()[0]) for line in done.stderr.splitlines() if " prompt tokens" in line]
 
 
 def test_chat_answers_each_line_and_remembers_the_turns(llm: LLM) -> None:

@@ -59,6 +59,12 @@ def test_steps_of_prompts_of_other_lengths_are_at_the_same_places() -> None:
     assert {place for place in longer if place < 40_000} <= long
 
 
+def test_of_places_near_one_another_the_first_is_kept_which_does_for_all() -> None:
+    assert plan(250, grain=1, marks=[100, 130, 163, 170]) == {100: Why.MARK, 170: Why.MARK}
+    assert plan(250, grain=1, parting=220, marks=[200]) == {200: Why.MARK}
+    assert plan(400, 190, grain=1, marks=[200, 260]) == {260: Why.MARK}
+
+
 def test_nothing_is_kept_of_what_is_read_again_in_no_time() -> None:
     assert plan(60) == {}
     assert plan(2100, 2048) == {}

@@ -1,0 +1,52 @@
+"""Chat templates that rewrite the past, for tests: they do to messages what those of the field do."""
+
+# As Qwen3.5's and 3.6's: what was thought before the last user message is dropped. A prompt ends in an open block of
+# thinking, or an empty one with enable_thinking=False.
+DROPS_THINKING = """
+{%- if tools or messages[0].role == 'system' -%}
+<|im_start|>system
+{% for tool in tools or [] %}{{ tool | tojson }}
+{% endfor %}
+{%- if messages[0].role == 'system' %}{{ messages[0].content | trim }}{% endif %}<|im_end|>
+{% endif %}
+{%- set asked = namespace(at=-1) %}
+{%- for message in messages %}
+{%- if message.role == 'user' %}{% set asked.at = loop.index0 %}{% endif %}
+{%- endfor %}
+{%- for message in messages %}
+{%- if message.role == 'user' or message.role == 'tool' -%}
+<|im_start|>{{ message.role }}
+{{ message.content | trim }}<|im_end|>
+{% elif message.role == 'assistant' -%}
+<|im_start|>assistant
+{% if loop.index0 > asked.at -%}
+<think>
+{{ message.reasoning_content | default('') | trim }}
+</think>
+
+{% endif %}
+{{- message.content | trim }}<|im_end|>
+{% endif %}
+{%- endfor -%}
+<|im_start|>assistant
+<think>
+{% if enable_thinking is defined and not enable_thinking %}
+</think>
+
+{% endif %}
+"""
+
+# As Qwen3.8's: what was thought stays.
+KEEPS_THINKING = DROPS_THINKING.replace("loop.index0 > asked.at", "true")
+
+# As Qwen3's: the model opens the block of thinking itself.
+OPENS_NOTHING = DROPS_THINKING[: DROPS_THINKING.rindex("<think>")]
+
+# Contents as they are given, and nothing around them that is a control token.
+PLAIN = "{% for message in messages %}{{ message.role }}:{{ message.content }}\n{% endfor %}assistant:"
+
+# No prompt begins as an earlier one.
+DATED = "<|im_start|>system\nIt is {{ strftime_now('%H:%M:%S.%f') }}.<|im_end|>\n" + DROPS_THINKING
+
+# No turn after this one, and no other user message.
+REFUSES_MORE = "{% if messages | length != 2 %}{{ raise_exception('two messages') }}{% endif %}" + DROPS_THINKING
