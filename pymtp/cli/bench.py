@@ -7,8 +7,9 @@ import typer
 from pymtp.cli.bench_batch import batch
 from pymtp.cli.bench_decode import decode
 from pymtp.cli.bench_prefill import prefill
+from pymtp.cli.bench_prefix import prefix
 from pymtp.cli.bench_rows import rows
 
 bench = typer.Typer(help="Measure pymtp on this machine.", no_args_is_help=True)
-for command in (decode, batch, prefill, rows):
+for command in (decode, batch, prefill, prefix, rows):
     bench.command()(command)

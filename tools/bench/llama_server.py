@@ -30,11 +30,14 @@ class ServerError(Exception):
 @dataclass(frozen=True)
 class Answer:
     """What came of one prompt. seconds: from the first token, which the prompt brings, to the last. waited: from the
-    request to the first token, in seconds. drafted, accepted: tokens drafted, and those of them that were kept."""
+    request to the first token, in seconds. read, cached: tokens of the prompt that were computed, and that were there.
+    drafted, accepted: tokens drafted, and those of them that were kept."""
 
     token_ids: list[int]
     seconds: float
     waited: float
+    read: int
+    cached: int
     drafted: int
     accepted: int
 
@@ -45,15 +48,26 @@ def build(*, patched: bool = False) -> Path:
 
 
 class Server:
-    """A server that answers at `url`."""
+    """A server that answers at `url`, and its process."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, pid: int) -> None:
+        self._url, self.pid = url, pid
 
-    def complete(self, prompt: Sequence[int], n: int, *, temperature: float = 0.0, seed: int = 0) -> Answer:
+    def complete(
+        self,
+        prompt: Sequence[int],
+        n: int,
+        *,
+        temperature: float = 0.0,
+        seed: int = 0,
+        cache: bool = False,
+        user: str | None = None,
+    ) -> Answer:
         """The continuation of token ids: n tokens, no end token among them. Raises ServerError.
 
-        temperature: 0 takes the likeliest token; else one of the 40 likeliest is sampled.
+        temperature: 0 takes the likeliest token; else one of the 40 likeliest is sampled. cache: go on from what was
+        read before, and keep it. user: what a user's message begins with, where checkpoints are taken; its own
+        endpoint for chats says that by the template.
         """
         request = {
             "prompt": list(prompt),
@@ -64,9 +78,11 @@ class Server:
             "top_k": 40 if temperature else 1,
             "temperature": temperature,
             "seed": seed,
-            "cache_prompt": False,
+            "cache_prompt": cache,
             "return_tokens": True,
         }
+        if user is not None:
+            request["message_delimiters"] = [{"role": "user", "delimiter": user}]
         started = time.perf_counter()
         answer = self._post("/completion", request)
         timings = answer["timings"]
@@ -75,6 +91,8 @@ class Server:
             answer["tokens"],
             seconds,
             time.perf_counter() - started - seconds,
+            timings["prompt_n"],
+            timings["cache_n"],
             timings.get("draft_n", 0),
             timings.get("draft_n_accepted", 0),
         )
@@ -99,15 +117,16 @@ class Server:
 
 @contextmanager
 def start(program: Path, model: Path, *, parallel: int = 1, **options: str | int) -> Iterator[Server]:
-    """A server in a process of its own, without caches of prompts; stopped at the end.
+    """A server in a process of its own; stopped at the end.
 
-    parallel: requests at a time, which share ctx_size. options: its long options, "_" for "-". Raises ServerError when
-    it does not start.
+    parallel: requests at a time, which share ctx_size. options: its long options, "_" for "-"; those without a value
+    have "". Prompts are not kept unless they say so. Raises ServerError when it does not start.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    flags = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    kept = {"cache_ram": 0, "ctx_checkpoints": 0} | options
+    flags = [word for name, value in kept.items() for word in (f"--{name.replace('_', '-')}", str(value)) if word]
     fixed = [
         "--host",
         "127.0.0.1",
@@ -120,11 +139,10 @@ def start(program: Path, model: Path, *, parallel: int = 1, **options: str | int
         "--offline",
         "--no-ui",
     ]
-    fixed += ["--no-cache-prompt", "--cache-ram", "0", "--ctx-checkpoints", "0"]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen([program, "--model", model, *fixed, *flags], stdout=log, stderr=log)
         try:
-            server = Server(f"http://127.0.0.1:{port}")
+            server = Server(f"http://127.0.0.1:{port}", process.pid)
             deadline = time.monotonic() + START_SECONDS
             while not server.ready():
                 if process.poll() is not None or time.monotonic() > deadline:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import random
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,6 +24,14 @@ def in_a_process(call: Callable[..., T], *arguments: Any) -> T:
     """What it returns, called in a process of its own, which the next one finds nothing of."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(call, arguments)
+
+
+def resident(pid: int | None = None) -> int:
+    """The most bytes that a process, or this one, had in memory so far, mapped files included. Linux only."""
+    status = Path(f"/proc/{pid or os.getpid()}/status").read_text()
+    found = re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024
 
 
 def prepare(
