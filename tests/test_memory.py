@@ -17,6 +17,7 @@ from pymtp.cli import app_main
 from pymtp.cli.memory_table import plan_beside
 from pymtp.context import Context
 from pymtp.depth import MAX_AUTO
+from pymtp.host_memory import default_cache_bytes
 from pymtp.memory import PARTS, DeviceMemory, plan_memory
 from pymtp.sampling import Sampler, SamplingParams
 
@@ -219,3 +220,21 @@ def test_info_plans_the_memory_of_several_sequences(demo: Path, capsys: pytest.C
         (device,) = json.loads(capsys.readouterr().out)["devices"]
         states.append(device["with_mtp"]["states"])
     assert 2.9 * states[0] < states[1] < 3 * states[0]  # a row of zeros is for all
+
+
+@pytest.mark.parametrize(("draft_tokens", "n_seq_max"), [(0, 1), (3, 1), (3, 4)])
+def test_what_prefixes_take_is_planned(
+    draft_tokens: int, n_seq_max: int, demo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--ctx", "512", "--draft-tokens", str(draft_tokens), "--n-seq-max", str(n_seq_max), str(demo)]
+    with pytest.raises(SystemExit, match="0"):
+        app_main(["info", "--memory", "--json", *options])
+    planned = json.loads(capsys.readouterr().out)["prefixes"]
+    with Model(demo) as model, Context(model, n_ctx=512, draft_tokens=draft_tokens, n_seq_max=n_seq_max) as context:
+        assert planned["token_bytes"] == context.cell_bytes
+        assert 0.9 < context.state_bytes / planned["checkpoint_bytes"] < 1.1
+    assert planned["cache_bytes"] == default_cache_bytes()
+    with pytest.raises(SystemExit, match="0"):
+        app_main(["info", "--memory", *options])
+    n = planned["cache_bytes"] // (512 * planned["token_bytes"] + 2 * planned["checkpoint_bytes"])
+    assert f"so {n:,} prompts of 512 tokens" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,10 +12,11 @@ from rich.table import Table
 
 from pymtp.build import build_info
 from pymtp.cli.load import read_draft_vocab, read_drafts
-from pymtp.cli.memory_table import as_table, plan_beside
+from pymtp.cli.memory_table import as_table, plan_beside, plan_prefixes
 from pymtp.cli.options import AsJson, CacheType, Ctx, Drafts, DraftVocab, Layers, ModelArgument, SeqMax
 from pymtp.cli.screen import tables
 from pymtp.depth import MAX_AUTO
+from pymtp.host_memory import default_cache_bytes
 from pymtp.model import Model
 
 
@@ -80,6 +82,7 @@ def _show_memory(
 ) -> None:
     with Model(model, vocab_only=True) as looked_at:
         most = drafts if drafts != "auto" else MAX_AUTO if looked_at.has_head else 0
+        row = 4 * (looked_at.n_vocab + looked_at.n_embd)
     plans = plan_beside(
         model,
         draft_tokens=most,
@@ -90,6 +93,7 @@ def _show_memory(
         type_k=cache,
         type_v=cache,
     )
+    prefixes = plan_prefixes(plans, default_cache_bytes(), n_ctx=ctx, n_seq_max=n_seq_max, row=row)
     options = {
         "n_ctx": ctx,
         "n_seq_max": n_seq_max,
@@ -101,13 +105,20 @@ def _show_memory(
     build = build_info()
     if json_output:
         devices = [plan.as_dict() for plan in plans]
-        print(json.dumps({"model": looked_at.path.name, "options": options, "devices": devices, "build": build}))
+        found = {"model": looked_at.path.name, "options": options, "devices": devices, "prefixes": asdict(prefixes)}
+        print(json.dumps({**found, "build": build}))
         return
     out = tables()
     out.print(f"{looked_at.path.name}: {', '.join(f'{k} {v}' for k, v in options.items())}", soft_wrap=True)
     described = {device["name"]: device["description"] for device in build["devices"]}
     for plan in plans:
         out.print(as_table(plan, described.get(plan.without.device, plan.without.device)))
+    out.print(
+        f"Prompts that may be gone on from take up to {prefixes.cache_bytes / 2**20:,.0f} MiB of host memory "
+        f"(cache_bytes): {prefixes.token_bytes / 2**10:,.1f} KiB a token and {prefixes.checkpoint_bytes / 2**20:,.1f} "
+        f"MiB a checkpoint, so {prefixes.prompts(ctx):,} prompts of {ctx:,} tokens.",
+        soft_wrap=True,
+    )
 
 
 def _readable(value: object) -> str:

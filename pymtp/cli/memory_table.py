@@ -62,6 +62,30 @@ def plan_beside(
     return [Beside(*(_of(plan, name, host) for plan in (without, with_mtp))) for name, host in devices.items()]
 
 
+@dataclass(frozen=True)
+class PrefixMemory:
+    """What prompts that may be gone on from take of host memory.
+
+    cache_bytes: the most that all take together. token_bytes: K and V of a token. checkpoint_bytes: the recurrent
+    states that a prompt goes on from, with the logits and the head's row, within some percent; a prompt has one to a dozen.
+    """
+
+    cache_bytes: int
+    token_bytes: int
+    checkpoint_bytes: int
+
+    def prompts(self, n_tokens: int) -> int:
+        """How many prompts of so many tokens there is room for, with two checkpoints each."""
+        return self.cache_bytes // (n_tokens * self.token_bytes + 2 * self.checkpoint_bytes)
+
+
+def plan_prefixes(plans: Sequence[Beside], cache_bytes: int, *, n_ctx: int, n_seq_max: int, row: int) -> PrefixMemory:
+    """By the plans of all devices. row: bytes of a token's logits, and of the hidden row that the head takes."""
+    cells = sum(plan.with_mtp.kv + plan.with_mtp.head_kv for plan in plans)
+    states = sum(plan.without.states for plan in plans)  # with drafts there are more, for rounds
+    return PrefixMemory(cache_bytes, cells // (n_ctx * n_seq_max), states // n_seq_max + row)
+
+
 def _of(plan: Sequence[DeviceMemory], device: str, host: bool) -> DeviceMemory:
     return next((m for m in plan if m.device == device), DeviceMemory(device, host))
 
