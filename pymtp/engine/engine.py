@@ -152,6 +152,7 @@ class Engine:
         writing = scheduler.writing()
         reads = len(writing) < len(scheduler.running)
         reading = reads and self._prompts.read(scheduler.reading())
+        writing = [request for request in writing if request.writer is not None]  # what fails may begin others anew
         if writing:
             self.guarded(writing, self._play)
         self._torn = False

@@ -88,7 +88,7 @@ class Prefixes:
         reader.here = place.n
         self._readers.append(reader)
         for each in self._readers:  # whoever reads for others is to stop where they part, from its next piece on
-            if each is reader or (each.reads and reader.rank < each.rank):
+            if each is reader or (each.reads and reader.rank < each.rank and not each.alone):
                 each.waits = self._waits(each)
         return reader
 
@@ -100,6 +100,7 @@ class Prefixes:
         to read all by itself.
         """
         if reader.alone:
+            reader.waits = False
             return True
         place = self.place(reader.tokens, [reader.seq], reader.family)
         reader.here = max(place.n, reader.n)
@@ -116,7 +117,7 @@ class Prefixes:
         """After `advance` raised: the prompt is read from its beginning."""
         self._found -= reader.found
         reader.n = reader.found = 0
-        reader.alone, reader.waits = True, False
+        reader.alone = True
         self._go(reader, Place(reader.seq))
 
     def read(self, reader: Reader, n: int) -> None:
