@@ -67,7 +67,8 @@ class PrefixMemory:
     """What prompts that may be gone on from take of host memory.
 
     cache_bytes: the most that all take together. token_bytes: K and V of a token. checkpoint_bytes: the recurrent
-    states that a prompt goes on from, with the logits and the head's row, within some percent; a prompt has one to a dozen.
+    states that a prompt goes on from, with the logits and the head's row, within some percent; a prompt has one to a
+    dozen.
     """
 
     cache_bytes: int

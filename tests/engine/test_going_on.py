@@ -13,7 +13,6 @@ from helpers.interrupts import Interrupted
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymtp.engine.request import Request
 from pymtp.errors import CancelledError, NativeError
 
 HOST = 10**6
