@@ -67,18 +67,19 @@ def test_a_stream_that_is_closed_leaves_a_context_to_go_on_from(drafting: LLM, p
         assert first + rest.token_ids == whole
 
 
-def test_a_prompt_that_only_begins_alike_is_read_anew(llm: LLM, prompts: list[str]) -> None:
-    prompt = llm.model.tokenize(prompts[0])
-    fresh = llm.generate(prompt[:-2], params(8, "greedy")).token_ids
-    llm.generate(prompt, params(8, "greedy"))
-    again = llm.generate(prompt[:-2], params(8, "greedy"))
-    assert (again.stats.cached_tokens, again.token_ids) == (0, fresh)
+def test_a_prompt_that_begins_alike_goes_on_where_they_part(new_llm: Callable[..., LLM], prompts: list[str]) -> None:
+    llm, apart = new_llm(), new_llm(cache_prompt=False)
+    shared = [token for prompt in prompts[:4] for token in llm.model.tokenize(prompt)][:200]
+    done, fresh = ([each.generate([*shared, i], params(8, "greedy")) for i in range(4)] for each in (llm, apart))
+    assert [one.token_ids for one in done] == [one.token_ids for one in fresh]
+    assert [one.stats.cached_tokens for one in done] == [0, 0, 200, 200]
+    assert [one.stats.cached_tokens for one in fresh] == [0] * 4
 
 
 def test_an_interrupted_call_leaves_nothing_to_go_on_from_and_a_text_that_goes_on(
     new_llm: Callable[..., LLM], prompts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    llm = new_llm()
+    llm = new_llm(cache_bytes=0)
     prompt = llm.model.tokenize(prompts[0])
     whole = llm.generate(prompt, params(N, "greedy")).token_ids
     stream = llm.stream(prompt, params(N, "greedy"))

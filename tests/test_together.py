@@ -131,7 +131,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Counter[Context]:
 def test_completions_of_a_prompt_read_it_once_and_are_those_of_their_seeds(
     llm: LLM, several: LLM, prompts: list[str], read: Counter[Context], n: int
 ) -> None:
-    tokens = [token for prompt in prompts[:4] for token in llm.model.tokenize(prompt)][:300]
+    tokens = [n, *[token for prompt in prompts[:4] for token in llm.model.tokenize(prompt)][:299]]
     first = several.generate(tokens, SamplingParams(20, temperature=1.0, seed=5, n=n, logprobs=1))
     assert read[several.context] == len(tokens)
     whole = [first, *first.others]

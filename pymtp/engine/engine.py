@@ -19,7 +19,7 @@ from pymtp.engine.scheduler import Scheduler
 from pymtp.errors import CancelledError, ClosedError, NativeError, PymtpError
 
 
-class Engine:
+class Engine(Prompts):
     """Runs requests on a context, as many at once as it has sequences.
 
     Any thread may `submit` and `cancel`. One thread at a time may `settle` and `step`; its owner sees to that. A
@@ -42,7 +42,6 @@ class Engine:
         """
         self._context, self.depth, self._clock, self.cache_prompt = context, depth, clock, cache_prompt
         self.prefixes = Prefixes(context, cache_bytes if cache_prompt else 0)
-        self._prompts = Prompts(context, self.prefixes, self)
         self._scheduler = Scheduler(context.n_seq_max, context.n_ctx)
         self._numbers = count()
         self._arrivals: deque[Request] = deque()
@@ -79,7 +78,7 @@ class Engine:
         cancelled = list(self._cancels)  # whom a step to come ends, if there is one
         live = [request.seq for request in list(self._live) if not request.ended and request not in cancelled]
         waiting = live.count(None)
-        return self._counts.figures(len(live) - waiting, waiting, self._prompts.n_read, self.prefixes.figures())
+        return self._counts.figures(len(live) - waiting, waiting, self._n_read, self.prefixes.figures())
 
     @property
     def idle(self) -> bool:
@@ -151,7 +150,7 @@ class Engine:
             self._close_gaps()
         writing = scheduler.writing()
         reads = len(writing) < len(scheduler.running)
-        reading = reads and self._prompts.read(scheduler.reading())
+        reading = reads and self.read_prompts(scheduler.reading())
         writing = [request for request in writing if request.writer is not None]  # what fails may begin others anew
         if writing:
             self.guarded(writing, self._play)

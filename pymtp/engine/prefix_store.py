@@ -41,7 +41,7 @@ class PrefixStore:
         """A sequence that something fails on is empty."""
         try:
             yield
-        except BaseException:
+        except Exception:  # no other: see recover
             with suppress(PymtpError):  # of a context that is closed
                 self._context.clear(seq)
             self.emptied(seq)
@@ -114,7 +114,7 @@ class PrefixStore:
         """None where it fails. Raises what it fails by where the sequence does not hold what it held."""
         try:
             return save()
-        except NativeError:
+        except (NativeError, MemoryError):
             if self._context.tokens_held(seq) < self.held[seq].n:
                 raise
             return None

@@ -133,7 +133,7 @@ class PrefixTree:
 
     def put(self, tokens: Tokens, checkpoint: Checkpoint) -> Node:
         """A checkpoint after these tokens, in place of one that is there."""
-        self.whole = False
+        whole, self.whole = self.whole, False
         path, n = self.walk(tokens)
         node = path[-1] if path else self.root
         if n > node.end:  # within a child
@@ -148,12 +148,12 @@ class PrefixTree:
         node.checkpoint = checkpoint
         self.nbytes += checkpoint.state.nbytes
         self.checkpoints[node] = None
-        self.whole = True
+        self.whole = whole
         return node
 
     def cover(self, node: Node, parts: Sequence[Part]) -> None:
         """K and V of all tokens up to the node's end that are not in host memory yet, in new blocks."""
-        self.whole = False
+        whole, self.whole = self.whole, False
         self.nbytes += sum(part.block.data.nbytes for part in parts)
         for each in [node, *node.up()]:
             if each.parts is None:
@@ -161,7 +161,7 @@ class PrefixTree:
                 self.n_tokens += len(each.tokens)
                 for part in each.parts:
                     part.block.refs += 1
-        self.whole = True
+        self.whole = whole
 
     def cells(self, node: Node, start: int) -> list[Part]:
         """K and V from a place to the end of a covered node, in order."""
@@ -173,12 +173,12 @@ class PrefixTree:
     def drop(self, node: Node) -> None:
         """Takes out a checkpoint, and what only it needed."""
         assert node.checkpoint is not None
-        self.whole = False
+        whole, self.whole = self.whole, False
         self.nbytes -= node.checkpoint.state.nbytes
         node.checkpoint = None
         del self.checkpoints[node]
         self._trim(node)
-        self.whole = True
+        self.whole = whole
 
     def _release(self, node: Node) -> None:
         if node.parts is not None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 from pymtp.engine.context import EngineContext
 from pymtp.engine.prefixes import Prefixes
@@ -11,30 +11,37 @@ from pymtp.engine.request import Request
 from pymtp.errors import InvalidRequestError, NativeError, PymtpError
 
 
-class Owner(Protocol):
-    """What comes of requests; see engine.Engine."""
+class Prompts:
+    """The part of an Engine that reads prompts.
 
-    def guarded(self, requests: Sequence[Request], call: Callable[..., None], *arguments: object) -> None: ...
-    def fail_one(self, request: Request, error: PymtpError) -> None: ...
+    Pieces of a prompt end at multiples of n_ubatch from its beginning, and where the prefixes want checkpoints.
+    """
+
+    _context: EngineContext
+    prefixes: Prefixes
+    _n_read = 0  # tokens
+
+    @abstractmethod
+    def guarded(self, requests: Sequence[Request], call: Callable[..., None], *arguments: object) -> None:
+        """What the call fails by is the requests' error."""
+
+    @abstractmethod
+    def fail_one(self, request: Request, error: PymtpError) -> None:
+        """Ends it with an error."""
+
+    @abstractmethod
     def look_for_lost(self) -> None:
         """Something failed that may have emptied sequences of others."""
 
+    @abstractmethod
     def begin(self, request: Request, token: int) -> None:
         """Its prompt is read, and the first token after it was sampled."""
 
+    @abstractmethod
     def go_on(self, request: Request) -> None:
         """Its sequence holds again what came out before, but for the last token."""
 
-
-class Prompts:
-    """Reads prompts, each in pieces that end at multiples of n_ubatch from its beginning, and where the prefixes want
-    checkpoints."""
-
-    def __init__(self, context: EngineContext, prefixes: Prefixes, owner: Owner) -> None:
-        self._context, self._prefixes, self._owner = context, prefixes, owner
-        self.n_read = 0  # tokens
-
-    def read(self, requests: Sequence[Request]) -> bool:
+    def read_prompts(self, requests: Sequence[Request]) -> bool:
         """A bounded share of the prompts of these requests, in their order, so that those who write go on: n_ubatch
         tokens, or one piece. Whether there was any."""
         left = most = self._context.n_ubatch
@@ -46,7 +53,7 @@ class Prompts:
                     return True
                 left -= cost
                 some = True
-                self._owner.guarded([request], self._catch_up if request.begun else self._read_piece, requests)
+                self.guarded([request], self._catch_up if request.begun else self._read_piece, requests)
                 if left <= 0:
                     return True
         return some
@@ -54,7 +61,7 @@ class Prompts:
     def _goes(self, request: Request) -> bool:
         """Whether it does not wait for another that reads what it needs; it stands at the best place there is."""
         if not request.begun:
-            self._owner.guarded([request], self._advance)
+            self.guarded([request], self._advance)
         return request.reader is not None and not request.reader.waits
 
     def _advance(self, requests: Sequence[Request]) -> None:
@@ -62,10 +69,10 @@ class Prompts:
         reader = request.reader
         assert reader is not None
         try:
-            self._prefixes.advance(reader)
+            self.prefixes.advance(reader)
         except NativeError:  # of memory, perhaps
-            self._prefixes.read_alone(reader)
-            self._owner.look_for_lost()
+            self.prefixes.read_alone(reader)
+            self.look_for_lost()
         if not request.tokens:
             request.cached = reader.found
 
@@ -84,11 +91,11 @@ class Prompts:
         if reader.reads:
             end = self._piece_end(request)
             self._context.prefill_batch({seq: request.prompt[reader.n : end]})
-            self.n_read += end - reader.n
-            self._prefixes.read(reader, end)
+            self._n_read += end - reader.n
+            self.prefixes.read(reader, end)
             for other in others:
                 if other.reader is not None and other.reader.waits and other is not request:
-                    self._owner.guarded([other], self._advance)
+                    self.guarded([other], self._advance)
                     copies.append(other)
             if request.reader is not reader:  # what failed there emptied its sequence
                 return
@@ -96,7 +103,7 @@ class Prompts:
             self._begin(requests)
         for other in copies:
             if other.reader is not None and other.reader.begun and not other.reader.reads:
-                self._owner.guarded([other], self._begin)
+                self.guarded([other], self._begin)
 
     def _begin(self, requests: Sequence[Request]) -> None:
         """The first token after the prompt."""
@@ -106,12 +113,12 @@ class Prompts:
         try:
             token = self._context.first_token(reader.seq)
         except InvalidRequestError as error:  # of a grammar
-            self._owner.fail_one(request, error)
+            self.fail_one(request, error)
             return
-        self._prefixes.write(reader)
+        self.prefixes.write(reader)
         request.begun = True
         if not request.tokens:  # else they are brought back in steps to come
-            self._owner.begin(request, token)
+            self.begin(request, token)
 
     def _catch_up(self, requests: Sequence[Request], _others: Iterable[Request]) -> None:
         """Brings what came out before to a sequence that begins anew, as rounds did: verified, not read."""
@@ -122,8 +129,8 @@ class Prompts:
         if chain:
             found = self._context.verify_chains({seq: chain})[seq]
             if isinstance(found, PymtpError):
-                self._owner.fail_one(request, found)
+                self.fail_one(request, found)
                 return
             request.n_caught += len(chain)
         if request.n_caught == len(tokens) - 1:
-            self._owner.go_on(request)
+            self.go_on(request)
