@@ -21,7 +21,8 @@ pytestmark = pytest.mark.skipif(not ROWS_ALONE, reason="the kernels of other pro
 
 WEIGHTS = ["f32", "f16", "bf16", "q8_0", "q4_0", "iq4_nl", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"]
 SHAPES = {  # every matrix has whole superblocks, and rows by the eight: what is repacked in a large model is here
-    "dense": replace(PRESETS["7m"], n_layer=4, linear_v_heads=8, n_ff=512),
+    # Q8_0 has a kernel for rows from 768 elements on
+    "dense": replace(PRESETS["7m"], n_layer=4, linear_v_heads=8, n_ff=1024),
     "experts": replace(
         PRESETS["7m"],
         n_layer=4,
@@ -145,10 +146,10 @@ def test_nor_do_cuts_matter_with_any_cache_attention_or_launch(
 
 
 @pytest.mark.parametrize("weight_type", ["f32", "q8_0", "q4_0", "q4_k"])
-def test_the_length_of_a_launch_does_not_matter(model: NewModel, weight_type: str) -> None:
+def test_neither_the_length_of_a_launch_nor_its_threads_matter(model: NewModel, weight_type: str) -> None:
     tokens, found = some_tokens(N), set()
-    for n_ubatch in (512, 64, 9):
-        with new_context(model("dense", weight_type), n_ubatch=n_ubatch) as context:
+    for n_ubatch, n_threads in ((512, 1), (512, 3), (64, 2), (9, 1)):
+        with new_context(model("dense", weight_type), n_ubatch=n_ubatch, n_threads=n_threads) as context:
             found.add((read(context, tokens, [N]), *left_behind(context)))
     assert len(found) == 1
 
