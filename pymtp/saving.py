@@ -12,6 +12,7 @@ from pymtp.build import kernels
 from pymtp.context_options import PREFILL_MODES
 from pymtp.errors import ContextFullError, InvalidRequestError, NativeError
 from pymtp.exclusive import alone
+from pymtp.host_memory import host_bytes
 from pymtp.inspected import Inspected
 from pymtp.native import check, ffi, last_error, lib
 from pymtp.values import in_range
@@ -82,7 +83,7 @@ class Saving(Inspected):
         held = lib.pymtp_pair_n_past(self._pair, seq)
         first = in_range("first", first, 0, held)
         n = in_range("n", n, 0, held - first)
-        cells = np.empty((n, self._cell_bytes()), dtype=np.uint8)
+        cells = host_bytes(n, self._cell_bytes())
         check(lib.pymtp_pair_save_cells(self._pair, seq, first, n, _pointer(cells)))
         return cells
 
@@ -127,7 +128,7 @@ class Saving(Inspected):
         and raises as it does."""
         needed = ffi.new("size_t *")
         check(lib.pymtp_pair_save_state(self._pair, seq, logits, ffi.NULL, 0, needed))
-        state = np.empty(needed[0], dtype=np.uint8)
+        state = host_bytes(needed[0])
         check(lib.pymtp_pair_save_state(self._pair, seq, logits, _pointer(state), len(state), needed))
         return state
 

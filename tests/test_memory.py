@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from pymtp.cli import app_main
 from pymtp.cli.memory_table import plan_beside
 from pymtp.context import Context
 from pymtp.depth import MAX_AUTO
-from pymtp.host_memory import default_cache_bytes
+from pymtp.host_memory import default_cache_bytes, host_bytes
 from pymtp.memory import PARTS, DeviceMemory, plan_memory
 from pymtp.sampling import Sampler, SamplingParams
 
@@ -238,3 +239,19 @@ def test_what_prefixes_take_is_planned(
         app_main(["info", "--memory", *options])
     n = planned["cache_bytes"] // (512 * planned["token_bytes"] + 2 * planned["checkpoint_bytes"])
     assert f"so {n:,} prompts of 512 tokens" in capsys.readouterr().out
+
+
+def resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+def test_the_system_has_memory_for_prefixes_back_whatever_lies_beside_it() -> None:
+    host_bytes(2**24)  # after which malloc takes less than that from its heap
+    arrays = [host_bytes(256, 2**12) for _ in range(64)]
+    for array in arrays:
+        array[:] = 1
+    before = resident()
+    del arrays[::2], array
+    assert before - resident() > 24 * 2**20

@@ -51,7 +51,7 @@ class Engine(Prompts):
         self._torn = False  # a step has not come to its end: it is going on, or was broken off
         self._late = False  # whether all were cancelled after one was asked for, and before it came
         self._counts = Counts()
-        self._left_apart: list[Request] = []  # requests with gaps between them that it does not pay to close
+        self._left_apart: list[int] = []  # numbers of requests with gaps between them that it does not pay to close
 
     def check(self, prompt: Sequence[int]) -> None:
         """Raises ContextFullError for a prompt that can never fit."""
@@ -244,12 +244,16 @@ class Engine(Prompts):
         self._scheduler.add(request)
 
     def _close_gaps(self) -> None:
-        if self._scheduler.running == self._left_apart:  # what is left to write only becomes less
+        if self._apart == self._left_apart:  # what is left to write only becomes less
             return
         moves = self._scheduler.moves(self.prefixes.worth if self.cache_prompt else lambda seq: 0)
         for request, seq in moves:
             self.guarded([request], self._move, seq)
-        self._left_apart = self._scheduler.running
+        self._left_apart = self._apart
+
+    @property
+    def _apart(self) -> list[int]:
+        return [request.number for request in self._scheduler.running]
 
     def _move(self, requests: Sequence[Request], seq: int) -> None:
         (request,) = requests

@@ -41,9 +41,9 @@ class Budget:
 
     What goes first is the checkpoint that saves the least reading per byte, age counted in: GreedyDual-Size (Cao and
     Irani, "Cost-Aware WWW Proxy Caching Algorithms", USITS 1997), with uses counted in (GreedyDual-Size-Frequency:
-    Cherkasova, HP Labs report HPL-98-69, 1998). A checkpoint's priority is the clock at its last use,
-    plus the seconds that it saves, divided by its bytes, times how likely they are saved; the clock is the priority of
-    the last one that went. So what is not used falls behind what comes, however dear it is. The seconds are those of
+    Cherkasova, HP Labs report HPL-98-69, 1998). A checkpoint's priority is the clock at its last use, plus the seconds
+    that it saves, divided by its bytes, times how likely they are saved; the clock is the priority of the last one that
+    went, or was turned away. So what is not used falls behind what comes, however dear it is. The seconds are those of
     reading on from the checkpoint before it. The bytes are those of its states, and where no checkpoint comes after it,
     of the K and V that go with it: these go from the ends of the tree, states from anywhere.
     """
@@ -84,7 +84,10 @@ class Budget:
             found = min(
                 ((self.priority(n), i, n) for i, n in enumerate(tree.checkpoints) if n not in keep), default=None
             )
-            if found is None or found[0] > priority:
+            if found is None:
+                return False
+            if found[0] > priority:  # as if it had come and gone: else what is there would never grow old
+                self.clock = max(self.clock, priority)
                 return False
             self.clock = max(self.clock, found[0])
             n_tokens = tree.n_tokens

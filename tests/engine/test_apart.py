@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 
@@ -54,6 +56,16 @@ def test_those_who_lie_side_by_side_stay() -> None:
     bed = apart([0, 30, 30, 0])
     bed.run()
     assert bed.context.copies == []
+
+
+def test_those_who_stayed_apart_are_let_go_of_when_they_end() -> None:
+    bed = apart([2, 0, 50], [2 * COPIED_A_ROUND, 4, 2 * COPIED_A_ROUND])
+    bed.run()
+    assert bed.context.copies == []
+    gone = [weakref.ref(request) for request in bed.requests]
+    bed.requests.clear()
+    gc.collect()
+    assert not any(request() for request in gone)
 
 
 @pytest.mark.parametrize("left", [[2, 0, 50], [50, 0, 2]])

@@ -72,6 +72,19 @@ def test_what_was_not_used_for_long_falls_behind_however_dear_it_is() -> None:
     assert dear not in cache.tree.checkpoints
 
 
+def test_what_was_used_often_falls_behind_where_all_else_is_turned_away() -> None:
+    cache = Cache(limit=150)
+    node = cache.put(1, 100)
+    for _ in range(8):
+        cache.budget.touch(node)
+    refused = 0
+    while not cache.budget.room(100, cache.budget.clock + cache.budget.worth(0, 100, 100, cells=100), ()):
+        refused += 1
+        assert refused < 10
+    assert refused
+    assert node not in cache.tree.checkpoints
+
+
 def test_what_is_used_stays() -> None:
     cache = Cache(limit=1000)
     used, other = cache.put(1, 100), cache.put(2, 100)
@@ -143,6 +156,7 @@ def test_nothing_goes_for_what_is_worth_less_or_never_fits() -> None:
     assert not cache.budget.room(100, 0.4, ())
     assert not cache.budget.room(251, 1e9, ())
     assert list(cache.tree.checkpoints) == nodes
+    assert cache.budget.clock < 0.5
 
 
 def test_a_state_that_is_larger_than_was_said_is_not_kept() -> None:

@@ -111,6 +111,20 @@ def test_a_budget_for_half_of_the_prefixes_saves_most_of_the_reading() -> None:
     assert mean(4, 1.2, lambda k: 1.0) < 0.2
 
 
+@pytest.mark.parametrize("share", [0.25, 0.5])
+def test_prefixes_that_come_up_take_the_place_of_those_that_were_asked_for_before(share: float) -> None:
+    engine, choose = SimEngine(2, int(share * 12 * (2000 * CELL + STATE))), random.Random(1)
+    for time in range(3):
+        prefixes = [text(500 + 100 * time + i, 2000) for i in range(6)]
+        read = asked = 0
+        for i in range(120):
+            prompt = choose.choice(prefixes) + text(9000 + 1000 * time + i, choose.randrange(20, 200))
+            n_read = engine.ask_and_run(prompt, text(i, 50)).n_read
+            if i >= 60:
+                read, asked = read + n_read, asked + len(prompt)
+        assert read < 0.6 * asked
+
+
 def test_memory_is_flat_and_within_the_budget() -> None:
     choose = random.Random(4)
     prefixes = [text(500 + i, 700) for i in range(30)]

@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import company
 import pytest
+import random_faults
 import soak_requests
 from makers.demo_corpus import held_out_prompts
 from soak_requests import Phase
 
 from pymtp import SamplingParams
+from pymtp.context import Context
 from pymtp.engine.engine import Engine
 from pymtp.engine.request import Request
 from pymtp.model import Model
@@ -47,15 +49,15 @@ def test_requests_of_all_kinds_come_to_the_same_tokens_in_company(
 
 
 def test_a_token_that_goes_by_the_company_is_seen(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    start = Engine._start
+    set_sampling = Context.set_sampling
 
-    def by_place(self: Engine, request: Request, seq: int, cached: int) -> None:
-        params = request.sampler.params
+    def by_place(self: Context, sampler: Sampler, seq: int = 0) -> None:
+        params = sampler.params
         if seq and isinstance(params, SamplingParams):
-            request.sampler = Sampler(replace(params, logit_bias={**params.logit_bias, 32: 20.0}))
-        start(self, request, seq, cached)
+            sampler = Sampler(replace(params, logit_bias={**params.logit_bias, 32: 20.0}))
+        set_sampling(self, sampler, seq)
 
-    monkeypatch.setattr(Engine, "_start", by_place)
+    monkeypatch.setattr(Context, "set_sampling", by_place)
     found = played(model, 1, monkeypatch)
     assert found.differing_tokens > 10
     assert "seed 1" in found.differences[0]
@@ -64,7 +66,7 @@ def test_a_token_that_goes_by_the_company_is_seen(model: Model, monkeypatch: pyt
 def test_requests_that_fail_are_left_and_come_at_once_are_all_accounted_for(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(soak_requests, "FAULTS", 0.02)
+    monkeypatch.setattr(random_faults, "FAULTS", 0.02)
     monkeypatch.setattr(soak_requests, "SAMPLES", 10)
     *phases, differences = soak_requests.soak_requests(model, 40, phases=2, **SMALL)
     assert differences == []

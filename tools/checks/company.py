@@ -123,7 +123,14 @@ def by_steps(llm: LLM, wishes: Sequence[Wish], numbers: random.Random) -> Outcom
         while coming and coming[0].arrives <= step:
             wish = coming.pop(0)
             ahead = READ_AHEAD if wish.way == "stream" else None
-            asked[wish.number] = llm.requests([wish.prompt], wish.params, Caller(), priority=wish.priority, ahead=ahead)
+            asked[wish.number] = llm.requests(
+                [wish.prompt],
+                wish.params,
+                Caller(),
+                priority=wish.priority,
+                ahead=ahead,
+                marks=[wish.marks] if wish.marks else (),
+            )
         for wish in wishes:
             for request in asked.get(wish.number, ()):
                 if wish.leaves is not None and len(request.tokens) >= wish.leaves:

@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -33,14 +33,13 @@ from typing import Annotated, Any
 
 import typer
 from fresh import fresh_differences
+from random_faults import Faults, Interrupt, play_shapes
 from rich.console import Console
 from soak import resident
 from wishes import Outcome, Wish, Wishes, outcome
 
-from pymtp import LLM, AsyncLLM, Completion, Model, NativeError, PymtpError, SamplingParams
-from pymtp.context import Context
+from pymtp import LLM, AsyncLLM, Completion, Model, PymtpError, SamplingParams
 from pymtp.engine.request import Request
-from pymtp.sampling import Sampler
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
@@ -48,13 +47,8 @@ from makers.demo_corpus import held_out_prompts
 
 THREADS = 5  # and an event loop
 PHASES = 10  # at the end of each nothing runs, and memory is looked at
-FAULTS = 0.003  # of native calls
 CANCELS = 0.002  # of requests, each of which then ends all that run
 SAMPLES = 200  # outcomes to ask again, at most
-
-
-class Interrupt(BaseException):
-    """What a signal handler raises."""
 
 
 @dataclass(frozen=True)
@@ -99,41 +93,6 @@ class Book:
 
         request.finish = counted  # type: ignore[method-assign]
         self._submit(request, cancels)
-
-
-class Faults:
-    """Makes native calls of a context fail."""
-
-    def __init__(self, context: Context, numbers: random.Random) -> None:
-        self._context, self._numbers = context, numbers
-        self.on = True
-        self.made: Counter[str] = Counter()
-        for name in ("prefill_batch", "draft_chains", "verify_chains", "first_token", "rewind"):
-            setattr(context, name, self._wrapped(getattr(context, name), alone=name == "first_token"))
-
-    def _wrapped(self, call: Callable[..., Any], *, alone: bool) -> Callable[..., Any]:
-        def wrapped(*arguments: Any) -> Any:
-            if not self.on or self._numbers.random() > FAULTS:
-                return call(*arguments)
-            kinds = ["decode"] if not alone else ["one"]
-            if threading.current_thread().name != "pymtp engine":  # handlers run on threads of the program
-                kinds += ["before", "after"]
-            kind = self._numbers.choice(kinds)
-            self.made[kind] += 1
-            if kind == "one":
-                raise NativeError("no finite logits, on purpose")
-            if kind == "before":
-                raise Interrupt
-            if kind == "after":
-                call(*arguments)
-                raise Interrupt
-            self._context.break_on_purpose("decode_throws")
-            try:
-                return call(*arguments)
-            finally:
-                self._context.break_on_purpose("none")
-
-        return wrapped
 
 
 class Callers:
@@ -196,9 +155,7 @@ class Callers:
                 return
             for i, one in enumerate((found, *found.others)):
                 self.told[one.finish_reason] += 1
-                # what goes on from an earlier text was not read at once
-                complete = one.finish_reason != "cancelled" and not one.stats.cached_tokens
-                if complete and len(self.samples) < SAMPLES * self._phase // PHASES:
+                if one.finish_reason != "cancelled" and len(self.samples) < SAMPLES * self._phase // PHASES:
                     self.samples.append((replace(wish, params=wish.each[i]), outcome(one)))
 
     def _tell_nothing(self, n: int) -> None:
@@ -283,22 +240,6 @@ class Callers:
             self._tell_nothing(1)  # pieces do not say how they ended
 
 
-def play_shapes(context: Context, faults: Faults) -> None:
-    """A round of each number of sequences and drafts. Then the same graphs are kept, whatever came before."""
-    faults.on = False
-    for n in range(1, 1 + context.n_seq_max):
-        for seq in range(n):
-            context.set_sampling(Sampler(SamplingParams()), seq)
-            context.clear(seq)
-            context.prefill([1, 2, 3], seq)
-        for depth in range(1 + context.draft_tokens):
-            if depth:
-                context.draft_chains(dict.fromkeys(range(n), 5), depth)
-            context.verify_chains({seq: [5] * (1 + depth) for seq in range(n)})
-    context.clear()
-    faults.on = True
-
-
 def added_up(llm: LLM, book: Book, callers: Callers) -> str:
     """What does not add up, while nothing runs."""
     callers.add_gone()
@@ -364,8 +305,9 @@ def main(
                 continue
             phases.append(found)
             console.print(
-                f"{found.requests:>6} requests ended: {_words(found.ended)}; callers were told: {_words(found.told)}; "
-                f"faults: {_words(found.faults)}; {found.rounds} rounds of {found.sequences:.1f} sequences; "
+                f"{found.requests:>6} requests ended: {in_words(found.ended)}; "
+                f"callers were told: {in_words(found.told)}; faults: {in_words(found.faults)}; "
+                f"{found.rounds} rounds of {found.sequences:.1f} sequences; "
                 f"{found.alive} stay behind; {(found.resident - phases[0].resident) / 1e6:+.2f} MB {found.wrong}",
                 soft_wrap=True,
             )
@@ -384,7 +326,8 @@ def main(
         raise typer.Exit(1)
 
 
-def _words(counts: dict[str, int]) -> str:
+def in_words(counts: dict[str, int]) -> str:
+    """Counts, side by side."""
     return ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
 
 

@@ -12,6 +12,7 @@ from pymtp.engine.request import Request
 from pymtp.errors import PymtpError
 from pymtp.model import Model
 from pymtp.sampling import TokenLogprobs
+from pymtp.stats import Stats
 
 Way = Literal["generate", "list", "stream"]
 
@@ -30,6 +31,7 @@ class Wish:
     """What a caller asks for.
 
     arrives: after so many steps of the engine, or pieces of its time. leaves: after so many tokens, unless it ended.
+    marks: places of the prompt, as of LLM.requests.
     """
 
     number: int
@@ -39,6 +41,7 @@ class Wish:
     way: Way
     arrives: int
     leaves: int | None
+    marks: tuple[int, ...] = ()
 
     @property
     def each(self) -> list[SamplingParams]:
@@ -59,6 +62,7 @@ class Outcome:
     reason: str
     logprobs: list[TokenLogprobs] | None = None
     error: str = ""
+    stats: Stats | None = None  # which may differ
 
     def difference(self, whole: Outcome) -> str:
         """How it differs from the whole; "" if it does not. Of a text that did not come to its end, the beginning is
@@ -84,7 +88,7 @@ class Outcome:
 def outcome(found: Completion | Request) -> Outcome:
     """Of what has ended."""
     if not isinstance(found, Request):
-        return Outcome(found.token_ids, found.text, found.finish_reason, found.logprobs)
+        return Outcome(found.token_ids, found.text, found.finish_reason, found.logprobs, stats=found.stats)
     done = outcome(found.completion)
     return done if found.error is None else replace(done, reason="failed", error=failure(found.error))
 

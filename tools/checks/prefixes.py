@@ -1,0 +1,305 @@
+"""Counts the tokens that the cache of prefixes changes: requests that go on from it against a cold LLM, token by token.
+
+    pip install . gguf typer
+    python tools/checks/prefixes.py --tokens 200000
+
+Requests of all kinds (wishes.py), whose prompts share beginnings (prompt_tree.py), come one after the other, several at
+once, and by threads with an event loop; some are left in the middle. Host memory is none, too little, or ample. Between
+two plays prefixes go to files, and another LLM goes on from them. Each request is then asked of an LLM of one sequence
+that keeps nothing. Tokens, log-probabilities (bit for bit), text and end must be the same; with a fixed number of
+drafts, the drafts and how many of them were accepted, too. The host memory that the figures tell stays in its budget.
+
+A difference is told with the game that brings it back: --model NAME --seed N --tokens 1. Of games with threads, and of
+those that choose depths by the clock, another play may come out otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import company
+import typer
+from prompt_tree import PromptTree
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from wishes import Outcome, Wish, outcome
+
+from pymtp import LLM, Model, build_info
+from pymtp.engine.request import Caller
+from pymtp.engine.scheduler import READ_AHEAD
+from pymtp.sampling import SamplingParams
+
+from makers.demo_corpus import held_out_prompts  # isort: skip  # company says where
+
+MODELS = [
+    "shipped",
+    "shipped f16",
+    "shipped f32",
+    *(f"{kind} dense" for kind in ("f32", "f16", "q8_0", "q4_0", "q4_k")),
+    *(f"{kind} experts" for kind in ("f16", "q4_k")),
+]
+PLAYS = 3  # of a game
+WISHES = 16  # a play
+SPAN = 20  # steps within which they arrive
+BUDGETS = (0, 0.5, 1.5, 3, 8, 20, None)  # bytes of a state; None for what is the default
+COUNTED = ("lookups", "hits", "found", "copied", "loaded", "saved", "evicted")
+
+
+@dataclass
+class Found:
+    """What came of a model's games. compared: drafts of requests whose acceptance was compared. files: prefixes that
+    went through one. prompts: their tokens. kept: figures of the caches; found, copied, loaded and saved are tokens."""
+
+    model: str
+    requests: int = 0
+    tokens: int = 0
+    logprobs: int = 0
+    ends: Counter[str] = field(default_factory=Counter)
+    compared: int = 0
+    accepted: int = 0
+    prompts: int = 0
+    kept: Counter[str] = field(default_factory=Counter)
+    files: int = 0
+    differing_tokens: int = 0
+    differences: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def any_settings(numbers: random.Random) -> dict[str, Any]:
+    """Of an LLM, but for its sequences and what it keeps."""
+    cache = numbers.choice(("f16", "f16", "f32", "f32", "bf16", "q8_0", "q4_0"))
+    n_ubatch = numbers.choice((16, 32, 48, 64, 128, 512))
+    return {
+        "n_ctx": numbers.choice((512, 512, 1024)),
+        "n_batch": n_ubatch * numbers.choice((1, 1, 2)),
+        "n_ubatch": n_ubatch,
+        "n_threads": 1,
+        "type_k": cache,
+        "type_v": cache,
+        "flash_attn": "on" if cache.startswith("q") else numbers.choice(("auto", "on", "off")),
+        "draft_tokens": numbers.choice(("auto", *range(8))),
+    }
+
+
+class Cold:
+    """Answers of an LLM that keeps nothing, each asked once."""
+
+    def __init__(self, model: Model, settings: dict[str, Any]) -> None:
+        self._llm = LLM(model, n_seq_max=1, cache_prompt=False, **settings)
+        self._answers: dict[tuple[tuple[int, ...], str], Outcome] = {}
+        self.state_bytes: int = self._llm.context.state_bytes
+
+    def __call__(self, prompt: Sequence[int], params: SamplingParams) -> Outcome:
+        asked = (tuple(prompt), repr(params))
+        if asked not in self._answers:
+            (request,) = self._llm.requests([list(prompt)], params, Caller())
+            while not request.ended:
+                self._llm.engine.step()
+            assert not request.cached
+            self._answers[asked] = outcome(request)
+        return self._answers[asked]
+
+    def close(self) -> None:
+        """Frees it."""
+        self._llm.close()
+
+
+def one_by_one(llm: LLM, wishes: Sequence[Wish], numbers: random.Random) -> company.Outcomes:
+    """Each request when the one before it has ended."""
+    found: company.Outcomes = {}
+    for wish in wishes:
+        ahead = READ_AHEAD if wish.way == "stream" else None
+        marks = [wish.marks] if wish.marks else ()
+        requests = llm.requests([wish.prompt], wish.params, Caller(), ahead=ahead, marks=marks)
+        while not all(request.ended for request in requests):
+            for request in requests:
+                if wish.leaves is not None and len(request.tokens) >= wish.leaves:
+                    llm.engine.cancel(request)
+                request.unread.clear()
+            llm.engine.step()
+        found |= {(wish.number, i): outcome(request) for i, request in enumerate(requests)}
+    return found
+
+
+class Game:
+    """A tree of prompts, played on LLMs that keep them."""
+
+    def __init__(self, model: Model, texts: Sequence[Sequence[int]], seed: int, found: Found) -> None:
+        self.model, self.found, self.seed = model, found, seed
+        self.numbers = random.Random(seed)
+        self.settings = any_settings(self.numbers)
+        self.n_seq_max = self.numbers.randint(1, 6)
+        self.tree = PromptTree(model, self.numbers, texts, self.settings["n_ctx"], self.settings["n_ubatch"])
+
+    def play(self) -> None:
+        """All plays, each on what the ones before left."""
+        numbers = self.numbers
+        with closing(Cold(self.model, self.settings)) as cold, tempfile.TemporaryDirectory() as directory:
+            budget = numbers.choice(BUDGETS)
+            cache_bytes = None if budget is None else int(budget * cold.state_bytes)
+            files = list[Path]()
+            left = PLAYS
+            while left:
+                here = min(left, numbers.randint(1, PLAYS))
+                left -= here
+                with LLM(self.model, n_seq_max=self.n_seq_max, cache_bytes=cache_bytes, **self.settings) as llm:
+                    for path in files:
+                        llm.load_prefix(path)
+                        self.found.files += 1
+                    for _ in range(here):
+                        self._play(llm, cold, cache_bytes)
+                    files = self._save(llm, Path(directory)) if left else []
+                    self._count(llm)
+
+    def _save(self, llm: LLM, directory: Path) -> list[Path]:
+        """Some prefixes, which later prompts begin with, to files."""
+        some = self.numbers.sample(self.tree.known, min(len(self.tree.known), self.numbers.randint(0, 3)))
+        paths = [directory / f"{self.numbers.getrandbits(64):x}" for _ in some]
+        for tokens, path in zip(some, paths, strict=True):
+            llm.save_prefix(tokens, path)
+        return paths
+
+    def _count(self, llm: LLM) -> None:
+        figures = llm.figures().prefixes
+        self.found.kept.update({name: getattr(figures, name) for name in COUNTED})
+
+    def _play(self, llm: LLM, cold: Cold, cache_bytes: int | None) -> None:
+        numbers = self.numbers
+        wishes = self.tree.some(WISHES, SPAN)
+        way = numbers.choice((one_by_one, company.by_steps, company.by_steps, company.by_threads))
+        played = way(llm, wishes, numbers)
+        same_depths = way is one_by_one or (way is company.by_steps and self._has_room(wishes))
+        nbytes = llm.figures().prefixes.nbytes
+        if cache_bytes is not None and nbytes > cache_bytes:
+            self._differs(way.__name__, f"{nbytes} bytes are kept, {cache_bytes} may be")
+        for (number, i), one in sorted(played.items()):
+            wish = wishes[number]
+            whole = cold(wish.prompt, wish.each[i])
+            self.tree.answered(wish, whole)
+            words = f"{way.__name__}, request {number}.{i} of {len(wish.prompt)} tokens"
+            self._compare(wish, one, whole, words, same_depths)
+
+    def _has_room(self, wishes: Sequence[Wish]) -> bool:
+        """Whether all requests have as many drafts together as each of them alone."""
+        settings = self.settings
+        if settings["draft_tokens"] == "auto":
+            return False
+        rows = 1 + settings["draft_tokens"]
+        longest = max(len(wish.prompt) + (wish.params.max_tokens or settings["n_ctx"]) for wish in wishes)
+        return self.n_seq_max * rows <= settings["n_ubatch"] and longest + rows < settings["n_ctx"]
+
+    def _compare(self, wish: Wish, one: Outcome, whole: Outcome, words: str, same_depths: bool) -> None:
+        found = self.found
+        found.requests += 1
+        found.tokens += len(one.token_ids)
+        found.logprobs += len(one.logprobs or ())
+        found.ends[one.reason] += 1
+        found.prompts += len(wish.prompt)
+        if difference := one.difference(whole):
+            pairs = zip(one.token_ids, whole.token_ids, strict=False)
+            found.differing_tokens += max(1, sum(a != b for a, b in pairs))
+            self._differs(words, difference)
+        elif same_depths and one.stats and whole.stats and one.reason in ("stop", "length"):
+            drafts, expected = ([s.drafted, s.accepted_per_position] for s in (one.stats, whole.stats))
+            if self.settings["draft_tokens"] != "auto":
+                found.compared += one.stats.drafted
+                found.accepted += one.stats.accepted
+                if drafts != expected:
+                    self._differs(words, f"drafted, accepted: {drafts}, cold {expected}")
+
+    def _differs(self, where: str, difference: str) -> None:
+        self.found.differences.append(
+            f"{self.found.model}, seed {self.seed}, {self.n_seq_max} sequences, {self.settings}, {where}: {difference}"
+        )
+
+
+def games(job: tuple[str, Path, int, int]) -> Found:
+    """Plays with one model until so many tokens are compared. Job: its name, where files are made, tokens, seed."""
+    name, directory, tokens, seed = job
+    found = Found(name)
+    started = time.perf_counter()
+    with closing(Model(company.model_file(name, directory))) as model:
+        texts = [model.tokenize(text) for text in held_out_prompts(12, 3000)]
+        while found.tokens < tokens:
+            Game(model, texts, seed, found).play()
+            seed += 1
+    found.seconds = time.perf_counter() - started
+    return found
+
+
+def show(all_found: Sequence[Found], console: Console) -> None:
+    """A line a model of what was compared, and one of what was kept; what differs below."""
+    compared = Table("model", "requests", "left", "failed", "tokens", "logprobs", "accepted", "differ", "s")
+    kept = Table("model", "prompts", *COUNTED, "files")
+    for column in (*compared.columns[1:], *kept.columns[1:]):
+        column.justify = "right"
+    for column in (*compared.columns, *kept.columns):
+        column.no_wrap = True
+    for one in all_found:
+        compared.add_row(
+            one.model,
+            f"{one.requests:,}",
+            f"{one.ends['cancelled']:,}",
+            f"{one.ends['failed']:,}",
+            f"{one.tokens:,}",
+            f"{one.logprobs:,}",
+            f"{one.accepted:,} of {one.compared:,}",
+            f"{one.differing_tokens:,}",
+            f"{one.seconds:.0f}",
+        )
+        kept.add_row(one.model, f"{one.prompts:,}", *(f"{one.kept[name]:,}" for name in COUNTED), f"{one.files:,}")
+    console.print(compared)
+    console.print(kept)
+    for one in all_found:
+        for difference in one.differences:
+            console.print(difference, soft_wrap=True)
+    tokens = sum(one.tokens for one in all_found)
+    console.print(
+        f"{sum(one.differing_tokens for one in all_found):,} of {tokens:,} tokens differ; "
+        f"{sum(len(one.differences) for one in all_found)} differences in all"
+    )
+
+
+def in_processes(jobs: Sequence[Any], processes: int) -> Iterator[Found]:
+    """Does the jobs, each in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=1) as pool:
+        yield from pool.imap(games, jobs, chunksize=1)
+
+
+def main(
+    models: Annotated[list[str] | None, typer.Option("--model", "-m", help=f"All if not given: {MODELS}.")] = None,
+    tokens: Annotated[
+        int, typer.Option("--tokens", "-n", min=1, help="Tokens to compare, for all together.")
+    ] = 200_000,
+    seed: Annotated[int, typer.Option(help="Of the first game.")] = 0,
+    processes: Annotated[int, typer.Option(min=1, help="Models at a time.")] = 2,
+    output: Annotated[Path | None, typer.Option("--json", help="Write what was found to this file.")] = None,
+) -> None:
+    """Exit status 1 when anything differs."""
+    console = Console(highlight=False)
+    names = models or MODELS
+    with tempfile.TemporaryDirectory() as directory:
+        jobs = [(name, Path(directory), -(-tokens // len(names)), seed + 1000 * i) for i, name in enumerate(names)]
+        running = track(in_processes(jobs, processes), total=len(jobs), console=Console(stderr=True))
+        found = list(running)
+    show(found, console)
+    if output is not None:
+        result = {"check": "prefixes", "seed": seed, "build": build_info(), "models": [asdict(one) for one in found]}
+        output.write_text(json.dumps(result, indent=1) + "\n")
+    if any(one.differences for one in found):
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

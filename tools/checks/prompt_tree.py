@@ -1,0 +1,79 @@
+"""Requests whose prompts share beginnings, at random: for checks of what is kept of prompts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from wishes import Outcome, Wish, Wishes
+
+from pymtp.model import Model
+
+KNOWN = 40  # texts that prompts go on from, part from, or are
+ROOM = 64  # tokens of the context that most prompts leave
+
+
+class PromptTree(Wishes):
+    """Makes wishes whose prompts are new, or those of earlier ones: again, up to a place, with another end, with what
+    was written, or a part of it, and more."""
+
+    def __init__(
+        self, model: Model, numbers: random.Random, texts: Sequence[Sequence[int]], n_ctx: int, n_ubatch: int
+    ) -> None:
+        super().__init__(model, numbers, texts, n_ctx)
+        self._n_ubatch = n_ubatch
+        self.known: list[list[int]] = []
+
+    def wish(self, number: int, arrives: int = 0) -> Wish:
+        """One, which later ones may share their prompts with."""
+        wish = super().wish(number, arrives)
+        prompt, numbers = wish.prompt, self._numbers
+        self._keep(prompt)
+        marks = {numbers.randint(1, len(prompt)) for _ in range(numbers.choice((0, 0, 0, 1, 2)))}
+        logprobs = numbers.choice((None, 3)) if wish.params.logprobs is None else wish.params.logprobs
+        return replace(wish, params=replace(wish.params, logprobs=logprobs), marks=tuple(sorted(marks)))
+
+    def answered(self, wish: Wish, found: Outcome) -> None:
+        """What was written for a prompt: later prompts go on from there."""
+        n = len(found.token_ids)
+        if n:
+            self._keep(
+                wish.prompt + found.token_ids[: self._numbers.choice((n, n, n - 1, self._numbers.randint(0, n)))]
+            )
+
+    def _keep(self, text: list[int]) -> None:
+        if len(self.known) < KNOWN:
+            self.known.append(text)
+        else:
+            self.known[self._numbers.randrange(KNOWN)] = text
+
+    def _prompt(self) -> list[int]:
+        numbers = self._numbers
+        most = self._n_ctx - numbers.choice((1, ROOM, ROOM, ROOM))
+        way = numbers.choice(("new", "again", "start", "part", "part", "more", "more")) if self.known else "new"
+        if way == "new":
+            return self._text(numbers.choice((numbers.randint(1, 90), numbers.randint(90, most))))[:most]
+        base = numbers.choice(self.known)
+        if way == "part":
+            base = base[: self._place(len(base))] + self._text(numbers.choice((1, 8, 48, 100)))
+        elif way == "start":
+            base = base[: self._place(len(base))]
+        elif way == "more":
+            base = base + self._text(numbers.choice((1, 5, 40, 100)))
+        return base[:most]
+
+    def _place(self, length: int) -> int:
+        """Anywhere, about where pieces end, or shortly before the end."""
+        numbers = self._numbers
+        piece = numbers.randrange(1 + length // self._n_ubatch) * self._n_ubatch + numbers.choice((-1, 0, 1))
+        place = numbers.choice((numbers.randint(1, length), piece, length - numbers.randint(0, 12)))
+        return min(max(1, place), length)
+
+    def _text(self, n: int) -> list[int]:
+        numbers = self._numbers
+        if numbers.random() < 0.3:
+            return numbers.choices(range(min(256, self._model.n_vocab)), k=n)
+        text = numbers.choice(self._texts)
+        start = numbers.randrange(max(1, len(text) - n))
+        return list(text[start : start + n])

@@ -1,0 +1,212 @@
+"""Five thousand requests whose prompts share beginnings, on one LLM with little memory for them: is it ever exceeded?
+
+    pip install . typer
+    python tools/checks/soak_prefixes.py --requests 5000
+
+All that soak_requests.py does to requests, and cancellations and faults while prefixes are saved and loaded, too. After
+each request, what is kept of prompts is within cache_bytes. When nothing runs, none reads and nothing is held on to,
+what the cache says that it keeps is what it keeps, and resident memory is flat: see soak_requests.py.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import typer
+from fresh import fresh_differences
+from prompt_tree import PromptTree
+from random_faults import Faults, play_shapes
+from rich.console import Console
+from soak import resident
+from soak_requests import PHASES, Book, Callers, added_up, in_words
+from wishes import Wish, Wishes, outcome
+
+from pymtp import LLM, Completion, Model, PymtpError
+from pymtp.engine.prefix_records import PrefixFigures
+from pymtp.engine.prefix_tree import Block, Node
+from pymtp.engine.request import Request
+
+from makers.demo_corpus import held_out_prompts  # isort: skip  # soak_requests says where
+
+SAVING = ("save_state", "save_cells", "load_state", "load_cells", "copy_cells", "keep_cells", "copy")
+STATES = 6  # that there is room for
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What came so far. most: bytes that were kept. exceeded: after how many requests they were too many."""
+
+    requests: int
+    told: dict[str, int]
+    ended: dict[str, int]
+    faults: dict[str, int]
+    figures: PrefixFigures
+    most: int
+    exceeded: int
+    alive: int  # requests
+    resident: int
+    wrong: str  # what does not add up
+
+
+class BudgetBook(Book):
+    """Looks at what is kept after each request, too."""
+
+    def __init__(self, llm: LLM, cache_bytes: int) -> None:
+        self._cache_bytes, self._llm = cache_bytes, llm
+        self.most = self.exceeded = 0
+        super().__init__(llm)
+
+    def submit(self, request: Request, cancels: int | None = None) -> None:
+        """Its end is looked at."""
+        finish = request.finish
+
+        def looked(reason: Any) -> None:
+            finish(reason)
+            nbytes = self._llm.figures().prefixes.nbytes
+            self.most = max(self.most, nbytes)
+            self.exceeded += nbytes > self._cache_bytes
+
+        request.finish = looked  # type: ignore[method-assign]
+        super().submit(request, cancels)
+
+
+class TreeCallers(Callers):
+    """Threads and tasks that ask for prompts of one tree each."""
+
+    def __init__(self, llm: LLM, texts: Sequence[Sequence[int]], seed: int) -> None:
+        super().__init__(llm, texts, seed)
+        self._trees: dict[int, PromptTree] = {}
+
+    def _made(self, i: int) -> tuple[Wishes, random.Random]:
+        _, numbers = super()._made(i)
+        context = self.llm.context
+        tree = PromptTree(self.llm.model, numbers, self._texts, context.n_ctx, context.n_ubatch)
+        if i in self._trees:
+            tree.known = self._trees[i].known  # of the phase before, for all but the first
+        self._trees[i] = tree
+        return tree, numbers
+
+    def _tell(self, wish: Wish, found: Completion | PymtpError) -> None:
+        super()._tell(wish, found)
+        if isinstance(found, Completion):
+            tree = self._trees[hash(tuple(wish.prompt)) % len(self._trees)]
+            tree.answered(wish, outcome(found))
+
+
+def left_behind(llm: LLM) -> str:
+    """What is held on to by nobody, or does not add up, while nothing runs."""
+    prefixes = llm.engine.prefixes
+    store, tree = prefixes.store, prefixes.store.tree
+    nodes: list[Node] = []
+    left = list(tree.root.children.values())
+    while left:
+        nodes.append(left.pop())
+        left += nodes[-1].children.values()
+    blocks: set[Block] = {part.block for node in nodes for part in node.parts or ()}
+    states = sum(node.checkpoint.state.nbytes for node in nodes if node.checkpoint is not None)
+    nbytes = states + sum(block.data.nbytes for block in blocks)
+    context = llm.context
+    checks = {
+        f"{len(prefixes._readers)} readers are left": not prefixes._readers,
+        f"{len(store.pins)} nodes are pinned": not store.pins,
+        f"{sum(held.busy for held in store.held)} sequences are busy": not any(held.busy for held in store.held),
+        f"{nbytes} bytes are kept, and {tree.nbytes} counted": nbytes == tree.nbytes,
+        f"{len(nodes)} nodes, and {tree.n_nodes} counted": len(nodes) == tree.n_nodes,
+        "a sequence does not hold what it is taken to hold": all(
+            context.tokens(seq)[: held.n] == held.tokens[: held.n].tolist() for seq, held in enumerate(store.held)
+        ),
+        "a sequence has another state than it is taken to have": all(
+            not held.live or context.tokens_held(seq) == held.n for seq, held in enumerate(store.held)
+        ),
+    }
+    return "; ".join(words for words, right in checks.items() if not right)
+
+
+def soak_prefixes(
+    model: Model, requests: int, *, seed: int = 0, phases: int = PHASES, states: float = STATES, **more: Any
+) -> Iterator[Phase | list[str]]:
+    """Yields what came so far, phase by phase, and at last what differs from a fresh LLM. more: for the LLM."""
+    settings: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "n_ubatch": 128, "n_batch": 128} | more
+    texts = [model.tokenize(text) for text in held_out_prompts(12, 3000)]
+    with LLM(model, n_seq_max=1, **{name: value for name, value in settings.items() if name != "n_seq_max"}) as llm:
+        cache_bytes = int(states * llm.context.state_bytes)
+    with LLM(model, cache_bytes=cache_bytes, **({"n_seq_max": 4} | settings)) as llm:
+        book, faults = BudgetBook(llm, cache_bytes), Faults(llm.context, random.Random(seed), also=SAVING)
+        callers = TreeCallers(llm, texts, seed)
+        for phase in range(phases):
+            callers.play(requests * (phase + 1) // phases - requests * phase // phases, loop=phase % 2 == 0)
+            llm.engine.settle()  # streams that were let go of last
+            wrong = "; ".join(filter(None, (added_up(llm, book, callers), left_behind(llm))))
+            play_shapes(llm.context, faults)
+            llm.engine.prefixes.recover()  # sequences hold something else now
+            gc.collect()
+            yield Phase(
+                requests=len(book.times),
+                told=dict(callers.told),
+                ended=dict(book.ended),
+                faults=dict(faults.made),
+                figures=llm.figures().prefixes,
+                most=book.most,
+                exceeded=book.exceeded,
+                alive=sum(isinstance(one, Request) for one in gc.get_objects()),
+                resident=resident(),
+                wrong=wrong,
+            )
+        faults.on = False
+        settings.pop("n_seq_max", None)
+        yield fresh_differences(llm, settings | {"cache_prompt": False}, callers.samples)
+
+
+def main(
+    model: Annotated[Path | None, typer.Option("--model", "-m", exists=True, help="If not given, pymtp's own.")] = None,
+    requests: Annotated[int, typer.Option("--requests", "-r", min=PHASES)] = 5_000,
+    seed: Annotated[int, typer.Option(help="Of what is asked; when it comes goes by the clock.")] = 0,
+    n_seq_max: Annotated[int, typer.Option(min=1)] = 4,
+    states: Annotated[float, typer.Option(help="Host memory for prefixes, in states of a sequence.")] = STATES,
+    growth: Annotated[int, typer.Option(help="The most bytes that memory may grow from half to half.")] = 4_000_000,
+    output: Annotated[Path | None, typer.Option("--json", help="Write what was found to this file.")] = None,
+) -> None:
+    """Exit status 1 when anything is wrong."""
+    console = Console(highlight=False)
+    phases: list[Phase] = []
+    differences: list[str] = []
+    with closing(Model(model)) as loaded:
+        for found in soak_prefixes(loaded, requests, seed=seed, n_seq_max=n_seq_max, states=states):
+            if isinstance(found, list):
+                differences = found
+                continue
+            phases.append(found)
+            kept = found.figures
+            console.print(
+                f"{found.requests:>6} requests ended: {in_words(found.ended)}; "
+                f"faults: {in_words(found.faults)}; {kept.hits} of {kept.lookups} prompts found "
+                f"{kept.found} tokens; {kept.evicted} checkpoints went; {found.most} bytes at most, "
+                f"{found.exceeded} times too many; {found.alive} stay behind; "
+                f"{(found.resident - phases[0].resident) / 1e6:+.2f} MB {found.wrong}",
+                soft_wrap=True,
+            )
+    half = len(phases) // 2
+    grown = median(phase.resident for phase in phases[half:]) - median(phase.resident for phase in phases[:half])
+    console.print(
+        f"{grown / 1e6:+.2f} MB from the first half to the second; {len(differences)} differ from a fresh LLM"
+    )
+    for difference in differences:
+        console.print(difference, soft_wrap=True)
+    if output is not None:
+        output.write_text(
+            json.dumps({"phases": list(map(asdict, phases)), "differences": differences}, indent=1) + "\n"
+        )
+    if differences or grown > growth or any(one.wrong or one.exceeded or one.alive > 1 for one in phases):
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)
