@@ -8,6 +8,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
+from helpers.chats import answered, parting, user
 from hypothesis import given, settings
 from makers import chat_templates
 from makers.gguf_variants import rewrite
@@ -52,19 +53,6 @@ def make_prompts(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> MakePr
         return Prompts(made[name])
 
     return make
-
-
-def user(content: str) -> Message:
-    return {"role": "user", "content": content}
-
-
-def answered(content: str) -> Message:
-    return {"role": "assistant", "reasoning_content": "One could sort it first.", "content": content}
-
-
-def parting(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens both begin with."""
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def short_of(prompts: Prompts, messages: Sequence[Message], later: Sequence[Message], **options: Any) -> int:

@@ -183,9 +183,7 @@ wishes = st.fixed_dictionaries(
     },
     optional={"marks": st.tuples(st.integers(1, 200))},
 )
-faults = st.dictionaries(
-    st.integers(0, 150), st.sampled_from(["signal", "cancel", "broken", "emptied"]), max_size=6
-)
+faults = st.dictionaries(st.integers(0, 150), st.sampled_from(["signal", "cancel", "broken", "emptied"]), max_size=6)
 
 
 @given(
