@@ -33,7 +33,7 @@ def templated(demo: Path, new_llm: MakeLLM, tmp_path: Path) -> MakeLLM:
         path = tmp_path / f"{name}.gguf"
         if not path.exists():
             rewrite(demo, path, metadata={"tokenizer.chat_template": getattr(chat_templates, name)})
-        return new_llm(path, n_ctx=8192, **keywords)
+        return new_llm(path, n_ctx=16384, **keywords)
 
     return make
 
@@ -59,6 +59,19 @@ def test_a_turn_reads_what_changed_and_writes_the_same(templated: MakeLLM, name:
         if before is not None:
             assert n_read(turn) <= n_new(turn, before) + SLACK
         assert turn.token_ids == fresh.generate(turn.prompt_token_ids, PARAMS).token_ids
+        messages, before = [*messages, answered(says, thought=turn.text if thinks else "")], turn
+
+
+def test_twenty_turns_of_200_tokens_read_what_changed(templated: MakeLLM) -> None:
+    llm = templated("DROPS_THINKING")
+    texts = [llm.model.detokenize(llm.model.tokenize(text)[:200]) for text in held_out_prompts(40, 900)]
+    messages, before = [SYSTEM], None
+    for said, says in zip(texts[:20], texts[20:], strict=True):
+        messages = [*messages, user(said)]
+        turn = llm.chat(messages, PARAMS)
+        if before is not None:
+            assert n_new(turn, before) > 380
+            assert n_read(turn) <= n_new(turn, before) + SLACK
         messages, before = [*messages, answered(says, thought=turn.text)], turn
 
 
