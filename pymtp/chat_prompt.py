@@ -59,7 +59,7 @@ class ChatPrompts:
         """Tokenizes what comes after the beginning that it shares with one of the last prompts."""
         known = max(list(self._last), key=lambda text: _shared(text.data, data), default=_Text(b"", [], []))
         n, start = known.cut(_shared(known.data, data))
-        tokens = self._tokens(data[start:], n)
+        tokens = self._model.tokenize(data[start:].decode(errors="surrogatepass"))
         cuts, pieces, end = [cut for cut in known.cuts if cut[0] <= n], [], start
         for i, token in enumerate(tokens, n + 1):
             piece = self._model.token_bytes(token)
@@ -68,7 +68,7 @@ class ChatPrompts:
             end += len(pieces[-1])
             if control:
                 cuts.append((i, end))
-        if b"".join(pieces) != data[start:]:  # a tokenizer that adds something, or leaves it out
+        if b"".join(pieces) != data[start:]:  # a tokenizer that adds something: it may do so after each cut, too
             cuts = []
         text = _Text(data, known.tokens[:n] + tokens, cuts)
         self._last.append(text)
@@ -78,12 +78,8 @@ class ChatPrompts:
         """How many tokens of the text are the same whatever follows its first `place` bytes."""
         n, start = text.cut(place)
         head = text.data[start:place].decode(errors="ignore")  # whole characters
-        each = (self._tokens((head + more).encode(), n) for more in FOLLOWING)
+        each = (self._model.tokenize(head + more) for more in FOLLOWING)
         return n + min(_same(tokens, text.tokens[n : n + len(tokens)]) for tokens in each)
-
-    def _tokens(self, data: bytes, n: int) -> list[int]:
-        """The tokens of the text after its first n."""
-        return self._model.tokenize(data.decode(errors="surrogatepass"), add_special=n == 0)
 
 
 class _Text(NamedTuple):

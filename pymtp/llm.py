@@ -255,7 +255,8 @@ class LLM(Exclusive):
         """Looks at prompts and params, and hands the engine a request for each completion: those of a prompt one after
         the other. Raises as `generate`.
 
-        marks: of each prompt, after how many of its tokens prompts to come are expected to part from it.
+        marks: of each prompt, after how many of its tokens prompts to come are expected to part from it. A Chat has its
+            own.
         into: a list that gets the requests before the engine does, so that they can be given up where a signal handler
             raises.
         """
@@ -285,9 +286,9 @@ class LLM(Exclusive):
                 ahead=ahead,
                 seed_offset=i,
                 family=family,
-                marks=marks,
+                marks=(*places, *more),
             )
-            for (tokens, marks), one in zip(looked_at, each, strict=True)
+            for (tokens, places), one, more in zip(looked_at, each, marks or [()] * len(looked_at), strict=True)
             for family in [object() if one.n > 1 else None]
             for i in range(one.n)
         ]

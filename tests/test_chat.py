@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from makers.chat_templates import DROPS_THINKING
 from makers.gguf_variants import rewrite
 
 from pymtp import LLM, InvalidRequestError, SamplingParams
-from pymtp.chat import ChatTemplate
+from pymtp.chat import ChatTemplate, answer_message
 from pymtp.model import Model
 
 KEY = "tokenizer.chat_template"
@@ -76,3 +77,43 @@ def test_a_file_without_a_template_or_with_a_broken_one_is_refused(demo: Path, t
 def test_incomplete_messages_are_refused(new_llm: Callable[..., LLM], messages: Any) -> None:
     with pytest.raises(InvalidRequestError, match="message"):
         new_llm().chat(messages)
+
+
+def test_tools_and_further_variables_reach_the_template(demo: Path, tmp_path: Path) -> None:
+    template = template_of(demo, tmp_path, DROPS_THINKING)
+    messages = [{"role": "user", "content": "Hi"}]
+    assert template.render(messages).endswith("<|im_start|>assistant\n<think>\n")
+    thinks_not = template.render(messages, chat_template_kwargs={"enable_thinking": False})
+    assert thinks_not.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    tools = [{"name": "look", "for": "é"}]
+    assert template.render(messages, tools=tools).startswith('<|im_start|>system\n{"name": "look", "for": "é"}\n')
+
+
+@pytest.mark.parametrize("variables", [{"messages": []}, {"add_generation_prompt": False}, {1: 2}, "thinking"], ids=str)
+def test_variables_that_have_another_way_in_are_refused(new_llm: Callable[..., LLM], variables: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="chat_template_kwargs"):
+        new_llm().chat([{"role": "user", "content": "Hi"}], chat_template_kwargs=variables)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text", "thought", "said"),
+    [
+        ("assistant\n<think>\n", "So.\n</think>\n\nYes.", "So.", "Yes."),
+        ("assistant\n", "<think>\nSo.\n</think>\n\nYes.", "So.", "Yes."),
+        ("assistant\n<think>\n", "So", "So", ""),  # cut off
+        ("assistant\n<think>\n\n</think>\n\n", "Yes.", None, "Yes."),
+        ("assistant\n", "Say </think>.", None, "Say </think>."),
+    ],
+)
+def test_what_was_thought_stands_apart_in_an_answer(prompt: str, text: str, thought: str | None, said: str) -> None:
+    message = answer_message(text, prompt)
+    assert (message["role"], message.get("reasoning_content"), message["content"]) == ("assistant", thought, said)
+
+
+def test_a_thought_that_was_kept_apart_is_the_prompt_s_again_for_a_tool(demo: Path, tmp_path: Path) -> None:
+    template = template_of(demo, tmp_path, DROPS_THINKING)
+    messages = [{"role": "user", "content": "Hi"}]
+    prompt = template.render(messages)
+    text = "So.\n</think>\n\nlook()"
+    later = [*messages, answer_message(text, prompt), {"role": "tool", "content": "A file."}]
+    assert template.render(later).startswith(f"{prompt}{text}<|im_end|>\n<|im_start|>tool\n")

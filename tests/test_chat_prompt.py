@@ -8,6 +8,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
+from helpers.chats import answered, parting, user
 from hypothesis import given, settings
 from makers import chat_templates
 from makers.gguf_variants import rewrite
@@ -38,30 +39,20 @@ MakePrompts = Callable[[str], Prompts]
 
 @pytest.fixture(scope="module")
 def make_prompts(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> MakePrompts:
-    """Prompts of the shipped model, with one of the templates of makers/chat_templates.py."""
+    """Prompts of the shipped model with one of the templates of makers/chat_templates.py; "+bos" after its name: a
+    tokenizer that adds a token."""
     made: dict[str, Model] = {}
 
     def make(name: str) -> Prompts:
         if name not in made:
             path = tmp_path_factory.mktemp("models") / f"{name}.gguf"
-            rewrite(demo, path, metadata={"tokenizer.chat_template": getattr(chat_templates, name)})
+            template, _, more = name.partition("+")
+            changes = {"tokenizer.chat_template": getattr(chat_templates, template)}
+            rewrite(demo, path, metadata=changes | ({"tokenizer.ggml.add_bos_token": True} if more else {}))
             made[name] = Model(path, vocab_only=True)
         return Prompts(made[name])
 
     return make
-
-
-def user(content: str) -> Message:
-    return {"role": "user", "content": content}
-
-
-def answered(content: str) -> Message:
-    return {"role": "assistant", "reasoning_content": "One could sort it first.", "content": content}
-
-
-def parting(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens both begin with."""
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def short_of(prompts: Prompts, messages: Sequence[Message], later: Sequence[Message], **options: Any) -> int:
@@ -72,13 +63,14 @@ def short_of(prompts: Prompts, messages: Sequence[Message], later: Sequence[Mess
 
 
 @pytest.mark.parametrize("thinks", [True, False])
-@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("name", [*TEMPLATES, "DROPS_THINKING+bos"])
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_the_next_turn_parts_at_a_mark(make_prompts: MakePrompts, name: str, answer: str, thinks: bool) -> None:
     prompts, options = make_prompts(name), {"chat_template_kwargs": {"enable_thinking": thinks}}
+    thought = "One could sort it first." if thinks else ""
     messages: list[Message] = [SYSTEM, user("Write a function first.")]
     for said in ("Now a function last.", " And the length?", "2 of them."):
-        later = [*messages, answered(answer), user(said)]
+        later = [*messages, answered(answer, thought), user(said)]
         assert short_of(prompts, messages, later, **options) <= 2
         messages = later
 
@@ -138,8 +130,8 @@ CHATS = st.lists(
 )
 
 
-@settings(max_examples=150)
-@given(name=st.sampled_from([*TEMPLATES, "DATED"]), chats=CHATS, more=CONTENTS)
+@settings(max_examples=100)
+@given(name=st.sampled_from([*TEMPLATES, "DATED", "DROPS_THINKING+bos"]), chats=CHATS, more=CONTENTS)
 def test_tokens_are_those_of_the_text_whatever_prompts_came_before(
     make_prompts: MakePrompts, name: str, chats: list[list[Message]], more: str
 ) -> None:

@@ -2,7 +2,7 @@
 
 # As Qwen3.5's and 3.6's: what was thought before the last user message is dropped. A prompt ends in an open block of
 # thinking, or an empty one with enable_thinking=False.
-DROPS_THINKING = """
+DROPS_THINKING = r"""
 {%- if tools or messages[0].role == 'system' -%}
 <|im_start|>system
 {% for tool in tools or [] %}{{ tool | tojson }}
@@ -28,19 +28,16 @@ DROPS_THINKING = """
 {{- message.content | trim }}<|im_end|>
 {% endif %}
 {%- endfor -%}
-<|im_start|>assistant
-<think>
-{% if enable_thinking is defined and not enable_thinking %}
-</think>
-
-{% endif %}
+{{- '<|im_start|>assistant\n' }}
+{{- '<think>\n' }}
+{{- '\n</think>\n\n' if enable_thinking is defined and not enable_thinking }}
 """
 
 # As Qwen3.8's: what was thought stays.
 KEEPS_THINKING = DROPS_THINKING.replace("loop.index0 > asked.at", "true")
 
 # As Qwen3's: the model opens the block of thinking itself.
-OPENS_NOTHING = DROPS_THINKING[: DROPS_THINKING.rindex("<think>")]
+OPENS_NOTHING = DROPS_THINKING[: DROPS_THINKING.rindex("{{- '<think>")]
 
 # Contents as they are given, and nothing around them that is a control token.
 PLAIN = "{% for message in messages %}{{ message.role }}:{{ message.content }}\n{% endfor %}assistant:"
