@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from makers.chat_templates import DROPS_THINKING
+from makers.gguf_variants import rewrite
 
 import pymtp
-from pymtp import LLM, SamplingParams
+from pymtp import LLM, Model, SamplingParams
+from pymtp.chat import ChatTemplate
 
 PROMPT = "def fibonacci(n):"
 # -I: the installed package, not the source folder that the tests may be run beside
@@ -174,9 +177,9 @@ def test_a_terminal_without_a_character_shows_its_escape(tmp_path: Path) -> None
     assert (done.returncode, done.stdout) == (0, b"\\xe9\n")
 
 
-def chat(stdin: str) -> tuple[str, list[int]]:
+def chat(stdin: str, *more: str) -> tuple[str, list[int]]:
     """What `pymtp chat` prints, and the length of each turn's prompt."""
-    done = run("chat", "-t", "1", "-c", "1024", "-n", "12", "--temperature", "0", stdin=stdin)
+    done = run("chat", "-t", "1", "-c", "1024", "-n", "12", "--temperature", "0", *more, stdin=stdin)
     assert done.returncode == 0
     return done.stdout, [int(line.split()[0]) for line in done.stderr.splitlines() if " prompt tokens" in line]
 
@@ -189,6 +192,30 @@ def test_chat_answers_each_line_and_remembers_the_turns(llm: LLM) -> None:
     both = [*asked, {"role": "assistant", "content": answer[:-1]}, {"role": "user", "content": "Again."}]
     expected = [len(llm.model.tokenize(llm.chat_template.render(messages))) for messages in (asked, both)]
     assert lengths == expected
+
+
+@pytest.mark.parametrize("thinks", [True, False])
+def test_chat_keeps_what_was_thought_apart_unless_nothing_was(demo: Path, tmp_path: Path, thinks: bool) -> None:
+    path = tmp_path / "thinks.gguf"
+    rewrite(demo, path, metadata={"tokenizer.chat_template": DROPS_THINKING})
+    shown, lengths = chat("Hello.\nAgain.\n", "-m", str(path), "--thinking" if thinks else "--no-thinking")
+    with Model(path, vocab_only=True) as model:
+        answer, _ = chat("Hello.\n", "-m", str(path), "--thinking" if thinks else "--no-thinking")
+        said = "" if thinks else answer[:-1]  # it ends before the thinking does
+        asked = [{"role": "user", "content": "Hello."}]
+        both = [*asked, {"role": "assistant", "content": said}, {"role": "user", "content": "Again."}]
+        given = {"chat_template_kwargs": {"enable_thinking": thinks}}
+        prompts = [ChatTemplate(model).render(messages, **given) for messages in (asked, both)]
+        assert lengths == [len(model.tokenize(prompt)) for prompt in prompts]
+    assert shown.startswith(answer)
+
+
+def test_chat_says_what_was_cached() -> None:
+    long = "word " * 100
+    done = run("chat", "-t", "1", "-c", "1024", "-n", "12", stdin=f"{long}\n{long}\n")
+    first, second = [line for line in done.stderr.splitlines() if " prompt tokens" in line]
+    assert "cached" not in first
+    assert int(second.split(" cached")[0].split("(")[1]) > 100
 
 
 def test_a_turn_that_does_not_fit_does_not_end_the_chat() -> None:
