@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pymtp.cli.options import CacheType, Ctx, Drafts, DraftVocab, Layers, ModelFile, Tap, Threads
+from pymtp.cli.options import CacheBytes, CacheType, Ctx, Drafts, DraftVocab, Layers, ModelFile, Tap, Threads
 from pymtp.cli.screen import screen
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
@@ -39,6 +39,7 @@ class Loading:
     gpu_layers: Layers = -1
     threads: Threads = None
     cache_type: CacheType = "f16"
+    cache_bytes: CacheBytes = None
 
     def llm(self, n_seq_max: int = 1) -> LLM:
         """The model with its context; without a file, the shipped model."""
@@ -55,4 +56,5 @@ class Loading:
                 draft_tokens=draft_tokens,
                 draft_vocab=draft_vocab,
                 tap=self.tap,
+                cache_bytes=self.cache_bytes,
             )

@@ -18,6 +18,14 @@ ModelArgument = Annotated[Path | None, typer.Argument(help="GGUF file. Default: 
 Layers = Annotated[int, typer.Option("--gpu-layers", "-g", help="Layers on the GPU, -1 for all.")]
 Threads = Annotated[int | None, typer.Option("--threads", "-t", help="CPU threads.", show_default="physical cores")]
 CacheType = Annotated[str, typer.Option("--cache-type", help="Type of the K and V cache: f16, q8_0, q4_0 …")]
+CacheBytes = Annotated[
+    int | None,
+    typer.Option(
+        "--cache-bytes",
+        help="Host memory for prompts to go on from, 0 for none.",
+        show_default="a quarter, at most 8 GiB",
+    ),
+]
 Ctx = Annotated[int, typer.Option("--ctx", "-c", help="Context length in tokens, 0 for the model's own.")]
 SeqMax = Annotated[int, typer.Option("--n-seq-max", "-s", help="Texts written at once, with --ctx tokens each.")]
 

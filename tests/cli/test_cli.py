@@ -82,6 +82,7 @@ def test_json_holds_the_completion_and_its_figures(expected: str) -> None:
         (["a", "--temperature", "nan"], 2, "temperature"),
         (["a", "-n", "-3"], 2, "max_tokens"),
         (["a", "--cache-type", "q1"], 2, "type_k"),
+        (["a", "--cache-bytes", "-1"], 2, "cache_bytes=-1 must be a whole number"),
         (["a", "-d", "many"], 2, 'must be a whole number or "auto"'),
         (["a", "--draft-vocab", "half"], 2, 'must be a whole number, "auto" or "all"'),
         (["a", "--draft-vocab", "0"], 2, "draft_vocab=0 must be a number of tokens, 1 or more"),

@@ -1,0 +1,32 @@
+"""Claims about how much of a machine's memory prefixes may take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pymtp import host_memory
+from pymtp.host_memory import MOST, default_cache_bytes
+
+
+def machine(monkeypatch: pytest.MonkeyPatch, total: int, *limits: Path) -> None:
+    devices = [{"name": "GPU", "memory_total": 2**20}, {"name": "CPU", "memory_total": total}]
+    monkeypatch.setattr(host_memory, "build_info", lambda: {"devices": devices})
+    monkeypatch.setattr(host_memory, "LIMITS", [str(path) for path in limits])
+
+
+def test_a_quarter_of_the_machines_memory_and_no_more_than_8_gib(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, 16 * 2**30)
+    assert default_cache_bytes() == 4 * 2**30
+    machine(monkeypatch, 2**40)
+    assert default_cache_bytes() == MOST == 8 * 2**30
+
+
+def test_what_a_container_may_take_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    limit = tmp_path / "memory.max"
+    machine(monkeypatch, 2**40, tmp_path / "missing", limit)
+    limit.write_text("max\n")
+    assert default_cache_bytes() == MOST
+    limit.write_text(f"{2**30}\n")
+    assert default_cache_bytes() == 2**28
