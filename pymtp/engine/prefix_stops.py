@@ -8,7 +8,6 @@ from enum import IntEnum
 # Prompts of a chat end with what the next prompt may not hold, such as an opened block of thinking: so many tokens.
 TAIL = 8
 
-STEPS = 8  # of a long prompt
 MOST = 12  # of a prompt
 
 # A checkpoint that nothing speaks for yet has to save so many times what a checkpoint has to save at least.
@@ -59,12 +58,14 @@ def plan_stops(
     goes_on = max(start, parting) >= least  # perhaps from the turn before
     if Why.MARK not in stops.values() and (goes_on or length >= FOR_TAIL * least):
         add(length - TAIL, Why.TAIL)
-    if length - start >= FOR_NOTHING * least:
+    if length - start >= FOR_NOTHING * least and all(length - other >= least for other in stops):
         stops[length] = Why.END
-    every = n_ubatch  # doubled as often as needed, so that prompts of different lengths stop at the same places
-    while length > every * STEPS or every < FOR_NOTHING * least:
+    every = n_ubatch
+    while every < FOR_NOTHING * least:
         every *= 2
-    for place in range(every, length, every):
+    place, gap = (length - least) // every * every, every
+    while place > 0:  # the next one is no further away than the end, so that little is read again wherever texts part
         add(place, Why.STEP)
+        place, gap = place - gap, 2 * gap
     chosen = sorted(stops, key=lambda place: (stops[place], -place))[: max(0, min(most, MOST))]
     return {place: stops[place] for place in sorted(chosen)}

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import hypothesis.strategies as st
 from hypothesis import given
 
-from pymtp.engine.prefix_stops import MOST, STEPS, Why, plan_stops
+from pymtp.engine.prefix_stops import MOST, Why, plan_stops
 
 
 def plan(length: int, start: int = 0, *, most: int = 99, grain: int = 64, parting: int = 0, marks: Iterable[int] = ()):
@@ -18,7 +18,6 @@ def test_a_prompt_stops_at_its_parting_its_marks_its_end_and_every_so_many_token
     assert plan(2248, parting=1300, marks=[200, 1900]) == {
         192: Why.MARK,
         512: Why.STEP,
-        1024: Why.STEP,
         1280: Why.PARTING,
         1536: Why.STEP,
         1856: Why.MARK,
@@ -28,9 +27,9 @@ def test_a_prompt_stops_at_its_parting_its_marks_its_end_and_every_so_many_token
 
 
 def test_a_text_that_goes_on_stops_shortly_before_its_end_without_marks() -> None:
-    assert plan(301, parting=64) == {64: Why.PARTING, 256: Why.TAIL, 301: Why.END}
-    assert plan(401, start=100, grain=1) == {393: Why.TAIL, 401: Why.END}
-    assert plan(301, parting=64, marks=[290]) == {64: Why.PARTING, 256: Why.MARK, 301: Why.END}
+    assert plan(301, parting=64) == {64: Why.PARTING, 256: Why.TAIL}
+    assert plan(401, start=100, grain=1) == {393: Why.TAIL}
+    assert plan(301, parting=64, marks=[290]) == {64: Why.PARTING, 256: Why.MARK}
 
 
 def test_a_new_text_stops_there_only_where_a_launch_more_is_little() -> None:
@@ -46,17 +45,19 @@ def test_what_matters_least_is_left_out_first() -> None:
     assert reasons(1) == {Why.PARTING}
     assert reasons(2) == {Why.PARTING, Why.MARK}
     assert reasons(3) == {Why.PARTING, Why.MARK, Why.END}
-    assert list(plan(2248, most=3)) == [2048, 2240, 2248]  # of the steps, the last
+    assert list(plan(2348, most=3)) == [1536, 2048, 2304]  # of the steps, the last
 
 
 def test_a_prompt_stops_at_so_many_places_at_most() -> None:
     assert len(plan(40_000, marks=range(1000, 40_000, 1000))) == MOST
 
 
-def test_steps_of_prompts_of_other_lengths_are_at_the_same_places() -> None:
-    long, longer = (set(plan(n, marks=[n])) for n in (40_000, 90_000))
-    assert len(long) <= STEPS + 2
-    assert {place for place in longer if place < 40_000} <= long
+def test_steps_lie_further_apart_the_further_they_are_from_the_end() -> None:
+    assert [place for place, why in plan(8192).items() if why == Why.STEP] == [4096, 6144, 7168, 7680]
+    for length in (300, 2048, 40_000, 90_001):
+        stops = [0, *plan(length)]
+        for place in range(64, length, 97):  # where another text parts
+            assert place - max(stop for stop in stops if stop <= place) <= 512 + 2 * (length - place)
 
 
 def test_of_places_near_one_another_the_first_is_kept_which_does_for_all() -> None:

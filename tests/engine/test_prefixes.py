@@ -224,7 +224,7 @@ def test_a_reader_whose_sequence_a_save_emptied_fails() -> None:
     engine = SimEngine(1)
     engine.context.before, engine.context.saves_lose = fails_at("save_state"), True
     asked = engine.ask_and_run(DOCUMENT, question(0))
-    assert (asked.n_read, asked.n_written) == (512, 0)
+    assert (asked.n_read, asked.n_written) == (1024, 0)
 
 
 def test_checkpoints_whose_k_and_v_are_lost_are_lost() -> None:
