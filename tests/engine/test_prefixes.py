@@ -203,7 +203,7 @@ def test_a_sequence_that_a_load_fails_on_is_empty_and_others_read() -> None:
     assert engine.ask_and_run(DOCUMENT + question(1)).n_read == 64
 
 
-@pytest.mark.parametrize("error", [NativeError, CancelledError])
+@pytest.mark.parametrize("error", [NativeError, MemoryError, CancelledError])
 @pytest.mark.parametrize("loses", [True, False])
 def test_when_a_save_fails_the_sequence_is_taken_all_the_same(error: type[Exception], loses: bool) -> None:
     engine = SimEngine(1)
