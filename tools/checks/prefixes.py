@@ -53,7 +53,7 @@ MODELS = [
 PLAYS = 3  # of a game
 WISHES = 16  # a play
 SPAN = 20  # steps within which they arrive
-BUDGETS = (0, 0.5, 1.5, 3, 8, 20, None)  # bytes of a state; None for what is the default
+BUDGETS = (0, 0.5, 1.5, 3, 6, 12, 25, None)  # bytes of a state; None for what is the default
 COUNTED = ("lookups", "hits", "found", "copied", "loaded", "saved", "evicted")
 
 
@@ -153,7 +153,7 @@ class Game:
             files = list[Path]()
             left = PLAYS
             while left:
-                here = min(left, numbers.randint(1, PLAYS))
+                here = min(left, numbers.randint(1, PLAYS - 1))
                 left -= here
                 with LLM(self.model, n_seq_max=self.n_seq_max, cache_bytes=cache_bytes, **self.settings) as llm:
                     for path in files:
@@ -165,7 +165,7 @@ class Game:
 
     def _save(self, llm: LLM, directory: Path) -> list[Path]:
         """Some prefixes, which later prompts begin with, to files."""
-        some = self.numbers.sample(self.tree.known, min(len(self.tree.known), self.numbers.randint(0, 3)))
+        some = self.numbers.sample(self.tree.known, min(len(self.tree.known), self.numbers.randint(1, 3)))
         paths = [directory / f"{self.numbers.getrandbits(64):x}" for _ in some]
         for tokens, path in zip(some, paths, strict=True):
             llm.save_prefix(tokens[: self.settings["n_ctx"]], path)
