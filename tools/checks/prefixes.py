@@ -54,6 +54,7 @@ PLAYS = 3  # of a game
 WISHES = 16  # a play
 SPAN = 20  # steps within which they arrive
 BUDGETS = (0, 0.5, 1.5, 3, 6, 12, 25, None)  # bytes of a state; None for what is the default
+CACHES = ("f16", "f16", "f32", "f32", "bf16", "q8_0", "q4_0")
 COUNTED = ("lookups", "hits", "found", "copied", "loaded", "saved", "evicted")
 
 
@@ -79,16 +80,17 @@ class Found:
 
 def any_settings(numbers: random.Random) -> dict[str, Any]:
     """Of an LLM, but for its sequences and what it keeps."""
-    cache = numbers.choice(("f16", "f16", "f32", "f32", "bf16", "q8_0", "q4_0"))
+    type_k, other = numbers.choices(CACHES, k=2)
+    type_v = numbers.choice((type_k, type_k, other))
     n_ubatch = numbers.choice((16, 32, 48, 64, 128, 512))
     return {
         "n_ctx": numbers.choice((512, 512, 1024)),
         "n_batch": n_ubatch * numbers.choice((1, 1, 2)),
         "n_ubatch": n_ubatch,
         "n_threads": 1,
-        "type_k": cache,
-        "type_v": cache,
-        "flash_attn": "on" if cache.startswith("q") else numbers.choice(("auto", "on", "off")),
+        "type_k": type_k,
+        "type_v": type_v,
+        "flash_attn": "on" if type_v.startswith("q") else numbers.choice(("auto", "on", "off")),
         "draft_tokens": numbers.choice(("auto", *range(8))),
     }
 
