@@ -182,6 +182,7 @@ class Prefixes:
     def recover(self) -> None:
         """After any call was broken off anywhere: nobody reads, and sequences hold what the context says."""
         self._readers.clear()
+        self._n_past = sum(map(len, self._past))
         self.store.recover()
 
     # ── Where a prompt goes on ──────────────────────────────────────────────────────────────────────────────────────
@@ -263,7 +264,7 @@ class Prefixes:
 
     def _keep(self, reader: Reader) -> None:
         n, why = reader.n, reader.stops[reader.n]
-        node = self.store.put(reader.seq, reader.tokens[:n], why, logits=not reader.reads)
+        node = self.store.put(reader.seq, reader.tokens[:n], why, logits=True)
         if node is None:
             return
         for other in self._readers:

@@ -73,10 +73,19 @@ def test_the_same_prompt_again_is_not_read_at_all() -> None:
         assert engine.ask_and_run(DOCUMENT + question(0)).n_read == 0
 
 
+def test_a_prompt_that_ends_where_another_one_stopped_is_not_read_at_all() -> None:
+    for n_seq in (1, 3):
+        engine = SimEngine(n_seq)
+        engine.ask_and_run(DOCUMENT)
+        engine.ask_and_run(text(5, 300), question(2))
+        assert engine.ask_and_run(DOCUMENT[:1536]).n_read == 0
+
+
 def test_a_checkpoint_without_logits_is_no_end_of_a_prompt() -> None:
-    engine = SimEngine(1)
-    engine.ask_and_run(DOCUMENT)
-    assert engine.ask_and_run(DOCUMENT[:1536]).n_read == 512
+    engine = SimEngine(1, grain=1)
+    engine.ask_and_run(DOCUMENT, question(1, 100))
+    engine.ask_and_run(text(5, 300), question(2))
+    assert engine.ask_and_run(DOCUMENT + question(1, 100)).n_read == 100
 
 
 def test_where_bits_depend_on_the_cut_nobody_goes_on_anywhere_else() -> None:
@@ -203,7 +212,7 @@ def test_a_sequence_that_a_load_fails_on_is_empty_and_others_read() -> None:
     assert engine.ask_and_run(DOCUMENT + question(1)).n_read == 64
 
 
-@pytest.mark.parametrize("error", [NativeError, CancelledError])
+@pytest.mark.parametrize("error", [NativeError, MemoryError, CancelledError])
 @pytest.mark.parametrize("loses", [True, False])
 def test_when_a_save_fails_the_sequence_is_taken_all_the_same(error: type[Exception], loses: bool) -> None:
     engine = SimEngine(1)

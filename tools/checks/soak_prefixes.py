@@ -5,7 +5,8 @@
 
 All that soak_requests.py does to requests, and cancellations and faults while prefixes are saved and loaded, too. After
 each request, what is kept of prompts is within cache_bytes. When nothing runs, none reads and nothing is held on to,
-what the cache says that it keeps is what it keeps, and resident memory is flat: see soak_requests.py.
+what the cache says that it keeps is what it keeps, and resident memory is flat: the median of the last third of the
+requests against that of the second. Before that malloc takes what arrays of many sizes need side by side.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from prompt_tree import PromptTree
 from random_faults import Faults, play_shapes
 from rich.console import Console
 from soak import resident
-from soak_requests import PHASES, Book, Callers, added_up, in_words
+from soak_requests import Book, Callers, added_up, in_words
 from wishes import Wish, Wishes, outcome
 
 from pymtp import LLM, Completion, Model, PymtpError
@@ -38,6 +39,7 @@ from makers.demo_corpus import held_out_prompts  # isort: skip  # soak_requests 
 
 SAVING = ("save_state", "save_cells", "load_state", "load_cells", "copy_cells", "keep_cells", "copy")
 STATES = 6  # that there is room for
+PHASES = 15
 
 
 @dataclass(frozen=True)
@@ -193,10 +195,10 @@ def main(
                 f"{(found.resident - phases[0].resident) / 1e6:+.2f} MB {found.wrong}",
                 soft_wrap=True,
             )
-    half = len(phases) // 2
-    grown = median(phase.resident for phase in phases[half:]) - median(phase.resident for phase in phases[:half])
+    third = len(phases) // 3
+    grown = median(one.resident for one in phases[-third:]) - median(one.resident for one in phases[third:-third])
     console.print(
-        f"{grown / 1e6:+.2f} MB from the first half to the second; {len(differences)} differ from a fresh LLM"
+        f"{grown / 1e6:+.2f} MB from the second third to the last; {len(differences)} differ from a fresh LLM"
     )
     for difference in differences:
         console.print(difference, soft_wrap=True)
@@ -204,7 +206,7 @@ def main(
         output.write_text(
             json.dumps({"phases": list(map(asdict, phases)), "differences": differences}, indent=1) + "\n"
         )
-    if differences or grown > growth or any(one.wrong or one.exceeded or one.alive > 1 for one in phases):
+    if differences or grown > growth or any(one.wrong or one.exceeded or one.alive for one in phases):
         raise typer.Exit(1)
 
 

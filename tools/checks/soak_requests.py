@@ -102,6 +102,8 @@ class Callers:
         self.llm, self._texts, self._seed = llm, texts, seed
         self.told: Counter[str] = Counter()
         self.samples: list[tuple[Wish, Outcome]] = []
+        self._complete = 0
+        self._choose = random.Random(seed)
         self._lock = threading.Lock()
         self._left = 0
         self._phase = 0
@@ -155,8 +157,16 @@ class Callers:
                 return
             for i, one in enumerate((found, *found.others)):
                 self.told[one.finish_reason] += 1
-                if one.finish_reason != "cancelled" and len(self.samples) < SAMPLES * self._phase // PHASES:
-                    self.samples.append((replace(wish, params=wish.each[i]), outcome(one)))
+                if one.finish_reason != "cancelled":
+                    self._sample(replace(wish, params=wish.each[i]), outcome(one))
+
+    def _sample(self, wish: Wish, found: Outcome) -> None:
+        """Of all that came, each is as likely among the samples."""
+        self._complete += 1
+        if len(self.samples) < SAMPLES:
+            self.samples.append((wish, found))
+        elif (i := self._choose.randrange(self._complete)) < SAMPLES:
+            self.samples[i] = wish, found
 
     def _tell_nothing(self, n: int) -> None:
         with self._lock:
