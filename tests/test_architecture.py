@@ -15,8 +15,8 @@ PACKAGE = Path(__file__).parent.parent / "pymtp"
 FLOORS = (
     ("errors", "values", "cores", "native"),
     ("exclusive", "build", "model", "grammar", "integers", "pattern", "schema", "sampling", "chat", "text"),
-    ("chat_prompt", "context_options", "memory", "operations", "counters", "inspected", "saving"),
-    ("host_memory", "context", "prefix_file", "depth", "first_costs", "stats"),
+    ("chat_prompt", "context_options", "host_memory", "memory", "operations", "counters", "inspected", "saving"),
+    ("context", "prefix_file", "depth", "first_costs", "stats"),
     ("engine",),
     ("turns", "stream", "llm"),
     ("async_llm", "openai_format"),
