@@ -24,11 +24,12 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
+from helpers.prefix_files import load_prefix, save_prefix
 from makers.make_model import make_model
 
 from pymtp import Model, PymtpError
 from pymtp.context import Context
-from pymtp.prefix_file import SUM_BYTES, load_prefix, save_prefix
+from pymtp.prefix_file import SUM_BYTES
 
 CHECKED = 500  # files between two looks at a sound prefix
 ODD = (0, 1, -1, 4, 255, 2**31, 2**32, 2**63, -(2**63), 10**30, 0.5, None, "", "x", [], {}, [[0]])
@@ -88,7 +89,7 @@ def with_an_odd_header(data: bytearray, rng: Random) -> None:
                 odd = place[key] + rng.choice((-1, 1, 8, -8))
             place[key] = rng.choice(TYPES) if key == "dtype" else odd
             if isinstance(place, dict) and rng.random() < 0.1:
-                place[rng.choice(("x", "tokens", "cells", "state", "sum"))] = place.pop(key)
+                place[rng.choice(("x", "tokens", "cells", "state.40", "sum"))] = place.pop(key)
             break
     text = json.dumps(header).encode()
     data[: 8 + n] = len(text).to_bytes(8, "little") + text
