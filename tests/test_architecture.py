@@ -18,7 +18,7 @@ FLOORS = (
     ("chat_prompt", "context_options", "host_memory", "memory", "operations", "counters", "inspected", "saving"),
     ("context", "prefix_file", "prefix_writer", "depth", "first_costs", "stats"),
     ("engine",),
-    ("turns", "stream", "llm"),
+    ("turns", "stream", "prefix_prompt", "llm_prefixes", "llm"),
     ("async_llm", "openai_format"),
     ("batch",),
     ("__init__", "bench"),
