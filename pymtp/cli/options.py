@@ -21,6 +21,22 @@ CacheType = Annotated[str, typer.Option("--cache-type", help="Type of the K and 
 Ctx = Annotated[int, typer.Option("--ctx", "-c", help="Context length in tokens, 0 for the model's own.")]
 SeqMax = Annotated[int, typer.Option("--n-seq-max", "-s", help="Texts written at once, with --ctx tokens each.")]
 
+# prompts
+File = Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from this file.")]
+Prefix = Annotated[
+    Path | None, typer.Option(help="A file of `pymtp prefix`. A prompt that begins with it is read from there on.")
+]
+Cache = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=2**40,
+        metavar="MIB",
+        help="Host memory for what was read, for prompts that begin with it.",
+        show_default="a quarter of the machine's, at most 8 GiB",
+    ),
+]
+
 # drafts
 Drafts = Annotated[str, typer.Option("--draft-tokens", "-d", metavar="auto|N", help="Drafts per round.")]
 DraftVocab = Annotated[
