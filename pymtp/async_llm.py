@@ -10,16 +10,20 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 from pymtp.chat import Chat, Message, Tools
 from pymtp.engine.figures import Figures
+from pymtp.engine.prefix_saver import PrefixSaver
 from pymtp.engine.request import Caller, Completion, Piece, Request
 from pymtp.engine.scheduler import READ_AHEAD
 from pymtp.errors import ClosedError, InvalidRequestError, NativeError
-from pymtp.llm import LLM, Params, Prompt, check_stream, collected, is_prompt
+from pymtp.llm import LLM, Params, check_stream, collected, is_prompt
+from pymtp.llm_prefixes import Path, Prompt, committed
 from pymtp.model import Model
 from pymtp.sampling import SamplingParams
+
+T = TypeVar("T")
 
 
 class AsyncLLM:
@@ -44,8 +48,8 @@ class AsyncLLM:
         """Ends what runs as "cancelled", and frees everything."""
         await self._in_thread(self._close)
 
-    async def _in_thread(self, call: Callable[[], None]) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._threads, call)
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def _close(self) -> None:
         self._driver.stop()
@@ -132,14 +136,38 @@ class AsyncLLM:
         """As LLM.stream_chat."""
         return self.stream(Chat(messages, tools, chat_template_kwargs), params, priority=priority)
 
+    async def save_prefix(self, prompt: Prompt | Sequence[Message], path: Path, *, priority: int = 0) -> int:
+        """As LLM.save_prefix. A task that is cancelled leaves the old file, or the new one."""
+        news = _News()
+        with PrefixSaver() as saver:
+            await self._in_thread(lambda: self.llm.open_saver(saver, prompt, path))
+            requests = await self._submit([saver.tokens], None, news, priority=priority, saver=saver)
+            try:
+                while news.caller.unended:
+                    await news.wait()
+            finally:
+                self._driver.cancel(requests)
+            return await self._in_thread(lambda: committed(saver, requests))
+
+    async def load_prefix(self, path: Path) -> int:
+        """As LLM.load_prefix."""
+        return await self._in_thread(lambda: self.llm.load_prefix(path))
+
     async def _submit(
-        self, prompts: Sequence[Prompt], params: Params, news: _News, *, priority: int, ahead: int | None = None
+        self,
+        prompts: Sequence[Prompt],
+        params: Params,
+        news: _News,
+        *,
+        priority: int,
+        ahead: int | None = None,
+        saver: PrefixSaver | None = None,
     ) -> list[Request]:
         found: list[Request] = []
         left = False
 
         def ask() -> None:
-            self.llm.requests(prompts, params, news.caller, priority=priority, ahead=ahead, into=found)
+            self.llm.requests(prompts, params, news.caller, priority=priority, ahead=ahead, into=found, saver=saver)
             self._driver.take(found)
             if left:  # set before the other thread looks at `found`: one of the two cancels
                 self._driver.cancel(found)

@@ -22,23 +22,23 @@ from pymtp.depth import MAX_AUTO, Costs
 from pymtp.engine.depth import BatchDepth
 from pymtp.engine.engine import Engine
 from pymtp.engine.figures import Figures
+from pymtp.engine.prefix_saver import PrefixSaver
 from pymtp.engine.request import Caller, Completion, Request
 from pymtp.engine.scheduler import READ_AHEAD
 from pymtp.errors import ClosedError, InvalidRequestError, PymtpError
-from pymtp.exclusive import Exclusive
 from pymtp.first_costs import first_costs
 from pymtp.host_memory import default_cache_bytes
+from pymtp.llm_prefixes import PrefixFiles, Prompt
 from pymtp.model import Model
 from pymtp.sampling import SamplingParams
 from pymtp.stream import Stream
 from pymtp.turns import Turns
 from pymtp.values import in_range, is_whole
 
-Prompt = str | Sequence[int] | Chat
 Params = SamplingParams | Sequence[SamplingParams] | None
 
 
-class LLM(Exclusive):
+class LLM(PrefixFiles):
     """A model with its contexts, ready to generate.
 
     Calls from several threads run together, as many texts at once as n_seq_max says, and so do streams: whoever waits
@@ -142,7 +142,7 @@ class LLM(Exclusive):
         return ChatTemplate(self.model)
 
     @cached_property
-    def _chat_prompts(self) -> ChatPrompts:
+    def chat_prompts(self) -> ChatPrompts:
         return ChatPrompts(self.model, self.chat_template)
 
     def _free(self) -> None:
@@ -251,18 +251,21 @@ class LLM(Exclusive):
         ahead: int | None = None,
         into: list[Request] | None = None,
         marks: Sequence[Sequence[int]] = (),
+        saver: PrefixSaver | None = None,
     ) -> list[Request]:
         """Looks at prompts and params, and hands the engine a request for each completion: those of a prompt one after
         the other. Raises as `generate`.
 
         marks: of each prompt, after how many of its tokens prompts to come are expected to part from it. A Chat has its
             own.
+        saver: for one prompt that is to be saved.
         into: a list that gets the requests before the engine does, so that they can be given up where a signal handler
             raises.
         """
         self.turns.refuse_within(self)
         cancels = self.context.cancels  # by now: one that comes while prompts are looked at means these, too
         priority = in_range("priority", priority, -(2**31))
+        marks = marks if saver is None else [saver.places]
         looked_at = [self._looked_at(prompt) for prompt in prompts]
         if params is None or isinstance(params, SamplingParams):
             each: Sequence[SamplingParams] = [params or SamplingParams()] * len(looked_at)
@@ -287,6 +290,7 @@ class LLM(Exclusive):
                 seed_offset=i,
                 family=family,
                 marks=(*places, *more),
+                saver=saver,
             )
             for (tokens, places), one, more in zip(looked_at, each, marks or [()] * len(looked_at), strict=True)
             for family in [object() if one.n > 1 else None]
@@ -297,13 +301,14 @@ class LLM(Exclusive):
         return found
 
     def _looked_at(self, prompt: Prompt) -> ChatPrompt:
-        tokens, marks = self._chat_prompts.prompt(prompt) if isinstance(prompt, Chat) else (self._tokens(prompt), ())
+        tokens, marks = self.chat_prompts.prompt(prompt) if isinstance(prompt, Chat) else (self.tokens_of(prompt), ())
         if not tokens:
             raise InvalidRequestError("the prompt is empty")
         self.engine.check(tokens)
         return ChatPrompt(tokens, marks)
 
-    def _tokens(self, prompt: str | Sequence[int]) -> list[int]:
+    def tokens_of(self, prompt: str | Sequence[int]) -> list[int]:
+        """Of a string; token ids that were looked at."""
         if isinstance(prompt, str):
             return self.model.tokenize(prompt)
         tokens = _token_ids(prompt)

@@ -10,7 +10,7 @@ from typing import Any
 from pymtp.chat import Chat
 from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError
-from pymtp.llm import Prompt
+from pymtp.llm_prefixes import Prompt
 from pymtp.model import Model
 from pymtp.sampling import SamplingParams, TokenLogprobs
 

@@ -133,6 +133,14 @@ class Saving(Inspected):
         return state
 
     @alone
+    def check_state(self, tokens: Sequence[int], state: Bytes | bytes) -> bool:
+        """Whether a state has the logits of the last token. Raises InvalidRequestError, with what does not fit, for one
+        that `load_state` would not take with these tokens."""
+        data, logits = ffi.from_buffer("uint8_t[]", state), ffi.new("bool *")
+        check(lib.pymtp_pair_check_state(self._pair, list(tokens), len(tokens), data, len(data), logits))
+        return bool(logits[0])
+
+    @alone
     def load_state(self, seq: int, tokens: Sequence[int], state: Bytes | bytes) -> None:
         """Makes a sequence that has K and V of `tokens` hold them, as if it had read them: its logits, drafts and text
         are those of the sequence that was saved. Its sampling stays its own, for which they are a prompt, and nothing

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from pymtp.engine.engine import Engine
 from pymtp.engine.request import Caller, Request
 from pymtp.exclusive import Exclusive, alone
 
+T = TypeVar("T")
 LONGEST = 0.05  # seconds until a thread that waits looks for itself whether another still runs the engine
 
 
@@ -61,6 +63,16 @@ class Turns:
                 self.engine.cancel(request)
         self._hand_over()
 
+    def between(self, owner: Exclusive, call: Callable[[], T]) -> T:
+        """What a call returns that is made while no thread runs the engine. Raises as `wait`, and what it raises."""
+        self.refuse_within(owner)
+        self._next[threading.get_ident()] = None
+        try:
+            return _between(owner, self, call)
+        finally:
+            self._next.pop(threading.get_ident(), None)
+            self._hand_over()
+
     @property
     def _nobody(self) -> bool:
         """Whether no thread runs the engine or is about to."""
@@ -82,6 +94,16 @@ class Turns:
                 caller.tell()
                 return
 
+    def alone(self, call: Callable[[], T]) -> T:
+        """See `between`. Within the owner's lock."""
+        with self._running:
+            self._thread = threading.get_ident()
+            self._next.pop(self._thread, None)
+            try:
+                return call()
+            finally:
+                self._thread = 0
+
     def run(self, owner: Exclusive, requests: Sequence[Request], ready: Callable[[], object]) -> None:
         """Runs the engine until `ready`, or until another thread wants to. Within the owner's lock."""
         with self._running:
@@ -98,6 +120,11 @@ class Turns:
                 raise
             finally:
                 self._thread = 0
+
+
+@alone
+def _between(owner: Exclusive, turns: Turns, call: Callable[[], T]) -> T:
+    return turns.alone(call)
 
 
 @alone

@@ -7,7 +7,9 @@ import random
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,15 @@ import numpy as np
 import pytest
 from helpers.contexts import BOTH, context, some_tokens
 from helpers.moments import BOTH_MODES, CACHES, MOMENTS, SAMPLED, begin, goes_on, without_drafts
+from helpers.prefix_files import load_prefix, save_prefix, write
 from makers.gguf_variants import rewrite
 from makers.make_model import make_model
 from safetensors.numpy import load_file, save_file
 
-from pymtp import CancelledError, InvalidRequestError, Model
+from pymtp import InvalidRequestError, Model
 from pymtp.context import Context
-from pymtp.prefix_file import PrefixFile, load_prefix, made_with, save_prefix, write
+from pymtp.prefix_file import FORMAT, VERSION, PrefixFile, made_with
+from pymtp.prefix_writer import PrefixWriter
 
 FUZZER = Path(__file__).parent.parent / "tools" / "checks" / "fuzz_prefixes.py"
 
@@ -73,34 +77,32 @@ def test_a_loaded_prefix_has_its_first_token(c: Context, path: Path) -> None:
     assert c.first_token(1) == c.first_token(0)
 
 
-def test_long_prefixes_are_read_in_pieces(dense: Model, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_are_read_from_anywhere(dense: Model, path: Path) -> None:
     with context(dense, n_seq_max=2) as c:
         c.prefill(some_tokens(dense, 700))
         save_prefix(c, path)
-        monkeypatch.setattr("pymtp.prefix_file.PIECE", 90 * c.cell_bytes)
         with PrefixFile(path, made_with(c)) as file:
-            firsts = [first for first, _ in file.pieces()]
-            assert firsts == list(range(0, 700, 90))
-            np.testing.assert_array_equal(file.cells(80, 30), c.save_cells(0, 80, 30))
-        load_prefix(c, path, 1)
-        np.testing.assert_array_equal(c.save_cells(1, 0, 700), c.save_cells(0, 0, 700))
+            for first, n in ((0, 700), (80, 30), (690, 30), (699, 1)):
+                np.testing.assert_array_equal(file.cells(first, n), c.save_cells(0, first, min(n, 700 - first)))
 
 
-def test_another_process_goes_on_from_the_file(c: Context, path: Path) -> None:
-    save_prefix(c, path)
-    program = """if True:
-        import sys
-        from pymtp import Model
-        from pymtp.context import Context
-        from pymtp.prefix_file import load_prefix
-        with Model(sys.argv[1]) as model, Context(model, n_ctx=512, n_threads=1, draft_tokens=3) as c:
-            load_prefix(c, sys.argv[2])
-            print(c.verify([1, 2, 3]).tobytes().hex())
-    """
-    found = subprocess.run(
-        [sys.executable, "-c", program, str(c.model.path), str(path)], capture_output=True, text=True, check=True
-    )
-    assert found.stdout.strip() == c.verify([1, 2, 3]).tobytes().hex()
+def test_a_file_has_the_states_of_several_places(c: Context, path: Path) -> None:
+    tokens, cells = c.tokens(), c.save_cells(0, 0, len(c.tokens()))
+    states = {len(tokens): c.save_state()}
+    for place in (7, 30):
+        c.clear(1)
+        c.prefill(tokens[:place], 1)
+        states[place] = c.save_state(1)
+    write(path, made_with(c), tokens, states, cells)
+    with PrefixFile(path, made_with(c)) as file:
+        assert file.places == [7, 30, len(tokens)]
+        assert file.nbytes == cells.nbytes + sum(state.nbytes for state in states.values())
+        for place, state in states.items():
+            np.testing.assert_array_equal(file.state(place), state)
+            assert file.state_bytes(place) == len(state)
+            assert c.check_state(tokens[:place], file.state(place))
+            with pytest.raises(InvalidRequestError, match="not of these"):
+                c.check_state(tokens[: place - 1], file.state(place))
 
 
 # ── What is refused ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -194,11 +196,15 @@ def rewritten(c: Context, path: Path, tensors: dict[str, Any] | None = None, **m
     """The file of sequence 0, with another content and a checksum that is right."""
     save_prefix(c, path)
     found = load_file(path) | (tensors or {})
-    write(path, made_with(c) | metadata, found["tokens"].tolist(), found["cells"], found["state"])
+    found = {name: array for name, array in found.items() if array is not None}
+    found["tokens"] = found["tokens"].astype(np.int32)
+    save_file(found, path, {"format": FORMAT, "version": str(VERSION), **made_with(c), **metadata})
+    whole = path.read_bytes()  # of all tensors "sum" is the last: they are in the order of alignment, then of names
+    path.write_bytes(whole[:-4] + zlib.crc32(whole[:-4]).to_bytes(4, "little"))
 
 
 def test_whole_files_that_do_not_fit_are_refused_with_what_does_not(c: Context, path: Path) -> None:
-    for name in made_with(c):
+    for name in made_with(c).keys() - {"n_ubatch"}:
         rewritten(c, path, **{name: "x"})
         refused(c, path, f"is of another {name}: x, here it is {made_with(c)[name][:20]}")
     rewritten(c, path, color="blue")
@@ -208,20 +214,24 @@ def test_whole_files_that_do_not_fit_are_refused_with_what_does_not(c: Context, 
     rewritten(c, path, format="other")
     refused(c, path, "is no prefix")
     n, width = c.save_cells(0, 0, len(c.tokens())).shape
-    many = np.zeros((n, width), dtype=np.uint8)
+    many, state = np.zeros((n, width), dtype=np.uint8), f"state.{n}"
     for tensors, why in (
-        ({"tokens": np.full(n, c.model.n_vocab)}, "outside the vocabulary"),
-        ({"tokens": np.full(n, -1)}, "outside the vocabulary"),
+        ({"tokens": np.full(n, c.model.n_vocab)}, "in a vocabulary of"),
+        ({"tokens": np.full(n, -1)}, "in a vocabulary of"),
         ({"tokens": np.zeros(n - 1, dtype=int)}, f"for {n - 1} tokens"),
         ({"tokens": np.zeros(n, dtype=int)}, "not of these"),
-        ({"tokens": np.zeros(0, dtype=int), "cells": many[:0]}, "at least one token"),
+        ({"tokens": np.zeros(0, dtype=int), "cells": many[:0]}, f"last state after {n} tokens, and 0 tokens"),
         ({"cells": many[:-1]}, f"for {n} tokens"),
         ({"cells": many[:, :-1].copy()}, f"rows of {width} bytes"),
         ({"cells": many.astype(np.float32)}, "other tensors"),
         ({"cells": many.reshape(-1)}, "other tensors"),
-        ({"state": many}, "other tensors"),
-        ({"state": many[0]}, "no state"),
-        ({"state": np.zeros(0, dtype=np.uint8)}, "no state"),
+        ({state: many}, "other tensors"),
+        ({state: None}, "other tensors"),
+        *(({name: many[0]}, "other tensors") for name in ("state", "state.", "state.0", "state.07", "state.-1", "x")),
+        ({state: None, "state.5": many[0]}, f"last state after 5 tokens, and {n} tokens"),
+        ({f"state.{n + 1}": many[0]}, f"last state after {n + 1} tokens, and {n} tokens"),
+        ({state: many[0]}, "no state"),
+        ({state: np.zeros(0, dtype=np.uint8)}, "no state"),
     ):
         rewritten(c, path, tensors)
         with pytest.raises(InvalidRequestError, match=why):
@@ -240,7 +250,6 @@ def test_whole_files_that_do_not_fit_are_refused_with_what_does_not(c: Context, 
         ({"type_v": "f32"}, "type_v"),
         ({"flash_attn": "off"}, "flash_attn"),
         ({"tap": "pre_norm"}, "tap"),
-        ({"n_ubatch": 256}, "n_ubatch"),
         ({"draft_tokens": 0}, "head"),
         ({"mode": "host-copy"}, "prefill"),
     ],
@@ -255,7 +264,7 @@ def test_a_prefix_does_not_depend_on_how_many_sequences_tokens_threads_and_draft
     c: Context, path: Path
 ) -> None:
     save_prefix(c, path)
-    with context(c.model, n_seq_max=5, n_ctx=512, n_threads=2, n_batch=1024, draft_tokens=5) as other:
+    with context(c.model, n_seq_max=5, n_ctx=512, n_threads=2, n_batch=1024, n_ubatch=64, draft_tokens=5) as other:
         assert load_prefix(other, path, 4) == c.tokens()
 
 
@@ -296,14 +305,6 @@ def test_a_split_model_is_known_by_all_its_parts(tmp_path: Path) -> None:
         assert model.digest == digest
 
 
-def test_a_prefix_longer_than_the_context_is_refused(dense: Model, path: Path) -> None:
-    with context(dense) as c:
-        c.prefill(some_tokens(dense, 300))
-        save_prefix(c, path)
-    with context(dense, n_ctx=256, n_seq_max=2) as other:
-        refused(other, path, "300 tokens, more than n_ctx = 256")
-
-
 # ── How files are written ───────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -313,7 +314,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     save_prefix(c, path)
     old = path.read_bytes()
     c.verify([1, 2])
-    for function in ("os.fsync", "os.replace", "pymtp.prefix_file.save_file", "pymtp.prefix_file._sum"):
+    for function in ("os.fsync", "os.replace", "pymtp.prefix_writer.PrefixWriter._put", "zlib.crc32"):
         with monkeypatch.context() as patched:
 
             def fails(*_: object, **__: object) -> None:
@@ -329,16 +330,100 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     assert os.listdir(path.parent) == [path.name]
     with pytest.raises(FileNotFoundError):
         save_prefix(c, path.parent / "missing" / "file")
+    with pytest.raises(IsADirectoryError):
+        save_prefix(c, path.parent)
 
 
-def test_a_checksum_is_written_over_nothing_else(c: Context, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def in_another_order(tensors: dict[str, Any], *rest: Any) -> None:
-        save_file(tensors | {"state": tensors["sum"], "sum": tensors["state"]}, *rest)
+def test_a_write_that_was_broken_off_is_made_again(c: Context, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_prefix(c, path)
+    whole = path.read_bytes()
+    tokens, cells = c.tokens(), c.save_cells(0, 0, len(c.tokens()))
+    states = {len(tokens): c.save_state()}
+    pick = random.Random(3)
+    breaks = []
 
-    monkeypatch.setattr("pymtp.prefix_file.save_file", in_another_order)
-    with pytest.raises(OSError, match="in another order"):
-        save_prefix(c, path)
-    assert os.listdir(path.parent) == []
+    class Breaks(FileIO):
+        """Writes a part, and breaks off now and then before a whole is written."""
+
+        def write(self, data: Any) -> int:
+            if pick.random() < 0.3:
+                super().write(data[: pick.randint(0, len(data))])
+                breaks.append(self.tell())
+                raise KeyboardInterrupt
+            return super().write(data[: pick.randint(1, len(data))])
+
+    def again(call: Callable[[], None]) -> None:
+        while True:
+            try:
+                return call()
+            except KeyboardInterrupt:
+                continue
+
+    monkeypatch.setattr("pymtp.prefix_writer.open", lambda file, mode, buffering: Breaks(file, mode[0]), raising=False)
+    writer = PrefixWriter(path, made_with(c))
+    again(lambda: writer.begin(tokens, states, c.cell_bytes))
+    for first in range(0, len(tokens), 9):
+        assert writer.n_cells == first
+        again(partial(writer.write, cells[first : first + 9]))
+    monkeypatch.setattr(Breaks, "write", FileIO.write)
+    writer.commit()
+    assert len(breaks) > 3
+    assert path.read_bytes() == whole
+
+
+def test_a_process_that_is_killed_leaves_the_old_file_or_the_new_one(c: Context, path: Path, tmp_path: Path) -> None:
+    save_prefix(c, path)
+    old = path.read_bytes()
+    rows, state = c.save_cells(0, 0, len(c.tokens())), c.save_state()
+    np.savez(tmp_path / "held.npz", cells=rows[:-1], state=state)
+    program = """if True:
+        import os, signal, sys
+        import numpy as np
+        from pymtp.prefix_writer import PrefixWriter
+        step, held = int(sys.argv[2]), np.load(sys.argv[3])
+        names = ("write", "fsync", "replace", "close")
+        class Os:
+            def __getattr__(self, name):
+                real = getattr(os, name)
+                def call(*arguments):
+                    global step
+                    step -= 1
+                    if not step:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    return real(*arguments)
+                return call if name in names else real
+        import pymtp.prefix_writer
+        pymtp.prefix_writer.os = Os()
+        put = PrefixWriter._put
+        def puts(self, *arguments):
+            global step
+            step -= 1
+            if not step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            put(self, *arguments)
+        PrefixWriter._put = puts
+        writer = PrefixWriter(sys.argv[1], {})
+        n = len(held["cells"])
+        writer.begin(range(n), {n: held["state"]}, held["cells"].shape[1])
+        writer.write(held["cells"])
+        writer.commit()
+        print("done")
+    """
+    found = []
+    for step in range(1, 20):
+        run = [sys.executable, "-c", program, str(path), str(step), str(tmp_path / "held.npz")]
+        done = subprocess.run(run, capture_output=True, text=True)
+        assert done.returncode in (0, -9), done.stderr
+        found.append(path.read_bytes())
+        if "done" in done.stdout:
+            break
+    new = found[-1]
+    assert new != old
+    n_old = found.index(new)
+    assert n_old > 3
+    assert found == [old] * n_old + [new] * (len(found) - n_old)
+    with PrefixFile(path, {}) as file:
+        assert len(file.tokens) == len(rows) - 1
 
 
 def test_a_file_ends_with_the_checksum_of_all_before_it(c: Context, path: Path) -> None:
@@ -348,25 +433,4 @@ def test_a_file_ends_with_the_checksum_of_all_before_it(c: Context, path: Path) 
     found = load_file(path)
     assert found["tokens"].tolist() == c.tokens()
     np.testing.assert_array_equal(found["cells"], c.save_cells(0, 0, len(c.tokens())))
-    np.testing.assert_array_equal(found["state"], c.save_state())
-
-
-def test_only_an_empty_sequence_gets_a_prefix_and_only_one_with_tokens_is_saved(c: Context, path: Path) -> None:
-    with pytest.raises(InvalidRequestError, match="sequence 1 holds no tokens"):
-        save_prefix(c, path, 1)
-    assert not path.exists()
-    save_prefix(c, path)
-    tokens = c.tokens()
-    with pytest.raises(InvalidRequestError, match="is not empty"):
-        load_prefix(c, path)
-    assert c.tokens() == tokens
-
-
-def test_a_load_that_is_cancelled_leaves_an_empty_sequence(c: Context, path: Path) -> None:
-    save_prefix(c, path)
-    c.cancel()
-    with pytest.raises(CancelledError):
-        load_prefix(c, path, 1)
-    c.cancel(False)
-    assert c.tokens(1) == []
-    goes_on_as_ever(c, path)
+    np.testing.assert_array_equal(found[f"state.{len(c.tokens())}"], c.save_state())

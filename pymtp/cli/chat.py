@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,8 +12,9 @@ import typer
 from pymtp.chat import Message, answer_message
 from pymtp.cli.completion import write, write_figures
 from pymtp.cli.load import Loading
-from pymtp.cli.options import MaxTokens, Sampling, Temperature, spread
+from pymtp.cli.options import MaxTokens, Prefix, Sampling, Temperature, spread
 from pymtp.cli.screen import read_input, screen, show_error
+from pymtp.cli.texts import read_text
 from pymtp.errors import InvalidRequestError
 from pymtp.sampling import SamplingParams
 
@@ -21,6 +23,8 @@ from pymtp.sampling import SamplingParams
 def chat(
     *,
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,
+    system_file: Annotated[Path | None, typer.Option(help="Read the system message from this file.")] = None,
+    prefix: Prefix = None,
     thinking: Annotated[bool | None, typer.Option(help="Think before an answer.", show_default="the model's")] = None,
     max_tokens: MaxTokens = 1024,
     temperature: Temperature = 0.7,
@@ -29,9 +33,13 @@ def chat(
 ) -> None:
     """Talk with a model, turn by turn. Ctrl-C ends a turn, Ctrl-D ends the chat."""
     params = SamplingParams(max_tokens, temperature, **asdict(sampling))
+    if system_file is not None:
+        if system is not None:
+            raise InvalidRequestError("give one system message: --system or --system-file")
+        system = read_text("system message", system_file)
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
     given = {} if thinking is None else {"enable_thinking": thinking}
-    with loading.llm() as llm:
+    with loading.llm(prefix=prefix) as llm:
         while (said := _ask()) is not None:
             if not said.strip():
                 continue

@@ -10,9 +10,8 @@ import typer
 
 from pymtp.cli.completion import as_json, write, write_figures
 from pymtp.cli.load import Loading
-from pymtp.cli.options import AsJson, MaxTokens, Sampling, Temperature, spread
-from pymtp.cli.screen import read_input
-from pymtp.errors import InvalidRequestError
+from pymtp.cli.options import AsJson, File, MaxTokens, Prefix, Sampling, Temperature, spread
+from pymtp.cli.texts import read_prompt, read_text
 from pymtp.sampling import SamplingParams
 
 
@@ -20,7 +19,8 @@ from pymtp.sampling import SamplingParams
 def generate(
     *,
     prompt: Annotated[str | None, typer.Argument(help='The prompt, or "-" to read it from standard input.')] = None,
-    file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from this file.")] = None,
+    file: File = None,
+    prefix: Prefix = None,
     max_tokens: MaxTokens = 256,
     temperature: Temperature = 0.0,
     sampling: Sampling,
@@ -40,34 +40,19 @@ def generate(
     json_output: AsJson = False,
 ) -> None:
     """Continue a prompt."""
-    text = _read_prompt(prompt, file)
+    text = read_prompt(prompt, file)
     params = SamplingParams(
         max_tokens,
         temperature,
         **asdict(sampling),
         stop=stop or (),
         ignore_eos=ignore_eos,
-        grammar=_read("grammar", grammar_file) if grammar_file else None,
-        json_schema=_read("JSON schema", json_schema) if json_schema else None,
+        grammar=read_text("grammar", grammar_file) if grammar_file else None,
+        json_schema=read_text("JSON schema", json_schema) if json_schema else None,
         logprobs=logprobs,
     )
-    with loading.llm() as llm:
+    with loading.llm(prefix=prefix) as llm:
         if json_output:
             print(as_json(llm.generate(text, params)))
         else:
             write_figures(write(llm.stream(text, params)))
-
-
-def _read(what: str, file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"cannot read the {what} from {file}: {error}") from error
-
-
-def _read_prompt(prompt: str | None, file: Path | None) -> str:
-    if (prompt is None) == (file is None):
-        raise InvalidRequestError('give one prompt: as an argument, "-" for standard input, or --file')
-    if file is not None:
-        return _read("prompt", file)
-    return read_input() if prompt == "-" else str(prompt)

@@ -14,6 +14,7 @@ from pymtp.build import build_info
 from pymtp.cli.load import read_draft_vocab, read_drafts
 from pymtp.cli.memory_table import as_table, plan_beside, plan_prefixes
 from pymtp.cli.options import AsJson, CacheType, Ctx, Drafts, DraftVocab, Layers, ModelArgument, SeqMax
+from pymtp.cli.prefix import about_prefix, is_prefix
 from pymtp.cli.screen import tables
 from pymtp.depth import MAX_AUTO
 from pymtp.host_memory import default_cache_bytes
@@ -33,17 +34,18 @@ def info(
     cache_type: CacheType = "f16",
     json_output: AsJson = False,
 ) -> None:
-    """Describe a model file, this build and this machine. Reads no weights."""
+    """Describe a model file, or one of `pymtp prefix`, this build and this machine. Reads no weights."""
     if memory:
         vocabulary = read_draft_vocab(draft_vocab)
         _show_memory(model, read_drafts(draft_tokens), vocabulary, ctx, n_seq_max, gpu_layers, cache_type, json_output)
         return
-    about, build = _about(model), build_info()
+    build = build_info()
+    what, about = ("prefix", about_prefix(model)) if model and is_prefix(model) else ("model", _about(model))
     if json_output:
-        print(json.dumps({"model": about, "build": build}, ensure_ascii=False))
+        print(json.dumps({what: about, "build": build}, ensure_ascii=False))
         return
     out = tables()
-    for title, facts in (("model", about), ("build", dict(build))):
+    for title, facts in ((what, about), ("build", dict(build))):
         table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
         for name, value in facts.items():
             table.add_row(name.replace("_", " "), _readable(value))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-from pymtp.cli.options import CacheBytes, CacheType, Ctx, Drafts, DraftVocab, Layers, ModelFile, Tap, Threads
+from pymtp.cli.options import Cache, CacheType, Ctx, Drafts, DraftVocab, Layers, ModelFile, Tap, Threads
 from pymtp.cli.screen import screen
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
@@ -39,13 +40,13 @@ class Loading:
     gpu_layers: Layers = -1
     threads: Threads = None
     cache_type: CacheType = "f16"
-    cache_bytes: CacheBytes = None
+    cache: Cache = None
 
-    def llm(self, n_seq_max: int = 1) -> LLM:
-        """The model with its context; without a file, the shipped model."""
+    def llm(self, n_seq_max: int = 1, prefix: Path | None = None) -> LLM:
+        """The model with its context; without a file, the shipped model. prefix: a file to go on from."""
         draft_tokens, draft_vocab = read_drafts(self.draft_tokens), read_draft_vocab(self.draft_vocab)
         with screen.status(f"loading {self.model.name if self.model else 'the shipped model'} …"):
-            return LLM(
+            llm = LLM(
                 self.model,
                 n_ctx=self.ctx,
                 n_seq_max=n_seq_max,
@@ -56,5 +57,12 @@ class Loading:
                 draft_tokens=draft_tokens,
                 draft_vocab=draft_vocab,
                 tap=self.tap,
-                cache_bytes=self.cache_bytes,
+                cache_bytes=None if self.cache is None else self.cache * 2**20,
             )
+            if prefix is not None:
+                try:
+                    llm.load_prefix(prefix)
+                except BaseException:
+                    llm.close()
+                    raise
+            return llm

@@ -18,16 +18,24 @@ ModelArgument = Annotated[Path | None, typer.Argument(help="GGUF file. Default: 
 Layers = Annotated[int, typer.Option("--gpu-layers", "-g", help="Layers on the GPU, -1 for all.")]
 Threads = Annotated[int | None, typer.Option("--threads", "-t", help="CPU threads.", show_default="physical cores")]
 CacheType = Annotated[str, typer.Option("--cache-type", help="Type of the K and V cache: f16, q8_0, q4_0 …")]
-CacheBytes = Annotated[
-    int | None,
-    typer.Option(
-        "--cache-bytes",
-        help="Host memory for prompts to go on from, 0 for none.",
-        show_default="a quarter, at most 8 GiB",
-    ),
-]
 Ctx = Annotated[int, typer.Option("--ctx", "-c", help="Context length in tokens, 0 for the model's own.")]
 SeqMax = Annotated[int, typer.Option("--n-seq-max", "-s", help="Texts written at once, with --ctx tokens each.")]
+
+# prompts
+File = Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from this file.")]
+Prefix = Annotated[
+    Path | None, typer.Option(help="A file of `pymtp prefix`. A prompt that begins with it is read from there on.")
+]
+Cache = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=2**40,
+        metavar="MIB",
+        help="Host memory for what was read, for prompts that begin with it.",
+        show_default="a quarter of the machine's, at most 8 GiB",
+    ),
+]
 
 # drafts
 Drafts = Annotated[str, typer.Option("--draft-tokens", "-d", metavar="auto|N", help="Drafts per round.")]

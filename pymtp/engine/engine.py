@@ -11,6 +11,7 @@ from itertools import count
 from pymtp.engine.context import EngineContext
 from pymtp.engine.depth import BatchDepth
 from pymtp.engine.figures import Counts, Figures
+from pymtp.engine.prefix_files import StoredPrefix
 from pymtp.engine.prefixes import Prefixes
 from pymtp.engine.prompts import Prompts
 from pymtp.engine.request import FinishReason, Request
@@ -157,6 +158,17 @@ class Engine(Prompts):
         self._torn = False
         return reading or bool(writing)
 
+    def adopt(self, file: StoredPrefix) -> None:
+        """Between two steps: prompts go on from what a file has. Raises InvalidRequestError where it does not fit, and
+        what reading it fails by."""
+        self._begin_step()
+        try:
+            self.prefixes.adopt(file)
+        except (PymtpError, OSError):  # all is read before the tree is changed
+            self._torn = False
+            raise
+        self._torn = False
+
     def close(self, error: PymtpError) -> None:
         """Ends all requests; `error` is theirs, and that of those to come."""
         self._closed = error
@@ -211,7 +223,8 @@ class Engine(Prompts):
                 self._begin_anew(slow)
                 continue
             family = None if self.cache_prompt else request.family or object()
-            reader = self.prefixes.open(request.prompt, self._scheduler.free, request.rank, request.marks, family)
+            most = self._most(request)
+            reader = self.prefixes.open(request.prompt, self._scheduler.free, request.rank, request.marks, family, most)
             request.reader = reader
             self._scheduler.start(request, reader.seq)
             try:
@@ -274,6 +287,15 @@ class Engine(Prompts):
         self._write(request, token, 1).ended |= request.text.ends(token)
         self._counts.add_first_token()
         self._hand_out(request, [token], self._clock())
+
+    def saved(self, request: Request) -> None:
+        """Its prompt is where it was to be saved, or could not be."""
+        request.after = self._context.counters
+        self._leave(request)
+        self._scheduler.stop(request)
+        self._counts.finished += 1
+        request.hand_out([], [], self._clock(), "length")
+        self._live.pop(request, None)
 
     def go_on(self, request: Request) -> None:
         """Its sequence holds again what came out before, but for the last token."""

@@ -102,8 +102,13 @@ class Budget:
             return None
         return self.tree.put(tokens, Checkpoint(state, why, logits, self.clock))
 
-    def touch(self, node: Node) -> None:
-        """Its checkpoint was used."""
+    def renew(self, node: Node) -> None:
+        """Its checkpoint is wanted as one that is new."""
         assert node.checkpoint is not None
         node.checkpoint.age = self.clock
+
+    def touch(self, node: Node) -> None:
+        """Its checkpoint was used."""
+        self.renew(node)
+        assert node.checkpoint is not None
         node.checkpoint.uses += 1

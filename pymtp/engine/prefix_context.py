@@ -44,5 +44,8 @@ class PrefixContext(Protocol):
 
     def save_cells(self, seq: int, first: int, n: int) -> Bytes: ...
     def load_state(self, seq: int, tokens: Sequence[int], state: Bytes) -> None: ...
+    def check_state(self, tokens: Sequence[int], state: Bytes) -> bool:
+        """Whether it has logits. Raises InvalidRequestError for one that could not be loaded with these tokens."""
+
     def save_state(self, seq: int = 0) -> Bytes:
         """As it is after all tokens held."""

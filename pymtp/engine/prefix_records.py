@@ -16,7 +16,8 @@ class Reader:
 
     n: tokens of the prompt that the sequence holds. here: those that it could hold now without reading. found: those
     that were there when it began, or came to be there meanwhile. stops: where it is to stop for checkpoints. waits:
-    whether it waits for another reader. alone: it goes on from nothing, and waits for nobody.
+    whether it waits for another reader. alone: it goes on from nothing, and waits for nobody. most: after more tokens
+    than these it goes on only where it reads itself.
     """
 
     def __init__(
@@ -24,6 +25,7 @@ class Reader:
     ) -> None:
         self.tokens, self.rank, self.marks, self.seq, self.family = tokens, rank, tuple(marks), seq, family
         self.n = self.here = self.found = 0
+        self.most = len(tokens)
         self.stops: dict[int, Why] = {}
         self.begun = self.waits = self.alone = False
 

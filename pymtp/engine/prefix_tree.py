@@ -131,6 +131,15 @@ class PrefixTree:
             node = child
         return path, n
 
+    def covered(self, tokens: Tokens) -> int:
+        """How many of the tokens have their K and V in host memory, from the first on."""
+        path, n = self.walk(tokens)
+        for node in path:
+            if not node.covered:
+                return node.start
+        node = path[-1] if path else self.root
+        return n if n > node.end and node.children[int(tokens[node.end])].covered else node.end
+
     def put(self, tokens: Tokens, checkpoint: Checkpoint) -> Node:
         """A checkpoint after these tokens, in place of one that is there."""
         whole, self.whole = self.whole, False

@@ -9,10 +9,11 @@ from itertools import chain
 import numpy as np
 
 from pymtp.engine.prefix_context import PrefixContext
+from pymtp.engine.prefix_files import StoredPrefix, adopt
 from pymtp.engine.prefix_records import Held, Place, PrefixFigures, Reader
 from pymtp.engine.prefix_stops import Why, plan_stops
 from pymtp.engine.prefix_store import PrefixStore
-from pymtp.engine.prefix_tree import Node, Tokens, as_tokens, shared
+from pymtp.engine.prefix_tree import Bytes, Node, Tokens, as_tokens, shared
 
 PAST, PAST_TOKENS = 64, 2**20  # prompts, and tokens of them, that new ones are compared with
 FROM_HOST = 2  # what a token's K and V from or to host memory cost, of a copy from sequence to sequence
@@ -76,15 +77,19 @@ class Prefixes:
         rank: tuple[int, int],
         marks: Iterable[int] = (),
         family: object = None,
+        most: int | None = None,
     ) -> Reader:
         """A prompt that is to be read, in one of the free sequences: `Reader.seq`. Nothing changes there yet.
 
         rank: who comes first; lower. marks: places that prompts to come part from this one at, such as the beginning
         of the last user message. family: it goes on only from what others of the same one left in sequences.
+        most: it goes on from no place after so many tokens, until `Reader.most` is another.
         """
         tokens = as_tokens(prompt)
-        place = self.place(tokens, free, family)
+        most = len(tokens) if most is None else most
+        place = self.place(tokens, free, family, most)
         reader = Reader(tokens, rank, marks, place.seq, family)
+        reader.most = most
         reader.here = place.n
         self._readers.append(reader)
         for each in self._readers:  # whoever reads for others is to stop where they part, from its next piece on
@@ -102,7 +107,7 @@ class Prefixes:
         if reader.alone:
             reader.waits = False
             return True
-        place = self.place(reader.tokens, [reader.seq], reader.family)
+        place = self.place(reader.tokens, [reader.seq], reader.family, reader.most)
         reader.here = max(place.n, reader.n)
         reader.waits = self._waits(reader)
         if not reader.begun:
@@ -133,6 +138,10 @@ class Prefixes:
         """The first token after the prompt was sampled: the state moves on."""
         held = self.store.held[reader.seq]
         held.live = held.logits = False
+
+    def rest(self, reader: Reader) -> None:
+        """Nothing is to be sampled after the prompt: the next launch takes the logits."""
+        self.store.held[reader.seq].logits = False
 
     def close(self, reader: Reader, written: Sequence[int] | None = ()) -> None:
         """The request is done with its sequence, which holds what was read of the prompt, and what was written; None:
@@ -185,18 +194,32 @@ class Prefixes:
         self._n_past = sum(map(len, self._past))
         self.store.recover()
 
+    def states(self, tokens: Sequence[int] | Tokens, places: Iterable[int]) -> dict[int, Bytes]:
+        """Those that are there, after so many of the tokens; after all of them with logits only."""
+        path, _ = self.store.tree.walk(as_tokens(tokens))
+        there = {node.end: node.checkpoint for node in path if node.checkpoint is not None}
+        found = {place: there[place] for place in places if place in there}
+        return {place: one.state for place, one in found.items() if place < len(tokens) or one.logits}
+
+    def adopt(self, file: StoredPrefix) -> None:
+        """What a file has can be gone on from. Raises InvalidRequestError where that cannot be: see prefix_files."""
+        adopt(self._context, self.store, file)
+
     # ── Where a prompt goes on ──────────────────────────────────────────────────────────────────────────────────────
 
-    def place(self, tokens: Tokens, seqs: Sequence[int], family: object = None) -> Place:
-        """The place with the most tokens, in one of these sequences: the one where the least K and V must move."""
+    def place(self, tokens: Tokens, seqs: Sequence[int], family: object = None, most: int | None = None) -> Place:
+        """The place with the most tokens, but no more than `most`, in one of these sequences: the one where the least K
+        and V must move."""
         store = self.store
+        most = len(tokens) if most is None else most
         common = [held.shared(tokens) if held.family is family else 0 for held in store.held]
         path, _ = store.tree.walk(tokens)
-        node = next((each for each in reversed(path) if self._fits(each, len(tokens))), None)
+        node = next((each for each in reversed(path) if each.end <= most and self._fits(each, len(tokens))), None)
         n, source = node.end if node else 0, None
         for seq, held in enumerate(store.held):
             nearest = held.n > n or (held.n == n and seq in seqs)  # a checkpoint of the same place needs to be loaded
-            if held.live and nearest and common[seq] == held.n and self._may(held.n, len(tokens), held.logits):
+            there = held.live and nearest and common[seq] == held.n <= most
+            if there and self._may(held.n, len(tokens), held.logits):
                 node, n, source = None, held.n, seq
         choices = []
         for seq in seqs:
@@ -280,7 +303,7 @@ class Prefixes:
         best, place = None, reader.here
         for other in self._readers:
             if other.rank < reader.rank and other.reads and other.family is reader.family:
-                n = self._meeting(other.tokens, reader.tokens)
+                n = min(self._meeting(other.tokens, reader.tokens), reader.most)
                 pays = n - reader.here >= self.least
                 if not reader.begun:  # for a few tokens it waits where the other stops anyway
                     pays |= n in other.stops or n == len(reader.tokens)

@@ -38,6 +38,10 @@ class Prompts:
         """Its prompt is read, and the first token after it was sampled."""
 
     @abstractmethod
+    def saved(self, request: Request) -> None:
+        """Its prompt was read and saved, or could not be."""
+
+    @abstractmethod
     def go_on(self, request: Request) -> None:
         """Its sequence holds again what came out before, but for the last token."""
 
@@ -48,7 +52,7 @@ class Prompts:
         some = False
         for request in requests:
             while request.writer is None and request.seq is not None and self._goes(request):
-                cost = most if request.begun else self._piece_end(request) - request.n_read
+                cost = most if request.begun or self._saves(request) else self._piece_end(request) - request.n_read
                 if cost > left and left < most:
                     return True
                 left -= cost
@@ -58,6 +62,14 @@ class Prompts:
                     return True
         return some
 
+    def _most(self, request: Request) -> int | None:
+        """After how many tokens of its prompt a request may go on, at the most; None for anywhere."""
+        saver = request.saver
+        if saver is None:
+            return None
+        saver.states |= self.prefixes.states(request.prompt, saver.places)
+        return saver.most
+
     def _goes(self, request: Request) -> bool:
         """Whether it does not wait for another that reads what it needs; it stands at the best place there is."""
         if not request.begun:
@@ -66,20 +78,30 @@ class Prompts:
 
     def _advance(self, requests: Sequence[Request]) -> None:
         (request,) = requests
-        reader = request.reader
+        reader, saver = request.reader, request.saver
         assert reader is not None
+        if saver is not None:
+            reader.most = saver.most
         try:
-            self.prefixes.advance(reader)
+            goes = self.prefixes.advance(reader)
         except NativeError:  # of memory, perhaps
             self.prefixes.read_alone(reader)
             self.look_for_lost()
+            goes = True
+        if saver is not None and goes:
+            saver.take(self._context, reader.seq, reader.n)
         if not request.tokens:
             request.cached = reader.found
 
     def _piece_end(self, request: Request) -> int:
         assert request.reader is not None
         edge = self._context.n_ubatch
-        return min(request.reader.stop, request.n_read - request.n_read % edge + edge)
+        end = min(request.reader.stop, request.n_read - request.n_read % edge + edge)
+        return end if request.saver is None else min(end, request.saver.stop(request.n_read))
+
+    def _saves(self, request: Request) -> bool:
+        """Whether it is read, and to be saved."""
+        return request.saver is not None and request.reader is not None and not request.reader.reads
 
     def _read_piece(self, requests: Sequence[Request], others: Iterable[Request]) -> None:
         """The next piece, if there is any. Those that wait for it go on from there before its sequence does."""
@@ -93,17 +115,30 @@ class Prompts:
             self._context.prefill_batch({seq: request.prompt[reader.n : end]})
             self._n_read += end - reader.n
             self.prefixes.read(reader, end)
+            if request.saver is not None:
+                request.saver.take(self._context, seq, end)
             for other in others:
                 if other.reader is not None and other.reader.waits and other is not request:
                     self.guarded([other], self._advance)
                     copies.append(other)
             if request.reader is not reader:  # what failed there emptied its sequence
                 return
-        if not reader.reads:
+        if not reader.reads and request.saver is None:
             self._begin(requests)
         for other in copies:
-            if other.reader is not None and other.reader.begun and not other.reader.reads:
+            if other.reader is not None and other.reader.begun and not other.reader.reads and other.saver is None:
                 self.guarded([other], self._begin)
+        if request.reader is reader and self._saves(request):
+            self._save(request)
+
+    def _save(self, request: Request) -> None:
+        """Some of its K and V."""
+        reader, saver = request.reader, request.saver
+        assert reader is not None
+        assert saver is not None
+        self.prefixes.rest(reader)
+        if saver.write(self._context, reader.seq):
+            self.saved(request)
 
     def _begin(self, requests: Sequence[Request]) -> None:
         """The first token after the prompt."""

@@ -12,6 +12,7 @@ from typing import Literal
 from pymtp.counters import Counters
 from pymtp.depth import Depth
 from pymtp.engine.prefix_records import Reader
+from pymtp.engine.prefix_saver import PrefixSaver
 from pymtp.engine.rounds import Writer
 from pymtp.errors import InvalidRequestError, PymtpError
 from pymtp.model import Model
@@ -127,6 +128,7 @@ class Request:
         seed_offset: int = 0,
         family: object = None,
         marks: tuple[int, ...] = (),
+        saver: PrefixSaver | None = None,
     ) -> None:
         """
         caller: who waits for it.
@@ -136,12 +138,14 @@ class Request:
         seed_offset: what is added to the seed, for several completions of a prompt.
         family: the same for all requests for completions of one prompt; None for no others.
         marks: places of the prompt that prompts to come are expected to part from it at.
+        saver: for a prompt that is to be saved; nothing is written after it then.
 
         Raises InvalidRequestError for params that the model's vocabulary has no place for, and a grammar that is
         refused.
         """
         self.prompt, self.params, self.caller = prompt, params, caller
         self.priority, self.ahead, self.family, self.marks = priority, ahead, family, marks
+        self.saver = saver
         model.check_tokens(list(params.logit_bias))
         self.sampler = Sampler(params, seed_offset)
         if params.gbnf is not None:

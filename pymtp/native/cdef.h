@@ -209,6 +209,8 @@ int     pymtp_pair_copy_cells(struct pymtp_pair * pair, int32_t from, int32_t to
 int     pymtp_pair_keep_cells(struct pymtp_pair * pair, int32_t seq, int32_t n);
 int     pymtp_pair_save_state(struct pymtp_pair * pair, int32_t seq, bool logits, uint8_t * data, size_t size,
                               size_t * needed);
+int     pymtp_pair_check_state(const struct pymtp_pair * pair, const llama_token * tokens, int32_t n,
+                               const uint8_t * data, size_t size, bool * logits);
 int     pymtp_pair_load_state(struct pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n,
                               const uint8_t * data, size_t size);
 int32_t pymtp_pair_n_past(const struct pymtp_pair * pair, int32_t seq);

@@ -19,6 +19,7 @@ from makers.gguf_variants import rewrite
 import pymtp
 from pymtp import LLM, Model, SamplingParams
 from pymtp.chat import ChatTemplate
+from pymtp.prefix_file import PrefixFile
 
 PROMPT = "def fibonacci(n):"
 # -I: the installed package, not the source folder that the tests may be run beside
@@ -82,7 +83,7 @@ def test_json_holds_the_completion_and_its_figures(expected: str) -> None:
         (["a", "--temperature", "nan"], 2, "temperature"),
         (["a", "-n", "-3"], 2, "max_tokens"),
         (["a", "--cache-type", "q1"], 2, "type_k"),
-        (["a", "--cache-bytes", "-1"], 2, "cache_bytes=-1 must be a whole number"),
+        (["a", "--cache", "-1"], 2, "--cache"),
         (["a", "-d", "many"], 2, 'must be a whole number or "auto"'),
         (["a", "--draft-vocab", "half"], 2, 'must be a whole number, "auto" or "all"'),
         (["a", "--draft-vocab", "0"], 2, "draft_vocab=0 must be a number of tokens, 1 or more"),
@@ -249,3 +250,61 @@ def test_info_says_what_the_model_and_the_build_are() -> None:
 def test_help_names_every_command() -> None:
     shown = run("--help").stdout
     assert all(name in shown for name in ("generate", "chat", "info", "tap", "bench"))
+
+
+DOCUMENT = "def area(width, height):\n    return width * height\n\n\n" * 8 + "class"
+
+
+def test_a_prompt_that_was_saved_is_not_read_again(tmp_path: Path) -> None:
+    document, saved = tmp_path / "document.txt", tmp_path / "document.prefix"
+    document.write_text(DOCUMENT)
+    done = run("prefix", "-f", document, "-o", saved, "-t", "1")
+    assert (done.returncode, done.stdout) == (0, "")
+    with PrefixFile(saved, None) as file:
+        n, places = len(file.tokens), file.places
+        assert f"{n} tokens" in done.stderr
+    asked = ["-t", "1", "-n", "8", "--json"]
+    with_it = json.loads(run("generate", f"{DOCUMENT} Box", "--prefix", saved, *asked).stdout)
+    without = json.loads(run("generate", f"{DOCUMENT} Box", *asked).stdout)
+    assert with_it["text"] == without["text"]
+    assert (with_it["stats"]["cached_tokens"], without["stats"]["cached_tokens"]) == (n, 0)
+    about = json.loads(run("info", saved, "--json").stdout)["prefix"]
+    assert (about["tokens"], about["states_after"]) == (n, places)
+    assert about["size_bytes"] == saved.stat().st_size > about["host_memory_bytes"]
+    shown = run("info", saved).stdout
+    assert re.search(rf"^tokens +{n} *$", shown, re.MULTILINE)
+    assert re.search(rf"^states after +{places[0]} {places[1]} *$", shown, re.MULTILINE)
+
+
+def test_a_chat_goes_on_from_a_saved_system_message(tmp_path: Path) -> None:
+    document, saved = tmp_path / "document.txt", tmp_path / "document.prefix"
+    document.write_text(DOCUMENT)
+    n = int(run("prefix", "-f", document, "-o", saved, "--system", "-t", "1").stderr.split()[0])
+    asked = ["chat", "--system-file", document, "-t", "1", "-n", "4", "--temperature", "0"]
+    done, without = run(*asked, "--prefix", saved, stdin="Why?\n"), run(*asked, stdin="Why?\n")
+    assert done.returncode == 0
+    assert done.stdout == without.stdout
+    assert f"({n} cached)" in done.stderr
+    assert "cached" not in without.stderr
+    done = run(*asked, "--system", "x", stdin="Why?\n")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_a_prefix_that_is_refused_is_a_wrong_request(tmp_path: Path) -> None:
+    saved = tmp_path / "saved.prefix"
+    assert run("prefix", DOCUMENT, "-o", saved, "-t", "1").returncode == 0
+    for more, why in (
+        (["--prefix", saved, "--cache", "0"], "cache_bytes is 0"),
+        (["--prefix", saved, "--cache-type", "q8_0"], "is of another type_k"),
+        (["--prefix", __file__], "is no prefix"),
+    ):
+        done = generate(PROMPT, *more)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert why in done.stderr
+    saved.write_bytes(saved.read_bytes()[:-1] + b"x")
+    for command in (["generate", "x", "--prefix", saved], ["info", saved]):
+        done = run(*command)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "checksum" in done.stderr
+    done = run("prefix", DOCUMENT, "-o", tmp_path / "missing" / "file", "-t", "1")
+    assert (done.returncode, done.stdout) == (1, "")

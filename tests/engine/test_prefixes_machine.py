@@ -8,13 +8,13 @@ from random import Random
 
 import hypothesis.strategies as st
 import pytest
-from helpers.simulate_prefixes import Asked, Bytes, Path, SimEngine
+from helpers.simulate_prefixes import Asked, Bytes, Path, SimEngine, SimFile
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pymtp.engine import prefix_stops, prefix_store
 from pymtp.engine.prefix_tree import Block, Node, PrefixTree, as_tokens
-from pymtp.errors import NativeError
+from pymtp.errors import InvalidRequestError, NativeError
 
 CELL, STATE = 3, 40
 
@@ -68,9 +68,32 @@ class Machine(RuleBasedStateMachine):
             self.engine.step()
             self.check()
 
+    @rule(base=st.integers(0, 100), cut=st.integers(0, 40), places=st.lists(st.integers(0, 40), max_size=2))
+    def adopt(self, base: int, cut: int, places: list[int]) -> None:
+        text = self.texts[base % len(self.texts)]
+        text = text[: len(text) - cut] if cut < len(text) else text
+        if not text:
+            return
+        file = SimFile(self.engine.context, text, sorted({len(text), *(1 + n % len(text) for n in places)}))
+        prefixes = self.engine.prefixes
+        need = len(text) * CELL + len(file.places) * STATE
+        try:
+            prefixes.adopt(file)
+        except InvalidRequestError:
+            stay = {*prefixes.store.pins.values(), *prefixes.store.tree.walk(as_tokens(text))[0]}
+            assert need > prefixes.store.budget.limit or stay >= prefixes.store.tree.checkpoints.keys()
+        except NativeError:
+            assert self.broken == ""
+        else:
+            path, n = prefixes.store.tree.walk(as_tokens(text))
+            assert n == len(text) == prefixes.store.tree.covered(as_tokens(text))
+            ends = {node.end: node.checkpoint for node in path}
+            assert all(ends.get(place) is not None for place in file.places)
+            assert ends[n].logits
+
     @rule(
         what=st.sampled_from(
-            ["save_state", "save_cells", "load_state", "load_cells", "copy_cells", "copy", "keep_cells"]
+            ["file", "save_state", "save_cells", "load_state", "load_cells", "copy_cells", "copy", "keep_cells"]
         ),
         loses=st.booleans(),
     )

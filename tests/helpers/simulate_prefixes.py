@@ -10,7 +10,7 @@ from itertools import count
 
 from pymtp.engine.prefix_records import Reader
 from pymtp.engine.prefixes import Prefixes
-from pymtp.errors import NativeError
+from pymtp.errors import InvalidRequestError, NativeError
 
 Path = tuple[int, ...]
 
@@ -56,6 +56,30 @@ class Cells:
     tokens: Path = ()
     state: Path | None = ()
     fresh: bool = False
+
+
+class SimFile:
+    """A file with a text, and states at some places of it, the last at its end."""
+
+    def __init__(self, context: SimContext, tokens: Path, places: Sequence[int]) -> None:
+        assert sorted(places)[-1] == len(tokens)
+        self._context, self.tokens, self.places, self.cell_bytes = context, tokens, places, context.cell_bytes
+
+    def state_bytes(self, place: int) -> int:
+        return self._context.state_bytes
+
+    def state(self, place: int) -> Bytes:
+        self._context.before("file", 0)
+        whole = place == len(self.tokens)
+        return Bytes(self._context.memory, self.tokens[:place], self._context.state_bytes, place, whole)
+
+    def cells(self, first: int, n: int) -> Bytes:
+        assert 0 <= first < first + n <= len(self.tokens)
+        self._context.before("file", 0)
+        return Bytes(self._context.memory, self.tokens[: first + n], n * self.cell_bytes, first)
+
+    def refused(self, why: str) -> InvalidRequestError:
+        return InvalidRequestError(f"the file {why}")
 
 
 class SimContext:
@@ -132,6 +156,10 @@ class SimContext:
         one = self.cells[seq]
         assert one.state == one.tokens
         return Bytes(self.memory, one.tokens, self.state_bytes, len(one.tokens), one.fresh)
+
+    def check_state(self, tokens: Sequence[int], state: Bytes) -> bool:
+        assert state.path == tuple(tokens)
+        return state.fresh
 
     def load_state(self, seq: int, tokens: Sequence[int], state: Bytes) -> None:
         self._may_fail("load_state", seq)

@@ -3,9 +3,9 @@
     python tools/checks/fuzz_prefixes.py --files 20000
 
 Half of the files are damaged as disks and networks do it, and must be refused. The others have a checksum that is right
-for what they hold: they are refused, or load, and then the sequence takes a token. Everything else is a finding, such
-as another exception than PymtpError and OSError, or a sound prefix that has other logits afterwards. A signal ends the
-run.
+for what they hold: they are refused, or load, and then a prompt goes on from them, or fails alone. Everything else is a
+finding, such as another exception than PymtpError and OSError, or a sound prefix that has other logits afterwards. A
+signal ends the run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import sys
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any
@@ -26,10 +28,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from makers.make_model import make_model
 
-from pymtp import Model, PymtpError
-from pymtp.context import Context
-from pymtp.prefix_file import SUM_BYTES, load_prefix, save_prefix
+from pymtp import LLM, PymtpError, SamplingParams
+from pymtp.prefix_file import SUM_BYTES, PrefixFile
 
+PARAMS = SamplingParams(max_tokens=4, logprobs=2)
 CHECKED = 500  # files between two looks at a sound prefix
 ODD = (0, 1, -1, 4, 255, 2**31, 2**32, 2**63, -(2**63), 10**30, 0.5, None, "", "x", [], {}, [[0]])
 TYPES = ("BOOL", "U8", "I8", "F8_E4M3", "I16", "F16", "BF16", "I32", "F32", "F64", "I64", "X")
@@ -83,12 +85,12 @@ def with_an_odd_header(data: bytearray, rng: Random) -> None:
             if isinstance(place[key], (dict, list)) and rng.random() < 0.9:
                 place = place[key]
                 continue
-            odd = rng.choice(ODD)
+            odd = deepcopy(rng.choice(ODD))
             if isinstance(place[key], int) and rng.random() < 0.5:
                 odd = place[key] + rng.choice((-1, 1, 8, -8))
             place[key] = rng.choice(TYPES) if key == "dtype" else odd
             if isinstance(place, dict) and rng.random() < 0.1:
-                place[rng.choice(("x", "tokens", "cells", "state", "sum"))] = place.pop(key)
+                place[rng.choice(("x", "tokens", "cells", "state.32", "state.40", "sum"))] = place.pop(key)
             break
     text = json.dumps(header).encode()
     data[: 8 + n] = len(text).to_bytes(8, "little") + text
@@ -111,22 +113,40 @@ def seal(data: bytearray) -> None:
 
 
 class Trial:
-    """A context with a sound prefix in sequence 0, and sequence 1 for what is tried."""
+    """An LLM with a sound prefix in a file, and damaged ones that it is to load."""
 
-    def __init__(self, context: Context, folder: Path) -> None:
-        self.context = context
+    def __init__(self, llm: LLM, folder: Path) -> None:
+        self.llm = llm
         self.sound, self.damaged = folder / "sound", folder / "damaged"
-        context.prefill([i * 37 % context.model.n_vocab for i in range(40)])
-        save_prefix(context, self.sound)
+        self.tokens = [i * 37 % llm.model.n_vocab for i in range(40)]
+        llm.save_prefix(self.tokens, self.sound)
         self.whole = self.sound.read_bytes()
-        self.wanted = self.sound_logits()
+        self.forget()
+        self.wanted = self.goes_on()
+        self.forget()
         self.counts: Counter[str] = Counter()
         self.findings: list[str] = []
 
-    def sound_logits(self) -> bytes:
-        self.context.clear(1)
-        load_prefix(self.context, self.sound, 1)
-        return self.context.verify([5], 1).tobytes()
+    def forget(self) -> None:
+        """All that was read or loaded."""
+        store = self.llm.engine.prefixes.store
+        self.llm.generate([0], PARAMS)  # in place of what the sequence held
+        while store.tree.checkpoints:
+            store.tree.drop(next(iter(store.tree.checkpoints)))
+
+    def goes_on(self, tokens: Sequence[int] = ()) -> object:
+        """What comes after a prompt, to the bit."""
+        found = self.llm.generate([*(tokens or self.tokens), 5], PARAMS)
+        return found.token_ids, found.logprobs
+
+    def sound_goes_on(self) -> bool:
+        """Whether a sound prefix does as it did."""
+        self.forget()
+        self.llm.load_prefix(self.sound)
+        read = self.llm.figures().read
+        same = self.goes_on() == self.wanted and self.llm.figures().read == read + 1
+        self.forget()
+        return same
 
     def try_file(self, index: int, seed: int) -> None:
         rng = Random(f"{seed}:{index}")
@@ -138,22 +158,29 @@ class Trial:
         if sealed:
             seal(data)
         self.damaged.write_bytes(data)
-        self.context.clear(1)
         what = f"file {index}, {' and '.join(names)}, {'sealed' if sealed else 'not sealed'}"
         try:
-            load_prefix(self.context, self.damaged, 1)
-            self.context.verify([5], 1)
+            self.llm.load_prefix(self.damaged)
         except (PymtpError, OSError):
             self.counts["refused"] += 1
-            if self.context.tokens_held(1):
-                self.findings.append(f"{what}: the sequence is not empty")
+            if self.llm.figures().prefixes.nbytes:
+                self.findings.append(f"{what}: something of it was loaded")
         except Exception as error:
             self.findings.append(f"{what}: {type(error).__name__}: {error}")
         else:
             self.counts["loaded"] += 1
             if not sealed and data != self.whole:
                 self.findings.append(f"{what}: it was not refused")
-        if index % CHECKED == CHECKED - 1 and self.sound_logits() != self.wanted:
+            try:
+                with (
+                    PrefixFile(self.damaged, None) as file,
+                    suppress(PymtpError),
+                ):  # such as for logits that are no numbers
+                    self.goes_on(file.tokens)
+            except Exception as error:
+                self.findings.append(f"{what}: going on from it: {type(error).__name__}: {error}")
+            self.forget()
+        if index % CHECKED == CHECKED - 1 and not self.sound_goes_on():
             self.findings.append(f"{what}: a sound prefix has other logits after it")
 
 
@@ -164,11 +191,11 @@ def main(
     """Tries damaged prefix files, and fails on any finding."""
     with tempfile.TemporaryDirectory() as folder:
         (path,) = make_model("tiny", Path(folder) / "tiny.gguf", weight_type="f32")
-        with Model(path) as model, Context(model, n_ctx=256, n_seq_max=2, n_threads=1, draft_tokens=3) as context:
-            trial = Trial(context, Path(folder))
+        with LLM(path, n_ctx=256, n_threads=1, draft_tokens=3) as llm:
+            trial = Trial(llm, Path(folder))
             for index in range(files):
                 trial.try_file(index, seed)
-            if trial.sound_logits() != trial.wanted:
+            if not trial.sound_goes_on():
                 trial.findings.append("a sound prefix has other logits at the end")
     for finding in trial.findings:
         print(finding)

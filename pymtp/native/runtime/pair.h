@@ -140,6 +140,7 @@ struct pymtp_pair {
     int  keep_cells(int32_t seq, int32_t n);
     int  begin_save_state(int32_t seq, bool with_logits, size_t * needed);
     int  save_state(int32_t seq, bool with_logits, uint8_t * data);
+    int  check_state(const llama_token * tokens, int32_t n, const uint8_t * data, size_t size, bool * logits) const;
     int  load_state(int32_t seq, const llama_token * tokens, int32_t n, const uint8_t * data, size_t size);
 
     // draft_rows.cpp

@@ -138,6 +138,12 @@ int pymtp_pair_save_state(pymtp_pair * pair, int32_t seq, bool logits, uint8_t *
     });
 }
 
+int pymtp_pair_check_state(
+        const pymtp_pair * pair, const llama_token * tokens, int32_t n, const uint8_t * data, size_t size, bool * logits) {
+    *logits = false;
+    return pymtp_guarded<int>(PYMTP_FAILED, [&] { return pair->check_state(tokens, n, data, size, logits); });
+}
+
 int pymtp_pair_load_state(
         pymtp_pair * pair, int32_t seq, const llama_token * tokens, int32_t n, const uint8_t * data, size_t size) {
     return pymtp_pair_call(pair, seq, [&] { return pair->load_state(seq, tokens, n, data, size); });

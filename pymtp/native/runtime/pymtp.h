@@ -306,6 +306,11 @@ PYMTP_API int pymtp_pair_keep_cells(struct pymtp_pair * pair, int32_t seq, int32
 PYMTP_API int pymtp_pair_save_state(
         struct pymtp_pair * pair, int32_t seq, bool logits, uint8_t * data, size_t size, size_t * needed);
 
+// Whether a state could be loaded with these tokens; else PYMTP_INVALID, and the error says what does not fit. logits: whether it
+// has those of the last token.
+PYMTP_API int pymtp_pair_check_state(
+        const struct pymtp_pair * pair, const llama_token * tokens, int32_t n, const uint8_t * data, size_t size, bool * logits);
+
 // A sequence whose K and V were put there holds these tokens, as if it had read them: it goes on as the one that was saved
 // would, and cannot be rewound. Where it fails or is cancelled the sequence is empty.
 PYMTP_API int pymtp_pair_load_state(

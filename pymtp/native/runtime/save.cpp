@@ -200,14 +200,16 @@ int pymtp_pair::save_state(int32_t seq, bool with_logits, uint8_t * data) {
 }
 
 // Reads the header, and says what does not fit.
-static bool check_state(const pymtp_pair & pair, state_header & header, const llama_token * tokens, int32_t n, const uint8_t * data, size_t size) {
+static bool read_header(const pymtp_pair & pair, state_header & header, const llama_token * tokens, int32_t n, const uint8_t * data, size_t size) {
     std::string wrong;
     if (size >= sizeof(header)) {
         std::memcpy(&header, data, sizeof(header));
     }
     llama_context * target = pair.target.get();
     const int32_t   most   = pymtp_most_to_replay(target);
-    if (size < sizeof(header) || std::memcmp(header.mark, state_mark, sizeof(state_mark)) != 0) {
+    if (n < 1) {
+        wrong = "a state is of at least one token";
+    } else if (size < sizeof(header) || std::memcmp(header.mark, state_mark, sizeof(state_mark)) != 0) {
         wrong = "these bytes are no state";
     } else if (header.n_tokens != n || header.tokens != digest_of(tokens, n)) {
         wrong = "the state is of " + std::to_string(header.n_tokens) + " tokens, and not of these";
@@ -229,13 +231,18 @@ static bool check_state(const pymtp_pair & pair, state_header & header, const ll
     return wrong.empty();
 }
 
-int pymtp_pair::load_state(int32_t seq, const llama_token * tokens, int32_t n, const uint8_t * data, size_t size) {
-    if (n < 1) {
-        pymtp_set_error("a state is of at least one token");
+int pymtp_pair::check_state(const llama_token * tokens, int32_t n, const uint8_t * data, size_t size, bool * logits) const {
+    state_header header;
+    if (!check_tokens(tokens, n) || !read_header(*this, header, tokens, n, data, size)) {
         return PYMTP_INVALID;
     }
+    *logits = header.has_logits != 0;
+    return PYMTP_OK;
+}
+
+int pymtp_pair::load_state(int32_t seq, const llama_token * tokens, int32_t n, const uint8_t * data, size_t size) {
     state_header header;
-    if (!check_stage(seq, 0, n) || !check_tokens(tokens, n) || !check_state(*this, header, tokens, n, data, size)) {
+    if (!check_stage(seq, 0, n) || !check_tokens(tokens, n) || !read_header(*this, header, tokens, n, data, size)) {
         return PYMTP_INVALID;
     }
     const int32_t n_staged = sequences[seq].n_staged;

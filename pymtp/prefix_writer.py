@@ -1,0 +1,118 @@
+"""Writes a prefix to a file, piece by piece: see prefix_file.py for the format."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import zlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymtp.prefix_file import FORMAT, SUM_BYTES, VERSION
+from pymtp.saving import Bytes
+
+
+class _Written(NamedTuple):
+    size: int = 0  # bytes
+    sum: int = 0  # the CRC-32 of them
+    cells: int = 0  # rows among them
+
+
+class PrefixWriter:
+    """A file that is written as its content comes: `begin`, `write` until all K and V are there, `commit`. It has
+    another name until then, in the same folder: a crash leaves the file that was there, or the new one.
+
+    All methods raise OSError. A call that is broken off by an exception may be made again.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], depends_on: Mapping[str, str]) -> None:
+        """depends_on: what a reader must have, too. Raises OSError where no file can be written."""
+        self.path = Path(path)
+        if self.path.is_dir():
+            raise IsADirectoryError(f"{self.path} is a directory")
+        self._metadata = {"format": FORMAT, "version": str(VERSION), **depends_on}
+        self._beside = self.path.with_name(f".{self.path.name[:80]}.{secrets.token_hex(8)}")  # no other process has it
+        self._file = open(self._beside, "xb", buffering=0)  # noqa: SIM115  # closed by commit and discard
+        self._written = _Written()
+        self.n_tokens = 0  # 0 before begin()
+
+    @property
+    def n_cells(self) -> int:
+        """Tokens whose K and V were written."""
+        return self._written.cells
+
+    def begin(self, tokens: Sequence[int], states: Mapping[int, Bytes], cell_bytes: int) -> None:
+        """All but K and V. states: by places, the last of which is the end."""
+        assert tokens
+        assert max(states) == len(tokens)
+        self._written = _Written()
+        tensors: dict[str, NDArray[Any]] = {"tokens": np.array(tokens, dtype="<i4")}
+        tensors |= {f"state.{place}": states[place] for place in sorted(states)}
+        header: dict[str, Any] = {"__metadata__": self._metadata}
+        end = 0
+
+        def add(name: str, kind: str, shape: tuple[int, ...], nbytes: int) -> None:
+            nonlocal end
+            header[name] = {"dtype": kind, "shape": shape, "data_offsets": (end, end + nbytes)}
+            end += nbytes
+
+        for name, array in tensors.items():
+            add(name, "I32" if name == "tokens" else "U8", array.shape, array.nbytes)
+        add("cells", "U8", (len(tokens), cell_bytes), len(tokens) * cell_bytes)
+        add("sum", "U8", (SUM_BYTES,), SUM_BYTES)
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)  # so that the tokens are aligned
+        self._put(np.frombuffer(len(text).to_bytes(8, "little") + text, dtype=np.uint8))
+        for array in tensors.values():
+            self._put(array)
+        self.n_tokens = len(tokens)
+
+    def write(self, cells: Bytes) -> None:
+        """K and V of the next tokens."""
+        self._put(cells, len(cells))
+
+    def commit(self) -> None:
+        """Puts the file in its place, for good."""
+        assert self.n_cells == self.n_tokens > 0
+        whole = self._written
+        self._put(np.frombuffer(whole.sum.to_bytes(SUM_BYTES, "little"), dtype=np.uint8))
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.replace(self._beside, self.path)
+        _sync_folder(self.path.parent)
+
+    def discard(self) -> None:
+        """Takes away what was written. Harmless after commit()."""
+        with suppress(AttributeError):  # where a signal handler raised in __init__
+            self._file.close()
+        with suppress(OSError):
+            self._beside.unlink()
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):
+            self.discard()
+
+    def _put(self, array: NDArray[Any], rows: int = 0) -> None:
+        size, found, cells = self._written
+        left = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        self._file.seek(size)  # a call that was broken off wrote some of this
+        found, size = zlib.crc32(left, found), size + len(left)
+        while left:
+            left = left[self._file.write(left) :]
+        self._written = _Written(size, found, cells + rows)
+
+
+def _sync_folder(folder: Path) -> None:
+    """So that the new name lasts, too, where the system can do that."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,50 @@
+"""Prefixes of a context's sequences in files, without an engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from pymtp.context import Context
+from pymtp.prefix_file import PrefixFile, made_with
+from pymtp.prefix_writer import PrefixWriter
+from pymtp.saving import Bytes
+
+PIECE = 100  # tokens
+
+
+def save_prefix(context: Context, path: str | os.PathLike[str], seq: int = 0) -> None:
+    tokens = context.tokens(seq)
+    state = context.save_state(seq)
+    write(path, made_with(context), tokens, {len(tokens): state}, context.save_cells(seq, 0, len(tokens)))
+
+
+def write(
+    path: str | os.PathLike[str],
+    depends_on: Mapping[str, str],
+    tokens: Sequence[int],
+    states: Mapping[int, Bytes],
+    cells: Bytes,
+) -> None:
+    writer = PrefixWriter(path, depends_on)
+    try:
+        writer.begin(tokens, states, cells.shape[1])
+        for first in range(0, len(tokens), PIECE):
+            writer.write(cells[first : first + PIECE])
+        writer.commit()
+    finally:
+        writer.discard()
+
+
+def load_prefix(context: Context, path: str | os.PathLike[str], seq: int = 0) -> list[int]:
+    """The last place of a file, in an empty sequence."""
+    with PrefixFile(path, made_with(context)) as file:
+        try:
+            for first in range(0, len(file.tokens), PIECE):
+                context.load_cells(seq, first, [file.cells(first, PIECE)])
+            context.load_state(seq, file.tokens, file.state(len(file.tokens)))
+        except BaseException:
+            if not context.closed:
+                context.clear(seq)
+            raise
+        return file.tokens

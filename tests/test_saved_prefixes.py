@@ -1,0 +1,474 @@
+"""Claims about prefixes of an LLM in files: nothing is read again, the text is the same, and failures cost nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import make_llm
+from helpers.interrupts import Interrupted
+from safetensors.numpy import load_file
+
+from pymtp import LLM, AsyncLLM, CancelledError, ClosedError, ContextFullError, InvalidRequestError, SamplingParams
+from pymtp.chat import Chat
+from pymtp.engine.prefix_stops import TAIL
+from pymtp.prefix_file import PrefixFile
+from pymtp.prefix_writer import PrefixWriter
+
+DOCUMENT = "def area(width, height):\n    return width * height\n\n\n" * 20 + "class Rectangle:\n    wid"
+QUESTION = "th = 0\n\n    def grow(self"
+WHOLE = SamplingParams(max_tokens=24, logprobs=3)
+SAMPLED = SamplingParams(max_tokens=24, logprobs=3, temperature=0.8, seed=5)
+NEXT = SamplingParams(max_tokens=8)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    return folder / "text.prefix"
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """DOCUMENT in a file."""
+    path = tmp_path_factory.mktemp("saved") / "document.prefix"
+    with make_llm() as llm:
+        llm.save_prefix(DOCUMENT, path)
+    return path
+
+
+def came(llm: LLM, prompts: Any, params: SamplingParams) -> list[Any]:
+    """All that must be the same, and how drafts did."""
+    found = llm.generate(prompts, params)
+    drafts = [(c.stats.drafted, c.stats.accepted_per_position) for c in found]
+    return [[(c.text, c.token_ids, c.logprobs) for c in found], drafts]
+
+
+# ── What comes of a file ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("params", [WHOLE, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("n_seq_max", [1, 3])
+def test_a_prompt_that_goes_on_from_a_file_has_the_logits_drafts_and_text_of_one_read_whole(
+    saved: Path, params: SamplingParams, n_seq_max: int
+) -> None:
+    prompts = [DOCUMENT + QUESTION, DOCUMENT, DOCUMENT + "\n", DOCUMENT[: len(DOCUMENT) // 2], QUESTION]
+    with make_llm(draft_tokens=3, cache_prompt=False) as llm:
+        wanted = came(llm, prompts, params)
+    with make_llm(draft_tokens=3, n_seq_max=n_seq_max) as llm:
+        n = llm.load_prefix(saved)
+        assert n == len(llm.model.tokenize(DOCUMENT))
+        assert came(llm, prompts, params) == wanted
+        again = llm.generate([DOCUMENT, DOCUMENT + QUESTION], params)
+        assert [c.stats.cached_tokens for c in again] >= [n, n - TAIL]
+
+
+def test_only_what_comes_after_the_file_is_read(saved: Path) -> None:
+    with make_llm() as llm:
+        n = llm.load_prefix(saved)
+        assert llm.figures().read == 0
+        first = llm.generate(DOCUMENT + QUESTION, NEXT)  # which parts from the file within a token
+        assert first.stats.cached_tokens == n - TAIL
+        assert llm.figures().read == first.stats.prompt_tokens - (n - TAIL)
+    with make_llm() as llm:
+        llm.load_prefix(saved)
+        whole = llm.generate(DOCUMENT, NEXT)
+        assert whole.stats.cached_tokens == whole.stats.prompt_tokens == n
+        assert llm.figures().read == 0
+
+
+def test_another_process_goes_on_from_the_file(saved: Path) -> None:
+    program = """if True:
+        import sys
+        from pymtp import LLM, SamplingParams
+        with LLM(n_ctx=1024, n_threads=1) as llm:
+            llm.load_prefix(sys.argv[1])
+            found = llm.generate(sys.argv[2], SamplingParams(max_tokens=8))
+            print(found.stats.cached_tokens, found.token_ids)
+    """
+    found = subprocess.run(
+        [sys.executable, "-c", program, str(saved), DOCUMENT + QUESTION], capture_output=True, text=True, check=True
+    )
+    with make_llm(cache_prompt=False) as llm:
+        n = len(llm.model.tokenize(DOCUMENT)) - TAIL
+        assert found.stdout.strip() == f"{n} {llm.generate(DOCUMENT + QUESTION, NEXT).token_ids}"
+
+
+@pytest.mark.parametrize("keywords", [{"draft_tokens": 1}, {"n_ubatch": 32}, {"n_seq_max": 3}, {"n_ctx": 2048}])
+def test_the_options_that_a_prefix_does_not_depend_on_may_be_others(saved: Path, keywords: dict[str, Any]) -> None:
+    with make_llm(**keywords, cache_prompt=False) as llm:
+        wanted = came(llm, [DOCUMENT + QUESTION, DOCUMENT], WHOLE)
+    with make_llm(**keywords) as llm:
+        llm.load_prefix(saved)
+        found = came(llm, [DOCUMENT + QUESTION, DOCUMENT], WHOLE)
+        assert found[0] == wanted[0]
+        assert keywords.get("draft_tokens") is None or found == wanted
+
+
+def test_a_file_is_the_same_whatever_was_read_before_and_beside_it(saved: Path, path: Path) -> None:
+    with make_llm(n_seq_max=2) as llm:
+        stream = llm.stream("import os\n", SamplingParams(max_tokens=200, ignore_eos=True))
+        next(stream)
+        for before in (None, DOCUMENT + QUESTION, DOCUMENT, DOCUMENT[:900]):
+            if before is not None:
+                llm.generate(before, NEXT)
+            n = llm.figures().read
+            llm.save_prefix(DOCUMENT, path)
+            assert path.read_bytes() == saved.read_bytes()
+            if before == DOCUMENT:
+                assert llm.figures().read == n
+        stream.close()
+    for keywords in ({"cache_prompt": False}, {"cache_bytes": 0}, {"cache_bytes": 10**6}):
+        with make_llm(**keywords) as llm:
+            llm.generate(DOCUMENT + QUESTION, NEXT)
+            llm.save_prefix(DOCUMENT, path)
+            assert path.read_bytes() == saved.read_bytes()
+
+
+def test_a_prefix_is_saved_once_it_was_loaded_without_reading_it(saved: Path, path: Path) -> None:
+    with make_llm() as llm:
+        llm.load_prefix(saved)
+        llm.save_prefix(DOCUMENT, path)
+        assert llm.figures().read == 0
+    assert path.read_bytes() == saved.read_bytes()
+
+
+def test_saving_goes_on_beside_other_texts(path: Path) -> None:
+    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    with make_llm(n_seq_max=2, n_ubatch=32) as llm:
+        wanted = llm.generate("import os\n", params)
+        stream = llm.stream("import os\n", params)
+        next(stream)
+        assert llm.save_prefix(DOCUMENT + "2", path) > 0
+        assert len(stream._request.tokens) > 4  # while the prompt was read, piece by piece
+        for _ in stream:
+            pass
+        assert stream.completion.token_ids == wanted.token_ids
+
+
+def test_short_prompts_and_token_ids_can_be_saved(path: Path) -> None:
+    with make_llm() as llm:
+        for n in (1, 2, TAIL, TAIL + 1, 300):
+            tokens = random.Random(n).choices(range(llm.model.n_vocab), k=n)
+            assert llm.save_prefix(tokens, path) == n
+            wanted = llm.generate([*tokens, 5], WHOLE)
+            with make_llm() as other:
+                assert other.load_prefix(path) == n
+                found = other.generate([*tokens, 5], WHOLE)
+                assert (found.token_ids, found.logprobs) == (wanted.token_ids, wanted.logprobs)
+                assert found.stats.cached_tokens == n
+
+
+# ── Chats ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+LONG_TEXT = "The river runs to the sea. " * 20
+SYSTEM = {"role": "system", "content": LONG_TEXT}
+USER = {"role": "user", "content": LONG_TEXT}
+ASSISTANT = {"role": "assistant", "content": "Yes."}
+
+
+@pytest.mark.parametrize(
+    ("messages", "going_on"),
+    [
+        ([SYSTEM], [[SYSTEM, {"role": "user", "content": text}] for text in ("Why?", "\nThe", USER["content"])]),
+        ([USER], [[USER], [{**USER, "content": f"{LONG_TEXT} Why?"}], [USER, ASSISTANT, {**USER, "content": "Why?"}]]),
+        (Chat([SYSTEM, USER]), [[SYSTEM, USER, ASSISTANT, {**USER, "content": "Why?"}]]),
+        ([USER, ASSISTANT], [[USER, ASSISTANT, {"role": "user", "content": text}] for text in ("Why?", "No.")]),
+    ],
+    ids=["system", "user", "both", "answered"],
+)
+def test_chats_that_go_on_from_saved_messages_read_what_is_new(
+    path: Path, messages: Any, going_on: list[list[dict[str, str]]]
+) -> None:
+    with make_llm() as llm:
+        n = llm.save_prefix(messages, path)
+        assert n > len(llm.model.tokenize(LONG_TEXT)) - 2 * TAIL
+    for chat in going_on:
+        with make_llm() as llm:
+            wanted = llm.chat(chat, WHOLE)
+        with make_llm() as llm:
+            assert llm.load_prefix(path) == n
+            found = llm.chat(chat, WHOLE)
+            assert found.stats.cached_tokens == n
+            assert (found.token_ids, found.logprobs) == (wanted.token_ids, wanted.logprobs)
+
+
+def test_another_question_after_a_long_system_message_goes_on_before_the_first(path: Path) -> None:
+    with make_llm() as llm:
+        llm.save_prefix([SYSTEM, {"role": "user", "content": LONG_TEXT}], path)
+    with make_llm() as llm:
+        llm.load_prefix(path)
+        found = llm.chat([SYSTEM, {"role": "user", "content": "Why?"}], NEXT)
+        assert found.stats.cached_tokens > len(llm.model.tokenize(LONG_TEXT)) - TAIL
+
+
+# ── The budget ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_loaded_file_counts_once_in_cache_bytes_and_not_above_them(saved: Path) -> None:
+    with PrefixFile(saved, None) as file:
+        nbytes = file.nbytes
+    with make_llm(cache_bytes=nbytes) as llm:
+        for _ in range(2):
+            llm.load_prefix(saved)
+            assert llm.figures().prefixes.nbytes == nbytes
+        llm.generate(DOCUMENT + QUESTION, NEXT)
+        llm.load_prefix(saved)
+        assert llm.figures().prefixes.nbytes == nbytes
+    for cache_bytes in (0, nbytes - 1):
+        with make_llm(cache_bytes=cache_bytes) as llm:
+            for _ in range(2):
+                with pytest.raises(
+                    InvalidRequestError, match=f"needs {nbytes:,} bytes of host memory: cache_bytes is "
+                ):
+                    llm.load_prefix(saved)
+            assert llm.figures().prefixes.nbytes == 0
+            llm.generate(DOCUMENT + QUESTION, NEXT)
+    with make_llm(cache_prompt=False) as llm, pytest.raises(InvalidRequestError, match="cache_prompt=False"):
+        llm.load_prefix(saved)
+
+
+def test_what_was_read_makes_room_for_a_file_and_a_file_for_what_is_read(saved: Path) -> None:
+    with PrefixFile(saved, None) as file:
+        nbytes = file.nbytes
+    with make_llm(cache_bytes=nbytes + 1000) as llm:
+        others = [f"# {i}\n" + DOCUMENT[:700] for i in range(3)]
+        wanted = came(llm, [*others, DOCUMENT + QUESTION], WHOLE)[0]
+        llm.load_prefix(saved)
+        assert llm.generate(DOCUMENT + QUESTION, NEXT).stats.cached_tokens > 0
+        for _ in range(6):
+            assert came(llm, [*others, DOCUMENT + QUESTION], WHOLE)[0] == wanted
+            assert llm.figures().prefixes.nbytes <= nbytes + 1000
+
+
+# ── What is refused, and what fails ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_does_not_fit_is_refused_and_the_llm_lives_on(saved: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    whole = bytearray(saved.read_bytes())
+    whole[len(whole) // 2] ^= 1
+    damaged.write_bytes(whole)
+    with make_llm() as llm:
+        wanted = llm.generate("import ", NEXT).token_ids
+        for file, error, why in (
+            (damaged, InvalidRequestError, "checksum"),
+            (tmp_path / "missing", FileNotFoundError, "missing"),
+            (tmp_path, OSError, "directory"),
+            (llm.model.path, InvalidRequestError, "no prefix"),
+        ):
+            with pytest.raises(error, match=why):
+                llm.load_prefix(file)
+        assert llm.figures().prefixes.nbytes == llm.figures().prefixes.checkpoints == 0
+        assert llm.generate("import ", NEXT).token_ids == wanted
+    for keywords, why in (({"type_k": "q8_0"}, "type_k"), ({"draft_tokens": 0}, "head"), ({"tap": "pre_norm"}, "tap")):
+        with make_llm(**keywords) as llm, pytest.raises(InvalidRequestError, match=f"is of another {why}"):
+            llm.load_prefix(saved)
+    with make_llm(n_ctx=256) as llm, pytest.raises(ContextFullError, match="more than n_ctx = 256"):
+        llm.load_prefix(saved)
+    with pytest.raises(ClosedError):
+        llm.load_prefix(saved)
+
+
+def test_what_cannot_be_saved_is_refused_before_anything_is_read(path: Path) -> None:
+    with make_llm(n_ctx=256) as llm:
+        for prompt, file, error in (
+            ("", path, InvalidRequestError),
+            ([], path, InvalidRequestError),
+            ([-1], path, InvalidRequestError),
+            (5, path, InvalidRequestError),
+            (DOCUMENT, path, ContextFullError),
+            ("import ", path.parent, IsADirectoryError),
+            ("import ", path.parent / "missing" / "file", FileNotFoundError),
+        ):
+            with pytest.raises(error):
+                llm.save_prefix(prompt, file)  # type: ignore[arg-type]
+        assert llm.figures().read == 0
+        assert os.listdir(path.parent) == []
+        llm.save_prefix("import ", path)
+    with pytest.raises(ClosedError):
+        llm.save_prefix("import ", path)
+
+
+def fails(error: BaseException) -> Callable[..., None]:
+    def call(*_: object) -> None:
+        raise error
+
+    return call
+
+
+def test_a_full_disk_is_the_callers_error_and_leaves_the_old_file(
+    path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make_llm(n_seq_max=2) as llm:
+        llm.save_prefix("import ", path)
+        old = path.read_bytes()
+        stream = llm.stream("import os\n", SamplingParams(max_tokens=40, ignore_eos=True))
+        next(stream)
+        for method in ("begin", "write", "commit"):
+            with monkeypatch.context() as patched:
+                patched.setattr(PrefixWriter, method, fails(OSError(errno.ENOSPC, "no space")))
+                with pytest.raises(OSError, match="no space"):
+                    llm.save_prefix(DOCUMENT, path)
+            assert path.read_bytes() == old
+            assert os.listdir(path.parent) == [path.name]
+        for _ in stream:
+            pass
+        assert stream.completion.finish_reason == "length"
+        llm.save_prefix(DOCUMENT, path)
+        assert path.read_bytes() == saved.read_bytes()
+
+
+def test_cancel_ends_a_save_and_leaves_the_old_file(path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = PrefixWriter.write
+    with make_llm() as llm:
+        llm.save_prefix("import ", path)
+        old = path.read_bytes()
+
+        def cancels(self: PrefixWriter, cells: Any) -> None:
+            write(self, cells)
+            llm.cancel()
+
+        monkeypatch.setattr("pymtp.engine.prefix_saver.PIECE", 100 * llm.context.cell_bytes)
+        with monkeypatch.context() as patched:
+            patched.setattr(PrefixWriter, "write", cancels)
+            with pytest.raises(CancelledError):
+                llm.save_prefix(DOCUMENT, path)
+        assert path.read_bytes() == old
+        assert os.listdir(path.parent) == [path.name]
+        llm.save_prefix(DOCUMENT, path)  # and in pieces
+        assert path.read_bytes() == saved.read_bytes()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
+def test_an_interrupted_save_leaves_the_old_file_and_other_texts_go_on(path: Path, saved: Path) -> None:
+    params = SamplingParams(max_tokens=60, ignore_eos=True)
+    with make_llm(n_seq_max=2, n_ubatch=32) as llm:
+        wanted = llm.generate("import os\n", params).token_ids
+        llm.save_prefix("import ", path)
+        old = path.read_bytes()
+        stream = llm.stream("import os\n", params)
+        next(stream)
+        timer = threading.Timer(0.15, lambda: os.kill(os.getpid(), signal.SIGINT))
+
+        def save() -> None:
+            for i in count():
+                llm.save_prefix(f"{i}{DOCUMENT}", path.with_name(str(i)))
+
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            save()
+        timer.join()
+        assert path.read_bytes() == old
+        assert not [name for name in os.listdir(path.parent) if name.startswith(".")]
+        for _ in stream:
+            pass
+        assert stream.completion.token_ids == wanted
+        llm.save_prefix(DOCUMENT, path)
+        found, wanted_tensors = load_file(path), load_file(saved)
+        assert found.keys() == wanted_tensors.keys()
+        for name in found.keys() - {"sum"}:  # the file names n_ubatch
+            np.testing.assert_array_equal(found[name], wanted_tensors[name])
+
+
+def test_wherever_a_handler_raises_both_calls_may_be_made_again(saved: Path, path: Path) -> None:
+    pick = random.Random(1)
+    with make_llm(n_seq_max=2) as llm:
+        wanted = llm.generate(DOCUMENT + QUESTION, NEXT).token_ids
+        for _ in range(30):
+            for call in (lambda: llm.save_prefix(DOCUMENT, path), lambda: llm.load_prefix(saved)):
+                places = int(10 ** pick.uniform(0.5, 3.3))
+                try:
+                    with Interrupted(
+                        places, "pymtp/engine/prefix", "pymtp/llm_prefixes", "pymtp/prefix_", "pymtp/turns"
+                    ):
+                        call()
+                except KeyboardInterrupt:
+                    pass
+                assert not [name for name in os.listdir(path.parent) if name.startswith(".")]
+            assert llm.generate(DOCUMENT + QUESTION, NEXT).token_ids == wanted
+        assert llm.save_prefix(DOCUMENT, path) == llm.load_prefix(saved)
+        assert path.read_bytes() == saved.read_bytes()
+        assert llm.generate(DOCUMENT + QUESTION, NEXT).token_ids == wanted
+
+
+def test_an_async_llm_saves_and_loads_beside_other_requests(saved: Path, path: Path) -> None:
+    with make_llm(cache_prompt=False) as llm:
+        wanted = llm.generate([DOCUMENT + QUESTION, "import "], NEXT)
+
+    async def run() -> None:
+        async with AsyncLLM(n_ctx=1024, n_threads=1, draft_tokens=3, n_seq_max=2) as llm:
+            other = asyncio.create_task(llm.generate("import ", NEXT))
+            n = await llm.save_prefix(DOCUMENT, path)
+            assert path.read_bytes() == saved.read_bytes()
+            assert (await other).token_ids == wanted[1].token_ids
+            assert await llm.load_prefix(path) == n
+            found = await llm.generate(DOCUMENT + QUESTION, NEXT)
+            assert found.token_ids == wanted[0].token_ids
+            with pytest.raises(FileNotFoundError):
+                await llm.load_prefix(path.with_name("missing"))
+            with pytest.raises(FileNotFoundError):
+                await llm.save_prefix(DOCUMENT, path.parent / "missing" / "file")
+
+    asyncio.run(run())
+
+
+def test_a_task_that_is_cancelled_leaves_the_old_file_or_the_new_one(saved: Path, path: Path) -> None:
+    async def run() -> None:
+        async with AsyncLLM(n_ctx=1024, n_threads=1, draft_tokens=3, n_ubatch=32, cache_prompt=False) as llm:
+            await llm.save_prefix("import ", path)
+            old = path.read_bytes()
+            await llm.save_prefix(DOCUMENT, path)
+            new = path.read_bytes()
+            for i in range(12):
+                path.write_bytes(old)
+                task = asyncio.create_task(llm.save_prefix(DOCUMENT, path))
+                await asyncio.sleep(0.004 * i)
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+                assert path.read_bytes() in (old, new)
+            await llm.generate("import ", NEXT)
+            await llm.save_prefix(DOCUMENT, path)
+            assert path.read_bytes() == new
+
+    asyncio.run(run())
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_several_threads_save_and_load_and_write_at_once(saved: Path, path: Path) -> None:
+    errors: list[BaseException] = []
+    with make_llm(n_seq_max=2) as llm:
+        wanted = llm.generate(DOCUMENT + QUESTION, NEXT).token_ids
+
+        def work(i: int) -> None:
+            try:
+                for _ in range(3):
+                    mine = path.with_name(str(i))
+                    llm.save_prefix(DOCUMENT, mine)
+                    assert mine.read_bytes() == saved.read_bytes()
+                    llm.load_prefix(saved)
+                    assert llm.generate(DOCUMENT + QUESTION, NEXT).token_ids == wanted
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=[i]) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert errors == []
