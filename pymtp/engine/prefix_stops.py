@@ -13,16 +13,13 @@ MOST = 12  # of a prompt
 # A checkpoint that nothing speaks for yet has to save so many times what a checkpoint has to save at least.
 FOR_NOTHING = 4
 
-# And one that takes a launch of few tokens so many times.
-FOR_TAIL = 32
-
 
 class Why(IntEnum):
     """Why there is a checkpoint at a place, what matters most first."""
 
     PARTING = 0  # another text was seen to part from this one there
     MARK = 1  # the caller says that prompts to come part from this one there
-    TAIL = 2  # shortly before the end, without marks: the next turn may part there
+    TAIL = 2  # shortly before the end of what goes on from another, without marks: the next turn may part there
     END = 3  # the whole prompt may come again
     STEP = 4  # of a long prompt: wherever another one parts, the way is not far
     TEXT = 5  # the end of what was written, which nothing stops for
@@ -55,8 +52,7 @@ def plan_stops(
     whys = dict.fromkeys(marks, Why.MARK) | {parting: Why.PARTING}
     for place in sorted(whys):  # of several that are near one another the first, which does for all
         add(place, whys[place])
-    goes_on = max(start, parting) >= least  # perhaps from the turn before
-    if Why.MARK not in stops.values() and (goes_on or length >= FOR_TAIL * least):
+    if Why.MARK not in stops.values() and max(start, parting) >= least:  # it may be a turn of a chat
         add(length - TAIL, Why.TAIL)
     if length - start >= FOR_NOTHING * least and all(length - other >= least for other in stops):
         stops[length] = Why.END

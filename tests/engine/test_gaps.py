@@ -65,7 +65,7 @@ def test_a_text_that_begins_anew_beside_others_is_brought_back_piece_by_piece() 
 
 
 def test_beside_a_long_prompt_each_ubatch_is_one_launch_and_so_is_the_round_after_it() -> None:
-    with make_llm(n_seq_max=3, n_ctx=LONG + 64, n_ubatch=512, n_batch=512, cache_bytes=0) as llm:
+    with make_llm(n_seq_max=3, n_ctx=LONG + 64, n_ubatch=512, n_batch=512) as llm:
         vocab = llm.model.n_vocab
         params = SamplingParams(max_tokens=None, ignore_eos=True)
         writing = [request for i in (1, 2) for request in llm.requests([[i] * 40], params, Caller())]

@@ -32,9 +32,9 @@ def test_a_text_that_goes_on_stops_shortly_before_its_end_without_marks() -> Non
     assert plan(301, parting=64, marks=[290]) == {64: Why.PARTING, 256: Why.MARK}
 
 
-def test_a_new_text_stops_there_only_where_a_launch_more_is_little() -> None:
-    assert Why.TAIL not in plan(2047).values()
-    assert plan(2048, grain=1)[2040] == Why.TAIL
+def test_a_new_text_stops_only_where_a_ubatch_ends() -> None:
+    for length in (100, 2000, 40_001):
+        assert all(place % 512 == 0 or place == length for place in plan(length))
 
 
 def test_what_matters_least_is_left_out_first() -> None:
@@ -45,7 +45,7 @@ def test_what_matters_least_is_left_out_first() -> None:
     assert reasons(1) == {Why.PARTING}
     assert reasons(2) == {Why.PARTING, Why.MARK}
     assert reasons(3) == {Why.PARTING, Why.MARK, Why.END}
-    assert list(plan(2348, most=3)) == [1536, 2048, 2304]  # of the steps, the last
+    assert list(plan(2348, most=3)) == [1536, 2048, 2348]  # of the steps, the last
 
 
 def test_a_prompt_stops_at_so_many_places_at_most() -> None:

@@ -58,7 +58,7 @@ def test_k_and_v_come_from_another_sequence_rather_than_from_host_memory() -> No
 
 def test_what_a_sequence_held_is_in_host_memory_when_another_text_took_it() -> None:
     engine = SimEngine(1)
-    engine.ask_and_run(DOCUMENT + question(0))
+    engine.ask_and_run(DOCUMENT + question(0), marks=[2000])
     engine.ask_and_run(text(5, 3000))
     again = engine.ask(DOCUMENT + question(1))
     assert {"load_cells", "load_state"} <= calls(engine, again)
@@ -203,7 +203,7 @@ def test_a_checkpoint_that_cannot_be_saved_is_not_there_and_the_request_goes_on(
 
 def test_a_sequence_that_a_load_fails_on_is_empty_and_others_read() -> None:
     engine = SimEngine(1)
-    engine.ask_and_run(DOCUMENT + question(0))
+    engine.ask_and_run(DOCUMENT + question(0), marks=[2000])
     engine.ask_and_run(text(5, 900))
     engine.context.before = fails_at("load_state")
     failed = engine.ask_and_run(DOCUMENT + question(1))
@@ -250,7 +250,7 @@ def test_checkpoints_whose_k_and_v_are_lost_are_lost() -> None:
 def test_a_move_takes_what_a_sequence_holds_along() -> None:
     engine = SimEngine(2)
     engine.ask_and_run(text(5, 900))
-    runs = engine.ask(DOCUMENT + question(0), question(0))
+    runs = engine.ask(DOCUMENT + question(0), question(0), marks=[2000])
     while not runs.begun:
         engine.step()
     assert runs.reader is not None
