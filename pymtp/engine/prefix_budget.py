@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container
+from heapq import nsmallest
 
 from pymtp.engine.prefix_stops import Why
 from pymtp.engine.prefix_tree import Bytes, Checkpoint, Node, PrefixTree, Tokens
@@ -18,6 +19,7 @@ FIRST = {
     Why.STEP: UNLIKELY,
     Why.TEXT: UNLIKELY,
 }
+PART = 64  # of all checkpoints, what goes at a time
 MOST_USES = 8  # that count: what was wanted once does not stay for ever
 
 
@@ -52,6 +54,7 @@ class Budget:
         """cell_bytes: K and V of a token. reading: seconds of reading the tokens between two places."""
         self.tree, self.limit, self._cell_bytes, self._reading = tree, limit, cell_bytes, reading
         self.clock = 0.0
+        self._least = 0.0  # the lowest priority, unless the tree changed
         self.evicted = 0  # checkpoints
         self.evicted_tokens = 0  # whose K and V went along
 
@@ -81,20 +84,33 @@ class Budget:
         if need > self.limit:
             return False
         while tree.nbytes + need > self.limit:
-            found = min(
-                ((self.priority(n), i, n) for i, n in enumerate(tree.checkpoints) if n not in keep), default=None
-            )
-            if found is None:
+            dear = not tree.changed and self._least > priority
+            lowest = [] if dear else self._lowest(keep)
+            if not dear and not lowest:
                 return False
-            if found[0] > priority:  # as if it had come and gone: else what is there would never grow old
+            if dear or lowest[0][0] > priority:  # as if it had come and gone: else what is there would never grow old
                 self.clock = max(self.clock, priority)
                 return False
-            self.clock = max(self.clock, found[0])
-            n_tokens = tree.n_tokens
-            tree.drop(found[2])
-            self.evicted += 1
-            self.evicted_tokens += n_tokens - tree.n_tokens
+            for _, _, node in lowest:
+                found = self.priority(node)  # perhaps another one, since others went
+                if found > priority:
+                    break
+                self._evict(node, found)
         return True
+
+    def _lowest(self, keep: Container[Node | None]) -> list[tuple[float, int, Node]]:
+        """What goes next, rising: of many, some at a time, for all are looked at."""
+        nodes = self.tree.checkpoints
+        priorities = [(self.priority(node), i, node) for i, node in enumerate(nodes)]
+        self._least, self.tree.changed = min(priorities)[0] if priorities else 0.0, False
+        return nsmallest(max(1, len(nodes) // PART), (one for one in priorities if one[2] not in keep))
+
+    def _evict(self, node: Node, priority: float) -> None:
+        self.clock = max(self.clock, priority)
+        n_tokens = self.tree.n_tokens
+        self.tree.drop(node)
+        self.evicted += 1
+        self.evicted_tokens += n_tokens - self.tree.n_tokens
 
     def put(self, tokens: Tokens, state: Bytes, why: Why, *, logits: bool) -> Node | None:
         """A checkpoint that there is room for; None where it turned out larger than was made room for."""
@@ -106,9 +122,10 @@ class Budget:
         """Its checkpoint is wanted as one that is new."""
         assert node.checkpoint is not None
         node.checkpoint.age = self.clock
+        self.tree.changed = True
 
     def touch(self, node: Node) -> None:
         """Its checkpoint was used."""
-        self.renew(node)
         assert node.checkpoint is not None
         node.checkpoint.uses += 1
+        self.renew(node)

@@ -113,6 +113,7 @@ class PrefixTree:
         self.n_nodes = 0  # but for the root
         self.checkpoints: dict[Node, None] = {}  # their nodes, in the order of their making
         self.whole = True  # no change was broken off
+        self.changed = True  # since who knows what goes first looked at all checkpoints
 
     def walk(self, tokens: Tokens) -> tuple[list[Node], int]:
         """The nodes that the tokens begin with, and how many tokens are found: more than to the end of the last node
@@ -142,7 +143,7 @@ class PrefixTree:
 
     def put(self, tokens: Tokens, checkpoint: Checkpoint) -> Node:
         """A checkpoint after these tokens, in place of one that is there."""
-        whole, self.whole = self.whole, False
+        whole, self.whole, self.changed = self.whole, False, True
         path, n = self.walk(tokens)
         node = path[-1] if path else self.root
         if n > node.end:  # within a child
@@ -182,7 +183,7 @@ class PrefixTree:
     def drop(self, node: Node) -> None:
         """Takes out a checkpoint, and what only it needed."""
         assert node.checkpoint is not None
-        whole, self.whole = self.whole, False
+        whole, self.whole, self.changed = self.whole, False, True
         self.nbytes -= node.checkpoint.state.nbytes
         node.checkpoint = None
         del self.checkpoints[node]

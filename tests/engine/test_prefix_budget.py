@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pytest
+
 from pymtp.engine.prefix_budget import Budget
 from pymtp.engine.prefix_stops import Why
 from pymtp.engine.prefix_tree import Block, Node, Part, PrefixTree, as_tokens
@@ -157,6 +159,53 @@ def test_nothing_goes_for_what_is_worth_less_or_never_fits() -> None:
     assert not cache.budget.room(251, 1e9, ())
     assert list(cache.tree.checkpoints) == nodes
     assert cache.budget.clock < 0.5
+
+
+@pytest.mark.parametrize("priority", [1e9, 0.1])
+def test_what_goes_of_many_is_found_without_a_look_at_all_for_each(
+    priority: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, looks = Cache(limit=100 * 2000), 0
+    for text in range(2000):
+        cache.put(text, 100)
+    look = Budget.priority
+
+    def counted(self: Budget, node: Node) -> float:
+        nonlocal looks
+        looks += 1
+        return look(self, node)
+
+    monkeypatch.setattr(Budget, "priority", counted)
+    for text in range(2000, 2100):
+        if cache.budget.room(100, priority, ()):
+            cache.put(text, 100)
+    assert looks < 100 * 200
+    assert len(cache.tree.checkpoints) >= 2000 - 2000 // 64
+
+
+def test_what_is_less_wanted_since_another_was_turned_away_goes_for_the_next() -> None:
+    cache = Cache(limit=200)  # where a chat was goes, since it is somewhere else
+    past, here = cache.put(1, 100, Why.MARK), cache.put(1, 300, Why.MARK)
+    assert not cache.budget.room(100, 0.5, ())
+    cache.budget.touch(past)
+    assert cache.budget.room(100, 0.6, ())
+    assert list(cache.tree.checkpoints) == [here]
+
+    cache = Cache(limit=200)  # the K and V that two needed are one's now
+    one, other = (cache.budget.put(as_tokens([1] * 200 + [i] * 100), Data(100), Why.MARK, logits=False) for i in (2, 3))
+    assert one is not None
+    assert other is not None
+    assert not cache.budget.room(200, 1.0, ())
+    cache.tree.drop(one)
+    assert cache.budget.room(200, 1.0, ())
+    assert not cache.tree.checkpoints
+
+    cache = Cache(limit=200)
+    cache.put(1, 1000)
+    assert not cache.budget.room(200, 0.5, ())
+    less = cache.put(2, 10)
+    assert cache.budget.room(100, 0.6, ())
+    assert less not in cache.tree.checkpoints
 
 
 def test_a_state_that_is_larger_than_was_said_is_not_kept() -> None:
