@@ -71,6 +71,16 @@ class Saving(Inspected):
         }
 
     @alone
+    def begins_with(self, tokens: NDArray[np.int32], seq: int = 0) -> bool:
+        """Whether these are the first tokens that a sequence holds."""
+        self._check_seq(seq)
+        n = lib.pymtp_pair_n_past(self._pair, seq)
+        if len(tokens) > n:
+            return False
+        held = np.frombuffer(ffi.buffer(lib.pymtp_pair_tokens(self._pair, seq), 4 * n), dtype=np.int32) if n else tokens
+        return bool(np.array_equal(held[: len(tokens)], tokens))
+
+    @alone
     def save_cells(self, seq: int, first: int, n: int) -> Bytes:
         """K and V of n tokens from `first` on, shape (n, cell_bytes): a row a token, whatever the sequence and its
         cells. Before that, what was drafted is forgotten, and the head takes the tokens that it is behind by; nothing

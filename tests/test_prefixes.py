@@ -229,3 +229,25 @@ def test_whatever_fails_sequences_hold_what_they_are_known_to_hold_and_texts_sta
         for one in done:
             assert one.token_ids == cold.generate(one.prompt_token_ids, params).token_ids
     assert llm.figures().finished > 40
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda context: context.clear(),
+        lambda context: (context.clear(), context.prefill(DOCUMENT[:300])),
+        lambda context: (context.clear(), context.prefill(some(9, 500))),
+        lambda context: context.prefill(some(9, 50)),
+    ],
+)
+@pytest.mark.parametrize("cache_bytes", [0, None])
+def test_who_uses_the_context_between_requests_changes_no_text(
+    new_llm: Callable[..., LLM], use: Callable[[Context], object], cache_bytes: int | None
+) -> None:
+    llm = new_llm(n_ctx=1024, cache_bytes=cache_bytes)
+    expected = new_llm(n_ctx=1024, cache_prompt=False).generate(DOCUMENT[:400], FEW)
+    ask(llm, DOCUMENT[:400])
+    use(llm.context)
+    for _ in range(2):
+        found = ask(llm, DOCUMENT[:400])
+        assert (found.token_ids, found.text) == (expected.token_ids, expected.text)

@@ -130,7 +130,7 @@ def test_a_file_is_the_same_whatever_was_read_before_and_beside_it(saved: Path, 
             llm.save_prefix(DOCUMENT, path)
             assert path.read_bytes() == saved.read_bytes()
             if before == DOCUMENT:
-                assert llm.figures().read == n
+                assert llm.figures().read <= n + TAIL  # that place may be gone
         stream.close()
     for keywords in ({"cache_prompt": False}, {"cache_bytes": 0}, {"cache_bytes": 10**6}):
         with make_llm(**keywords) as llm:

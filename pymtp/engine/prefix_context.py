@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from pymtp.engine.prefix_tree import Bytes
+from pymtp.engine.prefix_tree import Bytes, Tokens
 
 
 class PrefixContext(Protocol):
@@ -28,6 +28,9 @@ class PrefixContext(Protocol):
         """The most that a state takes, its logits included."""
 
     def tokens_held(self, seq: int = 0) -> int: ...
+    def begins_with(self, tokens: Tokens, seq: int = 0) -> bool:
+        """Whether these are the first tokens that it holds."""
+
     def tokens(self, seq: int = 0) -> list[int]: ...
     def clear(self, seq: int | None = None) -> None: ...
     def copy(self, source: int, seq: int) -> None:

@@ -87,6 +87,7 @@ class Prefixes:
         """
         tokens = as_tokens(prompt)
         most = len(tokens) if most is None else most
+        self._look(free)
         place = self.place(tokens, free, family, most)
         reader = Reader(tokens, rank, marks, place.seq, family)
         reader.most = most
@@ -176,6 +177,14 @@ class Prefixes:
             if reader.seq == seq:
                 reader.seq = target
 
+    def _look(self, free: Sequence[int]) -> None:
+        """Forgets what free sequences do not hold any more: a user may have had the context to himself."""
+        for seq in free:
+            held = self.store.held[seq]
+            whole = not held.live or self._context.tokens_held(seq) == held.n
+            if held.n and not (whole and self._context.begins_with(held.tokens[: held.n], seq)):
+                self.store.emptied(seq)
+
     def lost(self) -> list[int]:
         """After something failed: the sequences of requests that a copy from there emptied. What is free and was
         emptied is known from now on."""
@@ -209,7 +218,8 @@ class Prefixes:
 
     def place(self, tokens: Tokens, seqs: Sequence[int], family: object = None, most: int | None = None) -> Place:
         """The place with the most tokens, but no more than `most`, in one of these sequences: the one where the least K
-        and V must move."""
+        and V must move. Of several, the one that holds what is worth the least; of these, the one that was used the
+        longest ago."""
         store = self.store
         most = len(tokens) if most is None else most
         common = [held.shared(tokens) if held.family is family else 0 for held in store.held]
@@ -227,10 +237,11 @@ class Prefixes:
                 kept, near = (n if seq == source else 0), source
             else:
                 kept, near = min(common[seq], n), next((s for s, m in enumerate(common) if m >= n and s != seq), None)
-            lost = store.unsaved(seq, kept) if len(seqs) > 1 else 0
+            lost, priority = store.loss(seq, kept) if len(seqs) > 1 else (0, 0.0)
             cost = (n - kept) * (FROM_HOST if near is None else 1) + lost * FROM_HOST
-            choices.append((cost, store.held[seq].used, Place(seq, n, kept, node, near if kept < n else None)))
-        return min(choices, key=lambda choice: choice[:2])[2]
+            place = Place(seq, n, kept, node, near if kept < n else None)
+            choices.append((cost, priority, store.held[seq].used, place))
+        return min(choices, key=lambda choice: choice[:3])[3]
 
     def _fits(self, node: Node, length: int) -> bool:
         return node.checkpoint is not None and self._may(node.end, length, node.checkpoint.logits)

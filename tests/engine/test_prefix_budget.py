@@ -186,13 +186,15 @@ def test_what_goes_of_many_is_found_without_a_look_at_all_for_each(
 def test_what_is_less_wanted_since_another_was_turned_away_goes_for_the_next() -> None:
     cache = Cache(limit=200)  # where a chat was goes, since it is somewhere else
     past, here = cache.put(1, 100, Why.MARK), cache.put(1, 300, Why.MARK)
-    assert not cache.budget.room(100, 0.5, ())
+    assert not cache.budget.room(100, 0.1, ())
     cache.budget.touch(past)
-    assert cache.budget.room(100, 0.6, ())
+    assert cache.budget.room(100, 0.2, ())
     assert list(cache.tree.checkpoints) == [here]
 
     cache = Cache(limit=200)  # the K and V that two needed are one's now
-    one, other = (cache.budget.put(as_tokens([1] * 200 + [i] * 100), Data(100), Why.MARK, logits=False) for i in (2, 3))
+    one, other = (
+        cache.budget.put(as_tokens([1] * 200 + [i] * 100), Data(100), Why.PARTING, logits=False) for i in (2, 3)
+    )
     assert one is not None
     assert other is not None
     assert not cache.budget.room(200, 1.0, ())
@@ -204,7 +206,7 @@ def test_what_is_less_wanted_since_another_was_turned_away_goes_for_the_next() -
     cache.put(1, 1000)
     assert not cache.budget.room(200, 0.5, ())
     less = cache.put(2, 10)
-    assert cache.budget.room(100, 0.6, ())
+    assert cache.budget.room(100, 0.2, ())
     assert less not in cache.tree.checkpoints
 
 

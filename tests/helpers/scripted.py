@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 
 from helpers.scripted_saving import Held, ScriptedSaving
 from pymtp.counters import Counters
+from pymtp.engine.prefix_tree import Tokens
 from pymtp.errors import CancelledError, ContextFullError, InvalidRequestError, NativeError, PymtpError
 from pymtp.sampling import Sampler, TokenLogprobs
 
@@ -85,6 +86,9 @@ class ScriptedContext(ScriptedSaving):
 
     def tokens(self, seq: int = 0) -> list[int]:
         return list(self.sequences[seq].tokens)
+
+    def begins_with(self, tokens: Tokens, seq: int = 0) -> bool:
+        return self.sequences[seq].tokens[: len(tokens)] == tokens.tolist()
 
     def clear(self, seq: int | None = None) -> None:
         for number in range(self.n_seq_max) if seq is None else [seq]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from pymtp.engine.prefix_records import Reader
+from pymtp.engine.prefix_tree import Tokens
 from pymtp.engine.prefixes import Prefixes
 from pymtp.errors import InvalidRequestError, NativeError
 
@@ -120,6 +121,9 @@ class SimContext:
 
     def tokens_held(self, seq: int = 0) -> int:
         return len(self.cells[seq].tokens) if self.cells[seq].state is not None else 0
+
+    def begins_with(self, tokens: Tokens, seq: int = 0) -> bool:
+        return self.tokens_held(seq) > 0 and tuple(self.cells[seq].tokens[: len(tokens)]) == tuple(tokens.tolist())
 
     def keep_cells(self, n: int, seq: int = 0) -> None:
         self._may_fail("keep_cells", seq)
