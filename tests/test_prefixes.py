@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -135,6 +137,19 @@ def test_without_host_memory_a_prompt_goes_on_from_what_sequences_hold(new_llm: 
     ask(llm, some(3, 200))
     assert ask(llm, DOCUMENT[:500] + first.token_ids).stats.cached_tokens == 503
     assert llm.context.counters.saved_bytes == 0
+
+
+def test_an_llm_that_is_closed_gives_host_memory_back() -> None:
+    llm = make_llm()
+    ask(llm, DOCUMENT[:600])
+    states = [weakref.ref(node.checkpoint.state) for node in llm.engine.prefixes.store.tree.checkpoints]
+    assert states
+    gc.disable()
+    try:
+        llm.close()
+        assert all(state() is None for state in states)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("cache_bytes", [-1, 1.5, "1G", True])

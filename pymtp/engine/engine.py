@@ -173,6 +173,7 @@ class Engine(Prompts):
         """Ends all requests; `error` is theirs, and that of those to come."""
         self._closed = error
         self.fail(error)
+        self.prefixes.forget()
 
     def fail(self, error: PymtpError) -> None:
         """Ends all requests; `error` is theirs."""

@@ -55,6 +55,12 @@ class PrefixStore:
         for node in nodes:
             self._drop(node)
 
+    def forget(self) -> None:
+        """Nothing is known any more."""
+        self.pins.clear()
+        self.tree = self.budget.tree = PrefixTree()
+        self.held = [Held() for _ in self.held]
+
     def recover(self) -> None:
         """After any call was broken off: sequences hold what the context says, and no request is there."""
         self.pins.clear()

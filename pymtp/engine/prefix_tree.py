@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,13 +72,22 @@ class Node:
     parts: their K and V in host memory; None where they are not there. Then they are nowhere below, either.
     """
 
-    __slots__ = ("checkpoint", "children", "parent", "parts", "start", "tokens")
+    __slots__ = ("__weakref__", "_parent", "checkpoint", "children", "parts", "start", "tokens")
 
     def __init__(self, parent: Node | None, start: int, tokens: Tokens) -> None:
         self.parent, self.start, self.tokens = parent, start, tokens
         self.children: dict[int, Node] = {}
         self.parts: list[Part] | None = None
         self.checkpoint: Checkpoint | None = None
+
+    @property
+    def parent(self) -> Node | None:
+        """The node that it follows; None for the root."""
+        return None if self._parent is None else self._parent()
+
+    @parent.setter
+    def parent(self, parent: Node | None) -> None:
+        self._parent = None if parent is None else ref(parent)  # no cycle: a tree that goes gives its memory back
 
     @property
     def end(self) -> int:
@@ -211,9 +221,10 @@ class PrefixTree:
 
     def _split(self, node: Node, n: int) -> Node:
         """A node that ends at n above this one, which keeps what comes after it."""
-        assert node.parent is not None
-        upper = Node(node.parent, node.start, node.tokens[: n - node.start].copy())
-        node.parent.children[int(upper.tokens[0])] = upper
+        parent = node.parent
+        assert parent is not None
+        upper = Node(parent, node.start, node.tokens[: n - node.start].copy())
+        parent.children[int(upper.tokens[0])] = upper
         node.tokens = node.tokens[n - node.start :].copy()
         node.start, node.parent = n, upper
         upper.children[int(node.tokens[0])] = node
@@ -225,8 +236,7 @@ class PrefixTree:
         return upper
 
     def _trim(self, node: Node) -> None:
-        while node.parent is not None and node.checkpoint is None:
-            parent = node.parent
+        while (parent := node.parent) is not None and node.checkpoint is None:
             if not any(child.covered for child in node.children.values()):
                 self._release(node)
             if not node.children:
@@ -239,7 +249,8 @@ class PrefixTree:
 
     def _merge(self, node: Node) -> None:
         """The only child takes the node's place."""
-        assert node.parent is not None
+        parent = node.parent
+        assert parent is not None
         (child,) = node.children.values()
         if child.parts is not None:
             assert node.parts is not None
@@ -251,8 +262,8 @@ class PrefixTree:
             child.parts[:0] = node.parts
             node.parts = None
         child.tokens = np.concatenate([node.tokens, child.tokens])
-        child.start, child.parent = node.start, node.parent
-        node.parent.children[int(node.tokens[0])] = child
+        child.start, child.parent = node.start, parent
+        parent.children[int(node.tokens[0])] = child
 
 
 def _within(parts: Iterable[Part], start: int, end: int) -> list[Part]:

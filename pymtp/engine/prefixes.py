@@ -214,6 +214,12 @@ class Prefixes:
         """What a file has can be gone on from. Raises InvalidRequestError where that cannot be: see prefix_files."""
         adopt(self._context, self.store, file)
 
+    def forget(self) -> None:
+        """Gives all host memory back; sequences hold nothing that may be gone on from."""
+        self.store.forget()
+        self._past.clear()
+        self._n_past = 0
+
     # ── Where a prompt goes on ──────────────────────────────────────────────────────────────────────────────────────
 
     def place(self, tokens: Tokens, seqs: Sequence[int], family: object = None, most: int | None = None) -> Place:

@@ -109,7 +109,6 @@ class Prompts:
         seq, reader = request.seq, request.reader
         assert seq is not None
         assert reader is not None
-        copies: list[Request] = []
         if reader.reads:
             end = self._piece_end(request)
             self._context.prefill_batch({seq: request.prompt[reader.n : end]})
@@ -120,14 +119,10 @@ class Prompts:
             for other in others:
                 if other.reader is not None and other.reader.waits and other is not request:
                     self.guarded([other], self._advance)
-                    copies.append(other)
             if request.reader is not reader:  # what failed there emptied its sequence
                 return
         if not reader.reads and request.saver is None:
             self._begin(requests)
-        for other in copies:
-            if other.reader is not None and other.reader.begun and not other.reader.reads and other.saver is None:
-                self.guarded([other], self._begin)
         if request.reader is reader and self._saves(request):
             self._save(request)
 

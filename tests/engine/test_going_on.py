@@ -67,10 +67,12 @@ def test_a_text_that_was_replaced_is_read_again_without_host_memory() -> None:
 
 def test_nothing_is_gone_on_from_where_that_is_off() -> None:
     bed = Bed(cache_prompt=False, cache_bytes=HOST, n_seq_max=2)
-    for _ in range(2):
-        requests = [bed.submit(DOCUMENT, seed=i) for i in range(2)]
+    prompt = DOCUMENT
+    for _ in range(3):
+        requests = [bed.submit(prompt, seed=i) for i in range(2)]
         bed.run()
         assert {request.completion.stats.cached_tokens for request in requests} == {0}
+        prompt = prompt + requests[0].tokens
     assert bed.engine.figures().prefixes.nbytes == 0
 
 
@@ -110,7 +112,10 @@ def test_a_load_that_fails_is_a_prompt_that_is_read() -> None:
     ask(bed, DOCUMENT)
     ask(bed, text(5, 300))
     bed.context.before = fails_at("load_state", NativeError("no memory"))
-    assert ask(bed, DOCUMENT) == 200
+    assert ask(bed, DOCUMENT + bed.requests[0].tokens) == 210
+    bed.context.before = lambda what, seqs: None
+    ask(bed, text(6, 300))
+    assert ask(bed, DOCUMENT + bed.requests[0].tokens) == 1
 
 
 def test_a_copy_that_empties_what_it_copies_from_leaves_that_request_its_text() -> None:
@@ -254,10 +259,10 @@ def a_bed() -> Bed:
     return bed
 
 
-def broken_off(bed: Bed, line: int) -> bool:
+def broken_off(bed: Bed, line: int, files: str = "/pymtp/engine/") -> bool:
     """Whether a handler raised as that line began, and all is right after that."""
     through = False
-    with suppress(KeyboardInterrupt), Interrupted(line, "/pymtp/engine/"):
+    with suppress(KeyboardInterrupt), Interrupted(line, files):
         bed.run()
         through = True
     bed.engine.settle()
@@ -273,6 +278,15 @@ def test_wherever_a_handler_raises_what_is_known_of_sequences_stays_true(first: 
         bed.check()
         check_held(bed.engine)
         line += 101
+
+
+def test_a_tree_that_a_change_was_broken_off_in_is_given_up() -> None:
+    line = 0
+    while broken_off(bed := a_bed(), line, "/pymtp/engine/prefix_tree"):
+        bed.run()
+        bed.check()
+        check_held(bed.engine)
+        line += 5
 
 
 def test_a_handler_that_raises_takes_no_prefix_away() -> None:

@@ -20,15 +20,16 @@ def tokens_read(bed: Bed) -> int:
     return sum(n for what, _, n in bed.context.launches if what == "prefill")
 
 
+@pytest.mark.parametrize("length", [50, 48, 5])  # one has pieces of n_ubatch only
 @pytest.mark.parametrize("n", [1, 2, 5])
-def test_a_prompt_is_read_once_where_all_completions_have_a_place(n: int) -> None:
+def test_a_prompt_is_read_once_where_all_completions_have_a_place(n: int, length: int) -> None:
     bed = Bed(n_seq_max=5)
-    requests = bed.submit_several(n, PROMPT)
+    requests = bed.submit_several(n, PROMPT[:length])
     bed.run()
     bed.check()
-    assert tokens_read(bed) == len(PROMPT)
+    assert tokens_read(bed) == length
     assert len(bed.context.copies) == n - 1
-    assert [request.completion.stats.cached_tokens for request in requests] == [0] + [len(PROMPT)] * (n - 1)
+    assert [request.completion.stats.cached_tokens for request in requests] == [0] + [length] * (n - 1)
     assert {request.completion.stats.rounds for request in requests} == {5}
     assert len({request.prefilled for request in requests}) == 1  # and all begin at once
 
