@@ -24,7 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -191,7 +191,7 @@ class Game:
         wishes = self.tree.some(WISHES, SPAN)
         way = numbers.choice((one_by_one, company.by_steps, company.by_steps, company.by_threads))
         played = way(llm, wishes, numbers)
-        same_depths = way is one_by_one or (way is company.by_steps and self._has_room(wishes))
+        steps = way is not company.by_threads
         nbytes = llm.figures().prefixes.nbytes
         if cache_bytes is not None and nbytes > cache_bytes:
             self._differs(way.__name__, f"{nbytes} bytes are kept, {cache_bytes} may be")
@@ -200,6 +200,8 @@ class Game:
             whole = cold(wish.prompt, wish.each[i])
             self.tree.answered(wish, whole)
             words = f"{way.__name__}, request {number}.{i} of {len(wish.prompt)} tokens"
+            beside = [wish] if way is one_by_one else wishes
+            same_depths = steps and (len(beside) == wish.params.n == 1 or self._has_room(beside))
             self._compare(wish, one, whole, words, same_depths)
 
     def _has_room(self, wishes: Sequence[Wish]) -> bool:
@@ -307,7 +309,7 @@ def main(
         found = list(running)
     show(found, console)
     if output is not None:
-        result = {"check": "prefixes", "seed": seed, "build": build_info(), "models": [asdict(one) for one in found]}
+        result = {"check": "prefixes", "seed": seed, "build": build_info(), "models": [vars(one) for one in found]}
         output.write_text(json.dumps(result, indent=1) + "\n")
     if any(one.differences for one in found):
         raise typer.Exit(1)
