@@ -206,7 +206,7 @@ def test_what_is_less_wanted_since_another_was_turned_away_goes_for_the_next() -
     cache.put(1, 1000)
     assert not cache.budget.room(200, 0.5, ())
     less = cache.put(2, 10)
-    assert cache.budget.room(100, 0.2, ())
+    assert cache.budget.room(100, 0.6, ())
     assert less not in cache.tree.checkpoints
 
 
