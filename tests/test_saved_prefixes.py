@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,9 @@ from safetensors.numpy import load_file
 
 from pymtp import LLM, AsyncLLM, CancelledError, ClosedError, ContextFullError, InvalidRequestError, SamplingParams
 from pymtp.chat import Chat
+from pymtp.engine.prefix_saver import PrefixSaver
 from pymtp.engine.prefix_stops import TAIL
+from pymtp.engine.request import Caller, Request
 from pymtp.prefix_file import PrefixFile
 from pymtp.prefix_writer import PrefixWriter
 
@@ -158,6 +160,45 @@ def test_saving_goes_on_beside_other_texts(path: Path) -> None:
         for _ in stream:
             pass
         assert stream.completion.token_ids == wanted.token_ids
+
+
+def test_what_was_read_past_a_place_does_not_stand_in_for_its_state(saved: Path, path: Path) -> None:
+    with make_llm() as llm:
+        tokens = llm.tokens_of(DOCUMENT)
+        llm.generate(tokens[: -TAIL // 2], NEXT)  # whose end is kept
+        n = llm.figures().read
+        llm.save_prefix(DOCUMENT, path)
+        assert llm.figures().read > n + TAIL
+    assert path.read_bytes() == saved.read_bytes()
+
+
+@pytest.mark.parametrize("cache_bytes", [None, 0])
+def test_a_prompt_may_be_asked_for_while_it_is_saved(
+    cache_bytes: int | None, path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = PrefixWriter.write
+    with make_llm(n_seq_max=3) as llm:
+        prompts = [DOCUMENT, DOCUMENT + QUESTION, DOCUMENT]
+        wanted = [llm.generate(prompt, WHOLE).logprobs for prompt in prompts]
+    with make_llm(n_seq_max=5, cache_bytes=cache_bytes) as llm:
+        caller = Caller()
+        asked = [Request(llm.model, llm.tokens_of(prompt), WHOLE, caller, priority=-1) for prompt in prompts]
+        left = list(asked)
+        stream = llm.stream("import os\n", SamplingParams(max_tokens=100, ignore_eos=True))
+        next(stream)
+
+        def asks(self: PrefixWriter, cells: Any) -> None:
+            write(self, cells)
+            if left and self.n_cells > 60 * (4 - len(left)):
+                llm.engine.submit(left.pop())
+
+        monkeypatch.setattr("pymtp.engine.prefix_saver.PIECE", 20 * llm.context.cell_bytes)
+        monkeypatch.setattr(PrefixWriter, "write", asks)
+        llm.save_prefix(DOCUMENT, path)
+        assert path.read_bytes() == saved.read_bytes()
+        llm.turns.wait(llm, caller, asked, lambda: not caller.unended)
+        assert [request.completion.logprobs for request in asked] == wanted
+        stream.close()
 
 
 def test_short_prompts_and_token_ids_can_be_saved(path: Path) -> None:
@@ -425,6 +466,29 @@ def test_an_async_llm_saves_and_loads_beside_other_requests(saved: Path, path: P
                 await llm.save_prefix(DOCUMENT, path.parent / "missing" / "file")
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("cache_bytes", [None, 0])
+def test_a_prompt_that_is_asked_for_and_saved_to_several_files_at_once_is_read_once(
+    cache_bytes: int | None, saved: Path, path: Path
+) -> None:
+    with make_llm(n_seq_max=4, cache_bytes=cache_bytes) as llm:
+        n = len(llm.tokens_of(DOCUMENT))
+        for most in (n + 4 * TAIL, 4 * TAIL if cache_bytes is None else n + 4 * TAIL):  # then most of it is there
+            before = llm.figures().read
+            with ExitStack() as open_files:
+                caller = Caller()
+                asked = llm.requests([DOCUMENT], NEXT, caller)
+                for i in range(3):
+                    saver = open_files.enter_context(PrefixSaver())
+                    llm.open_saver(saver, DOCUMENT, path.with_name(str(i)))
+                    asked += llm.requests([saver.tokens], None, caller, saver=saver)
+                llm.turns.wait(llm, caller, asked, lambda: all(request.ended for request in asked))  # noqa: B023
+                for i, request in enumerate(asked[1:]):
+                    assert request.saver is not None
+                    assert request.saver.commit() == n
+                    assert path.with_name(str(i)).read_bytes() == saved.read_bytes()
+            assert llm.figures().read - before <= most
 
 
 def test_a_task_that_is_cancelled_leaves_the_old_file_or_the_new_one(saved: Path, path: Path) -> None:
