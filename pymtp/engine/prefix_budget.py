@@ -13,7 +13,7 @@ from pymtp.engine.prefix_tree import Bytes, Checkpoint, Node, PrefixTree, Tokens
 UNLIKELY = 1 / 16
 FIRST = {
     Why.PARTING: 1.0,
-    Why.MARK: 1.0,
+    Why.MARK: 1 / 4,  # a chat goes on once, if at all
     Why.TAIL: UNLIKELY,
     Why.END: UNLIKELY,
     Why.STEP: UNLIKELY,
@@ -34,7 +34,7 @@ def likely(node: Node) -> float:
     if checkpoint.uses > 1 or checkpoint.why == Why.PARTING:
         return float(min(max(1, checkpoint.uses), MOST_USES))
     if checkpoint.uses:
-        return UNLIKELY if node.children else 1.0
+        return UNLIKELY / 4 if node.children else 1.0
     return FIRST[checkpoint.why]
 
 
@@ -50,8 +50,17 @@ class Budget:
     of the K and V that go with it: these go from the ends of the tree, states from anywhere.
     """
 
-    def __init__(self, tree: PrefixTree, limit: int, cell_bytes: int, reading: Callable[[int, int], float]) -> None:
-        """cell_bytes: K and V of a token. reading: seconds of reading the tokens between two places."""
+    def __init__(
+        self,
+        tree: PrefixTree,
+        limit: int,
+        cell_bytes: int,
+        reading: Callable[[int, int], float],
+        spare: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """cell_bytes: K and V of a token. reading: seconds of reading the tokens between two places. spare: lets go of
+        K and V that are elsewhere, too, before any checkpoint goes; False where there are none."""
+        self._spare = spare
         self.tree, self.limit, self._cell_bytes, self._reading = tree, limit, cell_bytes, reading
         self.clock = 0.0
         self._least = 0.0  # the lowest priority, unless the tree changed
@@ -84,6 +93,8 @@ class Budget:
         if need > self.limit:
             return False
         while tree.nbytes + need > self.limit:
+            if self._spare():
+                continue
             dear = not tree.changed and self._least > priority
             lowest = [] if dear else self._lowest(keep)
             if not dear and not lowest:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from pymtp.engine.prefix_budget import FIRST, Budget, likely
+from pymtp.engine.prefix_budget import FIRST, UNLIKELY, Budget, likely
 from pymtp.engine.prefix_context import PrefixContext
 from pymtp.engine.prefix_records import Held, Place, Reader
 from pymtp.engine.prefix_stops import Why
@@ -21,8 +21,8 @@ class PrefixStore:
 
     A checkpoint is in host memory from the moment that it was taken. The K and V before it stay where they are, in a
     sequence, and go to host memory when the sequence is to hold something else, if they are worth their bytes. So a
-    conversation that goes on in its sequence needs host memory for states only. A checkpoint whose K and V are nowhere
-    is gone.
+    conversation that goes on in its sequence needs host memory for states only. Those that were loaded stay in host
+    memory, too, until there is something else for their bytes. A checkpoint whose K and V are nowhere is gone.
     """
 
     def __init__(
@@ -31,7 +31,8 @@ class PrefixStore:
         """least: tokens that the end of a text has to save. reading: seconds, as for Prefixes."""
         self._context, self._least = context, least
         self.tree = PrefixTree()
-        self.budget = Budget(self.tree, cache_bytes, context.cell_bytes, reading)
+        self.budget = Budget(self.tree, cache_bytes, context.cell_bytes, reading, self._spare)
+        self._leaving: int | None = None  # a sequence that is about to hold something else
         self.held = [Held() for _ in range(context.n_seq_max)]
         self.pins: dict[Reader, Node] = {}  # what readers stand on, or are to: these checkpoints do not go
         self.copied = self.loaded = self.saved = 0  # tokens whose K and V were
@@ -156,19 +157,37 @@ class PrefixStore:
             return 0
         return held.n if held.n - self.before(held.tokens[: held.n]) > self._least else 0
 
-    def unsaved(self, seq: int, kept: int) -> int:
-        """Tokens that are to be in host memory before a sequence keeps no more than so many."""
+    def loss(self, seq: int, kept: int) -> tuple[int, float]:
+        """Where a sequence keeps no more than so many tokens: how many are to be saved before, of checkpoints that are
+        likely used, and the highest priority of those whose K and V nothing else has."""
         nodes = self._only_there(seq, kept)
-        return self._end(seq, kept) or (nodes[-1].end if nodes else 0)
+        wanted = next((node for node in reversed(nodes) if likely(node) > UNLIKELY), None)
+        n = 0
+        if wanted is not None:
+            covered = next((above.end for above in wanted.up() if above.covered), 0)
+            n = wanted.end - max(kept, covered)
+        return n, max(map(self.budget.priority, nodes), default=0.0)
 
     def leave(self, seq: int, kept: int) -> None:
         """Saves what is worth it of a sequence that is to keep no more than so many tokens. Raises what the context
         raises; the sequence is empty then."""
-        with self._or_empty(seq):
-            self._save(seq, kept)
+        self._leaving = seq
+        try:
+            with self._or_empty(seq):
+                self._save(seq, kept)
+        finally:
+            self._leaving = None
         held = self.held[seq]
         if held.n > kept:
             held.n, held.live, held.logits = kept, False, False
+
+    def _spare(self) -> bool:
+        """Lets go of K and V in host memory that a sequence has, too, and keeps. Whether there were any."""
+        return any(
+            self.tree.uncover(self.tree.walk(held.tokens[: held.n])[0])
+            for seq, held in enumerate(self.held)
+            if seq != self._leaving
+        )
 
     def _save(self, seq: int, kept: int) -> None:
         held, nodes = self.held[seq], self._only_there(seq, kept)

@@ -173,6 +173,16 @@ class PrefixTree:
                     part.block.refs += 1
         self.whole = whole
 
+    def uncover(self, path: Sequence[Node]) -> bool:
+        """Lets go of K and V at the end of a path, as far up as none are there below. Whether there were any."""
+        n_tokens, self.whole = self.n_tokens, False
+        for node in reversed(path):
+            if any(child.covered for child in node.children.values()):
+                break
+            self._release(node)
+        self.whole = True
+        return self.n_tokens < n_tokens
+
     def cells(self, node: Node, start: int) -> list[Part]:
         """K and V from a place to the end of a covered node, in order."""
         found: list[Part] = []

@@ -209,7 +209,8 @@ class Prefixes:
 
     def place(self, tokens: Tokens, seqs: Sequence[int], family: object = None, most: int | None = None) -> Place:
         """The place with the most tokens, but no more than `most`, in one of these sequences: the one where the least K
-        and V must move."""
+        and V must move. Of several, the one that holds what is worth the least; of these, the one that was used the
+        longest ago."""
         store = self.store
         most = len(tokens) if most is None else most
         common = [held.shared(tokens) if held.family is family else 0 for held in store.held]
@@ -227,10 +228,11 @@ class Prefixes:
                 kept, near = (n if seq == source else 0), source
             else:
                 kept, near = min(common[seq], n), next((s for s, m in enumerate(common) if m >= n and s != seq), None)
-            lost = store.unsaved(seq, kept) if len(seqs) > 1 else 0
+            lost, priority = store.loss(seq, kept) if len(seqs) > 1 else (0, 0.0)
             cost = (n - kept) * (FROM_HOST if near is None else 1) + lost * FROM_HOST
-            choices.append((cost, store.held[seq].used, Place(seq, n, kept, node, near if kept < n else None)))
-        return min(choices, key=lambda choice: choice[:2])[2]
+            place = Place(seq, n, kept, node, near if kept < n else None)
+            choices.append((cost, priority, store.held[seq].used, place))
+        return min(choices, key=lambda choice: choice[:3])[3]
 
     def _fits(self, node: Node, length: int) -> bool:
         return node.checkpoint is not None and self._may(node.end, length, node.checkpoint.logits)

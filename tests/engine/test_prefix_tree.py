@@ -113,3 +113,17 @@ def test_what_is_split_and_joined_again_is_as_before() -> None:
     assert ranges(tree, node) == [(0, 5), (5, 10), (10, 12)]
     assert [part.block.refs for part in tree.cells(node, 0)] == [1, 1, 1]
     assert (tree.nbytes, tree.n_tokens, tree.n_nodes) == (130, 12, 1)
+
+
+def test_k_and_v_are_let_go_from_the_end_of_a_path_as_far_as_nothing_below_needs_them() -> None:
+    tree = PrefixTree()
+    first, second = put(tree, 1, 2, 3, 4), put(tree, 1, 2, 5, 6)
+    cover(tree, first, 10, 0, 2, 4)
+    cover(tree, second, 10, 2, 4)
+    n = tree.nbytes
+    assert tree.uncover(tree.walk(as_tokens([1, 2, 3, 4]))[0])
+    assert (first.covered, second.covered, tree.n_tokens, tree.nbytes) == (False, True, 4, n - 10)
+    assert not tree.uncover(tree.walk(as_tokens([1, 2, 3, 4]))[0])
+    assert tree.uncover(tree.walk(as_tokens([1, 2, 5, 6, 7]))[0])
+    assert (second.covered, tree.n_tokens, tree.nbytes) == (False, 0, n - 30)
+    assert len(tree.checkpoints) == 2

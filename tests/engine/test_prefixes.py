@@ -7,6 +7,7 @@ from contextlib import nullcontext
 import pytest
 from helpers.simulate_prefixes import Asked, SimEngine, text
 
+from pymtp.engine.prefix_stops import Why
 from pymtp.errors import CancelledError, NativeError
 
 DOCUMENT = text(1, 2000)
@@ -17,9 +18,10 @@ def question(i: int, n: int = 48) -> tuple[int, ...]:
 
 
 def calls(engine: SimEngine, asked: Asked) -> set[str]:
-    """What the context did for a request by itself."""
+    """What the context did until a request had ended."""
     engine.context.calls.clear()
-    engine.run()
+    while engine.step() and not asked.ended:
+        pass
     assert asked.ended
     return set(engine.context.calls)
 
@@ -47,13 +49,59 @@ def test_a_sequence_goes_back_to_a_checkpoint_without_a_copy_of_k_and_v() -> Non
 
 def test_k_and_v_come_from_another_sequence_rather_than_from_host_memory() -> None:
     engine = SimEngine(2)
-    for i in range(2):  # the second is where both texts are kept: one in a sequence, and one in both places
-        engine.ask_and_run(DOCUMENT + question(i, 1000), question(9, 9))
-    engine.prefixes.leave(0)
-    engine.context.clear(0)
-    assert engine.prefixes.figures().tokens > 0
-    third = engine.ask(DOCUMENT + question(3))
-    assert "load_cells" not in calls(engine, third)
+    engine.ask_and_run(DOCUMENT + question(0, 1000))
+    engine.ask_and_run(text(5, 3000))
+    engine.ask_and_run(text(6, 3000))
+    assert engine.prefixes.figures().tokens >= 2000  # the document is in host memory, and in no sequence
+    writes = engine.ask(DOCUMENT + question(1), question(9, 200))
+    while not writes.begun:
+        engine.step()
+    second = engine.ask(DOCUMENT + question(2))
+    done = calls(engine, second)
+    assert not writes.ended
+    assert "copy_cells" in done
+    assert "load_cells" not in done
+
+
+def fill_up(engine: SimEngine, n_tokens: int) -> None:
+    """Host memory gets full, and has to make room for K and V that are worth the ends of prompts, and no more."""
+    store = engine.prefixes.store
+    ends = [store.budget.priority(n) for n in store.tree.checkpoints if n.checkpoint and n.checkpoint.why == Why.END]
+    store.budget.limit = store.tree.nbytes
+    assert store.budget.room(n_tokens * engine.context.cell_bytes, max(ends), ())
+
+
+def test_what_is_wanted_stays_in_its_sequence_and_what_is_not_goes() -> None:
+    engine = SimEngine(2)
+    for i in range(2):
+        engine.ask_and_run(DOCUMENT + question(i), question(9))
+    fill_up(engine, 2000)
+    taken = []
+    for i in range(3):  # one after the other in the sequence that nothing is wanted of
+        asked = engine.ask_and_run(text(20 + i, 700), question(i))
+        assert asked.reader is not None
+        taken.append(asked.reader.seq)
+    assert len(set(taken)) == 1
+    assert not {"load_cells", "copy_cells"} & calls(engine, engine.ask(DOCUMENT + question(3)))
+
+
+def test_k_and_v_that_a_sequence_has_too_go_from_host_memory_before_what_is_wanted() -> None:
+    engine = SimEngine(2)
+    for i in range(2):
+        engine.ask_and_run(DOCUMENT + question(i))
+    assert engine.prefixes.figures().tokens >= 2000
+    fill_up(engine, 2000)
+    assert engine.prefixes.figures().tokens < 100
+    assert engine.ask_and_run(DOCUMENT + question(2)).n_read == 64
+
+
+def test_k_and_v_go_to_host_memory_again_when_their_sequence_takes_another_text() -> None:
+    engine = SimEngine(1)
+    for i in range(2):
+        engine.ask_and_run(DOCUMENT + question(i))
+    fill_up(engine, 2000)
+    engine.ask_and_run(text(5, 3000))
+    assert engine.ask_and_run(DOCUMENT + question(2)).n_read == 64
 
 
 def test_what_a_sequence_held_is_in_host_memory_when_another_text_took_it() -> None:
