@@ -28,7 +28,6 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -47,7 +46,7 @@ from pymtp.bench.machine import machine
 from pymtp.bench.prefix import WARM_UP, Asked, half_of
 from pymtp.bench.traces import DISK, NAMES, USER, Ask, Texts, Trace, Words, make, unseen
 from pymtp.cores import physical_cores
-from pymtp.model import Model, demo_model
+from pymtp.model import demo_model
 
 screen = Console(stderr=True, highlight=False)
 
@@ -111,9 +110,9 @@ class Measurement:
 
 def prepare(settings: Settings, names: Sequence[str]) -> list[Case]:
     """The traces. To be run in a process of its own: the model is loaded for it."""
-    with Model(settings.model, mtp=False) as model, closing(LLM(model, n_ctx=WARM_UP, n_threads=1)) as llm:
+    with LLM(settings.model, n_ctx=WARM_UP, n_threads=settings.threads) as llm:
         cell_bytes, state_bytes = llm.context.cell_bytes, llm.context.state_bytes
-        words = Words.of(model, settings.scale)
+        words = Words.of(llm.model, settings.scale)
     cases = []
     for name in names:
         trace = make(name, words)

@@ -1,0 +1,169 @@
+"""Claims about the prefix bench and its report: what is asked in which order, and what measurements come to."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import asdict, replace
+from io import StringIO
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from helpers.damage import refused_or_printed
+from rich.console import Console
+
+from pymtp import InvalidRequestError
+from pymtp.bench import prefix_report
+from pymtp.bench.prefix import Measurement, PrefixArms, Saved, Settings, groups, half_of
+from pymtp.bench.prefix_plot import plot
+from pymtp.bench.prefix_report import Report, as_csv, as_json, as_markdown, as_tables, done, load
+from pymtp.bench.traces import ALONE, CHAT, DISK, FOUR, PREFIXES, Words, make
+from pymtp.model import Model
+
+SETTINGS = Settings("m.gguf", (FOUR, PREFIXES, DISK), 2, None, 4, None, 1.0, None, 2, 0, "f16")
+
+
+def four(turn: int, differing: tuple[int, ...] = ()) -> Measurement:
+    return Measurement(
+        round=turn,
+        trace=FOUR,
+        waves=[1] * 4,
+        prompt=[2048] * 4,
+        unseen=[2048, 48, 48, 48],
+        read=[2048, 512, 60, 48 + turn],
+        first_token=[4.0, 1.0, 0.2, 0.1 + 0.1 * turn],
+        first_token_none=[4.0] * 4,
+        differing=list(differing),
+        cache_bytes=None,
+        nbytes=(50 + turn) * 2**20,
+        figures={"evicted": 3 * turn, "nbytes": 0},
+    )
+
+
+def on_disk(turn: int) -> Measurement:
+    one = replace(four(turn), trace=DISK, waves=[1], prompt=[8208], unseen=[8208], read=[16])
+    return replace(one, first_token=[0.1], first_token_none=[20.0], saved=Saved(2**27, 21.0, 0.5 + turn))
+
+
+def over_prefixes(turn: int) -> Measurement:
+    many = replace(four(turn), trace=PREFIXES, waves=[1] * 40, prompt=[100] * 40, unseen=[100] + [10] * 39)
+    seconds = {"first_token": [0.1] * 40, "first_token_none": [0.4] * 40}
+    return replace(many, read=[100] * 10 + [10] * 30, cache_bytes=10 * 2**20, **seconds)
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    build = {"pymtp": "0", "llama_cpp_commit": "0", "compiler": "gcc", "devices": []}
+    machine = {"cpu": "a processor", "cores": 2, "gpus": [], "system": "linux"}
+    measurements = [make(turn) for turn in range(2) for make in (on_disk, four, over_prefixes)]
+    return Report(asdict(SETTINGS), {}, machine, build, [], measurements)
+
+
+def test_each_round_has_all_traces_in_another_order() -> None:
+    first, second = groups(SETTINGS)
+    assert sorted(first.arms) == sorted(second.arms) == sorted(SETTINGS.traces)
+    assert first.arms != second.arms
+
+
+def test_half_of_the_prefixes_is_their_k_and_v_and_a_state_each() -> None:
+    words = Words(range(100, 4000), (1, 2, 3), (1, 4, 3), (5, 3))
+    assert half_of(make(PREFIXES, words), 10, 500) == 6 * (2000 * 10 + 500)
+    assert half_of(make(FOUR, words), 10, 500) is None
+    assert half_of(make(DISK, words), 10, 500) is None
+
+
+def test_cells_say_what_was_read_and_how_soon_the_first_token_came(report: Report) -> None:
+    first, prefixes, disk = report.cells()
+    assert [cell.trace for cell in (first, prefixes, disk)] == [FOUR, PREFIXES, DISK]
+    assert (first.prompt, first.unseen, first.requests) == (8192, 2192, 4)
+    assert first.read is not None
+    assert (first.read.low, first.read.high, first.beyond) == (2668, 2669, 512 - 48)
+    assert first.of_none is not None
+    assert first.of_none.low == pytest.approx(0.025)
+    assert first.of_all is not None
+    assert first.of_all.median == pytest.approx((5.3 / 16 + 5.4 / 16) / 2)
+    assert (first.nbytes, first.cache_bytes, first.evicted) == (51 * 2**20, None, 3)
+    assert (prefixes.beyond, prefixes.cache_bytes) == (90, 10 * 2**20)
+    assert disk.saved == Saved(2**27, 21.0, 1.0)
+    assert disk.from_disk is not None
+    assert disk.from_disk.high == pytest.approx(1.6 / 20)
+
+
+def test_short_traces_have_a_row_for_each_request(report: Report) -> None:
+    rows = report.rows()
+    assert [(row.trace, row.number) for row in rows] == [(FOUR, i) for i in (1, 2, 3, 4)]
+    assert [row.read for row in rows] == [2048, 512, 60, 49]  # the most of the rounds
+    assert rows[2].of_first == pytest.approx(0.05)
+    assert rows[1].of_none == pytest.approx(0.25)
+
+
+def test_texts_that_differ_are_told(report: Report) -> None:
+    assert "same text: yes, 90 texts compared" in as_markdown(report)
+    other = replace(report, measurements=[*report.measurements, four(2, (1, 3))])
+    assert sum(cell.differing for cell in other.cells()) == 2
+    assert "same text: no, 2 differ, 94 texts compared" in as_markdown(other)
+
+
+def test_json_is_enough_to_show_everything_again(report: Report, tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    file.write_text(as_json(report))
+    again = load(file)
+    assert (again.measurements, as_markdown(again)) == (report.measurements, as_markdown(report))
+    whole = json.loads(file.read_text())
+    assert [cell["trace"] for cell in whole["cells"]] == [FOUR, PREFIXES, DISK]
+    assert len(whole["rows"]) == 4
+    file.write_text('{"bench": "decode"}')
+    with pytest.raises(InvalidRequestError, match="as a prefix bench"):
+        load(file)
+
+
+def test_tables_hold_tokens_seconds_memory_and_disk(report: Report) -> None:
+    text = as_markdown(report)
+    assert "| four | 4 | 8,192 | 2,192 | 2,668 | 0.326 | 464 | 51.0 | - | 3 |" in text
+    assert "| prefixes | 40 | 4,000 | 490 | 1,300 | 0.325 | 90 | 51.0 | 10.0 | 3 |" in text
+    assert "| disk | 8,208 | 128.0 | 21.000 | 1.000 | 0.055 |" in text
+    assert "| four | 3 | 2,048 | 48 | 60 | 4.000 | 0.200 | 0.050 | 0.050 |" in text
+    console = Console(width=160, record=True, file=StringIO())
+    console.print(as_tables(report))
+    assert "a processor" in console.export_text()
+    assert done(report.measurements[1]) == (
+        "round 1: four: 2,668 of 8,192 tokens read, first tokens in 0.331 of the time"
+    )
+
+
+def test_csv_has_a_line_for_each_trace(report: Report) -> None:
+    lines = list(csv.DictReader(StringIO(as_csv(report))))
+    assert [line["trace"] for line in lines] == [FOUR, PREFIXES, DISK]
+    assert float(lines[2]["saved_load_seconds"]) == pytest.approx(1.0)
+    assert lines[0]["saved_load_seconds"] == ""
+
+
+def test_a_report_without_measurements_is_shown(report: Report) -> None:
+    assert "**" not in as_markdown(replace(report, measurements=[], left_out=["all"]))
+
+
+def test_the_plot_is_a_picture(report: Report, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot(report, tmp_path / "prefix.svg")
+    assert ElementTree.parse(tmp_path / "prefix.svg").getroot().tag.endswith("svg")
+
+
+def test_a_damaged_report_is_refused_or_printed(report: Report, tmp_path: Path) -> None:
+    refused, printed = refused_or_printed(prefix_report, json.loads(as_json(report)), tmp_path / "x.json")
+    assert min(refused, printed) > 20
+
+
+def test_both_arms_write_the_same_and_only_one_reads_all(demo: Path) -> None:
+    settings = replace(SETTINGS, traces=(CHAT, ALONE), rounds=1, scale=0.2, requests=3, threads=1)
+    with Model(demo) as model:
+        arms = PrefixArms(model, settings)
+        chat, alone = (arms.measure(group, name) for group in groups(settings) for name in (CHAT, ALONE))
+    assert chat.differing == alone.differing == []
+    assert alone.read == alone.prompt == alone.unseen
+    assert len(chat.prompt) == len(chat.first_token) == len(chat.first_token_none) == 3
+    assert chat.read[0] == chat.prompt[0]
+    assert chat.read[2] < chat.prompt[2]
+    assert chat.nbytes > 0
+    assert chat.cache_bytes is None
+    assert chat.figures["hits"] >= 1
