@@ -63,7 +63,8 @@ class Saved:
 class Measurement:
     """A trace in a round; lists have an entry for each request. round: from 0.
 
-    waves: requests that were asked at once. prompt: tokens. unseen: of these, not the beginning of any text before.
+    waves: requests that were asked at once. prompt: tokens. unseen: of these, not the beginning of any text before, nor
+    of what is on disk.
     read: of these, with prefixes kept. first_token, first_token_none: seconds from the request to its first token, with
     prefixes kept and without. differing: requests whose texts differ.
     cache_bytes: the budget; None for an LLM's own. nbytes: of host memory for prefixes, the most after a wave. figures:
@@ -166,10 +167,10 @@ class PrefixArms:
         with ExitStack() as opened:
             none = Asked(opened.enter_context(closing(self._open(trace, cache_prompt=False))))
             limit = self._limit(trace, none.llm)
-            saved, path = None, None
+            saved, path, there = None, None, list[int]()
             if trace.name == DISK:
                 path = Path(opened.enter_context(TemporaryDirectory())) / "prefix"
-                save_seconds = self._save(trace, path)
+                there, save_seconds = self._save(trace, path)
             kept = Asked(opened.enter_context(closing(self._open(trace, cache_bytes=limit))))
             for asked in (none, kept):
                 self._warm_up(asked.llm)
@@ -187,7 +188,7 @@ class PrefixArms:
                 trace=trace.name,
                 waves=[len(wave) for wave in trace.waves],
                 prompt=[len(prompt) for prompt in kept.prompts],
-                unseen=unseen(kept.prompts, kept.answers),
+                unseen=unseen([there, *kept.prompts], [[], *kept.answers])[1:],
                 read=kept.read,
                 first_token=kept.first_token,
                 first_token_none=none.first_token,
@@ -220,12 +221,12 @@ class PrefixArms:
         prompt = self._words.text("warm-up", WARM_UP)
         llm.generate(prompt[: llm.context.n_ctx - 1], SamplingParams(max_tokens=1))
 
-    def _save(self, trace: Trace, path: Path) -> float:
-        """Seconds of reading the trace's prefix in an LLM of its own, and writing it to a file."""
+    def _save(self, trace: Trace, path: Path) -> tuple[list[int], float]:
+        """The trace's prefix, and the seconds of reading it in an LLM of its own, and writing it to a file."""
         assert trace.prefixes is not None
         prompt = Texts().prompt(trace.asks[0])[: trace.prefixes[1]]
         with closing(self._open(trace)) as llm:
             self._warm_up(llm)
             started = self._clock()
             llm.save_prefix(prompt, path)
-            return self._clock() - started
+            return prompt, self._clock() - started
