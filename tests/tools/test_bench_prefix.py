@@ -8,7 +8,20 @@ from pathlib import Path
 
 import bench_prefix
 import pytest
-from bench_prefix import PYMTP, SERVER, SERVER_ARMS, Case, Measurement, Settings, as_json, measure, prepare, summary
+from bench_prefix import (
+    MORE,
+    PYMTP,
+    SERVER,
+    SERVER_ARMS,
+    Case,
+    Measurement,
+    Settings,
+    as_json,
+    measure,
+    prepare,
+    server_options,
+    summary,
+)
 
 from pymtp.bench.prefix import Asked
 from pymtp.bench.traces import CHAT, PREFIXES, Words, make
@@ -19,22 +32,27 @@ SETTINGS = Settings(Path("m.gguf"), 2, 1, 64, 0.1, 3)
 
 
 def case(name: str = CHAT) -> Case:
-    return Case(SETTINGS, make(name, WORDS).begun(3), WORDS, 64)
+    return Case(SETTINGS, make(name, WORDS).begun(3), WORDS, 64, 5)
 
 
 def made_up(read: int, seconds: float) -> Measurement:
     return Measurement([100, 200], [100, 20], [100, read - 100], [seconds / 2] * 2, 2**20)
 
 
-def test_pymtp_is_compared_with_the_arm_that_read_the_fewest_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = dict(zip(SERVER_ARMS, (300, 200, 240, 300), strict=True))
-    monkeypatch.setattr(
-        bench_prefix,
-        "measure_server",
-        lambda program, case, options: made_up(next(r for a, r in reads.items() if SERVER_ARMS[a] == options), 2.0),
-    )
+def test_pymtp_is_compared_with_the_arm_of_as_much_memory_that_read_the_fewest_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads = dict(zip([*SERVER_ARMS, MORE], (300, 200, 240, 150), strict=True))
+    cache_ram: list[object] = []
+
+    def server(program: Path, case: Case, options: dict[str, object]) -> Measurement:
+        cache_ram.append(options["cache_ram"])
+        return made_up(next(reads[arm] for arm, own in server_options(case).items() if own == options), 2.0)
+
+    monkeypatch.setattr(bench_prefix, "measure_server", server)
     monkeypatch.setattr(bench_prefix, "in_a_process", lambda *_: made_up(120, 0.5))
     found = measure(case(), 2, Path("server"))
+    assert cache_ram == [59, 59, 59, 64, 64, 59, 59, 59]  # the second round goes the other way
     told = summary(found)
     assert told["best_of_llama_server"] == f"{SERVER}, ubatch 256"
     assert told["read"] == {**reads, PYMTP: 120}
@@ -42,7 +60,7 @@ def test_pymtp_is_compared_with_the_arm_that_read_the_fewest_tokens(monkeypatch:
     assert told["first_token_ratio"] == 0.25
     whole = json.loads(as_json(SETTINGS, [{"trace": CHAT, **told}], patched=False))
     assert whole["settings"]["model"] == "m.gguf"
-    assert whole["server_options"][SERVER] == {"ctx_checkpoints": 32}
+    assert whole["ctx_checkpoints"] == 32
 
 
 def test_the_budget_is_what_half_of_the_prefixes_take_and_else_what_was_asked_for(demo: Path) -> None:
@@ -52,6 +70,7 @@ def test_the_budget_is_what_half_of_the_prefixes_take_and_else_what_was_asked_fo
         n = 6 * (200 * llm.context.cell_bytes + llm.context.state_bytes)
     assert 0 <= prefixes.cache_mib * 2**20 - n < 2**20
     assert len(prefixes.trace.asks) == 3
+    assert server_options(replace(prefixes, live_mib=99))[SERVER] == {"cache_ram": 1}
 
 
 def test_the_server_is_asked_what_pymtp_is_asked(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:

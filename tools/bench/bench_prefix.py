@@ -7,15 +7,16 @@
 
 Traces are those of `pymtp bench prefix`. Prompts are token ids, the same on both sides but for what the model wrote
 itself; answers have the same number of tokens. Both have as many texts at once with as much room, and the same host
-memory for prefixes: cache_bytes here, --cache-ram there. For traces over several prefixes that is what half of them
-take: K and V of their tokens, and a state each.
+memory for prefixes. For traces over several prefixes that is what half of them take: K and V of their tokens, and a
+state each.
 
 llama-server is built from the pinned sources and runs without drafts, which spares it the head's K and V; pymtp has its
-head. It keeps up to 32 checkpoints a slot (--ctx-checkpoints), which do not count for --cache-ram while the slot is
-live; it saves idle slots; it is told where user messages begin, as its endpoint for chats finds out by the template. It
-runs with its default of 512 tokens a ubatch and with less, for it takes its last checkpoints a ubatch and 4 tokens
-before the end of a prompt; and with one K and V cache for all slots. --cache-reuse is not for hybrid models. pymtp is
-compared with the arm of it that read the fewest tokens.
+head. It saves idle slots and keeps up to 32 checkpoints a slot (--ctx-checkpoints). Those of live slots do not count
+for --cache-ram, though they are host memory, and pymtp's count for cache_bytes: two a slot come off --cache-ram, as it
+takes two or three of each prompt. One arm has all of the memory as --cache-ram, for comparison. llama-server is told
+where user messages begin, as its endpoint for chats finds out by the template. It runs with its default of 512 tokens a
+ubatch and with less, for it takes its last checkpoints a ubatch and 4 tokens before the end of a prompt. --cache-reuse
+is not for hybrid models. pymtp is compared with the arm of as much memory that read the fewest tokens.
 
 Every measurement is a process of its own, warmed up with one prompt. They come in rounds, one of each kind, in
 alternating order.
@@ -56,9 +57,10 @@ SERVER_ARMS: dict[str, dict[str, str | int]] = {
     SERVER: {},
     f"{SERVER}, ubatch 256": {"ubatch_size": 256},
     f"{SERVER}, ubatch 128": {"ubatch_size": 128},
-    f"{SERVER}, unified": {"kv_unified": ""},
 }
+MORE = f"{SERVER}, ubatch 256, more memory"  # whose live checkpoints do not count
 CHECKPOINTS = 32  # a slot's, llama-server's default
+LIVE = 2  # of a slot that count
 MIB = 2**20
 PAGE = 256  # tokens that contexts are rounded up to
 
@@ -78,12 +80,13 @@ class Settings:
 
 @dataclass(frozen=True)
 class Case:
-    """A trace, and the host memory for its prefixes."""
+    """A trace, and the host memory for its prefixes. live_mib: what checkpoints of llama-server's slots take of it."""
 
     settings: Settings
     trace: Trace
     words: Words
     cache_mib: int
+    live_mib: int
 
     @property
     def n_ctx(self) -> int:
@@ -119,7 +122,8 @@ def prepare(settings: Settings, names: Sequence[str]) -> list[Case]:
         need = half_of(trace, cell_bytes, state_bytes)
         if settings.requests is not None:
             trace = trace.begun(settings.requests)
-        cases.append(Case(settings, trace, words, settings.cache_mib if need is None else -(-need // MIB)))
+        live = LIVE * settings.n_seq_max * state_bytes // MIB
+        cases.append(Case(settings, trace, words, settings.cache_mib if need is None else -(-need // MIB), live))
     return cases
 
 
@@ -133,7 +137,6 @@ def measure_server(program: Path, case: Case, options: Mapping[str, str | int]) 
             parallel=case.settings.n_seq_max,
             threads=case.settings.threads,
             ctx_size=case.n_ctx * case.settings.n_seq_max,
-            cache_ram=case.cache_mib,
             ctx_checkpoints=CHECKPOINTS,
             **options,
         ) as server,
@@ -183,10 +186,17 @@ def measure_pymtp(case: Case) -> Measurement:
     )
 
 
+def server_options(case: Case) -> dict[str, dict[str, str | int]]:
+    """Of each arm."""
+    rest = {"cache_ram": max(1, case.cache_mib - case.live_mib)}  # 0 means none, and less no limit
+    found = {arm: options | rest for arm, options in SERVER_ARMS.items()}
+    return found | {MORE: {"ubatch_size": 256, "cache_ram": case.cache_mib}}
+
+
 def measure(case: Case, n: int, program: Path) -> list[dict[str, Measurement]]:
     """n rounds of the arms. Says on stderr how it goes."""
     arms: dict[str, Callable[[], Measurement]] = {
-        arm: partial(measure_server, program, case, options) for arm, options in SERVER_ARMS.items()
+        arm: partial(measure_server, program, case, options) for arm, options in server_options(case).items()
     }
     arms[PYMTP] = partial(in_a_process, measure_pymtp, case)
     found: list[dict[str, Measurement]] = []
@@ -198,14 +208,14 @@ def measure(case: Case, n: int, program: Path) -> list[dict[str, Measurement]]:
 
 
 def summary(found: Sequence[dict[str, Measurement]]) -> dict[str, Any]:
-    """Medians over the rounds by arm, and of pymtp's ratio to llama-server's best arm: the one that read the fewest
-    tokens. first_token: seconds to all first tokens together."""
+    """Medians over the rounds by arm, and of pymtp's ratio to llama-server's best arm with as much memory: the one that
+    read the fewest tokens. first_token: seconds to all first tokens together."""
 
     def middle(value: Callable[[Measurement], float]) -> dict[str, float]:
         return {arm: statistics.median(value(measured[arm]) for measured in found) for arm in found[0]}
 
     read, first_token = middle(lambda m: sum(m.read)), middle(lambda m: sum(m.first_token))
-    best = min((arm for arm in read if arm != PYMTP), key=read.__getitem__)
+    best = min(SERVER_ARMS, key=read.__getitem__)
     pairs = [(measured[PYMTP], measured[best]) for measured in found]
     return {
         "prompt": middle(lambda m: sum(m.prompt)),
@@ -271,7 +281,8 @@ def main(
             told = summary(found)
             Console(highlight=False, width=max(Console().width, 120)).print(table(case, told))
             measured = [{arm: asdict(m) for arm, m in each.items()} for each in found]
-            results.append({"trace": case.trace.name, "cache_mib": case.cache_mib, **told, "rounds": measured})
+            given = {"cache_mib": case.cache_mib, "server_options": server_options(case)}
+            results.append({"trace": case.trace.name, **given, **told, "rounds": measured})
             if output is not None:  # after each trace: what is done is not lost
                 output.write_text(as_json(settings, results, patched=patched) + "\n")
     except (BuildError, ServerError, PymtpError) as error:
@@ -284,7 +295,7 @@ def as_json(settings: Settings, results: list[dict[str, Any]], *, patched: bool)
     record = {
         "bench": "prefixes against llama-server",
         "settings": asdict(settings) | {"model": settings.model.name},
-        "server_options": {arm: {"ctx_checkpoints": CHECKPOINTS, **options} for arm, options in SERVER_ARMS.items()},
+        "ctx_checkpoints": CHECKPOINTS,
         "patched_server": patched,
         "traces": results,
         "machine": machine(),
