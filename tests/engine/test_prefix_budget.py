@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pymtp.engine.prefix_budget import Budget
+from pymtp.engine.prefix_budget import FIRST, Budget
 from pymtp.engine.prefix_stops import Why
 from pymtp.engine.prefix_tree import Block, Node, Part, PrefixTree, as_tokens
 
@@ -184,22 +184,21 @@ def test_what_goes_of_many_is_found_without_a_look_at_all_for_each(
 
 
 def test_what_is_less_wanted_since_another_was_turned_away_goes_for_the_next() -> None:
+    rare = FIRST[Why.MARK]
     cache = Cache(limit=200)  # where a chat was goes, since it is somewhere else
     past, here = cache.put(1, 100, Why.MARK), cache.put(1, 300, Why.MARK)
-    assert not cache.budget.room(100, 0.1, ())
+    assert not cache.budget.room(100, 0.5 * rare, ())
     cache.budget.touch(past)
-    assert cache.budget.room(100, 0.2, ())
+    assert cache.budget.room(100, 0.6 * rare, ())
     assert list(cache.tree.checkpoints) == [here]
 
     cache = Cache(limit=200)  # the K and V that two needed are one's now
-    one, other = (
-        cache.budget.put(as_tokens([1] * 200 + [i] * 100), Data(100), Why.PARTING, logits=False) for i in (2, 3)
-    )
+    one, other = (cache.budget.put(as_tokens([1] * 200 + [i] * 100), Data(100), Why.MARK, logits=False) for i in (2, 3))
     assert one is not None
     assert other is not None
-    assert not cache.budget.room(200, 1.0, ())
+    assert not cache.budget.room(200, 1.0 * rare, ())
     cache.tree.drop(one)
-    assert cache.budget.room(200, 1.0, ())
+    assert cache.budget.room(200, 1.0 * rare, ())
     assert not cache.tree.checkpoints
 
     cache = Cache(limit=200)
