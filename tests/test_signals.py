@@ -58,9 +58,9 @@ for call in (lambda: text(llm), lambda: llm.context.clear(), lambda: next(stream
 def test_ctrl_c_ends_the_call_of_the_main_thread_alone() -> None:
     assert run("""
 other = pymtp.LLM(model, n_ctx=2048, n_threads=1, n_ubatch=64)
-reasons = []
+reasons, prompts = [], [[i] * 2000 for i in range(40)]
 caller = threading.Thread(
-    target=lambda: reasons.extend(c.finish_reason for c in other.generate([[7] * 2000] * 40, pymtp.SamplingParams(1)))
+    target=lambda: reasons.extend(c.finish_reason for c in other.generate(prompts, pymtp.SamplingParams(1)))
 )
 caller.start()
 context = Context(model, n_ctx=65536, n_threads=1, n_ubatch=64)

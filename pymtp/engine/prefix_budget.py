@@ -50,17 +50,8 @@ class Budget:
     of the K and V that go with it: these go from the ends of the tree, states from anywhere.
     """
 
-    def __init__(
-        self,
-        tree: PrefixTree,
-        limit: int,
-        cell_bytes: int,
-        reading: Callable[[int, int], float],
-        spare: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """cell_bytes: K and V of a token. reading: seconds of reading the tokens between two places. spare: lets go of
-        K and V that are elsewhere, too, before any checkpoint goes; False where there are none."""
-        self._spare = spare
+    def __init__(self, tree: PrefixTree, limit: int, cell_bytes: int, reading: Callable[[int, int], float]) -> None:
+        """cell_bytes: K and V of a token. reading: seconds of reading the tokens between two places."""
         self.tree, self.limit, self._cell_bytes, self._reading = tree, limit, cell_bytes, reading
         self.clock = 0.0
         self._least = 0.0  # the lowest priority, unless the tree changed
@@ -86,14 +77,17 @@ class Budget:
         worth = self.worth(node.before(), node.end, checkpoint.state.nbytes, cells=cells)
         return checkpoint.age + likely(node) * worth
 
-    def room(self, need: int, priority: float, keep: Container[Node | None]) -> bool:
+    def room(
+        self, need: int, priority: float, keep: Container[Node | None], spare: Callable[[], bool] = lambda: False
+    ) -> bool:
         """Makes room for so many bytes, at the cost of what has no higher priority; whether there is. keep: nodes whose
-        checkpoints stay."""
+        checkpoints stay. spare: lets go of K and V that are elsewhere, too, before any checkpoint goes; False where
+        there are none."""
         tree = self.tree
         if need > self.limit:
             return False
         while tree.nbytes + need > self.limit:
-            if self._spare():
+            if spare():
                 continue
             dear = not tree.changed and self._least > priority
             lowest = [] if dear else self._lowest(keep)

@@ -54,7 +54,7 @@ def adopt(context: PrefixContext, store: PrefixStore, file: StoredPrefix) -> Non
     while start != (covered := tree.covered(tokens)):
         start = covered  # what was covered may go where room is made
         need = states + (n - start) * context.cell_bytes
-        if not budget.room(need, math.inf, {*store.pins.values(), *kept}):
+        if not store.room(need, math.inf, {*store.pins.values(), *kept}):
             used = f", of which {tree.nbytes:,} are in use" if need <= budget.limit else ""
             raise file.refused(f"needs {need:,} bytes of host memory: cache_bytes is {budget.limit:,}{used}")
     found = [(place, file.state(place)) for place in missing]

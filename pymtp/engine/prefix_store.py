@@ -31,7 +31,7 @@ class PrefixStore:
         """least: tokens that the end of a text has to save. reading: seconds, as for Prefixes."""
         self._context, self._least = context, least
         self.tree = PrefixTree()
-        self.budget = Budget(self.tree, cache_bytes, context.cell_bytes, reading, self._spare)
+        self.budget = Budget(self.tree, cache_bytes, context.cell_bytes, reading)
         self._leaving: int | None = None  # a sequence that is about to hold something else
         self.held = [Held() for _ in range(context.n_seq_max)]
         self.pins: dict[Reader, Node] = {}  # what readers stand on, or are to: these checkpoints do not go
@@ -112,7 +112,7 @@ class PrefixStore:
         if before == n:
             return None
         priority = self.budget.clock + FIRST[why] * self.budget.worth(before, n, size, cells=n - before)
-        if not self.budget.room(size, priority, {*self.pins.values(), *keep}):
+        if not self.room(size, priority, {*self.pins.values(), *keep}):
             return None
         state = self._saved(seq, partial(self._context.save_state, seq))
         return None if state is None else self.budget.put(tokens, state, why, logits=logits)
@@ -187,6 +187,10 @@ class PrefixStore:
         if held.n > kept:
             held.n, held.live, held.logits = kept, False, False
 
+    def room(self, need: int, priority: float, keep: Container[Node | None]) -> bool:
+        """As Budget.room, which is not to hold this: K, V and states go without a collection."""
+        return self.budget.room(need, priority, keep, self._spare)
+
     def _spare(self) -> bool:
         """Lets go of K and V in host memory that a sequence has, too, and keeps. Whether there were any."""
         return any(
@@ -216,7 +220,7 @@ class PrefixStore:
             start = covered  # what was covered may go where room is made
             need, size = (node.end - start) * self._context.cell_bytes, node.checkpoint.state.nbytes
             worth = self.budget.worth(node.before(), node.end, size, cells=node.end - start)
-            if not self.budget.room(need, node.checkpoint.age + likely(node) * worth, keep):
+            if not self.room(need, node.checkpoint.age + likely(node) * worth, keep):
                 return False
         parts = []
         for i in range(start // BLOCK, -(-node.end // BLOCK)):

@@ -68,7 +68,7 @@ def fill_up(engine: SimEngine, n_tokens: int) -> None:
     store = engine.prefixes.store
     ends = [store.budget.priority(n) for n in store.tree.checkpoints if n.checkpoint and n.checkpoint.why == Why.END]
     store.budget.limit = store.tree.nbytes
-    assert store.budget.room(n_tokens * engine.context.cell_bytes, max(ends), ())
+    assert store.room(n_tokens * engine.context.cell_bytes, max(ends), ())
 
 
 def test_what_is_wanted_stays_in_its_sequence_and_what_is_not_goes() -> None:
