@@ -13,6 +13,10 @@ MOST = 12  # of a prompt
 # A checkpoint that nothing speaks for yet has to save so many times what a checkpoint has to save at least.
 FOR_NOTHING = 4
 
+# Of a text that nobody is known to share, so many times further from the end each step is than the one after it. Where
+# another text parts from it, that one is read from the step before, once; then there is a checkpoint where they part.
+FURTHER = 4
+
 
 class Why(IntEnum):
     """Why there is a checkpoint at a place, what matters most first."""
@@ -39,7 +43,8 @@ def plan_stops(
     """Stops of a prompt of so many tokens, of which `start` are there: places after that, rising, `most` at most.
 
     All but the end are multiples of `grain`: a prompt may be cut there without a change of bits. least: tokens that a
-    checkpoint has to save. parting: tokens that another text begins with, too.
+    checkpoint has to save. parting: tokens that another text begins with, too. marks: places that speak for themselves,
+    the end among them where the whole prompt will come again.
     """
     stops: dict[int, Why] = {}
 
@@ -49,19 +54,22 @@ def plan_stops(
         if place - start >= least and all(abs(place - other) >= least for other in stops):
             stops[place] = why
 
-    whys = dict.fromkeys(marks, Why.MARK) | {parting: Why.PARTING}
+    goes_on = max(start, parting) >= least  # it begins as another text does
+    marked = set(marks)
+    whys = dict.fromkeys(marked - {length}, Why.MARK) | {parting: Why.PARTING}
     for place in sorted(whys):  # of several that are near one another the first, which does for all
         add(place, whys[place])
-    if Why.MARK not in stops.values() and max(start, parting) >= least:  # it may be a turn of a chat
+    if Why.MARK not in stops.values() and goes_on:  # it may be a turn of a chat
         add(length - TAIL, Why.TAIL)
-    if length - start >= FOR_NOTHING * least and all(length - other >= least for other in stops):
+    wanted = length in marked or goes_on
+    if wanted and length - start >= FOR_NOTHING * least and all(length - other >= least for other in stops):
         stops[length] = Why.END
     every = n_ubatch
     while every < FOR_NOTHING * least:
         every *= 2
-    place, gap = (length - least) // every * every, every
-    while place > 0:  # the next one is no further away than the end, so that little is read again wherever texts part
+    place, gap = (length - least) // every * every, FURTHER * every
+    while place > 0:
         add(place, Why.STEP)
-        place, gap = place - gap, 2 * gap
+        place, gap = place - gap, FURTHER * gap
     chosen = sorted(stops, key=lambda place: (stops[place], -place))[: max(0, min(most, MOST))]
     return {place: stops[place] for place in sorted(chosen)}

@@ -17,9 +17,7 @@ def plan(length: int, start: int = 0, *, most: int = 99, grain: int = 64, partin
 def test_a_prompt_stops_at_its_parting_its_marks_its_end_and_every_so_many_tokens() -> None:
     assert plan(2248, parting=1300, marks=[200, 1900]) == {
         192: Why.MARK,
-        512: Why.STEP,
         1280: Why.PARTING,
-        1536: Why.STEP,
         1856: Why.MARK,
         2048: Why.STEP,
         2248: Why.END,
@@ -34,7 +32,19 @@ def test_a_text_that_goes_on_stops_shortly_before_its_end_without_marks() -> Non
 
 def test_a_new_text_stops_only_where_a_ubatch_ends() -> None:
     for length in (100, 2000, 40_001):
-        assert all(place % 512 == 0 or place == length for place in plan(length))
+        assert all(place % 512 == 0 for place in plan(length))
+
+
+def test_the_end_is_a_stop_where_a_text_goes_on_and_where_all_of_it_will_come_again() -> None:
+    assert plan(2248) == {2048: Why.STEP}
+    assert plan(2248, marks=[2248]) == {2048: Why.STEP, 2248: Why.END}
+    assert plan(2248, start=100, grain=1) == {2048: Why.STEP, 2240: Why.TAIL}
+    assert plan(2248, parting=2000, marks=[1000]) == {
+        960: Why.MARK,
+        1984: Why.PARTING,
+        2048: Why.STEP,
+        2248: Why.END,
+    }
 
 
 def test_what_matters_least_is_left_out_first() -> None:
@@ -45,7 +55,7 @@ def test_what_matters_least_is_left_out_first() -> None:
     assert reasons(1) == {Why.PARTING}
     assert reasons(2) == {Why.PARTING, Why.MARK}
     assert reasons(3) == {Why.PARTING, Why.MARK, Why.END}
-    assert list(plan(2348, most=3)) == [1536, 2048, 2348]  # of the steps, the last
+    assert list(plan(40_000, most=2)) == [37_888, 39_936]  # of the steps, the last
 
 
 def test_a_prompt_stops_at_so_many_places_at_most() -> None:
@@ -53,11 +63,11 @@ def test_a_prompt_stops_at_so_many_places_at_most() -> None:
 
 
 def test_steps_lie_further_apart_the_further_they_are_from_the_end() -> None:
-    assert [place for place, why in plan(8192).items() if why == Why.STEP] == [4096, 6144, 7168, 7680]
+    assert [place for place, why in plan(8192).items() if why == Why.STEP] == [5632, 7680]
     for length in (300, 2048, 40_000, 90_001):
         stops = [0, *plan(length)]
         for place in range(64, length, 97):  # where another text parts
-            assert place - max(stop for stop in stops if stop <= place) <= 512 + 2 * (length - place)
+            assert place - max(stop for stop in stops if stop <= place) <= 2048 + 3 * (length - place)
 
 
 def test_of_places_near_one_another_the_first_is_kept_which_does_for_all() -> None:
