@@ -325,6 +325,34 @@ def test_what_does_not_fit_is_refused_and_the_llm_lives_on(saved: Path, tmp_path
         llm.load_prefix(saved)
 
 
+@pytest.mark.parametrize("method", ["_check", "state", "cells"])
+def test_a_file_that_is_cut_short_while_it_is_loaded_is_refused_and_no_process_ends(
+    saved: Path, path: Path, method: str
+) -> None:
+    program = """if True:
+        import os, sys
+        from pymtp import LLM, InvalidRequestError, SamplingParams
+        from pymtp.prefix_file import PrefixFile
+        path, method = sys.argv[1:]
+        real = getattr(PrefixFile, method)
+        def cut(self, *arguments):
+            os.truncate(path, 4096)
+            return real(self, *arguments)
+        with LLM(n_ctx=1024, n_threads=1) as llm:
+            setattr(PrefixFile, method, cut)
+            try:
+                llm.load_prefix(path)
+            except InvalidRequestError as error:
+                print(error)
+            assert not llm.figures().prefixes.nbytes
+            llm.generate("import ", SamplingParams(max_tokens=4))
+    """
+    path.write_bytes(saved.read_bytes())
+    done = subprocess.run([sys.executable, "-c", program, str(path), method], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "cut short or damaged (it ends before its tensors do)" in done.stdout
+
+
 def test_what_cannot_be_saved_is_refused_before_anything_is_read(path: Path) -> None:
     with make_llm(n_ctx=256) as llm:
         for prompt, file, error in (
