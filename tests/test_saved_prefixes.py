@@ -121,6 +121,26 @@ def test_the_options_that_a_prefix_does_not_depend_on_may_be_others(saved: Path,
         assert keywords.get("draft_tokens") is None or found == wanted
 
 
+@pytest.mark.parametrize("n", [None, 1, 2, 5, 71, 517])
+@pytest.mark.parametrize("draft_tokens", ["auto", 12])
+def test_a_file_of_an_llm_with_more_drafts_is_for_those_with_fewer(
+    path: Path, draft_tokens: Any, n: int | None
+) -> None:
+    with make_llm(draft_tokens=1, cache_prompt=False) as llm:
+        tokens = llm.model.tokenize(DOCUMENT)[:n]
+        prompts = [tokens, [*tokens, 5, 6, 7], [*tokens[:-TAIL], 5]]
+        wanted = came(llm, prompts, WHOLE)
+    for read_before in (False, True):
+        with make_llm(draft_tokens=draft_tokens) as llm:
+            if read_before:
+                llm.generate([tokens, [*tokens, 9]], NEXT)
+            llm.save_prefix(tokens, path)
+        with make_llm(draft_tokens=1) as llm:
+            assert llm.load_prefix(path) == len(tokens)
+            assert came(llm, prompts, WHOLE) == wanted
+        path.unlink()
+
+
 def test_a_file_is_the_same_whatever_was_read_before_and_beside_it(saved: Path, path: Path) -> None:
     with make_llm(n_seq_max=2) as llm:
         stream = llm.stream("import os\n", SamplingParams(max_tokens=200, ignore_eos=True))
