@@ -93,7 +93,8 @@ class PrefixFiles(Exclusive):
         self.engine.check(tokens)
         places = {len(tokens), *(mark - mark % grain for mark in marks)}
         depends_on = self.turns.between(self, lambda: made_with(self.context))
-        saver.open(path, tokens, sorted(place for place in places if place > 0), depends_on)
+        few = 1 + self.context.draft_tokens if grain == 1 else 1  # else no token may be read apart
+        saver.open(path, tokens, sorted(place for place in places if place > 0), depends_on, few)
 
     def load_prefix(self, path: Path) -> int:
         """Prompts that begin with what a file has go on from there: it is not read again. Logits, drafts and text are

@@ -12,18 +12,17 @@ import os
 import re
 import zlib
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
 from pymtp.build import build_info
 from pymtp.context import Context
 from pymtp.errors import InvalidRequestError
 from pymtp.saving import Bytes
+from pymtp.tensor_file import DamagedFileError, TensorFile
 
 FORMAT = "pymtp prefix"
 VERSION = 1
@@ -56,34 +55,32 @@ class PrefixFile:
 
     def __init__(self, path: str | os.PathLike[str], depends_on: Mapping[str, str] | None) -> None:
         """depends_on: what the reader has; None takes what any has. Raises InvalidRequestError for a file that is
-        refused, with what does not fit, and OSError for one that cannot be read."""
+        refused, with what does not fit, and OSError for one that cannot be read. So do all other methods, for one
+        that another process changes meanwhile."""
         self.path = Path(path)
-        self._open = ExitStack()
-        with open(self.path, "rb") as raw:  # which says in the usual words why it cannot be read
-            size = os.fstat(raw.fileno()).st_size
-            try:
-                self._file: Any = self._open.enter_context(safe_open(self.path, framework="numpy"))
-                self._check(raw, size, depends_on)
-            except (SafetensorError, OSError) as error:
-                self.close()
-                raise self.refused(f"is no prefix, or it is cut short or damaged ({error})") from error
-            except BaseException:
-                self.close()
-                raise
+        try:
+            self._file = TensorFile(self.path)
+        except DamagedFileError as error:
+            raise self._damaged(error) from error
+        try:
+            self._check(depends_on)
+        except BaseException:
+            self.close()
+            raise
 
-    def _check(self, file: BinaryIO, size: int, depends_on: Mapping[str, str] | None) -> None:
-        said = dict(self._file.metadata() or {})
+    def _check(self, depends_on: Mapping[str, str] | None) -> None:
+        said = dict(self._file.metadata)
         if said.pop("format", None) != FORMAT:
             raise self.refused("is no prefix")
         version = said.pop("version", "")
         if version != str(VERSION):
-            raise self.refused(f"is of format {version[:SHOWN]}, this pymtp reads {VERSION}")
-        slices = {name: self._file.get_slice(name) for name in self._file.keys()}  # noqa: SIM118  # it is no mapping
-        kinds = {name: (one.get_dtype(), len(one.get_shape())) for name, one in slices.items()}
+            raise self.refused(f"is of format {_shown(version)}, this pymtp reads {VERSION}")
+        tensors = self._file.tensors
+        kinds = {name: (one.dtype, len(one.shape)) for name, one in tensors.items()}
         states = [name for name in kinds if STATE.fullmatch(name)]
         if not states or kinds != TENSORS | dict.fromkeys(states, ("U8", 1)):
             raise self.refused("is damaged: it has other tensors than a prefix")
-        if _sum(file, size - SUM_BYTES) != self._read("sum").tobytes():
+        if self._sum(self._file.size - SUM_BYTES) != self._read("sum").tobytes():
             raise self.refused("is damaged: its checksum is another")
         self.made_with = said
         wanted = said if depends_on is None else depends_on
@@ -92,12 +89,12 @@ class PrefixFile:
                 continue
             theirs, ours = said.get(name), wanted.get(name)
             if theirs != ours:
-                raise self.refused(f"is of another {name}: {_shown(theirs)}, here it is {_shown(ours)}")
+                raise self.refused(f"is of another {_shown(name)}: {_shown(theirs)}, here it is {_shown(ours)}")
         self.tokens: list[int] = self._read("tokens").tolist()
-        n_cells, self.cell_bytes = slices["cells"].get_shape()
+        n_cells, self.cell_bytes = tensors["cells"].shape
         if n_cells != len(self.tokens):
             raise self.refused(f"has K and V of {n_cells} tokens, for {len(self.tokens)} tokens")
-        self._state_bytes: dict[int, int] = {int(name.split(".")[1]): slices[name].get_shape()[0] for name in states}
+        self._state_bytes: dict[int, int] = {int(name.split(".")[1]): tensors[name].shape[0] for name in states}
         self.places = sorted(self._state_bytes)
         if self.places[-1] != n_cells:
             raise self.refused(f"has its last state after {self.places[-1]} tokens, and {n_cells} tokens")
@@ -107,9 +104,26 @@ class PrefixFile:
         """An error that names the file."""
         return InvalidRequestError(f"{self.path} {why}")
 
-    def _read(self, name: str) -> NDArray[Any]:
-        found: NDArray[Any] = self._file.get_tensor(name)
-        return found
+    def _damaged(self, error: DamagedFileError) -> InvalidRequestError:
+        return self.refused(f"is no prefix, or it is cut short or damaged ({error})")
+
+    def _read(self, name: str, first: int = 0, n: int | None = None) -> NDArray[Any]:
+        try:
+            return self._file.read(name, first, n)
+        except DamagedFileError as error:
+            raise self._damaged(error) from error
+
+    def _sum(self, size: int) -> bytes:
+        """The checksum of the file's first bytes."""
+        found, piece = 0, memoryview(bytearray(min(PIECE, size)))
+        for start in range(0, size, PIECE):
+            room = piece[: size - start]
+            try:
+                self._file.read_into(room, start)
+            except DamagedFileError as error:
+                raise self._damaged(error) from error
+            found = zlib.crc32(room, found)
+        return found.to_bytes(SUM_BYTES, "little")
 
     def state_bytes(self, place: int) -> int:
         """Of one of the places."""
@@ -121,12 +135,11 @@ class PrefixFile:
 
     def cells(self, first: int, n: int) -> Bytes:
         """K and V of n tokens from `first` on, or as many as there are, as `Context.load_cells` takes them."""
-        found: Bytes = self._file.get_slice("cells")[first : min(first + n, len(self.tokens))]
-        return found
+        return self._read("cells", first, min(n, len(self.tokens) - first))
 
     def close(self) -> None:
         """Lets go of the file."""
-        self._open.close()
+        self._file.close()
 
     def __enter__(self) -> PrefixFile:
         return self
@@ -135,15 +148,8 @@ class PrefixFile:
         self.close()
 
 
-def _sum(file: BinaryIO, size: int) -> bytes:
-    """The checksum of a file's first bytes."""
-    found = 0
-    file.seek(0)
-    while size > 0 and (piece := file.read(min(PIECE, size))):
-        found = zlib.crc32(piece, found)
-        size -= len(piece)
-    return found.to_bytes(SUM_BYTES, "little")
-
-
 def _shown(value: str | None) -> str:
-    return "not said" if value is None else value if len(value) <= SHOWN else f"{value[:SHOWN]}…"
+    if value is None:
+        return "not said"
+    text = "".join(c if c.isprintable() else "\ufffd" for c in value[:SHOWN])  # a terminal would obey some
+    return text if len(value) <= SHOWN else f"{text}…"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import stat
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -37,8 +38,10 @@ class PrefixWriter:
         if self.path.is_dir():
             raise IsADirectoryError(f"{self.path} is a directory")
         self._metadata = {"format": FORMAT, "version": str(VERSION), **depends_on}
-        self._beside = self.path.with_name(f".{self.path.name[:80]}.{secrets.token_hex(8)}")  # no other process has it
+        self._beside = self.path.with_name(f".{self.path.name[:40]}.{secrets.token_hex(8)}")  # no other process has it
         self._file = open(self._beside, "xb", buffering=0)  # noqa: SIM115  # closed by commit and discard
+        with suppress(OSError):  # who may read the file that was there, may read this one
+            os.fchmod(self._file.fileno(), stat.S_IMODE(os.stat(self.path).st_mode))
         self._written = _Written()
         self.n_tokens = 0  # 0 before begin()
 

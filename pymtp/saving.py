@@ -164,5 +164,10 @@ class Saving(Inspected):
         check(lib.pymtp_pair_load_state(self._pair, seq, list(tokens), len(tokens), data, len(data)))
 
 
+def replays(state: Bytes) -> bool:
+    """Whether recurrent states in it are some tokens behind, which follow: where drafts are fewer it does not fit."""
+    return bool(state[12:16].any())  # see state_header in runtime/save.cpp
+
+
 def _pointer(array: Bytes) -> Any:
     return ffi.from_buffer("uint8_t[]", array)

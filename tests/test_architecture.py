@@ -16,7 +16,7 @@ FLOORS = (
     ("errors", "values", "cores", "native"),
     ("exclusive", "build", "model", "grammar", "integers", "pattern", "schema", "sampling", "chat", "text"),
     ("chat_prompt", "context_options", "host_memory", "memory", "operations", "counters", "inspected", "saving"),
-    ("context", "prefix_file", "prefix_writer", "depth", "first_costs", "stats"),
+    ("context", "tensor_file", "prefix_file", "prefix_writer", "depth", "first_costs", "stats"),
     ("engine",),
     ("turns", "stream", "prefix_prompt", "llm_prefixes", "llm"),
     ("async_llm", "openai_format"),

@@ -371,6 +371,20 @@ def test_a_write_that_was_broken_off_is_made_again(c: Context, path: Path, monke
     assert path.read_bytes() == whole
 
 
+def test_a_file_that_is_written_again_is_for_the_same_readers(c: Context, path: Path) -> None:
+    save_prefix(c, path)
+    for mode in (0o600, 0o640, 0o664):
+        path.chmod(mode)
+        save_prefix(c, path)
+        assert path.stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.parametrize("name", ["\N{HIRAGANA LETTER A}" * 85, "\N{GRINNING FACE}" * 63, "x" * 255])
+def test_a_file_may_have_any_name(c: Context, tmp_path: Path, name: str) -> None:
+    save_prefix(c, tmp_path / name)
+    assert os.listdir(tmp_path) == [name]
+
+
 def test_a_process_that_is_killed_leaves_the_old_file_or_the_new_one(c: Context, path: Path, tmp_path: Path) -> None:
     save_prefix(c, path)
     old = path.read_bytes()

@@ -85,6 +85,26 @@ def test_what_cannot_be_saved_or_loaded_is_refused_and_nothing_changes(dense: Mo
             plain.load_state(0, tokens, state)
 
 
+def test_a_state_cannot_have_more_tokens_to_replay_than_it_has(dense: Model) -> None:
+    """They would be those of the sequence before, or none."""
+    with context(dense, n_seq_max=2) as c:
+        c.prefill(some_tokens(dense, 20))
+        c.verify([1, 2, 3])
+        cells, state = c.save_cells(0, 0, 2), c.save_state()
+        n_tokens, n_replay = (state[at : at + 4].view(np.int32) for at in (8, 12))
+        digest = 14695981039346656037
+        for token in (5, 6):
+            digest = (digest ^ token) * 1099511628211 % 2**64
+        assert (n_tokens[0], n_replay[0]) == (23, 3)
+        n_tokens[:], state[24:32].view(np.uint64)[:] = 2, digest
+        c.load_cells(1, 0, [cells])
+        wanted = c.save_state()
+        for call in (lambda: c.check_state([5, 6], state), lambda: c.load_state(1, [5, 6], state)):
+            with pytest.raises(InvalidRequestError, match="3 tokens to replay, of 2"):
+                call()
+        np.testing.assert_array_equal(c.save_state(), wanted)
+
+
 def test_a_context_has_room_for_no_more_than_its_tokens(dense: Model) -> None:
     with context(dense, n_ctx=256, n_batch=256) as c, context(dense, n_ctx=512) as other:
         other.prefill(some_tokens(dense, 257))

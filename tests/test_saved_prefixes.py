@@ -121,6 +121,26 @@ def test_the_options_that_a_prefix_does_not_depend_on_may_be_others(saved: Path,
         assert keywords.get("draft_tokens") is None or found == wanted
 
 
+@pytest.mark.parametrize("n", [None, 1, 2, 5, 71, 517])
+@pytest.mark.parametrize("draft_tokens", ["auto", 12])
+def test_a_file_of_an_llm_with_more_drafts_is_for_those_with_fewer(
+    path: Path, draft_tokens: Any, n: int | None
+) -> None:
+    with make_llm(draft_tokens=1, cache_prompt=False) as llm:
+        tokens = llm.model.tokenize(DOCUMENT)[:n]
+        prompts = [tokens, [*tokens, 5, 6, 7], [*tokens[:-TAIL], 5]]
+        wanted = came(llm, prompts, WHOLE)
+    for read_before in (False, True):
+        with make_llm(draft_tokens=draft_tokens) as llm:
+            if read_before:
+                llm.generate([tokens, [*tokens, 9]], NEXT)
+            llm.save_prefix(tokens, path)
+        with make_llm(draft_tokens=1) as llm:
+            assert llm.load_prefix(path) == len(tokens)
+            assert came(llm, prompts, WHOLE) == wanted
+        path.unlink()
+
+
 def test_a_file_is_the_same_whatever_was_read_before_and_beside_it(saved: Path, path: Path) -> None:
     with make_llm(n_seq_max=2) as llm:
         stream = llm.stream("import os\n", SamplingParams(max_tokens=200, ignore_eos=True))
@@ -323,6 +343,34 @@ def test_what_does_not_fit_is_refused_and_the_llm_lives_on(saved: Path, tmp_path
         llm.load_prefix(saved)
     with pytest.raises(ClosedError):
         llm.load_prefix(saved)
+
+
+@pytest.mark.parametrize("method", ["_check", "state", "cells"])
+def test_a_file_that_is_cut_short_while_it_is_loaded_is_refused_and_no_process_ends(
+    saved: Path, path: Path, method: str
+) -> None:
+    program = """if True:
+        import os, sys
+        from pymtp import LLM, InvalidRequestError, SamplingParams
+        from pymtp.prefix_file import PrefixFile
+        path, method = sys.argv[1:]
+        real = getattr(PrefixFile, method)
+        def cut(self, *arguments):
+            os.truncate(path, 4096)
+            return real(self, *arguments)
+        with LLM(n_ctx=1024, n_threads=1) as llm:
+            setattr(PrefixFile, method, cut)
+            try:
+                llm.load_prefix(path)
+            except InvalidRequestError as error:
+                print(error)
+            assert not llm.figures().prefixes.nbytes
+            llm.generate("import ", SamplingParams(max_tokens=4))
+    """
+    path.write_bytes(saved.read_bytes())
+    done = subprocess.run([sys.executable, "-c", program, str(path), method], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "cut short or damaged (it ends before its tensors do)" in done.stdout
 
 
 def test_what_cannot_be_saved_is_refused_before_anything_is_read(path: Path) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from pymtp.build import build_info
 from pymtp.cli.load import read_draft_vocab, read_drafts
@@ -48,7 +50,7 @@ def info(
     for title, facts in ((what, about), ("build", dict(build))):
         table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
         for name, value in facts.items():
-            table.add_row(name.replace("_", " "), _readable(value))
+            table.add_row(*(Text(_readable(cell)) for cell in (name.replace("_", " "), value)))
         out.print(table)
 
 
@@ -111,7 +113,7 @@ def _show_memory(
         print(json.dumps({**found, "build": build}))
         return
     out = tables()
-    out.print(f"{looked_at.path.name}: {', '.join(f'{k} {v}' for k, v in options.items())}", soft_wrap=True)
+    out.print(f"{escape(looked_at.path.name)}: {', '.join(f'{k} {v}' for k, v in options.items())}", soft_wrap=True)
     described = {device["name"]: device["description"] for device in build["devices"]}
     for plan in plans:
         out.print(as_table(plan, described.get(plan.without.device, plan.without.device)))
@@ -133,4 +135,6 @@ def _readable(value: object) -> str:
     if isinstance(value, list):
         separator = "\n" if any(isinstance(v, dict) or len(str(v)) > 20 for v in value) else " "
         return separator.join(_readable(v) for v in value)
-    return "-" if value in (None, "") else str(value)
+    # what a file says is not for a terminal to obey
+    shown = "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in str(value))
+    return "-" if value in (None, "") else shown

@@ -40,17 +40,19 @@ def is_prefix(path: Path) -> bool:
             head = file.read(9)
     except OSError:
         return False
-    return head[8:] == b"{"  # safetensors: eight bytes, then JSON
+    # safetensors: eight bytes, then JSON; a GGUF has the number of its tensors there
+    return head[8:] == b"{" and not head.startswith(b"GGUF")
 
 
 def about_prefix(path: Path) -> dict[str, object]:
     """What a file holds. Raises InvalidRequestError for one that is damaged, or no prefix."""
     with PrefixFile(path, None) as file:
-        return {
+        about: dict[str, object] = {
             "file": str(path),
             "tokens": len(file.tokens),
             "states_after": file.places,
             "size_bytes": path.stat().st_size,
             "host_memory_bytes": file.nbytes,
-            **{name: value.split() if name == "llama.cpp" else value for name, value in sorted(file.made_with.items())},
         }
+        said = {name: value.split() if name == "llama.cpp" else value for name, value in sorted(file.made_with.items())}
+        return about | {name: value for name, value in said.items() if name not in about}

@@ -12,6 +12,7 @@ from pymtp.engine.prefix_tree import Bytes
 from pymtp.errors import CancelledError
 from pymtp.prefix_file import PIECE
 from pymtp.prefix_writer import PrefixWriter
+from pymtp.saving import replays
 
 
 class PrefixSaver:
@@ -19,12 +20,15 @@ class PrefixSaver:
     it. What it got stays right where the request begins anew.
 
     tokens: the prompt. places: after how many of them the file gets a state, rising, the last after all.
+    few: after pieces of at most so many tokens, but for one alone, states are behind: only contexts with as many drafts
+        can load them. The file gets none of these.
     error: what writing failed by.
     """
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.places: tuple[int, ...] = ()
+        self.few = 1
         self.states: dict[int, Bytes] = {}
         self.error: Exception | None = None
         self._writer: PrefixWriter | None = None
@@ -32,10 +36,15 @@ class PrefixSaver:
         self._left = False
 
     def open(
-        self, path: str | os.PathLike[str], tokens: Sequence[int], places: Sequence[int], depends_on: Mapping[str, str]
+        self,
+        path: str | os.PathLike[str],
+        tokens: Sequence[int],
+        places: Sequence[int],
+        depends_on: Mapping[str, str],
+        few: int = 1,
     ) -> None:
         """Raises OSError where no file can be written, and CancelledError after its owner left it."""
-        self.tokens, self.places = list(tokens), tuple(places)
+        self.tokens, self.places, self.few = list(tokens), tuple(places), few
         assert self.places[-1] == len(self.tokens)
         with self._lock:
             if self._left:
@@ -47,11 +56,17 @@ class PrefixSaver:
     @property
     def most(self) -> int:
         """How far its prompt may go on from what is there: states after that are yet to be taken."""
-        return min((place for place in self.places if place not in self.states), default=len(self.tokens))
+        missing = [place for place in self.places if place not in self.states]
+        return min(missing) - (self.few > 1) if missing else len(self.tokens)
 
     def stop(self, n: int) -> int:
         """Where its reading is to stop next, after n tokens."""
-        return min((place for place in self.places if place > n), default=len(self.tokens))
+        place = min((place for place in self.places if place > n), default=len(self.tokens))
+        return place - 1 if 1 < place - n <= self.few else place
+
+    def have(self, states: Mapping[int, Bytes]) -> None:
+        """What is there already, by places."""
+        self.states |= {n: state for n, state in states.items() if self.few == 1 or not replays(state)}
 
     def take(self, context: PrefixContext, seq: int, n: int) -> None:
         """The state of a sequence that holds n tokens of the prompt, where it is wanted."""

@@ -67,7 +67,7 @@ class Prompts:
         saver = request.saver
         if saver is None:
             return None
-        saver.states |= self.prefixes.states(request.prompt, saver.places)
+        saver.have(self.prefixes.states(request.prompt, saver.places))
         return saver.most
 
     def _goes(self, request: Request) -> bool:

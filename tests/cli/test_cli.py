@@ -11,8 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import ROOT
+from helpers.prefix_files import write
 from makers.chat_templates import DROPS_THINKING
 from makers.gguf_variants import rewrite
 
@@ -308,3 +310,29 @@ def test_a_prefix_that_is_refused_is_a_wrong_request(tmp_path: Path) -> None:
         assert "checksum" in done.stderr
     done = run("prefix", DOCUMENT, "-o", tmp_path / "missing" / "file", "-t", "1")
     assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_info_shows_what_a_file_says_as_it_is(tmp_path: Path) -> None:
+    saved = tmp_path / "saved.prefix"
+    rows, state = np.zeros((3, 8), dtype=np.uint8), np.zeros(5, dtype=np.uint8)
+    write(
+        saved,
+        {"model": "[/b] [red]m[/red] \x1b[31m", "file": "another", "a_b [/c]": "\ud800"},
+        [1, 2, 3],
+        {3: state},
+        rows,
+    )
+    shown = run("info", saved)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert re.search(r"^model +\[/b\] \[red\]m\[/red\] \ufffd\[31m *$", shown.stdout, re.MULTILINE)
+    assert re.search(r"^a b \[/c\] +\ufffd *$", shown.stdout, re.MULTILINE)
+    about = json.loads(run("info", saved, "--json").stdout)["prefix"]
+    assert (about["file"], about["tokens"]) == (str(saved), 3)
+
+
+def test_info_takes_a_model_of_any_number_of_tensors_for_a_model(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF\3\0\0\0" + (123).to_bytes(8, "little") + bytes(8))  # 123 is "{"
+    done = run("info", path)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "prefix" not in done.stderr

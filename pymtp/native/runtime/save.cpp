@@ -218,6 +218,8 @@ static bool read_header(const pymtp_pair & pair, state_header & header, const ll
     } else if (header.n_replay < 0 || header.n_replay > most) {
         wrong = "the state has " + std::to_string(header.n_replay) + " tokens to replay, and there is room for " +
             std::to_string(most) + ": it needs more draft_tokens";
+    } else if (header.n_replay > n) {
+        wrong = "the state has " + std::to_string(header.n_replay) + " tokens to replay, of " + std::to_string(n);
     } else {
         const size_t right = sizeof(header) + pymtp_state_bytes(target, header.n_replay) +
             (header.has_row ? pair.n_embd*sizeof(float) : 0) + (header.has_logits ? pair.n_vocab*sizeof(float) : 0);
