@@ -78,6 +78,8 @@ class ChatTemplate:
 
         Raises InvalidRequestError for messages without role or content, and for what the template refuses.
         """
+        if not isinstance(messages, Sequence):
+            raise InvalidRequestError(f"a chat is a sequence of messages, not {messages!r:.80}")
         for message in messages:
             if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
                 raise InvalidRequestError(f'a message needs "role" and "content": {message!r}')

@@ -34,12 +34,18 @@ class PrefixWriter:
 
     def __init__(self, path: str | os.PathLike[str], depends_on: Mapping[str, str]) -> None:
         """depends_on: what a reader must have, too. Raises OSError where no file can be written."""
-        self.path = Path(path)
+        self.path = Path(os.path.realpath(path))  # a link stays one
         if self.path.is_dir():
-            raise IsADirectoryError(f"{self.path} is a directory")
+            raise IsADirectoryError(f"{path} is a directory")
+        if self.path.exists() and not self.path.is_file():  # such as a device: it would be replaced
+            raise OSError(f"{path} is no regular file")
         self._metadata = {"format": FORMAT, "version": str(VERSION), **depends_on}
         self._beside = self.path.with_name(f".{self.path.name[:40]}.{secrets.token_hex(8)}")  # no other process has it
-        self._file = open(self._beside, "xb", buffering=0)  # noqa: SIM115  # closed by commit and discard
+        try:
+            self._file = open(self._beside, "xb", buffering=0)  # noqa: SIM115  # closed by commit and discard
+        except OSError as error:
+            error.filename = os.fspath(path)  # the name that the caller knows
+            raise
         with suppress(OSError):  # who may read the file that was there, may read this one
             os.fchmod(self._file.fileno(), stat.S_IMODE(os.stat(self.path).st_mode))
         self._written = _Written()

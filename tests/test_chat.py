@@ -79,6 +79,12 @@ def test_incomplete_messages_are_refused(new_llm: Callable[..., LLM], messages: 
         new_llm().chat(messages)
 
 
+@pytest.mark.parametrize("messages", [None, 3, iter([{"role": "user", "content": "Hi"}])], ids=["None", "3", "iter"])
+def test_what_is_no_sequence_of_messages_is_refused(new_llm: Callable[..., LLM], messages: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="sequence of messages"):
+        new_llm().chat(messages)
+
+
 def test_tools_and_further_variables_reach_the_template(demo: Path, tmp_path: Path) -> None:
     template = template_of(demo, tmp_path, DROPS_THINKING)
     messages = [{"role": "user", "content": "Hi"}]
