@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymtp.build import build_info
+from pymtp.memory import DeviceMemory
 
 MOST = 8 * 2**30
 
@@ -21,13 +23,15 @@ OWN_PAGES = 2**18
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-def default_cache_bytes() -> int:
-    """A quarter of the machine's memory, or of the container's, at most 8 GiB."""
+def default_cache_bytes(taken: Iterable[DeviceMemory] = ()) -> int:
+    """A quarter of the machine's memory, or of the container's, at most 8 GiB, and at most half of what is left there:
+    weights that must come from the disk again cost more than any prompt. taken: by a model and its contexts."""
+    used = sum(device.total for device in taken if device.host)
     total = [device["memory_total"] for device in build_info()["devices"] if device["name"] == "CPU"]
     for name in LIMITS:
         with suppress(OSError, ValueError):
             total.append(int(Path(name).read_text()))
-    return min([MOST, *(n // 4 for n in total)])
+    return max(0, min([MOST, *(min(n // 4, (n - used) // 2) for n in total)]))
 
 
 def host_bytes(*shape: int) -> NDArray[np.uint8]:

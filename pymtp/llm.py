@@ -81,7 +81,7 @@ class LLM(PrefixFiles):
             of its recurrent states.
         cache_prompt: prompts go on from what was read and written before, where they begin with the same tokens.
         cache_bytes: host memory for what sequences do not hold any more. None for a quarter of what the machine has, at
-            most 8 GiB; with 0, prompts go on only from what sequences hold.
+            most 8 GiB and at most half of what the model leaves; with 0, prompts go on only from what sequences hold.
         n_gpu_layers: layers on the GPU, -1 for all. The others: see `Context`.
 
         Raises ModelLoadError for a file that cannot be loaded, InvalidRequestError for values outside their range.
@@ -115,7 +115,7 @@ class LLM(PrefixFiles):
         )
         costs = Costs() if auto else None
         depth = BatchDepth(self._context.n_ctx, self._context.n_ubatch, self._context.draft_tokens, costs)
-        budget = default_cache_bytes() if cache_bytes is None else cache_bytes
+        budget = default_cache_bytes(self._context.memory()) if cache_bytes is None else cache_bytes
         self.engine = Engine(self.context, depth, cache_prompt=cache_prompt, cache_bytes=budget)
         self.turns = Turns(self.engine)
         if costs is not None and most:

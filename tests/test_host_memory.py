@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pymtp import host_memory
+from pymtp import LLM, host_memory
 from pymtp.host_memory import MOST, default_cache_bytes
+from pymtp.memory import DeviceMemory
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, total: int, *limits: Path) -> None:
@@ -21,6 +22,21 @@ def test_a_quarter_of_the_machines_memory_and_no_more_than_8_gib(monkeypatch: py
     assert default_cache_bytes() == 4 * 2**30
     machine(monkeypatch, 2**40)
     assert default_cache_bytes() == MOST == 8 * 2**30
+
+
+def test_weights_stay_in_memory_where_they_fill_most_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(monkeypatch, 32 * 2**30)
+    for used, found in ((16, 8), (28, 2), (40, 0)):
+        taken = [DeviceMemory("GPU", host=False, weights=2**40), DeviceMemory("CPU", host=True, weights=used * 2**30)]
+        assert default_cache_bytes(taken) == found * 2**30
+
+
+def test_an_llm_counts_what_its_model_and_contexts_take(monkeypatch: pytest.MonkeyPatch, demo: Path) -> None:
+    with LLM(demo, n_ctx=256, draft_tokens=0) as llm:
+        used = sum(device.total for device in llm.context.memory())
+    machine(monkeypatch, used + 2**21)
+    with LLM(demo, n_ctx=256, draft_tokens=0) as llm:
+        assert llm.engine.prefixes.store.budget.limit == 2**20
 
 
 def test_what_a_container_may_take_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

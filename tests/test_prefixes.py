@@ -220,6 +220,18 @@ class Faults:
         return call
 
 
+def test_tokens_of_a_prompt_that_is_not_read_again_are_drafted(new_llm: Callable[..., LLM]) -> None:
+    sets, found = [], []
+    for cached in (True, False):
+        llm = new_llm(n_seq_max=2, draft_tokens=2, draft_vocab=128, cache_prompt=cached)
+        first = ask(llm, some(1, 100))
+        ask(llm, range(1000, 1900))
+        found.append(ask(llm, [*first.prompt_token_ids, *first.token_ids]).stats.cached_tokens)
+        sets.append({token for token in range(llm.model.n_vocab) if llm.context.drafts_over(token)})
+    assert found == [103, 0]
+    assert sets[0] == sets[1]
+
+
 @pytest.mark.parametrize("n_seq_max", [1, 3])
 def test_whatever_fails_sequences_hold_what_they_are_known_to_hold_and_texts_stay(
     new_llm: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch, n_seq_max: int

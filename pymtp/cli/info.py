@@ -97,7 +97,8 @@ def _show_memory(
         type_k=cache,
         type_v=cache,
     )
-    prefixes = plan_prefixes(plans, default_cache_bytes(), n_ctx=ctx, n_seq_max=n_seq_max, row=row)
+    cache_bytes = default_cache_bytes(plan.with_mtp for plan in plans)
+    prefixes = plan_prefixes(plans, cache_bytes, n_ctx=ctx, n_seq_max=n_seq_max, row=row)
     options = {
         "n_ctx": ctx,
         "n_seq_max": n_seq_max,

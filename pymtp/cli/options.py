@@ -33,7 +33,7 @@ Cache = Annotated[
         max=2**40,
         metavar="MIB",
         help="Host memory for what was read, for prompts that begin with it.",
-        show_default="a quarter of the machine's, at most 8 GiB",
+        show_default="a quarter of the machine's, at most 8 GiB and half of what the model leaves",
     ),
 ]
 

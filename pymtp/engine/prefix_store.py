@@ -151,7 +151,11 @@ class PrefixStore:
         path, _ = self.tree.walk(held.tokens[: held.n])
         nodes = [node for node in path if node.checkpoint is not None and node.end > kept and not node.covered]
         for other in self.held:
-            if nodes and other is not held:
+            if not nodes:
+                break
+            last = nodes[0].end - 1
+            # of most, and there may be many, a look at one token is enough
+            if other is not held and other.n > last and other.tokens[last] == held.tokens[last]:
                 n = other.shared(held.tokens)
                 nodes = [node for node in nodes if node.end > n]
         return nodes

@@ -278,8 +278,8 @@ class Prefixes:
 
     def _parting(self, tokens: Tokens) -> int:
         """How many tokens some other text begins with, too."""
-        texts = chain((held.shared(tokens) for held in self.store.held), (shared(past, tokens) for past in self._past))
-        return max(self.store.tree.walk(tokens)[1], *texts)
+        past = (shared(one, tokens) for one in self._past if one is not tokens)  # as it is where a reader goes further
+        return max(self.store.tree.walk(tokens)[1], *chain((held.shared(tokens) for held in self.store.held), past))
 
     def _remember(self, tokens: Tokens) -> None:
         """A prompt whose K, V and states may go before another shows that they were wanted."""

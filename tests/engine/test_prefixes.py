@@ -211,6 +211,15 @@ def test_a_request_that_comes_first_does_not_wait_for_a_later_one_that_then_foll
     assert later.n_read == 512 + 64
 
 
+def test_a_prompt_does_not_part_from_itself() -> None:
+    engine = SimEngine(2, grain=1)
+    later = engine.ask(DOCUMENT + question(0, 200), priority=1)
+    engine.step()
+    engine.ask(DOCUMENT + question(1), priority=0)
+    engine.run()
+    assert later.pieces == [512, 48, 144, 8]  # from where the other one parted; the next turn may part before the end
+
+
 def test_who_waits_is_served_though_other_requests_are_in_between() -> None:
     engine = SimEngine(4)
     asked = [engine.ask(text(7, 900)), *(engine.ask(DOCUMENT + question(i)) for i in range(2))]

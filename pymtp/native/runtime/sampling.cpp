@@ -97,6 +97,7 @@ int pymtp_pair::first_token(int32_t seq, llama_token * token) {
         pymtp_set_error(pymtp_unsampled(status, s.n_past));
         return status;
     }
+    see(s.tokens.data(), s.n_past); // what was not read again, too
     see_chosen(token, 1);
     write_draft_rows(); // with the prompt's tokens, so that the first round does not have to
     return PYMTP_OK;
