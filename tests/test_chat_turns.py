@@ -86,6 +86,18 @@ def test_short_turns_read_little_of_the_past(templated: MakeLLM) -> None:
         messages, before = [*messages, answered("Yes." * (i % 4), thought=turn.text)], turn
 
 
+@pytest.mark.parametrize("name", ["DROPS_THINKING", "KEEPS_THINKING", "PLAIN"])
+def test_after_short_turns_another_last_question_reads_little_of_the_past(templated: MakeLLM, name: str) -> None:
+    llm = templated(name)
+    messages = [SYSTEM]
+    for i in range(12):  # each goes on from what its sequence holds, which is gone then
+        messages = [*messages, user(f"And {i}?")]
+        turn = llm.chat(messages, SamplingParams(max_tokens=8))
+        messages = [*messages, answered(turn.text)]
+    edited = llm.chat([*messages[:-2], user("Else?")], SamplingParams(max_tokens=8))
+    assert n_read(edited) <= n_new(edited, turn) + SLACK
+
+
 def test_another_last_question_and_the_same_once_more_read_no_more_than_that(templated: MakeLLM) -> None:
     llm = templated("DROPS_THINKING")
     messages = [user(TEXTS[0]), answered(TEXTS[1])]  # short of n_ubatch, where prompts stop anyway

@@ -37,21 +37,24 @@ def plan_stops(
     grain: int,
     n_ubatch: int,
     most: int,
+    saved: int | None = None,
     parting: int = 0,
     marks: Iterable[int] = (),
 ) -> dict[int, Why]:
     """Stops of a prompt of so many tokens, of which `start` are there: places after that, rising, `most` at most.
 
     All but the end are multiples of `grain`: a prompt may be cut there without a change of bits. least: tokens that a
-    checkpoint has to save. parting: tokens that another text begins with, too. marks: places that speak for themselves,
-    the end among them where the whole prompt will come again.
+    checkpoint has to save. saved: the last checkpoint of these `start` tokens, where the prompt goes on from what its
+    sequence holds, which is gone then; else the start. parting: tokens that another text begins with, too. marks:
+    places that speak for themselves, the end among them where the whole prompt will come again.
     """
     stops: dict[int, Why] = {}
+    saved = start if saved is None else saved
 
     def add(place: int, why: Why) -> None:
         place = min(place, length - 1)
         place -= place % grain
-        if place - start >= least and all(abs(place - other) >= least for other in stops):
+        if place > start and place - saved >= least and all(abs(place - other) >= least for other in stops):
             stops[place] = why
 
     goes_on = max(start, parting) >= least  # it begins as another text does

@@ -298,6 +298,7 @@ class Prefixes:
             grain=self.grain,
             n_ubatch=self._context.n_ubatch,
             most=most,
+            saved=self.store.before(reader.tokens[: reader.n]),
             parting=parting,
             marks=reader.marks,
         )
