@@ -262,7 +262,8 @@ class Engine(Prompts):
             return
         moves = self._scheduler.moves(self.prefixes.worth if self.cache_prompt else lambda seq: 0)
         for request, seq in moves:
-            self.guarded([request], self._move, seq)
+            if request.seq is not None:  # else it begins anew
+                self.guarded([request], self._move, seq)
         self._left_apart = self._apart
 
     @property
@@ -277,6 +278,7 @@ class Engine(Prompts):
             self._context.clear(seq)
             self._context.move(request.seq, seq)
         except (CancelledError, NativeError):
+            self.look_for_lost()
             return  # it goes on where it is
         self.prefixes.moved(request.seq, seq)
         self._scheduler.move(request, seq)
