@@ -289,7 +289,7 @@ class LLM(PrefixFiles):
                 ahead=ahead,
                 seed_offset=i,
                 family=family,
-                marks=(*places, *more, *([len(tokens)] if one.n > 1 else [])),
+                marks=(*places, *more),
                 saver=saver,
             )
             for (tokens, places), one, more in zip(looked_at, each, marks or [()] * len(looked_at), strict=True)

@@ -225,7 +225,8 @@ class Engine(Prompts):
                 continue
             family = None if self.cache_prompt else request.family or object()
             most = self._most(request)
-            reader = self.prefixes.open(request.prompt, self._scheduler.free, request.rank, request.marks, family, most)
+            marks = request.marks if request.family is None else (*request.marks, len(request.prompt))
+            reader = self.prefixes.open(request.prompt, self._scheduler.free, request.rank, marks, family, most)
             request.reader = reader
             self._scheduler.start(request, reader.seq)
             try:

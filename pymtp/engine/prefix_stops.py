@@ -13,10 +13,6 @@ MOST = 12  # of a prompt
 # A checkpoint that nothing speaks for yet has to save so many times what a checkpoint has to save at least.
 FOR_NOTHING = 4
 
-# Of a text that nobody is known to share, so many times further from the end each step is than the one after it. Where
-# another text parts from it, that one is read from the step before, once; then there is a checkpoint where they part.
-FURTHER = 4
-
 
 class Why(IntEnum):
     """Why there is a checkpoint at a place, what matters most first."""
@@ -70,9 +66,9 @@ def plan_stops(
     every = n_ubatch
     while every < FOR_NOTHING * least:
         every *= 2
-    place, gap = (length - least) // every * every, FURTHER * every
-    while place > 0:
+    place, gap = (length - least) // every * every, every
+    while place > 0:  # the next one is no further away than the end, so that little is read again wherever texts part
         add(place, Why.STEP)
-        place, gap = place - gap, FURTHER * gap
+        place, gap = place - gap, 2 * gap
     chosen = sorted(stops, key=lambda place: (stops[place], -place))[: max(0, min(most, MOST))]
     return {place: stops[place] for place in sorted(chosen)}

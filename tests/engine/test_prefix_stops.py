@@ -17,7 +17,9 @@ def plan(length: int, start: int = 0, *, most: int = 99, grain: int = 64, partin
 def test_a_prompt_stops_at_its_parting_its_marks_its_end_and_every_so_many_tokens() -> None:
     assert plan(2248, parting=1300, marks=[200, 1900]) == {
         192: Why.MARK,
+        512: Why.STEP,
         1280: Why.PARTING,
+        1536: Why.STEP,
         1856: Why.MARK,
         2048: Why.STEP,
         2248: Why.END,
@@ -36,14 +38,15 @@ def test_a_new_text_stops_only_where_a_ubatch_ends() -> None:
 
 
 def test_the_end_is_a_stop_where_a_text_goes_on_and_where_all_of_it_will_come_again() -> None:
-    assert plan(2248) == {2048: Why.STEP}
-    assert plan(2248, marks=[2248]) == {2048: Why.STEP, 2248: Why.END}
-    assert plan(2248, start=100, grain=1) == {2048: Why.STEP, 2240: Why.TAIL}
-    assert plan(2248, parting=2000, marks=[1000]) == {
-        960: Why.MARK,
-        1984: Why.PARTING,
-        2048: Why.STEP,
-        2248: Why.END,
+    assert plan(1248) == {512: Why.STEP, 1024: Why.STEP}
+    assert plan(1248, marks=[1248]) == {512: Why.STEP, 1024: Why.STEP, 1248: Why.END}
+    assert plan(1248, start=100, grain=1) == {512: Why.STEP, 1024: Why.STEP, 1240: Why.TAIL}
+    assert plan(1248, parting=700, marks=[900]) == {
+        512: Why.STEP,
+        640: Why.PARTING,
+        896: Why.MARK,
+        1024: Why.STEP,
+        1248: Why.END,
     }
 
 
@@ -55,7 +58,7 @@ def test_what_matters_least_is_left_out_first() -> None:
     assert reasons(1) == {Why.PARTING}
     assert reasons(2) == {Why.PARTING, Why.MARK}
     assert reasons(3) == {Why.PARTING, Why.MARK, Why.END}
-    assert list(plan(40_000, most=2)) == [37_888, 39_936]  # of the steps, the last
+    assert list(plan(40_000, most=2)) == [39_424, 39_936]  # of the steps, the last
 
 
 def test_a_prompt_stops_at_so_many_places_at_most() -> None:
@@ -63,11 +66,11 @@ def test_a_prompt_stops_at_so_many_places_at_most() -> None:
 
 
 def test_steps_lie_further_apart_the_further_they_are_from_the_end() -> None:
-    assert [place for place, why in plan(8192).items() if why == Why.STEP] == [5632, 7680]
+    assert [place for place, why in plan(8192).items() if why == Why.STEP] == [4096, 6144, 7168, 7680]
     for length in (300, 2048, 40_000, 90_001):
         stops = [0, *plan(length)]
         for place in range(64, length, 97):  # where another text parts
-            assert place - max(stop for stop in stops if stop <= place) <= 2048 + 3 * (length - place)
+            assert place - max(stop for stop in stops if stop <= place) <= 512 + 2 * (length - place)
 
 
 def test_of_places_near_one_another_the_first_is_kept_which_does_for_all() -> None:

@@ -74,7 +74,8 @@ def fill_up(engine: SimEngine, n_tokens: int) -> None:
 def test_what_is_wanted_stays_in_its_sequence_and_what_is_not_goes() -> None:
     engine = SimEngine(2)
     for i in range(2):
-        engine.ask_and_run(DOCUMENT + question(i), question(9))
+        prompt = DOCUMENT + question(i)
+        engine.ask_and_run(prompt, question(9), marks=[len(prompt)])
     fill_up(engine, 2000)
     taken = []
     for i in range(3):  # one after the other in the sequence that nothing is wanted of
@@ -116,9 +117,10 @@ def test_what_a_sequence_held_is_in_host_memory_when_another_text_took_it() -> N
 def test_the_same_prompt_again_is_not_read_at_all() -> None:
     for n_seq in (1, 3):
         engine = SimEngine(n_seq)
-        engine.ask_and_run(DOCUMENT + question(0), question(1))
+        prompt = DOCUMENT + question(0)
+        engine.ask_and_run(prompt, question(1), marks=[len(prompt)])
         engine.ask_and_run(text(5, 300), question(2))
-        assert engine.ask_and_run(DOCUMENT + question(0)).n_read == 0
+        assert engine.ask_and_run(prompt).n_read == 0
 
 
 def test_a_prompt_that_ends_where_another_one_stopped_is_not_read_at_all() -> None:
@@ -131,7 +133,7 @@ def test_a_prompt_that_ends_where_another_one_stopped_is_not_read_at_all() -> No
 
 def test_a_checkpoint_without_logits_is_no_end_of_a_prompt() -> None:
     engine = SimEngine(1, grain=1)
-    engine.ask_and_run(DOCUMENT, question(1, 100))
+    engine.ask_and_run(DOCUMENT, question(1, 100), marks=[len(DOCUMENT)])
     engine.ask_and_run(text(5, 300), question(2))
     assert engine.ask_and_run(DOCUMENT + question(1, 100)).n_read == 100
 
@@ -306,7 +308,7 @@ def test_checkpoints_whose_k_and_v_are_lost_are_lost() -> None:
 
 def test_a_move_takes_what_a_sequence_holds_along() -> None:
     engine = SimEngine(2)
-    engine.ask_and_run(text(5, 900))
+    engine.ask_and_run(text(5, 900), marks=[900])
     runs = engine.ask(DOCUMENT + question(0), question(0), marks=[2000])
     while not runs.begun:
         engine.step()
