@@ -522,7 +522,8 @@ def test_a_prompt_that_is_asked_for_and_saved_to_several_files_at_once_is_read_o
 ) -> None:
     with make_llm(n_seq_max=4, cache_bytes=cache_bytes) as llm:
         n = len(llm.tokens_of(DOCUMENT))
-        for most in (n + 4 * TAIL, 4 * TAIL if cache_bytes is None else n + 4 * TAIL):  # then most of it is there
+        end = 4 * (TAIL + 1)  # with the token before it, of each
+        for most in (n + end, end if cache_bytes is None else n + end):  # then most of it is there
             before = llm.figures().read
             with ExitStack() as open_files:
                 caller = Caller()
