@@ -425,7 +425,7 @@ def test_a_process_that_is_killed_leaves_the_old_file_or_the_new_one(c: Context,
     """
     found = []
     for step in range(1, 20):
-        run = [sys.executable, "-c", program, str(path), str(step), str(tmp_path / "held.npz")]
+        run = [sys.executable, "-I", "-c", program, str(path), str(step), str(tmp_path / "held.npz")]
         done = subprocess.run(run, capture_output=True, text=True)
         assert done.returncode in (0, -9), done.stderr
         found.append(path.read_bytes())

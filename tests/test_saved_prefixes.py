@@ -103,7 +103,10 @@ def test_another_process_goes_on_from_the_file(saved: Path) -> None:
             print(found.stats.cached_tokens, found.token_ids)
     """
     found = subprocess.run(
-        [sys.executable, "-c", program, str(saved), DOCUMENT + QUESTION], capture_output=True, text=True, check=True
+        [sys.executable, "-I", "-c", program, str(saved), DOCUMENT + QUESTION],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     with make_llm(cache_prompt=False) as llm:
         n = len(llm.model.tokenize(DOCUMENT)) - TAIL
@@ -368,7 +371,7 @@ def test_a_file_that_is_cut_short_while_it_is_loaded_is_refused_and_no_process_e
             llm.generate("import ", SamplingParams(max_tokens=4))
     """
     path.write_bytes(saved.read_bytes())
-    done = subprocess.run([sys.executable, "-c", program, str(path), method], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-I", "-c", program, str(path), method], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "cut short or damaged (it ends before its tensors do)" in done.stdout
 
