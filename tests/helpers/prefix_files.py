@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
+import pytest
+
+from helpers.contexts import context
+from helpers.moments import begin
+from pymtp import Model
 from pymtp.context import Context
 from pymtp.prefix_file import PrefixFile, made_with
 from pymtp.prefix_writer import PrefixWriter
 from pymtp.saving import Bytes
 
 PIECE = 100  # tokens
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    return folder / "text.prefix"
+
+
+@pytest.fixture
+def c(dense: Model) -> Iterator[Context]:
+    """A context whose sequence 0 holds a prompt."""
+    with context(dense, n_seq_max=2) as c:
+        begin(c, 0)
+        yield c
 
 
 def save_prefix(context: Context, path: str | os.PathLike[str], seq: int = 0) -> None:
