@@ -16,6 +16,8 @@ from makers.make_model import make_model
 from pymtp import LLM, Model
 from pymtp.model import demo_model
 
+pytest_plugins = ["helpers.prefix_files", "helpers.saved_prefixes"]  # their fixtures
+
 # no deadlines: a busy machine is no bug; the same examples each time where a failure stops a delivery
 settings.register_profile("pymtp", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("pymtp")

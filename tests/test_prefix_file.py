@@ -25,8 +25,6 @@ from pymtp.prefix_file import FORMAT, VERSION, PrefixFile, made_with
 
 FUZZER = Path(__file__).parent.parent / "tools" / "checks" / "fuzz_prefixes.py"
 
-pytest_plugins = ["helpers.prefix_files"]
-
 
 @BOTH
 @pytest.mark.parametrize("caches", CACHES.values(), ids=CACHES.keys())

@@ -22,8 +22,6 @@ from pymtp.context import Context
 from pymtp.prefix_file import PrefixFile, made_with
 from pymtp.prefix_writer import PrefixWriter
 
-pytest_plugins = ["helpers.prefix_files"]
-
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     c: Context, path: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,8 +19,6 @@ from pymtp.engine.request import Caller, Request
 from pymtp.prefix_file import PrefixFile
 from pymtp.prefix_writer import PrefixWriter
 
-pytest_plugins = ["helpers.prefix_files", "helpers.saved_prefixes"]
-
 
 @pytest.mark.parametrize("params", [WHOLE, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("n_seq_max", [1, 3])

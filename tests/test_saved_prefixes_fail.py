@@ -29,8 +29,6 @@ from pymtp.engine.prefix_stops import TAIL
 from pymtp.engine.request import Caller
 from pymtp.prefix_writer import PrefixWriter
 
-pytest_plugins = ["helpers.prefix_files", "helpers.saved_prefixes"]
-
 
 def test_what_does_not_fit_is_refused_and_the_llm_lives_on(saved: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
