@@ -22,8 +22,9 @@ _CMAKE = re.compile(r"^\s*CMake Error at (\S+?):(\d+) (.*)$", re.M)
 
 def build(root: Path) -> None:
     """Builds and installs the checkout, as far as anything changed. Raises LayoutError with the compiler's errors."""
-    # -k0: all that does not compile, not only the first file
-    pip = [sys.executable, "-m", "pip", "install", "--no-build-isolation", "-Cbuild.tool-args=-k0", "-e", ".[test]"]
+    # -k0: all that does not compile, not only the first file. -C is its short name in newer releases of pip alone
+    whole = "--config-settings=build.tool-args=-k0"
+    pip = [sys.executable, "-m", "pip", "install", "--no-build-isolation", whole, "-e", ".[test]"]
     done = subprocess.run(pip, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     if done.returncode == 0:
         return

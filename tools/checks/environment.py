@@ -20,7 +20,7 @@ def install(place: Path, settings: Sequence[str]) -> Path:
         venv.create(place / "venv", with_pip=True)
         needed = ["scikit-build-core", "cffi", "cmake", "ninja"]
         subprocess.run([python, "-m", "pip", "install", "-q", *needed], check=True)
-    defines = [f"-Ccmake.define.{setting}" for setting in settings]
+    defines = [f"--config-settings=cmake.define.{setting}" for setting in settings]
     command = [python, "-m", "pip", "install", "-q", "--no-build-isolation", "-e", f"{ROOT}[test]", *defines]
-    subprocess.run([*command, f"-Cbuild-dir={place / 'build'}"], check=True)
+    subprocess.run([*command, f"--config-settings=build-dir={place / 'build'}"], check=True)
     return python
