@@ -6,19 +6,21 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar, overload
 
 from pymtp.chat import Chat, Message, Tools
+from pymtp.collected import collected
 from pymtp.engine.figures import Figures
 from pymtp.engine.prefix_saver import PrefixSaver
-from pymtp.engine.request import Caller, Completion, Piece, Request
+from pymtp.engine.request import Caller, Completion, FinishReason, Piece, Request
 from pymtp.engine.scheduler import READ_AHEAD
 from pymtp.errors import ClosedError, InvalidRequestError, NativeError
-from pymtp.llm import LLM, Params, check_stream, collected, is_prompt
+from pymtp.llm import LLM, Params, check_stream, is_prompt
 from pymtp.llm_prefixes import Path, Prompt, committed
 from pymtp.model import Model
 from pymtp.sampling import SamplingParams
@@ -46,9 +48,10 @@ class AsyncLLM:
 
     async def close(self) -> None:
         """Ends what runs as "cancelled", and frees everything."""
-        await self._in_thread(self._close)
+        await self.in_thread(self._close)
 
-    async def _in_thread(self, call: Callable[[], T]) -> T:
+    async def in_thread(self, call: Callable[[], T]) -> T:
+        """What a call returns that takes a while, on a thread of the AsyncLLM."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def _close(self) -> None:
@@ -89,6 +92,25 @@ class AsyncLLM:
             self._driver.cancel(requests)
         completions = collected(requests)
         return completions[0] if one else completions
+
+    async def open(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        ahead: int | None = READ_AHEAD,
+    ) -> AsyncTexts:
+        """Begins the texts of a prompt, `SamplingParams.n` of them, which run until it is closed.
+
+        ahead: pieces of a text that may wait to be taken; a text that has as many pauses. None: no pieces are handed
+            out, all is in `completions` at the end.
+
+        Raises what `generate` raises before the first token.
+        """
+        news = _News()
+        requests = await self._submit([prompt], params, news, priority=priority, ahead=ahead)
+        return AsyncTexts(self._driver, requests, news)
 
     async def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
@@ -140,18 +162,18 @@ class AsyncLLM:
         """As LLM.save_prefix. A task that is cancelled leaves the old file, or the new one."""
         news = _News()
         with PrefixSaver() as saver:
-            await self._in_thread(lambda: self.llm.open_saver(saver, prompt, path))
+            await self.in_thread(lambda: self.llm.open_saver(saver, prompt, path))
             requests = await self._submit([saver.tokens], None, news, priority=priority, saver=saver)
             try:
                 while news.caller.unended:
                     await news.wait()
             finally:
                 self._driver.cancel(requests)
-            return await self._in_thread(lambda: committed(saver, requests))
+            return await self.in_thread(lambda: committed(saver, requests))
 
     async def load_prefix(self, path: Path) -> int:
         """As LLM.load_prefix."""
-        return await self._in_thread(lambda: self.llm.load_prefix(path))
+        return await self.in_thread(lambda: self.llm.load_prefix(path))
 
     async def _submit(
         self,
@@ -173,12 +195,84 @@ class AsyncLLM:
                 self._driver.cancel(found)
 
         try:
-            await self._in_thread(ask)  # a long prompt takes a while to tokenize
+            await self.in_thread(ask)  # a long prompt takes a while to tokenize
         except BaseException:  # the thread goes on, though its task was cancelled
             left = True
             self._driver.cancel(found)
             raise
         return found
+
+
+@dataclass(frozen=True)
+class TextPart:
+    """What is new of a text: pieces that were not taken yet. reason: why it ended; None while it goes on."""
+
+    index: int
+    pieces: list[Piece]
+    reason: FinishReason | None
+
+
+class AsyncTexts:
+    """The texts of one prompt while they are written. One coroutine at a time may take from it."""
+
+    def __init__(self, driver: _Driver, requests: list[Request], news: _News) -> None:
+        self._driver, self._requests, self._news = driver, requests, news
+        self._live = dict(enumerate(requests))  # whose end was not taken
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return len(self._requests[0].prompt)
+
+    async def take(self) -> list[TextPart]:
+        """Waits for something new, and takes all that is there; nothing once all ends were taken. Raises, in place of
+        the last ends, the first error that a text failed by."""
+        while self._live:
+            parts = []
+            for index, request in list(self._live.items()):
+                reason = request.reason  # before the pieces: with a reason, all of them are there
+                pieces = list(_taken(request))
+                if reason is not None:
+                    del self._live[index]
+                if pieces or reason is not None:
+                    parts.append(TextPart(index, pieces, reason))
+            if not self._live:
+                for request in self._requests:
+                    if (error := request.failure()) is not None:
+                        raise error
+            if parts:
+                self._driver.wake()  # a text may have waited for its reader
+                return parts
+            await self._news.wait()
+        return []
+
+    @property
+    def completions(self) -> list[Completion]:
+        """Each text as a whole, once all have ended. Raises InvalidRequestError before."""
+        return [request.completion for request in self._requests]
+
+    def completion(self, index: int) -> Completion:
+        """One text as a whole, once it has ended. Raises InvalidRequestError before."""
+        return self._requests[index].completion
+
+    def close(self) -> None:
+        """Ends what still runs as "cancelled", within a ubatch."""
+        self._driver.cancel(self._requests)
+
+    async def __aenter__(self) -> AsyncTexts:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # where __init__ was broken off
+            self._driver.cancel(self._requests)  # nobody will read them
+
+
+def _taken(request: Request) -> Iterator[Piece]:
+    while request.unread:
+        yield request.unread.popleft()
 
 
 class _News:
@@ -230,7 +324,8 @@ class _Driver:
 
     def wake(self) -> None:
         """There may be something to do."""
-        self._work.put(True)
+        if self._work.empty():  # else the thread looks again anyway
+            self._work.put(True)
 
     def cancel(self, requests: Sequence[Request]) -> None:
         """Nobody waits for them any more: ends those that have not ended."""

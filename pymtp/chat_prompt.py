@@ -20,6 +20,7 @@ from pymtp.chat import Chat, ChatTemplate, Message
 from pymtp.errors import InvalidRequestError
 from pymtp.model import Model
 
+END = 64  # bytes of a prompt's end that are told
 LAST = 8  # prompts whose tokens are kept, for the next turn to be tokenized from where it differs
 
 # What may follow a place, one of each kind: a token that ends there may grow by it.
@@ -27,10 +28,12 @@ FOLLOWING = ("a", " ", "\n")
 
 
 class ChatPrompt(NamedTuple):
-    """marks: numbers of tokens, rising, after which prompts to come will part from this one."""
+    """marks: numbers of tokens, rising, after which prompts to come will part from this one.
+    end: the last characters of its text, which say how the answer begins."""
 
     tokens: list[int]
     marks: tuple[int, ...]
+    end: str = ""
 
 
 class ChatPrompts:
@@ -53,7 +56,7 @@ class ChatPrompts:
             with suppress(InvalidRequestError):  # a turn that this template refuses
                 places.add(_shared(text.data, render(other)))
         marks = {self._mark(text, place) for place in places}
-        return ChatPrompt(text.tokens, tuple(sorted(marks - {0})))
+        return ChatPrompt(text.tokens, tuple(sorted(marks - {0})), text.data[-END:].decode(errors="ignore"))
 
     def _tokenized(self, data: bytes) -> _Text:
         """Tokenizes what comes after the beginning that it shares with one of the last prompts."""

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cached_property
 from inspect import signature
 from operator import index
@@ -16,6 +16,7 @@ import numpy as np
 
 from pymtp.chat import Chat, ChatTemplate, Message, Tools
 from pymtp.chat_prompt import ChatPrompt, ChatPrompts
+from pymtp.collected import collected
 from pymtp.context import Context
 from pymtp.cores import physical_cores
 from pymtp.depth import MAX_AUTO, Costs
@@ -292,7 +293,7 @@ class LLM(PrefixFiles):
                 marks=(*places, *more),
                 saver=saver,
             )
-            for (tokens, places), one, more in zip(looked_at, each, marks or [()] * len(looked_at), strict=True)
+            for (tokens, places, _), one, more in zip(looked_at, each, marks or [()] * len(looked_at), strict=True)
             for family in [object() if one.n > 1 else None]
             for i in range(one.n)
         ]
@@ -301,11 +302,16 @@ class LLM(PrefixFiles):
         return found
 
     def _looked_at(self, prompt: Prompt) -> ChatPrompt:
-        tokens, marks = self.chat_prompts.prompt(prompt) if isinstance(prompt, Chat) else (self.tokens_of(prompt), ())
-        if not tokens:
+        if isinstance(prompt, Chat):
+            found = self.chat_prompts.prompt(prompt)
+        elif isinstance(prompt, ChatPrompt):
+            found = prompt._replace(tokens=self.tokens_of(prompt.tokens))
+        else:
+            found = ChatPrompt(self.tokens_of(prompt), ())
+        if not found.tokens:
             raise InvalidRequestError("the prompt is empty")
-        self.engine.check(tokens)
-        return ChatPrompt(tokens, marks)
+        self.engine.check(found.tokens)
+        return found
 
     def tokens_of(self, prompt: str | Sequence[int]) -> list[int]:
         """Of a string; token ids that were looked at."""
@@ -331,33 +337,9 @@ def check_stream(params: object) -> None:
         raise InvalidRequestError(f"a stream has one completion: n={params.n} is for generate")
 
 
-def collected(requests: Sequence[Request]) -> list[Completion]:
-    """The completion of each prompt, once all requests have ended. Raises the first error, with what came of each."""
-    found: list[Completion | PymtpError] = []
-    i = 0
-    while i < len(requests):
-        group = requests[i : i + requests[i].params.n]
-        i += len(group)
-        failed = [request.failure() for request in group if request.error is not None]
-        first, *others = (request.completion for request in group)
-        found.append(failed[0] or first if failed else replace(first, others=tuple(others)) if others else first)
-    completions = [one for one in found if isinstance(one, Completion)]
-    if len(completions) < len(found):
-        raise _with_completions(found)
-    return completions
-
-
-def _with_completions(found: list[Completion | PymtpError]) -> PymtpError:
-    """The first error by itself, for one that held itself would be freed late; and what came of each prompt."""
-    first = next(one for one in found if isinstance(one, PymtpError))
-    raised = type(first)(*first.args)
-    raised.completions = tuple(found)
-    return raised
-
-
 def is_prompt(prompts: object) -> bool:
     """A string, a chat, or a sequence whose first element is no prompt itself."""
-    if isinstance(prompts, (str, Chat)):
+    if isinstance(prompts, (str, Chat, ChatPrompt)):
         return True
     if not isinstance(prompts, (Sequence, np.ndarray)):
         raise InvalidRequestError(f"prompts are strings or sequences of token ids, not {type(prompts).__name__}")

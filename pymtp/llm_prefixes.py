@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from pymtp.chat import Chat, Message
-from pymtp.chat_prompt import ChatPrompts
+from pymtp.chat_prompt import ChatPrompt, ChatPrompts
 from pymtp.context import Context
 from pymtp.engine.engine import Engine
 from pymtp.engine.prefix_saver import PrefixSaver
@@ -19,7 +19,7 @@ from pymtp.prefix_file import PrefixFile, made_with
 from pymtp.prefix_prompt import beginning
 from pymtp.turns import Turns
 
-Prompt: TypeAlias = str | Sequence[int] | Chat
+Prompt: TypeAlias = str | Sequence[int] | Chat | ChatPrompt
 Path: TypeAlias = str | os.PathLike[str]
 
 
@@ -83,7 +83,7 @@ class PrefixFiles(Exclusive):
         chat = prompt if isinstance(prompt, Chat) else Chat(prompt) if _are_messages(prompt) else None  # type: ignore[arg-type]
         grain = self.engine.prefixes.grain
         if chat is not None:
-            tokens, marks = beginning(self.chat_prompts, chat)
+            tokens, marks, _ = beginning(self.chat_prompts, chat)
             tokens = tokens[: len(tokens) - len(tokens) % grain or None]
         else:
             tokens = self.tokens_of(prompt)  # type: ignore[arg-type]

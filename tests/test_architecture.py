@@ -15,13 +15,23 @@ PACKAGE = Path(__file__).parent.parent / "pymtp"
 FLOORS = (
     ("errors", "values", "cores", "native"),
     ("exclusive", "build", "model", "grammar", "integers", "pattern", "schema", "sampling", "chat", "text"),
-    ("chat_prompt", "context_options", "host_memory", "memory", "operations", "counters", "inspected", "saving"),
+    (
+        "answers",
+        "chat_prompt",
+        "context_options",
+        "host_memory",
+        "memory",
+        "operations",
+        "counters",
+        "inspected",
+        "saving",
+    ),
     ("context", "tensor_file", "prefix_file", "prefix_writer", "depth", "first_costs", "stats"),
     ("engine",),
-    ("turns", "stream", "prefix_prompt", "llm_prefixes", "llm"),
+    ("turns", "stream", "prefix_prompt", "llm_prefixes", "collected", "llm"),
     ("async_llm", "openai_format"),
     ("batch",),
-    ("__init__", "bench"),
+    ("__init__", "bench", "server"),
     ("cli",),
 )
 # Who may hold a C pointer.

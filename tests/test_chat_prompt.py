@@ -57,7 +57,7 @@ def make_prompts(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> MakePr
 
 def short_of(prompts: Prompts, messages: Sequence[Message], later: Sequence[Message], **options: Any) -> int:
     """Tokens from the last mark that a later prompt may go on from to where it parts."""
-    tokens, marks = prompts.prompt(Chat(messages, **options))
+    tokens, marks, _ = prompts.prompt(Chat(messages, **options))
     place = parting(tokens, prompts.prompt(Chat(later, **options)).tokens)
     return place - max((mark for mark in marks if mark <= place), default=0)
 
@@ -101,7 +101,7 @@ def test_results_of_tools_and_the_next_question_part_at_marks(make_prompts: Make
 def test_turns_that_a_template_refuses_have_no_marks(make_prompts: MakePrompts) -> None:
     prompts = make_prompts("REFUSES_MORE")
     chat = Chat([SYSTEM, user("Hello.")])
-    tokens, marks = prompts.prompt(chat)
+    tokens, marks, _ = prompts.prompt(chat)
     assert tokens == prompts.tokens(chat)
     assert len(marks) == 1  # of another last message
     with pytest.raises(InvalidRequestError, match="two messages"):
@@ -110,7 +110,7 @@ def test_turns_that_a_template_refuses_have_no_marks(make_prompts: MakePrompts) 
 
 def test_marks_rise_within_the_prompt(make_prompts: MakePrompts) -> None:
     for name in TEMPLATES:
-        tokens, marks = make_prompts(name).prompt(Chat([SYSTEM, user("Hello."), answered("Hi."), user("a")]))
+        tokens, marks, _ = make_prompts(name).prompt(Chat([SYSTEM, user("Hello."), answered("Hi."), user("a")]))
         assert list(marks) == sorted(set(marks))
         assert 0 < marks[0] < marks[-1] <= len(tokens)
 
@@ -139,7 +139,7 @@ def test_tokens_are_those_of_the_text_whatever_prompts_came_before(
     prompts.template._template.environment.globals["strftime_now"] = lambda fmt: fmt  # else no two texts are the same
     for messages in chats:
         for chat in (Chat(messages), Chat([*messages, answered(more), user("a")])):
-            tokens, marks = prompts.prompt(chat)
+            tokens, marks, _ = prompts.prompt(chat)
             assert tokens == prompts.tokens(chat)
             assert all(0 < mark <= len(tokens) for mark in marks)
 

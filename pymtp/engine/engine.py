@@ -337,7 +337,7 @@ class Engine(Prompts):
             self._scheduler.stop(request)
             reason = "stop" if request.text.ended else "length"
             self._counts.finished += 1
-        request.hand_out(tokens, logprobs, now, reason)
+        request.hand_out(tokens, logprobs, now, reason, (len(writer.drafts), writer.accepted))
         if reason is not None:
             self._live.pop(request, None)
 

@@ -47,11 +47,17 @@ class Completion:
 
 @dataclass(frozen=True)
 class Piece:
-    """A round's part of a streamed completion. `text` may be empty while a character or a stop string is incomplete."""
+    """A round's part of a streamed completion. `text` may be empty while a character or a stop string is incomplete.
+
+    drafted: drafts that the round verified, 0 for the token that comes with the prompt. accepted: how many of the first
+        tokens were drafts, the i-th made at step i; the others were written by the target.
+    """
 
     text: str
     token_ids: list[int]
     logprobs: list[TokenLogprobs] | None = None
+    drafted: int = 0
+    accepted: int = 0
 
 
 class Unread(deque[Piece]):
@@ -229,15 +235,21 @@ class Request:
         return self.writer
 
     def hand_out(
-        self, tokens: list[int], logprobs: list[TokenLogprobs], now: float, reason: FinishReason | None = None
+        self,
+        tokens: list[int],
+        logprobs: list[TokenLogprobs],
+        now: float,
+        reason: FinishReason | None = None,
+        drafts: tuple[int, int] = (0, 0),
     ) -> None:
-        """The tokens of a round, as a piece: with a reason, the last one, with what was held back."""
+        """The tokens of a round, as a piece: with a reason, the last one, with what was held back.
+        drafts: that were verified, and that were accepted."""
         if not self.tokens:
             self.prefilled = now
         self.updated = now
         if reason is not None:
             self.text.flush()
-        self._add(tokens, logprobs, reason, reads=self.ahead is not None)
+        self._add(tokens, logprobs, reason, drafts, reads=self.ahead is not None)
         if self.ahead is not None or reason is not None:
             self.caller.tell()
 
@@ -281,13 +293,19 @@ class Request:
         self.error = error
         self.text.take()  # of a round that was broken off: its tokens did not come out
         self.text.flush()
-        self._add([], [], "cancelled", reads=tells_reader and self.ahead is not None)
+        self._add([], [], "cancelled", (0, 0), reads=tells_reader and self.ahead is not None)
         self.caller.tell()
 
     def _add(
-        self, tokens: list[int], logprobs: list[TokenLogprobs], reason: FinishReason | None, *, reads: bool
+        self,
+        tokens: list[int],
+        logprobs: list[TokenLogprobs],
+        reason: FinishReason | None,
+        drafts: tuple[int, int],
+        *,
+        reads: bool,
     ) -> None:
-        piece = Piece(self.text.take(), tokens, None if self.logprobs is None else logprobs)
+        piece = Piece(self.text.take(), tokens, None if self.logprobs is None else logprobs, *drafts)
         self._pieces.append((piece, reason))
         self.tokens += tokens
         if self.logprobs is not None:

@@ -1,0 +1,1 @@
+"""The HTTP server: `pymtp serve`. Needs what `pip install 'pymtp[server]'` brings."""

@@ -1,0 +1,182 @@
+"""Requests, whatever API they came by, on an AsyncLLM: prompt, grammar, a bounded queue, time limits.
+
+Knows nothing of HTTP. What an API asks for is an `Ask`; what comes of it are `Update`s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pymtp.answers import AnswerFormat, AnswerReader, Event, Said, Tool, ToolChoice
+from pymtp.async_llm import AsyncLLM, AsyncTexts
+from pymtp.chat import Chat
+from pymtp.engine.request import Completion, FinishReason, Piece
+from pymtp.llm_prefixes import Prompt
+from pymtp.sampling import SamplingParams
+from pymtp.server.refusals import OverdueError, QueueFullError
+from pymtp.server.settings import Settings
+
+AHEAD = 64  # pieces of a text that may wait for a slow client
+EndReason = Literal["stop", "length", "tool_calls", "cancelled"]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a client asks for.
+
+    prompt: of a Chat, the answer is read as one: thinking, content, calls. Else all of it is content.
+    schema: what the content of a chat's answer is held to.
+    splits_thinking: whether thinking stands apart.
+    stream: whether parts are wanted as they come.
+    timeout: seconds, in place of the server's own limit where they are fewer.
+    """
+
+    prompt: str | Sequence[int] | Chat
+    params: SamplingParams
+    tools: Sequence[Tool] = ()
+    tool_choice: ToolChoice = "auto"
+    parallel: bool = True
+    schema: Mapping[str, Any] | None = None
+    splits_thinking: bool = True
+    stream: bool = False
+    timeout: float | None = None
+
+
+@dataclass(frozen=True)
+class Update:
+    """What is new of a text. pieces: of a stream only. finish_reason: None while it goes on."""
+
+    index: int
+    events: list[Event]
+    pieces: list[Piece]
+    finish_reason: EndReason | None
+
+
+class Service:
+    """An AsyncLLM with what a server needs around it."""
+
+    def __init__(self, llm: AsyncLLM, settings: Settings) -> None:
+        self.llm, self.settings = llm, settings
+        self._n_open = 0
+
+    @property
+    def n_open(self) -> int:
+        """Texts that run or wait."""
+        return self._n_open
+
+    @property
+    def model_name(self) -> str:
+        """The model's name in answers."""
+        names = self.settings.served_names
+        return names[0] if names else self.llm.llm.model.path.stem
+
+    @asynccontextmanager
+    async def answer(self, ask: Ask) -> AsyncIterator[Answering]:
+        """Runs a request, which ends where this is left.
+
+        Raises QueueFullError, InvalidRequestError for what cannot be asked, ContextFullError, and ClosedError.
+        """
+        n = ask.params.n
+        if self._n_open + n > self.llm.llm.context.n_seq_max + max(self.settings.max_queue, n):
+            raise QueueFullError(f"{self._n_open} texts run or wait: try again later")
+        self._n_open += n
+        try:
+            prompt, params, form = await self._prepared(ask)
+            async with await self.llm.open(prompt, params, ahead=AHEAD if ask.stream else None) as texts:
+                yield Answering(texts, form, n, self.settings.chunk_interval, self._limit(ask))
+        finally:
+            self._n_open -= n
+
+    async def _prepared(self, ask: Ask) -> tuple[Prompt, SamplingParams, AnswerFormat | None]:
+        if not isinstance(ask.prompt, Chat):
+            return ask.prompt, ask.params, None
+        llm, chat = self.llm.llm, ask.prompt
+
+        def look() -> tuple[Prompt, SamplingParams, AnswerFormat]:
+            prompt = llm.chat_prompts.prompt(chat)
+            form = AnswerFormat(
+                llm.model.chat_template,
+                prompt.end,
+                tools=ask.tools,
+                tool_choice=ask.tool_choice,
+                parallel=ask.parallel,
+                schema=ask.schema,
+                splits_thinking=ask.splits_thinking,
+            )
+            params = ask.params if form.gbnf is None else replace(ask.params, grammar=form.gbnf)
+            return prompt, params, form
+
+        return await self.llm.in_thread(look)
+
+    def _limit(self, ask: Ask) -> float:
+        return min(math.inf if each is None else each for each in (ask.timeout, self.settings.request_timeout))
+
+
+class Answering:
+    """A request that runs: iterate over its updates. `completions` and `answers` once these are at their end."""
+
+    def __init__(self, texts: AsyncTexts, form: AnswerFormat | None, n: int, interval: float, seconds: float) -> None:
+        self._texts, self._interval, self._seconds = texts, interval, seconds
+        self._readers: list[AnswerReader | None] = [None if form is None else form.reader() for _ in range(n)]
+        self._lengths = [0] * n
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return self._texts.prompt_tokens
+
+    @property
+    def completions(self) -> list[Completion]:
+        """Each text as a whole. Raises InvalidRequestError before the end."""
+        return self._texts.completions
+
+    @property
+    def readers(self) -> list[AnswerReader | None]:
+        """Of each text, as far as it came; None where the prompt was no chat."""
+        return self._readers
+
+    async def __aiter__(self) -> AsyncIterator[Update]:
+        """Raises OverdueError, and what the request failed by."""
+        loop = asyncio.get_running_loop()
+        overdue: list[bool] = []
+
+        def end() -> None:
+            overdue.append(True)
+            self._texts.close()
+
+        timer = loop.call_later(self._seconds, end) if self._seconds < math.inf else None
+        try:
+            while parts := await self._texts.take():
+                taken = loop.time()
+                if overdue:
+                    raise OverdueError(f"the request took longer than {self._seconds:g} seconds")
+                for part in parts:
+                    yield self._update(part.index, part.pieces, part.reason)
+                if all(part.reason is None for part in parts):
+                    # what comes meanwhile is one chunk: a client gains nothing by more of them
+                    await asyncio.sleep(max(0.0, taken + self._interval - loop.time()))
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _update(self, index: int, pieces: list[Piece], reason: FinishReason | None) -> Update:
+        text = "".join(piece.text for piece in pieces)
+        if reason is not None and not self._lengths[index] and not pieces:
+            text = self._texts.completion(index).text  # nothing was handed out before
+        reader = self._readers[index]
+        start = self._lengths[index]
+        self._lengths[index] += len(text)
+        if reader is None:
+            events: list[Event] = [Said(text, start, start + len(text))] if text else []
+            return Update(index, events, pieces, reason)
+        events = reader.push(text)
+        if reason is not None:
+            events += reader.finish()
+            if reason == "stop" and reader.answer.calls:
+                return Update(index, events, pieces, "tool_calls")
+        return Update(index, events, pieces, reason)

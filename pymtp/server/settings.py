@@ -1,0 +1,32 @@
+"""What a server is started with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """
+    api_keys: one of them has to come with each request; none for anybody.
+    cors_origins: pages of other origins that a browser lets ask, "*" for all.
+    served_names: of the model, the first in answers; none for the file's.
+    max_queue: texts that may wait for a place; more are turned away.
+    max_body_bytes: of a request.
+    request_timeout: seconds that a request may take, the waiting included; None for any number.
+    grace: seconds that running requests have when the server ends.
+    chunk_interval: seconds between two chunks of a stream, at least: what comes faster is joined.
+    page: whether the pages are served.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    api_keys: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    served_names: tuple[str, ...] = ()
+    max_queue: int = 256
+    max_body_bytes: int = 16 * 2**20
+    request_timeout: float | None = None
+    grace: float = 30.0
+    chunk_interval: float = 0.01
+    page: bool = True
