@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from pymtp.asks import Ask, prepared, read
 from pymtp.async_llm import AsyncLLM
 from pymtp.errors import ClosedError, InvalidRequestError, PymtpError
-from pymtp.openai_format import CHAT, TEXT, answer, read_params, read_prompt
+from pymtp.openai_answers import answer
+from pymtp.openai_format import CHAT, TEXT, read_ask, unknown_fields
 
 try:
     import fcntl
@@ -175,9 +177,11 @@ async def _answered(llm: AsyncLLM, line: str) -> dict[str, Any]:
     try:
         request = _checked(_parsed(line))
         url, body = request["url"], request["body"]
-        prompt, params = read_prompt(url, body), read_params(url, body)
+        ask = _read_ask(url, body)
+        prompt, params, form = await llm.in_thread(lambda: prepared(llm.llm, ask))
         done = await llm.generate(prompt, params)
-        return _line(custom_id, 200, answer(url, body, done, llm.llm.model))
+        model = llm.llm.model
+        return _line(custom_id, 200, answer(url, body, [read(form, done)], model, model.path.name))
     except ClosedError:
         raise
     except PymtpError as error:
@@ -193,6 +197,15 @@ def _checked(request: object) -> Mapping[str, Any]:
     if request.get("method", "POST") != "POST" or request.get("url") not in (CHAT, TEXT):
         raise InvalidRequestError(f"url must be {CHAT} or {TEXT}, and method POST")
     return request
+
+
+def _read_ask(url: str, body: Mapping[str, Any]) -> Ask:
+    """A name that nobody knows is refused: it may be misspelt, and a batch runs for hours."""
+    if unknown := unknown_fields(url, body):
+        raise InvalidRequestError(f"{', '.join(unknown)}: not supported")
+    if body.get("stream"):
+        raise InvalidRequestError("stream: a batch has no streams")
+    return read_ask(url, body)
 
 
 def _line(custom_id: object, status: int, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,18 +1,16 @@
-"""Requests and answers as OpenAI's API has them: bodies of /v1/chat/completions and /v1/completions."""
+"""Requests as OpenAI's API has them: bodies of /v1/chat/completions and /v1/completions."""
 
 from __future__ import annotations
 
-import time
-import uuid
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pymtp.answers import NamedTool, Tool, ToolChoice, read_tools, template_messages
+from pymtp.asks import Ask
 from pymtp.chat import Chat
-from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError
-from pymtp.llm_prefixes import Prompt
-from pymtp.model import Model
-from pymtp.sampling import SamplingParams, TokenLogprobs
+from pymtp.sampling import SamplingParams
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
@@ -21,122 +19,182 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     CHAT: {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": None, "max_tokens": None},
     TEXT: {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": None, "max_tokens": 16},
 }
-# what means the same here and there, and what only this package has
-_SAME = ("max_tokens", "temperature", "top_p", "seed", "stop", "frequency_penalty", "presence_penalty", "n")
-_OWN = ("top_k", "min_p", "repetition_penalty", "ignore_eos", "grammar", "draft_tokens")
-# what changes nothing here
-_IGNORED = {"model", "user", "metadata", "store", "service_tier", "parallel_tool_calls", "max_completion_tokens"}
+# names of SamplingParams: what means the same here and there, and what only this package and llama.cpp's server have
+_SAME = {
+    "max_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "temperature": "temperature",
+    "frequency_penalty": "frequency_penalty",
+    "presence_penalty": "presence_penalty",
+    "n": "n",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "repeat_penalty": "repetition_penalty",
+    "repeat_last_n": "penalty_last_n",
+    "ignore_eos": "ignore_eos",
+    "grammar": "grammar",
+    "draft_tokens": "draft_tokens",
+}
+# what is read apart
+_READ = {"top_p", "top_k", "seed", "stop", "logit_bias", "logprobs", "response_format", "json_schema", "timeout"}
+_READ |= {"stream", "stream_options", "pymtp"}
+_READ_OF = {
+    CHAT: {"messages", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort"}
+    | {"reasoning_format", "chat_template_kwargs", "continue_final_message"},
+    TEXT: {"prompt", "echo"},
+}
+# what OpenAI's clients and llama.cpp's send, and what changes nothing here
+_IGNORED = {"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
+_IGNORED |= {"prompt_cache_retention", "prediction", "verbosity", "cache_prompt", "id_slot", "timings_per_token"}
+_IGNORED |= {"add_generation_prompt", "return_progress", "reasoning_in_content"}
+# what would change the answer, and cannot be done: the values that ask for nothing
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "functions": ([],),
+    "function_call": ("none",),
+    "modalities": (["text"], []),
+    "audio": (),
+    "web_search_options": (),
+    "suffix": ("",),
+    "use_beam_search": (False,),
+    "mirostat": (0,),
+    "typical_p": (1,),
+    "dynatemp_range": (0,),
+    "dry_multiplier": (0,),
+    "xtc_probability": (0,),
+}
 
 
-def read_prompt(url: str, body: Mapping[str, Any]) -> Prompt:
-    """The prompt of a body. Raises InvalidRequestError."""
-    if url == CHAT:
-        messages = body.get("messages")
-        if not isinstance(messages, Sequence) or isinstance(messages, str):
-            raise InvalidRequestError(f"messages must be a list, not {type(messages).__name__}")
-        return Chat([_with_text(message) for message in messages])
+def unknown_fields(url: str, body: Mapping[str, Any]) -> list[str]:
+    """Fields of a body that nothing is known of: they change nothing."""
+    known = {*_SAME, *_READ, *_READ_OF[url], *_IGNORED, *_NEUTRAL, "best_of"}
+    return sorted(name for name, value in body.items() if value is not None and name not in known)
+
+
+def read_ask(url: str, body: Mapping[str, Any]) -> Ask:
+    """What a body asks for. Raises InvalidRequestError for what is out of range, and what cannot be done."""
+    for name, neutral in _NEUTRAL.items():
+        if body.get(name) is not None and body[name] not in neutral:
+            raise InvalidRequestError(f"{name}: not supported")
+    if (body.get("best_of") or 1) > (body.get("n") or 1):
+        raise InvalidRequestError("best_of: not supported beyond n")
+    stream, timeout = bool(body.get("stream")), body.get("timeout")
+    if url == TEXT:
+        params = _params(url, body, _schema_params(_schema(body)))
+        return Ask(_text_prompt(body), params, stream=stream, timeout=timeout)
+    tools = read_tools(body.get("tools") or ())
+    choice = _tool_choice(body.get("tool_choice"), tools)
+    schema = _schema(body)
+    return Ask(
+        Chat(_messages(body), body["tools"] if tools and choice != "none" else None, _template_variables(body)),
+        _params(url, body, {}),
+        tools=tools,
+        tool_choice=choice,
+        parallel=body.get("parallel_tool_calls") is not False,
+        schema=schema,
+        splits_thinking=body.get("reasoning_format") != "none",
+        continues=bool(body.get("continue_final_message")),
+        stream=stream,
+        timeout=timeout,
+    )
+
+
+def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    messages = body.get("messages")
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        raise InvalidRequestError(f"messages must be a list, not {type(messages).__name__}")
+    return template_messages(messages)
+
+
+def text_prompts(body: Mapping[str, Any]) -> list[Any]:
+    """The prompts of a body of /v1/completions, one or several."""
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], (str, list)):
+        return list(prompt)
+    return [prompt]
+
+
+def _text_prompt(body: Mapping[str, Any]) -> str | list[int]:
     prompt = body.get("prompt")
     if isinstance(prompt, str) or (isinstance(prompt, list) and all(isinstance(token, int) for token in prompt)):
         return prompt
     raise InvalidRequestError("prompt must be a string or a list of token ids: one prompt a request")
 
 
-def _with_text(message: object) -> Any:
-    """A message whose content is parts of text, as one string."""
-    if not isinstance(message, Mapping) or not isinstance(message.get("content"), list):
-        return message
-    parts = message["content"]
-    if not all(isinstance(part, Mapping) and part.get("type") == "text" for part in parts):
-        raise InvalidRequestError("content must be text: this model reads nothing else")
-    return {**message, "content": "".join(str(part.get("text", "")) for part in parts)}
+def _tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
+    names = [tool.name for tool in tools]
+    match choice:
+        case None:
+            return "auto"
+        case "auto" | "none":
+            return choice
+        case "required" if names:
+            return "required"
+        case {"type": "function", "function": {"name": str(name)}} if name in names:
+            return NamedTool(name)
+    raise InvalidRequestError(f"tool_choice={choice!r:.80} must be auto, none, or call one of the tools: {names}")
 
 
-def read_params(url: str, body: Mapping[str, Any]) -> SamplingParams:
-    """The sampling of a body. Raises InvalidRequestError for what is out of range, and what cannot be done."""
-    known = {"messages", "prompt", "logit_bias", "response_format", "logprobs", "top_logprobs", "stream"}
-    given = {name for name, value in body.items() if value is not None}
-    unknown = sorted(given - known - _IGNORED - {*_SAME, *_OWN})
-    if unknown:
-        raise InvalidRequestError(f"{', '.join(unknown)}: not supported")
-    if body.get("stream"):
-        raise InvalidRequestError("stream: a batch has no streams")
+def _template_variables(body: Mapping[str, Any]) -> dict[str, Any]:
+    variables: dict[str, Any] = {}
+    effort = body.get("reasoning_effort")
+    if effort is not None:
+        variables = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+    given = body.get("chat_template_kwargs") or {}
+    if not isinstance(given, Mapping):
+        raise InvalidRequestError("chat_template_kwargs must be an object")
+    return variables | dict(given)
+
+
+def _params(url: str, body: Mapping[str, Any], more: Mapping[str, Any]) -> SamplingParams:
     values = dict(_DEFAULTS[url])
-    values |= {name: body[name] for name in (*_SAME, *_OWN) if body.get(name) is not None}
-    if body.get("max_completion_tokens") is not None:
-        values["max_tokens"] = body["max_completion_tokens"]
-    bias = body.get("logit_bias")
-    if bias:
-        try:
-            values["logit_bias"] = {int(token): float(value) for token, value in bias.items()}
-        except (AttributeError, TypeError, ValueError, OverflowError) as error:
-            raise InvalidRequestError("logit_bias must map token ids to numbers") from error
-    values |= _response_format(body.get("response_format"))
+    values |= {own: body[name] for name, own in _SAME.items() if body.get(name) is not None}
+    if (top_p := body.get("top_p")) is not None:
+        values["top_p"] = top_p or 1e-9  # 0 means the likeliest token alone, and so does what is next to it
+    if (top_k := body.get("top_k")) is not None:
+        values["top_k"] = 0 if top_k == -1 else top_k
+    if (seed := body.get("seed")) is not None:
+        values["seed"] = _seed(seed)
+    if (stop := body.get("stop")) is not None:
+        values["stop"] = [each for each in ([stop] if isinstance(stop, str) else stop) if each != ""]
+    if bias := body.get("logit_bias"):
+        values["logit_bias"] = _logit_bias(bias)
     if url == CHAT:
         if body.get("logprobs"):
             values["logprobs"] = body.get("top_logprobs") or 0
     elif body.get("logprobs") is not None:
         values["logprobs"] = body["logprobs"]
-    return SamplingParams(**values)
+    return SamplingParams(**{**values, **more})
 
 
-def _response_format(wanted: object) -> dict[str, Any]:
-    match wanted:
+def _seed(seed: object) -> object:
+    """llama.cpp's clients mean any by -1; OpenAI's have 64 bits with a sign."""
+    if seed == -1:
+        return None
+    return seed % 2**64 if isinstance(seed, int) and -(2**63) <= seed < 0 else seed
+
+
+def _logit_bias(bias: Any) -> dict[int, float]:
+    try:
+        return {int(token): -math.inf if value is False else float(value) for token, value in bias.items()}
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequestError("logit_bias must map token ids to numbers") from error
+
+
+def _schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What the answer is to be held to."""
+    match body.get("response_format"):
         case None | {"type": "text"}:
-            return {}
-        case {"type": "json_object"}:
-            return {"json_schema": {"type": "object"}}
+            schema = body.get("json_schema")
+        case {"type": "json_object", **more}:
+            schema = more.get("schema") or {"type": "object"}
         case {"type": "json_schema", "json_schema": {"schema": schema}}:
-            return {"json_schema": schema}
-    raise InvalidRequestError("response_format must be text, json_object or json_schema with a schema")
+            pass
+        case _:
+            raise InvalidRequestError("response_format must be text, json_object or json_schema with a schema")
+    if schema is not None and not isinstance(schema, Mapping):
+        raise InvalidRequestError("a schema must be an object")
+    return schema
 
 
-def answer(url: str, body: Mapping[str, Any], done: Completion, model: Model) -> dict[str, Any]:
-    """The body of an answer."""
-    each = (done, *done.others)
-    n_prompt = len(done.prompt_token_ids)
-    n_written = sum(len(one.token_ids) for one in each)
-    choice = _chat_choice if url == CHAT else _text_choice
-    return {
-        "id": ("chatcmpl-" if url == CHAT else "cmpl-") + uuid.uuid4().hex,
-        "object": "chat.completion" if url == CHAT else "text_completion",
-        "created": int(time.time()),
-        "model": body.get("model") or model.path.name,
-        "choices": [choice(i, one, model) for i, one in enumerate(each)],
-        "usage": {
-            "prompt_tokens": n_prompt,
-            "completion_tokens": n_written,
-            "total_tokens": n_prompt + n_written,
-            "prompt_tokens_details": {"cached_tokens": done.stats.cached_tokens},
-        },
-    }
-
-
-def _chat_choice(i: int, one: Completion, model: Model) -> dict[str, Any]:
-    logprobs = None
-    if one.logprobs is not None:
-        logprobs = {"content": [_chat_logprob(each, model) for each in one.logprobs]}
-    message = {"role": "assistant", "content": one.text}
-    return {"index": i, "message": message, "finish_reason": one.finish_reason, "logprobs": logprobs}
-
-
-def _chat_logprob(each: TokenLogprobs, model: Model) -> dict[str, Any]:
-    def token(number: int, logprob: float) -> dict[str, Any]:
-        data = model.token_bytes(number)
-        return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
-
-    return token(each.token_id, each.logprob) | {"top_logprobs": [token(*top) for top in each.top]}
-
-
-def _text_choice(i: int, one: Completion, model: Model) -> dict[str, Any]:
-    logprobs = None
-    if one.logprobs is not None:
-
-        def text(number: int) -> str:
-            return model.token_bytes(number).decode("utf-8", "replace")
-
-        logprobs = {
-            "tokens": [text(each.token_id) for each in one.logprobs],
-            "token_logprobs": [each.logprob for each in one.logprobs],
-            "top_logprobs": [{text(number): logprob for number, logprob in each.top} for each in one.logprobs],
-        }
-    return {"index": i, "text": one.text, "finish_reason": one.finish_reason, "logprobs": logprobs}
+def _schema_params(schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {} if schema is None else {"json_schema": schema}

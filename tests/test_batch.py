@@ -16,7 +16,7 @@ from conftest import make_llm
 
 from pymtp import LLM, AsyncLLM, InvalidRequestError, SamplingParams
 from pymtp.batch import BatchFiles, Progress, run_batch
-from pymtp.openai_format import CHAT, TEXT, read_params
+from pymtp.openai_format import CHAT, TEXT
 
 GREEDY = {"temperature": 0, "max_tokens": 8}
 
@@ -81,7 +81,8 @@ def test_a_chat_is_answered_with_a_message(several: LLM, tmp_path: Path) -> None
     body = line["response"]["body"]
     expected = several.chat([{"role": "user", "content": "Hello."}], SamplingParams(8)).text
     assert body["object"] == "chat.completion"
-    assert [choice["message"] for choice in body["choices"]] == [{"role": "assistant", "content": expected}] * 2
+    message = {"role": "assistant", "content": expected, "refusal": None}
+    assert [choice["message"] for choice in body["choices"]] == [message] * 2
     assert [choice["index"] for choice in body["choices"]] == [0, 1]
     said = body["choices"][0]["logprobs"]["content"]
     assert bytes(byte for one in said for byte in one["bytes"]).decode() == expected
@@ -185,6 +186,7 @@ WRONG: list[tuple[Any, str]] = [
     (request("x", prompt=[10**6]), "outside the vocabulary"),
     (request("x", prompt=[3] * 2000), "n_ctx is 1024"),
     (request("x", prompt="a", temperature=-1), "temperature=-1"),
+    (request("x", prompt="a", max_token=5), "max_token: not supported"),
     (request("x", prompt="a", tools=[]), "tools: not supported"),
     (request("x", prompt="a", stream=True), "a batch has no streams"),
     (request("x", prompt="a", logit_bias={"a": 1}), "logit_bias must map"),
@@ -229,21 +231,6 @@ def test_no_line_ends_the_run(several: LLM, tmp_path: Path, line: Any, status: i
     answer(several, asked, out)
     assert [one["response"]["status_code"] for one in read(out)] == [status, 200]
     assert answer(several, asked, out) == []
-
-
-def test_what_openai_leaves_open_has_openais_defaults() -> None:
-    params = read_params(CHAT, {})
-    assert (params.temperature, params.top_p, params.top_k, params.min_p, params.seed) == (1.0, 1.0, 0, 0.0, None)
-    assert params.max_tokens is None
-    assert read_params(TEXT, {}).max_tokens == 16
-    assert read_params(CHAT, {"max_completion_tokens": 5, "stop": "x", "temperature": None}) == SamplingParams(
-        5, 1.0, 0, 1.0, 0.0, None, "x"
-    )
-    schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}}}
-    assert read_params(CHAT, {"response_format": schema}).json_schema is not None
-    assert read_params(TEXT, {"logprobs": 3}).logprobs == 3
-    assert read_params(CHAT, {"logprobs": True}).logprobs == 0
-    assert read_params(CHAT, {"tools": None, "stream_options": None}) == read_params(CHAT, {})
 
 
 def test_the_command_answers_a_file_and_says_how_many_lines_failed(tmp_path: Path, prompts: list[str]) -> None:

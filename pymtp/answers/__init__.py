@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pymtp.errors import InvalidRequestError
+
 
 @dataclass(frozen=True)
 class Tool:
@@ -98,3 +100,26 @@ class AnswerFormat:
 
     def reader(self) -> AnswerReader:
         return AnswerReader()
+
+
+def read_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Tool, ...]:
+    return tuple(
+        Tool(
+            each["function"]["name"], each["function"].get("description") or "", each["function"].get("parameters", {})
+        )
+        for each in tools
+    )
+
+
+def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    found = []
+    for message in messages:
+        content = message.get("content")
+        if "content" not in message:
+            raise InvalidRequestError("a message needs content")
+        if isinstance(content, list):
+            if any(part.get("type") != "text" for part in content):
+                raise InvalidRequestError("content must be text")
+            content = "".join(part["text"] for part in content)
+        found.append({**message, "content": content or ""})
+    return found

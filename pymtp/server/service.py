@@ -7,44 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
 
-from pymtp.answers import AnswerFormat, AnswerReader, Event, Said, Tool, ToolChoice
+from pymtp.answers import AnswerFormat, AnswerReader, Event, Said
+from pymtp.asks import Ask, EndReason, Text, end_reason, prepared
 from pymtp.async_llm import AsyncLLM, AsyncTexts
-from pymtp.chat import Chat
 from pymtp.engine.request import Completion, FinishReason, Piece
-from pymtp.llm_prefixes import Prompt
-from pymtp.sampling import SamplingParams
-from pymtp.server.refusals import OverdueError, QueueFullError
+from pymtp.server.refusals import OverdueError, QueueFullError, UnavailableError
 from pymtp.server.settings import Settings
 
 AHEAD = 64  # pieces of a text that may wait for a slow client
-EndReason = Literal["stop", "length", "tool_calls", "cancelled"]
-
-
-@dataclass(frozen=True)
-class Ask:
-    """What a client asks for.
-
-    prompt: of a Chat, the answer is read as one: thinking, content, calls. Else all of it is content.
-    schema: what the content of a chat's answer is held to.
-    splits_thinking: whether thinking stands apart.
-    stream: whether parts are wanted as they come.
-    timeout: seconds, in place of the server's own limit where they are fewer.
-    """
-
-    prompt: str | Sequence[int] | Chat
-    params: SamplingParams
-    tools: Sequence[Tool] = ()
-    tool_choice: ToolChoice = "auto"
-    parallel: bool = True
-    schema: Mapping[str, Any] | None = None
-    splits_thinking: bool = True
-    stream: bool = False
-    timeout: float | None = None
 
 
 @dataclass(frozen=True)
@@ -70,10 +44,14 @@ class Service:
         return self._n_open
 
     @property
+    def model_names(self) -> tuple[str, ...]:
+        """All that the model is served by."""
+        return self.settings.served_names or (self.llm.llm.model.path.stem,)
+
+    @property
     def model_name(self) -> str:
         """The model's name in answers."""
-        names = self.settings.served_names
-        return names[0] if names else self.llm.llm.model.path.stem
+        return self.model_names[0]
 
     @asynccontextmanager
     async def answer(self, ask: Ask) -> AsyncIterator[Answering]:
@@ -86,32 +64,11 @@ class Service:
             raise QueueFullError(f"{self._n_open} texts run or wait: try again later")
         self._n_open += n
         try:
-            prompt, params, form = await self._prepared(ask)
+            prompt, params, form = await self.llm.in_thread(lambda: prepared(self.llm.llm, ask))
             async with await self.llm.open(prompt, params, ahead=AHEAD if ask.stream else None) as texts:
                 yield Answering(texts, form, n, self.settings.chunk_interval, self._limit(ask))
         finally:
             self._n_open -= n
-
-    async def _prepared(self, ask: Ask) -> tuple[Prompt, SamplingParams, AnswerFormat | None]:
-        if not isinstance(ask.prompt, Chat):
-            return ask.prompt, ask.params, None
-        llm, chat = self.llm.llm, ask.prompt
-
-        def look() -> tuple[Prompt, SamplingParams, AnswerFormat]:
-            prompt = llm.chat_prompts.prompt(chat)
-            form = AnswerFormat(
-                llm.model.chat_template,
-                prompt.end,
-                tools=ask.tools,
-                tool_choice=ask.tool_choice,
-                parallel=ask.parallel,
-                schema=ask.schema,
-                splits_thinking=ask.splits_thinking,
-            )
-            params = ask.params if form.gbnf is None else replace(ask.params, grammar=form.gbnf)
-            return prompt, params, form
-
-        return await self.llm.in_thread(look)
 
     def _limit(self, ask: Ask) -> float:
         return min(math.inf if each is None else each for each in (ask.timeout, self.settings.request_timeout))
@@ -140,6 +97,17 @@ class Answering:
         """Of each text, as far as it came; None where the prompt was no chat."""
         return self._readers
 
+    async def whole(self) -> list[Text]:
+        """All texts, once they have ended. Raises as the iteration."""
+        reasons: dict[int, EndReason] = {}
+        async for update in self:
+            if update.finish_reason is not None:
+                reasons[update.index] = update.finish_reason
+        return [
+            Text(done, None if reader is None else reader.answer, reasons[i])
+            for i, (done, reader) in enumerate(zip(self.completions, self._readers, strict=True))
+        ]
+
     async def __aiter__(self) -> AsyncIterator[Update]:
         """Raises OverdueError, and what the request failed by."""
         loop = asyncio.get_running_loop()
@@ -155,6 +123,8 @@ class Answering:
                 taken = loop.time()
                 if overdue:
                     raise OverdueError(f"the request took longer than {self._seconds:g} seconds")
+                if any(part.reason == "cancelled" for part in parts):
+                    raise UnavailableError("the server ended the request", retry_after=5)
                 for part in parts:
                     yield self._update(part.index, part.pieces, part.reason)
                 if all(part.reason is None for part in parts):
@@ -177,6 +147,5 @@ class Answering:
         events = reader.push(text)
         if reason is not None:
             events += reader.finish()
-            if reason == "stop" and reader.answer.calls:
-                return Update(index, events, pieces, "tool_calls")
-        return Update(index, events, pieces, reason)
+            return Update(index, events, pieces, end_reason(reason, reader))
+        return Update(index, events, pieces, None)

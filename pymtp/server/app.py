@@ -1,0 +1,83 @@
+"""The application: all paths, and what stands around them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+
+from pymtp.async_llm import AsyncLLM
+from pymtp.llm import LLM
+from pymtp.server import chat_completions, completions, errors, health, model_list, tokenize
+from pymtp.server.front import Front
+from pymtp.server.limits import BodyLimit, Keys
+from pymtp.server.service import Service
+from pymtp.server.settings import Settings
+
+_logger = logging.getLogger("pymtp.server")
+
+
+def create_app(
+    settings: Settings, load: Callable[[], LLM], on_failure: Callable[[BaseException], object] = lambda _: None
+) -> FastAPI:
+    """The application. Its server listens at once, and answers once `load` has returned, on another thread.
+
+    on_failure: called with what `load` raises. The LLM is closed with the app.
+    """
+    app = FastAPI(
+        title="pymtp",
+        version=version("pymtp"),
+        lifespan=_lifespan(settings, load, on_failure),
+        docs_url=None,  # they load scripts from elsewhere
+        redoc_url=None,
+    )
+    app.state.settings = settings
+    app.state.service = None
+    app.state.ending = False  # set when no new requests are to be taken
+    errors.install(app)
+    for part in (chat_completions, completions, model_list, tokenize, health):
+        app.include_router(part.router)
+    # the last one added is the first to see a request
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    if settings.api_keys:
+        app.add_middleware(Keys, keys=settings.api_keys)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after"],
+            max_age=3600,
+        )
+    app.add_middleware(Front)
+    return app
+
+
+def _lifespan(
+    settings: Settings, load: Callable[[], LLM], on_failure: Callable[[BaseException], object]
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    async def begin(app: FastAPI) -> None:
+        try:
+            llm = await asyncio.to_thread(load)
+        except Exception as error:
+            _logger.error("the model cannot be loaded: %s", error)
+            on_failure(error)
+            return
+        app.state.service = Service(AsyncLLM(llm), settings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        loading = asyncio.create_task(begin(app))
+        yield
+        await loading  # a thread cannot be called back
+        if (service := app.state.service) is not None:
+            await service.llm.close()
+            await asyncio.to_thread(service.llm.llm.close)
+
+    return lifespan

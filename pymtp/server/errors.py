@@ -1,0 +1,137 @@
+"""Failures as HTTP answers: a status, and the error object of the API that was asked by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from pymtp.errors import ClosedError, ContextFullError, InvalidRequestError, PymtpError
+from pymtp.server.refusals import OverdueError, QueueFullError, UnavailableError
+
+ANTHROPIC = "/v1/messages"  # all paths that begin so
+SHOWN = 400  # characters of what a client sent, in a message
+
+
+class Failure(NamedTuple):
+    """Why there is no answer. param: the field of the request. retry_after: seconds."""
+
+    status: int
+    message: str
+    type: str = "invalid_request_error"
+    code: str | None = None
+    param: str | None = None
+    retry_after: int | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What clients go by."""
+        if self.retry_after is not None:
+            return {"Retry-After": str(self.retry_after)}
+        # clients repeat whatever has a status from 500 by themselves: this would take as long again
+        return {"x-should-retry": "false"} if self.code == "timeout" else {}
+
+
+def failure(error: Exception) -> Failure:
+    """What a client is told of an error."""
+    said = str(error)
+    match error:
+        case ContextFullError():
+            return Failure(400, said, code="context_length_exceeded")
+        case InvalidRequestError():
+            return Failure(400, said, code="invalid_value")
+        case QueueFullError():
+            return Failure(429, said, "rate_limit_error", "queue_full", retry_after=error.retry_after)
+        case UnavailableError():
+            return Failure(503, said, "overloaded_error", "unavailable", retry_after=error.retry_after)
+        case ClosedError():
+            return Failure(503, "the server is about to end", "overloaded_error", "unavailable", retry_after=5)
+        case OverdueError():
+            return Failure(504, said, "timeout_error", "timeout")
+        case PymtpError():
+            return Failure(500, said, "server_error", "native_failure")
+    return Failure(500, "the server failed: its log says why", "server_error", "internal_error")
+
+
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def error_body(path: str, found: Failure, request_id: str | None = None) -> dict[str, Any]:
+    """The error object of the API that a path belongs to."""
+    if path.startswith(ANTHROPIC):
+        kind = _ANTHROPIC_TYPES.get(found.status, "api_error")
+        return {"type": "error", "error": {"type": kind, "message": found.message}, "request_id": request_id}
+    return {"error": {"message": found.message, "type": found.type, "param": found.param, "code": found.code}}
+
+
+def error_response(request: Request, found: Failure, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """The answer that says so."""
+    body = error_body(request.url.path, found, getattr(request.state, "request_id", None))
+    return JSONResponse(body, found.status, {**found.headers, **(headers or {})})
+
+
+def stream_failure(path: str) -> Callable[[Exception], bytes]:
+    """Writes the event that tells of an error in the middle of a stream."""
+    return lambda error: b"data: " + json.dumps(error_body(path, failure(error))).encode() + b"\n\n"
+
+
+def install(app: FastAPI) -> None:
+    """Every failure of the app is answered with an error object."""
+
+    async def known(request: Request, error: Exception) -> JSONResponse:
+        return error_response(request, failure(error))
+
+    async def invalid(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        return error_response(request, _invalid(error.errors()))
+
+    async def http(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        return error_response(request, _http(request, error), error.headers)
+
+    app.add_exception_handler(PymtpError, known)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, known)
+
+
+def _http(request: Request, error: HTTPException) -> Failure:
+    if error.status_code == 404 and error.detail == HTTPStatus.NOT_FOUND.phrase:
+        return Failure(404, f"there is no {request.method} {request.url.path:.{SHOWN}}", code="unknown_url")
+    if error.status_code == 405:
+        return Failure(405, f"{request.method} is not allowed here", code="method_not_allowed")
+    kind = "invalid_request_error" if error.status_code < 500 else "server_error"
+    return Failure(error.status_code, str(error.detail), kind)
+
+
+def _invalid(errors: Sequence[Mapping[str, Any]]) -> Failure:
+    """The first error that names a field; of a field that may be one of several types, what each of them says."""
+    first = max(errors, key=lambda error: error["type"] not in ("none_required", "is_instance_of"))
+    if first["type"] == "json_invalid":
+        return Failure(400, "the body is no JSON", code="invalid_json")
+    where = _path(first["loc"])
+    said = list(dict.fromkeys(str(error["msg"]) for error in errors if _path(error["loc"]) == where))
+    return Failure(
+        400, f"{where or 'the body'}: {' or '.join(said):.{SHOWN}}", code="invalid_type", param=where or None
+    )
+
+
+def _path(loc: Sequence[str | int]) -> str:
+    """A field as clients name it, such as messages.0.content."""
+    return ".".join(str(part) for part in loc[1:])

@@ -1,0 +1,80 @@
+"""What a request has to bring, and how large it may be, before anything else looks at it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from hmac import compare_digest
+
+from fastapi import Request
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pymtp.server.errors import Failure, error_response
+
+# without a key: whether it is up, and the pages, which ask for one
+OPEN = ("/", "/health", "/v1/health", "/figures.html", "/openapi.json")
+OPEN_FOLDER = "/static/"
+
+
+class Keys:
+    """Lets requests through that have one of the keys: `Authorization: Bearer …` or `x-api-key`."""
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+        self._app = app
+        self._digests = [_digest(key) for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or _is_open(scope["path"]) or scope["method"] == "OPTIONS" or self._fits(scope):
+            await self._app(scope, receive, send)
+            return
+        missing = Failure(401, "no API key that this server knows", code="invalid_api_key")
+        await error_response(Request(scope), missing, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
+
+    def _fits(self, scope: Scope) -> bool:
+        headers = Headers(scope=scope)
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        digest = _digest(given)
+        # all of them, and digests: the time tells neither which key was nearest nor how long one is
+        return any([compare_digest(digest, known) for known in self._digests])
+
+
+def _digest(key: str) -> bytes:
+    return sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+def _is_open(path: str) -> bool:
+    return path in OPEN or path.startswith(OPEN_FOLDER)
+
+
+class BodyLimit:
+    """Refuses bodies of more bytes than may come, those of no stated length too."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self._app, self._max = app, max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] not in ("POST", "PUT", "PATCH"):
+            await self._app(scope, receive, send)
+            return
+        stated = Headers(scope=scope).get("content-length", "0")
+        body = bytearray()
+        more = True
+        while more and len(body) <= self._max and int(stated) <= self._max:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        if len(body) > self._max or int(stated) > self._max:
+            large = Failure(413, f"the body has more than {self._max} bytes", code="body_too_large")
+            # closed: what still comes is not read
+            await error_response(Request(scope), large, {"Connection": "close"})(scope, receive, send)
+            return
+        whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+
+        async def read() -> Message:
+            return whole.pop() if whole else await receive()
+
+        await self._app(scope, read, send)

@@ -1,0 +1,146 @@
+"""What requests of OpenAI's form share, and what their answers do: types with the ranges that are taken.
+
+The types say what a request may look like. What a request means is read by pymtp/openai_format.py.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, StringConstraints
+
+from pymtp.sampling import MAX_COMPLETIONS, MAX_LOGPROBS, MOST
+
+
+def _whole(value: object) -> object:
+    # to JSON Schema, and to clients written in JavaScript, 1.0 is a whole number
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+Penalty = Annotated[float, Field(ge=-MOST, le=MOST)]
+TokenId = Annotated[Whole, Field(ge=0, lt=2**31)]
+TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
+TopLogprobs = Annotated[Whole, Field(ge=0, le=MAX_LOGPROBS)]
+
+
+class Body(BaseModel):
+    """An object of a request. Numbers in strings and the like are refused, names that nobody knows are not."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+
+class Out(BaseModel):
+    """An object of an answer: it has these fields and no others."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = Field(None, description="A last chunk without choices has the usage.")
+
+
+class TextFormat(Body):
+    type: Literal["text"]
+
+
+class JsonObjectFormat(Body):
+    type: Literal["json_object"]
+    schema_: dict[str, JsonValue] | None = Field(None, alias="schema", description="As llama.cpp's server takes it.")
+
+
+class JsonSchema(Body):
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = Field(None, description="A schema is always held to.")
+    schema_: dict[str, JsonValue] = Field(alias="schema")
+
+
+class JsonSchemaFormat(Body):
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
+
+
+class PymtpOptions(Body):
+    origins: bool | None = Field(None, description="Each chunk tells which characters were drafted, and at which step.")
+
+
+class Sampling(Body):
+    """How tokens are chosen, when a text ends, and how it is handed out."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[Whole, Field(ge=1, le=MAX_COMPLETIONS)] | None = None
+    max_tokens: Annotated[Whole, Field(ge=1, lt=2**31)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=MOST)] | None = Field(None, description="1 where it is left out.")
+    top_p: Probability | None = None
+    top_k: Annotated[Whole, Field(ge=-1, lt=2**31)] | None = Field(None, description="0 and -1: all tokens.")
+    min_p: Probability | None = None
+    seed: Annotated[Whole, Field(ge=-(2**63), lt=2**64)] | None = Field(None, description="-1: any.")
+    stop: str | list[str] | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Field(ge=1 / MOST, le=MOST)] | None = None
+    repeat_penalty: Annotated[float, Field(ge=1 / MOST, le=MOST)] | None = Field(None, description="llama.cpp's name.")
+    repeat_last_n: Annotated[Whole, Field(ge=-1, lt=2**31)] | None = Field(None, description="0: none, -1: all.")
+    logit_bias: dict[TokenKey, Penalty | Literal[False]] | None = Field(None, description="false: never this token.")
+    ignore_eos: bool | None = None
+    grammar: str | None = Field(None, description="GBNF.")
+    json_schema: dict[str, JsonValue] | None = Field(None, description="As llama.cpp's server takes it.")
+    response_format: ResponseFormat | None = None
+    draft_tokens: Annotated[Whole, Field(ge=0, lt=2**31)] | None = Field(None, description="0: without drafts.")
+    timeout: Annotated[float, Field(gt=0, le=1e9)] | None = Field(None, description="Seconds that the answer may take.")
+    pymtp: PymtpOptions | None = None
+
+
+class Error(Out):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(Out):
+    error: Error
+
+
+class PromptTokensDetails(Out):
+    cached_tokens: int = Field(description="Of the prompt, held already and not read again.")
+
+
+class Usage(Out):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class Drafting(Out):
+    """What multi-token prediction brought, and the times. Seconds; of the first of several texts, sums of drafts."""
+
+    drafted: int
+    accepted: int
+    acceptance_rate: float
+    accepted_per_position: list[int]
+    depths: list[int] = Field(description="Drafts of each round.")
+    rounds: int
+    prefill_seconds: float
+    decode_seconds: float
+    queue_seconds: float
+    time_to_first_token: float
+    cached_tokens: int
+    tokens_per_second: float
+    seed: int
+
+
+class Origins(Out):
+    """Where the characters of a chunk come from. origins: of a field so many characters, and the step that drafted
+    them, 0 for the target. rounds: of each round the drafts that were verified, and that were accepted."""
+
+    origins: list[tuple[str, int, int]]
+    rounds: list[tuple[int, int]]

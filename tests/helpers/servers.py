@@ -1,0 +1,79 @@
+"""Servers that really listen, on a thread of the test's process."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import uvicorn
+from conftest import make_llm
+
+from pymtp import LLM
+from pymtp.server.app import create_app
+from pymtp.server.settings import Settings
+
+LONG = 30.0  # seconds that a test waits for what must come
+
+
+class Server:
+    """A server of the shipped model on a port of its own. `llm` is the model that it answers with."""
+
+    def __init__(self, settings: Settings | None = None, load: Callable[[], LLM] | None = None, **llm: Any) -> None:
+        """llm: keywords of the LLM. load: makes it in another way."""
+        self.settings = settings or Settings()
+        self.app = create_app(
+            self.settings, load or (lambda: make_llm(**({"n_ctx": 4096, "n_seq_max": 4, "n_batch": 512} | llm)))
+        )
+        self._socket = socket.socket()
+        self._socket.bind(("127.0.0.1", 0))
+        self.port: int = self._socket.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.key = self.settings.api_keys[0] if self.settings.api_keys else "none"
+        config = uvicorn.Config(self.app, log_level="warning", timeout_graceful_shutdown=5)
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
+        self._thread.start()
+
+    @property
+    def llm(self) -> LLM:
+        found: LLM = self.app.state.service.llm.llm
+        return found
+
+    @property
+    def n_open(self) -> int:
+        """Texts that run or wait."""
+        found: int = self.app.state.service.n_open
+        return found
+
+    def ready(self) -> Server:
+        """Once it answers."""
+        wait_until(self._is_up)
+        return self
+
+    def _is_up(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/health", timeout=LONG).status_code == 200
+        except httpx.ConnectError:
+            return False
+
+    def free(self) -> bool:
+        """Whether nothing runs or waits."""
+        figures = self.llm.figures()
+        return (self.n_open, figures.running, figures.waiting) == (0, 0, 0)
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(LONG)
+        assert not self._thread.is_alive()
+
+
+def wait_until(ready: Callable[[], object]) -> None:
+    """Until it holds; fails after LONG."""
+    end = time.monotonic() + LONG
+    while not ready():
+        assert time.monotonic() < end
+        time.sleep(0.002)

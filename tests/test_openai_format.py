@@ -1,0 +1,139 @@
+"""Claims about bodies of OpenAI's form: what each field asks for, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from pymtp import InvalidRequestError, SamplingParams
+from pymtp.answers import NamedTool
+from pymtp.asks import Ask
+from pymtp.chat import Chat
+from pymtp.openai_format import CHAT, TEXT, read_ask, text_prompts, unknown_fields
+
+HELLO = [{"role": "user", "content": "Hello."}]
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+
+
+def chat(**body: Any) -> Ask:
+    return read_ask(CHAT, {"messages": HELLO} | body)
+
+
+def text(**body: Any) -> Ask:
+    return read_ask(TEXT, {"prompt": "a"} | body)
+
+
+def variables(ask: Ask) -> Any:
+    assert isinstance(ask.prompt, Chat)
+    return ask.prompt.chat_template_kwargs
+
+
+def test_what_openai_leaves_open_has_openais_defaults() -> None:
+    params = chat().params
+    assert (params.temperature, params.top_p, params.top_k, params.min_p, params.seed) == (1.0, 1.0, 0, 0.0, None)
+    assert params.max_tokens is None
+    assert text().params.max_tokens == 16
+    assert chat(max_completion_tokens=5, stop="x", temperature=None).params == SamplingParams(
+        5, 1.0, 0, 1.0, 0.0, None, "x"
+    )
+    assert chat(tools=None, stream_options=None) == chat()
+
+
+def test_log_probabilities_are_asked_for_in_either_form() -> None:
+    assert text(logprobs=3).params.logprobs == 3
+    assert chat(logprobs=True).params.logprobs == 0
+    assert chat(logprobs=True, top_logprobs=4).params.logprobs == 4
+    assert chat(logprobs=False, top_logprobs=4).params.logprobs is None
+
+
+def test_names_of_llama_cpps_server_mean_what_they_mean_there() -> None:
+    params = chat(repeat_penalty=1.2, repeat_last_n=-1, top_k=-1, min_p=0.1, ignore_eos=True).params
+    assert (params.repetition_penalty, params.penalty_last_n, params.top_k, params.min_p) == (1.2, -1, 0, 0.1)
+    assert params.ignore_eos
+    assert chat(grammar='root ::= "a"').params.grammar == 'root ::= "a"'
+    assert chat(json_schema={"type": "integer"}).schema == {"type": "integer"}
+    assert chat(response_format={"type": "json_object", "schema": {"type": "array"}}).schema == {"type": "array"}
+
+
+@pytest.mark.parametrize(("seed", "taken"), [(7, 7), (0, 0), (-1, None), (-5, 2**64 - 5), (2**64 - 1, 2**64 - 1)])
+def test_a_seed_of_minus_one_is_any(seed: int, taken: int | None) -> None:
+    assert chat(seed=seed).params.seed == taken
+
+
+def test_a_bias_of_false_forbids_a_token() -> None:
+    assert dict(chat(logit_bias={"5": False, "7": 1.5}).params.logit_bias) == {5: -math.inf, 7: 1.5}
+
+
+def test_an_empty_stop_string_stops_nothing() -> None:
+    assert chat(stop="").params.stop == ()
+    assert chat(stop=["", "b"]).params.stop == ("b",)
+
+
+def test_a_top_p_of_zero_keeps_the_likeliest_token() -> None:
+    assert 0 < chat(top_p=0).params.top_p < 1e-6
+
+
+def test_a_schema_of_a_chat_is_left_to_the_answers_format_and_that_of_a_text_is_the_grammar() -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}}}
+    assert chat(response_format=wanted).schema == {"type": "integer"}
+    assert chat(response_format=wanted).params.json_schema is None
+    assert text(response_format=wanted).params.json_schema == '{"type": "integer"}'
+    assert chat(response_format={"type": "json_object"}).schema == {"type": "object"}
+    assert chat(response_format={"type": "text"}).schema is None
+
+
+def test_a_choice_of_tools_is_read() -> None:
+    assert [tool.name for tool in chat(tools=TOOLS).tools] == ["look"]
+    assert chat(tools=TOOLS).tool_choice == "auto"
+    assert chat(tools=TOOLS, tool_choice="required").tool_choice == "required"
+    named = {"type": "function", "function": {"name": "look"}}
+    assert chat(tools=TOOLS, tool_choice=named).tool_choice == NamedTool("look")
+    assert chat(tools=TOOLS).parallel
+    assert not chat(tools=TOOLS, parallel_tool_calls=False).parallel
+
+
+def test_the_template_sees_the_tools_unless_none_may_be_called() -> None:
+    seen, hidden = chat(tools=TOOLS).prompt, chat(tools=TOOLS, tool_choice="none").prompt
+    assert isinstance(seen, Chat)
+    assert isinstance(hidden, Chat)
+    assert (seen.tools, hidden.tools) == (TOOLS, None)
+
+
+def test_the_effort_of_reasoning_goes_to_the_template_and_the_clients_own_variables_win() -> None:
+    assert variables(chat(reasoning_effort="low")) == {"reasoning_effort": "low", "enable_thinking": True}
+    assert variables(chat(reasoning_effort="none"))["enable_thinking"] is False
+    own = chat(reasoning_effort="none", chat_template_kwargs={"enable_thinking": True, "x": 1})
+    assert variables(own) == {"reasoning_effort": "none", "enable_thinking": True, "x": 1}
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ({"tool_choice": "required"}, "tool_choice='required' must be"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}}, "must be auto, none"),
+        ({"functions": [{}]}, "functions: not supported"),
+        ({"modalities": ["audio"]}, "modalities: not supported"),
+        ({"best_of": 2}, "best_of: not supported"),
+        ({"mirostat": 2}, "mirostat: not supported"),
+        ({"logit_bias": {"a": 1}}, "logit_bias must map"),
+        ({"response_format": {"type": "xml"}}, "response_format must be"),
+    ],
+)
+def test_what_would_change_the_answer_and_cannot_be_done_is_refused(body: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidRequestError, match=why):
+        chat(**body)
+
+
+def test_what_asks_for_nothing_is_no_reason_to_refuse() -> None:
+    nothing = {"mirostat": 0, "typical_p": 1.0, "best_of": 1, "modalities": ["text"], "suffix": "", "functions": []}
+    assert chat(**nothing) == chat()
+    assert unknown_fields(CHAT, nothing | {"user": "me", "max_token": 3, "other": None}) == ["max_token"]
+
+
+def test_several_prompts_are_told_from_one() -> None:
+    assert text_prompts({"prompt": "a"}) == ["a"]
+    assert text_prompts({"prompt": [1, 2]}) == [[1, 2]]
+    assert text_prompts({"prompt": ["a", "b"]}) == ["a", "b"]
+    assert text_prompts({"prompt": [[1], [2, 3]]}) == [[1], [2, 3]]
