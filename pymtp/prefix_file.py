@@ -89,7 +89,7 @@ class PrefixFile:
                 continue
             theirs, ours = said.get(name), wanted.get(name)
             if theirs != ours:
-                raise self.refused(f"is of another {_shown(name)}: {_shown(theirs)}, here it is {_shown(ours)}")
+                raise self.refused(_differs(name, _shown(theirs), _shown(ours)))
         self.tokens: list[int] = self._read("tokens").tolist()
         n_cells, self.cell_bytes = tensors["cells"].shape
         if n_cells != len(self.tokens):
@@ -146,6 +146,12 @@ class PrefixFile:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def _differs(name: str, theirs: str, ours: str) -> str:
+    if name == "head":  # "with drafts" or "without drafts"
+        return f"was made {theirs}, here it is {ours}: draft_tokens=0 goes with draft_tokens=0 only"
+    return f"is of another {_shown(name)}: {theirs}, here it is {ours}"
 
 
 def _shown(value: str | None) -> str:

@@ -241,6 +241,23 @@ def test_what_prefixes_take_is_planned(
     assert f"so {n:,} prompts of 512 tokens" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("mib", [0, 512])
+def test_what_prefixes_take_is_planned_within_what_they_may(
+    mib: int, demo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--ctx", "512", "--cache", str(mib), str(demo)]
+    with pytest.raises(SystemExit, match="0"):
+        app_main(["info", "--memory", "--json", *options])
+    planned = json.loads(capsys.readouterr().out)["prefixes"]
+    assert planned["cache_bytes"] == mib * 2**20
+    with pytest.raises(SystemExit, match="0"):
+        app_main(["info", "--memory", *options])
+    shown = capsys.readouterr().out
+    n = mib * 2**20 // (512 * planned["token_bytes"] + 2 * planned["checkpoint_bytes"])
+    assert f"take up to {mib} MiB" in shown
+    assert f"so {n:,} prompts of 512 tokens" in shown
+
+
 def resident() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

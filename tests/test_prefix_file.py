@@ -187,9 +187,11 @@ def rewritten(c: Context, path: Path, tensors: dict[str, Any] | None = None, **m
 
 
 def test_whole_files_that_do_not_fit_are_refused_with_what_does_not(c: Context, path: Path) -> None:
-    for name in made_with(c).keys() - {"n_ubatch"}:
+    for name in made_with(c).keys() - {"n_ubatch", "head"}:
         rewritten(c, path, **{name: "x"})
         refused(c, path, f"is of another {name}: x, here it is {made_with(c)[name][:20]}")
+    rewritten(c, path, head="x\0")
+    refused(c, path, "was made x\ufffd, here it is with drafts: ")
     rewritten(c, path, color="blue")
     refused(c, path, "is of another color: blue, here it is not said")
     rewritten(c, path, version="2")
@@ -227,20 +229,20 @@ def test_whole_files_that_do_not_fit_are_refused_with_what_does_not(c: Context, 
 
 
 @pytest.mark.parametrize(
-    ("keywords", "name"),
+    ("keywords", "why"),
     [
-        ({"type_k": "q8_0"}, "type_k"),
-        ({"type_v": "f32"}, "type_v"),
-        ({"flash_attn": "off"}, "flash_attn"),
-        ({"tap": "pre_norm"}, "tap"),
-        ({"draft_tokens": 0}, "head"),
-        ({"mode": "host-copy"}, "prefill"),
+        ({"type_k": "q8_0"}, "is of another type_k:"),
+        ({"type_v": "f32"}, "is of another type_v:"),
+        ({"flash_attn": "off"}, "is of another flash_attn:"),
+        ({"tap": "pre_norm"}, "is of another tap:"),
+        ({"draft_tokens": 0}, "was made with drafts, here it is without drafts: draft_tokens=0 goes with"),
+        ({"mode": "host-copy"}, "is of another prefill:"),
     ],
 )
-def test_a_prefix_of_other_options_is_refused(c: Context, path: Path, keywords: dict[str, Any], name: str) -> None:
+def test_a_prefix_of_other_options_is_refused(c: Context, path: Path, keywords: dict[str, Any], why: str) -> None:
     save_prefix(c, path)
     with context(c.model, **({"n_seq_max": 2} | keywords)) as other:
-        refused(other, path, f"is of another {name}:")
+        refused(other, path, why)
 
 
 def test_a_prefix_does_not_depend_on_how_many_sequences_tokens_threads_and_drafts_there_are(

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from pymtp.chat import Message, answer_message
-from pymtp.cli.completion import write, write_figures
+from pymtp.cli.completion import tell_unused, write, write_figures
 from pymtp.cli.load import Loading
 from pymtp.cli.options import MaxTokens, Prefix, Sampling, Temperature, spread
 from pymtp.cli.screen import read_input, screen, show_error
@@ -54,6 +54,8 @@ def chat(
             except KeyboardInterrupt:
                 completion = stream.completion
             write_figures(completion)
+            tell_unused(prefix, completion)
+            prefix = None  # later turns go on from this one
             prompt = llm.chat_template.render(asked, chat_template_kwargs=given)
             messages = [*asked, answer_message(completion.text, prompt)]
 

@@ -6,6 +6,9 @@ import json
 import sys
 from dataclasses import asdict
 from itertools import chain
+from pathlib import Path
+
+from rich.markup import escape
 
 from pymtp.cli.screen import screen
 from pymtp.engine.request import Completion
@@ -28,6 +31,15 @@ def write_figures(completion: Completion) -> None:
     """Ends the text's line on stdout and prints the figures on stderr."""
     print()
     screen.print(figures(completion.stats), style="dim", soft_wrap=True)
+
+
+def tell_unused(prefix: Path | None, completion: Completion) -> None:
+    """A line on stderr where a prompt was to go on from a file of `pymtp prefix`, and begins with another text."""
+    if prefix is not None and not completion.stats.cached_tokens:
+        screen.print(
+            f"[bold yellow]note:[/] {escape(str(prefix))} is of no use: the prompt does not begin with what it holds",
+            soft_wrap=True,
+        )
 
 
 def figures(stats: Stats) -> str:

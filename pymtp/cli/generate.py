@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pymtp.cli.completion import as_json, write, write_figures
+from pymtp.cli.completion import as_json, tell_unused, write, write_figures
 from pymtp.cli.load import Loading
 from pymtp.cli.options import AsJson, File, MaxTokens, Prefix, Sampling, Temperature, spread
 from pymtp.cli.texts import read_prompt, read_text
@@ -53,6 +53,9 @@ def generate(
     )
     with loading.llm(prefix=prefix) as llm:
         if json_output:
-            print(as_json(llm.generate(text, params)))
+            completion = llm.generate(text, params)
+            print(as_json(completion))
         else:
-            write_figures(write(llm.stream(text, params)))
+            completion = write(llm.stream(text, params))
+            write_figures(completion)
+        tell_unused(prefix, completion)

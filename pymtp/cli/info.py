@@ -15,7 +15,7 @@ from rich.text import Text
 from pymtp.build import build_info
 from pymtp.cli.load import read_draft_vocab, read_drafts
 from pymtp.cli.memory_table import as_table, plan_beside, plan_prefixes
-from pymtp.cli.options import AsJson, CacheType, Ctx, Drafts, DraftVocab, Layers, ModelArgument, SeqMax
+from pymtp.cli.options import AsJson, Cache, CacheType, Ctx, Drafts, DraftVocab, Layers, ModelArgument, SeqMax
 from pymtp.cli.prefix import about_prefix, is_prefix
 from pymtp.cli.screen import tables
 from pymtp.depth import MAX_AUTO
@@ -34,12 +34,22 @@ def info(
     n_seq_max: SeqMax = 1,
     gpu_layers: Layers = -1,
     cache_type: CacheType = "f16",
+    cache: Cache = None,
     json_output: AsJson = False,
 ) -> None:
     """Describe a model file, or one of `pymtp prefix`, this build and this machine. Reads no weights."""
     if memory:
-        vocabulary = read_draft_vocab(draft_vocab)
-        _show_memory(model, read_drafts(draft_tokens), vocabulary, ctx, n_seq_max, gpu_layers, cache_type, json_output)
+        _show_memory(
+            model,
+            read_drafts(draft_tokens),
+            read_draft_vocab(draft_vocab),
+            ctx,
+            n_seq_max,
+            gpu_layers,
+            cache_type,
+            None if cache is None else cache * 2**20,
+            json_output,
+        )
         return
     build = build_info()
     what, about = ("prefix", about_prefix(model)) if model and is_prefix(model) else ("model", _about(model))
@@ -81,7 +91,8 @@ def _show_memory(
     ctx: int,
     n_seq_max: int,
     gpu_layers: int,
-    cache: str,
+    cache_type: str,
+    cache_bytes: int | None,
     json_output: bool,
 ) -> None:
     with Model(model, vocab_only=True) as looked_at:
@@ -94,17 +105,18 @@ def _show_memory(
         draft_vocab=vocabulary,
         n_ctx=ctx,
         n_seq_max=n_seq_max,
-        type_k=cache,
-        type_v=cache,
+        type_k=cache_type,
+        type_v=cache_type,
     )
-    cache_bytes = default_cache_bytes(plan.with_mtp for plan in plans)
+    if cache_bytes is None:
+        cache_bytes = default_cache_bytes(plan.with_mtp for plan in plans)
     prefixes = plan_prefixes(plans, cache_bytes, n_ctx=ctx, n_seq_max=n_seq_max, row=row)
     options = {
         "n_ctx": ctx,
         "n_seq_max": n_seq_max,
         "draft_tokens": most,
         "draft_vocab": vocabulary,
-        "cache_type": cache,
+        "cache_type": cache_type,
         "gpu_layers": gpu_layers,
     }
     build = build_info()

@@ -43,7 +43,10 @@ class Loading:
     cache: Cache = None
 
     def llm(self, n_seq_max: int = 1, prefix: Path | None = None) -> LLM:
-        """The model with its context; without a file, the shipped model. prefix: a file to go on from."""
+        """The model with its context; without a file, the shipped model. prefix: a file to go on from.
+
+        Raises what `LLM` and `load_prefix` raise, and InvalidRequestError for a prefix that cannot be read.
+        """
         draft_tokens, draft_vocab = read_drafts(self.draft_tokens), read_draft_vocab(self.draft_vocab)
         with screen.status(f"loading {self.model.name if self.model else 'the shipped model'} …"):
             llm = LLM(
@@ -62,6 +65,9 @@ class Loading:
             if prefix is not None:
                 try:
                     llm.load_prefix(prefix)
+                except OSError as error:
+                    llm.close()
+                    raise InvalidRequestError(f"cannot read the prefix from {prefix}: {error}") from error
                 except BaseException:
                     llm.close()
                     raise

@@ -44,10 +44,11 @@ class Held:
     """What a sequence holds: the K and V of n tokens that are known, and perhaps more.
 
     live: whether its state is that of the last of them. logits: likewise. busy: whether a request reads or writes
-    there. used: when one began to. family: who may go on from there.
+    there. used: when one began to. family: who may go on from there. goes_on: whether another text is known that begins
+    as this one does, or its caller says that one will come.
     """
 
-    __slots__ = ("busy", "family", "live", "logits", "n", "tokens", "used")
+    __slots__ = ("busy", "family", "goes_on", "live", "logits", "n", "tokens", "used")
 
     def __init__(
         self,
@@ -59,9 +60,10 @@ class Held:
         busy: bool = False,
         used: int = 0,
         family: object = None,
+        goes_on: bool = False,
     ) -> None:
         self.tokens, self.n, self.live, self.logits, self.busy = tokens, n, live, logits, busy
-        self.used, self.family = used, family
+        self.used, self.family, self.goes_on = used, family, goes_on
 
     def shared(self, tokens: Tokens) -> int:
         """How many tokens it begins with that these begin with, too."""

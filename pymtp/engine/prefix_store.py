@@ -68,10 +68,10 @@ class PrefixStore:
             self.tree = self.budget.tree = PrefixTree()
         kept: set[Node] = set()
         for seq in range(len(self.held)):
-            self.held[seq] = Held()
+            goes_on, self.held[seq] = self.held[seq].goes_on, Held()
             with suppress(PymtpError):  # of a context that is closed
                 tokens = as_tokens(self._context.tokens(seq))
-                self.held[seq] = Held(tokens, len(tokens), live=len(tokens) > 0)
+                self.held[seq] = Held(tokens, len(tokens), live=len(tokens) > 0, goes_on=goes_on)
                 kept.update(self.tree.walk(tokens)[0])
         for node in list(self.tree.checkpoints):
             if not node.covered and node not in kept:
@@ -161,9 +161,9 @@ class PrefixStore:
         return nodes
 
     def _end(self, seq: int, kept: int) -> int:
-        """Tokens of a text whose last state is there and nowhere else, and is to be lost; 0 for none."""
+        """Tokens of a text whose last state is wanted, there and nowhere else, and to be lost; 0 for none."""
         held = self.held[seq]
-        if not held.live or held.busy or held.n <= kept:
+        if not held.goes_on or not held.live or held.busy or held.n <= kept:
             return 0
         return held.n if held.n - self.before(held.tokens[: held.n]) > self._least else 0
 

@@ -262,8 +262,16 @@ class Prefixes:
         self.store.pin(reader, place.node)
         self.store.fill(tokens, place)
         self._ticks += 1
-        held = Held(tokens, n, live=True, logits=n == len(tokens), busy=True, used=self._ticks, family=reader.family)
-        self.store.held[place.seq] = held
+        self.store.held[place.seq] = Held(
+            tokens,
+            n,
+            live=True,
+            logits=n == len(tokens),
+            busy=True,
+            used=self._ticks,
+            family=reader.family,
+            goes_on=max(n, parting) >= self.least or len(reader.marks) > 0,
+        )
         if not reader.begun:
             reader.begun = True
             self._lookups += 1

@@ -292,13 +292,35 @@ def test_a_chat_goes_on_from_a_saved_system_message(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
 
 
+def test_a_prefix_that_the_prompt_does_not_begin_with_is_told(tmp_path: Path, expected: str) -> None:
+    saved = tmp_path / "[b]saved.prefix"
+    assert run("prefix", DOCUMENT, "-o", saved, "-t", "1").returncode == 0
+
+    def notes(done: subprocess.CompletedProcess[str]) -> list[str]:
+        return [line for line in done.stderr.splitlines() if line.startswith("note:")]
+
+    done = generate(PROMPT, "--prefix", saved)
+    assert (done.returncode, done.stdout) == (0, expected + "\n")
+    assert notes(done) == [f"note: {saved} is of no use: the prompt does not begin with what it holds"]
+    as_json = generate(PROMPT, "--prefix", saved, "--json")
+    assert json.loads(as_json.stdout)["text"] == expected
+    assert notes(as_json) == notes(done)
+    assert not notes(generate(f"{DOCUMENT} Box", "--prefix", saved))
+    assert not notes(generate(PROMPT))
+    chat = run("chat", "--prefix", saved, "-t", "1", "-n", "4", stdin="Why?\nHow?\n")
+    assert (chat.returncode, notes(chat)) == (0, notes(done))  # once, not at each turn
+
+
 def test_a_prefix_that_is_refused_is_a_wrong_request(tmp_path: Path) -> None:
     saved = tmp_path / "saved.prefix"
     assert run("prefix", DOCUMENT, "-o", saved, "-t", "1").returncode == 0
     for more, why in (
         (["--prefix", saved, "--cache", "0"], "cache_bytes is 0"),
         (["--prefix", saved, "--cache-type", "q8_0"], "is of another type_k"),
+        (["--prefix", saved, "-d", "0"], "was made with drafts"),
         (["--prefix", __file__], "is no prefix"),
+        (["--prefix", tmp_path / "missing"], "cannot read the prefix from"),
+        (["--prefix", tmp_path], "cannot read the prefix from"),
     ):
         done = generate(PROMPT, *more)
         assert (done.returncode, done.stdout) == (2, "")

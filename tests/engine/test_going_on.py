@@ -29,10 +29,10 @@ def tokens_read(bed: Bed) -> int:
     return bed.engine.figures().read
 
 
-def ask(bed: Bed, prompt: list[int], max_tokens: int = 10) -> int:
-    """Alone, to its end. Tokens read."""
+def ask(bed: Bed, prompt: list[int], max_tokens: int = 10, *, again: bool = False) -> int:
+    """Alone, to its end. Tokens read. again: the caller says that the whole prompt will come again."""
     before = tokens_read(bed)
-    request = bed.submit(prompt, max_tokens)
+    request = bed.submit(prompt, max_tokens, marks=(len(prompt),) if again else ())
     bed.run()
     bed.check()
     check_held(bed.engine)
@@ -51,7 +51,7 @@ def test_a_prompt_goes_on_from_a_prompt_and_what_was_written_after_it(cache_byte
 
 def test_a_text_that_was_replaced_is_gone_on_from_out_of_host_memory() -> None:
     bed = Bed(cache_bytes=HOST)
-    ask(bed, DOCUMENT)
+    ask(bed, DOCUMENT, again=True)
     written = bed.requests[0].tokens
     assert ask(bed, text(5, 300)) == 300
     assert ask(bed, [*DOCUMENT, *written]) == 1
@@ -109,7 +109,7 @@ def test_a_stream_that_gives_way_is_not_read_again_where_its_end_was_kept() -> N
 
 def test_a_load_that_fails_is_a_prompt_that_is_read() -> None:
     bed = Bed(cache_bytes=HOST)
-    ask(bed, DOCUMENT)
+    ask(bed, DOCUMENT, again=True)
     ask(bed, text(5, 300))
     bed.context.before = fails_at("load_state", NativeError("no memory"))
     assert ask(bed, DOCUMENT + bed.requests[0].tokens) == 210
@@ -292,7 +292,7 @@ def test_a_tree_that_a_change_was_broken_off_in_is_given_up() -> None:
 def test_a_handler_that_raises_takes_no_prefix_away() -> None:
     bed = Bed(cache_bytes=HOST)
     for prompt in (DOCUMENT, text(5, 150)):
-        ask(bed, prompt)
+        ask(bed, prompt, again=True)
     bed.submit(text(6, 50), 20)
     bed.context.before = fails_at("verify", KeyboardInterrupt())  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
@@ -301,3 +301,18 @@ def test_a_handler_that_raises_takes_no_prefix_away() -> None:
     bed.run()
     for request in bed.requests[:2]:
         assert ask(bed, request.prompt + request.tokens) == 1
+
+
+def test_a_handler_that_raises_takes_no_end_away_that_only_a_sequence_has() -> None:
+    bed = Bed(n_seq_max=2, cache_bytes=HOST, n_ctx=1000)
+    ask(bed, DOCUMENT, again=True)
+    bed.submit(text(6, 50), 20)
+    bed.context.before = fails_at("verify", KeyboardInterrupt())  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        bed.run()
+    bed.context.before = lambda what, seqs: None
+    bed.run()
+    for i in range(2):
+        ask(bed, text(7 + i, 150))
+    assert ask(bed, DOCUMENT + bed.requests[0].tokens) == 1
+    assert bed.engine.figures().prefixes.loaded == 209

@@ -89,7 +89,7 @@ def test_what_is_wanted_stays_in_its_sequence_and_what_is_not_goes() -> None:
 def test_k_and_v_that_a_sequence_has_too_go_from_host_memory_before_what_is_wanted() -> None:
     engine = SimEngine(2)
     for i in range(2):
-        engine.ask_and_run(DOCUMENT + question(i))
+        engine.ask_and_run(DOCUMENT + question(i), marks=[2048])
     assert engine.prefixes.figures().tokens >= 2000
     fill_up(engine, 2000)
     assert engine.prefixes.figures().tokens < 100
@@ -99,7 +99,7 @@ def test_k_and_v_that_a_sequence_has_too_go_from_host_memory_before_what_is_want
 def test_k_and_v_go_to_host_memory_again_when_their_sequence_takes_another_text() -> None:
     engine = SimEngine(1)
     for i in range(2):
-        engine.ask_and_run(DOCUMENT + question(i))
+        engine.ask_and_run(DOCUMENT + question(i), marks=[2048])
     fill_up(engine, 2000)
     engine.ask_and_run(text(5, 3000))
     assert engine.ask_and_run(DOCUMENT + question(2)).n_read == 64
@@ -112,6 +112,28 @@ def test_what_a_sequence_held_is_in_host_memory_when_another_text_took_it() -> N
     again = engine.ask(DOCUMENT + question(1))
     assert {"load_cells", "load_state"} <= calls(engine, again)
     assert again.n_read == 64
+
+
+def test_texts_that_share_nothing_leave_nothing_in_host_memory() -> None:
+    engine = SimEngine(2, grain=1)
+    for i, length in enumerate((63, 200, 575, 64, 300, 575)):  # from 576 on they stop after 512 tokens
+        engine.ask_and_run(text(20 + i, length), question(i, 100))
+    assert not {"save_state", "save_cells"} & set(engine.context.calls)
+
+
+@pytest.mark.parametrize("why", ["goes on", "shares", "marked"])
+def test_the_end_of_a_text_that_others_are_known_to_go_on_from_is_in_host_memory(why: str) -> None:
+    engine = SimEngine(1, grain=1)
+    prompt, answer = text(20, 200), question(0, 100)
+    if why == "goes on":
+        engine.ask_and_run(prompt[:150])
+    elif why == "shares":
+        engine.ask_and_run(prompt[:64] + text(21, 100))
+    engine.ask_and_run(prompt, answer, marks=[200] if why == "marked" else ())
+    engine.ask_and_run(text(22, 300))
+    more = engine.ask(prompt + answer + question(1))
+    assert "load_cells" in calls(engine, more)
+    assert more.n_read == 48
 
 
 def test_the_same_prompt_again_is_not_read_at_all() -> None:
