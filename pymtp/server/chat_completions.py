@@ -16,7 +16,7 @@ from pymtp.server.chat_chunks import ChatChunks
 from pymtp.server.chat_types import ChatChunk, ChatCompletion, ChatRequest
 from pymtp.server.current import CurrentService
 from pymtp.server.errors import stream_failure
-from pymtp.server.responses_of import answers_of
+from pymtp.server.responses_of import answers_of, ignored_header
 from pymtp.server.service import Answering, Service
 from pymtp.server.sse import DONE, EventStream, while_there
 
@@ -26,13 +26,15 @@ router = APIRouter(tags=["OpenAI"])
 @router.post(CHAT, response_model=None, responses=answers_of(ChatCompletion, ChatChunk))
 async def chat_completions(request: Request, body: ChatRequest, service: CurrentService) -> Response:
     """The assistant's next turn, as OpenAI's clients ask for it."""
+    service.check_model(body.model)
     asked = body.model_dump(exclude_unset=True, by_alias=True)
+    ignored = ignored_header(CHAT, asked)
     ask = read_ask(CHAT, asked)
     if not ask.stream:
-        return JSONResponse(await while_there(request, _whole(service, ask, asked)))
+        return JSONResponse(await while_there(request, _whole(service, ask, asked)), headers=ignored)
     stack = AsyncExitStack()
     answering = await stack.enter_async_context(service.answer(ask))
-    return EventStream(_events(service, answering, stack, asked), stream_failure(CHAT))
+    return EventStream(_events(service, answering, stack, asked), stream_failure(CHAT), ignored)
 
 
 async def _whole(service: Service, ask: Ask, asked: dict[str, Any]) -> dict[str, Any]:

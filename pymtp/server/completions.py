@@ -19,7 +19,7 @@ from pymtp.openai_format import TEXT, read_ask, text_prompts
 from pymtp.server.completion_types import CompletionRequest, TextCompletion
 from pymtp.server.current import CurrentService
 from pymtp.server.errors import stream_failure
-from pymtp.server.responses_of import answers_of
+from pymtp.server.responses_of import answers_of, ignored_header
 from pymtp.server.service import Answering, Service, Update
 from pymtp.server.sse import DONE, EventStream, while_there
 
@@ -29,13 +29,15 @@ router = APIRouter(tags=["OpenAI"])
 @router.post(TEXT, response_model=None, responses=answers_of(TextCompletion, TextCompletion))
 async def completions(request: Request, body: CompletionRequest, service: CurrentService) -> Response:
     """Goes on with texts, as OpenAI's older clients ask for it."""
+    service.check_model(body.model)
     asked = body.model_dump(exclude_unset=True, by_alias=True)
+    ignored = ignored_header(TEXT, asked)
     prompts = text_prompts(asked)
     asks = [read_ask(TEXT, asked | {"prompt": prompt}) for prompt in prompts]
     if asked.get("echo") and asked.get("logprobs") is not None:
         raise InvalidRequestError("echo: not supported beside logprobs, since prompts have none")
     if not asks[0].stream:
-        return JSONResponse(await while_there(request, _whole(service, asks, asked)))
+        return JSONResponse(await while_there(request, _whole(service, asks, asked)), headers=ignored)
     running = _Running(service)
     try:
         for ask in asks:
@@ -43,7 +45,7 @@ async def completions(request: Request, body: CompletionRequest, service: Curren
     except BaseException:
         await running.close()
         raise
-    return EventStream(_events(service, running, asked), stream_failure(TEXT))
+    return EventStream(_events(service, running, asked), stream_failure(TEXT), ignored)
 
 
 async def _whole(service: Service, asks: Sequence[Ask], asked: dict[str, Any]) -> dict[str, Any]:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from pymtp.errors import ClosedError, ContextFullError, InvalidRequestError, PymtpError
-from pymtp.server.refusals import OverdueError, QueueFullError, UnavailableError
+from pymtp.server.refusals import GoneError, OverdueError, QueueFullError, UnavailableError, UnknownModelError
 
 ANTHROPIC = "/v1/messages"  # all paths that begin so
+# a page of another site may send other types without asking the browser first
+_JSON = re.compile(r"\s*application/([^;]+\+)?json\s*(;|$)", re.IGNORECASE)
+NO_JSON = "the body must be JSON, and come with Content-Type: application/json"
 SHOWN = 400  # characters of what a client sent, in a message
 
 
@@ -46,6 +51,8 @@ def failure(error: Exception) -> Failure:
             return Failure(400, said, code="context_length_exceeded")
         case InvalidRequestError():
             return Failure(400, said, code="invalid_value")
+        case UnknownModelError():
+            return Failure(404, said, code="model_not_found", param="model")
         case QueueFullError():
             return Failure(429, said, "rate_limit_error", "queue_full", retry_after=error.retry_after)
         case UnavailableError():
@@ -82,8 +89,10 @@ def error_body(path: str, found: Failure, request_id: str | None = None) -> dict
 
 def error_response(request: Request, found: Failure, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """The answer that says so."""
-    body = error_body(request.url.path, found, getattr(request.state, "request_id", None))
-    return JSONResponse(body, found.status, {**found.headers, **(headers or {})})
+    request_id = getattr(request.state, "request_id", None)
+    named = {} if request_id is None else {"x-request-id": request_id}  # also where this stands around all else
+    body = error_body(request.url.path, found, request_id)
+    return JSONResponse(body, found.status, {**named, **found.headers, **(headers or {})})
 
 
 def stream_failure(path: str) -> Callable[[Exception], bytes]:
@@ -99,16 +108,38 @@ def install(app: FastAPI) -> None:
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
+        if request.method == "POST" and not _JSON.match(request.headers.get("content-type", "")):
+            return error_response(request, Failure(400, NO_JSON, code="invalid_content_type"))
         return error_response(request, _invalid(error.errors()))
 
-    async def http(request: Request, error: Exception) -> JSONResponse:
+    async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return error_response(request, _http(request, error), error.headers)
+        if error.status_code != 405:
+            return error_response(request, _http(request, error), error.headers)
+        allow = {"Allow": ", ".join(_allowed(request))}
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers=allow)
+        return error_response(request, _http(request, error), allow)
+
+    async def gone(request: Request, error: Exception) -> Response:
+        return Response(status_code=499)  # as nginx logs it: nobody reads it
 
     app.add_exception_handler(PymtpError, known)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(GoneError, gone)
     app.add_exception_handler(Exception, known)
+
+
+def _allowed(request: Request) -> list[str]:
+    """The methods of a path."""
+    routes = request.app.router.routes
+    found = [
+        method
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+        if any(route.matches({**request.scope, "method": method})[0] == Match.FULL for route in routes)
+    ]
+    return [*found, *(["HEAD"] if "GET" in found else []), "OPTIONS"]
 
 
 def _http(request: Request, error: HTTPException) -> Failure:
@@ -116,6 +147,8 @@ def _http(request: Request, error: HTTPException) -> Failure:
         return Failure(404, f"there is no {request.method} {request.url.path:.{SHOWN}}", code="unknown_url")
     if error.status_code == 405:
         return Failure(405, f"{request.method} is not allowed here", code="method_not_allowed")
+    if error.status_code == 400:  # bytes that are no text, numbers of thousands of digits, lists within lists
+        return Failure(400, "the body cannot be read as JSON", code="invalid_json")
     kind = "invalid_request_error" if error.status_code < 500 else "server_error"
     return Failure(error.status_code, str(error.detail), kind)
 

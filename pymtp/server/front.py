@@ -23,7 +23,7 @@ class Front:
             return
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if _ID.fullmatch(given) else f"req_{uuid.uuid4().hex}"
-        state = {**scope.get("state", {}), "request_id": request_id}
+        scope.setdefault("state", {})["request_id"] = request_id
         # the server in front of the app leaves out the body that an answer to HEAD must not have
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
 
@@ -34,4 +34,4 @@ class Front:
                 headers["request-id"] = request_id  # where Anthropic's clients look
             await send(message)
 
-        await self._app({**scope, "state": state, "method": method}, receive, send_named)
+        await self._app({**scope, "method": method}, receive, send_named)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, HTTPException, Path
+from fastapi import APIRouter, Path
 from pydantic import BaseModel
 
 from pymtp.openai_answers import fingerprint
 from pymtp.server.current import CurrentService
-from pymtp.server.openai_types import ErrorBody
+from pymtp.server.refusals import UnknownModelError
 from pymtp.server.responses_of import failures_of
 from pymtp.server.service import Service
+from pymtp.values import shown
 
 router = APIRouter(tags=["OpenAI"])
 STARTED = int(time.time())
@@ -57,11 +58,11 @@ async def models(service: CurrentService) -> ModelList:
     return ModelList(data=[_card(service, name) for name in service.model_names])
 
 
-@router.get("/v1/models/{name:path}", responses=failures_of(ErrorBody, 404))
+@router.get("/v1/models/{name:path}", responses=failures_of())
 async def model(service: CurrentService, name: Annotated[str, Path(description="One of /v1/models.")]) -> ModelCard:
     """One of them."""
     if name not in service.model_names:
-        raise HTTPException(404, f"there is no model {name!r:.200}: there is {', '.join(service.model_names)}")
+        raise UnknownModelError(f"there is no model {shown(name)}: there is {', '.join(service.model_names)}")
     return _card(service, name)
 
 

@@ -23,3 +23,11 @@ class UnavailableError(RefusedError):
 
 class OverdueError(PymtpError):
     """The request took longer than it may."""
+
+
+class UnknownModelError(PymtpError):
+    """The server has no model of this name."""
+
+
+class GoneError(Exception):
+    """The client has left."""

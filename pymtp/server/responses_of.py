@@ -1,15 +1,20 @@
-"""What the schema says of answers."""
+"""What the schema says of answers, and a header of theirs."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
+from pymtp.openai_format import unknown_fields
 from pymtp.server.openai_types import ErrorBody
 
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _FAILURES = {
     400: "The request is wrong.",
+    404: "There is no such thing.",
     401: "The API key is missing, or unknown.",
     413: "The body is too large.",
     429: "Too many requests wait already.",
@@ -19,18 +24,23 @@ _FAILURES = {
 }
 
 
-def failures_of(error: type[BaseModel] = ErrorBody, *more: int) -> dict[int | str, dict[str, Any]]:
-    """What every path may answer where it fails, with an API's error object. more: further statuses."""
-    each = {**_FAILURES, **{status: "There is no such thing." for status in more}}
-    return {status: {"model": error, "description": text} for status, text in each.items()}
+def failures_of(error: type[BaseModel] = ErrorBody) -> dict[int | str, dict[str, Any]]:
+    """What every path may answer where it fails, with an API's error object."""
+    return {status: {"model": error, "description": text} for status, text in _FAILURES.items()}
 
 
 def answers_of(
-    whole: type[BaseModel], event: type[BaseModel] | None = None, error: type[BaseModel] = ErrorBody, *more: int
+    whole: type[BaseModel], event: type[BaseModel] | None = None, error: type[BaseModel] = ErrorBody
 ) -> dict[int | str, dict[str, Any]]:
     """As `failures_of`, and the answer. event: of the stream that may come instead."""
     found: dict[str, Any] = {"model": whole}
     if event is not None:
         about = f"Lines `data: {event.__name__}`, and at the end `data: [DONE]`."
         found["content"] = {"text/event-stream": {"schema": {"type": "string", "description": about}}}
-    return {200: found, **failures_of(error, *more)}
+    return {200: found, **failures_of(error)}
+
+
+def ignored_header(url: str, body: Mapping[str, Any]) -> dict[str, str]:
+    """Names the fields of a body that nothing is known of: one may be misspelt."""
+    named = [name for name in unknown_fields(url, body) if _NAME.fullmatch(name)]
+    return {"x-pymtp-ignored": ", ".join(named[:16])} if named else {}

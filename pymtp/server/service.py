@@ -15,10 +15,13 @@ from pymtp.answers import AnswerFormat, AnswerReader, Event, Said
 from pymtp.asks import Ask, EndReason, Text, end_reason, prepared
 from pymtp.async_llm import AsyncLLM, AsyncTexts
 from pymtp.engine.request import Completion, FinishReason, Piece
-from pymtp.server.refusals import OverdueError, QueueFullError, UnavailableError
+from pymtp.server.refusals import OverdueError, QueueFullError, UnavailableError, UnknownModelError
 from pymtp.server.settings import Settings
+from pymtp.values import shown
 
-AHEAD = 64  # pieces of a text that may wait for a slow client
+# Pieces of a text that may wait for a slow client. All of them: the request keeps its pieces anyway, and a text that is
+# written to its end gives its place to others.
+AHEAD = 2**31
 
 
 @dataclass(frozen=True)
@@ -53,20 +56,26 @@ class Service:
         """The model's name in answers."""
         return self.model_names[0]
 
+    def check_model(self, name: str | None) -> None:
+        """Raises UnknownModelError for another name than those that the server was started with. Where it was started
+        without any, clients may call the model as they like: there is no other."""
+        if name is not None and self.settings.served_names and name not in self.settings.served_names:
+            raise UnknownModelError(f"there is no model {shown(name)}: there is {', '.join(self.model_names)}")
+
     @asynccontextmanager
     async def answer(self, ask: Ask) -> AsyncIterator[Answering]:
         """Runs a request, which ends where this is left.
 
         Raises QueueFullError, InvalidRequestError for what cannot be asked, ContextFullError, and ClosedError.
         """
-        n = ask.params.n
+        n, begun = ask.params.n, asyncio.get_running_loop().time()
         if self._n_open + n > self.llm.llm.context.n_seq_max + max(self.settings.max_queue, n):
             raise QueueFullError(f"{self._n_open} texts run or wait: try again later")
         self._n_open += n
         try:
             prompt, params, form = await self.llm.in_thread(lambda: prepared(self.llm.llm, ask))
             async with await self.llm.open(prompt, params, ahead=AHEAD if ask.stream else None) as texts:
-                yield Answering(texts, form, n, self.settings.chunk_interval, self._limit(ask))
+                yield Answering(texts, form, n, self.settings.chunk_interval, begun, self._limit(ask))
         finally:
             self._n_open -= n
 
@@ -77,8 +86,17 @@ class Service:
 class Answering:
     """A request that runs: iterate over its updates. `completions` and `answers` once these are at their end."""
 
-    def __init__(self, texts: AsyncTexts, form: AnswerFormat | None, n: int, interval: float, seconds: float) -> None:
-        self._texts, self._interval, self._seconds = texts, interval, seconds
+    def __init__(
+        self,
+        texts: AsyncTexts,
+        form: AnswerFormat | None,
+        n: int,
+        interval: float,
+        begun: float,
+        seconds: float,
+    ) -> None:
+        """interval: seconds between updates, at least. begun, seconds: the loop's time then, and what it may take."""
+        self._texts, self._interval, self._begun, self._seconds = texts, interval, begun, seconds
         self._readers: list[AnswerReader | None] = [None if form is None else form.reader() for _ in range(n)]
         self._lengths = [0] * n
 
@@ -117,7 +135,7 @@ class Answering:
             overdue.append(True)
             self._texts.close()
 
-        timer = loop.call_later(self._seconds, end) if self._seconds < math.inf else None
+        timer = loop.call_at(self._begun + self._seconds, end) if self._seconds < math.inf else None
         try:
             while parts := await self._texts.take():
                 taken = loop.time()

@@ -13,15 +13,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from pymtp.errors import PymtpError
+from pymtp.server.refusals import GoneError
 
 _logger = logging.getLogger("pymtp.server")
 T = TypeVar("T")
 DONE = b"data: [DONE]\n\n"
 SLOWEST = 60.0  # seconds that a client may take nothing of what is sent to it
-
-
-class GoneError(Exception):
-    """The client has left."""
 
 
 async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
