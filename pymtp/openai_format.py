@@ -34,21 +34,11 @@ def read_prompt(url: str, body: Mapping[str, Any]) -> Prompt:
         messages = body.get("messages")
         if not isinstance(messages, Sequence) or isinstance(messages, str):
             raise InvalidRequestError(f"messages must be a list, not {type(messages).__name__}")
-        return Chat([_with_text(message) for message in messages])
+        return Chat(messages)
     prompt = body.get("prompt")
     if isinstance(prompt, str) or (isinstance(prompt, list) and all(isinstance(token, int) for token in prompt)):
         return prompt
     raise InvalidRequestError("prompt must be a string or a list of token ids: one prompt a request")
-
-
-def _with_text(message: object) -> Any:
-    """A message whose content is parts of text, as one string."""
-    if not isinstance(message, Mapping) or not isinstance(message.get("content"), list):
-        return message
-    parts = message["content"]
-    if not all(isinstance(part, Mapping) and part.get("type") == "text" for part in parts):
-        raise InvalidRequestError("content must be text: this model reads nothing else")
-    return {**message, "content": "".join(str(part.get("text", "")) for part in parts)}
 
 
 def read_params(url: str, body: Mapping[str, Any]) -> SamplingParams:
