@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from pymtp.answers import Answer, AnswerFormat, AnswerReader, Tool, ToolChoice
+from pymtp.answers import Answer, AnswerFormat, AnswerReader, Tool, ToolChoice, template_messages
 from pymtp.chat import Chat
 from pymtp.chat_prompt import ChatPrompt
 from pymtp.engine.request import Completion
@@ -84,11 +84,11 @@ def prepared(llm: LLM, ask: Ask) -> Prepared:
 
 def _continued(llm: LLM, chat: Chat) -> ChatPrompt:
     """The prompt of a chat whose last message is the beginning of the answer."""
-    *before, last = chat.messages
-    if last.get("role") != "assistant" or last.get("tool_calls") or not before:
+    *before, last = template_messages(chat.messages)
+    if last["role"] != "assistant" or last.get("tool_calls") or not before:
         raise InvalidRequestError("what is gone on with must be text of the assistant, after other messages")
     prompt = llm.chat_prompts.prompt(replace(chat, messages=before))
-    begun = str(last.get("content") or "")
+    begun: str = last["content"]
     if prompt.end.rstrip().endswith("<think>"):
         begun = f"{last.get('reasoning_content') or ''}\n</think>\n\n{begun}"
     tokens = [*prompt.tokens, *llm.model.tokenize(begun, add_special=False)] if begun else prompt.tokens

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymtp.answers.messages import template_messages
 from pymtp.chat import Chat, ChatTemplate, Message
 from pymtp.errors import InvalidRequestError
 from pymtp.model import Model
@@ -44,15 +45,17 @@ class ChatPrompts:
         self._last: deque[_Text] = deque(maxlen=LAST)
 
     def prompt(self, chat: Chat) -> ChatPrompt:
-        """Raises as ChatTemplate.render, and InvalidRequestError for text that UTF-8 cannot hold."""
+        """Raises as template_messages and ChatTemplate.render, and InvalidRequestError for text that UTF-8 cannot
+        hold."""
+        given = template_messages(chat.messages)
 
         def render(messages: Sequence[Message]) -> bytes:
             text = self._template.render(messages, tools=chat.tools, chat_template_kwargs=chat.chat_template_kwargs)
             return text.encode(errors="surrogatepass")
 
-        text = self._tokenized(render(chat.messages))
+        text = self._tokenized(render(given))
         places = set()
-        for other in _turns_to_come(chat.messages):
+        for other in _turns_to_come(given):
             with suppress(InvalidRequestError):  # a turn that this template refuses
                 places.add(_shared(text.data, render(other)))
         marks = {self._mark(text, place) for place in places}

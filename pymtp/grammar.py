@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pymtp.errors import InvalidRequestError
-from pymtp.schema import SchemaError, schema_gbnf
+from pymtp.schema import schema_gbnf
+from pymtp.schema_keywords import SchemaError
 
 MAX_DEPTH = 64  # of nested values, which are walked by recursion
 MAX_TEXT = 2**20

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pymtp.answers import NamedTool, Tool, ToolChoice, read_tools, template_messages
+from pymtp.answers import NamedTool, Tool, ToolChoice, read_tools
 from pymtp.asks import Ask
 from pymtp.chat import Chat
 from pymtp.errors import InvalidRequestError
@@ -98,11 +98,11 @@ def read_ask(url: str, body: Mapping[str, Any]) -> Ask:
     )
 
 
-def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _messages(body: Mapping[str, Any]) -> Sequence[Any]:
     messages = body.get("messages")
     if not isinstance(messages, Sequence) or isinstance(messages, str):
         raise InvalidRequestError(f"messages must be a list, not {type(messages).__name__}")
-    return template_messages(messages)
+    return messages
 
 
 def text_prompts(body: Mapping[str, Any]) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 MAX_NESTED = 50
 MAX_REPETITIONS = 2000  # llama.cpp's grammars repeat no more often; what is more becomes this
@@ -25,20 +26,22 @@ _ESCAPED = {0x22: '\\"', 0x5C: "\\\\", 0x08: "\\b", 0x0C: "\\f", 0x0A: "\\n", 0x
 NOT_PLAIN: Ranges = [(0x00, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F), (0xD800, 0xDFFF)]
 
 
-def pattern_grammar(pattern: str) -> str:
+def pattern_grammar(pattern: str, characters: Callable[[Ranges], str] | None = None) -> str:
     """GBNF for the strings, without their quotes. Raises ValueError, with the reason, for what is no regular expression
-    or cannot be said in a grammar: what looks around, refers back, or matches within a string."""
+    or cannot be said in a grammar: what looks around, refers back, or matches within a string.
+
+    characters: GBNF for one of some characters; as a string of JSON has them, without it."""
     escaped = len(pattern) - len(pattern[:-1].rstrip("\\")) - 1
     if not (len(pattern) > 1 and pattern[0] == "^" and pattern[-1] == "$" and escaped % 2 == 0):
         raise ValueError("it is not anchored with '^' and '$'")
-    reader = _Reader(pattern[1:-1])
+    reader = _Reader(pattern[1:-1], characters or json_characters)
     grammar = reader.alternatives(0)
     if reader.at < len(reader.text):
         raise ValueError("a ')' has no '('")
     return grammar
 
 
-def characters(ranges: Ranges) -> str:
+def json_characters(ranges: Ranges) -> str:
     """GBNF for one of the characters, as a string of JSON has them."""
     ways = [quoted(written) for c, written in _ESCAPED.items() if any(a <= c <= b for a, b in ranges)]
     plain = inverse(_joined([*inverse(ranges), *NOT_PLAIN]))
@@ -87,9 +90,10 @@ def _character(code: int) -> str:
 class _Reader:
     """Reads an expression by recursive descent. The names of its methods are those of what they read."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, characters: Callable[[Ranges], str]) -> None:
         self.text = text
         self.at = 0
+        self.characters = characters
 
     def take(self, text: str) -> bool:
         found = self.text.startswith(text, self.at)
@@ -126,14 +130,14 @@ class _Reader:
                 raise ValueError("a '(' has no ')'")
             return f"({group})"
         if c == "[":
-            return characters(self.ranges())
+            return self.characters(self.ranges())
         if c == ".":
-            return characters(inverse(_LINE_ENDS))
+            return self.characters(inverse(_LINE_ENDS))
         if c == "\\":
-            return characters(self.escape())
+            return self.characters(self.escape())
         if c in _SYNTAX and c not in "/-":
             raise ValueError(f"there is a {c!r} where a grammar can have none")
-        return characters([(ord(c), ord(c))])
+        return self.characters([(ord(c), ord(c))])
 
     def quantifier(self) -> str:
         found = _QUANTIFIER.match(self.text, self.at)

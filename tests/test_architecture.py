@@ -14,7 +14,10 @@ PACKAGE = Path(__file__).parent.parent / "pymtp"
 # From the ground up. A package stands for all its files; a name may import its own floor and those below.
 FLOORS = (
     ("errors", "values", "cores", "native"),
-    ("exclusive", "build", "model", "grammar", "integers", "pattern", "schema", "sampling", "chat", "text"),
+    (
+        *("exclusive", "build", "model", "sampling", "chat", "text"),
+        *("grammar", "schema", "schema_keywords", "weaker_schemas", "rules", "integers", "pattern"),
+    ),
     (
         "answers",
         "chat_prompt",

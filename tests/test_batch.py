@@ -21,6 +21,10 @@ from pymtp.openai_format import CHAT, TEXT
 GREEDY = {"temperature": 0, "max_tokens": 8}
 
 
+class Stopped(Exception):  # noqa: N818
+    """A run is ended in the middle."""
+
+
 @pytest.fixture(scope="module")
 def several() -> Iterator[LLM]:
     with make_llm(n_seq_max=3) as llm:
@@ -42,7 +46,7 @@ def answer(llm: LLM, asked: Path, answers: Path, stop_after: int | None = None) 
     def on_done(progress: Progress) -> None:
         seen.append(progress)
         if len(seen) == stop_after:
-            raise KeyboardInterrupt
+            raise Stopped
 
     async def main() -> None:
         async with AsyncLLM(llm) as made:
@@ -94,7 +98,7 @@ def test_a_run_goes_on_where_another_stopped(several: LLM, prompts: list[str], t
     asked = write(tmp_path / "in.jsonl", [request(f"r{i}", prompt=prompt) for i, prompt in enumerate(prompts[:8])])
     whole, out = tmp_path / "whole.jsonl", tmp_path / "out.jsonl"
     answer(several, asked, whole)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Stopped):
         answer(several, asked, out, stop_after=4)
     assert len(read(out)) == 4
     first = out.read_bytes()
@@ -216,7 +220,7 @@ def test_a_line_that_is_no_good_has_its_error_as_its_answer(several: LLM, tmp_pa
 def test_errors_of_an_earlier_run_count(several: LLM, tmp_path: Path) -> None:
     good = request("good", prompt="import ")
     asked = write(tmp_path / "in.jsonl", ["no JSON", good, "no JSON", good])
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Stopped):
         answer(several, asked, tmp_path / "out.jsonl", stop_after=2)
     assert [progress.failed for progress in answer(several, asked, tmp_path / "out.jsonl")] == [2, 2]
     assert BatchFiles(asked, tmp_path / "out.jsonl").failed == 2

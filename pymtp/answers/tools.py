@@ -1,0 +1,86 @@
+"""The tools that a request offers, in OpenAI's form."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pymtp.errors import InvalidRequestError
+from pymtp.grammar import schema_text
+
+MAX_TOOLS = 1024
+# what a tag `<function=NAME>` can hold, and a string of JSON without an escape
+_NAME = re.compile(r"""[^\s<>"\\\x00-\x1f\x7f]{1,256}""")
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that the model may call.
+
+    parameters: the JSON schema of its arguments, an object's.
+    strict: whether a schema that no grammar can hold a text to is refused. Otherwise such parts of it are passed over.
+    """
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class NamedTool:
+    """The choice of one tool."""
+
+    name: str
+
+
+ToolChoice = Literal["auto", "none", "required"] | NamedTool
+
+
+def read_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Tool, ...]:
+    """Tools of OpenAI's form: {"type": "function", "function": {"name": …, "parameters": …}}.
+
+    Raises InvalidRequestError for anything else, for two tools of one name, and for names that cannot stand in a tag.
+    """
+    if not isinstance(tools, Sequence) or isinstance(tools, (str, bytes)):
+        raise InvalidRequestError(f"tools must be a list, not {type(tools).__name__}")
+    if len(tools) > MAX_TOOLS:
+        raise InvalidRequestError(f"{len(tools)} tools are more than {MAX_TOOLS}")
+    found = tuple(_tool(tool, f"tools[{i}]") for i, tool in enumerate(tools))
+    check_names(found)
+    return found
+
+
+def check_names(tools: Sequence[Tool]) -> None:
+    """Raises InvalidRequestError for two tools of one name, and for names that cannot stand in a tag."""
+    names = set()
+    for tool in tools:
+        if not _NAME.fullmatch(tool.name):
+            raise InvalidRequestError(
+                f"no tool can have the name {tool.name!r:.80}: letters, digits, _ and - are right"
+            )
+        if tool.name in names:
+            raise InvalidRequestError(f"two tools have the name {tool.name!r}")
+        names.add(tool.name)
+
+
+def _tool(tool: object, where: str) -> Tool:
+    if not isinstance(tool, Mapping) or tool.get("type", "function") != "function":
+        raise InvalidRequestError(f'{where} must be {{"type": "function", "function": {{…}}}}, not {tool!r:.80}')
+    function = tool.get("function")
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise InvalidRequestError(f'{where}.function must be an object with a "name"')
+    description, strict = function.get("description"), function.get("strict")
+    if not isinstance(description, (str, type(None))) or not isinstance(strict, (bool, type(None))):
+        raise InvalidRequestError(f"{where}.function has a description that is no text, or a strict that is no boolean")
+    parameters = function.get("parameters")
+    if not isinstance(parameters, (Mapping, type(None))):
+        raise InvalidRequestError(f"{where}.function.parameters must be a JSON schema, not {parameters!r:.80}")
+    try:
+        schema = json.loads(schema_text(parameters or {}))
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{where}.function.parameters: {error}") from error
+    return Tool(function["name"], description or "", schema, bool(strict))
