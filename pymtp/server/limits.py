@@ -22,7 +22,7 @@ class Keys:
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self._app = app
-        self._digests = [_digest(key) for key in keys]
+        self._digests = [sha256(key.encode()).digest() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or _is_open(scope["path"]) or scope["method"] == "OPTIONS" or self._fits(scope):
@@ -35,13 +35,9 @@ class Keys:
         headers = Headers(scope=scope)
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        digest = _digest(given)
+        digest = sha256(given.encode("latin-1")).digest()  # as it came: headers are bytes, read as Latin-1
         # all of them, and digests: the time tells neither which key was nearest nor how long one is
         return any([compare_digest(digest, known) for known in self._digests])
-
-
-def _digest(key: str) -> bytes:
-    return sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
 def _is_open(path: str) -> bool:
