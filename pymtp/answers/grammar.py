@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pymtp.answers import written
 from pymtp.answers.free_text import FreeText
-from pymtp.answers.marks import Mark, Marks
+from pymtp.answers.marks import Mark
 from pymtp.answers.parameters import Parameters
 from pymtp.answers.tools import Tool
 from pymtp.answers.value_rules import TextRules, ValueRules
@@ -48,8 +48,8 @@ def answer_gbnf(
     if thinking == "begun" or (thinking == "may" and not free):
         behind = answer if free else rules.rule(f'"\\n\\n" {answer}', "answer")
         follows = {_THOUGHT: behind} | (calls.within_thought if calls else {})
-        thought = FreeText(Marks([*follows, *(calls.never if calls else [])]), rules, "thought", follows)
-        begun = thought.rule(thought.begin("\n"), may_end=False)
+        thought = FreeText(calls.never if calls else [], rules, "thought", follows)
+        begun = thought.rule(thought.automaton.begin("\n"), may_end=False)
         rules.says["root"] = begun if thinking == "begun" else f'{answer} | "{written.THINK}" {begun}'
     return rules.gbnf()
 
@@ -76,8 +76,8 @@ class _Calls:
         """The name of the rule of text with calls at its end, or without. A function whose <tool_call> was left out is
         a call, where calls are in XML."""
         follows = {_CALL: self._called} | ({} if self._is_json else {_FUNCTION: self._rest})
-        text = FreeText(Marks([_CALL, _FUNCTION]), self._rules, "text", follows)
-        return text.rule(text.begin("\n"))
+        text = FreeText([_FUNCTION], self._rules, "text", follows)
+        return text.rule(text.automaton.begin("\n"))
 
 
 def _function(tools: Sequence[Tool], rules: Rules) -> str:

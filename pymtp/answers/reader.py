@@ -117,7 +117,7 @@ class AnswerReader:
             self._watch_for_tags()
         elif found.mark in (written.THINKS, written.THINKS_NO_MORE):
             self._thinking = found.mark is written.THINKS
-            self._json_content |= self._is_json and not self._said
+            self._json_content = self._is_json
             if self._splits:
                 self._skip(found.end)
                 self._said_edges.leading = "\n"
@@ -134,7 +134,7 @@ class AnswerReader:
             self._json_content = False
             if first != "<":
                 self._calls_come = False
-                self._watch_for_tags(begins=self._from == 0)
+                self._watch_for_tags()
 
     def _counts(self, found: Found) -> bool:
         """Whether a tag is one. Where no tag says so, or within thinking, only a tool that there is can be called."""
