@@ -18,7 +18,8 @@ from pymtp.server.ended import Ended, ended
 from pymtp.server.errors import error_body, failure
 from pymtp.server.messages_read import chat_body
 from pymtp.server.messages_types import AnswerMessage, Count, CountRequest, MessageErrorBody, MessageRequest
-from pymtp.server.messages_write import MessageWriter, as_bytes
+from pymtp.server.messages_write import MessageWriter
+from pymtp.server.named_events import named_events
 from pymtp.server.responses_of import failures_of
 from pymtp.server.service import Answering, Service, Update
 from pymtp.server.sse import EventStream, while_there
@@ -70,11 +71,11 @@ async def _events(
     service: Service, ask: Ask, answering: Answering, stack: AsyncExitStack, writer: MessageWriter
 ) -> AsyncIterator[bytes]:
     async with stack:
-        yield as_bytes(writer.begin(answering.prompt_tokens))
+        yield named_events(writer.begin(answering.prompt_tokens))
         async for update in answering:
             if events := writer.go_on(update.events):
-                yield as_bytes(events)
-        yield as_bytes(writer.end(_ended(service, ask, answering, update, writer), _drafting(answering)))
+                yield named_events(events)
+        yield named_events(writer.end(_ended(service, ask, answering, update, writer), _drafting(answering)))
 
 
 def _ended(service: Service, ask: Ask, answering: Answering, last: Update, writer: MessageWriter) -> Ended:
@@ -88,6 +89,6 @@ def _drafting(answering: Answering) -> dict[str, Any]:
 
 def _failed(request: Request) -> Any:
     def event(error: Exception) -> bytes:
-        return as_bytes([error_body(MESSAGES, failure(error), request.state.request_id)])
+        return named_events([error_body(MESSAGES, failure(error), request.state.request_id)])
 
     return event

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -131,10 +130,3 @@ def _usage(read: int, cached: int = 0, written: int = 0, thought: int = 0) -> di
         "inference_geo": None,
         "service_tier": "standard",
     }
-
-
-def as_bytes(events: Iterable[dict[str, Any]]) -> bytes:
-    """Events with their names, as they are sent."""
-    return b"".join(
-        b"event: %s\ndata: %s\n\n" % (event["type"].encode(), json.dumps(event).encode()) for event in events
-    )

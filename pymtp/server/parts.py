@@ -65,6 +65,12 @@ class Parts:
                 found.append(change)
         return found
 
+    def begin(self, kind: Kind, name: str = "") -> list[Change]:
+        """A new part. The one before it ends."""
+        before = self.end()
+        self.row.append(Part(kind, len(self.row), name))
+        return [*before, Change("begun", self.row[-1])]
+
     def end(self) -> list[Change]:
         """The last part ends with the answer."""
         return [Change("ended", self.row[-1])] if self.row else []
@@ -80,19 +86,14 @@ class Parts:
                 case Said(text):
                     yield from self._grow("text", text)
                 case CallBegun(_, name):
-                    yield from self._begin("call", name)
+                    yield from self.begin("call", name)
                 case CallArguments(_, text):
                     yield from self._grow("call", text)
-
-    def _begin(self, kind: Kind, name: str = "") -> Iterator[Change]:
-        yield from self.end()
-        self.row.append(Part(kind, len(self.row), name))
-        yield Change("begun", self.row[-1])
 
     def _grow(self, kind: Kind, text: str) -> Iterator[Change]:
         if not text:
             return
         if not self.row or self.row[-1].kind != kind:
-            yield from self._begin(kind)
+            yield from self.begin(kind)
         self.row[-1].pieces.append(text)
         yield Change("grown", self.row[-1], text)
