@@ -39,6 +39,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 @router.post(MESSAGES, response_model=None, responses=_ANSWERS)
 async def messages(request: Request, body: MessageRequest, service: CurrentService) -> Response:
     """The assistant's next turn, as Anthropic's clients ask for it."""
+    service.check_model(body.model)
     asked = body.model_dump(exclude_unset=True, by_alias=True)
     ask = read_ask(CHAT, chat_body(asked))
     display = (asked.get("thinking") or {}).get("display")
@@ -53,6 +54,7 @@ async def messages(request: Request, body: MessageRequest, service: CurrentServi
 @router.post(f"{MESSAGES}/count_tokens", responses=failures_of(MessageErrorBody))
 async def count_tokens(body: CountRequest, service: CurrentService) -> Count:
     """How many tokens the prompt of these messages has."""
+    service.check_model(body.model)
     ask = read_ask(CHAT, chat_body(body.model_dump(exclude_unset=True, by_alias=True)))
     llm = service.llm
     prompt = (await llm.in_thread(lambda: prepared(llm.llm, ask))).prompt

@@ -18,7 +18,6 @@ from pymtp.server.current import CurrentService
 from pymtp.server.ended import ended
 from pymtp.server.errors import failure
 from pymtp.server.named_events import named_events
-from pymtp.server.openai_types import ErrorBody
 from pymtp.server.response_resource import Deleted, Response
 from pymtp.server.response_store import ResponseStore, Stored
 from pymtp.server.responses_of import failures_of
@@ -102,6 +101,7 @@ def _before(body: Mapping[str, Any], store: ResponseStore) -> Sequence[Mapping[s
 @router.post(RESPONSES, response_model=None, responses=_ANSWERS)
 async def responses(request: Request, body: ResponseRequest, service: CurrentService, store: Store) -> Answer:
     """The model's answer, as OpenAI's newer clients ask for it."""
+    service.check_model(body.model)
     job = _Job(service, store, body)
     if not job.ask.stream:
         return JSONResponse(await while_there(request, job.whole()))
@@ -110,7 +110,13 @@ async def responses(request: Request, body: ResponseRequest, service: CurrentSer
     return EventStream(job.events(answering, stack), job.failed)
 
 
-@router.get(f"{RESPONSES}/{{name}}", responses={200: {"model": Response}, **failures_of(ErrorBody, 404)})
+@router.post(f"{RESPONSES}/compact", include_in_schema=False)
+async def compact() -> None:
+    """No such thing: without this path it would be the name of a response, which cannot be posted to."""
+    raise HTTPException(404)
+
+
+@router.get(f"{RESPONSES}/{{name}}", responses={200: {"model": Response}, **failures_of()})
 async def stored_response(name: str, store: Store) -> JSONResponse:
     """A response that was stored, while it is."""
     if (stored := store.get(name)) is None:
@@ -118,7 +124,7 @@ async def stored_response(name: str, store: Store) -> JSONResponse:
     return JSONResponse(stored.response)
 
 
-@router.delete(f"{RESPONSES}/{{name}}", responses=failures_of(ErrorBody, 404))
+@router.delete(f"{RESPONSES}/{{name}}", responses=failures_of())
 async def delete_response(name: str, store: Store) -> Deleted:
     """Forgets a response. Those that went on with it stay."""
     if not store.remove(name):
