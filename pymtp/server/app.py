@@ -13,9 +13,10 @@ from fastapi.middleware.cors import CORSMiddleware
 
 from pymtp.async_llm import AsyncLLM
 from pymtp.llm import LLM
-from pymtp.server import chat_completions, completions, errors, health, model_list, tokenize
+from pymtp.server import chat_completions, completions, errors, health, messages, model_list, responses, tokenize
 from pymtp.server.front import Front
 from pymtp.server.limits import BodyLimit, Keys
+from pymtp.server.response_store import ResponseStore
 from pymtp.server.service import Service
 from pymtp.server.settings import Settings
 
@@ -38,9 +39,10 @@ def create_app(
     )
     app.state.settings = settings
     app.state.service = None
+    app.state.responses = ResponseStore()
     app.state.ending = False  # set when no new requests are to be taken
     errors.install(app)
-    for part in (chat_completions, completions, model_list, tokenize, health):
+    for part in (chat_completions, completions, messages, responses, model_list, tokenize, health):
         app.include_router(part.router)
     # the last one added is the first to see a request
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
