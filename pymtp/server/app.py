@@ -13,7 +13,18 @@ from fastapi.middleware.cors import CORSMiddleware
 
 from pymtp.async_llm import AsyncLLM
 from pymtp.llm import LLM
-from pymtp.server import chat_completions, completions, errors, health, messages, model_list, responses, tokenize
+from pymtp.server import (
+    chat_completions,
+    completions,
+    errors,
+    figures,
+    health,
+    messages,
+    model_list,
+    pages,
+    responses,
+    tokenize,
+)
 from pymtp.server.front import Front
 from pymtp.server.limits import BodyLimit, Keys
 from pymtp.server.response_store import ResponseStore
@@ -42,8 +53,10 @@ def create_app(
     app.state.responses = ResponseStore()
     app.state.ending = False  # set when no new requests are to be taken
     errors.install(app)
-    for part in (chat_completions, completions, messages, responses, model_list, tokenize, health):
+    for part in (chat_completions, completions, messages, responses, model_list, tokenize, health, figures):
         app.include_router(part.router)
+    if settings.page:
+        app.include_router(pages.router)
     # the last one added is the first to see a request
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
     if settings.api_keys:
