@@ -314,17 +314,16 @@ class Engine(Prompts):
         writers = [request.writer for request in requests if request.writer is not None]
         rows = play_round(self._context, writers, self.depth, self._clock)
         now = self._clock()
-        tokens = drafted = accepted = 0
+        tokens = 0
         for request, writer in zip(requests, writers, strict=True):
             if writer.error is not None:
                 self.fail_one(request, writer.error)
                 continue
             tokens += len(writer.out)
-            drafted += len(writer.drafts)
-            accepted += writer.accepted
+            self._counts.add_drafts(len(writer.drafts), writer.accepted)
             self._hand_out(request, writer.out, now)
         if rows:  # else all failed in their drafts
-            self._counts.add_round(len(writers), rows, tokens, drafted, accepted, now)
+            self._counts.add_round(len(writers), rows, tokens, now)
 
     def _hand_out(self, request: Request, tokens: list[int], now: float) -> None:
         writer = request.writer
