@@ -55,7 +55,7 @@ class HttpServer:
         if error is None:
             self._say({READY: self._app.state.service.model_name})
             return
-        if not isinstance(error, PymtpError):
+        if not isinstance(error, (PymtpError, OSError)):
             log.error("the model cannot be loaded", exc_info=error)
         self._say({FAILED: type(error).__name__, "message": str(error)})
         self._server.should_exit = True

@@ -97,7 +97,8 @@ class Supervisor:
                     heard = True
                     for said in worker.hear():
                         if READY in said:
-                            log.info("serving", extra={"fields": {"model": said[READY], "url": self._url}})
+                            place = {"url": self._url, "model": said[READY], "worker": worker.process.pid}
+                            log.info("serving", extra={"fields": place})
                     if worker.gone:
                         return
                 if len(self._asked) > 1:
