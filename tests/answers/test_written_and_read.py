@@ -36,8 +36,10 @@ strings = st.one_of(
         ]
     ),
     st.tuples(st.integers(0, 30), st.integers(0, 30) | st.none()).map(
-        lambda bounds: {"type": "string", "minLength": bounds[0]}
-        | ({} if bounds[1] is None else {"maxLength": bounds[0] + bounds[1]})
+        lambda bounds: (
+            {"type": "string", "minLength": bounds[0]}
+            | ({} if bounds[1] is None else {"maxLength": bounds[0] + bounds[1]})
+        )
     ),
 )
 others = st.sampled_from(
@@ -122,9 +124,7 @@ def check_calls(form: AnswerFormat, text: str, each: list[Tool], random: Random)
 def test_a_call_that_is_required_is_valid(
     each: list[Tool], template: str | None, thinks: bool, parallel: bool, random: Random
 ) -> None:
-    form = AnswerFormat(
-        template, "<think>\n" if thinks else "", tools=each, tool_choice="required", parallel=parallel
-    )
+    form = AnswerFormat(template, "<think>\n" if thinks else "", tools=each, tool_choice="required", parallel=parallel)
     assert form.gbnf is not None
     texts = Texts(form.gbnf)
     for _ in range(5):

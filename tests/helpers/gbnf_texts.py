@@ -89,7 +89,9 @@ class Texts:
                     todo.append(self.rules[name])
                 case Ways(each):
                     way = random.choice(each) if n < self.size else min(each, key=lambda way: self._least(Ways((way,))))
-                    todo += [part for part, least, most in reversed(way) for _ in range(self._times(least, most, n, random))]
+                    todo += [
+                        part for part, least, most in reversed(way) for _ in range(self._times(least, most, n, random))
+                    ]
         return "".join(pieces)
 
     def _times(self, least: int, most: float, n: int, random: Random) -> int:
