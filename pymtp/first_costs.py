@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -49,6 +50,7 @@ class EmptyContext(Protocol):
     def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> Mapping[int, object]: ...
     def rewind(self, n_keep: int, seq: int = 0) -> None: ...
     def clear(self) -> None: ...
+    def cancel(self) -> None: ...
     def forget_chosen(self) -> None: ...
 
 
@@ -62,7 +64,7 @@ def first_costs(model: Model, kind: Hashable, context: EmptyContext) -> FirstCos
         found: FirstCosts | None = model.first_costs.get(kind)
         if found is None:
             try:
-                found = measure(context, model.n_vocab)
+                found = _measured_apart(context, model.n_vocab)
             except NativeError as error:
                 if "no finite logits" not in str(error):
                     raise
@@ -71,6 +73,22 @@ def first_costs(model: Model, kind: Hashable, context: EmptyContext) -> FirstCos
             if found.verify:  # else the weights came from the disk meanwhile
                 model.first_costs[kind] = found
     return found
+
+
+def _measured_apart(context: EmptyContext, n_vocab: int) -> FirstCosts:
+    """On a thread that ends. OpenMP keeps a team of threads for each thread that launched something; where all teams
+    together are more than the cores, it lets them sleep between two operations, and a small model is three times
+    slower. The thread that opens an LLM is often not the one that runs it: an AsyncLLM's never is."""
+    with ThreadPoolExecutor(1) as own:
+        try:
+            measuring = own.submit(measure, context, n_vocab)
+        except RuntimeError:  # the interpreter is about to end, and begins no thread
+            return measure(context, n_vocab)
+        try:
+            return measuring.result()
+        finally:
+            if not measuring.done():  # a signal handler raised
+                context.cancel()
 
 
 def measure(context: EmptyContext, n_vocab: int, clock: Callable[[], float] = time.perf_counter) -> FirstCosts:

@@ -84,7 +84,9 @@ def range_grammar(ranges: Ranges) -> str:
 
 
 def _character(code: int) -> str:
-    return chr(code) if chr(code).isalnum() and code < 0x80 else f"\\U{code:08X}"
+    if code < 0x80:
+        return chr(code) if chr(code).isalnum() else f"\\x{code:02X}"
+    return f"\\u{code:04X}" if code < 0x10000 else f"\\U{code:08X}"
 
 
 class _Reader:

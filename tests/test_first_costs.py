@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -11,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf import GGUFReader
+from helpers.scripts import run
 from helpers.simulate import FAMILIES, Chances, Machine, best_fixed, falling, sample_machine, simulate, steady
 
 import pymtp
@@ -239,24 +243,73 @@ def test_what_a_measurement_raises_comes_out_and_the_next_llm_measures_anew(
             assert llm.generate("def f(", pymtp.SamplingParams(max_tokens=4)).token_ids
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="a signal for this needs POSIX")
 def test_a_handler_may_open_an_llm_of_the_model_that_is_measured(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     verify_chain = Context.verify_chain
     texts: list[str] = []
+    handled = threading.Event()
+
+    def handler(*_: object) -> None:
+        texts.append(text(model))
+        handled.set()
 
     def interrupted(context: Context, tokens: Sequence[int], seq: int = 0) -> list[int]:
         monkeypatch.setattr(Context, "verify_chain", verify_chain)
-        texts.append(text(model))
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert handled.wait(60)
         return verify_chain(context, tokens, seq)
 
     def text(model: pymtp.Model) -> str:
         with auto(model) as llm:
             return llm.generate("def f(", pymtp.SamplingParams(max_tokens=8)).text
 
-    with pymtp.Model(demo) as model:
-        monkeypatch.setattr(Context, "verify_chain", interrupted)
-        texts.append(text(model))
+    old = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pymtp.Model(demo) as model:
+            monkeypatch.setattr(Context, "verify_chain", interrupted)
+            texts.append(text(model))
+    finally:
+        signal.signal(signal.SIGUSR1, old)
     assert len(texts) == 2
     assert len(set(texts)) == 1
+
+
+def test_ctrl_c_ends_a_measurement_and_nothing_of_it_goes_on(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[Context] = []
+    verify_chain = Context.verify_chain
+
+    def endless(context: Context, tokens: Sequence[int], seq: int = 0) -> list[int]:
+        launched.append(context)
+        if len(launched) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        while True:  # until it is cancelled
+            verify_chain(context, tokens)
+            context.rewind(1)
+
+    with pymtp.Model(demo) as model:
+        before = threading.active_count()
+        monkeypatch.setattr(Context, "verify_chain", endless)
+        with pytest.raises(KeyboardInterrupt):
+            auto(model)
+        assert threading.active_count() == before
+        with pytest.raises(ClosedError):
+            launched[0].tokens()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads of a process are counted on Linux")
+def test_the_thread_that_opens_an_llm_keeps_no_team_of_threads() -> None:
+    """A second team, of the thread that runs the LLM, would find more threads than cores."""
+    assert run("""
+threads = lambda: len(os.listdir("/proc/self/task"))
+before = threads()
+with pymtp.LLM(model, n_threads=2, n_ctx=64) as llm:
+    until = time.monotonic() + 30
+    while threads() > before and time.monotonic() < until:
+        time.sleep(0.01)  # nobody joins OpenMP's threads
+    print(llm.context.counters.target_decodes > 0, threads() - before)
+    llm.generate("import ")
+    print(threads() - before)
+""") == ["True 0", "1"]
 
 
 def told(machine: Machine, costs: Costs, rows: Sequence[int] = (1, 2, 4, 8)) -> Costs:

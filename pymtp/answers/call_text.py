@@ -20,7 +20,7 @@ class CallText:
         self.index, self.name, self.parameters = index, name, parameters
         self.given: set[str] = set()
         self._pieces: list[str] = []
-        self._parameter = Parameter({}, {})
+        self._name, self._parameter = "", Parameter({}, {})
         self._value: list[str] = []  # of what is no string
 
     @property
@@ -29,11 +29,10 @@ class CallText:
 
     def begin(self, name: str) -> str:
         """The next parameter."""
-        self._parameter = self.parameters[name]
+        self._name, self._parameter = name, self.parameters[name]
         self._value = []
-        key = f"{', ' if self.given else '{'}{json.dumps(name, ensure_ascii=False)}: "
         self.given.add(name)
-        return self._piece(key + '"' * self._parameter.is_text)
+        return self._piece(self._key() + '"') if self._parameter.is_text else ""
 
     def text(self, text: str) -> str:
         """More of its value."""
@@ -43,12 +42,20 @@ class CallText:
         return ""
 
     def end(self) -> str:
-        """The value is complete."""
-        return self._piece('"' if self._parameter.is_text else self._parameter.json("".join(self._value)))
+        """The value is complete. One that is no string and has no text was left out."""
+        if self._parameter.is_text:
+            return self._piece('"')
+        value = "".join(self._value)
+        if not value.strip() and "string" not in self._parameter.types:
+            return ""
+        return self._piece(self._key() + self._parameter.json(value))
+
+    def _key(self) -> str:
+        return f"{', ' if self._pieces else '{'}{json.dumps(self._name, ensure_ascii=False)}: "
 
     def close(self) -> str:
         """The call is complete."""
-        return self._piece("}" if self.given else "{}")
+        return self._piece("}" if self._pieces else "{}")
 
     def _piece(self, text: str) -> str:
         self._pieces.append(text)

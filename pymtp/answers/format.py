@@ -54,7 +54,7 @@ class AnswerFormat:
         if tool_choice == "required" and not tools:
             raise InvalidRequestError("tool_choice is required, and there are no tools")
         self._tools = () if tool_choice == "none" else tuple(tools)
-        self._splits_thinking = splits_thinking
+        self._splits_thinking, self._json_content = splits_thinking, schema is not None
         ends = prompt_end.rstrip()
         self._thinking = ends.endswith(written.THINK)
         may_think = written.THINK in (template or "") and not ends.endswith(written.THOUGHT)
@@ -71,7 +71,12 @@ class AnswerFormat:
 
     def reader(self) -> AnswerReader:
         """A reader of one such answer."""
-        return AnswerReader(self._tools, thinking=self._thinking, splits_thinking=self._splits_thinking)
+        return AnswerReader(
+            self._tools,
+            thinking=self._thinking,
+            splits_thinking=self._splits_thinking,
+            json_content=self._json_content,
+        )
 
 
 @lru_cache(maxsize=32)  # an agent's requests have the same tools, one after the other

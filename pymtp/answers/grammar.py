@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
+from itertools import combinations
 from typing import Any, Literal
 
 from pymtp.answers import written
 from pymtp.answers.free_text import FreeText
-from pymtp.answers.marks import Mark, Marks
+from pymtp.answers.marks import Mark
 from pymtp.answers.parameters import Parameters
 from pymtp.answers.tools import Tool
 from pymtp.answers.value_rules import TextRules, ValueRules
@@ -22,6 +23,7 @@ Thinking = Literal["begun", "may", "no"]  # whether the prompt has begun it, the
 # Where one of these stands, a reader looks for a call.
 _CALL, _FUNCTION = Mark(written.CALL), Mark("\n<function=")
 _THOUGHT = Mark(written.THOUGHT)
+ANY_ORDER = 6  # parameters, at most: more come in the schema's order
 _IN_TAG = re.compile(r"[^<>\n]+")
 
 
@@ -37,29 +39,45 @@ def answer_gbnf(
         converter = Converter(schema, rules, None)
         ways.append(converter.part(schema, "#"))
         converter.finish()
-    if tools:
-        function = _json_function(tools, rules) if is_json else _function(tools, rules)
-        begins = '"\\n{\\"name\\": \\""' if is_json else '"\\n<function="'
-        call = rules.rule(f'{begins} {function} "\\n{written.CALLED}"', "call")
-        more = f'( "\\n{written.CALL}" {call} )*' if parallel else ""
-        called = rules.rule(f"{call} {more}", "called")
-        if schema is None and not required:
-            bare = None if is_json else rules.rule(f'{function} "\\n{written.CALLED}" {more}', "bare")
-            follows = {_CALL: called} | ({_FUNCTION: bare} if bare else {})
-            text = FreeText(Marks([_CALL, _FUNCTION]), rules, "text", follows)
-            ways.append(text.rule(text.begin("\n")))
-        else:
-            ways.append(f'"{written.CALL}" {called}')
-    free = bool(tools) and schema is None and not required
+    calls = _Calls(tools, rules, parallel=parallel, is_json=is_json) if tools else None
+    free = calls is not None and schema is None and not required
+    if calls is not None:
+        ways.append(calls.text() if free else calls.calls)
     answer = rules.rule(" | ".join(ways), "answer")
     rules.says["root"] = answer
     if thinking == "begun" or (thinking == "may" and not free):
         behind = answer if free else rules.rule(f'"\\n\\n" {answer}', "answer")
-        marks = Marks([_THOUGHT, _CALL, _FUNCTION] if tools else [_THOUGHT])
-        thought = FreeText(marks, rules, "thought", {_THOUGHT: behind})
-        begun = thought.rule(thought.begin("\n"), may_end=False)
+        follows = {_THOUGHT: behind} | (calls.within_thought if calls else {})
+        thought = FreeText(calls.never if calls else [], rules, "thought", follows)
+        begun = thought.rule(thought.automaton.begin("\n"), may_end=False)
         rules.says["root"] = begun if thinking == "begun" else f'{answer} | "{written.THINK}" {begun}'
     return rules.gbnf()
+
+
+class _Calls:
+    """The rules of calls. calls: the name of that of one or several, to the end of the answer. within_thought: what
+    begins them within thinking, where `<tool_call>` alone may be spoken of, and the rules of what follows."""
+
+    def __init__(self, tools: Sequence[Tool], rules: Rules, *, parallel: bool, is_json: bool) -> None:
+        self._rules, self._is_json = rules, is_json
+        function = _json_function(tools, rules) if is_json else _function(tools, rules)
+        begins, rest = ("{", f'"\\"name\\": \\"" {function}') if is_json else ("<function=", function)
+        more = (
+            rules.rule(f'( "\\n{written.CALL}\\n{begins}" {rest} "\\n{written.CALLED}" )*', "more") if parallel else ""
+        )
+        self._rest = rules.rule(f'{rest} "\\n{written.CALLED}" {more}', "function")
+        self._called = rules.rule(f'"\\n{begins}" {self._rest}', "called")
+        self.calls = rules.rule(f'"{written.CALL}" {self._called}', "calls")
+        self.within_thought = {Mark(f"{written.CALL} {begins}"): self._rest}
+        # in the other form, for a reader takes either
+        self.never = [Mark(f"{written.CALL} {'<function=' if is_json else '{'}"), _FUNCTION]
+
+    def text(self) -> str:
+        """The name of the rule of text with calls at its end, or without. A function whose <tool_call> was left out is
+        a call, where calls are in XML."""
+        follows = {_CALL: self._called} | ({} if self._is_json else {_FUNCTION: self._rest})
+        text = FreeText([_FUNCTION], self._rules, "text", follows)
+        return text.rule(text.automaton.begin("\n"))
 
 
 def _function(tools: Sequence[Tool], rules: Rules) -> str:
@@ -71,17 +89,30 @@ def _function(tools: Sequence[Tool], rules: Rules) -> str:
 def _named_function(tool: Tool, texts: TextRules) -> str:
     values = ValueRules(tool.parameters, texts, strict=tool.strict)
     parameters = _parameters(tool)
-    parts = []
+    parts = {}
     for name in parameters.names:
-        required = name in parameters.required
-        if not _IN_TAG.fullmatch(name):
-            if required:
-                raise SchemaError(f"{tool.name} requires a parameter {name!r:.80}, which cannot stand in a tag")
-            continue
-        value = values.value(parameters[name], f"{tool.name}/{name}")
-        part = texts.rules.rule(rf'{quoted(f"<parameter={name}>")} "\n" {value} "\n</parameter>\n"', name)
-        parts.append(part if required else f"{part}?")
-    return texts.rules.rule(rf'{quoted(f"{tool.name}>")} "\n" {" ".join(parts)} "</function>"', tool.name)
+        if _IN_TAG.fullmatch(name):
+            value = values.value(parameters[name], f"{tool.name}/{name}")
+            parts[name] = texts.rules.rule(rf'{quoted(f"<parameter={name}>")} "\n" {value} "\n</parameter>\n"', name)
+        elif name in parameters.required:
+            raise SchemaError(f"{tool.name} requires a parameter {name!r:.80}, which cannot stand in a tag")
+    required = frozenset(parameters.required)
+    rest = _any_order(parts, required, texts.rules) if len(parts) <= ANY_ORDER else _in_order(parts, required)
+    return texts.rules.rule(rf'{quoted(f"{tool.name}>")} "\n" {rest} "</function>"', tool.name)
+
+
+def _in_order(parts: Mapping[str, str], required: Set[str]) -> str:
+    return " ".join(part if name in required else f"{part}?" for name, part in parts.items())
+
+
+def _any_order(parts: Mapping[str, str], required: Set[str], rules: Rules) -> str:
+    """The name of the rule of each part once at most, in any order: a rule for each set of those that are left."""
+    known: dict[frozenset[str], str] = {}
+    for n in range(len(parts) + 1):
+        for left in map(frozenset, combinations(parts, n)):
+            ways = [f"{part} {known[left - {name}]}" for name, part in parts.items() if name in left]
+            known[left] = rules.rule(" | ".join([*ways, *([] if required & left else ['""'])]), "parameters")
+    return known[frozenset(parts)]
 
 
 def _json_function(tools: Sequence[Tool], rules: Rules) -> str:

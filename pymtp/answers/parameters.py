@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -86,10 +87,9 @@ class Parameter:
 
     def _of_no_type(self, text: str) -> str:
         if "string" not in self.types:
-            try:
-                return _json(json_value(text))
-            except NoValueError:
-                pass
+            for read in (json_value, python_value):
+                with suppress(NoValueError):
+                    return _json(read(text))
         return _json(text)
 
     def _types(self, schema: object, steps: int) -> frozenset[str]:

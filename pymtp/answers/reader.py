@@ -34,11 +34,21 @@ class AnswerReader:
     arguments are not closed: see `Answer.unfinished`.
     """
 
-    def __init__(self, tools: Sequence[Tool] = (), *, thinking: bool = False, splits_thinking: bool = True) -> None:
+    def __init__(
+        self,
+        tools: Sequence[Tool] = (),
+        *,
+        thinking: bool = False,
+        splits_thinking: bool = True,
+        json_content: bool = False,
+    ) -> None:
         """tools: those that may be called. thinking: whether the text begins within thinking. splits_thinking: whether
-        thinking is told apart; otherwise it is content, with its tags."""
+        thinking is told apart; otherwise it is content, with its tags. json_content: whether content is JSON, in whose
+        strings no call begins."""
         self._tools = {tool.name: Parameters(tool) for tool in tools}
         self._thinking, self._splits = thinking, splits_thinking
+        self._is_json = self._json_content = json_content  # the second: as far as it is open whether it is
+        self._calls_come = bool(tools)
         self._pending = ""  # what has come from `_from` on
         self._from = 0
         self._thought_edges = Edges("\n", "\n")
@@ -86,11 +96,13 @@ class AnswerReader:
     def _watch_for_tags(self, *, begins: bool = False, called: bool = False) -> None:
         self._call = self._json = None
         self._called_at = self._from if called else -1
-        marks = written.tags(begins=begins, thinking=self._thinking, calls=bool(self._tools), called=called)
+        marks = written.tags(begins=begins, thinking=self._thinking, calls=self._calls_come, called=called)
         self._watch = Watch(marks, self._from, "\n")
         self._next: Callable[[], bool] = self._look_for_tags
 
     def _look_for_tags(self) -> bool:
+        if self._json_content and not self._thinking:
+            self._decide(self._pending.lstrip(_SPACE)[:1])
         found = self._watch.look(self._pending, self._from, self._counts)
         self._text(found.start if found else self._watch.held)
         if not found:
@@ -105,6 +117,7 @@ class AnswerReader:
             self._watch_for_tags()
         elif found.mark in (written.THINKS, written.THINKS_NO_MORE):
             self._thinking = found.mark is written.THINKS
+            self._json_content = self._is_json
             if self._splits:
                 self._skip(found.end)
                 self._said_edges.leading = "\n"
@@ -114,6 +127,14 @@ class AnswerReader:
         else:
             self._begin_call(_named(_FUNCTION, self._between(found.start, found.end)))
         return True
+
+    def _decide(self, first: str) -> None:
+        """Whether content that may be JSON is, by its first character."""
+        if first:
+            self._json_content = False
+            if first != "<":
+                self._calls_come = False
+                self._watch_for_tags()
 
     def _counts(self, found: Found) -> bool:
         """Whether a tag is one. Where no tag says so, or within thinking, only a tool that there is can be called."""

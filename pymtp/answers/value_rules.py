@@ -10,7 +10,7 @@ from typing import Any
 
 from pymtp.answers import written
 from pymtp.answers.free_text import NEVER, FreeText
-from pymtp.answers.marks import Mark, Marks
+from pymtp.answers.marks import Mark
 from pymtp.answers.parameters import MAX_STEPS, Parameter, resolved
 from pymtp.pattern import MAX_REPETITIONS, Ranges, inverse, pattern_grammar, quoted, range_grammar
 from pymtp.rules import Rules
@@ -22,7 +22,7 @@ FEW = 16  # characters that are counted beside the whole automaton of the marks;
 MANY = 1000  # that are counted beside this
 
 # Every mark has the one or the other of these. A value begins as behind a newline.
-_SHORT = Marks([Mark("\n<"), Mark("r>\n")])
+_SHORT = [Mark("\n<"), Mark("r>\n")]
 _TAG_OPENS: Ranges = [(0x3C, 0x3C)]
 _LINE_ENDS: Ranges = [(0x0A, 0x0A)]
 
@@ -32,17 +32,17 @@ class TextRules:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self._free = FreeText(written.VALUE_ON_LINES, rules, "text")
+        self._free = FreeText(written.ENDS_LINES, rules, "text")
         self._short = FreeText(_SHORT, rules, "text")
 
     def free(self) -> str:
-        return self._free.rule(self._free.begin("\n"))
+        return self._free.rule(self._free.automaton.begin("\n"))
 
     def counted(self, least: int, most: int | None) -> str:
         if max(least, most or 0) <= FEW:
-            return self._free.counted(self._free.begin("\n"), least, most)
+            return self._free.counted(self._free.automaton.begin("\n"), least, most)
         if max(least, most or 0) <= MANY:
-            return self._short.counted(self._short.begin("\n"), least, most)
+            return self._short.counted(self._short.automaton.begin("\n"), least, most)
         upper = "" if most is None else min(most, MAX_REPETITIONS)
         return self.rules.rule(f"{_without(_TAG_OPENS, inverse([]))}{{{least},{upper}}}", "text")
 
@@ -58,12 +58,12 @@ class TextRules:
 
     def literal(self, text: str) -> str | None:
         """GBNF of a text; None of one in which the reader would find an end."""
-        state = self._free.begin("\n")
+        state = self._free.automaton.begin("\n")
         for character in text:
-            after = self._free.step(state, character)
+            after = self._free.automaton.step(state, character)
             if after is None or any(low <= ord(character) <= high for low, high in NEVER):
                 return None
-            state = after[0]
+            state = after
         return quoted(text)
 
 

@@ -19,6 +19,7 @@ from pymtp.cli.generate import generate
 from pymtp.cli.info import info
 from pymtp.cli.prefix import prefix
 from pymtp.cli.screen import show_error
+from pymtp.cli.serve import serve
 from pymtp.cli.tap import tap
 from pymtp.errors import InvalidRequestError, ModelLoadError, PymtpError
 
@@ -26,7 +27,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
-for command in (generate, chat, prefix, batch, info, tap):
+for command in (generate, chat, serve, prefix, batch, info, tap):
     app.command()(command)
 app.add_typer(bench, name="bench")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pymtp.cli.options import Cache, CacheType, Ctx, Drafts, DraftVocab, Layers, ModelFile, Tap, Threads
 from pymtp.cli.screen import screen
@@ -42,26 +42,29 @@ class Loading:
     cache_type: CacheType = "f16"
     cache: Cache = None
 
+    def keywords(self, n_seq_max: int = 1) -> dict[str, Any]:
+        """Those of LLM. Raises InvalidRequestError for numbers that are none."""
+        return {
+            "n_ctx": self.ctx,
+            "n_seq_max": n_seq_max,
+            "n_gpu_layers": self.gpu_layers,
+            "n_threads": self.threads,
+            "type_k": self.cache_type,
+            "type_v": self.cache_type,
+            "draft_tokens": read_drafts(self.draft_tokens),
+            "draft_vocab": read_draft_vocab(self.draft_vocab),
+            "tap": self.tap,
+            "cache_bytes": None if self.cache is None else self.cache * 2**20,
+        }
+
     def llm(self, n_seq_max: int = 1, prefix: Path | None = None) -> LLM:
         """The model with its context; without a file, the shipped model. prefix: a file to go on from.
 
         Raises what `LLM` and `load_prefix` raise, and InvalidRequestError for a prefix that cannot be read.
         """
-        draft_tokens, draft_vocab = read_drafts(self.draft_tokens), read_draft_vocab(self.draft_vocab)
+        keywords = self.keywords(n_seq_max)
         with screen.status(f"loading {self.model.name if self.model else 'the shipped model'} …"):
-            llm = LLM(
-                self.model,
-                n_ctx=self.ctx,
-                n_seq_max=n_seq_max,
-                n_gpu_layers=self.gpu_layers,
-                n_threads=self.threads,
-                type_k=self.cache_type,
-                type_v=self.cache_type,
-                draft_tokens=draft_tokens,
-                draft_vocab=draft_vocab,
-                tap=self.tap,
-                cache_bytes=None if self.cache is None else self.cache * 2**20,
-            )
+            llm = LLM(self.model, **keywords)
             if prefix is not None:
                 try:
                     llm.load_prefix(prefix)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
@@ -13,35 +12,62 @@ from fastapi.middleware.cors import CORSMiddleware
 
 from pymtp.async_llm import AsyncLLM
 from pymtp.llm import LLM
-from pymtp.server import chat_completions, completions, errors, health, model_list, tokenize
+from pymtp.server import (
+    chat_completions,
+    completions,
+    errors,
+    figures,
+    health,
+    messages,
+    metrics,
+    model_list,
+    pages,
+    responses,
+    tokenize,
+)
 from pymtp.server.front import Front
 from pymtp.server.limits import BodyLimit, Keys
+from pymtp.server.metrics import Metrics
+from pymtp.server.request_log import RequestLog
+from pymtp.server.response_store import ResponseStore
 from pymtp.server.service import Service
 from pymtp.server.settings import Settings
 
-_logger = logging.getLogger("pymtp.server")
-
 
 def create_app(
-    settings: Settings, load: Callable[[], LLM], on_failure: Callable[[BaseException], object] = lambda _: None
+    settings: Settings, load: Callable[[], LLM], on_loaded: Callable[[Exception | None], object] = lambda _: None
 ) -> FastAPI:
     """The application. Its server listens at once, and answers once `load` has returned, on another thread.
 
-    on_failure: called with what `load` raises. The LLM is closed with the app.
+    on_loaded: called once requests are answered, or with what `load` raised. The LLM is closed with the app.
     """
     app = FastAPI(
         title="pymtp",
         version=version("pymtp"),
-        lifespan=_lifespan(settings, load, on_failure),
+        lifespan=_lifespan(settings, load, on_loaded),
         docs_url=None,  # they load scripts from elsewhere
         redoc_url=None,
     )
     app.state.settings = settings
     app.state.service = None
+    app.state.responses = ResponseStore()
+    app.state.metrics = Metrics()
     app.state.ending = False  # set when no new requests are to be taken
     errors.install(app)
-    for part in (chat_completions, completions, model_list, tokenize, health):
+    for part in (
+        chat_completions,
+        completions,
+        messages,
+        responses,
+        model_list,
+        tokenize,
+        health,
+        figures,
+        metrics,
+    ):
         app.include_router(part.router)
+    if settings.page:
+        app.include_router(pages.router)
     # the last one added is the first to see a request
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
     if settings.api_keys:
@@ -55,21 +81,22 @@ def create_app(
             expose_headers=["x-request-id", "retry-after"],
             max_age=3600,
         )
+    app.add_middleware(RequestLog, count=app.state.metrics.count_http, prompts=settings.log_prompts)
     app.add_middleware(Front)
     return app
 
 
 def _lifespan(
-    settings: Settings, load: Callable[[], LLM], on_failure: Callable[[BaseException], object]
+    settings: Settings, load: Callable[[], LLM], on_loaded: Callable[[Exception | None], object]
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     async def begin(app: FastAPI) -> None:
         try:
             llm = await asyncio.to_thread(load)
         except Exception as error:
-            _logger.error("the model cannot be loaded: %s", error)
-            on_failure(error)
+            on_loaded(error)
             return
-        app.state.service = Service(AsyncLLM(llm), settings)
+        app.state.service = Service(AsyncLLM(llm), settings, app.state.metrics)
+        on_loaded(None)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

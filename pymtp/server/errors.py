@@ -83,7 +83,9 @@ def error_body(path: str, found: Failure, request_id: str | None = None) -> dict
     """The error object of the API that a path belongs to."""
     if path.startswith(ANTHROPIC):
         kind = _ANTHROPIC_TYPES.get(found.status, "api_error")
-        return {"type": "error", "error": {"type": kind, "message": found.message}, "request_id": request_id}
+        # by these words agents see that they have to shorten the chat
+        said = f"prompt is too long: {found.message}" if found.code == "context_length_exceeded" else found.message
+        return {"type": "error", "error": {"type": kind, "message": said}, "request_id": request_id}
     return {"error": {"message": found.message, "type": found.type, "param": found.param, "code": found.code}}
 
 

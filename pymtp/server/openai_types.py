@@ -69,7 +69,24 @@ class PymtpOptions(Body):
     origins: bool | None = Field(None, description="Each chunk tells which characters were drafted, and at which step.")
 
 
-class Sampling(Body):
+class Choosing(Body):
+    """How tokens are chosen, whatever API asks."""
+
+    temperature: Annotated[float, Field(ge=0, le=MOST)] | None = Field(None, description="1 where it is left out.")
+    top_p: Probability | None = None
+    top_k: Annotated[Whole, Field(ge=-1, lt=2**31)] | None = Field(None, description="0 and -1: all tokens.")
+    min_p: Probability | None = None
+    seed: Annotated[Whole, Field(ge=-(2**63), lt=2**64)] | None = Field(None, description="-1: any.")
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Field(ge=1 / MOST, le=MOST)] | None = None
+    logit_bias: dict[TokenKey, Penalty | Literal[False]] | None = Field(None, description="false: never this token.")
+    grammar: str | None = Field(None, description="GBNF.")
+    draft_tokens: Annotated[Whole, Field(ge=0, lt=2**31)] | None = Field(None, description="0: without drafts.")
+    timeout: Annotated[float, Field(gt=0, le=1e9)] | None = Field(None, description="Seconds that the answer may take.")
+
+
+class Sampling(Choosing):
     """How tokens are chosen, when a text ends, and how it is handed out."""
 
     model: str | None = None
@@ -77,24 +94,12 @@ class Sampling(Body):
     stream_options: StreamOptions | None = None
     n: Annotated[Whole, Field(ge=1, le=MAX_COMPLETIONS)] | None = None
     max_tokens: Annotated[Whole, Field(ge=1, lt=2**31)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=MOST)] | None = Field(None, description="1 where it is left out.")
-    top_p: Probability | None = None
-    top_k: Annotated[Whole, Field(ge=-1, lt=2**31)] | None = Field(None, description="0 and -1: all tokens.")
-    min_p: Probability | None = None
-    seed: Annotated[Whole, Field(ge=-(2**63), lt=2**64)] | None = Field(None, description="-1: any.")
     stop: str | list[str] | None = None
-    frequency_penalty: Penalty | None = None
-    presence_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Field(ge=1 / MOST, le=MOST)] | None = None
     repeat_penalty: Annotated[float, Field(ge=1 / MOST, le=MOST)] | None = Field(None, description="llama.cpp's name.")
     repeat_last_n: Annotated[Whole, Field(ge=-1, lt=2**31)] | None = Field(None, description="0: none, -1: all.")
-    logit_bias: dict[TokenKey, Penalty | Literal[False]] | None = Field(None, description="false: never this token.")
     ignore_eos: bool | None = None
-    grammar: str | None = Field(None, description="GBNF.")
     json_schema: dict[str, JsonValue] | None = Field(None, description="As llama.cpp's server takes it.")
     response_format: ResponseFormat | None = None
-    draft_tokens: Annotated[Whole, Field(ge=0, lt=2**31)] | None = Field(None, description="0: without drafts.")
-    timeout: Annotated[float, Field(gt=0, le=1e9)] | None = Field(None, description="Seconds that the answer may take.")
     pymtp: PymtpOptions | None = None
 
 

@@ -15,6 +15,7 @@ from pymtp.answers import AnswerFormat, AnswerReader, Event, Said
 from pymtp.asks import Ask, EndReason, Text, end_reason, prepared
 from pymtp.async_llm import AsyncLLM, AsyncTexts
 from pymtp.engine.request import Completion, FinishReason, Piece
+from pymtp.server.metrics import Metrics, Watch
 from pymtp.server.refusals import OverdueError, QueueFullError, UnavailableError, UnknownModelError
 from pymtp.server.settings import Settings
 from pymtp.values import shown
@@ -37,9 +38,10 @@ class Update:
 class Service:
     """An AsyncLLM with what a server needs around it."""
 
-    def __init__(self, llm: AsyncLLM, settings: Settings) -> None:
-        self.llm, self.settings = llm, settings
+    def __init__(self, llm: AsyncLLM, settings: Settings, metrics: Metrics) -> None:
+        self.llm, self.settings, self.metrics = llm, settings, metrics
         self._n_open = 0
+        metrics.serve(llm, self.model_name)
 
     @property
     def n_open(self) -> int:
@@ -72,10 +74,12 @@ class Service:
         if self._n_open + n > self.llm.llm.context.n_seq_max + max(self.settings.max_queue, n):
             raise QueueFullError(f"{self._n_open} texts run or wait: try again later")
         self._n_open += n
+        watch = self.metrics.watch(ask.prompt)
         try:
             prompt, params, form = await self.llm.in_thread(lambda: prepared(self.llm.llm, ask))
             async with await self.llm.open(prompt, params, ahead=AHEAD if ask.stream else None) as texts:
-                yield Answering(texts, form, n, self.settings.chunk_interval, begun, self._limit(ask))
+                with watch.running(texts.prompt_tokens, n):
+                    yield Answering(texts, form, n, self.settings.chunk_interval, begun, self._limit(ask), watch)
         finally:
             self._n_open -= n
 
@@ -94,9 +98,11 @@ class Answering:
         interval: float,
         begun: float,
         seconds: float,
+        watch: Watch,
     ) -> None:
         """interval: seconds between updates, at least. begun, seconds: the loop's time then, and what it may take."""
         self._texts, self._interval, self._begun, self._seconds = texts, interval, begun, seconds
+        self._watch = watch
         self._readers: list[AnswerReader | None] = [None if form is None else form.reader() for _ in range(n)]
         self._lengths = [0] * n
 
@@ -136,6 +142,7 @@ class Answering:
             self._texts.close()
 
         timer = loop.call_at(self._begun + self._seconds, end) if self._seconds < math.inf else None
+        unended = len(self._readers)
         try:
             while parts := await self._texts.take():
                 taken = loop.time()
@@ -143,6 +150,11 @@ class Answering:
                     raise OverdueError(f"the request took longer than {self._seconds:g} seconds")
                 if any(part.reason == "cancelled" for part in parts):
                     raise UnavailableError("the server ended the request", retry_after=5)
+                if n := sum(len(piece.token_ids) for part in parts for piece in part.pieces):
+                    self._watch.tokens(n)
+                unended -= sum(part.reason is not None for part in parts)
+                if not unended:
+                    self._watch.ended(self._texts.completions)
                 for part in parts:
                     yield self._update(part.index, part.pieces, part.reason)
                 if all(part.reason is None for part in parts):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pymtp.server.logs import LogFormat, LogLevel
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -17,6 +19,7 @@ class Settings:
     grace: seconds that running requests have when the server ends.
     chunk_interval: seconds between two chunks of a stream, at least: what comes faster is joined.
     page: whether the pages are served.
+    log_prompts: whether what clients ask is in the log.
     """
 
     host: str = "127.0.0.1"
@@ -30,3 +33,6 @@ class Settings:
     grace: float = 30.0
     chunk_interval: float = 0.01
     page: bool = True
+    log_format: LogFormat = "text"
+    log_level: LogLevel = "info"
+    log_prompts: bool = False

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.served import Served
 from helpers.servers import Server
 
 from pymtp.server.settings import Settings
@@ -32,3 +34,17 @@ def new_server() -> Iterator[Callable[..., Server]]:
     yield make
     for server in made:
         server.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Served]]:
+    """Starts `pymtp serve` with options; all are killed after the test."""
+    made: list[Served] = []
+
+    def start(*options: str | Path, **keywords: Any) -> Served:
+        made.append(Served(*options, **keywords))
+        return made[-1]
+
+    yield start
+    for served in made:
+        served.close()

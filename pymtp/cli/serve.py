@@ -1,0 +1,139 @@
+"""`pymtp serve`: an HTTP server for clients of OpenAI's and Anthropic's APIs, and a page to chat on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pymtp.cli.load import Loading
+from pymtp.cli.options import Prefix, SeqMax, spread
+from pymtp.cli.texts import read_text
+from pymtp.errors import InvalidRequestError
+from pymtp.server import logs
+from pymtp.server.launch import Launch
+from pymtp.server.listener import is_local, listen
+from pymtp.server.settings import Settings
+from pymtp.server.supervisor import supervise
+
+NEEDED = ("fastapi", "uvicorn", "httptools", "prometheus_client")  # of the extra `server`
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may ask."""
+
+    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 and :: stand for all.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at, 0 for one that is free.")] = 8080
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY", envvar="PYMTP_API_KEY", help="A key that requests must have. May be given several times."
+        ),
+    ] = None
+    api_key_file: Annotated[Path | None, typer.Option(help="Read keys from this file, one a line.")] = None
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help='Let pages of this origin ask, "*" for all. May be given several times.'),
+    ] = None
+
+    def keys(self) -> tuple[str, ...]:
+        """All keys. Raises InvalidRequestError for a file without any, and for empty ones."""
+        keys = list(self.api_key or ())
+        if self.api_key_file is not None:
+            found = read_text("keys", self.api_key_file).split()
+            if not found:
+                raise InvalidRequestError(f"{self.api_key_file} holds no key")
+            keys += found
+        if not all(keys):
+            raise InvalidRequestError("--api-key is empty")
+        return tuple(keys)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What requests may take."""
+
+    max_queue: Annotated[int, typer.Option(min=0, help="Texts that may wait for a place; more are turned away.")] = 256
+    max_body: Annotated[int, typer.Option(min=1, metavar="MIB", help="Largest body of a request.")] = 16
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0.001, metavar="SECONDS", help="For a request, the waiting included.", show_default="none"),
+    ] = None
+    grace: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="For requests that run when the server is to end.")
+    ] = 30.0
+
+
+@dataclass(frozen=True)
+class Logging:
+    """What is logged, on stderr."""
+
+    log_format: Annotated[str, typer.Option(metavar="text|json", help="Lines as text or as JSON objects.")] = "text"
+    log_level: Annotated[str, typer.Option(metavar="debug|info|warning|error", help="Least that is logged.")] = "info"
+    log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Log what clients ask, too.")] = False
+
+    def checked(self) -> dict[str, Any]:
+        """By the names of Settings. Raises InvalidRequestError for a format or level that there is not."""
+        for option, given, known in (
+            ("--log-format", self.log_format, ("text", "json")),
+            ("--log-level", self.log_level, ("debug", "info", "warning", "error")),
+        ):
+            if given not in known:
+                raise InvalidRequestError(f"{option} {given!r} must be one of {', '.join(known)}")
+        return {"log_format": self.log_format, "log_level": self.log_level, "log_prompts": self.log_prompts}
+
+
+@spread
+def serve(
+    *,
+    access: Access,
+    n_seq_max: SeqMax = 4,
+    served_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--served-name",
+            "-a",
+            metavar="NAME",
+            help="Name of the model for clients. May be given several times.",
+            show_default="the file's",
+        ),
+    ] = None,
+    prefix: Prefix = None,
+    limits: Limits,
+    page: Annotated[bool, typer.Option("--page/--no-page", help="Serve the pages at / and /figures.html.")] = True,
+    logging: Logging,
+    loading: Loading,
+) -> None:
+    """Serve a model over HTTP, to clients of OpenAI's and Anthropic's APIs."""
+    if not all(map(find_spec, NEEDED)):
+        raise InvalidRequestError("pymtp serve needs more packages: pip install 'pymtp[server]'")
+    settings = Settings(
+        host=access.host,
+        port=access.port,
+        api_keys=access.keys(),
+        cors_origins=tuple(access.cors_origin or ()),
+        served_names=tuple(served_name or ()),
+        max_queue=limits.max_queue,
+        max_body_bytes=limits.max_body * MIB,
+        request_timeout=limits.timeout,
+        grace=limits.grace,
+        page=page,
+        **logging.checked(),
+    )
+    launch = Launch(
+        settings,
+        None if loading.model is None else str(loading.model.absolute()),
+        loading.keywords(n_seq_max),
+        None if prefix is None else str(prefix.absolute()),
+    )
+    listener = listen(settings.host, settings.port)
+    logs.configure(settings.log_format, settings.log_level)
+    if not settings.api_keys and not is_local(listener):
+        logs.log.warning("anybody who reaches %s:%d is answered: --api-key asks for a key", access.host, access.port)
+    if code := supervise(listener, launch):
+        raise typer.Exit(code)

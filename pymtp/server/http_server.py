@@ -1,0 +1,81 @@
+"""uvicorn on a socket that listens already, and what its process says to the supervisor."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from pymtp.errors import PymtpError
+from pymtp.llm import LLM
+from pymtp.server.app import create_app
+from pymtp.server.launch import BEAT, FAILED, READY, line
+from pymtp.server.logs import log
+from pymtp.server.settings import Settings
+
+BEATS = 1  # seconds between two
+KEEP_ALIVE = 75  # seconds that a connection may be idle: longer than the proxies in front (nginx: 60)
+
+
+class HttpServer:
+    """The application on a socket. The supervisor hears when it serves, that it lives, and why it cannot."""
+
+    def __init__(self, settings: Settings, load: Callable[[], LLM], control: socket.socket) -> None:
+        """load: the model; it may raise."""
+        self._control = control
+        self._app = create_app(settings, load, self._loaded)
+        self._server = _Server(
+            uvicorn.Config(
+                self._app,
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE,
+                timeout_graceful_shutdown=math.ceil(settings.grace),
+                timeout_notify=BEATS,
+                callback_notify=self._beat,
+            ),
+            self._app,
+        )
+
+    def serve(self, listener: socket.socket) -> None:
+        """Until SIGTERM, and until what runs then has ended, within the grace."""
+        self._server.run([listener])
+
+    def _loaded(self, error: Exception | None) -> None:
+        if error is None:
+            self._say({READY: self._app.state.service.model_name})
+            return
+        if not isinstance(error, (PymtpError, OSError)):
+            log.error("the model cannot be loaded", exc_info=error)
+        self._say({FAILED: type(error).__name__, "message": str(error)})
+        self._server.should_exit = True
+
+    async def _beat(self) -> None:
+        self._say({BEAT: True})
+
+    def _say(self, message: dict[str, Any]) -> None:
+        with suppress(OSError):  # it is stopped, or gone
+            self._control.send(line(message), socket.MSG_DONTWAIT)
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._state = app.state
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Once or several times."""
+        self._state.ending = True
+        self.should_exit = True
+        if self._state.service is None:
+            os._exit(0)  # a model that is being loaded cannot be called back, and nobody waits for an answer

@@ -1,0 +1,136 @@
+"""/v1/responses, as OpenAI's clients speak it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, HTTPException, Request
+from fastapi.responses import JSONResponse
+from fastapi.responses import Response as Answer
+
+from pymtp.errors import InvalidRequestError
+from pymtp.openai_answers import drafting
+from pymtp.openai_format import CHAT, read_ask
+from pymtp.server.current import CurrentService
+from pymtp.server.ended import ended
+from pymtp.server.errors import failure
+from pymtp.server.named_events import named_events
+from pymtp.server.response_resource import Deleted, Response
+from pymtp.server.response_store import ResponseStore, Stored
+from pymtp.server.responses_of import failures_of
+from pymtp.server.responses_read import allowed_tools, chat_body, read_input
+from pymtp.server.responses_types import ResponseRequest
+from pymtp.server.responses_write import ResponseWriter
+from pymtp.server.service import Answering, Service, Update
+from pymtp.server.sse import DONE, EventStream, while_there
+
+RESPONSES = "/v1/responses"
+router = APIRouter(tags=["OpenAI"])
+_ABOUT = "Events of OpenAI's API: response.created, … response.completed, and at the end `data: [DONE]`."
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {"model": Response, "content": {"text/event-stream": {"schema": {"type": "string", "description": _ABOUT}}}},
+    **failures_of(),
+}
+
+
+def _store(request: Request) -> ResponseStore:
+    store = request.app.state.responses
+    assert isinstance(store, ResponseStore)
+    return store
+
+
+Store = Annotated[ResponseStore, Depends(_store)]
+
+
+class _Job:
+    """A request for one response."""
+
+    def __init__(self, service: Service, store: ResponseStore, body: ResponseRequest) -> None:
+        self._service, self._store = service, store
+        self._body = body.model_dump(exclude_unset=True, by_alias=True)
+        self._messages = [*_before(self._body, store), *read_input(self._body["input"])]
+        ask = read_ask(CHAT, chat_body(self._body, self._messages))
+        allowed = allowed_tools(self._body)
+        self.ask = ask if allowed is None else replace(ask, tools=[tool for tool in ask.tools if tool.name in allowed])
+        self._writer = ResponseWriter(self._body, ask.params)
+
+    async def whole(self) -> dict[str, Any]:
+        """The answer."""
+        async with self._service.answer(self.ask) as answering:
+            async for update in answering:
+                self._writer.go_on(update.events)
+        response: dict[str, Any] = self._end(answering, update)[-1]["response"]
+        return response
+
+    async def events(self, answering: Answering, stack: AsyncExitStack) -> AsyncIterator[bytes]:
+        """The answer as a stream. stack: what is left with it."""
+        async with stack:
+            yield named_events(self._writer.begin())
+            async for update in answering:
+                if events := self._writer.go_on(update.events):
+                    yield named_events(events)
+            yield named_events(self._end(answering, update)) + DONE
+
+    def failed(self, error: Exception) -> bytes:
+        """The end of a stream that failed."""
+        return named_events(self._writer.fail(failure(error))) + DONE
+
+    def _end(self, answering: Answering, last: Update) -> list[dict[str, Any]]:
+        assert last.finish_reason is not None
+        done, model = answering.completions[0], self._service.llm.llm.model
+        how = ended(self.ask, done, last.finish_reason, self._writer.parts.thoughts, model)
+        events = self._writer.end(how, {"pymtp": drafting([done])})
+        response = events[-1]["response"]
+        if response["store"]:
+            self._store.put(Stored(response, [*self._messages, *self._writer.turns()]))
+        return events
+
+
+def _before(body: Mapping[str, Any], store: ResponseStore) -> Sequence[Mapping[str, Any]]:
+    name = body.get("previous_response_id")
+    if name is None:
+        return ()
+    if (stored := store.get(name)) is None:
+        raise InvalidRequestError(f"previous_response_id: {name!r:.80} is not stored, or no longer")
+    return stored.messages
+
+
+@router.post(RESPONSES, response_model=None, responses=_ANSWERS)
+async def responses(request: Request, body: ResponseRequest, service: CurrentService, store: Store) -> Answer:
+    """The model's answer, as OpenAI's newer clients ask for it."""
+    service.check_model(body.model)
+    job = _Job(service, store, body)
+    if not job.ask.stream:
+        return JSONResponse(await while_there(request, job.whole()))
+    stack = AsyncExitStack()
+    answering = await stack.enter_async_context(service.answer(job.ask))
+    return EventStream(job.events(answering, stack), job.failed)
+
+
+@router.post(f"{RESPONSES}/compact", include_in_schema=False)
+async def compact() -> None:
+    """No such thing: without this path it would be the name of a response, which cannot be posted to."""
+    raise HTTPException(404)
+
+
+@router.get(f"{RESPONSES}/{{name}}", responses={200: {"model": Response}, **failures_of()})
+async def stored_response(name: str, store: Store) -> JSONResponse:
+    """A response that was stored, while it is."""
+    if (stored := store.get(name)) is None:
+        raise _gone(name)
+    return JSONResponse(stored.response)
+
+
+@router.delete(f"{RESPONSES}/{{name}}", responses=failures_of())
+async def delete_response(name: str, store: Store) -> Deleted:
+    """Forgets a response. Those that went on with it stay."""
+    if not store.remove(name):
+        raise _gone(name)
+    return Deleted(id=name)
+
+
+def _gone(name: str) -> HTTPException:
+    return HTTPException(404, f"there is no response {name!r:.80}, or no longer")

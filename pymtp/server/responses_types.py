@@ -1,0 +1,192 @@
+"""What a request to /v1/responses may be."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, JsonValue, StringConstraints, Tag
+from pydantic_core import PydanticCustomError
+
+from pymtp.server.openai_types import Body, Choosing, JsonObjectFormat, TextFormat, Whole
+
+Name = Annotated[str, StringConstraints(min_length=1)]
+ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
+Metadata = Annotated[
+    dict[Annotated[str, StringConstraints(max_length=64)], Annotated[str, StringConstraints(max_length=512)]],
+    Field(max_length=16),
+]
+# run by OpenAI itself: agents offer them whatever server they ask
+HOSTED = ("web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation")
+
+
+class TextContent(Body):
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+
+
+class RefusalContent(Body):
+    type: Literal["refusal"]
+    refusal: str
+
+
+class SummaryText(Body):
+    type: Literal["summary_text"]
+    text: str
+
+
+class ReasoningText(Body):
+    type: Literal["reasoning_text", "text"]
+    text: str
+
+
+def _readable(part: Any) -> Any:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in ("input_image", "input_file", "input_audio", "input_video", "image_url"):
+        raise PydanticCustomError("unreadable", "this model reads text, and no {kind}", {"kind": kind})
+    return part
+
+
+Content = Annotated[
+    Annotated[TextContent | RefusalContent, Field(discriminator="type")],
+    BeforeValidator(_readable),
+]
+
+
+class MessageItem(Body):
+    type: Literal["message"] = "message"
+    id: str | None = None
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[Content]
+
+
+class CallItem(Body):
+    type: Literal["function_call"]
+    id: str | None = None
+    call_id: Name
+    name: Name
+    arguments: str = Field(description="JSON of an object.")
+
+
+class CallOutputItem(Body):
+    type: Literal["function_call_output"]
+    id: str | None = None
+    call_id: Name
+    output: str | list[Content]
+
+
+class ReasoningItem(Body):
+    type: Literal["reasoning"]
+    id: str | None = None
+    summary: list[SummaryText]
+    content: list[ReasoningText] | None = None
+    encrypted_content: str | None = Field(None, description="Read where there is no content.")
+
+
+def _item_type(item: Any) -> Any:
+    return item.get("type") or "message" if isinstance(item, dict) else getattr(item, "type", None)
+
+
+def _known_item(item: Any) -> Any:
+    kind = _item_type(item)
+    if kind == "item_reference":
+        raise PydanticCustomError("item", "items are not kept one by one: send the item, or previous_response_id")
+    return item
+
+
+Item = Annotated[
+    Annotated[
+        Annotated[MessageItem, Tag("message")]
+        | Annotated[CallItem, Tag("function_call")]
+        | Annotated[CallOutputItem, Tag("function_call_output")]
+        | Annotated[ReasoningItem, Tag("reasoning")],
+        Discriminator(_item_type),
+    ],
+    BeforeValidator(_known_item),
+]
+
+
+class FunctionTool(Body):
+    type: Literal["function"]
+    name: ToolName
+    description: str | None = None
+    parameters: dict[str, JsonValue] | None = Field(None, description="A JSON schema of an object.")
+    strict: bool | None = None
+
+
+class HostedTool(Body):
+    """A tool that OpenAI runs. There is none here: passed over."""
+
+    type: Literal["web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation"]
+
+
+def _own(tool: Any) -> Any:
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    if kind in (None, "function", *HOSTED):
+        return tool
+    raise PydanticCustomError("tool", "{kind!s:.40}: there are functions, and no other tools", {"kind": kind})
+
+
+Tool = Annotated[Annotated[FunctionTool | HostedTool, Field(discriminator="type")], BeforeValidator(_own)]
+
+
+class NamedChoice(Body):
+    type: Literal["function"]
+    name: Name
+
+
+class AllowedChoice(Body):
+    """The tools that may be called, of all that the prompt tells of."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required", "none"] = "auto"
+    tools: list[NamedChoice] = Field(min_length=1)
+
+
+class Reasoning(Body):
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = Field(None, description="All thinking comes in any case.")
+
+
+class SchemaFormat(Body):
+    type: Literal["json_schema"]
+    name: str
+    description: str | None = None
+    schema_: dict[str, JsonValue] = Field(alias="schema")
+    strict: bool | None = Field(None, description="A schema is always held to.")
+
+
+class TextOptions(Body):
+    format: Annotated[TextFormat | JsonObjectFormat | SchemaFormat, Field(discriminator="type")] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ResponseRequest(Choosing):
+    """What the model is to answer."""
+
+    model: Name
+    input: str | Annotated[list[Item], Field(min_length=1)]
+    instructions: str | None = None
+    previous_response_id: str | None = Field(None, description="Of a response that was stored.")
+    store: bool | None = Field(None, description="true where it is left out.")
+    stream: bool | None = None
+    max_output_tokens: Annotated[Whole, Field(ge=1, lt=2**31)] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: (
+        Literal["auto", "none", "required"] | Annotated[NamedChoice | AllowedChoice, Field(discriminator="type")] | None
+    ) = None
+    parallel_tool_calls: bool | None = None
+    max_tool_calls: Annotated[Whole, Field(ge=1)] | None = Field(None, description="Of hosted tools: none are called.")
+    reasoning: Reasoning | None = None
+    text: TextOptions | None = None
+    include: list[str] | None = Field(None, description="reasoning.encrypted_content is known.")
+    metadata: Metadata | None = None
+    truncation: Literal["auto", "disabled"] | None = Field(None, description="Nothing is ever left out.")
+    top_logprobs: Literal[0] | None = Field(None, description="Not supported: use /v1/chat/completions.")
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    service_tier: str | None = None
+    background: Literal[False] | None = Field(None, description="Not supported.")
+    conversation: None = Field(None, description="Not supported: use previous_response_id.")
+    prompt: None = Field(None, description="Not supported.")
+    chat_template_kwargs: dict[str, JsonValue] | None = Field(None, description="Variables of the template.")

@@ -1,0 +1,91 @@
+// An answer on the page: thinking, text, calls, and what it took.
+
+import { CallView } from "./call_view.js";
+import { el } from "./dom.js";
+import { Markdown } from "./markdown.js";
+import { percent } from "./plot.js";
+
+const ENDS = {
+  length: "ended at the most tokens it may have",
+  stopped: "stopped",
+  failed: "failed",
+};
+
+export class AnswerView {
+  #thinking = el("div", { class: "answer" });
+  #summary = el("summary", {}, "Thinking …");
+  #details = el("details", { class: "thinking", hidden: true }, this.#summary, this.#thinking);
+  #content = el("div", { class: "answer content" });
+  #calls = el("div");
+  #facts = el("p", { class: "facts" });
+  #title = el("h3", { hidden: true });
+  #callViews = [];
+  #texts;
+
+  constructor(answer, asMarkdown) {
+    this.answer = answer;
+    const Text = asMarkdown ? Markdown : Plain;
+    this.#texts = [new Text(this.#thinking, answer.thinking), new Text(this.#content, answer.content)];
+    this.element = el("div", { class: "column" }, this.#title, this.#details, this.#content, this.#calls, this.#facts);
+    this.#content.classList.add("writing");
+  }
+
+  /** A title over it, where there is another answer beside it. */
+  set title(text) {
+    this.#title.textContent = text;
+    this.#title.hidden = false;
+  }
+
+  /** Draws what is new. */
+  draw() {
+    const { answer } = this;
+    const ended = answer.reason !== null;
+    for (const text of this.#texts) text.draw(ended);
+    this.#details.hidden = answer.thinking.text === "";
+    const thinks = !ended && answer.content.text === "" && !answer.calls.length;
+    const summary = thinks ? "Thinking …" : "Thoughts";
+    if (this.#summary.textContent !== summary) this.#summary.textContent = summary;
+    for (const [i, call] of answer.calls.entries()) {
+      this.#callViews[i] ??= this.#newCall(call);
+      this.#callViews[i].draw(ended);
+    }
+    if (ended) this.#end();
+  }
+
+  /** The fields for what the called functions gave. */
+  get callViews() {
+    return this.#callViews;
+  }
+
+  #newCall(call) {
+    const view = new CallView(call);
+    this.#calls.append(view.element);
+    return view;
+  }
+
+  #end() {
+    const { answer } = this;
+    this.#content.classList.remove("writing");
+    const facts = [`${answer.tokens} ${answer.tokens === 1 ? "token" : "tokens"}`];
+    if (answer.speed) facts.push(`${answer.speed.toFixed(answer.speed < 100 ? 1 : 0)} tokens/s`);
+    facts.push(answer.acceptance === null ? "no drafts" : `${percent(answer.acceptance)} of drafts accepted`);
+    if (ENDS[answer.reason]) facts.push(ENDS[answer.reason]);
+    this.#facts.textContent = facts.join(" · ");
+  }
+}
+
+/** The text as it is, without Markdown. */
+class Plain {
+  #drawn = 0;
+
+  constructor(root, whole) {
+    this.whole = whole;
+    this.root = root;
+    root.classList.add("plain");
+  }
+
+  draw() {
+    this.whole.paint(this.root, this.#drawn, this.whole.text.length);
+    this.#drawn = this.whole.text.length;
+  }
+}

@@ -1,0 +1,108 @@
+// What the pages ask of the server, and what its refusals mean.
+
+import { events } from "./sse.js";
+
+const KEY = "pymtp.key"; // of sessionStorage: the key goes with the tab
+
+/** Something went wrong. message: for a person. status: of HTTP, or 0. wait: seconds until a new try makes sense. */
+export class Failure extends Error {
+  constructor(message, { status = 0, wait = null } = {}) {
+    super(message);
+    this.status = status;
+    this.wait = wait;
+  }
+}
+
+export function readKey() {
+  return sessionStorage.getItem(KEY) ?? "";
+}
+
+export function keepKey(key) {
+  if (key) sessionStorage.setItem(KEY, key);
+  else sessionStorage.removeItem(KEY);
+}
+
+function headers() {
+  const key = readKey();
+  return key ? { Authorization: `Bearer ${key}` } : {};
+}
+
+/** The JSON of a GET. Raises Failure. */
+export async function get(path, signal) {
+  const response = await send(path, { headers: headers(), signal });
+  try {
+    return await response.json();
+  } catch (error) {
+    throw interrupted(error);
+  }
+}
+
+/** The chunks of a streamed answer. Raises Failure; an AbortError when `signal` stops it. */
+export async function* answerChunks(request, signal) {
+  const response = await send("v1/chat/completions", {
+    method: "POST",
+    headers: { ...headers(), "Content-Type": "application/json" },
+    body: JSON.stringify({ ...request, stream: true, stream_options: { include_usage: true } }),
+    signal,
+  });
+  let whole = false;
+  try {
+    for await (const data of events(response.body)) {
+      whole ||= data === "[DONE]";
+      if (whole) continue; // to the end: who leaves before it cancels the request
+      const chunk = parse(data);
+      if (chunk.error) throw new Failure(chunk.error.message ?? "the server gave up");
+      yield chunk;
+    }
+  } catch (error) {
+    throw interrupted(error);
+  }
+  if (!whole) throw new Failure("The connection ended before the answer did.");
+}
+
+async function send(path, options) {
+  let response;
+  try {
+    response = await fetch(path, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Failure("The server does not answer. Is it running?");
+  }
+  if (!response.ok) throw await refusal(response);
+  return response;
+}
+
+function interrupted(error) {
+  if (error instanceof Failure || error.name === "AbortError") return error;
+  return new Failure("The connection was lost before the answer ended.");
+}
+
+function parse(data) {
+  try {
+    return JSON.parse(data);
+  } catch {
+    throw new Failure("The server sent something that is no JSON.");
+  }
+}
+
+async function refusal(response) {
+  const { status } = response;
+  const wait = retryAfter(response.headers.get("Retry-After"));
+  let said = "";
+  try {
+    said = (await response.json()).error.message;
+  } catch {
+    // a proxy's page, perhaps
+  }
+  const again = wait === null ? "Try again later." : `Try again in ${wait} s.`;
+  if (status === 401) return new Failure("The server asks for an API key. Enter it in the settings.", { status });
+  if (status === 429) return new Failure(`The server is busy. ${again}`, { status, wait });
+  if (status === 503) return new Failure(`${said || "The server is not ready"}. ${again}`.replace("..", "."), { status, wait });
+  return new Failure(said || `The server answered with status ${status}.`, { status });
+}
+
+function retryAfter(value) {
+  if (value === null) return null;
+  const seconds = /^\d+$/.test(value) ? Number(value) : (Date.parse(value) - Date.now()) / 1000;
+  return Number.isFinite(seconds) ? Math.max(0, Math.ceil(seconds)) : null;
+}

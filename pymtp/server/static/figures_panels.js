@@ -1,0 +1,63 @@
+// Panels of the figures page. add(now, before, seconds): an answer of the server, and the one before it.
+
+import { el } from "./dom.js";
+import { Bars, Plot, drawNumbers } from "./plot.js";
+
+const SHOWN = 120; // points of a plot
+
+export const rate = (value) => value.toFixed(value < 100 ? 1 : 0);
+export const bytes = (n) => (n < 2 ** 20 ? `${(n / 2 ** 10).toFixed(1)} KiB` : `${(n / 2 ** 20).toFixed(1)} MiB`);
+
+function panel(title, ...parts) {
+  return el("section", { class: "panel" }, el("h2", {}, title), ...parts);
+}
+
+/** Values over time. lines: by name, what gives the value of each. */
+export class PlotPanel {
+  #of;
+  #values;
+  #plot;
+
+  constructor(title, lines, options) {
+    this.#of = Object.values(lines);
+    this.#values = this.#of.map(() => []);
+    this.#plot = new Plot(Object.keys(lines), options);
+    this.element = panel(title, this.#plot.element);
+  }
+
+  add(now, before, seconds) {
+    for (const [i, of] of this.#of.entries()) {
+      this.#values[i].push(of(now, before, seconds));
+      if (this.#values[i].length > SHOWN) this.#values[i].shift();
+    }
+    this.#plot.draw(this.#values, SHOWN);
+  }
+}
+
+/** Bars since the model was loaded. rows: of Bars. */
+export class BarsPanel {
+  #bars = new Bars(el("div", { class: "bars" }));
+
+  constructor(title, rows) {
+    this.rows = rows;
+    this.element = panel(title, this.#bars.element);
+  }
+
+  add(now) {
+    this.#bars.draw(this.rows(now));
+  }
+}
+
+/** Numbers with their names. */
+export class NumbersPanel {
+  #list = el("dl", { class: "numbers" });
+
+  constructor(title, numbers) {
+    this.numbers = numbers;
+    this.element = panel(title, this.#list);
+  }
+
+  add(now) {
+    drawNumbers(this.#list, this.numbers(now));
+  }
+}

@@ -1,0 +1,31 @@
+// The figures of the answer that is written, beside the conversation.
+
+import { byId } from "./dom.js";
+import { Bars, Plot, drawNumbers, percent, positionRows } from "./plot.js";
+
+const SHOWN = 100; // rounds
+
+export class Running {
+  #numbers = byId("numbers");
+  #bars = new Bars(byId("positions"));
+  #plot = new Plot(["drafts", "accepted"], { steps: true });
+
+  constructor() {
+    byId("depths").append(this.#plot.element);
+  }
+
+  draw(answer) {
+    const { figures, acceptance } = answer;
+    drawNumbers(this.#numbers, [
+      ["Tokens/s", answer.speed ? answer.speed.toFixed(answer.speed < 100 ? 1 : 0) : "–"],
+      ["Tokens", String(answer.tokens)],
+      ["Rounds", String(answer.rounds.length)],
+      ["Drafts accepted", acceptance === null ? "no drafts" : percent(acceptance)],
+      ["First token after", figures ? `${(1000 * figures.time_to_first_token).toFixed(0)} ms` : "–"],
+      ["Prompt tokens from cache", figures ? String(figures.cached_tokens) : "–"],
+    ]);
+    this.#bars.draw(positionRows(answer.verified, answer.accepted));
+    const last = answer.rounds.slice(-SHOWN);
+    this.#plot.draw([last.map(([drafted]) => drafted), last.map(([, accepted]) => accepted)], SHOWN);
+  }
+}

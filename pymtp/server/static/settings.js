@@ -1,0 +1,98 @@
+// The settings: what of them goes into a request, and what of them stays for the next visit.
+
+import { keepKey, readKey } from "./api.js";
+import { byId } from "./dom.js";
+
+const KEPT = "pymtp.settings"; // of localStorage
+const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"];
+const TEXTS = ["system", "thinking", "tools", "tool_choice"];
+const SWITCHES = ["markdown", "coloured", "mtp"];
+const MAX_SEED = 2 ** 32 - 2;
+
+export class Settings {
+  #form = byId("settings-form");
+
+  constructor() {
+    this.#restore();
+    byId("key").value = readKey();
+    byId("key").addEventListener("input", () => keepKey(byId("key").value.trim()));
+    this.#form.addEventListener("submit", (event) => event.preventDefault());
+    for (const id of [...NUMBERS, ...TEXTS, ...SWITCHES]) byId(id).addEventListener("change", () => this.#keep());
+    byId("tools").addEventListener("input", () => this.#checkTools());
+    byId("coloured").addEventListener("change", () => this.#colour());
+    this.#colour();
+  }
+
+  get showsMarkdown() {
+    return byId("markdown").checked;
+  }
+
+  get system() {
+    return byId("system").value;
+  }
+
+  /** The fields of a request; null where one of them cannot be: it has the focus then. */
+  request() {
+    this.#checkTools();
+    const wrong = this.#form.querySelector(":invalid");
+    if (wrong) {
+      byId("settings").open = true;
+      wrong.focus();
+      return null;
+    }
+    const request = { seed: Math.floor(Math.random() * MAX_SEED) };
+    for (const id of NUMBERS) if (byId(id).value !== "") request[id] = byId(id).valueAsNumber;
+    const thinking = byId("thinking").value;
+    if (thinking) request.chat_template_kwargs = { enable_thinking: thinking === "on" };
+    if (byId("tools").value.trim()) request.tools = JSON.parse(byId("tools").value);
+    if (request.tools && byId("tool_choice").value) request.tool_choice = byId("tool_choice").value;
+    if (!byId("mtp").checked) request.draft_tokens = 0;
+    return request;
+  }
+
+  /** Asks for a key. */
+  askForKey() {
+    byId("settings").open = true;
+    byId("key").focus();
+  }
+
+  #checkTools() {
+    const field = byId("tools");
+    const said = problemOf(field.value);
+    field.setCustomValidity(said);
+    field.setAttribute("aria-invalid", String(said !== ""));
+    byId("tools-error").textContent = said;
+    byId("tools-error").hidden = said === "";
+  }
+
+  #colour() {
+    document.documentElement.dataset.colours = byId("coloured").checked ? "on" : "off";
+  }
+
+  #keep() {
+    const values = Object.fromEntries([...NUMBERS, ...TEXTS].map((id) => [id, byId(id).value]));
+    for (const id of SWITCHES) values[id] = byId(id).checked;
+    localStorage.setItem(KEPT, JSON.stringify(values));
+  }
+
+  #restore() {
+    let values = {};
+    try {
+      values = JSON.parse(localStorage.getItem(KEPT)) ?? {};
+    } catch {
+      localStorage.removeItem(KEPT);
+    }
+    for (const id of [...NUMBERS, ...TEXTS]) if (typeof values[id] === "string") byId(id).value = values[id];
+    for (const id of SWITCHES) if (typeof values[id] === "boolean") byId(id).checked = values[id];
+  }
+}
+
+function problemOf(text) {
+  if (!text.trim()) return "";
+  try {
+    const tools = JSON.parse(text);
+    return Array.isArray(tools) ? "" : "Tools are a list: [{\"type\": \"function\", \"function\": {…}}]";
+  } catch (error) {
+    return `This is no JSON: ${error.message}`;
+  }
+}

@@ -1,0 +1,133 @@
+"""Claims about calls in both directions: every text that the grammar of an answer allows is read as calls that are
+valid, in any pieces."""
+
+from __future__ import annotations
+
+import json
+from functools import reduce
+from operator import or_
+from random import Random
+from typing import Any
+
+import jsonschema
+import pytest
+from helpers.gbnf_texts import Texts
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pymtp import LLM
+from pymtp.answers import AnswerFormat, CallArguments, Event, NamedTool, Said, Thought, Tool
+from pymtp.answers.reader import AnswerReader
+
+HERMES = 'A template that has <tool_call>{"name": …, "arguments": …}</tool_call> and <think>.'
+
+strings = st.one_of(
+    st.sampled_from(
+        [
+            {"type": "string"},
+            {"type": "string", "pattern": "^[a-c]{1,3}-[0-9]+$"},
+            {"type": "string", "pattern": r"^[^a]*\n?$"},
+            {"type": "string", "pattern": r"^a\nb+$"},
+            {"type": "string", "format": "date"},
+            {"enum": ["a", "", "</parameter>", "two words"]},
+            {"const": "a <parameter=a>"},
+            {"anyOf": [{"type": "string", "maxLength": 3}, {"enum": ["longer"]}]},
+            {"$ref": "#/$defs/name"},
+        ]
+    ),
+    st.tuples(st.integers(0, 30), st.integers(0, 30) | st.none()).map(
+        lambda bounds: (
+            {"type": "string", "minLength": bounds[0]}
+            | ({} if bounds[1] is None else {"maxLength": bounds[0] + bounds[1]})
+        )
+    ),
+)
+others = st.sampled_from(
+    [
+        {"type": "integer", "minimum": -3, "maximum": 1000},
+        {"type": "integer"},
+        {"type": "number"},
+        {"type": "boolean"},
+        {"type": "null"},
+        {"enum": [1, None, "1", "None", 2.5, [True]]},
+        {"const": {"a": ["</parameter>\n"]}},
+        {"type": ["integer", "null"]},
+    ]
+)
+mixed = st.one_of(
+    st.just({}),
+    strings.map(lambda schema: {"anyOf": [schema, {"type": "null"}]}),
+    strings.map(lambda schema: {"anyOf": [schema, {"type": "integer"}, {"type": "boolean"}]}),
+    st.tuples(strings, others).map(lambda parts: {"anyOf": [*parts]}),
+    st.sampled_from(
+        [
+            {"type": ["string", "null"], "maxLength": 4},
+            {"type": ["string", "number", "array", "object"]},
+            {"type": ["string", "integer"], "minLength": 3, "minimum": 1000},
+        ]
+    ),
+)
+
+
+def nested(parts: Any) -> Any:
+    return st.builds(
+        lambda properties, required: {"type": "object", "properties": properties, "required": sorted(required)},
+        st.dictionaries(st.sampled_from("abc"), parts, min_size=1, max_size=2),
+        st.just(set()),
+    ) | parts.map(lambda schema: {"type": "array", "items": schema, "maxItems": 2})
+
+
+values = strings | others | mixed | st.recursive(strings | others, nested, max_leaves=3)
+names = st.sampled_from(["a", "b", "file path", "é", "x.y", "type", "function"])
+
+
+@st.composite
+def tools(draw: Any) -> Tool:
+    properties = draw(st.dictionaries(names, values, max_size=4))
+    required = sorted(draw(st.sets(st.sampled_from(sorted(properties))))) if properties else []
+    schema = {"type": "object", "properties": properties, "required": required}
+    schema["$defs"] = {"name": {"type": "string", "minLength": 1, "maxLength": 3}}
+    return Tool(draw(st.sampled_from(["get", "set_it", "mcp.a/b"])), "", schema, strict=True)
+
+
+several = st.lists(tools(), min_size=1, max_size=2, unique_by=lambda tool: tool.name)
+
+
+def read(form: AnswerFormat, pieces: list[str]) -> tuple[AnswerReader, list[Event]]:
+    reader = form.reader()
+    events = [event for piece in pieces for event in reader.push(piece)]
+    return reader, events + reader.finish()
+
+
+def cut(text: str, random: Random) -> list[str]:
+    """In pieces of one to nine characters."""
+    pieces = []
+    while text:
+        n = random.randint(1, 9)
+        pieces.append(text[:n])
+        text = text[n:]
+    return pieces
+
+
+def check_calls(form: AnswerFormat, text: str, each: list[Tool], random: Random) -> int:
+    """How many calls a text has, all of which are valid."""
+    reader, _ = read(form, cut(text, random))
+    by_name = {tool.name: tool.parameters for tool in each}
+    assert reader.answer.unfinished is None
+    for call in reader.answer.calls:
+        jsonschema.validate(json.loads(call.arguments), by_name[call.name])
+    return len(reader.answer.calls)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(several, st.sampled_from([None, HERMES]), st.booleans(), st.booleans(), st.randoms(use_true_random=False))
+def test_a_call_that_is_required_is_valid(
+    each: list[Tool], template: str | None, thinks: bool, parallel: bool, random: Random
+) -> None:
+    form = AnswerFormat(template, "<think>\n" if thinks else "", tools=each, tool_choice="required", parallel=parallel)
+    assert form.gbnf is not None
+    texts = Texts(form.gbnf)
+    for _ in range(5):
+        text = texts.draw(random)
+        n = check_calls(form, text, each, random)
+        assert n == 1 or (n > 1 and parallel), text

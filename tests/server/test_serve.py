@@ -1,0 +1,118 @@
+"""Claims about `pymtp serve`: how it starts, and what it says where it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from helpers.served import Served
+
+from pymtp import LLM, SamplingParams
+from pymtp.errors import InvalidRequestError
+from pymtp.server.listener import is_local, listen, url
+
+Serve = Callable[..., Served]
+
+
+def test_it_serves_the_shipped_model_and_says_where(serve: Serve, llm: LLM) -> None:
+    served = serve("-s", "2").ready()
+    assert served.field("model") == "demo"
+    assert httpx.get(f"{served.url}/health").json() == {"status": "ok"}
+    expected = llm.generate("def f(x):", SamplingParams(max_tokens=16)).text
+    assert served.ask(max_tokens=16, temperature=0).json()["choices"][0]["text"] == expected
+
+
+def test_options_reach_the_worker(serve: Serve) -> None:
+    served = serve("-s", "3", "-c", "1024", "-a", "first", "-a", "second", "--max-body", "1", "--log-format", "json")
+    line = json.loads(served.line('"serving"'))
+    models = httpx.get(f"{line['url']}/v1/models").json()["data"]
+    assert [model["id"] for model in models] == ["first", "second"]
+    large = {"prompt": "x" * 2**20}
+    assert httpx.post(f"{line['url']}/v1/completions", json=large).status_code == 413
+    metrics = httpx.get(f"{line['url']}/metrics").text
+    assert 'pymtp:num_requests_max{model_name="first"} 3.0' in metrics
+    assert 'n_ctx="1024"' in metrics
+
+
+@pytest.mark.parametrize("way", ["option", "environment", "file"])
+def test_a_key_is_asked_for_and_stands_in_no_command_line(serve: Serve, way: str, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("other\n\nsecret-of-mine\n")
+    options = {"option": ("--api-key", "secret-of-mine", "--api-key", "other"), "file": ("--api-key-file", keys)}
+    env = {"PYMTP_API_KEY": "other secret-of-mine"} if way == "environment" else {}
+    served = serve(*options.get(way, ()), env=env).ready()
+    assert served.ask().status_code == 401
+    for key in ("secret-of-mine", "other"):
+        right = {"Authorization": f"Bearer {key}"}
+        assert httpx.get(f"{served.url}/v1/models", headers=right).status_code == 200
+    assert b"secret-of-mine" not in Path(f"/proc/{served.worker()}/cmdline").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (("-m", "missing.gguf"), 3, "missing.gguf"),
+        (("-m", os.devnull), 3, "null"),
+        (("-c", "-1"), 2, "n_ctx"),
+        (("-d", "many"), 2, "--draft-tokens"),
+        (("--prefix", "missing.prefix"), 1, "missing.prefix"),
+        (("--host", "no.such.host.invalid"), 2, "no.such.host.invalid"),
+        (("--host", "192.0.2.1"), 1, "192.0.2.1:0"),
+        (("--log-level", "loud"), 2, "--log-level"),
+        (("--api-key-file", os.devnull), 2, "no key"),
+        (("--api-key", ""), 2, "--api-key is empty"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line_and_the_houses_exit_code(
+    serve: Serve, options: tuple[str, ...], code: int, words: str
+) -> None:
+    served = serve(*options)
+    assert served.exit_code() == code
+    (line,) = served.lines
+    assert line.startswith("error: ")
+    assert words in line
+
+
+def test_a_port_that_is_taken_is_one_line(serve: Serve) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        served = serve("--port", str(port))
+        assert served.exit_code() == 1
+    assert served.lines == [f"error: cannot listen at 127.0.0.1:{port}: Address already in use\n"]
+
+
+def test_without_the_extra_it_says_what_to_install(serve: Serve) -> None:
+    served = serve(before="import sys; sys.modules['uvicorn'] = None")
+    assert served.exit_code() == 2
+    assert served.lines == ["error: pymtp serve needs more packages: pip install 'pymtp[server]'\n"]
+
+
+@pytest.mark.parametrize(("options", "times"), [((), 1), (("--api-key", "some"), 0)])
+def test_a_server_for_everybody_says_so_once(serve: Serve, options: tuple[str, ...], times: int) -> None:
+    served = serve("--host", "0.0.0.0", *options).ready()
+    assert sum("anybody" in line for line in served.lines) == times
+    assert served.url.startswith("http://127.0.0.1:")
+
+
+def test_a_listener_for_ipv6_is_found_by_its_url() -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6")
+    try:
+        listener = listen("::1", 0)
+    except OSError:
+        pytest.skip("no IPv6")
+    with listener:
+        assert url(listener) == f"http://[::1]:{listener.getsockname()[1]}"
+        assert is_local(listener)
+
+
+def test_a_name_with_addresses_of_both_kinds_listens_where_most_clients_look() -> None:
+    with listen("localhost", 0) as listener:
+        assert listener.family == socket.AF_INET
+    with pytest.raises(InvalidRequestError, match="no address"):
+        listen("no host", 0)

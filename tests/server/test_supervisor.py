@@ -1,0 +1,159 @@
+"""Claims about the two processes of `pymtp serve`: which of them ends when, and what clients see of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+from helpers.served import ENDLESS, Served, gone, last_of
+from helpers.servers import LONG, wait_until
+
+Serve = Callable[..., Served]
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Path:
+    """A model file that is never read to its end."""
+    path = tmp_path / "endless.gguf"
+    os.mkfifo(path)
+    return path
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def refuses(url: str) -> bool:
+    try:
+        httpx.get(f"{url}/health")
+    except httpx.ConnectError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_requests_finish_and_takes_no_new_ones(serve: Serve, number: signal.Signals) -> None:
+    served = serve().ready()
+    url, worker = served.url, served.worker()
+    with served.streaming(max_tokens=1500) as lines:
+        served.process.send_signal(number)
+        served.line("ending")
+        wait_until(lambda: refuses(url))
+        last = last_of(lines)
+    assert last["usage"]["completion_tokens"] == 1500
+    assert served.exit_code() == 0
+    assert gone(worker)
+
+
+def test_a_request_that_outlasts_the_grace_is_broken_off(serve: Serve) -> None:
+    served = serve("--grace", "0").ready()
+    with pytest.raises((httpx.RemoteProtocolError, ValueError)), served.streaming() as lines:
+        served.process.send_signal(signal.SIGTERM)
+        last_of(lines)
+    assert served.exit_code() == 0
+
+
+def test_a_second_signal_ends_all_at_once(serve: Serve) -> None:
+    served = serve("--grace", "1000").ready()
+    worker = served.worker()
+    with pytest.raises(httpx.RemoteProtocolError), served.streaming() as lines:
+        assert served.end(signal.SIGTERM, signal.SIGINT) == 128 + signal.SIGINT
+        assert gone(worker)
+        last_of(lines)
+
+
+def test_a_killed_worker_breaks_its_streams_and_service_returns(serve: Serve) -> None:
+    served = serve("-s", "4").ready()
+    first = served.worker()
+    ends: list[type[Exception]] = []
+
+    def ask(stream: bool) -> None:
+        try:
+            httpx.post(
+                f"{served.url}/v1/completions", json={**ENDLESS, "stream": stream, "stream_options": None}, timeout=LONG
+            )
+        except httpx.TransportError as error:
+            ends.append(type(error))
+
+    threads = [threading.Thread(target=ask, args=(i % 2 == 0,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: served.metric("num_requests_running") == served.metric("num_requests_waiting") == 4)
+    os.kill(first, signal.SIGKILL)
+    for thread in threads:
+        thread.join(LONG)
+    assert len(ends) == 8
+    assert httpx.ReadTimeout not in ends
+    second = served.worker(2)
+    assert second != first
+    assert served.ask().status_code == 200
+    assert "SIGKILL" in served.line("gone")
+
+
+def test_a_client_that_comes_while_there_is_no_worker_is_answered(serve: Serve) -> None:
+    served = serve().ready()
+    os.kill(served.worker(), signal.SIGKILL)
+    with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])), timeout=LONG) as client:
+        client.sendall(b"GET /version HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+        answer = client.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+def test_a_worker_that_dies_again_and_again_is_given_more_and_more_time(serve: Serve) -> None:
+    served = serve().ready()
+    os.kill(served.worker(), signal.SIGKILL)
+    os.kill(served.worker(2), signal.SIGKILL)
+    os.kill(served.worker(3), signal.SIGKILL)
+    assert "starts in 2 s" in served.line("gone", 3)
+    assert served.end(signal.SIGTERM) == 0  # while it waits
+
+
+def test_the_worker_goes_with_its_supervisor(serve: Serve) -> None:
+    served = serve().ready()
+    worker = served.worker()
+    with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)), served.streaming() as lines:
+        assert served.end(signal.SIGKILL) == -signal.SIGKILL
+        last_of(lines)
+    wait_until(lambda: gone(worker))
+
+
+def test_a_worker_that_stands_still_is_ended_and_shows_where_it_stood(serve: Serve) -> None:
+    impatient = "import pymtp.server.supervisor as s; s.SILENCE, s.TICK, s.LATE = 3.0, 0.1, 0.2"
+    served = serve(before=impatient).ready()
+    os.kill(served.worker(), signal.SIGSTOP)
+    served.line("has not answered for 3 s")
+    assert served.worker(2)
+    assert served.ask().status_code == 200
+
+
+def test_while_the_model_loads_clients_are_told_so_and_a_signal_ends_it(serve: Serve, endless: Path) -> None:
+    served = serve("--port", str(port := free_port()), "-m", endless)
+    url = f"http://127.0.0.1:{port}"
+    wait_until(lambda: not refuses(url))
+    health = httpx.get(f"{url}/health", timeout=LONG)
+    assert (health.status_code, health.json()) == (503, {"status": "loading"})
+    asked = httpx.post(f"{url}/v1/completions", json={"prompt": "a"})
+    assert asked.status_code == 503
+    assert int(asked.headers["retry-after"]) > 0
+    assert served.end(signal.SIGTERM) == 0
+
+
+def test_a_worker_that_dies_before_it_served_is_not_started_again(serve: Serve, endless: Path) -> None:
+    served = serve("-m", endless)
+    wait_until(lambda: children(served.process.pid))
+    (worker,) = children(served.process.pid)
+    os.kill(worker, signal.SIGKILL)
+    assert served.exit_code() == 128 + signal.SIGKILL
+    assert "SIGKILL" in served.line("never served")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        found: int = listener.getsockname()[1]
+        return found
