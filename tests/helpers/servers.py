@@ -26,13 +26,13 @@ class Server:
         self,
         settings: Settings | None = None,
         load: Callable[[], LLM] | None = None,
-        on_failure: Callable[[BaseException], object] = lambda _: None,
+        on_loaded: Callable[[Exception | None], object] = lambda _: None,
         **llm: Any,
     ) -> None:
-        """llm: keywords of the LLM. load: makes it in another way. on_failure: called where that fails."""
+        """llm: keywords of the LLM. load: makes it in another way. on_loaded: called then, or with what failed."""
         self.settings = settings or Settings()
         keywords = {"n_ctx": 4096, "n_seq_max": 4, "n_batch": 512} | llm
-        self.app = create_app(self.settings, load or (lambda: make_llm(**keywords)), on_failure)
+        self.app = create_app(self.settings, load or (lambda: make_llm(**keywords)), on_loaded)
         self._socket = socket.socket()
         self._socket.bind(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]

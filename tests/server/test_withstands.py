@@ -225,12 +225,12 @@ def _answers(server: Server) -> bool:
 
 
 def test_a_model_that_cannot_be_loaded_is_told_of(new_server: Callable[..., Server]) -> None:
-    failed: list[BaseException] = []
+    failed: list[Exception | None] = []
 
     def load() -> LLM:
         raise ModelLoadError("no such file")
 
-    server = new_server(load=load, on_failure=failed.append)
+    server = new_server(load=load, on_loaded=failed.append)
     wait_until(lambda: failed)
     assert isinstance(failed[0], ModelLoadError)
     assert httpx.get(server.url + "/health", timeout=LONG).status_code == 503
