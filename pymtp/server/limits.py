@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from hmac import compare_digest
 
-from fastapi import Request
+from fastapi import FastAPI, Request
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -42,6 +42,18 @@ class Keys:
 
 def _is_open(path: str) -> bool:
     return path in OPEN or path.startswith(OPEN_FOLDER)
+
+
+def guard_schema(app: FastAPI) -> None:
+    """Says in the app's schema which paths need a key."""
+    schema = app.openapi()  # kept by the app
+    schema.setdefault("components", {})["securitySchemes"] = {
+        "bearer": {"type": "http", "scheme": "bearer"},
+        "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    }
+    for path, operations in schema["paths"].items():
+        for operation in operations.values() if not _is_open(path) else ():
+            operation["security"] = [{"bearer": []}, {"x-api-key": []}]
 
 
 class BodyLimit:

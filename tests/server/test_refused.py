@@ -15,6 +15,7 @@ from openai import OpenAI
 
 CHAT = "/v1/chat/completions"
 HELLO: Any = [{"role": "user", "content": "Hello."}]
+ASKED: Any = {"model": "m", "messages": HELLO}
 JSON = {"Content-Type": "application/json"}
 
 
@@ -33,19 +34,20 @@ def error(response: httpx.Response, status: int) -> dict[str, Any]:
 
 
 WRONG: list[tuple[dict[str, Any], str, str | None]] = [
-    ({}, "Field required", "messages"),
-    ({"messages": []}, "at least 1", "messages"),
-    ({"messages": "hello"}, "list", "messages"),
-    ({"messages": [{"role": "nobody", "content": "a"}]}, "'system', 'developer', 'user'", "messages.0"),
-    ({"messages": HELLO, "temperature": "1"}, "valid number", "temperature"),
-    ({"messages": HELLO, "temperature": -1}, "greater than or equal to 0", "temperature"),
-    ({"messages": HELLO, "n": 0}, "greater than or equal to 1", "n"),
-    ({"messages": HELLO, "max_tokens": 1.5}, "integer", "max_tokens"),
-    ({"messages": HELLO, "top_logprobs": 1000}, "less than or equal to 100", "top_logprobs"),
-    ({"messages": HELLO, "logit_bias": {"2047": 1, "2048": 1}}, "2048 is outside the vocabulary", None),
-    ({"messages": HELLO, "tool_choice": "required"}, "tool_choice", None),
-    ({"messages": HELLO, "grammar": "root ::= ("}, "grammar", None),
-    ({"messages": HELLO, "functions": [{"name": "f"}]}, "None", "functions"),
+    ({"model": "m"}, "Field required", "messages"),
+    ({"messages": HELLO}, "Field required", "model"),
+    ({"model": "m", "messages": []}, "at least 1", "messages"),
+    ({"model": "m", "messages": "hello"}, "list", "messages"),
+    (ASKED | {"messages": [{"role": "nobody", "content": "a"}]}, "'system', 'developer', 'user'", "messages.0"),
+    (ASKED | { "temperature": "1"}, "valid number", "temperature"),
+    (ASKED | { "temperature": -1}, "greater than or equal to 0", "temperature"),
+    (ASKED | { "n": 0}, "greater than or equal to 1", "n"),
+    (ASKED | { "max_tokens": 1.5}, "integer", "max_tokens"),
+    (ASKED | { "top_logprobs": 1000}, "less than or equal to 100", "top_logprobs"),
+    (ASKED | { "logit_bias": {"2047": 1, "2048": 1}}, "2048 is outside the vocabulary", None),
+    (ASKED | { "tool_choice": "required"}, "tool_choice", None),
+    (ASKED | { "grammar": "root ::= ("}, "grammar", None),
+    (ASKED | { "functions": [{"name": "f"}]}, "None", "functions"),
 ]
 
 
@@ -67,7 +69,7 @@ def test_a_body_that_is_no_request_is_refused(http: httpx.Client, path: str, bod
 
 
 def test_a_form_of_a_page_elsewhere_is_refused(http: httpx.Client) -> None:
-    body = json.dumps({"messages": HELLO})
+    body = json.dumps(ASKED)
     found = error(http.post(CHAT, content=body, headers={"Content-Type": "text/plain"}), 400)
     assert "application/json" in found["message"]
 
@@ -75,7 +77,7 @@ def test_a_form_of_a_page_elsewhere_is_refused(http: httpx.Client) -> None:
 def test_a_prompt_that_is_too_long_has_openais_code(http: httpx.Client) -> None:
     long = [{"role": "user", "content": "a b c d " * 3000}]
     for stream in (False, True):
-        found = error(http.post(CHAT, json={"messages": long, "stream": stream}), 400)
+        found = error(http.post(CHAT, json=ASKED | {"messages": long, "stream": stream}), 400)
         assert found["code"] == "context_length_exceeded"
         assert "4096" in found["message"]
 
@@ -108,13 +110,13 @@ def test_keys_come_by_either_header_and_open_paths_need_none(new_server: Callabl
         assert client.get("/v1/models", headers={"x-api-key": "sécret".encode()}).status_code == 200
         assert client.get("/v1/models", headers={"authorization": "bearer sécret".encode()}).status_code == 200
         assert client.get("/openapi.json").status_code == 200
-        assert client.post(CHAT, json={"messages": HELLO}).status_code == 401
+        assert client.post(CHAT, json=ASKED).status_code == 401
 
 
 def test_a_model_of_another_name_is_not_found_where_names_were_given(
     http: httpx.Client, new_server: Callable[..., Server]
 ) -> None:
-    asked = {"messages": HELLO, "model": "gpt-4o", "max_tokens": 1}
+    asked = ASKED | {"model": "gpt-4o", "max_tokens": 1}
     assert http.post(CHAT, json=asked).json()["model"] == "gpt-4o"
     named = new_server(served_names=("small", "tiny")).ready()
     with httpx.Client(base_url=named.url, timeout=LONG) as client:
@@ -135,7 +137,7 @@ def test_a_body_that_is_too_large_is_refused_whether_or_not_it_says_its_length(
     with httpx.Client(base_url=server.url, timeout=LONG) as client:
         body: Any = pieces() if chunked else b" " * 20_000
         assert error(client.post(CHAT, content=body, headers=JSON), 413)["code"] == "body_too_large"
-        fits = json.dumps({"messages": HELLO, "max_tokens": 1}).encode().ljust(10_000)
+        fits = json.dumps(ASKED | { "max_tokens": 1}).encode().ljust(10_000)
         assert client.post(CHAT, content=fits, headers=JSON).status_code == 200
 
 
@@ -172,9 +174,9 @@ def test_a_request_id_is_kept_or_made(http: httpx.Client) -> None:
 
 
 def test_fields_that_nobody_knows_are_named_in_a_header(http: httpx.Client) -> None:
-    asked = {"messages": HELLO, "max_tokens": 1, "max_token": 3, "user": "me", "a\nb": 1}
+    asked = ASKED | {"max_tokens": 1, "max_token": 3, "user": "me", "a\nb": 1}
     assert http.post(CHAT, json=asked).headers["x-pymtp-ignored"] == "max_token"
-    assert "x-pymtp-ignored" not in http.post(CHAT, json={"messages": HELLO, "max_tokens": 1}).headers
+    assert "x-pymtp-ignored" not in http.post(CHAT, json=ASKED | {"max_tokens": 1}).headers
 
 
 def test_other_origins_are_let_in_only_where_that_was_asked_for(

@@ -23,8 +23,8 @@ from pymtp.server import sse
 
 CHAT = "/v1/chat/completions"
 HELLO: Any = [{"role": "user", "content": "import "}]
-SHORT: Any = {"messages": HELLO, "temperature": 0, "max_tokens": 8}
-ENDLESS: Any = {"messages": HELLO, "temperature": 0, "max_tokens": 4000, "ignore_eos": True}
+SHORT: Any = {"model": "m", "messages": HELLO, "temperature": 0, "max_tokens": 8}
+ENDLESS: Any = {"model": "m", "messages": HELLO, "temperature": 0, "max_tokens": 4000, "ignore_eos": True}
 
 
 def post(server: Server, body: dict[str, Any], path: str = CHAT, receive_buffer: int | None = None) -> socket.socket:
