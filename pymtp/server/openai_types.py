@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, JsonValue, StringConstraints, Tag
 
 from pymtp.sampling import MAX_COMPLETIONS, MAX_LOGPROBS, MOST
 
@@ -23,6 +23,11 @@ Penalty = Annotated[float, Field(ge=-MOST, le=MOST)]
 TokenId = Annotated[Whole, Field(ge=0, lt=2**31)]
 TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
 TopLogprobs = Annotated[Whole, Field(ge=0, le=MAX_LOGPROBS)]
+
+
+# text, or a list of parts: what is wrong is said of the form that came
+Text = Annotated[str, Tag("text")]
+BY_FORM = Discriminator(lambda value: "text" if isinstance(value, str) else "parts")
 
 
 class Body(BaseModel):

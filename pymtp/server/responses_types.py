@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, JsonValue, StringConstraints, Tag
 from pydantic_core import PydanticCustomError
 
-from pymtp.server.openai_types import Body, Choosing, JsonObjectFormat, TextFormat, Whole
+from pymtp.server.openai_types import BY_FORM, Body, Choosing, JsonObjectFormat, Text, TextFormat, Whole
+from pymtp.values import shown
 
 Name = Annotated[str, StringConstraints(min_length=1)]
 ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
@@ -42,7 +43,7 @@ class ReasoningText(Body):
 def _readable(part: Any) -> Any:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in ("input_image", "input_file", "input_audio", "input_video", "image_url"):
-        raise PydanticCustomError("unreadable", "this model reads text, and no {kind}", {"kind": kind})
+        raise PydanticCustomError("unreadable", "this model reads text, and no {kind}", {"kind": shown(kind)})
     return part
 
 
@@ -56,7 +57,7 @@ class MessageItem(Body):
     type: Literal["message"] = "message"
     id: str | None = None
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[Content]
+    content: Annotated[Text | Annotated[list[Content], Tag("parts")], BY_FORM]
 
 
 class CallItem(Body):
@@ -71,7 +72,7 @@ class CallOutputItem(Body):
     type: Literal["function_call_output"]
     id: str | None = None
     call_id: Name
-    output: str | list[Content]
+    output: Annotated[Text | Annotated[list[Content], Tag("parts")], BY_FORM]
 
 
 class ReasoningItem(Body):
@@ -123,7 +124,7 @@ def _own(tool: Any) -> Any:
     kind = tool.get("type") if isinstance(tool, dict) else None
     if kind in (None, "function", *HOSTED):
         return tool
-    raise PydanticCustomError("tool", "{kind!s:.40}: there are functions, and no other tools", {"kind": kind})
+    raise PydanticCustomError("tool", "{kind}: there are functions, and no other tools", {"kind": shown(kind)})
 
 
 Tool = Annotated[Annotated[FunctionTool | HostedTool, Field(discriminator="type")], BeforeValidator(_own)]
@@ -164,7 +165,7 @@ class ResponseRequest(Choosing):
     """What the model is to answer."""
 
     model: Name
-    input: str | Annotated[list[Item], Field(min_length=1)]
+    input: Annotated[Text | Annotated[list[Item], Field(min_length=1), Tag("parts")], BY_FORM]
     instructions: str | None = None
     previous_response_id: str | None = Field(None, description="Of a response that was stored.")
     store: bool | None = Field(None, description="true where it is left out.")
