@@ -93,6 +93,7 @@ class NamedChoice(Body):
 class ChatRequest(Sampling):
     """A chat that the model is to go on with."""
 
+    model: str  # as OpenAI's API demands
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: Annotated[Whole, Field(ge=1, lt=2**31)] | None = None
     logprobs: bool | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import jsonschema
@@ -105,9 +106,11 @@ def test_a_stop_sequence_is_named(client: Anthropic) -> None:
     assert text_of(message) == whole[: whole.index(stop)]
 
 
-def test_a_full_context_is_told(client: Anthropic) -> None:
-    endless = {"extra_body": {"grammar": "root ::= [a-z]+ root", "seed": 0}}
-    message = client.messages.create(**GREEDY | endless | {"max_tokens": 20_000, "timeout": 100})
+def test_a_full_context_is_told(new_server: Callable[..., Server]) -> None:
+    server = new_server(llm={"n_ctx": 256}).ready()
+    with Anthropic(**options(server)) as client:
+        endless = {"grammar": "root ::= [a-z]+ root"}
+        message = client.messages.create(**GREEDY | {"max_tokens": 4000, "extra_body": endless})
     assert message.stop_reason == "model_context_window_exceeded"
 
 
