@@ -17,7 +17,7 @@ Metadata = Annotated[
     Field(max_length=16),
 ]
 # run by OpenAI itself: agents offer them whatever server they ask
-HOSTED = ("web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation")
+HOSTED = ("web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation", "tool_search")
 
 
 class TextContent(Body):
@@ -65,6 +65,7 @@ class CallItem(Body):
     id: str | None = None
     call_id: Name
     name: Name
+    namespace: Name | None = None
     arguments: str = Field(description="JSON of an object.")
 
 
@@ -114,25 +115,37 @@ class FunctionTool(Body):
     strict: bool | None = None
 
 
+class Namespace(Body):
+    """Functions whose names need to differ within it only."""
+
+    type: Literal["namespace"]
+    name: ToolName
+    description: str | None = None
+    tools: list[FunctionTool]
+
+
 class HostedTool(Body):
     """A tool that OpenAI runs. There is none here: passed over."""
 
-    type: Literal["web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation"]
+    type: Literal[
+        "web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation", "tool_search"
+    ]
 
 
 def _own(tool: Any) -> Any:
     kind = tool.get("type") if isinstance(tool, dict) else None
-    if kind in (None, "function", *HOSTED):
+    if kind in (None, "function", "namespace", *HOSTED):
         return tool
     raise PydanticCustomError("tool", "{kind}: there are functions, and no other tools", {"kind": shown(kind)})
 
 
-Tool = Annotated[Annotated[FunctionTool | HostedTool, Field(discriminator="type")], BeforeValidator(_own)]
+Tool = Annotated[Annotated[FunctionTool | Namespace | HostedTool, Field(discriminator="type")], BeforeValidator(_own)]
 
 
 class NamedChoice(Body):
     type: Literal["function"]
     name: Name
+    namespace: Name | None = None
 
 
 class AllowedChoice(Body):
@@ -165,7 +178,7 @@ class ResponseRequest(Choosing):
     """What the model is to answer."""
 
     model: Name
-    input: Annotated[Text | Annotated[list[Item], Field(min_length=1), Tag("parts")], BY_FORM]
+    input: Annotated[Text | Annotated[list[Item], Tag("parts")], BY_FORM]
     instructions: str | None = None
     previous_response_id: str | None = Field(None, description="Of a response that was stored.")
     store: bool | None = Field(None, description="true where it is left out.")

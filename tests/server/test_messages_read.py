@@ -94,6 +94,12 @@ def test_instructions_come_first_and_later_ones_are_the_users() -> None:
     ]
 
 
+def test_a_header_that_differs_each_time_is_no_part_of_the_prompt() -> None:
+    header = text("x-anthropic-billing-header: cc_version=2.1; cch=fa690;")
+    assert messages_of(USER, system=[header, text("a")])[0] == {"role": "system", "content": "a"}
+    assert messages_of(USER, system=[header]) == [USER]
+
+
 @pytest.mark.parametrize(
     ("choice", "found"),
     [

@@ -89,6 +89,17 @@ def test_functions_are_offered_and_hosted_tools_are_not() -> None:
     assert body["tools"] == [{"type": "function", "function": {name: TOOL[name] for name in TOOL if name != "type"}}]
 
 
+@pytest.mark.parametrize("name", ["mcp__files__", "mcp__files"])
+def test_a_tool_in_a_namespace_is_called_by_both_names(name: str) -> None:
+    body = {"tools": [{"type": "namespace", "name": name, "description": "Files.", "tools": [TOOL]}]}
+    call = CALL | {"namespace": name}
+    choice = {"type": "function", "name": "ls", "namespace": name}
+    found = read([{"role": "user", "content": "a"}, call], tool_choice=choice, **body)
+    assert [tool["function"]["name"] for tool in found["tools"]] == ["mcp__files__ls"]
+    assert found["messages"][1]["tool_calls"][0]["function"]["name"] == "mcp__files__ls"
+    assert found["tool_choice"]["function"]["name"] == "mcp__files__ls"
+
+
 @pytest.mark.parametrize(
     ("choice", "found"),
     [
@@ -122,7 +133,6 @@ def test_effort_schema_and_limits_reach_the_request() -> None:
     [
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]}, "input_image"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "previous_response_id"),
-        ({"input": []}, "input"),
         ({"tools": [{"type": "custom", "name": "apply_patch"}]}, "custom"),
         ({"background": True}, "background"),
         ({"top_logprobs": 3}, "top_logprobs"),
