@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, JsonValue, StringConstraints, Tag
 from pydantic_core import PydanticCustomError
 
-from pymtp.server.openai_types import BY_FORM, Body, Choosing, Drafting, Out, Text, Whole
+from pymtp.server.openai_types import BY_FORM, WHOLE, Body, Choosing, Drafting, Out, Text
 from pymtp.values import shown
 
 Name = Annotated[str, StringConstraints(min_length=1)]
@@ -139,7 +139,7 @@ Display = Literal["summarized", "omitted"]
 
 class ThinkingOn(Body):
     type: Literal["enabled", "adaptive", "between_tools"]
-    budget_tokens: Annotated[Whole, Field(ge=0)] | None = Field(None, description="Not held to.")
+    budget_tokens: Annotated[int, Field(ge=0), WHOLE] | None = Field(None, description="Not held to.")
     display: Display | None = Field(None, description="omitted: the thinking is in the signature only.")
 
 
@@ -175,7 +175,7 @@ class CountRequest(Body):
 class MessageRequest(CountRequest, Choosing):
     """A chat that the model is to go on with. Where the last message is the assistant's, the answer goes on with it."""
 
-    max_tokens: Annotated[Whole, Field(ge=1, lt=2**31)]
+    max_tokens: Annotated[int, Field(ge=1, lt=2**31), WHOLE]
     stream: bool | None = None
     stop_sequences: list[str] | None = None
     mcp_servers: None = Field(None, description="Not supported.")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, JsonValue, StringConstraints, Tag
 from pydantic_core import PydanticCustomError
 
-from pymtp.server.openai_types import BY_FORM, Body, Choosing, JsonObjectFormat, Text, TextFormat, Whole
+from pymtp.server.openai_types import BY_FORM, WHOLE, Body, Choosing, JsonObjectFormat, Text, TextFormat
 from pymtp.values import shown
 
 Name = Annotated[str, StringConstraints(min_length=1)]
@@ -183,13 +183,13 @@ class ResponseRequest(Choosing):
     previous_response_id: str | None = Field(None, description="Of a response that was stored.")
     store: bool | None = Field(None, description="true where it is left out.")
     stream: bool | None = None
-    max_output_tokens: Annotated[Whole, Field(ge=1, lt=2**31)] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, lt=2**31), WHOLE] | None = None
     tools: list[Tool] | None = None
     tool_choice: (
         Literal["auto", "none", "required"] | Annotated[NamedChoice | AllowedChoice, Field(discriminator="type")] | None
     ) = None
     parallel_tool_calls: bool | None = None
-    max_tool_calls: Annotated[Whole, Field(ge=1)] | None = Field(None, description="Of hosted tools: none are called.")
+    max_tool_calls: Annotated[int, Field(ge=1), WHOLE] | None = Field(None, description="Of hosted ones.")
     reasoning: Reasoning | None = None
     text: TextOptions | None = None
     include: list[str] | None = Field(None, description="reasoning.encrypted_content is known.")

@@ -155,3 +155,11 @@ def test_only_an_answer_that_was_begun_is_gone_on_with() -> None:
 def test_what_no_model_here_reads_is_named(tag: str) -> None:
     with pytest.raises(ValidationError, match=f"this model reads text, and no '?{tag}"):
         read({"role": "user", "content": [{"type": tag}]})
+
+
+def test_limits_of_numbers_are_in_the_schema() -> None:
+    about = MessageRequest.model_json_schema()["properties"]["max_tokens"]
+    assert (about["minimum"], about["exclusiveMaximum"]) == (1, 2**31)
+    with pytest.raises(ValidationError, match="max_tokens"):
+        read(max_tokens=0)
+    assert read(max_tokens=9.0)["max_tokens"] == 9
