@@ -84,9 +84,10 @@ def prepared(llm: LLM, ask: Ask) -> Prepared:
 
 def _continued(llm: LLM, chat: Chat) -> ChatPrompt:
     """The prompt of a chat whose last message is the beginning of the answer."""
-    *before, last = template_messages(chat.messages)
-    if last["role"] != "assistant" or last.get("tool_calls") or not before:
+    messages = template_messages(chat.messages)
+    if len(messages) < 2 or messages[-1]["role"] != "assistant" or messages[-1].get("tool_calls"):
         raise InvalidRequestError("what is gone on with must be text of the assistant, after other messages")
+    *before, last = messages
     prompt = llm.chat_prompts.prompt(replace(chat, messages=before))
     begun: str = last["content"]
     if prompt.end.rstrip().endswith("<think>"):

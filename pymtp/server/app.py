@@ -26,7 +26,7 @@ from pymtp.server import (
     tokenize,
 )
 from pymtp.server.front import Front
-from pymtp.server.limits import BodyLimit, Keys
+from pymtp.server.limits import BodyLimit, Keys, guard_schema
 from pymtp.server.metrics import Metrics
 from pymtp.server.request_log import RequestLog
 from pymtp.server.response_store import ResponseStore
@@ -72,6 +72,7 @@ def create_app(
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
     if settings.api_keys:
         app.add_middleware(Keys, keys=settings.api_keys)
+        guard_schema(app)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,

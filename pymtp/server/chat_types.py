@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, StringConstraints
 
-from pymtp.server.openai_types import Body, Drafting, Origins, Out, Sampling, TopLogprobs, Usage, Whole
+from pymtp.server.openai_types import WHOLE, Body, Drafting, Origins, Out, Sampling, TopLogprobs, Usage
 
 
 class TextPart(Body):
@@ -93,8 +93,9 @@ class NamedChoice(Body):
 class ChatRequest(Sampling):
     """A chat that the model is to go on with."""
 
+    model: str  # as OpenAI's API demands
     messages: list[Message] = Field(min_length=1)
-    max_completion_tokens: Annotated[Whole, Field(ge=1, lt=2**31)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31), WHOLE] | None = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
     tools: list[Tool] | None = None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
-from typing import Any, NamedTuple
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from pymtp.answers import Said
 from pymtp.asks import Ask, Text
 from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError
@@ -20,7 +21,7 @@ from pymtp.server.completion_types import CompletionRequest, TextCompletion
 from pymtp.server.current import CurrentService
 from pymtp.server.errors import stream_failure
 from pymtp.server.responses_of import answers_of, ignored_header
-from pymtp.server.service import Answering, Service, Update
+from pymtp.server.service import Service, Update
 from pymtp.server.sse import DONE, EventStream, while_there
 
 router = APIRouter(tags=["OpenAI"])
@@ -38,19 +39,14 @@ async def completions(request: Request, body: CompletionRequest, service: Curren
         raise InvalidRequestError("echo: not supported beside logprobs, since prompts have none")
     if not asks[0].stream:
         return JSONResponse(await while_there(request, _whole(service, asks, asked)), headers=ignored)
-    running = _Running(service)
-    try:
-        for ask in asks:
-            await running.add(ask)
-    except BaseException:
-        await running.close()
-        raise
-    return EventStream(_events(service, running, asked), stream_failure(TEXT), ignored)
+    return EventStream(_events(service, _Running(service, asks), asked), stream_failure(TEXT), ignored)
 
 
 async def _whole(service: Service, asks: Sequence[Ask], asked: dict[str, Any]) -> dict[str, Any]:
+    places = _places(service)
+
     async def one(ask: Ask) -> list[Text]:
-        async with service.answer(ask) as answering:
+        async with places, service.answer(ask) as answering:
             return await answering.whole()
 
     tasks = [asyncio.create_task(one(ask)) for ask in asks]
@@ -62,55 +58,50 @@ async def _whole(service: Service, asks: Sequence[Ask], asked: dict[str, Any]) -
     return answer(TEXT, asked, each, service.llm.llm.model, service.model_name)
 
 
-class _News(NamedTuple):
-    """Of a prompt: an update, or how it ended."""
-
-    prompt: int
-    update: Update | None
-    error: BaseException | None = None
+def _places(service: Service) -> asyncio.Semaphore:
+    """For as many of a request's prompts at once as there are places: one request alone does not fill the queue."""
+    return asyncio.Semaphore(service.llm.llm.context.n_seq_max)
 
 
 class _Running:
     """Several prompts that are answered side by side."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._stack = AsyncExitStack()
-        self.each: list[Answering] = []
+    def __init__(self, service: Service, asks: Sequence[Ask]) -> None:
+        self._service, self._asks = service, asks
+        self._done: list[list[Completion]] = [[] for _ in asks]
 
-    async def add(self, ask: Ask) -> None:
-        """Begins one. Raises as Service.answer."""
-        self.each.append(await self._stack.enter_async_context(self._service.answer(ask)))
+    @property
+    def done(self) -> list[list[Completion]]:
+        """Of each prompt its completions, once the last update was given out."""
+        return self._done
 
-    async def close(self) -> None:
-        """Ends all."""
-        await self._stack.aclose()
-
-    async def updates(self) -> AsyncIterator[tuple[int, Update]]:
+    async def updates(self) -> AsyncGenerator[tuple[int, Update], None]:
         """Of each prompt, by its number. Raises what the first one fails by."""
         # one at a time: what comes while the client is slow is joined by each
-        news: asyncio.Queue[_News] = asyncio.Queue(1)
+        news: asyncio.Queue[tuple[int, Update | Exception]] = asyncio.Queue(1)
+        places = _places(self._service)
 
-        async def follow(i: int) -> None:
+        async def follow(i: int, ask: Ask) -> None:
+            left = ask.params.n
             try:
-                async for update in self.each[i]:
-                    await news.put(_News(i, update))
+                async with places, self._service.answer(ask) as answering:
+                    async for update in answering:
+                        left -= update.finish_reason is not None
+                        if not left:
+                            self._done[i] = answering.completions
+                        await news.put((i, update))
             except Exception as error:
-                await news.put(_News(i, None, error))
-            else:
-                await news.put(_News(i, None))
+                await news.put((i, error))
 
-        tasks = [asyncio.create_task(follow(i)) for i in range(len(self.each))]
+        tasks = [asyncio.create_task(follow(i, ask)) for i, ask in enumerate(self._asks)]
+        left = sum(ask.params.n for ask in self._asks)
         try:
-            left = len(tasks)
             while left:
-                i, update, error = await news.get()
-                if error is not None:
-                    raise error
-                if update is None:
-                    left -= 1
-                else:
-                    yield i, update
+                i, new = await news.get()
+                if isinstance(new, Exception):
+                    raise new
+                left -= new.finish_reason is not None
+                yield i, new
         finally:
             for task in tasks:
                 task.cancel()
@@ -118,41 +109,52 @@ class _Running:
 
 
 async def _events(service: Service, running: _Running, asked: dict[str, Any]) -> AsyncIterator[bytes]:
-    model = service.llm.llm.model
-    n = asked.get("n") or 1
-    include_usage = bool((asked.get("stream_options") or {}).get("include_usage"))
-    begin = b"data: " + json.dumps(head(TEXT, asked.get("model") or service.model_name)).encode()[:-1]
-    prompts = text_prompts(asked)
-    lengths: dict[int, int] = {}
-    left = n * len(running.each)
+    chunks = _Chunks(service, asked)
+    async with aclosing(running.updates()) as updates:
+        async for i, update in updates:
+            if chunk := chunks.chunk(i, update, running):
+                yield chunk
+    yield chunks.usage(running) + DONE
 
-    def told(last: bool) -> bytes:
-        """The end of a chunk."""
-        usage_ = b', "usage": null' if include_usage else b""
-        return usage_ + (_drafting(running) if last and not include_usage else b"") + b"}\n\n"
 
-    try:
-        async for i, update in running.updates():
-            index = i * n + update.index
-            text = "".join(event.text for event in update.events)  # type: ignore[union-attr]
-            if index not in lengths and asked.get("echo"):
-                text = prompt_text(prompts[i], model) + text
-            each = [one for piece in update.pieces for one in piece.logprobs or ()]
-            logprobs = text_logprobs(each, model, lengths.get(index, 0)) if each else None
-            lengths[index] = lengths.get(index, 0) + len(text)
-            ended = update.finish_reason is not None
-            left -= ended
-            if text or ended or each:
-                choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": update.finish_reason}
-                yield begin + b', "choices": [' + json.dumps(choice).encode() + b"]" + told(ended and not left)
-        if include_usage:
-            said = json.dumps(usage([each.completions for each in running.each])).encode()
-            yield begin + b', "choices": [], "usage": ' + said + _drafting(running) + b"}\n\n"
-        yield DONE
-    finally:
-        await running.close()
+class _Chunks:
+    """The chunks of an answer."""
+
+    def __init__(self, service: Service, asked: dict[str, Any]) -> None:
+        self._model = service.llm.llm.model
+        self._n = asked.get("n") or 1
+        self._prompts = text_prompts(asked)
+        self._echo = bool(asked.get("echo"))
+        self._include_usage = bool((asked.get("stream_options") or {}).get("include_usage"))
+        self._begin = b"data: " + json.dumps(head(TEXT, asked.get("model") or service.model_name)).encode()[:-1]
+        self._lengths: dict[int, int] = {}
+        self._left = self._n * len(self._prompts)
+
+    def chunk(self, i: int, update: Update, running: _Running) -> bytes:
+        """What is new of a text of the i-th prompt."""
+        index = i * self._n + update.index
+        start = self._lengths.get(index, 0)
+        text = "".join(event.text for event in update.events if isinstance(event, Said))
+        if self._echo and index not in self._lengths:
+            text = prompt_text(self._prompts[i], self._model) + text
+        each = [one for piece in update.pieces for one in piece.logprobs or ()]
+        ended = update.finish_reason is not None
+        self._lengths[index] = start + len(text)
+        self._left -= ended
+        if not text and not each and not ended:
+            return b""
+        logprobs = text_logprobs(each, self._model, start) if each else None
+        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": update.finish_reason}
+        told = b', "usage": null' if self._include_usage else b"" if self._left else _drafting(running)
+        return self._begin + b', "choices": [' + json.dumps(choice).encode() + b"]" + told + b"}\n\n"
+
+    def usage(self, running: _Running) -> bytes:
+        """The chunk without choices, where it was asked for."""
+        if not self._include_usage:
+            return b""
+        said = json.dumps(usage(running.done)).encode()
+        return self._begin + b', "choices": [], "usage": ' + said + _drafting(running) + b"}\n\n"
 
 
 def _drafting(running: _Running) -> bytes:
-    done: list[Completion] = [one for each in running.each for one in each.completions]
-    return b', "pymtp": ' + json.dumps(drafting(done)).encode()
+    return b', "pymtp": ' + json.dumps(drafting([one for done in running.done for one in done])).encode()

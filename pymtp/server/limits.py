@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from hmac import compare_digest
 
-from fastapi import Request
+from fastapi import FastAPI, Request
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -22,7 +22,7 @@ class Keys:
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self._app = app
-        self._digests = [_digest(key) for key in keys]
+        self._digests = [sha256(key.encode()).digest() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or _is_open(scope["path"]) or scope["method"] == "OPTIONS" or self._fits(scope):
@@ -35,17 +35,25 @@ class Keys:
         headers = Headers(scope=scope)
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        digest = _digest(given)
+        digest = sha256(given.encode("latin-1")).digest()  # as it came: headers are bytes, read as Latin-1
         # all of them, and digests: the time tells neither which key was nearest nor how long one is
         return any([compare_digest(digest, known) for known in self._digests])
 
 
-def _digest(key: str) -> bytes:
-    return sha256(key.encode("utf-8", "surrogatepass")).digest()
-
-
 def _is_open(path: str) -> bool:
     return path in OPEN or path.startswith(OPEN_FOLDER)
+
+
+def guard_schema(app: FastAPI) -> None:
+    """Says in the app's schema which paths need a key."""
+    schema = app.openapi()  # kept by the app
+    schema.setdefault("components", {})["securitySchemes"] = {
+        "bearer": {"type": "http", "scheme": "bearer"},
+        "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    }
+    for path, operations in schema["paths"].items():
+        for operation in operations.values() if not _is_open(path) else ():
+            operation["security"] = [{"bearer": []}, {"x-api-key": []}]
 
 
 class BodyLimit:

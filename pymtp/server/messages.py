@@ -16,6 +16,7 @@ from pymtp.openai_format import CHAT, read_ask
 from pymtp.server.current import CurrentService
 from pymtp.server.ended import Ended, ended
 from pymtp.server.errors import error_body, failure
+from pymtp.server.event_schema import event_stream
 from pymtp.server.messages_read import chat_body
 from pymtp.server.messages_types import AnswerMessage, Count, CountRequest, MessageErrorBody, MessageRequest
 from pymtp.server.messages_write import MessageWriter
@@ -30,7 +31,7 @@ _ABOUT = "Events of Anthropic's API: message_start, content_block_start, content
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {
         "model": AnswerMessage,
-        "content": {"text/event-stream": {"schema": {"type": "string", "description": _ABOUT}}},
+        "content": event_stream(_ABOUT, done=False),
     },
     **failures_of(MessageErrorBody),
 }

@@ -37,8 +37,8 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     turns = Turns()
-    if system := body.get("system"):
-        turns.system(_text(system))
+    if system := _system(body.get("system") or ""):
+        turns.system(system)
     for message in body["messages"]:
         content = message["content"]
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
@@ -49,6 +49,13 @@ def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
         else:
             _assistant(turns, blocks)
     return turns.messages
+
+
+def _system(system: str | Sequence[Block]) -> str:
+    if isinstance(system, str):
+        return system
+    # Claude Code's first block differs each time and says nothing to a model: no prompt would begin as one before
+    return _text([block for block in system if not block["text"].startswith("x-anthropic-billing-header:")])
 
 
 def _user(turns: Turns, blocks: Sequence[Block]) -> None:

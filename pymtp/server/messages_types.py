@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue, StringConstraints
+from pydantic import BeforeValidator, Field, JsonValue, StringConstraints, Tag
 from pydantic_core import PydanticCustomError
 
-from pymtp.server.openai_types import Body, Choosing, Drafting, Out, Whole
+from pymtp.server.openai_types import BY_FORM, WHOLE, Body, Choosing, Drafting, Out, Text
+from pymtp.values import shown
 
 Name = Annotated[str, StringConstraints(min_length=1)]
 ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
@@ -57,7 +58,7 @@ def _readable(block: Any) -> Any:
         kind = f"document of {source.get('type')}"
     elif kind not in ("image", "search_result", "container_upload"):
         return block
-    raise PydanticCustomError("unreadable", "this model reads text, and no {kind!s:.40}", {"kind": kind})
+    raise PydanticCustomError("unreadable", "this model reads text, and no {kind}", {"kind": shown(kind)})
 
 
 Read = Annotated[Annotated[TextBlock | DocumentBlock, Field(discriminator="type")], BeforeValidator(_readable)]
@@ -66,7 +67,7 @@ Read = Annotated[Annotated[TextBlock | DocumentBlock, Field(discriminator="type"
 class ToolResultBlock(Body):
     type: Literal["tool_result"]
     tool_use_id: Name
-    content: str | list[Read] | None = None
+    content: Annotated[Text | Annotated[list[Read], Tag("parts")], BY_FORM] | None = None
     is_error: bool | None = None
 
 
@@ -80,17 +81,17 @@ AssistantBlock = Annotated[
 
 class UserMessage(Body):
     role: Literal["user"]
-    content: str | list[UserBlock]
+    content: Annotated[Text | Annotated[list[UserBlock], Tag("parts")], BY_FORM]
 
 
 class AssistantMessage(Body):
     role: Literal["assistant"]
-    content: str | list[AssistantBlock]
+    content: Annotated[Text | Annotated[list[AssistantBlock], Tag("parts")], BY_FORM]
 
 
 class SystemMessage(Body):
     role: Literal["system"]
-    content: str | list[TextBlock]
+    content: Annotated[Text | Annotated[list[TextBlock], Tag("parts")], BY_FORM]
 
 
 Message = Annotated[UserMessage | AssistantMessage | SystemMessage, Field(discriminator="role")]
@@ -100,7 +101,9 @@ def _own(tool: Any) -> Any:
     kind = tool.get("type") if isinstance(tool, dict) else None
     if kind in (None, "custom"):
         return tool
-    raise PydanticCustomError("tool", "{kind!s:.40}: there are no tools but those with an input_schema", {"kind": kind})
+    raise PydanticCustomError(
+        "tool", "{kind}: there are no tools but those with an input_schema", {"kind": shown(kind)}
+    )
 
 
 class Tool(Body):
@@ -136,7 +139,7 @@ Display = Literal["summarized", "omitted"]
 
 class ThinkingOn(Body):
     type: Literal["enabled", "adaptive", "between_tools"]
-    budget_tokens: Annotated[Whole, Field(ge=0)] | None = Field(None, description="Not held to.")
+    budget_tokens: Annotated[int, Field(ge=0), WHOLE] | None = Field(None, description="Not held to.")
     display: Display | None = Field(None, description="omitted: the thinking is in the signature only.")
 
 
@@ -159,7 +162,7 @@ class CountRequest(Body):
 
     model: Name
     messages: list[Message] = Field(min_length=1)
-    system: str | list[TextBlock] | None = None
+    system: Annotated[Text | Annotated[list[TextBlock], Tag("parts")], BY_FORM] | None = None
     tools: list[Annotated[Tool, BeforeValidator(_own)]] | None = None
     tool_choice: Annotated[AutoChoice | AnyChoice | NamedChoice | NoChoice, Field(discriminator="type")] | None = None
     thinking: Annotated[ThinkingOn | ThinkingOff, Field(discriminator="type")] | None = Field(
@@ -172,7 +175,7 @@ class CountRequest(Body):
 class MessageRequest(CountRequest, Choosing):
     """A chat that the model is to go on with. Where the last message is the assistant's, the answer goes on with it."""
 
-    max_tokens: Annotated[Whole, Field(ge=1, lt=2**31)]
+    max_tokens: Annotated[int, Field(ge=1, lt=2**31), WHOLE]
     stream: bool | None = None
     stop_sequences: list[str] | None = None
     mcp_servers: None = Field(None, description="Not supported.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, JsonValue, StringConstraints, Tag
 
 from pymtp.sampling import MAX_COMPLETIONS, MAX_LOGPROBS, MOST
 
@@ -17,12 +17,17 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
+WHOLE = BeforeValidator(_whole)  # behind the limits: those before it are in the JSON schema
 Probability = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-MOST, le=MOST)]
-TokenId = Annotated[Whole, Field(ge=0, lt=2**31)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31), WHOLE]
 TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
-TopLogprobs = Annotated[Whole, Field(ge=0, le=MAX_LOGPROBS)]
+TopLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE]
+
+
+# text, or a list of parts: what is wrong is said of the form that came
+Text = Annotated[str, Tag("text")]
+BY_FORM = Discriminator(lambda value: "text" if isinstance(value, str) else "parts")
 
 
 class Body(BaseModel):
@@ -74,15 +79,15 @@ class Choosing(Body):
 
     temperature: Annotated[float, Field(ge=0, le=MOST)] | None = Field(None, description="1 where it is left out.")
     top_p: Probability | None = None
-    top_k: Annotated[Whole, Field(ge=-1, lt=2**31)] | None = Field(None, description="0 and -1: all tokens.")
+    top_k: Annotated[int, Field(ge=-1, lt=2**31), WHOLE] | None = Field(None, description="0 and -1: all tokens.")
     min_p: Probability | None = None
-    seed: Annotated[Whole, Field(ge=-(2**63), lt=2**64)] | None = Field(None, description="-1: any.")
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64), WHOLE] | None = Field(None, description="-1: any.")
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Field(ge=1 / MOST, le=MOST)] | None = None
     logit_bias: dict[TokenKey, Penalty | Literal[False]] | None = Field(None, description="false: never this token.")
     grammar: str | None = Field(None, description="GBNF.")
-    draft_tokens: Annotated[Whole, Field(ge=0, lt=2**31)] | None = Field(None, description="0: without drafts.")
+    draft_tokens: Annotated[int, Field(ge=0, lt=2**31), WHOLE] | None = Field(None, description="0: without drafts.")
     timeout: Annotated[float, Field(gt=0, le=1e9)] | None = Field(None, description="Seconds that the answer may take.")
 
 
@@ -92,11 +97,11 @@ class Sampling(Choosing):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: Annotated[Whole, Field(ge=1, le=MAX_COMPLETIONS)] | None = None
-    max_tokens: Annotated[Whole, Field(ge=1, lt=2**31)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_COMPLETIONS), WHOLE] | None = None
+    max_tokens: Annotated[int, Field(ge=1, lt=2**31), WHOLE] | None = None
     stop: str | list[str] | None = None
     repeat_penalty: Annotated[float, Field(ge=1 / MOST, le=MOST)] | None = Field(None, description="llama.cpp's name.")
-    repeat_last_n: Annotated[Whole, Field(ge=-1, lt=2**31)] | None = Field(None, description="0: none, -1: all.")
+    repeat_last_n: Annotated[int, Field(ge=-1, lt=2**31), WHOLE] | None = Field(None, description="0: none, -1: all.")
     ignore_eos: bool | None = None
     json_schema: dict[str, JsonValue] | None = Field(None, description="As llama.cpp's server takes it.")
     response_format: ResponseFormat | None = None

@@ -31,6 +31,7 @@ class OutputCall(Out):
     id: str
     call_id: str
     name: str
+    namespace: str | None = None
     arguments: str = Field(description="JSON of an object; of an incomplete call, the beginning of one.")
     status: Status
 
@@ -86,6 +87,13 @@ class ResponseTool(Out):
     strict: bool | None
 
 
+class ResponseNamespace(Out):
+    type: Literal["namespace"]
+    name: str
+    description: str | None
+    tools: list[ResponseTool]
+
+
 class ResponseReasoning(Out):
     effort: str | None
     summary: str | None
@@ -117,7 +125,7 @@ class Response(Out):
     temperature: float
     text: dict[str, JsonValue]
     tool_choice: str | dict[str, JsonValue]
-    tools: list[ResponseTool]
+    tools: list[Annotated[ResponseTool | ResponseNamespace, Field(discriminator="type")]]
     top_logprobs: Literal[0]
     top_p: float
     presence_penalty: float

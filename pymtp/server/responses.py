@@ -17,6 +17,7 @@ from pymtp.openai_format import CHAT, read_ask
 from pymtp.server.current import CurrentService
 from pymtp.server.ended import ended
 from pymtp.server.errors import failure
+from pymtp.server.event_schema import event_stream
 from pymtp.server.named_events import named_events
 from pymtp.server.response_resource import Deleted, Response
 from pymtp.server.response_store import ResponseStore, Stored
@@ -31,7 +32,7 @@ RESPONSES = "/v1/responses"
 router = APIRouter(tags=["OpenAI"])
 _ABOUT = "Events of OpenAI's API: response.created, … response.completed, and at the end `data: [DONE]`."
 _ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {"model": Response, "content": {"text/event-stream": {"schema": {"type": "string", "description": _ABOUT}}}},
+    200: {"model": Response, "content": event_stream(_ABOUT)},
     **failures_of(),
 }
 

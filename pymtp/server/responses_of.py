@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from pymtp.openai_format import unknown_fields
+from pymtp.server.event_schema import event_stream
 from pymtp.server.openai_types import ErrorBody
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -35,8 +36,7 @@ def answers_of(
     """As `failures_of`, and the answer. event: of the stream that may come instead."""
     found: dict[str, Any] = {"model": whole}
     if event is not None:
-        about = f"Lines `data: {event.__name__}`, and at the end `data: [DONE]`."
-        found["content"] = {"text/event-stream": {"schema": {"type": "string", "description": about}}}
+        found["content"] = event_stream("Where the request asks for a stream.", event, error)
     return {200: found, **failures_of(error)}
 
 

@@ -34,22 +34,44 @@ def chat_body(body: Mapping[str, Any], messages: Messages) -> dict[str, Any]:
 
 
 def functions(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The tools that a model here can call."""
-    return [
-        {name: tool.get(name) for name in ("type", "name", "description", "parameters", "strict")}
+    """The tools that a model here can call, by the names that it calls them."""
+    found = []
+    for tool in body.get("tools") or ():
+        if tool["type"] == "function":
+            found.append(tool_of(tool))
+        elif tool["type"] == "namespace":
+            found += [tool_of(each) | {"name": full_name(each["name"], tool["name"])} for each in tool["tools"]]
+    return found
+
+
+def tool_of(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of a function."""
+    return {name: tool.get(name) for name in ("type", "name", "description", "parameters", "strict")}
+
+
+def full_name(name: str, namespace: str | None) -> str:
+    """By which a model calls a tool."""
+    return name if not namespace else f"{namespace}{name}" if namespace.endswith("__") else f"{namespace}__{name}"
+
+
+def namespaces(body: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """Of tools that have one: the full name → the namespace, and the name within it."""
+    return {
+        full_name(each["name"], tool["name"]): (tool["name"], each["name"])
         for tool in body.get("tools") or ()
-        if tool["type"] == "function"
-    ]
+        if tool["type"] == "namespace"
+        for each in tool["tools"]
+    }
 
 
 def allowed_tools(body: Mapping[str, Any]) -> set[str] | None:
-    """Names of the only tools that may be called; None for all.
+    """Full names of the only tools that may be called; None for all.
 
     Raises InvalidRequestError for names of no tools.
     """
     match body.get("tool_choice"):
         case {"type": "allowed_tools", "tools": allowed}:
-            names = {tool["name"] for tool in allowed}
+            names = {full_name(tool["name"], tool.get("namespace")) for tool in allowed}
             if unknown := names - {tool["name"] for tool in functions(body)}:
                 raise InvalidRequestError(f"tool_choice: there is no tool {', '.join(sorted(unknown))}")
             return names
@@ -62,7 +84,7 @@ def read_input(given: str | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
     for item in [{"role": "user", "content": given}] if isinstance(given, str) else given:
         match item:
             case {"type": "function_call", "call_id": call, "name": name, "arguments": arguments}:
-                turns.called(call, name, arguments)
+                turns.called(call, full_name(name, item.get("namespace")), arguments)
             case {"type": "function_call_output", "call_id": call, "output": output}:
                 turns.result(call, _text(output))
             case {"type": "reasoning"}:
@@ -92,7 +114,7 @@ def _text(content: str | Sequence[Mapping[str, Any]], between: str = "\n\n") -> 
 def _tool_choice(choice: Mapping[str, Any]) -> Any:
     if choice["type"] == "allowed_tools":
         return choice.get("mode", "auto")
-    return {"type": "function", "function": {"name": choice["name"]}}
+    return {"type": "function", "function": {"name": full_name(choice["name"], choice.get("namespace"))}}
 
 
 def _response_format(form: Mapping[str, Any]) -> dict[str, Any]:

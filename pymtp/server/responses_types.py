@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, JsonValue, StringConstraints, Tag
 from pydantic_core import PydanticCustomError
 
-from pymtp.server.openai_types import Body, Choosing, JsonObjectFormat, TextFormat, Whole
+from pymtp.server.openai_types import BY_FORM, WHOLE, Body, Choosing, JsonObjectFormat, Text, TextFormat
+from pymtp.values import shown
 
 Name = Annotated[str, StringConstraints(min_length=1)]
 ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
@@ -16,7 +17,7 @@ Metadata = Annotated[
     Field(max_length=16),
 ]
 # run by OpenAI itself: agents offer them whatever server they ask
-HOSTED = ("web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation")
+HOSTED = ("web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation", "tool_search")
 
 
 class TextContent(Body):
@@ -42,7 +43,7 @@ class ReasoningText(Body):
 def _readable(part: Any) -> Any:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in ("input_image", "input_file", "input_audio", "input_video", "image_url"):
-        raise PydanticCustomError("unreadable", "this model reads text, and no {kind}", {"kind": kind})
+        raise PydanticCustomError("unreadable", "this model reads text, and no {kind}", {"kind": shown(kind)})
     return part
 
 
@@ -56,7 +57,7 @@ class MessageItem(Body):
     type: Literal["message"] = "message"
     id: str | None = None
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[Content]
+    content: Annotated[Text | Annotated[list[Content], Tag("parts")], BY_FORM]
 
 
 class CallItem(Body):
@@ -64,6 +65,7 @@ class CallItem(Body):
     id: str | None = None
     call_id: Name
     name: Name
+    namespace: Name | None = None
     arguments: str = Field(description="JSON of an object.")
 
 
@@ -71,7 +73,7 @@ class CallOutputItem(Body):
     type: Literal["function_call_output"]
     id: str | None = None
     call_id: Name
-    output: str | list[Content]
+    output: Annotated[Text | Annotated[list[Content], Tag("parts")], BY_FORM]
 
 
 class ReasoningItem(Body):
@@ -113,25 +115,37 @@ class FunctionTool(Body):
     strict: bool | None = None
 
 
+class Namespace(Body):
+    """Functions whose names need to differ within it only."""
+
+    type: Literal["namespace"]
+    name: ToolName
+    description: str | None = None
+    tools: list[FunctionTool]
+
+
 class HostedTool(Body):
     """A tool that OpenAI runs. There is none here: passed over."""
 
-    type: Literal["web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation"]
+    type: Literal[
+        "web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation", "tool_search"
+    ]
 
 
 def _own(tool: Any) -> Any:
     kind = tool.get("type") if isinstance(tool, dict) else None
-    if kind in (None, "function", *HOSTED):
+    if kind in (None, "function", "namespace", *HOSTED):
         return tool
-    raise PydanticCustomError("tool", "{kind!s:.40}: there are functions, and no other tools", {"kind": kind})
+    raise PydanticCustomError("tool", "{kind}: there are functions, and no other tools", {"kind": shown(kind)})
 
 
-Tool = Annotated[Annotated[FunctionTool | HostedTool, Field(discriminator="type")], BeforeValidator(_own)]
+Tool = Annotated[Annotated[FunctionTool | Namespace | HostedTool, Field(discriminator="type")], BeforeValidator(_own)]
 
 
 class NamedChoice(Body):
     type: Literal["function"]
     name: Name
+    namespace: Name | None = None
 
 
 class AllowedChoice(Body):
@@ -164,18 +178,18 @@ class ResponseRequest(Choosing):
     """What the model is to answer."""
 
     model: Name
-    input: str | Annotated[list[Item], Field(min_length=1)]
+    input: Annotated[Text | Annotated[list[Item], Tag("parts")], BY_FORM]
     instructions: str | None = None
     previous_response_id: str | None = Field(None, description="Of a response that was stored.")
     store: bool | None = Field(None, description="true where it is left out.")
     stream: bool | None = None
-    max_output_tokens: Annotated[Whole, Field(ge=1, lt=2**31)] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, lt=2**31), WHOLE] | None = None
     tools: list[Tool] | None = None
     tool_choice: (
         Literal["auto", "none", "required"] | Annotated[NamedChoice | AllowedChoice, Field(discriminator="type")] | None
     ) = None
     parallel_tool_calls: bool | None = None
-    max_tool_calls: Annotated[Whole, Field(ge=1)] | None = Field(None, description="Of hosted tools: none are called.")
+    max_tool_calls: Annotated[int, Field(ge=1), WHOLE] | None = Field(None, description="Of hosted ones.")
     reasoning: Reasoning | None = None
     text: TextOptions | None = None
     include: list[str] | None = Field(None, description="reasoning.encrypted_content is known.")

@@ -12,7 +12,7 @@ from pymtp.sampling import SamplingParams
 from pymtp.server.ended import Ended
 from pymtp.server.errors import Failure
 from pymtp.server.parts import Change, Part, Parts
-from pymtp.server.responses_read import functions
+from pymtp.server.responses_read import namespaces, tool_of
 from pymtp.server.turns_of import Turns, sealed
 
 _ECHOED = (
@@ -35,6 +35,7 @@ class ResponseWriter:
         self._number = 0
         self._seals = "reasoning.encrypted_content" in (body.get("include") or ())
         self._ended: Ended | None = None
+        self._namespaces = namespaces(body)
         self._response = _begun(body, params)
 
     def begin(self) -> list[dict[str, Any]]:
@@ -122,8 +123,11 @@ class ResponseWriter:
         if part.kind == "thinking":
             seal = {"encrypted_content": "" if begins else sealed(part.text)} if self._seals else {}
             return {"type": "reasoning", **item, "summary": [], "content": content, **seal}
-        arguments = "" if begins else part.text
-        return {"type": "function_call", **item, "call_id": _call_id(part), "name": part.name, "arguments": arguments}
+        call = {"type": "function_call", **item, "call_id": _call_id(part), "arguments": "" if begins else part.text}
+        if part.name not in self._namespaces:
+            return call | {"name": part.name}
+        namespace, name = self._namespaces[part.name]
+        return call | {"name": name, "namespace": namespace}
 
     def _status(self, part: Part) -> str:
         is_last = part is self.parts.row[-1]
@@ -153,7 +157,7 @@ def _content(part: Part, text: str) -> dict[str, Any]:
 
 def _done(part: Part) -> dict[str, Any]:
     if part.kind == "call":
-        return {"name": part.name, "arguments": part.text}
+        return {"arguments": part.text}
     return {"text": part.text, **_LOGPROBS[part.kind]}
 
 
@@ -180,7 +184,7 @@ def _begun(body: Mapping[str, Any], params: SamplingParams) -> dict[str, Any]:
         "temperature": params.temperature,
         "text": {**text, "format": text.get("format") or {"type": "text"}},
         "tool_choice": body.get("tool_choice") or "auto",
-        "tools": functions(body),
+        "tools": [told for tool in body.get("tools") or () if (told := _tool(tool)) is not None],
         "top_logprobs": 0,
         "top_p": params.top_p,
         "presence_penalty": params.presence_penalty,
@@ -188,6 +192,14 @@ def _begun(body: Mapping[str, Any], params: SamplingParams) -> dict[str, Any]:
         "truncation": "disabled",
         "usage": None,
     }
+
+
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A tool as the answer tells of it; None of one that was passed over."""
+    if tool["type"] == "namespace":
+        about = {name: tool.get(name) for name in ("type", "name", "description")}
+        return about | {"tools": [tool_of(each) for each in tool["tools"]]}
+    return tool_of(tool) if tool["type"] == "function" else None
 
 
 def _usage(ended: Ended) -> dict[str, Any]:

@@ -22,12 +22,17 @@ LONG = 30.0  # seconds that a test waits for what must come
 class Server:
     """A server of the shipped model on a port of its own. `llm` is the model that it answers with."""
 
-    def __init__(self, settings: Settings | None = None, load: Callable[[], LLM] | None = None, **llm: Any) -> None:
-        """llm: keywords of the LLM. load: makes it in another way."""
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        load: Callable[[], LLM] | None = None,
+        on_loaded: Callable[[Exception | None], object] = lambda _: None,
+        **llm: Any,
+    ) -> None:
+        """llm: keywords of the LLM. load: makes it in another way. on_loaded: called then, or with what failed."""
         self.settings = settings or Settings()
-        self.app = create_app(
-            self.settings, load or (lambda: make_llm(**({"n_ctx": 4096, "n_seq_max": 4, "n_batch": 512} | llm)))
-        )
+        keywords = {"n_ctx": 4096, "n_seq_max": 4, "n_batch": 512} | llm
+        self.app = create_app(self.settings, load or (lambda: make_llm(**keywords)), on_loaded)
         self._socket = socket.socket()
         self._socket.bind(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]

@@ -23,11 +23,12 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def new_server() -> Iterator[Callable[..., Server]]:
-    """Makes servers, of Settings' keywords and `llm={…}`, that are closed after the test."""
+    """Makes servers, of Settings' keywords, Server's and `llm={…}`, that are closed after the test."""
     made: list[Server] = []
 
-    def make(*, llm: dict[str, Any] | None = None, load: Any = None, **settings: Any) -> Server:
-        made.append(Server(Settings(**settings), load, **(llm or {})))
+    def make(*, llm: dict[str, Any] | None = None, **keywords: Any) -> Server:
+        own = {name: keywords.pop(name) for name in ("load", "on_loaded") if name in keywords}
+        made.append(Server(Settings(**keywords), **own, **(llm or {})))
         return made[-1]
 
     yield make

@@ -1,34 +1,167 @@
-"""Claims about the Responses API, by OpenAI's own client against a server that listens."""
+"""Claims about /v1/responses, by OpenAI's own client against a server that listens."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import jsonschema
 import pytest
 from helpers.servers import Server
-from openai import OpenAI
+from openai import AsyncOpenAI, OpenAI
+from openai.types.responses import Response
+from pydantic import BaseModel
 
 from pymtp import SamplingParams
 
 QUESTION = "def fibonacci(n):"
-GREEDY = {"model": "demo", "input": QUESTION, "temperature": 0, "max_output_tokens": 24}
+USER = {"role": "user", "content": QUESTION}
+GREEDY: dict[str, Any] = {"model": "demo", "input": QUESTION, "temperature": 0, "max_output_tokens": 24}
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "name": "get_weather",
+    "parameters": {
+        "type": "object",
+        "properties": {"town": {"type": "string", "enum": ["Bonn", "Kiel"]}},
+        "required": ["town"],
+        "additionalProperties": False,
+    },
+    "strict": True,
+}
+CLOCK = WEATHER | {"name": "clock", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}
+
+
+class Weather(BaseModel):
+    town: Literal["Bonn", "Kiel"]
+    is_cold: bool
+
+
+def options(server: Server) -> dict[str, Any]:
+    return {"base_url": f"{server.url}/v1", "api_key": server.key, "max_retries": 0}
 
 
 @pytest.fixture
-def client(server: Server) -> OpenAI:
-    return OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0)
+def client(server: Server) -> Iterator[OpenAI]:
+    with OpenAI(**options(server)) as client:
+        yield client
 
 
-def expected(server: Server, *before: dict[str, str], **params: object) -> str:
-    messages = [*before, {"role": "user", "content": QUESTION}]
-    return server.llm.chat(messages, SamplingParams(**({"max_tokens": 24} | params))).text  # type: ignore[arg-type]
+def expected(server: Server, *messages: dict[str, Any], **params: Any) -> str:
+    return server.llm.chat(messages or [USER], SamplingParams(**({"max_tokens": 24} | params))).text
+
+
+def seen(response: Response) -> dict[str, Any]:
+    """What is not new each time."""
+    items = [item.model_dump(exclude={"id", "call_id", "parsed_arguments"}) for item in response.output]
+    return {"output": items, "status": response.status, "written": response.usage.output_tokens}
 
 
 def test_a_response_has_the_text_of_the_llm(server: Server, client: OpenAI) -> None:
     response = client.responses.create(**GREEDY)
     assert response.output_text == expected(server)
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert (response.model, response.usage.output_tokens) == ("demo", 24)
 
 
 def test_a_stream_ends_with_the_response(client: OpenAI) -> None:
-    whole = client.responses.create(**GREEDY)
     events = list(client.responses.create(**GREEDY, stream=True))
-    assert events[-1].response.output_text == whole.output_text
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert events[-1].type == "response.incomplete"
+    assert seen(events[-1].response) == seen(client.responses.create(**GREEDY))
+    pieces = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert len(pieces) > 1
+    assert "".join(pieces) == events[-1].response.output_text
+
+
+def test_the_clients_stream_joins_to_the_response(client: OpenAI) -> None:
+    asked = GREEDY | {"extra_body": {"grammar": 'root ::= "yes, " [a-z]{12}'}}
+    whole = client.responses.create(**asked)
+    with client.responses.stream(**asked) as stream:
+        joined = stream.get_final_response()
+    assert (whole.status, joined.output_text) == ("completed", whole.output_text)
+
+
+def test_the_asynchronous_client_has_the_same(server: Server, client: OpenAI) -> None:
+    async def both() -> tuple[Response, Response]:
+        async with AsyncOpenAI(**options(server)) as other:
+            whole = await other.responses.create(**GREEDY)
+            *_, last = [event async for event in await other.responses.create(**GREEDY, stream=True)]
+            return whole, last.response
+
+    whole, joined = asyncio.run(both())
+    assert seen(whole) == seen(joined) == seen(client.responses.create(**GREEDY))
+
+
+def test_instructions_and_those_of_the_developer_come_first(server: Server, client: OpenAI) -> None:
+    before = {"role": "developer", "content": [{"type": "input_text", "text": "Use Python."}]}
+    response = client.responses.create(**GREEDY | {"input": [before, USER]}, instructions="Be brief.")
+    assert response.output_text == expected(server, {"role": "system", "content": "Be brief.\n\nUse Python."}, USER)
+
+
+def test_an_answer_is_parsed_into_the_type_that_it_is_held_to(client: OpenAI) -> None:
+    asked = GREEDY | {"max_output_tokens": 200, "extra_body": {"seed": 2}}
+    parsed = client.responses.parse(**asked, text_format=Weather).output_parsed
+    assert isinstance(parsed, Weather)
+
+
+def test_an_answer_is_a_json_object_where_one_is_asked_for(client: OpenAI) -> None:
+    response = client.responses.create(**GREEDY, text={"format": {"type": "json_object"}})
+    assert response.output_text.lstrip().startswith("{")
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "get_weather"}])
+def test_a_tool_that_has_to_be_called_is(client: OpenAI, choice: Any) -> None:
+    asked = GREEDY | {"max_output_tokens": 400, "parallel_tool_calls": False}
+    response = client.responses.create(**asked, tools=[WEATHER], tool_choice=choice)
+    (call,) = response.output
+    assert (response.status, call.type, call.name, call.status) == (
+        "completed",
+        "function_call",
+        "get_weather",
+        "completed",
+    )
+    jsonschema.validate(json.loads(call.arguments), WEATHER["parameters"])
+    with client.responses.stream(**asked, tools=[WEATHER], tool_choice=choice) as stream:
+        joined = stream.get_final_response()
+    assert seen(joined) == seen(response)
+
+
+def test_only_allowed_tools_are_called(client: OpenAI) -> None:
+    choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "clock"}]}
+    asked = GREEDY | {"max_output_tokens": 400, "parallel_tool_calls": False}
+    (call,) = client.responses.create(**asked, tools=[WEATHER, CLOCK], tool_choice=choice).output
+    assert call.name == "clock"
+
+
+def test_a_tool_that_openai_would_run_is_passed_over(server: Server, client: OpenAI) -> None:
+    response = client.responses.create(**GREEDY, tools=[{"type": "web_search"}])
+    assert (response.output_text, response.tools) == (expected(server), [])
+
+
+def test_thinking_is_an_item_of_its_own_and_can_be_handed_back(client: OpenAI) -> None:
+    written = {"grammar": r'root ::= "<think>\nhm, well\n</think>\n\nyes"'}
+    asked = GREEDY | {"max_output_tokens": 99, "include": ["reasoning.encrypted_content"], "extra_body": written}
+    response = client.responses.create(**asked)
+    thought, said = response.output
+    assert (thought.type, thought.content[0].text) == ("reasoning", "hm, well")
+    assert said.content[0].text == "yes"
+    assert response.usage.output_tokens_details.reasoning_tokens > 0
+    carried = thought.model_dump(exclude={"content", "status"})
+    assert client.responses.create(**GREEDY | {"input": [USER, carried, said.model_dump(), USER]}).output_text
+
+
+def test_a_call_and_what_the_tool_answered_are_read(client: OpenAI) -> None:
+    call = {"type": "function_call", "call_id": "call_1", "name": "clock", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "call_1", "output": "12:30"}
+    few = client.responses.create(**GREEDY, tools=[CLOCK])
+    more = client.responses.create(**GREEDY | {"input": [USER, call, output]}, tools=[CLOCK])
+    assert more.usage.input_tokens > few.usage.input_tokens
+
+
+def test_what_is_known_of_a_prompt_is_counted_as_cached(client: OpenAI) -> None:
+    asked = GREEDY | {"input": "cache me, too, " * 40}
+    client.responses.create(**asked)
+    usage = client.responses.create(**asked).usage
+    assert 0 < usage.input_tokens_details.cached_tokens < usage.input_tokens

@@ -157,6 +157,14 @@ def test_what_was_asked_for_is_told() -> None:
     assert [tool["name"] for tool in found["tools"]] == ["ls"]
 
 
+def test_a_call_within_a_namespace_is_told_by_both_names() -> None:
+    tool = {"type": "function", "name": "ls", "parameters": {}}
+    asked = {"tools": [{"type": "namespace", "name": "files", "description": "Files.", "tools": [tool]}]}
+    found = response([[CallBegun(0, "files__ls"), CallArguments(0, "{}")]], **asked)
+    assert (found["output"][0]["name"], found["output"][0]["namespace"]) == ("ls", "files")
+    assert found["tools"][0]["tools"][0]["name"] == "ls"
+
+
 def test_usage_counts_what_was_cached_and_thought() -> None:
     usage = Response.model_validate(response([])).usage
     assert usage is not None

@@ -1,0 +1,195 @@
+"""Claims about requests that get no answer: each has a status and an error object that clients read."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from helpers.servers import LONG, Server
+from openai import OpenAI
+
+CHAT = "/v1/chat/completions"
+HELLO: Any = [{"role": "user", "content": "Hello."}]
+ASKED: Any = {"model": "m", "messages": HELLO}
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def http(server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=LONG) as client:
+        yield client
+
+
+def error(response: httpx.Response, status: int) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    assert response.headers["x-request-id"]
+    found: dict[str, Any] = response.json()["error"]
+    assert set(found) == {"message", "type", "param", "code"}
+    return found
+
+
+WRONG: list[tuple[dict[str, Any], str, str | None]] = [
+    ({"model": "m"}, "Field required", "messages"),
+    ({"messages": HELLO}, "Field required", "model"),
+    ({"model": "m", "messages": []}, "at least 1", "messages"),
+    ({"model": "m", "messages": "hello"}, "list", "messages"),
+    (ASKED | {"messages": [{"role": "nobody", "content": "a"}]}, "'system', 'developer', 'user'", "messages.0"),
+    (ASKED | { "temperature": "1"}, "valid number", "temperature"),
+    (ASKED | { "temperature": -1}, "greater than or equal to 0", "temperature"),
+    (ASKED | { "n": 0}, "greater than or equal to 1", "n"),
+    (ASKED | { "max_tokens": 1.5}, "integer", "max_tokens"),
+    (ASKED | { "top_logprobs": 1000}, "less than or equal to 100", "top_logprobs"),
+    (ASKED | { "logit_bias": {"2047": 1, "2048": 1}}, "2048 is outside the vocabulary", None),
+    (ASKED | { "tool_choice": "required"}, "tool_choice", None),
+    (ASKED | { "grammar": "root ::= ("}, "grammar", None),
+    (ASKED | { "functions": [{"name": "f"}]}, "None", "functions"),
+]
+
+
+@pytest.mark.parametrize(("body", "why", "param"), WRONG)
+def test_a_wrong_field_is_named(http: httpx.Client, body: dict[str, Any], why: str, param: str | None) -> None:
+    found = error(http.post(CHAT, json=body), 400)
+    assert why in found["message"]
+    assert (found["param"], found["type"]) == (param, "invalid_request_error")
+
+
+BROKEN = [b"", b"{", b"[]", b'"text"', b"\xff\xfe\x00", b'{"n": ' + b"1" * 5000 + b"}", b"[" * 200_000]
+BROKEN += [b'{"messages": [{"role": "user", "content": "\\ud800"}]}', b'{"messages": [], "temperature": NaN}']
+
+
+@pytest.mark.parametrize("body", BROKEN, ids=lambda body: repr(body[:20]))
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/tokenize", "/detokenize"])
+def test_a_body_that_is_no_request_is_refused(http: httpx.Client, path: str, body: bytes) -> None:
+    assert error(http.post(path, content=body, headers=JSON), 400)["message"]
+
+
+def test_a_form_of_a_page_elsewhere_is_refused(http: httpx.Client) -> None:
+    body = json.dumps(ASKED)
+    found = error(http.post(CHAT, content=body, headers={"Content-Type": "text/plain"}), 400)
+    assert "application/json" in found["message"]
+
+
+def test_a_prompt_that_is_too_long_has_openais_code(http: httpx.Client) -> None:
+    long = [{"role": "user", "content": "a b c d " * 3000}]
+    for stream in (False, True):
+        found = error(http.post(CHAT, json=ASKED | {"messages": long, "stream": stream}), 400)
+        assert found["code"] == "context_length_exceeded"
+        assert "4096" in found["message"]
+
+
+def test_the_client_raises_its_own_classes(server: Server, new_server: Callable[..., Server]) -> None:
+    client = OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=LONG)
+    with pytest.raises(openai.BadRequestError) as bad:
+        client.chat.completions.create(model="demo", messages=HELLO, temperature=-1)
+    assert bad.value.param == "temperature"
+    with pytest.raises(openai.NotFoundError) as unknown:
+        client.models.retrieve("nothing")
+    assert unknown.value.code == "model_not_found"
+    guarded = new_server(api_keys=("secret", "other")).ready()
+    with pytest.raises(openai.AuthenticationError) as missing:
+        OpenAI(base_url=f"{guarded.url}/v1", api_key="guess", max_retries=0).models.list()
+    assert missing.value.code == "invalid_api_key"
+    assert missing.value.request_id
+    assert OpenAI(base_url=f"{guarded.url}/v1", api_key="other").models.list().data
+
+
+def test_keys_come_by_either_header_and_open_paths_need_none(new_server: Callable[..., Server]) -> None:
+    server = new_server(api_keys=("sécret",))
+    server.ready()  # asks for /health without a key
+    with httpx.Client(base_url=server.url) as client:
+        for headers in ({}, {"x-api-key": "secret"}, {"authorization": "Basic sécret"}, {"authorization": "Bearer"}):
+            encoded = {name: value.encode() for name, value in headers.items()}
+            found = client.get("/v1/models", headers=encoded)
+            assert error(found, 401)["code"] == "invalid_api_key"
+            assert found.headers["www-authenticate"] == "Bearer"
+        assert client.get("/v1/models", headers={"x-api-key": "sécret".encode()}).status_code == 200
+        assert client.get("/v1/models", headers={"authorization": "bearer sécret".encode()}).status_code == 200
+        assert client.get("/openapi.json").status_code == 200
+        assert client.post(CHAT, json=ASKED).status_code == 401
+
+
+def test_a_model_of_another_name_is_not_found_where_names_were_given(
+    http: httpx.Client, new_server: Callable[..., Server]
+) -> None:
+    asked = ASKED | {"model": "gpt-4o", "max_tokens": 1}
+    assert http.post(CHAT, json=asked).json()["model"] == "gpt-4o"
+    named = new_server(served_names=("small", "tiny")).ready()
+    with httpx.Client(base_url=named.url, timeout=LONG) as client:
+        assert error(client.post(CHAT, json=asked), 404)["code"] == "model_not_found"
+        assert client.post(CHAT, json=asked | {"model": "tiny"}).status_code == 200
+        assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["small", "tiny"]
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_that_is_too_large_is_refused_whether_or_not_it_says_its_length(
+    new_server: Callable[..., Server], chunked: bool
+) -> None:
+    server = new_server(max_body_bytes=10_000).ready()
+
+    def pieces() -> Iterator[bytes]:
+        yield from [b" " * 1000] * 20
+
+    with httpx.Client(base_url=server.url, timeout=LONG) as client:
+        body: Any = pieces() if chunked else b" " * 20_000
+        assert error(client.post(CHAT, content=body, headers=JSON), 413)["code"] == "body_too_large"
+        fits = json.dumps(ASKED | { "max_tokens": 1}).encode().ljust(10_000)
+        assert client.post(CHAT, content=fits, headers=JSON).status_code == 200
+
+
+def test_a_body_is_refused_before_all_of_it_came(new_server: Callable[..., Server]) -> None:
+    server = new_server(max_body_bytes=10_000).ready()
+    with socket.create_connection(("127.0.0.1", server.port), LONG) as client:
+        client.sendall(b"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 413 ")
+
+
+def test_paths_and_methods_that_are_not_there_are_told(http: httpx.Client) -> None:
+    assert error(http.get("/v1/nothing"), 404)["code"] == "unknown_url"
+    for method in ("GET", "DELETE", "PUT", "HEAD"):
+        response = http.request(method, CHAT)
+        assert (response.status_code, response.headers["allow"]) == (405, "POST, OPTIONS")
+    options = http.request("OPTIONS", "/v1/models")
+    assert (options.status_code, options.headers["allow"], options.content) == (204, "GET, HEAD, OPTIONS", b"")
+
+
+def test_head_is_get_without_a_body(http: httpx.Client) -> None:
+    for path in ("/health", "/v1/models", "/openapi.json", "/props", "/version"):
+        whole, head = http.get(path), http.head(path)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-length"] == whole.headers["content-length"]
+
+
+def test_a_request_id_is_kept_or_made(http: httpx.Client) -> None:
+    assert http.get("/health", headers={"x-request-id": "mine-1"}).headers["x-request-id"] == "mine-1"
+    made = [
+        http.get("/health", headers={"x-request-id": bad}).headers["x-request-id"] for bad in ("", "a b", "x" * 200)
+    ]
+    assert len(set(made)) == 3
+    assert all(name.startswith("req_") for name in made)
+
+
+def test_fields_that_nobody_knows_are_named_in_a_header(http: httpx.Client) -> None:
+    asked = ASKED | {"max_tokens": 1, "max_token": 3, "user": "me", "a\nb": 1}
+    assert http.post(CHAT, json=asked).headers["x-pymtp-ignored"] == "max_token"
+    assert "x-pymtp-ignored" not in http.post(CHAT, json=ASKED | {"max_tokens": 1}).headers
+
+
+def test_other_origins_are_let_in_only_where_that_was_asked_for(
+    http: httpx.Client, new_server: Callable[..., Server]
+) -> None:
+    asks = {"Origin": "http://page.example", "Access-Control-Request-Method": "POST"}
+    assert "access-control-allow-origin" not in http.options(CHAT, headers=asks).headers
+    server = new_server(cors_origins=("http://page.example",), api_keys=("secret",)).ready()
+    with httpx.Client(base_url=server.url) as client:
+        allowed = client.options(CHAT, headers=asks)
+        assert allowed.status_code == 200
+        assert allowed.headers["access-control-allow-origin"] == "http://page.example"
+        assert client.options(CHAT, headers=asks | {"Origin": "http://other.example"}).status_code == 400
+        refused = client.get("/v1/models", headers={"Origin": "http://page.example"})
+        assert refused.status_code == 401
+        assert refused.headers["access-control-allow-origin"] == "http://page.example"

@@ -1,0 +1,143 @@
+"""Claims about what bodies of /v1/responses ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from pymtp.errors import InvalidRequestError
+from pymtp.openai_format import CHAT, read_ask
+from pymtp.server.responses_read import allowed_tools, chat_body, read_input
+from pymtp.server.responses_types import ResponseRequest
+from pymtp.server.turns_of import sealed
+
+TOOL = {"type": "function", "name": "ls", "description": "Lists.", "parameters": {"type": "object"}, "strict": True}
+CALL = {"type": "function_call", "call_id": "c1", "name": "ls", "arguments": '{"path": "/"}'}
+
+
+def dumped(given: Any = "a", **more: Any) -> dict[str, Any]:
+    body = {"model": "demo", "input": given} | more
+    return ResponseRequest.model_validate(body).model_dump(exclude_unset=True, by_alias=True)
+
+
+def read(given: Any = "a", **more: Any) -> dict[str, Any]:
+    body = dumped(given, **more)
+    found = chat_body(body, read_input(body["input"]))
+    read_ask(CHAT, found)  # it is one that the older API takes
+    return found
+
+
+def test_a_text_is_the_users() -> None:
+    assert read("a")["messages"] == [{"role": "user", "content": "a"}]
+
+
+def test_a_message_needs_no_type() -> None:
+    parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
+    named = {"type": "message", "role": "user", "content": "c"}
+    assert read([{"role": "user", "content": parts}, named])["messages"] == [
+        {"role": "user", "content": "a\n\nb"},
+        {"role": "user", "content": "c"},
+    ]
+
+
+def test_items_of_one_answer_are_one_message() -> None:
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}
+    output = {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "etc"}]}
+    _, answer, result = read([{"role": "user", "content": "a"}, thought, said, CALL, output])["messages"]
+    assert (answer["reasoning_content"], answer["content"]) == ("hm", "a")
+    assert answer["tool_calls"][0]["function"] == {"name": "ls", "arguments": '{"path": "/"}'}
+    assert result == {"role": "tool", "tool_call_id": "c1", "content": "etc"}
+
+
+def test_what_was_thought_anew_begins_another_message() -> None:
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "so"}]}
+    user = {"role": "user", "content": "a"}
+    roles = [message["role"] for message in read([user, CALL, thought, user])["messages"]]
+    assert roles == ["user", "assistant", "assistant", "user"]
+
+
+def test_two_messages_of_the_assistant_stay_two() -> None:
+    phases = [{"role": "assistant", "phase": phase, "content": phase} for phase in ("commentary", "final_answer")]
+    assert [message["content"] for message in read([*phases, {"role": "user", "content": "a"}])["messages"]] == [
+        "commentary",
+        "final_answer",
+        "a",
+    ]
+
+
+def test_thinking_that_was_sealed_is_read() -> None:
+    item = {"type": "reasoning", "summary": [], "encrypted_content": sealed("hm")}
+    assert read([item, {"role": "user", "content": "a"}])["messages"][0]["reasoning_content"] == "hm"
+
+
+def test_instructions_come_first() -> None:
+    developer = {"role": "developer", "content": "b"}
+    found = read([developer, {"role": "user", "content": "c"}, developer], instructions="a")["messages"]
+    assert [(message["role"], message["content"]) for message in found] == [
+        ("system", "a"),
+        ("system", "b"),
+        ("user", "c"),
+        ("user", "b"),
+    ]
+
+
+def test_functions_are_offered_and_hosted_tools_are_not() -> None:
+    body = read(tools=[TOOL, {"type": "web_search", "search_context_size": "low"}])
+    assert body["tools"] == [{"type": "function", "function": {name: TOOL[name] for name in TOOL if name != "type"}}]
+
+
+@pytest.mark.parametrize("name", ["mcp__files__", "mcp__files"])
+def test_a_tool_in_a_namespace_is_called_by_both_names(name: str) -> None:
+    body = {"tools": [{"type": "namespace", "name": name, "description": "Files.", "tools": [TOOL]}]}
+    call = CALL | {"namespace": name}
+    choice = {"type": "function", "name": "ls", "namespace": name}
+    found = read([{"role": "user", "content": "a"}, call], tool_choice=choice, **body)
+    assert [tool["function"]["name"] for tool in found["tools"]] == ["mcp__files__ls"]
+    assert found["messages"][1]["tool_calls"][0]["function"]["name"] == "mcp__files__ls"
+    assert found["tool_choice"]["function"]["name"] == "mcp__files__ls"
+
+
+@pytest.mark.parametrize(
+    ("choice", "found"),
+    [
+        ("auto", "auto"),
+        ("required", "required"),
+        ("none", "none"),
+        ({"type": "function", "name": "ls"}, {"type": "function", "function": {"name": "ls"}}),
+        ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "ls"}]}, "required"),
+    ],
+)
+def test_each_choice_of_tools_has_its_like(choice: Any, found: Any) -> None:
+    assert read(tools=[TOOL], tool_choice=choice)["tool_choice"] == found
+
+
+def test_tools_that_are_allowed_have_to_be_there() -> None:
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "rm"}]}
+    with pytest.raises(InvalidRequestError, match="no tool rm"):
+        allowed_tools(dumped(tools=[TOOL], tool_choice=choice))
+
+
+def test_effort_schema_and_limits_reach_the_request() -> None:
+    schema = {"type": "object", "properties": {}}
+    form = {"type": "json_schema", "name": "it", "schema": schema, "strict": True}
+    ask = read_ask(CHAT, read(reasoning={"effort": "high"}, text={"format": form}, max_output_tokens=7, top_p=0.5))
+    assert (ask.schema, ask.params.max_tokens, ask.params.top_p) == (schema, 7, 0.5)
+    assert ask.prompt.chat_template_kwargs == {"reasoning_effort": "high", "enable_thinking": True}
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]}, "input_image"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "previous_response_id"),
+        ({"tools": [{"type": "custom", "name": "apply_patch"}]}, "custom"),
+        ({"background": True}, "background"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+    ],
+)
+def test_what_cannot_be_done_is_named(more: dict[str, Any], word: str) -> None:
+    with pytest.raises(ValidationError, match=word):
+        ResponseRequest.model_validate({"model": "demo", "input": "a"} | more)
