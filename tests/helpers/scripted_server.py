@@ -39,8 +39,9 @@ def said(text: str, reason: str = "stop") -> bytes:
 
 
 class ScriptedServer:
-    """Answers one chat after the other with what `answers` holds: a Response, or pieces of a stream's body. A piece that
-    is a function is called, on a thread, and the stream waits for it.
+    """Answers one chat after the other with what `answers` holds: a Response, or pieces of a stream's body.
+
+    A piece that is a function is called, on a thread, and the stream waits for it.
 
     asked: bodies of the requests. left: how many streams their client left.
     """
