@@ -84,7 +84,8 @@ DRAWN = {
     "- a\n  ```\n  b\n    c\n  ```\n- d": "<ul><li><p>a</p>" + code("b\n  c\n") + "</li><li><p>d</p></li></ul>",
     "```\nnever ended": code("never ended"),
     "| a | b |\n|---|:-:|\n| `1` | 2\\|3 |\nx": '<div class="table"><table><thead><tr><th>a</th>'
-    '<th class="center">b</th></tr></thead><tbody><tr><td><code>1</code></td><td class="center">2|3</td></tr></tbody></table></div><p>x</p>',
+    '<th class="center">b</th></tr></thead>'
+    '<tbody><tr><td><code>1</code></td><td class="center">2|3</td></tr></tbody></table></div><p>x</p>',
     "a | b\n--|--:\n1": '<div class="table"><table><thead><tr><th>a</th><th class="right">b</th></tr></thead>'
     "<tbody></tbody></table></div><p>1</p>",
     "a\n|---|---|": "<p>a\n|---|---|</p>",
