@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
 
 LONG = 30_000  # milliseconds that a test waits for what must come
 
@@ -58,6 +58,7 @@ def chromium() -> str:
 # Not of the session: Playwright's event loop would be in the way of tests that run their own.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=LONG)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium())
         yield browser
