@@ -281,9 +281,13 @@ class _News:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
+        self._told = False  # the loop knows that there is something new, and nobody has looked since
         self.caller = Caller(self._tell)
 
     def _tell(self) -> None:
+        if self._told:
+            return
+        self._told = True
         try:
             self._loop.call_soon_threadsafe(self._event.set)
         except RuntimeError:  # the loop is closed: nobody waits
@@ -293,6 +297,7 @@ class _News:
         """Until there was something new since the last call."""
         await self._event.wait()
         self._event.clear()
+        self._told = False  # what comes from here on tells anew; what came before is seen now
 
 
 class _Driver:

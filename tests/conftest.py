@@ -16,7 +16,12 @@ from makers.make_model import make_model
 from pymtp import LLM, Model
 from pymtp.model import demo_model
 
-pytest_plugins = ["helpers.prefix_files", "helpers.saved_prefixes"]  # their fixtures
+pytest_plugins = [
+    "helpers.browser",
+    "helpers.prefix_files",
+    "helpers.saved_prefixes",
+    "helpers.scripted_server",
+]  # their fixtures
 
 # no deadlines: a busy machine is no bug; the same examples each time where a failure stops a delivery
 settings.register_profile("pymtp", deadline=None, derandomize="CI" in os.environ)

@@ -32,7 +32,7 @@ FLOORS = (
     ("context", "tensor_file", "prefix_file", "prefix_writer", "depth", "first_costs", "stats"),
     ("engine",),
     ("turns", "stream", "prefix_prompt", "llm_prefixes", "collected", "llm"),
-    ("async_llm", "asks"),
+    ("async_llm", "loading", "asks"),
     ("openai_format", "openai_answers"),
     ("batch",),
     ("__init__", "bench", "server"),

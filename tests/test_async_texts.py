@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -132,5 +133,26 @@ def test_a_reader_leaves_no_trail_in_the_engines_thread(llm: LLM) -> None:
                 for _ in range(100):
                     alone._driver.wake()
                 assert alone._driver._work.qsize() <= 2
+
+    run(test)
+
+
+def test_a_loop_that_has_not_looked_is_told_once(llm: LLM) -> None:
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        async with opened(llm, SamplingParams(max_tokens=200, ignore_eos=True), ahead=1000) as (alone, texts):
+            told: list[object] = []
+            call = loop.call_soon_threadsafe
+            loop.call_soon_threadsafe = lambda *given: told.append(given) or call(*given)  # type: ignore[method-assign]
+            before = alone.figures().finished
+            until = time.monotonic() + 60
+            while alone.figures().finished == before and time.monotonic() < until:
+                time.sleep(0.001)  # the loop stands still
+            assert len(told) <= 1
+            loop.call_soon_threadsafe = call  # type: ignore[method-assign]
+            tokens = 0
+            while parts := await texts.take():
+                tokens += sum(len(piece.token_ids) for part in parts for piece in part.pieces)
+            assert tokens == 200
 
     run(test)

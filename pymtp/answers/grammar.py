@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence, Set
 from itertools import combinations
-from typing import Any, Literal
+from typing import Literal
 
 from pymtp.answers import written
 from pymtp.answers.free_text import FreeText
 from pymtp.answers.marks import Mark
 from pymtp.answers.parameters import Parameters
 from pymtp.answers.tools import Tool
-from pymtp.answers.value_rules import TextRules, ValueRules
+from pymtp.answers.value_rules import TextRules, ValueRules, followed
 from pymtp.pattern import quoted
 from pymtp.rules import Rules
 from pymtp.schema import Converter
@@ -131,9 +131,10 @@ def _parameters(tool: Tool) -> Parameters:
     parameters = Parameters(tool)
     if not tool.strict:
         return parameters
-    if parameters.schema.get("type", "object") != "object":
+    schema = followed(tool.parameters, tool.parameters, tool.name)
+    if not isinstance(schema, dict) or schema.get("type", "object") != "object":
         raise SchemaError(f"{tool.name}: the parameters must be an object")
-    check_keywords(dict[str, Any](parameters.schema), ["object"], tool.name)
-    if missing := [name for name in parameters.required if name not in parameters]:
+    check_keywords(schema, ["object"], tool.name)
+    if missing := [name for name in sorted(parameters.required) if name not in parameters]:
         raise SchemaError(f"{tool.name} requires {missing}, which 'properties' does not have")
     return parameters

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+LONGEST = 4096  # characters of a mark: what goes on longer is none
+
 SPACE = re.compile(r"[ \t\r\n]")
 NAME = re.compile(r"[^<>\n]")
 
@@ -56,10 +58,8 @@ class Marks:
 
     @cached_property
     def first(self) -> re.Pattern[str]:
-        """Characters with which a mark begins that may begin anywhere."""
-        found = {mark.items[0].character for mark in self.each if not mark.at_start}
-        each = [re.escape(c) if isinstance(c, str) else c.pattern for c in sorted(found, key=str)]
-        return re.compile("|".join(each) or "(?!)")
+        """A character with which a mark begins that may begin anywhere, unless the next one is none of it."""
+        return re.compile("|".join({_first(mark): None for mark in self.each if not mark.at_start}) or "(?!)")
 
     def begin(self, after: str = "") -> list[Thread]:
         """Threads at the start of a watch. after: what is taken to stand before it."""
@@ -90,6 +90,16 @@ class Marks:
             if not begun.at_start and begun.items[0].matches(character):
                 for after in self.skip((i, 1)):
                     yield after, None
+
+
+def _first(mark: Mark) -> str:
+    """A regular expression for the first character of a mark, with a look at the second."""
+    first, *rest = (item for item in mark.items[:2])
+    own = re.escape(first.character) if isinstance(first.character, str) else first.character.pattern
+    second = rest[0] if rest else first
+    if not rest or second.repeated or not isinstance(second.character, str):
+        return own
+    return rf"{own}(?={re.escape(second.character)}|\Z)"
 
 
 class Found(NamedTuple):
@@ -137,6 +147,8 @@ class Watch:
                     complete[mark] = min(start, complete.get(mark, start))
                 else:
                     threads[mark, n] = min(start, threads.get((mark, n), start))
+            if self.at - min(threads.values(), default=self.at) > LONGEST:
+                threads = {thread: start for thread, start in threads.items() if self.at - start <= LONGEST}
             self._threads = threads
             for mark, start in sorted(complete.items(), key=lambda one: (one[1], one[0])):
                 one = Found(self.marks.each[mark], start, self.at)

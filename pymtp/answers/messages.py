@@ -61,7 +61,7 @@ def _content(content: object, where: str) -> str:
     texts = []
     for part in _list(content, where):
         kind = part.get("type") if isinstance(part, Mapping) else None
-        text = part.get(_TEXTS[kind]) if kind in _TEXTS else None
+        text = part.get(_TEXTS[kind]) if isinstance(kind, str) and kind in _TEXTS else None
         if not isinstance(text, str):
             raise InvalidRequestError(f"{where}: content must be text: this model reads nothing else, no {kind!r:.40}")
         texts.append(text)
@@ -73,12 +73,12 @@ def _call(call: object, where: str) -> dict[str, Any]:
     if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise InvalidRequestError(f'{where} must have a "function" with "name" and "arguments", not {call!r:.80}')
     arguments = function.get("arguments")
-    if isinstance(arguments, str) and arguments.strip():
+    if isinstance(arguments, str):
         try:
-            arguments = json_value(arguments)
+            arguments = json_value(arguments) if arguments.strip() else {}
         except NoValueError as error:
             raise InvalidRequestError(f"{where}: its arguments are not JSON: {error}") from error
-    if not isinstance(arguments or {}, Mapping):
+    if not isinstance({} if arguments is None else arguments, Mapping):
         raise InvalidRequestError(f"{where}: its arguments are no object: {json.dumps(arguments):.80}")
     return {**call, "function": {**function, "arguments": arguments or {}}}
 

@@ -110,7 +110,7 @@ class Parameter:
         """Whether all that is no string is only held to its type."""
         schema = resolved(schema, self._root)
         if steps == 0 or not isinstance(schema, dict):
-            return schema is True
+            return steps > 0
         for keyword in ("oneOf", "anyOf"):
             if isinstance(parts := schema.get(keyword), list) and parts:
                 return all(self._types(part, steps - 1) == {"string"} or self._free(part, steps - 1) for part in parts)

@@ -15,7 +15,7 @@ from pymtp.answers.parameters import MAX_STEPS, Parameter, resolved
 from pymtp.pattern import MAX_REPETITIONS, Ranges, inverse, pattern_grammar, quoted, range_grammar
 from pymtp.rules import Rules
 from pymtp.schema import FORMATS, Converter, counts, listed, literal
-from pymtp.schema_keywords import SchemaError, check_keywords, types_of
+from pymtp.schema_keywords import SchemaError, check_keywords, find, types_of
 from pymtp.weaker_schemas import weaker_schemas
 
 FEW = 16  # characters that are counted beside the whole automaton of the marks; more, beside a smaller one
@@ -101,9 +101,9 @@ class ValueRules:
     # each of these gives alternatives
 
     def raw(self, schema: object, path: str, steps: int) -> str:
-        schema = resolved(schema, self._root)
         if self._strict:
-            return self._exact(schema, path, steps)
+            return self._exact(followed(schema, self._root, path), path, steps)
+        schema = resolved(schema, self._root)
         for way in weaker_schemas(schema, self._root):
             try:
                 return self._exact(way, path, steps)
@@ -144,4 +144,17 @@ class ValueRules:
             return self._texts.rules.known(schema["format"])
         if not schema.keys() & {"minLength", "maxLength"}:
             return self._texts.free()
-        return self._texts.counted(*counts(schema, "Length", path))
+        least, most = counts(schema, "Length", path)
+        if not self._strict and most is not None and most > MANY:
+            most = None
+        return self._texts.counted(least, most)
+
+
+def followed(schema: object, root: object, path: str) -> object:
+    """What a schema refers to. Raises SchemaError where it is nothing."""
+    for _ in range(MAX_STEPS):
+        if not isinstance(schema, dict) or "$ref" not in schema:
+            return schema
+        check_keywords(schema, [], path)
+        schema = find(root, schema["$ref"], path)
+    raise SchemaError(f"{path} refers to itself")

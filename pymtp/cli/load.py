@@ -10,6 +10,7 @@ from pymtp.cli.options import Cache, CacheType, Ctx, Drafts, DraftVocab, Layers,
 from pymtp.cli.screen import screen
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
+from pymtp.loading import load
 
 
 def read_drafts(drafts: str) -> int | Literal["auto"]:
@@ -58,20 +59,7 @@ class Loading:
         }
 
     def llm(self, n_seq_max: int = 1, prefix: Path | None = None) -> LLM:
-        """The model with its context; without a file, the shipped model. prefix: a file to go on from.
-
-        Raises what `LLM` and `load_prefix` raise, and InvalidRequestError for a prefix that cannot be read.
-        """
+        """The model with its context; without a file, the shipped model. As loading.load."""
         keywords = self.keywords(n_seq_max)
         with screen.status(f"loading {self.model.name if self.model else 'the shipped model'} …"):
-            llm = LLM(self.model, **keywords)
-            if prefix is not None:
-                try:
-                    llm.load_prefix(prefix)
-                except OSError as error:
-                    llm.close()
-                    raise InvalidRequestError(f"cannot read the prefix from {prefix}: {error}") from error
-                except BaseException:
-                    llm.close()
-                    raise
-            return llm
+            return load(self.model, keywords, prefix)

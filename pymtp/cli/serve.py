@@ -125,12 +125,7 @@ def serve(
         page=page,
         **logging.checked(),
     )
-    launch = Launch(
-        settings,
-        None if loading.model is None else str(loading.model.absolute()),
-        loading.keywords(n_seq_max),
-        None if prefix is None else str(prefix.absolute()),
-    )
+    launch = Launch(settings, loading.model, loading.keywords(n_seq_max), prefix)
     listener = listen(settings.host, settings.port)
     logs.configure(settings.log_format, settings.log_level)
     if not settings.api_keys and not is_local(listener):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pymtp.server.settings import Settings
@@ -35,13 +36,13 @@ class Launch:
     """
 
     settings: Settings = field(default_factory=Settings)
-    model: str | None = None
+    model: Path | None = None
     llm: Mapping[str, Any] = field(default_factory=dict)
-    prefix: str | None = None
+    prefix: Path | None = None
 
     def as_given(self) -> dict[str, Any]:
         """Ready for JSON."""
-        return asdict(self)
+        return {**asdict(self), "model": _text(self.model), "prefix": _text(self.prefix)}
 
     @classmethod
     def of_given(cls, given: Mapping[str, Any]) -> Launch:
@@ -49,9 +50,18 @@ class Launch:
         settings: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in given["settings"].items()
         }
-        return cls(Settings(**settings), given["model"], given["llm"], given["prefix"])
+        return cls(Settings(**settings), _path(given["model"]), given["llm"], _path(given["prefix"]))
 
 
 def line(message: Mapping[str, Any]) -> bytes:
     """A message as it is sent."""
     return json.dumps(message).encode() + b"\n"
+
+
+def _text(path: Path | None) -> str | None:
+    """Whole, whatever directory it is read in."""
+    return None if path is None else str(path.absolute())
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)

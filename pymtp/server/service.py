@@ -145,7 +145,6 @@ class Answering:
         unended = len(self._readers)
         try:
             while parts := await self._texts.take():
-                taken = loop.time()
                 if overdue:
                     raise OverdueError(f"the request took longer than {self._seconds:g} seconds")
                 if any(part.reason == "cancelled" for part in parts):
@@ -157,9 +156,11 @@ class Answering:
                     self._watch.ended(self._texts.completions)
                 for part in parts:
                     yield self._update(part.index, part.pieces, part.reason)
-                if all(part.reason is None for part in parts):
-                    # what comes meanwhile is one chunk: a client gains nothing by more of them
-                    await asyncio.sleep(max(0.0, taken + self._interval - loop.time()))
+                if self._interval and all(part.reason is None for part in parts):
+                    # What comes meanwhile is one chunk: a client gains nothing by more of them. All streams go on at
+                    # the same moments: to wake the process takes longer than to write to one client more.
+                    left = self._interval - loop.time() % self._interval
+                    await asyncio.sleep(left if left > self._interval / 2 else left + self._interval)
         finally:
             if timer is not None:
                 timer.cancel()

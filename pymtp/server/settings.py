@@ -17,7 +17,7 @@ class Settings:
     max_body_bytes: of a request.
     request_timeout: seconds that a request may take, the waiting included; None for any number.
     grace: seconds that running requests have when the server ends.
-    chunk_interval: seconds between two chunks of a stream, at least: what comes faster is joined.
+    chunk_interval: seconds between two chunks of a stream, about: what comes faster is joined. 0: nothing is.
     page: whether the pages are served.
     log_prompts: whether what clients ask is in the log.
     """
@@ -31,7 +31,7 @@ class Settings:
     max_body_bytes: int = 16 * 2**20
     request_timeout: float | None = None
     grace: float = 30.0
-    chunk_interval: float = 0.01
+    chunk_interval: float = 0.02
     page: bool = True
     log_format: LogFormat = "text"
     log_level: LogLevel = "info"

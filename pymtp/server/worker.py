@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from pymtp.llm import LLM
+from pymtp.loading import load
 from pymtp.server import logs
 from pymtp.server.launch import Launch
 
@@ -27,22 +27,10 @@ def work(control: socket.socket, given: Mapping[str, Any]) -> None:
     launch = Launch.of_given(given)
     logs.configure(launch.settings.log_format, launch.settings.log_level)
     # the model loads while the modules for HTTP do: these take a third of a second
-    loading = ThreadPoolExecutor(1, "pymtp load").submit(load, launch)
+    loading = ThreadPoolExecutor(1, "pymtp load").submit(load, launch.model, launch.llm, launch.prefix)
     from pymtp.server.http_server import HttpServer
 
     HttpServer(launch.settings, loading.result, control).serve(socket.socket(fileno=given["listener"]))
-
-
-def load(launch: Launch) -> LLM:
-    """The model with what it is started with."""
-    llm = LLM(launch.model, **launch.llm)
-    if launch.prefix is not None:
-        try:
-            llm.load_prefix(launch.prefix)
-        except BaseException:
-            llm.close()
-            raise
-    return llm
 
 
 def end_with_supervisor(control: socket.socket) -> None:

@@ -4,19 +4,16 @@ valid, in any pieces."""
 from __future__ import annotations
 
 import json
-from functools import reduce
-from operator import or_
 from random import Random
 from typing import Any
 
 import jsonschema
 import pytest
-from helpers.gbnf_texts import Texts
+from helpers.gbnf_texts import Texts, allows, read_gbnf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pymtp import LLM
-from pymtp.answers import AnswerFormat, CallArguments, Event, NamedTool, Said, Thought, Tool
+from pymtp.answers import AnswerFormat, Event, Tool
 from pymtp.answers.reader import AnswerReader
 
 HERMES = 'A template that has <tool_call>{"name": …, "arguments": …}</tool_call> and <think>.'
@@ -90,6 +87,7 @@ def tools(draw: Any) -> Tool:
     return Tool(draw(st.sampled_from(["get", "set_it", "mcp.a/b"])), "", schema, strict=True)
 
 
+randoms = st.integers(0, 2**32).map(Random)
 several = st.lists(tools(), min_size=1, max_size=2, unique_by=lambda tool: tool.name)
 
 
@@ -119,15 +117,101 @@ def check_calls(form: AnswerFormat, text: str, each: list[Tool], random: Random)
     return len(reader.answer.calls)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
-@given(several, st.sampled_from([None, HERMES]), st.booleans(), st.booleans(), st.randoms(use_true_random=False))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(several, st.sampled_from([None, HERMES]), st.booleans(), st.booleans(), randoms)
 def test_a_call_that_is_required_is_valid(
     each: list[Tool], template: str | None, thinks: bool, parallel: bool, random: Random
 ) -> None:
-    form = AnswerFormat(template, "<think>\n" if thinks else "", tools=each, tool_choice="required", parallel=parallel)
+    end = "<think>\n" if thinks else ""
+    form = AnswerFormat(template, end, tools=each, tool_choice="required", parallel=parallel)
     assert form.gbnf is not None
-    texts = Texts(form.gbnf)
+    texts = Texts(read_gbnf(form.gbnf))
     for _ in range(5):
         text = texts.draw(random)
         n = check_calls(form, text, each, random)
         assert n == 1 or (n > 1 and parallel), text
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(several, st.sampled_from([None, HERMES]), st.booleans(), randoms)
+def test_text_is_either_content_or_a_valid_call(
+    each: list[Tool], template: str | None, thinks: bool, random: Random
+) -> None:
+    form = AnswerFormat(template, "<think>\n" if thinks else "", tools=each)
+    assert form.gbnf is not None
+    texts = Texts(read_gbnf(form.gbnf), size=60)
+    for _ in range(8):
+        text = texts.draw(random)
+        n = check_calls(form, text, each, random)
+        assert bool(n) == text.endswith("</tool_call>")
+        if not n and not thinks and not text.lstrip().startswith("<think>"):
+            assert read(form, [text])[0].answer.content == (text or None)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(several, values, st.sampled_from(["", "<think>\n"]), randoms)
+def test_content_of_a_schema_is_valid_beside_calls(
+    each: list[Tool], schema: dict[str, Any], end: str, random: Random
+) -> None:
+    schema = {**schema, "$defs": {"name": {"type": "string", "maxLength": 2}}}
+    form = AnswerFormat(None, end, tools=each, schema=schema)
+    assert form.gbnf is not None
+    texts = Texts(read_gbnf(form.gbnf))
+    for _ in range(8):
+        text = texts.draw(random)
+        n = check_calls(form, text, each, random)
+        content = read(form, [text])[0].answer.content
+        assert (content is None) == (n > 0)
+        if content is not None:
+            jsonschema.validate(json.loads(content), schema)
+
+
+@pytest.mark.parametrize("text", ['{"a": "<tool_call><function=f></function></tool_call>"}', '  ["<tool_call>{}"]'])
+def test_strings_in_json_content_hold_no_call(text: str) -> None:
+    form = AnswerFormat(None, "<think>\n", tools=[Tool("f")], schema={})
+    for pieces in ([text], list(text)):
+        answer = read(form, ["</think>\n\n", *pieces])[0].answer
+        assert (answer.content, answer.calls) == (text, ())
+
+
+def test_values_may_hold_all_tags_but_their_own_end() -> None:
+    """As files do that speak of calls, or are XML."""
+    value = """
+</parameter>
+text
+</parameter>
+</function>
+</parameter>
+<function><parameter>x</parameter>
+</function> and <tool_call><function=f><parameter=a>x</parameter></function></tool_call>
+</tool_call>
+</param"""
+    form = AnswerFormat(
+        None, "", tools=[Tool("f", "", {"properties": {"a": {"type": "string"}}})], tool_choice="required"
+    )
+    assert form.gbnf is not None
+    text = f"<tool_call>\n<function=f>\n<parameter=a>\n{value}\n</parameter>\n</function>\n</tool_call>"
+    assert allows(read_gbnf(form.gbnf), text)
+    (call,) = read(form, list(text))[0].answer.calls
+    assert json.loads(call.arguments) == {"a": value}
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "\n</parameter>\n</function>\n</tool_call>",
+        "\n</parameter>\n<parameter=",
+        "</parameter>\n</tool_call>",
+        "\n<parameter=",
+        "\n</function>\n<tool_call>",
+    ],
+)
+def test_a_value_cannot_hold_what_a_reader_takes_for_its_end(end: str) -> None:
+    tool = Tool("f", "", {"properties": {"a": {"type": "string"}, "b": {"enum": [f"x{end}", "y"]}}})
+    form = AnswerFormat(None, "", tools=[tool], tool_choice="required", parallel=False)
+    assert form.gbnf is not None
+    rules = read_gbnf(form.gbnf)
+    begin, close = "<tool_call>\n<function=f>\n<parameter=a>\n", "\n</parameter>\n</function>\n</tool_call>"
+    assert allows(rules, f"{begin}x{end[:-1]}{close}")
+    assert not allows(rules, f"{begin}x{end}{close}")
+    assert f"x{end}" not in form.gbnf  # nor where the schema names it

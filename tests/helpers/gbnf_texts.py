@@ -1,117 +1,100 @@
-"""Texts that a grammar in GBNF allows, drawn at random: of rules, literals, classes, groups and repetitions."""
+"""Texts that a grammar in GBNF allows, drawn at random: one of rules, literals, classes, groups and repetitions."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from random import Random
 
-_ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.DOTALL)
+from helpers.gbnf import Characters, Either, Node, Repeat, Rule, Rules, Text, ways
+
+_ESCAPE = re.compile(r"\\(?:x(.{2})|u(.{4})|U(.{8})|(.))", re.DOTALL)
 _PLAIN = {"n": "\n", "r": "\r", "t": "\t"}
 _TOKEN = re.compile(
-    r'\s*(?:(?P<literal>"(?:[^"\\]|\\.)*")|(?P<set>\[(?:[^\]\\]|\\.)*\])|(?P<name>[a-zA-Z0-9-]+(?!\s*::=))'
+    r'\s*(?:(?P<literal>"(?:[^"\\]|\\.)*")|(?P<set>\[(?:[^\]\\]|\\.)*\])|(?P<name>[a-zA-Z0-9-]+)'
     r"|(?P<times>[*+?]|\{[0-9]+(?:,[0-9]*)?\})|(?P<sign>[()|]))",
     re.DOTALL,
 )
-LETTERS = "ab1 \n<>/\"'{}\\é🙂"  # those that are drawn from wide classes, mostly
+LETTERS = "ab1 \n<>/\"'{}\\é🙂"  # that are drawn from wide classes, mostly
 
 
-@dataclass(frozen=True)
-class Literal:
-    text: str
+def read_gbnf(gbnf: str) -> Rules:
+    lines = re.split(r"\n(?=[a-zA-Z0-9-]+ ::= )", gbnf.rstrip())
+    return {name: _either(_tokens(says)) for name, _, says in (line.partition(" ::= ") for line in lines)}
 
 
-@dataclass(frozen=True)
-class Class:
-    ranges: tuple[tuple[int, int], ...]
-
-    def has(self, character: int) -> bool:
-        return any(low <= character <= high for low, high in self.ranges)
-
-
-@dataclass(frozen=True)
-class Name:
-    name: str
-
-
-@dataclass(frozen=True)
-class Ways:
-    """Of sequences: each of parts, and how often each comes."""
-
-    each: tuple[tuple[tuple[Node, int, float], ...], ...]
-
-
-Node = Literal | Class | Name | Ways
+def allows(rules: Rules, text: str) -> bool:
+    stacks = ways(rules, (Rule("root"),))
+    for character in map(ord, text):
+        after = {
+            stack[1:] for stack in stacks if stack and isinstance(stack[0], Characters) and stack[0].has(character)
+        }
+        stacks = {way for stack in after for way in ways(rules, stack)}
+    return () in stacks
 
 
 class Texts:
     """Draws texts of a grammar. Those of up to about `size` characters are likely."""
 
-    def __init__(self, gbnf: str, size: int = 200) -> None:
-        self.size = size
-        self.rules: dict[str, Ways] = {}
-        for line in re.split(r"\n(?=[a-zA-Z0-9-]+ ::= )", gbnf):
-            name, _, says = line.partition(" ::= ")
-            self.rules[name] = _ways(_tokens(says))
-        self.shortest = dict.fromkeys(self.rules, math.inf)
-        while any([self._shorter(name) for name in self.rules]):
+    def __init__(self, rules: Rules, size: int = 200) -> None:
+        self.rules, self.size = rules, size
+        self._shortest = dict.fromkeys(rules, math.inf)
+        while any([self._shorter(name) for name in reversed(rules)]):  # rules come before those that they name
             pass
 
     def _shorter(self, name: str) -> bool:
-        before, self.shortest[name] = self.shortest[name], self._least(self.rules[name])
-        return self.shortest[name] < before
+        before, self._shortest[name] = self._shortest[name], self._least(self.rules[name])
+        return self._shortest[name] < before
 
     def _least(self, node: Node) -> float:
+        """How many characters it has at least."""
         match node:
-            case Literal(text):
+            case Text(text):
                 return len(text)
-            case Class():
-                return 1
-            case Name(name):
-                return self.shortest[name]
-            case Ways(each):
-                return min(sum(self._least(part) * least for part, least, _ in way if least) for way in each)
-        raise AssertionError(node)
+            case Rule(name):
+                return self._shortest[name]
+            case Repeat(what, least):
+                return self._least(what) * least if least else 0
+            case Either(each):
+                return min(sum(map(self._least, way)) for way in each)
+        return 1
 
     def draw(self, random: Random) -> str:
         pieces: list[str] = []
-        n, todo = 0, [Name("root")]
+        n, todo = 0, [Rule("root")]
         while todo:
             match todo.pop():
-                case Literal(text):
+                case Text(text):
                     pieces.append(text)
                     n += len(text)
-                case Class() as one:
+                case Characters() as one:
                     pieces.append(_character(one, random))
                     n += 1
-                case Name(name):
+                case Rule(name):
                     todo.append(self.rules[name])
-                case Ways(each):
-                    way = random.choice(each) if n < self.size else min(each, key=lambda way: self._least(Ways((way,))))
-                    todo += [
-                        part for part, least, most in reversed(way) for _ in range(self._times(least, most, n, random))
-                    ]
+                case Repeat(what, least, most):
+                    while n < self.size and (most is None or least < most) and random.random() < 0.6:
+                        least += 1
+                    todo += [what] * least
+                case Either(each):
+                    way = (
+                        random.choice(each) if n < self.size else min(each, key=lambda way: sum(map(self._least, way)))
+                    )
+                    todo += reversed(way)
         return "".join(pieces)
 
-    def _times(self, least: int, most: float, n: int, random: Random) -> int:
-        more = 0
-        while n < self.size and least + more < most and random.random() < 0.6:
-            more += 1
-        return least + more
 
-
-def _character(one: Class, random: Random) -> str:
+def _character(one: Characters, random: Random) -> str:
     liked = [letter for letter in LETTERS if one.has(ord(letter))]
     if liked and random.random() < 0.9:
         return random.choice(liked)
-    low, high = random.choice(one.ranges)
-    return chr(random.randint(low, high))
+    if one.inverse:
+        return "z"
+    return chr(random.randint(*random.choice(one.ranges)))
 
 
 def _tokens(says: str) -> list[re.Match[str]]:
-    found, at = [], 0
-    says = says.rstrip()
+    found, at, says = [], 0, says.rstrip()
     while at < len(says):
         token = _TOKEN.match(says, at)
         assert token, says[at : at + 40]
@@ -120,58 +103,47 @@ def _tokens(says: str) -> list[re.Match[str]]:
     return found[::-1]
 
 
-def _ways(tokens: list[re.Match[str]]) -> Ways:
-    """Up to the bracket that closes them."""
-    ways: list[list[tuple[Node, int, float]]] = [[]]
+def _either(tokens: list[re.Match[str]]) -> Either:
+    """Up to the bracket that closes it."""
+    each: list[list[Node]] = [[]]
     while tokens:
         token = tokens.pop()
         match token.lastgroup, token[token.lastgroup or 0]:
             case "sign", ")":
                 break
             case "sign", "|":
-                ways.append([])
+                each.append([])
             case "sign", _:
-                ways[-1].append((_ways(tokens), 1, 1))
+                each[-1].append(_either(tokens))
             case "literal", text:
-                ways[-1].append((Literal(_unescaped(text[1:-1])), 1, 1))
+                each[-1].append(Text(_ESCAPE.sub(_unescaped, text[1:-1])))
             case "set", text:
-                ways[-1].append((_class(text[1:-1]), 1, 1))
+                each[-1].append(_characters(text[1:-1]))
             case "name", name:
-                ways[-1].append((Name(name), 1, 1))
+                each[-1].append(Rule(name))
             case "times", times:
-                ways[-1][-1] = (ways[-1][-1][0], *_bounds(times))
-    return Ways(tuple(map(tuple, ways)))
+                each[-1].append(_repeat(each[-1].pop(), times))
+    return Either(tuple(map(tuple, each)))
 
 
-def _bounds(times: str) -> tuple[int, float]:
+def _repeat(what: Node, times: str) -> Repeat:
     if times in "*+?":
-        return int(times == "+"), 1 if times == "?" else math.inf
+        return Repeat(what, int(times == "+"), 1 if times == "?" else None)
     least, comma, most = times[1:-1].partition(",")
-    return int(least), float(most or (math.inf if comma else least))
+    return Repeat(what, int(least), int(most) if most else None if comma else int(least))
 
 
-def _unescaped(text: str) -> str:
-    return _ESCAPE.sub(lambda e: _PLAIN.get(e[4], e[4]) if e[4] else chr(int(e[1] or e[2] or e[3], 16)), text)
+def _unescaped(escape: re.Match[str]) -> str:
+    *hexadecimal, plain = escape.groups()
+    return _PLAIN.get(plain, plain) if plain else chr(int(next(filter(None, hexadecimal)), 16))
 
 
-def _class(text: str) -> Class:
+def _characters(text: str) -> Characters:
     inverse = text.startswith("^")
-    characters = [_unescaped(one) for one in re.findall(r"\\U.{8}|\\u.{4}|\\x..|\\.|.", text[inverse:], re.DOTALL)]
-    ranges, i = [], 0
-    while i < len(characters):
-        if i + 2 < len(characters) and characters[i + 1] == "-":
-            ranges.append((ord(characters[i]), ord(characters[i + 2])))
-            i += 3
-        else:
-            ranges.append((ord(characters[i]),) * 2)
-            i += 1
-    return Class(tuple(_inverse(ranges) if inverse else ranges))
+    each = re.finditer(rf"({_ESCAPE.pattern}|.)(?:-({_ESCAPE.pattern}|.))?", text[inverse:], re.DOTALL)
+    ranges = [(one[1], one[6] or one[1]) for one in each]
+    return Characters(tuple((_code(low), _code(high)) for low, high in ranges), inverse)
 
 
-def _inverse(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    found, at = [], 1
-    for low, high in sorted([*ranges, (0xD800, 0xDFFF)]):
-        if low > at:
-            found.append((at, low - 1))
-        at = max(at, high + 1)
-    return [*found, (at, 0x10FFFF)]
+def _code(character: str) -> int:
+    return ord(_ESCAPE.sub(_unescaped, character))

@@ -79,6 +79,9 @@ class Served:
         """The process id of the n-th that served."""
         return int(self.field("worker", n))
 
+    def get(self, path: str, **keywords: Any) -> httpx.Response:
+        return httpx.get(f"{self.url}{path}", timeout=LONG, **keywords)
+
     def ask(self, **more: Any) -> httpx.Response:
         asked = {"prompt": "def f(x):", "max_tokens": 8, **more}
         return httpx.post(f"{self.url}/v1/completions", json=asked, timeout=LONG)
@@ -93,7 +96,7 @@ class Served:
 
     def metric(self, name: str) -> float:
         """The value of a metric that has one."""
-        (line,) = re.findall(rf"^pymtp:{name}{{.*}} (.*)$", httpx.get(f"{self.url}/metrics").text, re.MULTILINE)
+        (line,) = re.findall(rf"^pymtp:{name}{{.*}} (.*)$", self.get("/metrics").text, re.MULTILINE)
         return float(line)
 
     def end(self, *signals: signal.Signals) -> int:

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -31,10 +31,20 @@ def children(pid: int) -> list[int]:
 
 def refuses(url: str) -> bool:
     try:
-        httpx.get(f"{url}/health")
+        httpx.get(f"{url}/health", timeout=LONG)
     except httpx.ConnectError:
         return True
     return False
+
+
+def breaks_off(lines: Iterator[str]) -> bool:
+    """Whether a stream ends without its last chunk."""
+    said: list[str] = []
+    try:
+        said += lines
+    except httpx.TransportError:
+        return True
+    return "data: [DONE]" not in said
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -53,19 +63,19 @@ def test_a_signal_lets_requests_finish_and_takes_no_new_ones(serve: Serve, numbe
 
 def test_a_request_that_outlasts_the_grace_is_broken_off(serve: Serve) -> None:
     served = serve("--grace", "0").ready()
-    with pytest.raises((httpx.RemoteProtocolError, ValueError)), served.streaming() as lines:
+    with served.streaming() as lines:
         served.process.send_signal(signal.SIGTERM)
-        last_of(lines)
+        assert breaks_off(lines)
     assert served.exit_code() == 0
 
 
 def test_a_second_signal_ends_all_at_once(serve: Serve) -> None:
     served = serve("--grace", "1000").ready()
     worker = served.worker()
-    with pytest.raises(httpx.RemoteProtocolError), served.streaming() as lines:
+    with served.streaming() as lines:
         assert served.end(signal.SIGTERM, signal.SIGINT) == 128 + signal.SIGINT
         assert gone(worker)
-        last_of(lines)
+        assert breaks_off(lines)
 
 
 def test_a_killed_worker_breaks_its_streams_and_service_returns(serve: Serve) -> None:
@@ -74,10 +84,9 @@ def test_a_killed_worker_breaks_its_streams_and_service_returns(serve: Serve) ->
     ends: list[type[Exception]] = []
 
     def ask(stream: bool) -> None:
+        asked = ENDLESS if stream else {**ENDLESS, "stream": False, "stream_options": None}
         try:
-            httpx.post(
-                f"{served.url}/v1/completions", json={**ENDLESS, "stream": stream, "stream_options": None}, timeout=LONG
-            )
+            httpx.post(f"{served.url}/v1/completions", json=asked, timeout=LONG)
         except httpx.TransportError as error:
             ends.append(type(error))
 
@@ -117,9 +126,9 @@ def test_a_worker_that_dies_again_and_again_is_given_more_and_more_time(serve: S
 def test_the_worker_goes_with_its_supervisor(serve: Serve) -> None:
     served = serve().ready()
     worker = served.worker()
-    with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)), served.streaming() as lines:
+    with served.streaming() as lines:
         assert served.end(signal.SIGKILL) == -signal.SIGKILL
-        last_of(lines)
+        assert breaks_off(lines)
     wait_until(lambda: gone(worker))
 
 
@@ -138,7 +147,7 @@ def test_while_the_model_loads_clients_are_told_so_and_a_signal_ends_it(serve: S
     wait_until(lambda: not refuses(url))
     health = httpx.get(f"{url}/health", timeout=LONG)
     assert (health.status_code, health.json()) == (503, {"status": "loading"})
-    asked = httpx.post(f"{url}/v1/completions", json={"prompt": "a"})
+    asked = httpx.post(f"{url}/v1/completions", json={"prompt": "a"}, timeout=LONG)
     assert asked.status_code == 503
     assert int(asked.headers["retry-after"]) > 0
     assert served.end(signal.SIGTERM) == 0

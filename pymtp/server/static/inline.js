@@ -175,11 +175,11 @@ function closes(source, i, n) {
 }
 
 function findClosing(source, from, end, mark, length) {
-  const isRun = (j) => source.at(j) === mark && j + source.run(j) <= end;
+  const run = (j) => Math.min(source.run(j), end - j); // an outer one may take the last of its marks
   const fits = (n) => n === length || (n === 3 && mark !== "~"); // of three, the last ones close it
-  const found = (j) => j > from && isRun(j) && fits(source.run(j)) && closes(source, j, source.run(j));
+  const found = (j) => j > from && source.at(j) === mark && fits(run(j)) && closes(source, j, run(j));
   const at = source.find(from, end, found, (j) => (source.at(j) === mark ? j + source.run(j) : source.over(j)));
-  return at < 0 ? -1 : at + source.run(at) - length;
+  return at < 0 ? -1 : at + run(at) - length;
 }
 
 function readLink(source, i, end, out) {

@@ -1,0 +1,87 @@
+"""Tabs of a real Chromium, which tell of what went wrong in them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
+
+LONG = 30_000  # milliseconds that a test waits for what must come
+
+
+class Tab:
+    """A page and what went wrong in it: console messages, exceptions, requests to other hosts."""
+
+    def __init__(self, context: BrowserContext) -> None:
+        self.context = context
+        self.page: Page = context.new_page()
+        self.problems: list[str] = []
+        self.urls: list[str] = []
+        self.page.on("console", self._on_console)
+        self.page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))
+        self.page.on("request", self._on_request)
+
+    def open(self, url: str) -> Page:
+        """Loads a page. All requests after it go to the same host, or are problems."""
+        self._host = urlsplit(url).netloc
+        self.page.goto(url)
+        return self.page
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.problems.append(f"{message.type}: {message.text}")
+
+    def _on_request(self, request: Request) -> None:
+        self.urls.append(request.url)
+        parts = urlsplit(request.url)
+        if parts.scheme != "blob" and parts.netloc != self._host:
+            self.problems.append(f"asked another host: {request.url}")
+
+    def forgive(self, part: str) -> None:
+        """Takes back problems that a test made on purpose. There was at least one."""
+        left = [problem for problem in self.problems if part not in problem]
+        assert len(left) < len(self.problems), f"no problem has {part!r}: {self.problems}"
+        self.problems = left
+
+
+def chromium() -> str:
+    """The program. Fails, and says how to mend it, where there is none."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.fail("the tests of the pages need a Chromium: apt-get install chromium")
+    return found
+
+
+# Not of the session: Playwright's event loop would be in the way of tests that run their own.
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=LONG)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium())
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def new_tab(browser: Browser) -> Iterator[Callable[..., Tab]]:
+    """Makes tabs, of the keywords of a browser's context. The test fails where something went wrong in one of them."""
+    made: list[Tab] = []
+
+    def make(**keywords: object) -> Tab:
+        context = browser.new_context(**({"viewport": {"width": 1100, "height": 760}} | keywords))
+        context.set_default_timeout(LONG)
+        made.append(Tab(context))
+        return made[-1]
+
+    yield make
+    for tab in made:
+        tab.context.close()
+    assert [problem for tab in made for problem in tab.problems] == []
+
+
+@pytest.fixture
+def tab(new_tab: Callable[..., Tab]) -> Tab:
+    return new_tab()

@@ -1,0 +1,217 @@
+"""Claims about /metrics: it counts what happened, by vLLM's names; the dashboard asks for no other."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from conftest import ROOT
+from helpers.servers import LONG, Server, wait_until
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
+from prometheus_client.parser import text_string_to_metric_families as text_metrics
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+VLLM = (
+    "num_requests_running",
+    "num_requests_waiting",
+    "kv_cache_usage_perc",
+    "prefix_cache_queries_total",
+    "prefix_cache_hits_total",
+    "prompt_tokens_total",
+    "generation_tokens_total",
+    "request_success_total",
+    "time_to_first_token_seconds_bucket",
+    "inter_token_latency_seconds_bucket",
+    "request_time_per_output_token_seconds_bucket",
+    "e2e_request_latency_seconds_bucket",
+    "request_queue_time_seconds_bucket",
+    "request_prefill_time_seconds_bucket",
+    "request_decode_time_seconds_bucket",
+    "request_prompt_tokens_bucket",
+    "request_generation_tokens_bucket",
+    "spec_decode_num_drafts_total",
+    "spec_decode_num_draft_tokens_total",
+    "spec_decode_num_accepted_tokens_total",
+    "spec_decode_num_accepted_tokens_per_pos_total",
+)
+
+
+class Scraped:
+    """What /metrics said."""
+
+    def __init__(self, server: Server) -> None:
+        answer = httpx.get(f"{server.url}/metrics", timeout=LONG)
+        assert answer.status_code == 200
+        self.families = list(text_metrics(answer.text))
+        self.samples = {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in self.families
+            for sample in family.samples
+        }
+
+    @property
+    def names(self) -> set[str]:
+        return {name for name, _ in self.samples}
+
+    def __call__(self, name: str, **labels: str) -> float:
+        """The sum of all series with these labels."""
+        wanted = set(labels.items())
+        return sum(
+            value for (found, has), value in self.samples.items() if found == f"pymtp:{name}" and wanted <= set(has)
+        )
+
+
+@pytest.fixture
+def served(new_server: Callable[..., Server]) -> Server:
+    """A server that nobody has asked yet."""
+    server: Server = new_server(llm={"draft_tokens": 3}).ready()
+    return server
+
+
+def ask(server: Server, **more: Any) -> dict[str, Any]:
+    asked = {"prompt": "def f(x):", "max_tokens": 30, "temperature": 0, "ignore_eos": True, **more}
+    answer = httpx.post(f"{server.url}/v1/completions", json=asked, timeout=LONG)
+    return {} if asked.get("stream") else answer.json()
+
+
+def test_the_names_are_those_of_vllm(served: Server) -> None:
+    ask(served)
+    names = Scraped(served).names
+    assert {f"pymtp:{name}" for name in VLLM} <= names
+    assert not [name for name in names if name.endswith("_created")]
+
+
+def test_tokens_texts_and_drafts_are_counted_as_clients_see_them(served: Server) -> None:
+    asked = [ask(served), ask(served, prompt="class A:", n=2, temperature=1), ask(served, max_tokens=5)]
+    metrics = Scraped(served)
+    usage = [answer["usage"] for answer in asked]
+    figures = served.llm.figures()
+    assert metrics("prompt_tokens_total") == sum(each["prompt_tokens"] for each in usage)
+    assert metrics("generation_tokens_total") == sum(each["completion_tokens"] for each in usage) == 95
+    assert metrics("request_success_total", finished_reason="length") == 4
+    assert metrics("request_success_total") == 4
+    assert metrics("request_generation_tokens_sum") == 95
+    assert metrics("e2e_request_latency_seconds_count") == metrics("time_to_first_token_seconds_count") == 3
+    assert metrics("request_queue_time_seconds_count") == metrics("request_decode_time_seconds_count") == 4
+    assert metrics("spec_decode_num_draft_tokens_total") == figures.drafted > 0
+    assert metrics("spec_decode_num_accepted_tokens_total") == figures.accepted > 0
+    assert metrics("spec_decode_num_accepted_tokens_per_pos_total") == figures.accepted
+    assert metrics("spec_decode_num_draft_tokens_per_pos_total", position="0") == metrics(
+        "spec_decode_num_drafts_total"
+    )
+    assert metrics("rounds_by_depth_total") == metrics("rounds_by_texts_total") == metrics("rounds_total")
+    assert metrics("prefix_cache_queries_total") >= metrics("prefix_cache_hits_total") > 0  # for one prompt came twice
+
+
+def test_a_stream_tells_of_its_first_token_and_of_each_chunk(served: Server) -> None:
+    ask(served, stream=True, max_tokens=200)
+    metrics = Scraped(served)
+    assert metrics("time_to_first_token_seconds_count") == 1
+    assert metrics("inter_token_latency_seconds_count") > 1
+    assert metrics("inter_token_latency_seconds_sum") < metrics("e2e_request_latency_seconds_sum")
+    ask(served, max_tokens=200)
+    assert Scraped(served)("inter_token_latency_seconds_count") == metrics("inter_token_latency_seconds_count")
+
+
+def test_what_runs_and_waits_is_told_while_it_does(served: Server) -> None:
+    threads = [threading.Thread(target=ask, args=(served,), kwargs={"max_tokens": 3000}) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+
+    def told() -> bool:
+        metrics = Scraped(served)
+        return (metrics("num_requests_running"), metrics("num_requests_waiting")) == (4, 2)
+
+    wait_until(told)
+    assert Scraped(served)("kv_cache_usage_perc") == 1
+    served.llm.cancel()
+    for thread in threads:
+        thread.join(LONG)
+    wait_until(served.free)
+    assert Scraped(served)("num_requests_running") == 0
+
+
+def test_a_client_that_left_and_a_request_that_failed_are_told_apart(served: Server) -> None:
+    asked = {"prompt": "def f(x):", "max_tokens": 3000, "stream": True, "ignore_eos": True}
+    with httpx.stream("POST", f"{served.url}/v1/completions", json=asked, timeout=LONG) as answer:
+        next(answer.iter_lines())
+    wait_until(lambda: Scraped(served)("request_success_total", finished_reason="abort") == 1)
+    thread = threading.Thread(target=ask, args=(served,), kwargs={"max_tokens": 3000})
+    thread.start()
+    wait_until(lambda: served.llm.figures().running)
+    served.llm.cancel()
+    thread.join(LONG)
+    wait_until(lambda: Scraped(served)("request_success_total", finished_reason="error") == 1)
+    assert Scraped(served)("request_success_total") == 2
+
+
+def test_requests_are_counted_by_route_and_status_and_routes_are_few(served: Server) -> None:
+    ask(served)
+    ask(served, max_tokens="many")
+    for i in range(20):
+        httpx.request("PROPFIND", f"{served.url}/pot/{i}")
+    metrics = Scraped(served)
+    completions = {"route": "/v1/completions", "method": "POST"}
+    assert metrics("http_requests_total", status="200", **completions) == 1
+    assert metrics("http_requests_total", status="400", **completions) == 1
+    assert metrics("http_requests_total", route="other", method="other") == 20
+
+
+def test_openmetrics_is_spoken_to_those_who_ask_for_it(served: Server) -> None:
+    accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    answer = httpx.get(f"{served.url}/metrics", headers=accept, timeout=LONG)
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert {family.name for family in open_metrics(answer.text)} >= {"pymtp:generation_tokens", "pymtp:info"}
+
+
+DASHBOARD = json.loads((ROOT / "docs/grafana.json").read_text(encoding="utf-8"))
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
+
+
+def test_the_dashboard_asks_only_for_what_is_there(served: Server) -> None:
+    ask(served, stream=True)
+    found: dict[str, set[str]] = {}
+    for name, labels in Scraped(served).samples:
+        found.setdefault(name, {"instance"}).update(label for label, _ in labels)
+    for expression in EXPRESSIONS:
+        names = re.findall(r"([a-z0-9_:]+)\{", expression)
+        assert names
+        for name in names:
+            assert name in found, expression
+            selected = re.findall(r"(\w+)=~", expression)
+            grouped = [label for by in re.findall(r"by \(([^)]*)\)", expression) for label in by.split(", ")]
+            assert {*selected, *grouped} <= found[name], expression
+    for panel in PANELS:
+        for target in panel["targets"]:
+            shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+            assert shown <= {"instance", *re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", target["expr"])))}
+
+
+def test_grafana_can_import_the_dashboard() -> None:
+    (source,) = DASHBOARD["__inputs"]
+    assert (source["type"], source["pluginId"]) == ("datasource", "prometheus")
+    assert DASHBOARD["schemaVersion"] >= 36
+    assert DASHBOARD["id"] is None
+    assert {needed["type"] for needed in DASHBOARD["__requires"]} == {"grafana", "datasource", "panel"}
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids)
+    cells = [
+        (panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y)
+        for panel in DASHBOARD["panels"]
+        for x in range(panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["h"])
+    ]
+    assert len(set(cells)) == len(cells)  # none lies on another
+    assert max(x for x, _ in cells) == 23
+    used = [panel["datasource"] for panel in PANELS] + [each["datasource"] for each in DASHBOARD["templating"]["list"]]
+    used += [target["datasource"] for panel in PANELS for target in panel["targets"]]
+    assert all(each == {"type": "prometheus", "uid": f"${{{source['name']}}}"} for each in used)
+    variables = {each["name"] for each in DASHBOARD["templating"]["list"]}
+    asked_for = {name for expression in EXPRESSIONS for name in re.findall(r"\$(\w+)", expression)}
+    assert asked_for == {*variables, "__rate_interval"}

@@ -1,0 +1,233 @@
+"""Claims about the chat page on a real server: text, colours, stop, comparison, keyboard."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from helpers.browser import Tab
+from helpers.servers import Server, wait_until
+from playwright.sync_api import Page, expect
+
+from pymtp import SamplingParams
+
+ASKED = "write a function that reads the lines of a file"
+# The spans of the answer in order: where each begins in the text, what it shows, its class.
+SPANS = """[...document.querySelectorAll(".content span[data-at]")].map(
+  (span) => [Number(span.dataset.at), span.textContent, span.className])"""
+
+
+def settle(page: Page, **fields: object) -> None:
+    """Fills fields of the settings."""
+    page.locator("#settings").evaluate("settings => settings.open = true")
+    for name, value in fields.items():
+        page.fill(f"#{name}", str(value))
+
+
+def ask(page: Page, text: str = ASKED) -> None:
+    page.fill("#question", text)
+    page.press("#question", "Enter")
+
+
+def ended(page: Page, n: int = 1) -> None:
+    expect(page.locator(".facts:not(:empty)")).to_have_count(n)
+
+
+def chunks_of(body: str) -> list[dict[str, Any]]:
+    lines = [line.removeprefix("data: ") for line in body.split("\n") if line.startswith("data: {")]
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("markdown", [True, False])
+def test_the_text_arrives_whole_with_the_colours_of_its_origins(tab: Tab, server: Server, markdown: bool) -> None:
+    page = tab.open(server.url)
+    settle(page, max_tokens=150, seed=7, temperature=0.3)
+    page.set_checked("#markdown", markdown)
+    with page.expect_response("**/v1/chat/completions") as response:
+        ask(page)
+    ended(page)
+    chunks = chunks_of(response.value.text())
+    text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks if chunk["choices"])
+    told = [run for chunk in chunks for run in (chunk.get("pymtp") or {}).get("origins", ())]
+    steps = [step for field, n, step in told for _ in range(n) if field == "content"]
+    assert len(steps) == len(text)
+    assert set(steps) == {0, 1, 2, 3}  # it was drafted, three deep
+    drawn_to, markup = 0, ""
+    for at, shown, name in page.evaluate(SPANS):
+        markup += text[drawn_to:at]
+        drawn_to = at + len(shown)
+        assert text[at:drawn_to] == shown
+        assert {f"o{step}" for step in steps[at:drawn_to]} == {name}
+    assert drawn_to <= len(text)
+    assert (markup + text[drawn_to:]).strip("`\n#* ") in ("python" if markdown else "", "")
+
+
+def test_the_answer_is_that_of_the_model(tab: Tab, server: Server) -> None:
+    page = tab.open(server.url)
+    settle(page, max_tokens=60, seed=11, temperature=0.8, top_p=0.9, top_k=40, min_p=0.01, system="Be brief.")
+    page.uncheck("#markdown")
+    ask(page)
+    ended(page)
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": ASKED}]
+    params = SamplingParams(max_tokens=60, seed=11, temperature=0.8, top_p=0.9, top_k=40, min_p=0.01)
+    assert page.locator(".content").text_content() == server.llm.chat(messages, params).text
+
+
+def test_the_same_text_without_mtp_stands_beside_it(tab: Tab, server: Server) -> None:
+    page = tab.open(server.url)
+    settle(page, max_tokens=80, temperature=1)  # without a seed, both have the same
+    ask(page)
+    ended(page)
+    page.get_by_role("button", name="Run the same again without MTP").click()
+    ended(page, 2)
+    expect(page.locator(".verdict")).to_contain_text("The texts are equal.")
+    one, two = page.locator(".content").all()
+    assert one.text_content() == two.text_content()
+    assert one.locator(".o1").count() > 0
+    assert two.locator("[data-at]:not(.o0)").count() == 0
+    assert page.locator(".facts").all_text_contents()[1].count("no drafts") == 1
+    assert [title.text_content() for title in page.locator(".column > h3").all()] == ["With MTP", "Without MTP"]
+
+
+def test_texts_that_differ_are_told_apart(tab: Tab, server: Server) -> None:
+    page = tab.open(server.url)
+    settle(page, max_tokens=20, temperature=1)
+    ask(page)
+    ended(page)
+
+    def other_seed(route: Any) -> None:
+        route.continue_(post_data=json.dumps(route.request.post_data_json | {"seed": 1}))
+
+    page.route("**/v1/chat/completions", other_seed)
+    page.get_by_role("button", name="Run the same again without MTP").click()
+    expect(page.locator(".verdict")).to_contain_text("The texts differ from character")
+
+
+def test_the_switch_turns_mtp_off(tab: Tab, server: Server) -> None:
+    page = tab.open(server.url)
+    settle(page, max_tokens=20)
+    page.uncheck("#mtp")
+    ask(page)
+    ended(page)
+    expect(page.locator(".facts")).to_contain_text("no drafts")
+    expect(page.get_by_role("button", name="Run the same again with MTP")).to_be_visible()
+
+
+def test_stop_frees_the_place(tab: Tab, new_server: Callable[..., Server]) -> None:
+    server = new_server(llm={"n_seq_max": 1}).ready()
+    page = tab.open(server.url)
+    page.uncheck("#mtp")
+    ask(page, "write a function that adds two numbers")  # it writes on and on
+    expect(page.locator(".content span").first).to_be_visible()
+    page.keyboard.press("Escape")
+    wait_until(lambda: server.llm.figures().cancelled == 1 and server.free())
+    expect(page.locator(".facts")).to_contain_text("stopped")
+    settle(page, max_tokens=5)
+    ask(page)
+    ended(page, 2)
+
+
+def test_all_of_it_works_by_keyboard(tab: Tab, server: Server) -> None:
+    page = tab.open(server.url)
+    expect(page.locator("#question")).to_be_focused()
+    settle(page, max_tokens=30)
+    page.focus("#question")
+    page.keyboard.type("one")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("two")
+    page.keyboard.press("Enter")
+    ended(page)
+    assert page.locator(".said").text_content() == "one\ntwo"
+    expect(page.locator("#question")).to_be_focused()
+    page.keyboard.press("Shift+Tab")  # back through the page, from the last field to the first link
+    reached = []
+    for _ in range(60):
+        name = page.evaluate("""() => {
+          const one = document.activeElement;
+          const box = one.getBoundingClientRect();
+          const style = getComputedStyle(one);
+          const name = (one.labels?.[0] ?? one).textContent.trim() || one.getAttribute("aria-label");
+          return [one.localName, name, box.width > 0, style.outlineStyle !== "none"];
+        }""")
+        if name[0] == "body":
+            break
+        reached.append(name)
+        page.keyboard.press("Shift+Tab")
+    assert all(visible and outlined and name for _, name, visible, outlined in reached), reached
+    names = [name for _, name, _, _ in reached]
+    for name in ("Regenerate", "Run the same again without MTP", "Edit", "Copy", "Figures", "Seed", "API key"):
+        assert any(name in each for each in names), name
+    page.get_by_role("button", name="Regenerate").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(".turn")).to_have_count(2)
+    ended(page)
+
+
+def test_the_last_message_is_edited_and_answered_anew(tab: Tab, server: Server) -> None:
+    page = tab.open(server.url)
+    settle(page, max_tokens=5)
+    for n, text in enumerate(("first", "second"), 1):
+        ask(page, text)
+        ended(page, n)
+    page.get_by_role("button", name="Edit").click()
+    expect(page.locator("#question")).to_have_value("second")
+    with page.expect_request("**/v1/chat/completions") as request:
+        ask(page, "third")
+    ended(page, 2)
+    asked = request.value.post_data_json["messages"]
+    assert [message["role"] for message in asked] == ["user", "assistant", "user"]
+    assert (asked[0]["content"], asked[2]["content"]) == ("first", "third")
+    assert page.locator(".said").all_text_contents() == ["first", "third"]
+
+
+def test_copy_takes_the_text_as_it_was_written(new_tab: Callable[..., Tab], server: Server) -> None:
+    tab = new_tab(permissions=["clipboard-read", "clipboard-write"])
+    page = tab.open(server.url)
+    settle(page, max_tokens=30)
+    with page.expect_response("**/v1/chat/completions") as response:
+        ask(page)
+    ended(page)
+    page.locator(".turn:not(.user)").get_by_role("button", name="Copy").first.click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    chunks = chunks_of(response.value.text())
+    text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks if chunk["choices"])
+    assert page.evaluate("navigator.clipboard.readText()") == text
+
+
+def test_the_figures_beside_it_are_those_of_the_server(tab: Tab, server: Server) -> None:
+    page = tab.open(server.url)
+    settle(page, max_tokens=100, seed=7, temperature=0.3)
+    with page.expect_response("**/v1/chat/completions") as response:
+        ask(page)
+    ended(page)
+    *_, last = chunks_of(response.value.text())
+    told = last["pymtp"]
+    numbers = dict(zip(*(page.locator(f"#numbers {tag}").all_text_contents() for tag in ("dt", "dd")), strict=True))
+    assert numbers["Tokens"] == str(last["usage"]["completion_tokens"])
+    assert numbers["Drafts accepted"].startswith(f"{100 * told['accepted'] / told['drafted']:.1f}")
+    bars = page.locator("#positions .bar span:last-child").all_text_contents()
+    assert len(bars) == len(told["accepted_per_position"]) == 3
+    assert float(bars[0].split()[0]) == pytest.approx(
+        100 * told["accepted_per_position"][0] / sum(depth > 0 for depth in told["depths"]), abs=0.06
+    )
+    drawn = page.locator("#depths path").first.get_attribute("d")
+    assert drawn is not None
+    assert drawn.count("H") == min(100, int(numbers["Rounds"]))
+
+
+def test_those_who_listen_hear_the_beginning_and_the_end(tab: Tab, server: Server) -> None:
+    page = tab.open(server.url)
+    settle(page, max_tokens=100)
+    page.evaluate("""() => {
+      window.heard = [];
+      for (const region of document.querySelectorAll("[role=status], [aria-live]"))
+        new MutationObserver(() => heard.push(region.textContent)).observe(region, { childList: true, subtree: true });
+    }""")
+    ask(page)
+    ended(page)
+    said = page.evaluate("heard")
+    assert said[0] == "The answer begins."
+    assert said[-1].startswith("The answer has ended: ")
+    assert len(said) == 2

@@ -1,0 +1,99 @@
+"""Claims about the page of figures, in a real Chromium."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import httpx
+from helpers.browser import Tab
+from helpers.servers import Server
+from playwright.sync_api import Page, expect
+
+ASK = {"messages": [{"role": "user", "content": "def f(x):"}], "max_tokens": 50, "seed": 1}
+
+
+def panel(page: Page, title: str) -> str:
+    found = page.locator(".panel", has=page.get_by_role("heading", name=title, exact=True)).text_content()
+    assert found is not None
+    return found
+
+
+def test_figures_are_those_of_the_engine(server: Server) -> None:
+    httpx.post(f"{server.url}/v1/chat/completions", json=ASK, timeout=30)
+    told = httpx.get(f"{server.url}/figures").json()
+    figures = server.llm.figures()
+    assert (told["places"], told["n_ctx"], told["open"]) == (4, 4096, 0)
+    assert told["engine"]["accepted_per_position"] == list(figures.accepted_per_position)
+    assert told["engine"]["prefixes"]["lookups"] == figures.prefixes.lookups
+    assert told["memory"] == [{"device": each.device, "total": each.total} for each in server.llm.context.memory()]
+
+
+def test_the_page_shows_what_the_engine_did(tab: Tab, server: Server) -> None:
+    httpx.post(f"{server.url}/v1/chat/completions", json=ASK, timeout=30)
+    page = tab.open(f"{server.url}/figures.html")
+    expect(page.get_by_text("Places")).to_be_visible()
+    figures = server.llm.figures()
+    assert panel(page, "Requests").startswith("Requestsrunning: 0, waiting: 0")
+    share = 100 * figures.accepted_per_position[0] / figures.drafted_per_position[0]
+    assert f"1{share:.1f} %" in panel(page, "Drafts accepted, by position")
+    assert f"Finished{figures.finished}" in panel(page, "Requests that ended")
+    assert f"of {figures.prefixes.lookups}" in panel(page, "Prefixes")
+    assert "MiB" in panel(page, "Memory")
+    assert page.locator("#model").text_content() == "demo"
+
+
+def test_plots_go_on_with_time(tab: Tab, server: Server) -> None:
+    tab.page.clock.install()
+    page = tab.open(f"{server.url}/figures.html")
+    path = page.locator(".plot path").first
+    for n in range(1, 4):
+        with page.expect_response("**/figures"):
+            page.clock.run_for(1000)
+        page.wait_for_function(
+            "n => document.querySelector('.plot path').getAttribute('d')?.split(/[ML]/).length > n", arg=n
+        )
+    assert path.get_attribute("d") != ""
+
+
+def test_a_hidden_page_asks_for_nothing(tab: Tab, server: Server) -> None:
+    tab.page.clock.install()
+    page = tab.open(f"{server.url}/figures.html")
+    with page.expect_response("**/figures"):
+        page.clock.run_for(1000)
+
+    def hide(hidden: bool) -> None:
+        value = json.dumps(hidden)
+        page.evaluate(f"Object.defineProperty(document, 'hidden', {{ value: {value}, configurable: true }})")
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+    hide(True)
+    page.clock.run_for(1000)  # one may be under way
+    asked = tab.urls.count(f"{server.url}/figures")
+    page.clock.run_for(60_000)
+    assert tab.urls.count(f"{server.url}/figures") == asked
+    with page.expect_response("**/figures"):
+        hide(False)
+
+
+def test_a_server_that_is_gone_is_told_and_found_again(tab: Tab, server: Server) -> None:
+    tab.page.clock.install()
+    page = tab.open(f"{server.url}/figures.html")
+    page.route("**/figures", lambda route: route.abort("connectionrefused"))
+    page.clock.run_for(1000)
+    expect(page.get_by_role("alert")).to_contain_text("does not answer")
+    page.unroute("**/figures")
+    page.clock.run_for(1000)
+    expect(page.locator("#problem")).to_be_hidden()
+    tab.forgive("ERR_CONNECTION_REFUSED")
+
+
+def test_a_key_is_asked_for(tab: Tab, new_server: Callable[..., Server]) -> None:
+    server = new_server(api_keys=("secret",)).ready()
+    page = tab.open(f"{server.url}/figures.html")
+    page.get_by_label("API key").fill("secret")
+    page.get_by_label("API key").press("Enter")
+    expect(page.get_by_text("Places")).to_be_visible()
+    expect(page.locator("#problem")).to_be_hidden()
+    expect(page.locator("#model")).to_have_text("demo")
+    tab.forgive("401")

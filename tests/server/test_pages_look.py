@@ -1,0 +1,161 @@
+"""Claims about how both pages look: on a phone, light and dark, to eyes that see fewer colours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from helpers.browser import Tab
+from helpers.colours import contrast, nearest, read
+from helpers.scripted_server import DONE, ScriptedServer, delta, said, sse
+from helpers.servers import Server
+from playwright.sync_api import Page, expect
+
+WIDE = "# " + "Heading" * 12 + "\n```\n" + "x = 1; " * 40 + "\n```\n| " + "cell | " * 20 + "\n" + "|---" * 20 + "|\n\n"
+WIDE += "https://example.org/" + "a" * 200 + " `" + "b" * 200 + "`\n> - " + "c" * 200
+PHONE = {"viewport": {"width": 360, "height": 640}, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
+
+# Of each element that shows text: its colour, what is behind it, and what it is.
+TEXTS = """() => [...document.querySelectorAll("body *")].flatMap((one) => {
+  const shows = [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+  if (!(shows || one.matches("input, textarea")) || !one.checkVisibility()) return [];
+  const style = getComputedStyle(one);
+  const colours = [style.color];
+  if (one.placeholder) colours.push(getComputedStyle(one, "::placeholder").color);
+  let behind = one;
+  const isClear = (each) => ["rgba(0, 0, 0, 0)", "transparent"].includes(getComputedStyle(each).backgroundColor);
+  while (behind.parentElement && isClear(behind)) behind = behind.parentElement;
+  const name = `${one.localName}.${one.className}#${one.id}`;
+  return colours.map((colour) => [name, colour, getComputedStyle(behind).backgroundColor]);
+})"""
+
+
+def fill(page: Page, scripted: ScriptedServer) -> None:
+    """Everything that a chat may show, shown."""
+    told = {"origins": [["content", 1, step] for step in range(10)], "rounds": [[9, 9]]}
+    text = delta(content="abcdefghij\n\n" + WIDE, told=told)
+    call = {"index": 0, "id": "1", "function": {"name": "d" * 60, "arguments": '{"e": "' + "f" * 300 + '"}'}}
+    thought = delta(reasoning_content=WIDE)
+    scripted.answers.append([sse(thought, text, delta(tool_calls=[call]), delta("tool_calls")) + DONE])
+    page.fill("#question", "go " + "g" * 100)
+    page.press("#question", "Enter")
+    expect(page.locator(".facts:not(:empty)")).to_have_count(1)
+    scripted.answers.append([b"data: ]\n\n"])
+    page.get_by_role("button", name="without MTP").click()
+    expect(page.get_by_role("alert")).not_to_be_empty()
+    page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+    page.fill("#tools", "{")
+
+
+def test_a_phone_needs_no_horizontal_scrolling(new_tab: Callable[..., Tab], scripted: ScriptedServer) -> None:
+    page = new_tab(**PHONE).open(scripted.url)
+    fill(page, scripted)
+    assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [360, 360]
+    wider = """[...document.querySelectorAll("main > *, .turn *:not(.code *, .table *), aside *")].filter(
+      (one) => one.checkVisibility() && !one.closest(".unseen, option") && one.getBoundingClientRect().right > 361
+    ).map((one) => `${one.localName}.${one.className}`)"""
+    assert page.evaluate(wider) == []
+    assert page.locator("#question").is_visible()
+    assert page.locator("#send").bounding_box()["y"] < 640  # type: ignore[index]
+
+
+def test_a_phone_shows_the_figures_without_horizontal_scrolling(new_tab: Callable[..., Tab], server: Server) -> None:
+    page = new_tab(**PHONE).open(f"{server.url}/figures.html")
+    expect(page.get_by_text("Places")).to_be_visible()
+    assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [360, 360]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_has_contrast(tab: Tab, scripted: ScriptedServer, scheme: str) -> None:
+    page = tab.open(scripted.url)
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    fill(page, scripted)
+    texts = page.evaluate(TEXTS)
+    names = {name for name, _, _ in texts}
+    for part in ("span.o0#", "span.o9#", "p.error#", "p.facts#", "dt.#", "button.main#stop", "textarea.#question"):
+        assert part in names or part == "button.main#stop", part
+    low = [(name, colour, behind) for name, colour, behind in texts if contrast(read(colour), read(behind)) < 4.5]
+    assert low == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_colours_of_the_steps_differ_for_all_eyes(tab: Tab, scripted: ScriptedServer, scheme: str) -> None:
+    page = tab.open(scripted.url)
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    behind = "one => getComputedStyle(one).backgroundColor"
+    legend = [page.locator(f".legend .o{step}").evaluate(behind) for step in range(1, 8)]
+    assert nearest([read(colour) for colour in (page.locator(":root").evaluate(behind), *legend)]) > 19
+
+
+def test_steps_beyond_the_legend_have_its_last_colour(tab: Tab, scripted: ScriptedServer) -> None:
+    page = tab.open(scripted.url)
+    fill(page, scripted)
+    found = [
+        page.locator(f".content .o{step}").first.evaluate("one => getComputedStyle(one).backgroundColor")
+        for step in range(10)
+    ]
+    assert len(set(found)) == 8
+    assert found[7] == found[8] == found[9]
+
+
+def test_the_colours_can_be_turned_off(tab: Tab, scripted: ScriptedServer) -> None:
+    page = tab.open(scripted.url)
+    fill(page, scripted)
+    page.uncheck("#coloured")
+    colours = ".content span[data-at]"
+    found = page.locator(colours).evaluate_all("all => all.map((one) => getComputedStyle(one).backgroundColor)")
+    assert set(found) == {"rgba(0, 0, 0, 0)"}
+    page.reload()
+    assert not page.is_checked("#coloured")
+
+
+def test_the_theme_is_the_systems_or_the_chosen_one(tab: Tab, scripted: ScriptedServer) -> None:
+    page = tab.open(scripted.url)
+    behind = "getComputedStyle(document.documentElement).backgroundColor"
+    page.emulate_media(color_scheme="dark")
+    dark = page.evaluate(behind)
+    page.emulate_media(color_scheme="light")
+    light = page.evaluate(behind)
+    assert light != dark
+    page.select_option("#theme", "dark")
+    assert page.evaluate(behind) == dark
+    page.reload()
+    assert page.evaluate(behind) == dark
+    page.select_option("#theme", "auto")
+    assert page.evaluate(behind) == light
+
+
+def test_settings_stay_for_the_next_visit(tab: Tab, scripted: ScriptedServer) -> None:
+    page = tab.open(scripted.url)
+    page.locator("#settings summary").click()
+    page.fill("#temperature", "0.7")
+    page.fill("#system", "Be brief.")
+    page.select_option("#thinking", "off")
+    page.reload()
+    scripted.answers.append([said("well")])
+    page.fill("#question", "go")
+    page.press("#question", "Enter")
+    expect(page.locator(".content")).to_have_text("well")
+    (asked,) = scripted.asked
+    assert asked["temperature"] == 0.7
+    assert asked["chat_template_kwargs"] == {"enable_thinking": False}
+    assert asked["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert asked["pymtp"] == {"origins": True}
+    assert "top_p" not in asked  # what is not filled in is the server's to choose
+    assert 0 <= asked["seed"] < 2**32
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("#tools", "[{"), ("#tools", "{}"), ("#temperature", "-1"), ("#top_p", "2")]
+)
+def test_wrong_settings_are_shown_and_nothing_is_sent(
+    tab: Tab, scripted: ScriptedServer, field: str, value: str
+) -> None:
+    page = tab.open(scripted.url)
+    page.locator("#settings summary").click()
+    page.fill(field, value)
+    page.fill("#question", "go")
+    page.press("#question", "Enter")
+    expect(page.locator(field)).to_be_focused()
+    assert page.input_value("#question") == "go"
+    assert scripted.asked == []

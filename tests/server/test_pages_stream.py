@@ -1,0 +1,223 @@
+"""Claims about the chat page and the streams that servers and networks make of an answer: a real Chromium, answers
+written byte for byte."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastapi.responses import JSONResponse, Response
+from helpers.browser import Tab
+from helpers.scripted_server import DONE, ScriptedServer, delta, said, sse
+from helpers.servers import wait_until
+from playwright.sync_api import Page, expect
+
+TEXT = "naïve 😀 \u2028 \u2029 \x85 日本 end"
+
+
+def ask(page: Page, text: str = "go") -> None:
+    page.fill("#question", text)
+    page.press("#question", "Enter")
+
+
+def ended(page: Page, n: int = 1) -> None:
+    expect(page.locator(".facts:not(:empty)")).to_have_count(n)
+
+
+def shown(page: Page) -> str | None:
+    return page.locator(".content").last.text_content()
+
+
+@pytest.fixture
+def page(tab: Tab, scripted: ScriptedServer) -> Page:
+    return tab.open(scripted.url)
+
+
+def cut(body: bytes, n: int) -> list[bytes]:
+    return [body[i : i + n] for i in range(0, len(body), n)]
+
+
+BODY = sse(*(delta(content=c) for c in TEXT), delta("stop")) + DONE
+STREAMS = {
+    "whole": [BODY],
+    "a byte at a time": cut(BODY, 1),
+    "three bytes at a time": cut(BODY, 3),
+    "escaped": [sse(delta(content=TEXT), delta("stop"), ascii_only=True) + DONE],
+    "lines end with CR LF": cut(BODY.replace(b"\n", b"\r\n"), 5),
+    "lines end with CR": cut(BODY.replace(b"\n", b"\r"), 5),
+    "no blank after the colon": cut(BODY.replace(b"data: ", b"data:"), 7),
+    "comments and other fields": [
+        b"\xef\xbb\xbf: hello\n\nevent: x\nid: 1\nretry: 5\n\n" + BODY.replace(b"\n\n", b"\n: ping\n\n")
+    ],
+    "an event of several lines": [BODY.replace(b', "delta"', b',\ndata: "delta"')],
+}
+
+
+def test_a_stream_is_read_however_it_is_cut(page: Page, scripted: ScriptedServer) -> None:
+    for n, (name, pieces) in enumerate(STREAMS.items(), 1):
+        scripted.answers.append(pieces)
+        ask(page)
+        ended(page, n)
+        assert shown(page) == TEXT, name
+
+
+def test_text_is_shown_while_the_stream_goes_on(page: Page, scripted: ScriptedServer) -> None:
+    goes_on = threading.Event()
+    scripted.answers.append([sse(delta(content="first ")), lambda: goes_on.wait(30), said("second")])
+    ask(page)
+    expect(page.locator(".content")).to_have_text("first ")
+    assert page.locator("#stop").is_visible()
+    goes_on.set()
+    ended(page)
+    assert shown(page) == "first second"
+    assert page.locator("#send").is_visible()
+
+
+@pytest.mark.parametrize("press", [lambda page: page.press("#question", "Escape"), lambda page: page.click("#stop")])
+def test_stop_leaves_the_stream(tab: Tab, scripted: ScriptedServer, press: Callable[[Page], object]) -> None:
+    page = tab.open(scripted.url)
+    goes_on = threading.Event()
+    scripted.answers.append([sse(delta(content="first")), lambda: goes_on.wait(30), said("second")])
+    ask(page)
+    expect(page.locator(".content")).to_have_text("first")
+    press(page)
+    wait_until(lambda: scripted.left == 1)
+    goes_on.set()
+    expect(page.locator(".facts")).to_contain_text("stopped")
+    assert shown(page) == "first"
+    assert page.evaluate("document.activeElement.id") == "question"
+
+
+REFUSALS = [
+    (JSONResponse({"error": {"message": "no key"}}, 401), "asks for an API key", "401"),
+    (JSONResponse({"error": {"message": "full"}}, 429, {"Retry-After": "7"}), "busy. Try again in 7 s.", "429"),
+    (JSONResponse({"error": {"message": "loading"}}, 503, {"Retry-After": "2"}), "loading. Try again in 2 s.", "503"),
+    (Response("<h1>Bad gateway</h1>", 502), "status 502", "502"),
+    (JSONResponse({"error": {"message": "top_p: too large"}}, 400), "top_p: too large", "400"),
+]
+
+
+@pytest.mark.parametrize(("answer", "says", "problem"), REFUSALS)
+def test_a_refusal_is_told_plainly_and_may_be_tried_again(
+    tab: Tab, scripted: ScriptedServer, answer: Response, says: str, problem: str
+) -> None:
+    page = tab.open(scripted.url)
+    scripted.answers += [answer, [said("well")]]
+    ask(page)
+    expect(page.get_by_role("alert")).to_contain_text(says)
+    tab.forgive(problem)  # the browser's own line about the status
+    page.get_by_role("button", name="Try again").click()
+    ended(page)
+    assert shown(page) == "well"
+    assert [asked["messages"] for asked in scripted.asked] == 2 * [[{"role": "user", "content": "go"}]]
+
+
+BROKEN: list[tuple[list[Any], str]] = [
+    ([sse(delta(content="half"))], "ended before the answer did"),
+    ([sse(delta(content="half"), {"error": {"message": "the engine failed"}})], "the engine failed"),
+    ([sse(delta(content="half")), b"data: {]\n\n"], "no JSON"),
+]
+
+
+@pytest.mark.parametrize(("pieces", "says"), BROKEN)
+def test_an_answer_that_breaks_off_says_so_and_keeps_its_text(
+    page: Page, scripted: ScriptedServer, pieces: list[bytes], says: str
+) -> None:
+    scripted.answers.append(pieces)
+    ask(page)
+    expect(page.get_by_role("alert")).to_contain_text(says)
+    assert shown(page) == "half"
+    expect(page.locator(".facts")).to_contain_text("failed")
+
+
+def test_a_server_that_is_gone_is_told(tab: Tab, scripted: ScriptedServer) -> None:
+    page = tab.open(scripted.url)
+    page.route("**/v1/chat/completions", lambda route: route.abort("connectionrefused"))
+    ask(page)
+    expect(page.get_by_role("alert")).to_contain_text("does not answer")
+    tab.forgive("ERR_CONNECTION_REFUSED")
+
+
+def test_the_key_is_sent_and_forgotten_with_the_tab(tab: Tab, scripted: ScriptedServer) -> None:
+    page = tab.open(scripted.url)
+    scripted.answers += [JSONResponse({"error": {"message": "no key"}}, 401), [said("well")]]
+    ask(page)
+    expect(page.locator("#key")).to_be_focused()
+    page.keyboard.type("secret")
+    page.get_by_role("button", name="Try again").click()
+    ended(page)
+    assert scripted.keys == [None, "Bearer secret"]
+    assert "secret" not in page.evaluate("JSON.stringify(localStorage)")
+    page.reload()
+    assert page.input_value("#key") == "secret"
+    tab.forgive("401")
+
+
+def test_thoughts_are_folded_and_apart_from_the_answer(page: Page, scripted: ScriptedServer) -> None:
+    goes_on = threading.Event()
+    told = {"origins": [["reasoning_content", 4, 0], ["reasoning_content", 2, 3]], "rounds": [[3, 1]]}
+    thought = delta(reasoning_content="hm **x", told=told)
+    rest = sse(delta(reasoning_content="**"), delta(content="Yes."), delta("stop")) + DONE
+    scripted.answers.append([sse(thought), lambda: goes_on.wait(30), rest])
+    ask(page)
+    expect(page.locator(".thinking summary")).to_have_text("Thinking …")
+    goes_on.set()
+    ended(page)
+    expect(page.locator(".thinking summary")).to_have_text("Thoughts")
+    assert not page.locator(".thinking .answer").is_visible()
+    page.locator(".thinking summary").click()
+    assert page.locator(".thinking strong .o3").inner_text() == "x"
+    assert shown(page) == "Yes."
+
+
+def test_a_tool_is_called_and_the_chat_goes_on_with_its_result(page: Page, scripted: ScriptedServer) -> None:
+    begin = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "weather", "arguments": ""}}
+    parts = [{"index": 0, "function": {"arguments": part}} for part in ('{"city": "Bo', 'nn", "days": [1,2]}')]
+    calls = [delta(tool_calls=[call]) for call in (begin, *parts)]
+    scripted.answers += [[sse(*calls, delta("tool_calls")) + DONE], [said("It rains.")]]
+    tools = '[{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]'
+    page.locator("#settings summary").click()
+    page.fill("#tools", tools)
+    ask(page)
+    call = page.get_by_label("Tool call")
+    expect(call.locator("strong")).to_have_text("weather")
+    expect(call.locator("pre")).to_have_text('{\n  "city": "Bonn",\n  "days": [\n    1,\n    2\n  ]\n}')
+    call.get_by_label("Result").fill("rain <b>")
+    page.get_by_role("button", name="Send results").click()
+    expect(page.locator(".content").last).to_have_text("It rains.")
+    assert scripted.asked[0]["tools"][0]["function"]["name"] == "weather"
+    called = {"name": "weather", "arguments": '{"city": "Bonn", "days": [1,2]}'}
+    assert scripted.asked[1]["messages"] == [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "call_1", "type": "function", "function": called}]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "rain <b>"},
+    ]
+
+
+def test_hostile_answers_do_nothing(tab: Tab, scripted: ScriptedServer) -> None:
+    page = tab.open(scripted.url)
+    hostile = (
+        "<img src=x onerror=document.title='evil'> [a](javascript:document.title='evil') <script>document.title='evil'"
+    )
+    call = {"index": 0, "id": "1", "function": {"name": hostile, "arguments": hostile}}
+    chunks = [delta(reasoning_content=hostile), delta(content=hostile), delta(tool_calls=[call]), delta("tool_calls")]
+    scripted.answers.append([sse(*chunks) + DONE])
+    ask(page, hostile)
+    ended(page)
+    page.locator(".thinking summary").click()
+    assert page.locator("main img, main script, main a").count() == 0
+    assert page.get_by_text(hostile).count() >= 4
+    assert page.title() == "pymtp: chat"
+
+
+def test_a_very_long_answer_is_shown_whole(page: Page, scripted: ScriptedServer) -> None:
+    line = "def f(x):  # 😀 *and* so on\n"
+    text = "```python\n" + line * 3000 + "```\n" + "word " * 4000
+    chunks = [delta(content=text[i : i + 50]) for i in range(0, len(text), 50)]
+    scripted.answers.append([*cut(sse(*chunks), 4096), sse(delta("stop")) + DONE])
+    ask(page)
+    ended(page)
+    assert page.locator(".content code").text_content() == line * 3000
+    assert page.locator(".content p").text_content() == "word " * 4000

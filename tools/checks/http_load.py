@@ -1,0 +1,298 @@
+"""Hundreds of clients on a few places, some of which leave, read slowly, ask too much, or are killed: is every request
+answered, does anything stay behind?
+
+    pip install '.[server]' typer
+    python tools/checks/http_load.py --requests 10000 --clients 300
+
+Each client asks again and again: all APIs, streams and whole answers, tools, two texts at once. A tenth of the requests
+is left at some moment, by closing the connection, by a reset, or with a client process that is killed; a tenth is over
+a limit or wrong (http_asks.py); some are read a few bytes at a time. There are more clients than may run and wait, so
+some are told to come later. Every request has to end with its answer or its right error, before a deadline. Afterwards
+nothing runs or waits, a fresh request is served, and the worker's memory in the last third of the time is that of the
+second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import typer
+from http_asks import PATHS, Api, Asked, Asks, Limits, problem
+from http_wire import Answer, Connection
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+
+from makers.demo_corpus import held_out_prompts
+from pymtp_server import serve
+
+LEAVES, REFUSED, SLOW = 0.1, 0.1, 0.05  # shares of all requests
+KILLED = 8  # requests of a client that is killed
+DEADLINE = 120.0  # seconds that a request may take, all in all
+FREE = 30.0  # seconds until nothing runs or waits, once nobody asks any more
+MOMENTS = (0.0, 0.0, 0.003, 0.02, 0.1)  # seconds after which a client leaves
+LATER = 0.3  # seconds that a client waits at most which is told to come later
+PAGE = 4096  # bytes
+
+VICTIM = """
+import json, socket, sys
+address, asked = json.load(sys.stdin)
+clients = []
+for body in asked:
+    client = socket.create_connection(address)
+    client.sendall(body.encode())
+    clients.append(client)
+for client in clients:
+    client.recv(1)
+print("running", flush=True)
+while True:
+    for client in clients:
+        client.recv(100)
+"""
+
+
+@dataclass
+class Report:
+    """What came of the requests. ends: how many by how they ended. wrong: what should not have been, in words.
+    longest: seconds of a request. resident: bytes of the worker, with the share of the requests that had ended."""
+
+    ends: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    longest: float = 0.0
+    seconds: float = 0.0
+    resident: list[tuple[float, int]] = field(default_factory=list)
+
+    @property
+    def grown(self) -> int:
+        """Bytes from the second third of the requests to the last; medians of what was seen."""
+        thirds = [[size for at, size in self.resident if i / 3 <= at < (i + 1) / 3] for i in (1, 2)]
+        return int(median(thirds[1]) - median(thirds[0])) if all(thirds) else 0
+
+
+class Load:
+    """Clients of one server."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        limits: Limits,
+        apis: Sequence[Api],
+        *,
+        requests: int,
+        seed: int = 0,
+        worker: int | None = None,
+    ) -> None:
+        """worker: the process whose memory is looked at."""
+        self.report = Report()
+        self._address, self._limits, self._worker = address, limits, worker
+        self._texts = held_out_prompts(12, 1000)
+        self._apis, self._requests, self._seed = apis, requests, seed
+        self._left = requests
+
+    async def play(self, clients: int, victims: int) -> Report:
+        """All requests. victims: client processes that are killed."""
+        begun = time.monotonic()
+        watching = asyncio.create_task(self._watch())
+        every = self._requests / (victims + 1)
+        tasks = [asyncio.create_task(self._client(i)) for i in range(clients)]
+        tasks += [asyncio.create_task(self._killed(i, self._requests - int((i + 1) * every))) for i in range(victims)]
+        await asyncio.gather(*tasks)
+        watching.cancel()
+        self.report.seconds = time.monotonic() - begun
+        return self.report
+
+    def _asks(self, numbers: random.Random) -> Asks:
+        return Asks(numbers, self._limits, self._apis, self._texts)
+
+    async def _client(self, number: int) -> None:
+        numbers = random.Random(f"{self._seed} {number}")
+        asks = self._asks(numbers)
+        kept: Connection | None = None
+        while self._left > 0:
+            self._left -= 1
+            kind = numbers.random()
+            begun = time.monotonic()
+            try:
+                if kind < LEAVES:
+                    await asyncio.wait_for(self._leave(asks.good(400), numbers), DEADLINE)
+                    continue
+                asked = asks.refused() if kind < LEAVES + REFUSED else asks.good()
+                slow = kind > 1 - SLOW
+                if kept is None or slow or not kept.usable:
+                    kept = Connection(*self._address, small=slow)
+                answer = await asyncio.wait_for(self._answer(kept, asked, numbers, slow=slow), DEADLINE)
+            except TimeoutError:
+                self._wrong("no end within the deadline")
+                kept = None
+            except (OSError, EOFError, ValueError) as error:
+                self._wrong(f"{error!r} ({asked.kind} {asked.path}, {'a' if asked.stream else 'no'} stream)")
+                kept = None
+            else:
+                if wrong := problem(asked, answer):
+                    self._wrong(wrong)
+                    continue
+                if answer.status == 429:
+                    self.report.ends["told to come later"] += 1
+                    await asyncio.sleep(numbers.uniform(0, LATER))
+                else:
+                    self.report.ends["read slowly" if slow and answer.status == 200 else asked.kind] += 1
+            finally:
+                self.report.longest = max(self.report.longest, time.monotonic() - begun)
+        if kept is not None:
+            kept.leave()
+
+    async def _answer(self, to: Connection, asked: Asked, numbers: random.Random, *, slow: bool) -> Answer:
+        if not to.usable:
+            await to.open()
+        await to.send(asked.method, asked.path, asked.body, asked.headers)
+        status, headers = await to.head()
+        parts = []
+        async for part in to.parts(headers, numbers.choice((1, 16, 256)) if slow else 2**16):
+            parts.append(part)
+            if slow and numbers.random() < 0.3:
+                await asyncio.sleep(numbers.choice((0.001, 0.01, 0.05)))
+        return Answer(status, headers, b"".join(parts))
+
+    async def _leave(self, asked: Asked, numbers: random.Random) -> None:
+        """Asks, and goes before there is an answer, or in the middle of it."""
+        client = Connection(*self._address)
+        rudely = numbers.random() < 0.5
+        try:
+            await client.open()
+            if numbers.random() < 0.1:  # in the middle of the body
+                await client.send(
+                    asked.method, asked.path, asked.body[:-10], asked.headers | {"Content-Length": "500000"}
+                )
+            else:
+                await client.send(asked.method, asked.path, asked.body, asked.headers)
+                if numbers.random() < 0.5:
+                    _, headers = await client.head()
+                    async for _ in client.parts(headers, numbers.randint(1, 2000)):
+                        if numbers.random() < 0.3:
+                            break
+            await asyncio.sleep(numbers.choice(MOMENTS))
+        except (OSError, EOFError) as error:
+            self._wrong(f"{error!r} before the client left")
+        finally:
+            client.leave(rudely=rudely)
+        self.report.ends["left"] += 1
+
+    async def _killed(self, number: int, when: int) -> None:
+        """A process with several streams, which is killed while they run. when: so many requests are left by then."""
+        while self._left > when:
+            await asyncio.sleep(0.01)
+        numbers = random.Random(f"{self._seed} killed {number}")
+        asks, asked = self._asks(numbers), list[str]()
+        while len(asked) < KILLED:
+            one = asks.good(400)
+            given = {"Host": "killed", "Content-Length": len(one.body), **one.headers}
+            lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
+            asked.append(f"POST {one.path} HTTP/1.1\r\n{lines}\r\n{one.body.decode()}")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", VICTIM, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps([self._address, asked]).encode())
+        process.stdin.close()
+        try:
+            if not await asyncio.wait_for(process.stdout.readline(), DEADLINE):
+                self._wrong("a client that was to be killed has ended")
+            await asyncio.sleep(numbers.choice(MOMENTS))
+        except TimeoutError:
+            self._wrong("a client that was to be killed got no answer")
+        finally:
+            process.kill()
+            await process.wait()
+        self.report.ends["killed"] += KILLED
+
+    def _wrong(self, words: str) -> None:
+        self.report.ends["wrong"] += 1
+        self.report.wrong.append(words)
+
+    async def _watch(self) -> None:
+        """Looks at the worker's memory."""
+        while self._worker is not None:
+            with suppress(OSError):  # a worker that is gone shows in the answers
+                pages = int(Path(f"/proc/{self._worker}/statm").read_text().split()[1])
+                self.report.resident.append((1 - max(0, self._left) / self._requests, pages * PAGE))
+            await asyncio.sleep(0.1)
+
+
+async def left_behind(address: tuple[str, int], limits: Limits) -> str:
+    """What still runs or waits though nobody asks, or why a fresh request is not served; "" for nothing."""
+    key = {"Authorization": f"Bearer {limits.key}"}
+    end = time.monotonic() + FREE
+    while True:
+        answer = await (await Connection(*address).open()).ask("GET", "/metrics", headers=key)
+        found = dict(re.findall(r"^pymtp:num_requests_(running|waiting)\S* (\S+)$", answer.body.decode(), re.MULTILINE))
+        if {float(each) for each in found.values()} == {0.0} and len(found) == 2:
+            break
+        if time.monotonic() > end:
+            return f"still there: {found}"
+        await asyncio.sleep(0.05)
+    body = json.dumps({"prompt": "def f(", "max_tokens": 8, "ignore_eos": True}).encode()
+    answer = await (await Connection(*address).open()).ask("POST", PATHS["completions"], body, key)
+    return "" if answer.status == 200 and answer.json()["usage"]["completion_tokens"] == 8 else f"then: {answer}"
+
+
+async def apis_of(address: tuple[str, int]) -> list[Api]:
+    """Those that the server has."""
+    paths: Any = (await (await Connection(*address).open()).ask("GET", "/openapi.json")).json()["paths"]
+    return [api for api, path in PATHS.items() if path in paths]
+
+
+def main(
+    model: Annotated[Path | None, typer.Option("--model", "-m", exists=True, help="If not given, pymtp's own.")] = None,
+    requests: Annotated[int, typer.Option("--requests", "-r", min=30)] = 10_000,
+    clients: Annotated[int, typer.Option(min=1)] = 300,
+    places: Annotated[int, typer.Option(min=1, help="Texts at a time.")] = 8,
+    seed: Annotated[int, typer.Option(help="Of what is asked; when it comes goes by the clock.")] = 0,
+    growth: Annotated[
+        int, typer.Option(help="Bytes that the worker may grow from the second third to the last.")
+    ] = 8_000_000,
+    output: Annotated[Path | None, typer.Option("--json", help="Write what was found to this file.")] = None,
+) -> None:
+    """Exit status 1 when anything is wrong."""
+    console = Console(highlight=False)
+    limits = Limits("a key", 512, 2**20)
+    options = {"n_seq_max": places, "max_queue": clients - 20, "max_body": 1, "ctx": limits.n_ctx, "cache": 64}
+    with serve(model, **options, api_key=limits.key, log_level="error") as server:
+        address = server.host, server.port
+        apis = asyncio.run(apis_of(address))
+        worker = server.worker
+        load = Load(address, limits, apis, requests=requests, seed=seed, worker=worker)
+        report = asyncio.run(load.play(clients, requests // 400))
+        behind = asyncio.run(left_behind(address, limits))
+        if server.worker != worker:
+            report.wrong.append("the worker is another one")
+    for words, n in report.ends.most_common():
+        console.print(f"{n:>6} {words}")
+    console.print(
+        f"{sum(report.ends.values())} requests to {', '.join(apis)} in {report.seconds:.0f} s, the longest took "
+        f"{report.longest:.1f} s; {report.grown / 1e6:+.2f} MB from the second third to the last; {len(report.wrong)} "
+        f"wrong {behind}"
+    )
+    for words, n in Counter(report.wrong).most_common(20):
+        console.print(f"{n:>6} {words}", soft_wrap=True)
+    if output is not None:
+        output.write_text(json.dumps(asdict(report) | {"behind": behind, "grown": report.grown}, indent=1) + "\n")
+    if report.wrong or behind or report.grown > growth:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)
