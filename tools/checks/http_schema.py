@@ -3,8 +3,8 @@
     pip install '.[server]' schemathesis typer
     python tools/checks/http_schema.py --examples 40 --seed 1
 
-Schemathesis makes the requests: at the bounds of the schema, random ones within it and beyond it, and sequences that use
-what earlier answers named. All its checks are on. Two are told more than they know:
+Schemathesis makes the requests: at the bounds of the schema, random ones within it and beyond it, and sequences that
+use what earlier answers named. All its checks are on. Two are told more than they know:
 
 - A body that the schema allows may be refused with 400 for what it means: a grammar that is none, a prompt that is too
   long, a token outside the vocabulary. schema_hooks.py fails where such a body is refused for its types.
