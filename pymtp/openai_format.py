@@ -167,10 +167,10 @@ def _params(url: str, body: Mapping[str, Any], more: Mapping[str, Any]) -> Sampl
 
 
 def _seed(seed: object) -> object:
-    """llama.cpp's clients mean any by -1; OpenAI's have 64 bits with a sign."""
+    """llama.cpp's clients mean any by -1; others have seeds with a sign."""
     if seed == -1:
         return None
-    return seed % 2**64 if isinstance(seed, int) and -(2**63) <= seed < 0 else seed
+    return seed % 2**64 if isinstance(seed, int) and not isinstance(seed, bool) else seed
 
 
 def _logit_bias(bias: Any) -> dict[int, float]:

@@ -109,7 +109,7 @@ class ChatRequest(Sampling):
     continue_final_message: bool | None = Field(None, description="The last message, the assistant's, is gone on with.")
     functions: None = Field(None, description="Not supported: use tools.")
     function_call: None = Field(None, description="Not supported: use tool_choice.")
-    modalities: list[Literal["text"]] | None = None
+    modalities: Annotated[list[Literal["text"]], Field(max_length=1)] | None = None
     audio: None = Field(None, description="Not supported.")
     web_search_options: None = Field(None, description="Not supported.")
 

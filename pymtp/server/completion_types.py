@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
-from pymtp.server.openai_types import Drafting, Out, Sampling, TokenId, TopLogprobs, Usage
+from pymtp.server.openai_types import WHOLE, Drafting, Out, Sampling, TokenId, TopLogprobs, Usage
 
 MAX_PROMPTS = 2048
+Text = Annotated[str, StringConstraints(min_length=1)]
 Tokens = Annotated[list[TokenId], Field(min_length=1)]
 
 
@@ -16,15 +17,15 @@ class CompletionRequest(Sampling):
     """A text that the model is to go on with."""
 
     prompt: (
-        str
+        Text
         | Tokens
-        | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | Annotated[list[Text], Field(min_length=1, max_length=MAX_PROMPTS)]
         | Annotated[list[Tokens], Field(min_length=1, max_length=MAX_PROMPTS)]
     ) = Field(description="Text or token ids, or several of one of these.")
     echo: bool | None = Field(None, description="The text begins with the prompt.")
     logprobs: TopLogprobs | None = None
     suffix: None = Field(None, description="Not supported.")
-    best_of: Annotated[int, Field(ge=1)] | None = Field(None, description="No more than n.")
+    best_of: Annotated[int, Field(ge=1), WHOLE] | None = Field(None, description="No more than n.")
 
 
 class CompletionLogprobs(Out):

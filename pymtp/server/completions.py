@@ -43,7 +43,7 @@ async def completions(request: Request, body: CompletionRequest, service: Curren
 
 
 async def _whole(service: Service, asks: Sequence[Ask], asked: dict[str, Any]) -> dict[str, Any]:
-    places = _places(service)
+    places = _places(service, asks[0].params.n)
 
     async def one(ask: Ask) -> list[Text]:
         async with places, service.answer(ask) as answering:
@@ -58,9 +58,10 @@ async def _whole(service: Service, asks: Sequence[Ask], asked: dict[str, Any]) -
     return answer(TEXT, asked, each, service.llm.llm.model, service.model_name)
 
 
-def _places(service: Service) -> asyncio.Semaphore:
-    """For as many of a request's prompts at once as there are places: one request alone does not fill the queue."""
-    return asyncio.Semaphore(service.llm.llm.context.n_seq_max)
+def _places(service: Service, n: int) -> asyncio.Semaphore:
+    """For as many of a request's prompts at once, of n texts each, as there are places: one request alone does not fill
+    the queue."""
+    return asyncio.Semaphore(max(1, service.llm.llm.context.n_seq_max // n))
 
 
 class _Running:
@@ -79,7 +80,7 @@ class _Running:
         """Of each prompt, by its number. Raises what the first one fails by."""
         # one at a time: what comes while the client is slow is joined by each
         news: asyncio.Queue[tuple[int, Update | Exception]] = asyncio.Queue(1)
-        places = _places(self._service)
+        places = _places(self._service, self._asks[0].params.n)
 
         async def follow(i: int, ask: Ask) -> None:
             left = ask.params.n

@@ -17,12 +17,22 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _truth(value: object) -> object:
+    return value if isinstance(value, bool) else str(value)
+
+
 WHOLE = BeforeValidator(_whole)  # behind the limits: those before it are in the JSON schema
+No = Annotated[Literal[False], BeforeValidator(_truth)]  # to Python, 0 is False
 Probability = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-MOST, le=MOST)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31), WHOLE]
 TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
 TopLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE]
+
+# pydantic's schema of a mapping lets other names through
+LogitBias = Annotated[
+    dict[TokenKey, Penalty | Literal[False]], Field(json_schema_extra={"additionalProperties": False})
+]
 
 
 # text, or a list of parts: what is wrong is said of the form that came
@@ -81,14 +91,16 @@ class Choosing(Body):
     top_p: Probability | None = None
     top_k: Annotated[int, Field(ge=-1, lt=2**31), WHOLE] | None = Field(None, description="0 and -1: all tokens.")
     min_p: Probability | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**64), WHOLE] | None = Field(None, description="-1: any.")
+    seed: Annotated[int, WHOLE] | None = Field(None, description="Modulo 2**64. -1: any.")
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Field(ge=1 / MOST, le=MOST)] | None = None
-    logit_bias: dict[TokenKey, Penalty | Literal[False]] | None = Field(None, description="false: never this token.")
+    logit_bias: LogitBias | None = Field(None, description="false: never this token.")
     grammar: str | None = Field(None, description="GBNF.")
     draft_tokens: Annotated[int, Field(ge=0, lt=2**31), WHOLE] | None = Field(None, description="0: without drafts.")
-    timeout: Annotated[float, Field(gt=0, le=1e9)] | None = Field(None, description="Seconds that the answer may take.")
+    timeout: Annotated[float, Field(ge=0.1, le=1e9)] | None = Field(
+        None, description="Seconds that the answer may take."
+    )
 
 
 class Sampling(Choosing):
@@ -152,5 +164,5 @@ class Origins(Out):
     """Where the characters of a chunk come from. origins: of a field so many characters, and the step that drafted
     them, 0 for the target. rounds: of each round the drafts that were verified, and that were accepted."""
 
-    origins: list[tuple[str, int, int]]
-    rounds: list[tuple[int, int]]
+    origins: list[Annotated[list[str | int], Field(min_length=3, max_length=3)]]
+    rounds: list[Annotated[list[int], Field(min_length=2, max_length=2)]]

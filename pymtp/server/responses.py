@@ -32,7 +32,14 @@ RESPONSES = "/v1/responses"
 router = APIRouter(tags=["OpenAI"])
 _ABOUT = "Events of OpenAI's API: response.created, … response.completed, and at the end `data: [DONE]`."
 _ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {"model": Response, "content": event_stream(_ABOUT)},
+    200: {
+        "model": Response,
+        "content": event_stream(_ABOUT),
+        "links": {
+            name: {"operationId": name, "parameters": {"response_id": "$response.body#/id"}}
+            for name in ("stored_response", "delete_response")
+        },
+    },
     **failures_of(),
 }
 
@@ -117,21 +124,25 @@ async def compact() -> None:
     raise HTTPException(404)
 
 
-@router.get(f"{RESPONSES}/{{name}}", responses={200: {"model": Response}, **failures_of()})
-async def stored_response(name: str, store: Store) -> JSONResponse:
+@router.get(
+    f"{RESPONSES}/{{response_id}}",
+    operation_id="stored_response",
+    responses={200: {"model": Response}, **failures_of()},
+)
+async def stored_response(response_id: str, store: Store) -> JSONResponse:
     """A response that was stored, while it is."""
-    if (stored := store.get(name)) is None:
-        raise _gone(name)
+    if (stored := store.get(response_id)) is None:
+        raise _gone(response_id)
     return JSONResponse(stored.response)
 
 
-@router.delete(f"{RESPONSES}/{{name}}", responses=failures_of())
-async def delete_response(name: str, store: Store) -> Deleted:
+@router.delete(f"{RESPONSES}/{{response_id}}", operation_id="delete_response", responses=failures_of())
+async def delete_response(response_id: str, store: Store) -> Deleted:
     """Forgets a response. Those that went on with it stay."""
-    if not store.remove(name):
-        raise _gone(name)
-    return Deleted(id=name)
+    if not store.remove(response_id):
+        raise _gone(response_id)
+    return Deleted(id=response_id)
 
 
-def _gone(name: str) -> HTTPException:
-    return HTTPException(404, f"there is no response {name!r:.80}, or no longer")
+def _gone(response_id: str) -> HTTPException:
+    return HTTPException(404, f"there is no response {response_id!r:.80}, or no longer")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, JsonValue, StringConstraints, Tag
 from pydantic_core import PydanticCustomError
 
-from pymtp.server.openai_types import BY_FORM, WHOLE, Body, Choosing, JsonObjectFormat, Text, TextFormat
+from pymtp.server.openai_types import BY_FORM, WHOLE, Body, Choosing, JsonObjectFormat, No, Text, TextFormat
 from pymtp.values import shown
 
 Name = Annotated[str, StringConstraints(min_length=1)]
@@ -195,12 +195,14 @@ class ResponseRequest(Choosing):
     include: list[str] | None = Field(None, description="reasoning.encrypted_content is known.")
     metadata: Metadata | None = None
     truncation: Literal["auto", "disabled"] | None = Field(None, description="Nothing is ever left out.")
-    top_logprobs: Literal[0] | None = Field(None, description="Not supported: use /v1/chat/completions.")
+    top_logprobs: Annotated[int, Field(ge=0, le=0), WHOLE] | None = Field(
+        None, description="Not supported: use /v1/chat/completions."
+    )
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     service_tier: str | None = None
-    background: Literal[False] | None = Field(None, description="Not supported.")
+    background: No | None = Field(None, description="Not supported.")
     conversation: None = Field(None, description="Not supported: use previous_response_id.")
     prompt: None = Field(None, description="Not supported.")
     chat_template_kwargs: dict[str, JsonValue] | None = Field(None, description="Variables of the template.")

@@ -1,0 +1,16 @@
+"""Claims about the server's schema: tools/checks/http_schema.py in short, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+TOOL = Path(__file__).parent.parent.parent / "tools" / "checks" / "http_schema.py"
+
+
+def test_answers_to_requests_made_from_the_schema_are_what_it_says() -> None:
+    options = ["--examples", "6", "--seed", "3", "--phases", "fuzzing", "--at-least", "100"]
+    run = subprocess.run([sys.executable, str(TOOL), *options], capture_output=True, text=True, timeout=110)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "requests, seed 3: as the schema says" in run.stdout
