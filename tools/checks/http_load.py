@@ -23,7 +23,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -298,7 +298,7 @@ def main(
     for words, n in Counter(report.wrong).most_common(20):
         console.print(f"{n:>6} {words}", soft_wrap=True)
     if output is not None:
-        output.write_text(json.dumps(asdict(report) | {"behind": behind, "grown": report.grown}, indent=1) + "\n")
+        output.write_text(json.dumps(vars(report) | {"behind": behind, "grown": report.grown}, indent=1) + "\n")
     if report.wrong or behind or report.grown > growth:
         raise typer.Exit(1)
 

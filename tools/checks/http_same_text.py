@@ -18,7 +18,7 @@ import random
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,7 +79,7 @@ class Wish:
 
 @dataclass
 class Got:
-    """What came over HTTP, texts and reasons by the number of the completion. tokens: of all; None where it was left."""
+    """What came over HTTP; texts and reasons by the number of the completion. tokens: of all; None if it was left."""
 
     texts: dict[int, str] = field(default_factory=lambda: defaultdict(str))
     reasons: dict[int, str] = field(default_factory=dict)
@@ -274,7 +274,7 @@ def main(
     for difference in total.differences[:10]:
         console.print(difference, soft_wrap=True)
     if output is not None:
-        output.write_text(json.dumps(asdict(total), indent=1) + "\n")
+        output.write_text(json.dumps(vars(total), indent=1) + "\n")
     if total.differences:
         raise typer.Exit(1)
 
