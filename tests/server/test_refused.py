@@ -39,15 +39,15 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"model": "m", "messages": []}, "at least 1", "messages"),
     ({"model": "m", "messages": "hello"}, "list", "messages"),
     (ASKED | {"messages": [{"role": "nobody", "content": "a"}]}, "'system', 'developer', 'user'", "messages.0"),
-    (ASKED | { "temperature": "1"}, "valid number", "temperature"),
-    (ASKED | { "temperature": -1}, "greater than or equal to 0", "temperature"),
-    (ASKED | { "n": 0}, "greater than or equal to 1", "n"),
-    (ASKED | { "max_tokens": 1.5}, "integer", "max_tokens"),
-    (ASKED | { "top_logprobs": 1000}, "less than or equal to 100", "top_logprobs"),
-    (ASKED | { "logit_bias": {"2047": 1, "2048": 1}}, "2048 is outside the vocabulary", None),
-    (ASKED | { "tool_choice": "required"}, "tool_choice", None),
-    (ASKED | { "grammar": "root ::= ("}, "grammar", None),
-    (ASKED | { "functions": [{"name": "f"}]}, "None", "functions"),
+    (ASKED | {"temperature": "1"}, "valid number", "temperature"),
+    (ASKED | {"temperature": -1}, "greater than or equal to 0", "temperature"),
+    (ASKED | {"n": 0}, "greater than or equal to 1", "n"),
+    (ASKED | {"max_tokens": 1.5}, "integer", "max_tokens"),
+    (ASKED | {"top_logprobs": 1000}, "less than or equal to 100", "top_logprobs"),
+    (ASKED | {"logit_bias": {"2047": 1, "2048": 1}}, "2048 is outside the vocabulary", None),
+    (ASKED | {"tool_choice": "required"}, "tool_choice", None),
+    (ASKED | {"grammar": "root ::= ("}, "grammar", None),
+    (ASKED | {"functions": [{"name": "f"}]}, "None", "functions"),
 ]
 
 
@@ -137,7 +137,7 @@ def test_a_body_that_is_too_large_is_refused_whether_or_not_it_says_its_length(
     with httpx.Client(base_url=server.url, timeout=LONG) as client:
         body: Any = pieces() if chunked else b" " * 20_000
         assert error(client.post(CHAT, content=body, headers=JSON), 413)["code"] == "body_too_large"
-        fits = json.dumps(ASKED | { "max_tokens": 1}).encode().ljust(10_000)
+        fits = json.dumps(ASKED | {"max_tokens": 1}).encode().ljust(10_000)
         assert client.post(CHAT, content=fits, headers=JSON).status_code == 200
 
 
