@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +20,13 @@ from pymtp.server.listener import is_local, listen
 from pymtp.server.settings import Settings
 from pymtp.server.supervisor import supervise
 
-NEEDED = ("fastapi", "uvicorn", "httptools", "prometheus_client")  # of the extra `server`
+# of the extra `server`: modules, and the packages that they come from
+NEEDED = {
+    "fastapi": "fastapi",
+    "uvicorn": "uvicorn",
+    "httptools": "httptools",
+    "prometheus_client": "prometheus-client",
+}
 MIB = 2**20
 
 
@@ -68,6 +75,12 @@ class Limits:
         float, typer.Option(min=0, metavar="SECONDS", help="For requests that run when the server is to end.")
     ] = 30.0
 
+    def check(self) -> None:
+        """Raises InvalidRequestError for seconds that never pass."""
+        for option, seconds in (("--timeout", self.timeout), ("--grace", self.grace)):
+            if seconds is not None and not isfinite(seconds):
+                raise InvalidRequestError(f"{option} {seconds} must be a number of seconds")
+
 
 @dataclass(frozen=True)
 class Logging:
@@ -111,7 +124,8 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, to clients of OpenAI's and Anthropic's APIs."""
     if not all(map(find_spec, NEEDED)):
-        raise InvalidRequestError("pymtp serve needs more packages: pip install 'pymtp[server]'")
+        raise InvalidRequestError(f"pymtp serve needs more packages: pip install {' '.join(NEEDED.values())}")
+    limits.check()
     settings = Settings(
         host=access.host,
         port=access.port,

@@ -1,1 +1,1 @@
-"""The HTTP server: `pymtp serve`. Needs what `pip install 'pymtp[server]'` brings."""
+"""The HTTP server: `pymtp serve`. Needs the packages of the extra `server`."""

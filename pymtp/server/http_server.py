@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import socket
@@ -21,6 +22,7 @@ from pymtp.server.logs import log
 from pymtp.server.settings import Settings
 
 BEATS = 1  # seconds between two
+TO_TELL = 2  # seconds, on top of the grace, for clients to hear that their requests are ended
 KEEP_ALIVE = 75  # seconds that a connection may be idle: longer than the proxies in front (nginx: 60)
 
 
@@ -40,11 +42,12 @@ class HttpServer:
                 access_log=False,
                 server_header=False,
                 timeout_keep_alive=KEEP_ALIVE,
-                timeout_graceful_shutdown=math.ceil(settings.grace),
+                timeout_graceful_shutdown=math.ceil(settings.grace) + TO_TELL,
                 timeout_notify=BEATS,
                 callback_notify=self._beat,
             ),
             self._app,
+            settings.grace,
         )
 
     def serve(self, listener: socket.socket) -> None:
@@ -69,9 +72,9 @@ class HttpServer:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+    def __init__(self, config: uvicorn.Config, app: FastAPI, grace: float) -> None:
         super().__init__(config)
-        self._state = app.state
+        self._state, self._grace = app.state, grace
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Once or several times."""
@@ -79,3 +82,9 @@ class _Server(uvicorn.Server):
         self.should_exit = True
         if self._state.service is None:
             os._exit(0)  # a model that is being loaded cannot be called back, and nobody waits for an answer
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's. Clients whose requests outlast the grace hear of it."""
+        if self._state.service is not None:
+            asyncio.get_running_loop().call_later(self._grace, self._state.service.llm.llm.cancel)
+        await super().shutdown(sockets)

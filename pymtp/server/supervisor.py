@@ -35,6 +35,7 @@ def supervise(listener: socket.socket, launch: Launch) -> int:
 
     Raises what the first worker could not load the model by; SystemExit with its code where it died before it served.
     """
+    log.info("loading the model", extra={"fields": {"url": url(listener)}})
     with Signals() as signals, listener:
         return Supervisor(listener, launch, signals).run()
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 
 import httpx
 from helpers.browser import Tab
-from helpers.servers import Server
+from helpers.servers import Server, wait_until
 from playwright.sync_api import Page, expect
 
 ASK = {"messages": [{"role": "user", "content": "def f(x):"}], "max_tokens": 50, "seed": 1}
@@ -27,6 +28,25 @@ def test_figures_are_those_of_the_engine(server: Server) -> None:
     assert told["engine"]["accepted_per_position"] == list(figures.accepted_per_position)
     assert told["engine"]["prefixes"]["lookups"] == figures.prefixes.lookups
     assert told["memory"] == [{"device": each.device, "total": each.total} for each in server.llm.context.memory()]
+
+
+def test_figures_are_told_while_the_engine_is_busy(server: Server) -> None:
+    """Memory is asked of the context, which belongs to whoever runs the engine."""
+    ends = threading.Event()
+
+    def read() -> None:
+        body = ASK | {"max_tokens": 4000, "n": 4, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=60) as stream:
+            next(piece for piece in stream.iter_raw() if ends.is_set())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    wait_until(lambda: server.llm.figures().running == 4)
+    told = [httpx.get(f"{server.url}/figures", timeout=30).json() for _ in range(3)]
+    ends.set()
+    reader.join()
+    assert [each["engine"]["running"] for each in told] == [4, 4, 4]
+    wait_until(server.free)
 
 
 def test_the_page_shows_what_the_engine_did(tab: Tab, server: Server) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -17,12 +18,12 @@ from helpers.servers import LONG, wait_until
 Serve = Callable[..., Served]
 
 
-@pytest.fixture
-def endless(tmp_path: Path) -> Path:
-    """A model file that is never read to its end."""
-    path = tmp_path / "endless.gguf"
-    os.mkfifo(path)
-    return path
+# a worker whose model takes for ever to load
+SLOW = """
+from pymtp.server import supervisor
+supervisor.START = supervisor.START.replace("work(", "import time; from pymtp.server import worker\\n"
+    "worker.load = lambda *_: time.sleep(1e6)\\nwork(")
+"""
 
 
 def children(pid: int) -> list[int]:
@@ -61,11 +62,12 @@ def test_a_signal_lets_requests_finish_and_takes_no_new_ones(serve: Serve, numbe
     assert gone(worker)
 
 
-def test_a_request_that_outlasts_the_grace_is_broken_off(serve: Serve) -> None:
+def test_a_request_that_outlasts_the_grace_ends_with_an_error_that_says_so(serve: Serve) -> None:
     served = serve("--grace", "0").ready()
     with served.streaming() as lines:
         served.process.send_signal(signal.SIGTERM)
-        assert breaks_off(lines)
+        *_, last = lines
+    assert "the server ended the request" in json.loads(last.removeprefix("data: "))["error"]["message"]
     assert served.exit_code() == 0
 
 
@@ -114,6 +116,17 @@ def test_a_client_that_comes_while_there_is_no_worker_is_answered(serve: Serve) 
     assert answer.startswith(b"HTTP/1.1 200")
 
 
+def test_a_model_that_was_served_once_is_waited_for(serve: Serve, demo: Path, tmp_path: Path) -> None:
+    model, away = tmp_path / "model.gguf", tmp_path / "away"
+    model.symlink_to(demo)
+    served = serve("-m", model).ready()
+    model.rename(away)
+    os.kill(served.worker(), signal.SIGKILL)
+    assert "no such file" in served.line("gone", 2)
+    away.rename(model)
+    assert served.worker(2)
+
+
 def test_a_worker_that_dies_again_and_again_is_given_more_and_more_time(serve: Serve) -> None:
     served = serve().ready()
     os.kill(served.worker(), signal.SIGKILL)
@@ -141,8 +154,8 @@ def test_a_worker_that_stands_still_is_ended_and_shows_where_it_stood(serve: Ser
     assert served.ask().status_code == 200
 
 
-def test_while_the_model_loads_clients_are_told_so_and_a_signal_ends_it(serve: Serve, endless: Path) -> None:
-    served = serve("--port", str(port := free_port()), "-m", endless)
+def test_while_the_model_loads_clients_are_told_so_and_a_signal_ends_it(serve: Serve) -> None:
+    served = serve("--port", str(port := free_port()), before=SLOW)
     url = f"http://127.0.0.1:{port}"
     wait_until(lambda: not refuses(url))
     health = httpx.get(f"{url}/health", timeout=LONG)
@@ -153,8 +166,8 @@ def test_while_the_model_loads_clients_are_told_so_and_a_signal_ends_it(serve: S
     assert served.end(signal.SIGTERM) == 0
 
 
-def test_a_worker_that_dies_before_it_served_is_not_started_again(serve: Serve, endless: Path) -> None:
-    served = serve("-m", endless)
+def test_a_worker_that_dies_before_it_served_is_not_started_again(serve: Serve) -> None:
+    served = serve(before=SLOW)
     wait_until(lambda: children(served.process.pid))
     (worker,) = children(served.process.pid)
     os.kill(worker, signal.SIGKILL)

@@ -128,7 +128,7 @@ def measure_http(case: Case, api: Api) -> Measurement:
     """One run of a server, asked by this process."""
     warm_up, contents = bodies(case, api, WARM_UP), bodies(case, api, case.tokens)
     options = {"ctx": case.n_ctx, "n_seq_max": case.clients, "threads": case.threads, "cache": 0}
-    with serve(case.model, **options, log_level="warning") as server:
+    with serve(case.model, **options) as server:
         ask(server.host, server.port, warm_up, PATHS[api])
         started = time.perf_counter()
         answers = ask(server.host, server.port, contents, PATHS[api])

@@ -88,7 +88,9 @@ class Asks:
         if api == "completions":
             return content | {"prompt": text, "max_tokens": tokens, "seed": numbers.randrange(2**31)}
         if api == "responses":
-            return content | {"input": text, "max_output_tokens": max(16, tokens)}
+            # few are stored: a thousand that are take megabytes, which is no leak
+            stored = numbers.random() < 0.1
+            return content | {"input": text, "max_output_tokens": max(16, tokens), "store": stored}
         content |= {"messages": [{"role": "user", "content": text}], "max_tokens": tokens}
         return content if api == "messages" else content | {"seed": numbers.randrange(2**31)}
 

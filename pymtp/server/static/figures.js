@@ -64,7 +64,7 @@ async function poll() {
   if (document.hidden) return;
   try {
     const now = { ...(await get("figures")), at: performance.now() };
-    if (before) for (const panel of panels) panel.add(now, before, (now.at - before.at) / 1000);
+    for (const panel of panels) panel.add(now, before, before && (now.at - before.at) / 1000);
     before = now;
     tellProblem(null);
   } catch (error) {

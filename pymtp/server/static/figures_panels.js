@@ -1,4 +1,4 @@
-// Panels of the figures page. add(now, before, seconds): an answer of the server, and the one before it.
+// Panels of the figures page. add(now, before, seconds): an answer of the server, and the one before it, if there is one.
 
 import { el } from "./dom.js";
 import { Bars, Plot, drawNumbers } from "./plot.js";
@@ -26,6 +26,7 @@ export class PlotPanel {
   }
 
   add(now, before, seconds) {
+    if (!before) return;
     for (const [i, of] of this.#of.entries()) {
       this.#values[i].push(of(now, before, seconds));
       if (this.#values[i].length > SHOWN) this.#values[i].shift();

@@ -1,0 +1,100 @@
+"""Takes the pictures of the pages that docs/ shows, from a server that runs: `pymtp serve --draft-tokens 5`.
+
+python tools/server/pictures.py http://127.0.0.1:8080 docs
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import threading
+from pathlib import Path
+
+import httpx
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+ASKED = "write a function that reads the lines of a file"
+FIELDS = {"max_tokens": "160", "temperature": "0.3", "seed": "2"}
+LOAD = 12  # seconds of requests before the picture of their figures
+MOST_BYTES = 200_000
+
+
+def ask(page: Page, url: str, fields: dict[str, str]) -> None:
+    """Opens the chat and waits for an answer."""
+    page.goto(url)
+    closed = not page.locator("#settings").evaluate("settings => settings.open")
+    if closed:
+        page.locator("#settings summary").click()
+    for name, value in fields.items():
+        page.fill(f"#{name}", value)
+    page.locator("#settings summary").click()
+    page.fill("#question", ASKED)
+    page.press("#question", "Enter")
+    expect(page.locator(".facts:not(:empty)")).to_have_count(1)
+
+
+def take_chats(browser: Browser, url: str, folder: Path, fields: dict[str, str]) -> None:
+    page = browser.new_page(viewport={"width": 1200, "height": 760})
+    ask(page, url, fields)
+    page.get_by_role("button", name="Run the same again without MTP").click()
+    expect(page.locator(".verdict")).not_to_be_empty()
+    page.locator("#log").evaluate("log => log.scrollTop = 0")
+    save(page, folder / "pages-chat.png")
+    page = browser.new_page(viewport={"width": 1200, "height": 760}, color_scheme="dark")
+    ask(page, url, fields)
+    page.locator("#log").evaluate("log => log.scrollTop = 0")
+    save(page, folder / "pages-chat-dark.png")
+    page = browser.new_page(viewport={"width": 360, "height": 720}, device_scale_factor=2, is_mobile=True)
+    ask(page, url, fields)
+    page.locator("#log").evaluate("log => log.scrollTop = 0")
+    save(page, folder / "pages-chat-phone.png")
+
+
+def take_figures(browser: Browser, url: str, folder: Path) -> None:
+    page = browser.new_page(viewport={"width": 1200, "height": 760})
+    page.goto(f"{url}/figures.html")
+    ends = threading.Event()
+    clients = [threading.Thread(target=load, args=(url, seed, ends)) for seed in range(3)]
+    for client in clients:
+        client.start()
+    page.wait_for_timeout(LOAD * 1000)
+    save(page, folder / "pages-figures.png")
+    ends.set()
+    for client in clients:
+        client.join()
+
+
+def load(url: str, seed: int, ends: threading.Event) -> None:
+    """Asks again and again, with a rest in between."""
+    messages = [{"role": "user", "content": f"{ASKED}, case {seed}"}]
+    while not ends.wait(0.5 + seed / 2):
+        body = {"messages": messages, "max_tokens": 300, "temperature": 0.7, "seed": seed}
+        httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).raise_for_status()
+        seed += 10
+
+
+def save(page: Page, path: Path) -> None:
+    page.mouse.move(0, 0)
+    page.screenshot(path=path)
+    assert path.stat().st_size < MOST_BYTES, f"{path.name} has {path.stat().st_size} bytes"
+    print(path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("url", help="of the server")
+    parser.add_argument("folder", type=Path, help="where the pictures go")
+    parser.add_argument("--seed", default=FIELDS["seed"], help="of the answers shown")
+    options = parser.parse_args()
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        raise SystemExit("needs a Chromium: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program)
+        take_chats(browser, options.url.rstrip("/"), options.folder, FIELDS | {"seed": options.seed})
+        take_figures(browser, options.url.rstrip("/"), options.folder)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
