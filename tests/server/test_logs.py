@@ -35,7 +35,13 @@ def record(message: str, level: int = logging.INFO, **fields: Any) -> logging.Lo
 
 def chat(server: Server, **more: Any) -> httpx.Response:
     headers = more.pop("headers", None)
-    asked = {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 20, "ignore_eos": True, **more}
+    asked = {
+        "model": "m",
+        "messages": [{"role": "user", "content": SECRET}],
+        "max_tokens": 20,
+        "ignore_eos": True,
+        **more,
+    }
     return httpx.post(f"{server.url}/v1/chat/completions", json=asked, headers=headers, timeout=LONG)
 
 
@@ -95,7 +101,7 @@ def test_what_machines_ask_for_all_the_time_is_for_those_who_debug(
 def test_prompts_are_logged_only_where_that_was_asked_for(serve: Callable[..., Served], wanted: bool) -> None:
     served = serve("--log-format", "json", *(("--log-prompts",) if wanted else ()))
     url = json.loads(served.line('"serving"'))["url"]
-    asked = {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 5}
+    asked = {"model": "m", "messages": [{"role": "user", "content": SECRET}], "max_tokens": 5}
     httpx.post(f"{url}/v1/chat/completions", json=asked, timeout=LONG)
     httpx.post(f"{url}/v1/completions", json={"prompt": SECRET, "max_tokens": 5}, timeout=LONG)
     lines = [json.loads(served.line('"request"', n)) for n in (1, 2)]

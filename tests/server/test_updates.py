@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
+from unittest.mock import Mock
 
 import pytest
 
@@ -40,6 +41,7 @@ class Pieces:
     def __init__(self, n: int) -> None:
         self._begun = asyncio.get_running_loop().time()
         self._n, self._taken = n, 0
+        self.completions: list[Any] = []
 
     async def take(self) -> list[TextPart]:
         loop = asyncio.get_running_loop()
@@ -62,12 +64,17 @@ def run(test: Callable[[ByHand], Awaitable[T]]) -> T:
         loop.close()
 
 
+def unwatched() -> Any:
+    """What nobody counts."""
+    return Mock()
+
+
 def test_streams_go_on_at_the_same_moments() -> None:
     async def follow(loop: ByHand, begins: float) -> list[tuple[float, int]]:
         await asyncio.sleep(begins)
         texts: Any = Pieces(40)
         found = []
-        async for update in Answering(texts, None, 1, INTERVAL, loop.time(), 1e9):
+        async for update in Answering(texts, None, 1, INTERVAL, loop.time(), 1e9, unwatched()):
             found.append((loop.time(), len(update.pieces)))
         return found
 
@@ -86,6 +93,6 @@ def test_streams_go_on_at_the_same_moments() -> None:
 def test_an_interval_of_nothing_hands_on_each_piece() -> None:
     async def test(loop: ByHand) -> list[int]:
         texts: Any = Pieces(5)
-        return [len(update.pieces) async for update in Answering(texts, None, 1, 0.0, loop.time(), 1e9)]
+        return [len(update.pieces) async for update in Answering(texts, None, 1, 0.0, loop.time(), 1e9, unwatched())]
 
     assert run(test) == [1] * 5
