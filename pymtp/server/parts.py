@@ -79,8 +79,6 @@ class Parts:
         for event in events:
             match event:
                 case Thought(text, start, end):
-                    if self.thoughts and self.thoughts[-1][1] == start:
-                        start = self.thoughts.pop()[0]
                     self.thoughts.append((start, end))
                     yield from self._grow("thinking", text)
                 case Said(text):

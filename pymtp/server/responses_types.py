@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Discriminator, Field, JsonValue, StringConstraints, Tag
 from pydantic_core import PydanticCustomError
@@ -16,8 +16,11 @@ Metadata = Annotated[
     dict[Annotated[str, StringConstraints(max_length=64)], Annotated[str, StringConstraints(max_length=512)]],
     Field(max_length=16),
 ]
+ITEMS = ("message", "function_call", "function_call_output", "reasoning")
 # run by OpenAI itself: agents offer them whatever server they ask
-HOSTED = ("web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation", "tool_search")
+Hosted = Literal[
+    "web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation", "tool_search"
+]
 
 
 class TextContent(Body):
@@ -92,6 +95,8 @@ def _known_item(item: Any) -> Any:
     kind = _item_type(item)
     if kind == "item_reference":
         raise PydanticCustomError("item", "items are not kept one by one: send the item, or previous_response_id")
+    if isinstance(item, dict) and kind not in ITEMS:
+        raise PydanticCustomError("item", "no item of type {kind} can be read here", {"kind": shown(kind)})
     return item
 
 
@@ -127,14 +132,12 @@ class Namespace(Body):
 class HostedTool(Body):
     """A tool that OpenAI runs. There is none here: passed over."""
 
-    type: Literal[
-        "web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation", "tool_search"
-    ]
+    type: Hosted
 
 
 def _own(tool: Any) -> Any:
     kind = tool.get("type") if isinstance(tool, dict) else None
-    if kind in (None, "function", "namespace", *HOSTED):
+    if kind in (None, "function", "namespace", *get_args(Hosted)):
         return tool
     raise PydanticCustomError("tool", "{kind}: there are functions, and no other tools", {"kind": shown(kind)})
 

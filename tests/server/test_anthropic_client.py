@@ -164,6 +164,13 @@ def test_thinking_is_a_block_of_its_own_and_can_be_handed_back(client: Anthropic
     assert client.messages.create(**GREEDY | {"messages": chat}).content
 
 
+def test_thinking_can_be_left_out_of_what_is_shown(client: Anthropic) -> None:
+    written = {"grammar": r'root ::= "<think>\nhm, well\n</think>\n\nyes"'}
+    thinking = {"type": "adaptive", "display": "omitted"}
+    message = client.messages.create(**GREEDY | {"max_tokens": 99, "extra_body": written}, thinking=thinking)
+    assert (message.content[0].type, message.content[0].thinking) == ("thinking", "")
+
+
 def test_what_tools_answer_is_read(client: Anthropic) -> None:
     asked = GREEDY | {"max_tokens": 200}
     call = client.messages.create(**asked, tools=[CLOCK], tool_choice={"type": "tool", "name": "clock"})

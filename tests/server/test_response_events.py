@@ -124,6 +124,16 @@ def test_what_was_cut_is_incomplete() -> None:
     assert names[-1] == "response.incomplete"
 
 
+def test_a_chat_that_goes_on_has_whole_calls_only() -> None:
+    writer = ResponseWriter(BODY, SamplingParams())
+    whole, cut = [CallBegun(0, "ls"), CallArguments(0, "{}")], [CallBegun(1, "rm"), CallArguments(1, '{"path": "/ho')]
+    writer.go_on([Thought("hm", 0, 2), Said("a", 9, 10), *whole, *cut])
+    writer.end(CUT, {})
+    (message,) = writer.turns()
+    assert (message["reasoning_content"], message["content"]) == ("hm", "a")
+    assert [call["function"]["name"] for call in message["tool_calls"]] == ["ls"]
+
+
 def test_thinking_is_sealed_where_it_is_asked_for() -> None:
     each = [[Thought("hm", 0, 2), Said("a", 9, 10)]]
     thought = response(each, include=["reasoning.encrypted_content"])["output"][0]

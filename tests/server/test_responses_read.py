@@ -133,6 +133,7 @@ def test_effort_schema_and_limits_reach_the_request() -> None:
     [
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]}, "input_image"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "previous_response_id"),
+        ({"input": [{"type": "computer_call", "call_id": "c1"}]}, "no item of type 'computer_call'"),
         ({"tools": [{"type": "custom", "name": "apply_patch"}]}, "custom"),
         ({"background": True}, "background"),
         ({"top_logprobs": 3}, "top_logprobs"),
