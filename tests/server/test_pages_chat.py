@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from helpers.browser import Tab
 from helpers.servers import Server, wait_until
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from pymtp import SamplingParams
 
@@ -29,6 +29,16 @@ def settle(page: Page, **fields: object) -> None:
 def ask(page: Page, text: str = ASKED) -> None:
     page.fill("#question", text)
     page.press("#question", "Enter")
+
+
+def changed(page: Page, **fields: object) -> None:
+    """Requests from here on have these fields, whatever the page says."""
+
+    def change(route: Route) -> None:
+        asked: dict[str, Any] = json.loads(route.request.post_data or "")
+        route.continue_(post_data=json.dumps(asked | fields))
+
+    page.route("**/v1/chat/completions", change)
 
 
 def ended(page: Page, n: int = 1) -> None:
@@ -96,11 +106,7 @@ def test_texts_that_differ_are_told_apart(tab: Tab, server: Server) -> None:
     settle(page, max_tokens=20, temperature=1)
     ask(page)
     ended(page)
-
-    def other_seed(route: Any) -> None:
-        route.continue_(post_data=json.dumps(route.request.post_data_json | {"seed": 1}))
-
-    page.route("**/v1/chat/completions", other_seed)
+    changed(page, seed=1)
     page.get_by_role("button", name="Run the same again without MTP").click()
     expect(page.locator(".verdict")).to_contain_text("The texts differ from character")
 
@@ -116,10 +122,10 @@ def test_the_switch_turns_mtp_off(tab: Tab, server: Server) -> None:
 
 
 def test_stop_frees_the_place(tab: Tab, new_server: Callable[..., Server]) -> None:
-    server = new_server(llm={"n_seq_max": 1}).ready()
+    server = new_server(llm={"n_seq_max": 1, "n_ctx": 32768}).ready()
     page = tab.open(server.url)
-    page.uncheck("#mtp")
-    ask(page, "write a function that adds two numbers")  # it writes on and on
+    changed(page, ignore_eos=True)  # it would write on and on
+    ask(page)
     expect(page.locator(".content span").first).to_be_visible()
     page.keyboard.press("Escape")
     wait_until(lambda: server.llm.figures().cancelled == 1 and server.free())
