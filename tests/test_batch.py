@@ -93,6 +93,19 @@ def test_a_chat_is_answered_with_a_message(several: LLM, tmp_path: Path) -> None
     assert all(len(one["top_logprobs"]) == 2 for one in said)
 
 
+def test_a_batch_calls_tools(several: LLM, tmp_path: Path) -> None:
+    tool = {"name": "look", "parameters": {"type": "object", "properties": {"at": {"enum": ["sky", "sea"]}}}}
+    messages = [{"role": "user", "content": "Look."}]
+    body = {"tools": [{"type": "function", "function": tool}], "tool_choice": "required", "max_tokens": 100}
+    asked = [request("a", CHAT, messages=messages, parallel_tool_calls=False, **body)]
+    answer(several, write(tmp_path / "in.jsonl", asked), tmp_path / "out.jsonl")
+    (choice,) = read(tmp_path / "out.jsonl")[0]["response"]["body"]["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    (call,) = choice["message"]["tool_calls"]
+    assert call["function"]["name"] == "look"
+    assert json.loads(call["function"]["arguments"]) in ({}, {"at": "sky"}, {"at": "sea"})
+
+
 @pytest.mark.parametrize("cut", [b"", b'{"id": "batch_req_1", "custom_id": "r4", "respo'])
 def test_a_run_goes_on_where_another_stopped(several: LLM, prompts: list[str], tmp_path: Path, cut: bytes) -> None:
     asked = write(tmp_path / "in.jsonl", [request(f"r{i}", prompt=prompt) for i, prompt in enumerate(prompts[:8])])
