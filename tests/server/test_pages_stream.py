@@ -4,7 +4,7 @@ written byte for byte."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -33,10 +33,6 @@ def shown(page: Page) -> str | None:
 @pytest.fixture
 def page(tab: Tab, scripted: ScriptedServer) -> Page:
     return tab.open(scripted.url)
-
-
-def cut(body: bytes, n: int) -> list[bytes]:
-    return [body[i : i + n] for i in range(0, len(body), n)]
 
 
 BODY = sse(*(delta(content=c) for c in TEXT), delta("stop")) + DONE
@@ -68,15 +64,14 @@ READ = """async ([body, sizes]) => {
 }"""
 
 
-@pytest.mark.parametrize("name", STREAMS)
-def test_a_stream_is_read_however_it_is_cut(page: Page, scripted: ScriptedServer, name: str) -> None:
-    body = STREAMS[name]
-    sizes = [1, 2, 3, 4, 5, 7, 64, len(body)]
-    assert page.evaluate(READ, [list(body), sizes]) == [TEXT] * len(sizes)
-    scripted.answers.append(cut(body, 5))
-    ask(page)
-    ended(page)
-    assert shown(page) == TEXT
+def test_a_stream_is_read_however_it_is_cut(page: Page, scripted: ScriptedServer) -> None:
+    for n, (name, body) in enumerate(STREAMS.items(), 1):
+        sizes = [1, 2, 3, 4, 5, 7, 64, len(body)]
+        assert page.evaluate(READ, [list(body), sizes]) == [TEXT] * len(sizes), name
+        scripted.answers.append([body[i : i + 5] for i in range(0, len(body), 5)])
+        ask(page)
+        ended(page, n)
+        assert shown(page) == TEXT, name
 
 
 def test_text_is_shown_while_the_stream_goes_on(page: Page, scripted: ScriptedServer) -> None:
@@ -91,19 +86,20 @@ def test_text_is_shown_while_the_stream_goes_on(page: Page, scripted: ScriptedSe
     assert page.locator("#send").is_visible()
 
 
-@pytest.mark.parametrize("press", [lambda page: page.press("#question", "Escape"), lambda page: page.click("#stop")])
-def test_stop_leaves_the_stream(tab: Tab, scripted: ScriptedServer, press: Callable[[Page], object]) -> None:
+def test_stop_leaves_the_stream(tab: Tab, scripted: ScriptedServer) -> None:
     page = tab.open(scripted.url)
-    goes_on = threading.Event()
-    scripted.answers.append([sse(delta(content="first")), lambda: goes_on.wait(30), said("second")])
-    ask(page)
-    expect(page.locator(".content")).to_have_text("first")
-    press(page)
-    wait_until(lambda: scripted.left == 1)
-    goes_on.set()
-    expect(page.locator(".facts")).to_contain_text("stopped")
-    assert shown(page) == "first"
-    assert page.evaluate("document.activeElement.id") == "question"
+    presses = (lambda: page.press("#question", "Escape"), lambda: page.click("#stop"))
+    for n, press in enumerate(presses, 1):
+        goes_on = threading.Event()
+        scripted.answers.append([sse(delta(content="first")), partial(goes_on.wait, 30), said("second")])
+        ask(page)
+        expect(page.locator(".content").last).to_have_text("first")
+        press()
+        wait_until(lambda n=n: scripted.left == n)
+        goes_on.set()
+        expect(page.locator(".facts").last).to_contain_text("stopped")
+        assert shown(page) == "first"
+        assert page.evaluate("document.activeElement.id") == "question"
 
 
 REFUSALS = [
@@ -115,19 +111,17 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("answer", "says", "problem"), REFUSALS)
-def test_a_refusal_is_told_plainly_and_may_be_tried_again(
-    tab: Tab, scripted: ScriptedServer, answer: Response, says: str, problem: str
-) -> None:
+def test_a_refusal_is_told_plainly_and_may_be_tried_again(tab: Tab, scripted: ScriptedServer) -> None:
     page = tab.open(scripted.url)
-    scripted.answers += [answer, [said("well")]]
-    ask(page)
-    expect(page.get_by_role("alert")).to_contain_text(says)
-    tab.forgive(problem)  # the browser's own line about the status
-    page.get_by_role("button", name="Try again").click()
-    ended(page)
-    assert shown(page) == "well"
-    assert [asked["messages"] for asked in scripted.asked] == 2 * [[{"role": "user", "content": "go"}]]
+    for n, (answer, says, problem) in enumerate(REFUSALS, 1):
+        scripted.answers += [answer, [said("well")]]
+        ask(page)
+        expect(page.get_by_role("alert").last).to_contain_text(says)
+        tab.forgive(problem)  # the browser's own line about the status
+        page.get_by_role("button", name="Try again").click()
+        expect(page.locator(".content")).to_have_text(["well"] * n)
+        refused, answered = scripted.asked[-2:]
+        assert refused["messages"] == answered["messages"]
 
 
 BROKEN: list[tuple[list[Any], str]] = [
@@ -137,15 +131,14 @@ BROKEN: list[tuple[list[Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("pieces", "says"), BROKEN)
-def test_an_answer_that_breaks_off_says_so_and_keeps_its_text(
-    page: Page, scripted: ScriptedServer, pieces: list[bytes], says: str
-) -> None:
-    scripted.answers.append(pieces)
-    ask(page)
-    expect(page.get_by_role("alert")).to_contain_text(says)
-    assert shown(page) == "half"
-    expect(page.locator(".facts")).to_contain_text("failed")
+def test_an_answer_that_breaks_off_says_so_and_keeps_its_text(page: Page, scripted: ScriptedServer) -> None:
+    for n, (pieces, says) in enumerate(BROKEN, 1):
+        scripted.answers.append(pieces)
+        ask(page)
+        expect(page.get_by_role("alert").last).to_contain_text(says)
+        ended(page, n)
+        assert shown(page) == "half"
+        expect(page.locator(".facts").last).to_contain_text("failed")
 
 
 def test_a_server_that_is_gone_is_told(tab: Tab, scripted: ScriptedServer) -> None:
@@ -232,7 +225,7 @@ def test_a_very_long_answer_is_shown_whole(page: Page, scripted: ScriptedServer)
     line = "def f(x):  # 😀 *and* so on\n"
     text = "```python\n" + line * 3000 + "```\n" + "word " * 4000
     chunks = [delta(content=text[i : i + 50]) for i in range(0, len(text), 50)]
-    scripted.answers.append([*cut(sse(*chunks), 4096), sse(delta("stop")) + DONE])
+    scripted.answers.append([*(sse(chunk) for chunk in chunks), sse(delta("stop")) + DONE])
     ask(page)
     ended(page)
     assert page.locator(".content code").text_content() == line * 3000
