@@ -117,7 +117,7 @@ def test_the_switch_turns_mtp_off(tab: Tab, server: Server) -> None:
     page.uncheck("#mtp")
     ask(page)
     ended(page)
-    expect(page.locator(".facts")).to_contain_text("no drafts")
+    expect(page.locator(".facts")).to_contain_text("no drafts · ended at the most tokens it may have")
     expect(page.get_by_role("button", name="Run the same again with MTP")).to_be_visible()
 
 
@@ -237,3 +237,23 @@ def test_those_who_listen_hear_the_beginning_and_the_end(tab: Tab, server: Serve
     assert said[0] == "The answer begins."
     assert said[-1].startswith("The answer has ended: ")
     assert len(said) == 2
+
+
+def test_a_call_that_is_required_is_shown_and_gone_on_with(tab: Tab, server: Server) -> None:
+    page = tab.open(server.url)
+    parameters = {"type": "object", "properties": {"days": {"type": "integer"}}, "required": ["days"]}
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": parameters}}]
+    settle(page, max_tokens=100, tools=json.dumps(tools))
+    page.select_option("#tool_choice", "required")
+    ask(page)
+    ended(page)
+    call = page.get_by_label("Tool call")
+    assert call.locator("strong").text_content() == "weather"
+    given = call.locator("pre").text_content()
+    assert given is not None
+    assert isinstance(json.loads(given)["days"], int)
+    page.select_option("#tool_choice", "none")
+    call.get_by_label("Result").fill("rain")
+    page.get_by_role("button", name="Send results").click()
+    ended(page, 2)
+    assert page.locator(".content").last.text_content() != ""
