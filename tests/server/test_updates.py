@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
@@ -14,6 +15,8 @@ from pymtp.server.service import Answering
 
 INTERVAL = 0.02
 EVERY = 0.003  # seconds between two pieces
+
+NOBODY: Any = SimpleNamespace(tokens=lambda n: None, ended=lambda done: None)  # watches for metrics
 
 T = TypeVar("T")
 
@@ -51,6 +54,8 @@ class Pieces:
         self._taken = there
         return [TextPart(0, pieces, "length" if there == self._n else None)]
 
+    completions: tuple[()] = ()  # which nobody looks at here
+
     def close(self) -> None: ...
 
 
@@ -67,7 +72,7 @@ def test_streams_go_on_at_the_same_moments() -> None:
         await asyncio.sleep(begins)
         texts: Any = Pieces(40)
         found = []
-        async for update in Answering(texts, None, 1, INTERVAL, loop.time(), 1e9):
+        async for update in Answering(texts, None, 1, INTERVAL, loop.time(), 1e9, NOBODY):
             found.append((loop.time(), len(update.pieces)))
         return found
 
@@ -86,6 +91,6 @@ def test_streams_go_on_at_the_same_moments() -> None:
 def test_an_interval_of_nothing_hands_on_each_piece() -> None:
     async def test(loop: ByHand) -> list[int]:
         texts: Any = Pieces(5)
-        return [len(update.pieces) async for update in Answering(texts, None, 1, 0.0, loop.time(), 1e9)]
+        return [len(update.pieces) async for update in Answering(texts, None, 1, 0.0, loop.time(), 1e9, NOBODY)]
 
     assert run(test) == [1] * 5

@@ -245,7 +245,7 @@ async def left_behind(address: tuple[str, int], limits: Limits) -> str:
         if time.monotonic() > end:
             return f"still there: {found}"
         await asyncio.sleep(0.05)
-    body = json.dumps({"prompt": "def f(", "max_tokens": 8, "ignore_eos": True}).encode()
+    body = json.dumps({"model": "m", "prompt": "def f(", "max_tokens": 8, "ignore_eos": True}).encode()
     answer = await (await Connection(*address).open()).ask("POST", PATHS["completions"], body, key)
     return "" if answer.status == 200 and answer.json()["usage"]["completion_tokens"] == 8 else f"then: {answer}"
 

@@ -99,7 +99,7 @@ def make_wishes(seed: int, texts: Sequence[str], apis: Sequence[Api]) -> Iterato
         text = numbers.choice(texts)
         start = numbers.randrange(max(1, len(text) - 300))
         stream = numbers.random() < 0.6
-        leaves = numbers.randint(1, 12) if stream and numbers.random() < LEAVE / 0.6 else None
+        leaves = numbers.randint(1, 5) if stream and numbers.random() < LEAVE / 0.6 else None
         slow = stream and numbers.random() < SLOW
         yield Wish(api, text[start : start + numbers.randint(1, 300)], params, stream, slow, leaves)
 
