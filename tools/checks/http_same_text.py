@@ -27,7 +27,8 @@ from http_asks import PATHS, Api
 from http_wire import Answer, Connection
 from rich.console import Console
 
-from pymtp import LLM, Completion, SamplingParams
+from pymtp import LLM, Completion, SamplingParams, build_info
+from pymtp.bench.machine import machine
 from pymtp.chat import Chat
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
@@ -274,7 +275,9 @@ def main(
     for difference in total.differences[:10]:
         console.print(difference, soft_wrap=True)
     if output is not None:
-        output.write_text(json.dumps(vars(total), indent=1) + "\n")
+        asked = {"tokens": tokens, "clients": clients, "places": places, "seed": seed}
+        where = {"check": "same text over HTTP", "settings": asked, "machine": machine(), "build": build_info()}
+        output.write_text(json.dumps(where | vars(total), indent=1) + "\n")
     if total.differences:
         raise typer.Exit(1)
 
