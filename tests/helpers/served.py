@@ -31,8 +31,8 @@ ENDLESS = {
 class Served:
     """A server that runs. `lines`: what it wrote to stderr so far."""
 
-    def __init__(self, *options: str | Path, before: str = "", env: dict[str, str] | None = None) -> None:
-        """before: Python that its process runs first."""
+    def __init__(self, *options: str | Path, before: str = "", env: dict[str, str] | None = None, **popen: Any) -> None:
+        """before: Python that its process runs first. popen: of subprocess.Popen."""
         # -I: the installed package, not the source folder that the tests may be run beside
         start = f"{before}\nfrom pymtp.cli import app_main; app_main()"
         self.process = subprocess.Popen(
@@ -41,6 +41,7 @@ class Served:
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, **(env or {})},
+            **popen,
         )
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)

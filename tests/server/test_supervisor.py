@@ -64,6 +64,18 @@ def test_a_signal_lets_requests_finish_and_takes_no_new_ones(serve: Serve, numbe
     assert gone(worker)
 
 
+def test_ctrl_c_in_a_terminal_reaches_the_worker_by_its_supervisor_only(serve: Serve) -> None:
+    standing = (
+        "from pymtp.server import supervisor\nsupervisor.START = 'import sys, time; "
+        'print("begun", file=sys.stderr, flush=True); time.sleep(1e6)\''
+    )
+    served = serve(before=standing, start_new_session=True)
+    served.line("begun")
+    os.killpg(served.process.pid, signal.SIGINT)  # as a terminal does
+    assert served.exit_code() == 0
+    assert not [line for line in served.lines if "KeyboardInterrupt" in line]
+
+
 def test_a_request_that_outlasts_the_grace_ends_with_an_error_that_says_so(serve: Serve) -> None:
     served = serve("--grace", "0").ready()
     with served.streaming() as lines:
