@@ -174,6 +174,15 @@ def test_what_a_call_begins_with_is_no_content_where_the_text_ends(text: str) ->
     assert answer(f"{call('')}{text}").content is None
 
 
+@pytest.mark.parametrize("tag", ["<tool_call><function=", "<tool_call>"])
+def test_what_goes_on_for_too_long_is_no_tag(tag: str) -> None:
+    reader = AnswerReader(TOOLS)
+    text = tag + ("a" if tag.endswith("=") else " ") * 5000
+    reader.push(text)
+    reader.push("x")
+    assert reader.answer.content == text + "x"
+
+
 @pytest.mark.parametrize("end", ["", "\n", "\n</param", "\n</parameter>", "\n</parameter>\n</func"])
 def test_a_call_that_is_cut_short_is_never_whole(end: str) -> None:
     """As half a command is another."""

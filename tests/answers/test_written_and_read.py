@@ -207,11 +207,22 @@ text
     ],
 )
 def test_a_value_cannot_hold_what_a_reader_takes_for_its_end(end: str) -> None:
-    tool = Tool("f", "", {"properties": {"a": {"type": "string"}, "b": {"enum": [f"x{end}", "y"]}}})
-    form = AnswerFormat(None, "", tools=[tool], tool_choice="required", parallel=False)
-    assert form.gbnf is not None
-    rules = read_gbnf(form.gbnf)
-    begin, close = "<tool_call>\n<function=f>\n<parameter=a>\n", "\n</parameter>\n</function>\n</tool_call>"
-    assert allows(rules, f"{begin}x{end[:-1]}{close}")
-    assert not allows(rules, f"{begin}x{end}{close}")
-    assert f"x{end}" not in form.gbnf  # nor where the schema names it
+    each = {
+        "free": {"type": "string"},
+        "listed": {"enum": [f"x{end}", f"x{end[:-1]}"]},
+        "pattern": {"type": "string", "pattern": r"^x[^é]*$"},
+        "counted": {"type": "string", "minLength": 12},
+        "few": {"type": "string", "maxLength": 50},
+        "some": {"type": "string", "maxLength": 300},
+        "many": {"type": "string", "maxLength": 1500},
+        "mixed": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    }
+    for name, schema in each.items():
+        tool = Tool("f", "", {"properties": {name: schema, "b": {}}}, strict=name != "listed")
+        form = AnswerFormat(None, "", tools=[tool], tool_choice="required", parallel=False)
+        assert form.gbnf is not None
+        rules = read_gbnf(form.gbnf)
+        text = f"<tool_call>\n<function=f>\n<parameter={name}>\n{{}}\n</parameter>\n</function>\n</tool_call>"
+        assert not allows(rules, text.format(f"x{end}"))
+        if name in ("free", "listed", "mixed"):
+            assert allows(rules, text.format(f"x{end[:-1]}"))
