@@ -202,6 +202,7 @@ text
         "\n</parameter>\n</function>\n</tool_call>",
         "\n</parameter>\n<parameter=",
         "</parameter>\n</tool_call>",
+        "</parameter>\n \t</tool_call>",
         "\n<parameter=",
         "\n</function>\n<tool_call>",
     ],
