@@ -171,7 +171,11 @@ def _reason(completion: Completion) -> str:
 router = APIRouter()
 
 
-@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {}, "application/openmetrics-text": {}}}},
+)
 async def metrics(request: Request) -> Response:
     """Metrics for Prometheus, as text or in the form of OpenMetrics."""
     found: Metrics = request.app.state.metrics

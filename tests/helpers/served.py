@@ -115,6 +115,9 @@ class Served:
 
     def close(self) -> None:
         self.process.kill()
+        for pid in re.findall(r"\bworker=(\d+)", "".join(self.lines)):  # left behind where a test failed
+            if b"pymtp.server.worker" in command_line(int(pid)):
+                os.kill(int(pid), signal.SIGKILL)
         self.exit_code()
         assert self.process.stderr is not None
         self.process.stderr.close()
@@ -126,6 +129,14 @@ def last_of(lines: Iterator[str]) -> dict[str, Any]:
     assert done == "data: [DONE]"
     found: dict[str, Any] = json.loads(last.removeprefix("data: "))
     return found
+
+
+def command_line(pid: int) -> bytes:
+    """Nothing of a process that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def gone(pid: int) -> bool:

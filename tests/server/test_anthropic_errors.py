@@ -9,7 +9,7 @@ import anthropic
 import httpx
 import pytest
 from anthropic import Anthropic
-from helpers.servers import Server
+from helpers.servers import Server, wait_until
 
 MESSAGES = [{"role": "user", "content": "def fibonacci(n):"}]
 ASKED: dict[str, Any] = {"model": "demo", "messages": MESSAGES, "max_tokens": 24}
@@ -79,6 +79,19 @@ def test_a_failure_in_the_middle_of_a_stream_is_an_error(client: Anthropic) -> N
         with pytest.raises(anthropic.APIStatusError) as caught:
             stream.until_done()
     assert caught.value.body["error"]["type"] == "timeout_error"
+
+
+def test_a_client_that_leaves_a_stream_frees_its_place(new_server: Callable[..., Server]) -> None:
+    server = new_server().ready()
+    endless = {"grammar": "root ::= [a-z]+ root"}
+    asked = ASKED | {"max_tokens": 4000, "extra_body": endless}
+    with (
+        Anthropic(base_url=server.url, api_key="none", max_retries=0) as client,
+        client.messages.stream(**asked) as stream,
+    ):
+        assert next(iter(stream.text_stream))
+        assert not server.free()
+    wait_until(server.free)
 
 
 def test_a_body_that_is_no_json_is_answered_in_anthropics_form(server: Server) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from helpers.browser import Tab
 from helpers.servers import Server, wait_until
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from pymtp import SamplingParams
 
@@ -29,6 +29,16 @@ def settle(page: Page, **fields: object) -> None:
 def ask(page: Page, text: str = ASKED) -> None:
     page.fill("#question", text)
     page.press("#question", "Enter")
+
+
+def changed(page: Page, **fields: object) -> None:
+    """Requests from here on have these fields, whatever the page says."""
+
+    def change(route: Route) -> None:
+        asked: dict[str, Any] = json.loads(route.request.post_data or "")
+        route.continue_(post_data=json.dumps(asked | fields))
+
+    page.route("**/v1/chat/completions", change)
 
 
 def ended(page: Page, n: int = 1) -> None:
@@ -96,11 +106,7 @@ def test_texts_that_differ_are_told_apart(tab: Tab, server: Server) -> None:
     settle(page, max_tokens=20, temperature=1)
     ask(page)
     ended(page)
-
-    def other_seed(route: Any) -> None:
-        route.continue_(post_data=json.dumps(route.request.post_data_json | {"seed": 1}))
-
-    page.route("**/v1/chat/completions", other_seed)
+    changed(page, seed=1)
     page.get_by_role("button", name="Run the same again without MTP").click()
     expect(page.locator(".verdict")).to_contain_text("The texts differ from character")
 
@@ -111,15 +117,15 @@ def test_the_switch_turns_mtp_off(tab: Tab, server: Server) -> None:
     page.uncheck("#mtp")
     ask(page)
     ended(page)
-    expect(page.locator(".facts")).to_contain_text("no drafts")
+    expect(page.locator(".facts")).to_contain_text("no drafts · ended at the most tokens it may have")
     expect(page.get_by_role("button", name="Run the same again with MTP")).to_be_visible()
 
 
 def test_stop_frees_the_place(tab: Tab, new_server: Callable[..., Server]) -> None:
-    server = new_server(llm={"n_seq_max": 1}).ready()
+    server = new_server(llm={"n_seq_max": 1, "n_ctx": 32768}).ready()
     page = tab.open(server.url)
-    page.uncheck("#mtp")
-    ask(page, "write a function that adds two numbers")  # it writes on and on
+    changed(page, ignore_eos=True)  # it would write on and on
+    ask(page)
     expect(page.locator(".content span").first).to_be_visible()
     page.keyboard.press("Escape")
     wait_until(lambda: server.llm.figures().cancelled == 1 and server.free())
@@ -231,3 +237,23 @@ def test_those_who_listen_hear_the_beginning_and_the_end(tab: Tab, server: Serve
     assert said[0] == "The answer begins."
     assert said[-1].startswith("The answer has ended: ")
     assert len(said) == 2
+
+
+def test_a_call_that_is_required_is_shown_and_gone_on_with(tab: Tab, server: Server) -> None:
+    page = tab.open(server.url)
+    parameters = {"type": "object", "properties": {"days": {"type": "integer"}}, "required": ["days"]}
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": parameters}}]
+    settle(page, max_tokens=100, tools=json.dumps(tools))
+    page.select_option("#tool_choice", "required")
+    ask(page)
+    ended(page)
+    call = page.get_by_label("Tool call")
+    assert call.locator("strong").text_content() == "weather"
+    given = call.locator("pre").text_content()
+    assert given is not None
+    assert isinstance(json.loads(given)["days"], int)
+    page.select_option("#tool_choice", "none")
+    call.get_by_label("Result").fill("rain")
+    page.get_by_role("button", name="Send results").click()
+    ended(page, 2)
+    assert page.locator(".content").last.text_content() != ""

@@ -9,19 +9,17 @@ from collections.abc import Callable
 import httpx
 from helpers.browser import Tab
 from helpers.servers import Server, wait_until
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
-ASK = {"messages": [{"role": "user", "content": "def f(x):"}], "max_tokens": 50, "seed": 1}
+ASK = {"model": "demo", "messages": [{"role": "user", "content": "def f(x):"}], "max_tokens": 50, "seed": 1}
 
 
-def panel(page: Page, title: str) -> str:
-    found = page.locator(".panel", has=page.get_by_role("heading", name=title, exact=True)).text_content()
-    assert found is not None
-    return found
+def panel(page: Page, title: str) -> Locator:
+    return page.locator(".panel", has=page.get_by_role("heading", name=title, exact=True))
 
 
 def test_figures_are_those_of_the_engine(server: Server) -> None:
-    httpx.post(f"{server.url}/v1/chat/completions", json=ASK, timeout=30)
+    httpx.post(f"{server.url}/v1/chat/completions", json=ASK, timeout=30).raise_for_status()
     told = httpx.get(f"{server.url}/figures").json()
     figures = server.llm.figures()
     assert (told["places"], told["n_ctx"], told["open"]) == (4, 4096, 0)
@@ -37,7 +35,7 @@ def test_figures_are_told_while_the_engine_is_busy(server: Server) -> None:
     def read() -> None:
         body = ASK | {"max_tokens": 4000, "n": 4, "ignore_eos": True, "stream": True}
         with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=60) as stream:
-            next(piece for piece in stream.iter_raw() if ends.is_set())
+            assert any(ends.is_set() for _ in stream.iter_raw())
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -50,17 +48,16 @@ def test_figures_are_told_while_the_engine_is_busy(server: Server) -> None:
 
 
 def test_the_page_shows_what_the_engine_did(tab: Tab, server: Server) -> None:
-    httpx.post(f"{server.url}/v1/chat/completions", json=ASK, timeout=30)
+    httpx.post(f"{server.url}/v1/chat/completions", json=ASK, timeout=30).raise_for_status()
     page = tab.open(f"{server.url}/figures.html")
-    expect(page.get_by_text("Places")).to_be_visible()
+    expect(panel(page, "Requests")).to_contain_text("running: 0, waiting: 0")
     figures = server.llm.figures()
-    assert panel(page, "Requests").startswith("Requestsrunning: 0, waiting: 0")
     share = 100 * figures.accepted_per_position[0] / figures.drafted_per_position[0]
-    assert f"1{share:.1f} %" in panel(page, "Drafts accepted, by position")
-    assert f"Finished{figures.finished}" in panel(page, "Requests that ended")
-    assert f"of {figures.prefixes.lookups}" in panel(page, "Prefixes")
-    assert "MiB" in panel(page, "Memory")
-    assert page.locator("#model").text_content() == "demo"
+    expect(panel(page, "Drafts accepted, by position")).to_contain_text(f"1{share:.1f} %")
+    expect(panel(page, "Requests that ended")).to_contain_text(f"Finished{figures.finished}")
+    expect(panel(page, "Prefixes")).to_contain_text(f"of {figures.prefixes.lookups}")
+    expect(panel(page, "Memory")).to_contain_text("MiB")
+    expect(page.locator("#model")).to_have_text("demo")
 
 
 def test_plots_go_on_with_time(tab: Tab, server: Server) -> None:

@@ -65,6 +65,16 @@ def test_a_phone_shows_the_figures_without_horizontal_scrolling(new_tab: Callabl
     assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [360, 360]
 
 
+@pytest.mark.parametrize("path", ["", "/figures.html"])
+def test_all_fields_are_labelled(tab: Tab, server: Server, path: str) -> None:
+    page = tab.open(server.url + path)
+    fields = "document.querySelectorAll('input, select, textarea')"
+    assert (
+        page.evaluate(f"[...{fields}].filter((one) => !one.labels[0]?.textContent.trim()).map((one) => one.id)") == []
+    )
+    assert page.evaluate(f"{fields}.length") > 1
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_text_has_contrast(tab: Tab, scripted: ScriptedServer, scheme: str) -> None:
     page = tab.open(scripted.url)
@@ -137,6 +147,7 @@ def test_settings_stay_for_the_next_visit(tab: Tab, scripted: ScriptedServer) ->
     page.press("#question", "Enter")
     expect(page.locator(".content")).to_have_text("well")
     (asked,) = scripted.asked
+    assert asked["model"] == "scripted"
     assert asked["temperature"] == 0.7
     assert asked["chat_template_kwargs"] == {"enable_thinking": False}
     assert asked["messages"][0] == {"role": "system", "content": "Be brief."}
@@ -145,17 +156,14 @@ def test_settings_stay_for_the_next_visit(tab: Tab, scripted: ScriptedServer) ->
     assert 0 <= asked["seed"] < 2**32
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("#tools", "[{"), ("#tools", "{}"), ("#temperature", "-1"), ("#top_p", "2")]
-)
-def test_wrong_settings_are_shown_and_nothing_is_sent(
-    tab: Tab, scripted: ScriptedServer, field: str, value: str
-) -> None:
+def test_wrong_settings_are_shown_and_nothing_is_sent(tab: Tab, scripted: ScriptedServer) -> None:
     page = tab.open(scripted.url)
     page.locator("#settings summary").click()
-    page.fill(field, value)
-    page.fill("#question", "go")
-    page.press("#question", "Enter")
-    expect(page.locator(field)).to_be_focused()
-    assert page.input_value("#question") == "go"
+    for field, wrong in (("#tools", "[{"), ("#tools", "{}"), ("#temperature", "-1"), ("#top_p", "2")):
+        page.fill(field, wrong)
+        page.fill("#question", "go")
+        page.press("#question", "Enter")
+        expect(page.locator(field)).to_be_focused()
+        assert page.input_value("#question") == "go"
+        page.fill(field, "")
     assert scripted.asked == []

@@ -4,7 +4,7 @@ written byte for byte."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -35,29 +35,40 @@ def page(tab: Tab, scripted: ScriptedServer) -> Page:
     return tab.open(scripted.url)
 
 
-def cut(body: bytes, n: int) -> list[bytes]:
-    return [body[i : i + n] for i in range(0, len(body), n)]
-
-
 BODY = sse(*(delta(content=c) for c in TEXT), delta("stop")) + DONE
 STREAMS = {
-    "whole": [BODY],
-    "a byte at a time": cut(BODY, 1),
-    "three bytes at a time": cut(BODY, 3),
-    "escaped": [sse(delta(content=TEXT), delta("stop"), ascii_only=True) + DONE],
-    "lines end with CR LF": cut(BODY.replace(b"\n", b"\r\n"), 5),
-    "lines end with CR": cut(BODY.replace(b"\n", b"\r"), 5),
-    "no blank after the colon": cut(BODY.replace(b"data: ", b"data:"), 7),
-    "comments and other fields": [
-        b"\xef\xbb\xbf: hello\n\nevent: x\nid: 1\nretry: 5\n\n" + BODY.replace(b"\n\n", b"\n: ping\n\n")
-    ],
-    "an event of several lines": [BODY.replace(b', "delta"', b',\ndata: "delta"')],
+    "lines end with LF": BODY,
+    "escaped": sse(delta(content=TEXT), delta("stop"), ascii_only=True) + DONE,
+    "lines end with CR LF": BODY.replace(b"\n", b"\r\n"),
+    "lines end with CR": BODY.replace(b"\n", b"\r"),
+    "no blank after the colon": BODY.replace(b"data: ", b"data:"),
+    "comments and other fields": b"\xef\xbb\xbf: hello\n\nevent: x\nid: 1\n\n" + BODY.replace(b"\n\n", b"\n: ping\n\n"),
+    "events of several lines": BODY.replace(b', "delta"', b',\ndata: "delta"'),
+    "the same with CR LF": BODY.replace(b', "delta"', b',\ndata: "delta"').replace(b"\n", b"\r\n"),
 }
+# The texts of the events of a body that comes in these pieces.
+READ = """async ([body, sizes]) => {
+  const { events } = await import("/static/sse.js");
+  const bytes = Uint8Array.from(body);
+  return Promise.all(sizes.map(async (size) => {
+    let at = 0;
+    const stream = new ReadableStream({ pull(controller) {
+      if (at >= bytes.length) return controller.close();
+      controller.enqueue(bytes.slice(at, (at += size)));
+    } });
+    let text = "";
+    for await (const data of events(stream))
+      if (data !== "[DONE]") text += JSON.parse(data).choices[0].delta.content ?? "";
+    return text;
+  }));
+}"""
 
 
 def test_a_stream_is_read_however_it_is_cut(page: Page, scripted: ScriptedServer) -> None:
-    for n, (name, pieces) in enumerate(STREAMS.items(), 1):
-        scripted.answers.append(pieces)
+    for n, (name, body) in enumerate(STREAMS.items(), 1):
+        sizes = [1, 2, 3, 4, 5, 7, 64, len(body)]
+        assert page.evaluate(READ, [list(body), sizes]) == [TEXT] * len(sizes), name
+        scripted.answers.append([body[i : i + 5] for i in range(0, len(body), 5)])
         ask(page)
         ended(page, n)
         assert shown(page) == TEXT, name
@@ -75,19 +86,20 @@ def test_text_is_shown_while_the_stream_goes_on(page: Page, scripted: ScriptedSe
     assert page.locator("#send").is_visible()
 
 
-@pytest.mark.parametrize("press", [lambda page: page.press("#question", "Escape"), lambda page: page.click("#stop")])
-def test_stop_leaves_the_stream(tab: Tab, scripted: ScriptedServer, press: Callable[[Page], object]) -> None:
+def test_stop_leaves_the_stream(tab: Tab, scripted: ScriptedServer) -> None:
     page = tab.open(scripted.url)
-    goes_on = threading.Event()
-    scripted.answers.append([sse(delta(content="first")), lambda: goes_on.wait(30), said("second")])
-    ask(page)
-    expect(page.locator(".content")).to_have_text("first")
-    press(page)
-    wait_until(lambda: scripted.left == 1)
-    goes_on.set()
-    expect(page.locator(".facts")).to_contain_text("stopped")
-    assert shown(page) == "first"
-    assert page.evaluate("document.activeElement.id") == "question"
+    presses = (lambda: page.press("#question", "Escape"), lambda: page.click("#stop"))
+    for n, press in enumerate(presses, 1):
+        goes_on = threading.Event()
+        scripted.answers.append([sse(delta(content="first")), partial(goes_on.wait, 30), said("second")])
+        ask(page)
+        expect(page.locator(".content").last).to_have_text("first")
+        press()
+        wait_until(lambda n=n: scripted.left == n)
+        goes_on.set()
+        expect(page.locator(".facts").last).to_contain_text("stopped")
+        assert shown(page) == "first"
+        assert page.evaluate("document.activeElement.id") == "question"
 
 
 REFUSALS = [
@@ -99,19 +111,17 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("answer", "says", "problem"), REFUSALS)
-def test_a_refusal_is_told_plainly_and_may_be_tried_again(
-    tab: Tab, scripted: ScriptedServer, answer: Response, says: str, problem: str
-) -> None:
+def test_a_refusal_is_told_plainly_and_may_be_tried_again(tab: Tab, scripted: ScriptedServer) -> None:
     page = tab.open(scripted.url)
-    scripted.answers += [answer, [said("well")]]
-    ask(page)
-    expect(page.get_by_role("alert")).to_contain_text(says)
-    tab.forgive(problem)  # the browser's own line about the status
-    page.get_by_role("button", name="Try again").click()
-    ended(page)
-    assert shown(page) == "well"
-    assert [asked["messages"] for asked in scripted.asked] == 2 * [[{"role": "user", "content": "go"}]]
+    for n, (answer, says, problem) in enumerate(REFUSALS, 1):
+        scripted.answers += [answer, [said("well")]]
+        ask(page)
+        expect(page.get_by_role("alert").last).to_contain_text(says)
+        tab.forgive(problem)  # the browser's own line about the status
+        page.get_by_role("button", name="Try again").click()
+        expect(page.locator(".content")).to_have_text(["well"] * n)
+        refused, answered = scripted.asked[-2:]
+        assert refused["messages"] == answered["messages"]
 
 
 BROKEN: list[tuple[list[Any], str]] = [
@@ -121,15 +131,14 @@ BROKEN: list[tuple[list[Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("pieces", "says"), BROKEN)
-def test_an_answer_that_breaks_off_says_so_and_keeps_its_text(
-    page: Page, scripted: ScriptedServer, pieces: list[bytes], says: str
-) -> None:
-    scripted.answers.append(pieces)
-    ask(page)
-    expect(page.get_by_role("alert")).to_contain_text(says)
-    assert shown(page) == "half"
-    expect(page.locator(".facts")).to_contain_text("failed")
+def test_an_answer_that_breaks_off_says_so_and_keeps_its_text(page: Page, scripted: ScriptedServer) -> None:
+    for n, (pieces, says) in enumerate(BROKEN, 1):
+        scripted.answers.append(pieces)
+        ask(page)
+        expect(page.get_by_role("alert").last).to_contain_text(says)
+        ended(page, n)
+        assert shown(page) == "half"
+        expect(page.locator(".facts").last).to_contain_text("failed")
 
 
 def test_a_server_that_is_gone_is_told(tab: Tab, scripted: ScriptedServer) -> None:
@@ -216,7 +225,7 @@ def test_a_very_long_answer_is_shown_whole(page: Page, scripted: ScriptedServer)
     line = "def f(x):  # 😀 *and* so on\n"
     text = "```python\n" + line * 3000 + "```\n" + "word " * 4000
     chunks = [delta(content=text[i : i + 50]) for i in range(0, len(text), 50)]
-    scripted.answers.append([*cut(sse(*chunks), 4096), sse(delta("stop")) + DONE])
+    scripted.answers.append([*(sse(chunk) for chunk in chunks), sse(delta("stop")) + DONE])
     ask(page)
     ended(page)
     assert page.locator(".content code").text_content() == line * 3000

@@ -76,8 +76,8 @@ def test_the_place_of_a_client_that_leaves_is_free_within_a_ubatch(
 ) -> None:
     llm = {"n_seq_max": 1, "n_batch": UBATCH, "n_ubatch": UBATCH, "cache_prompt": False, "draft_tokens": 2}
     server = new_server(llm=llm).ready()
-    long = {"prompt": [1] * (20 * UBATCH), "max_tokens": 2000, "ignore_eos": True, "stream": stream}
-    short = {"prompt": [2] * 7, "max_tokens": 1}
+    long = {"model": "m", "prompt": [1] * (20 * UBATCH), "max_tokens": 2000, "ignore_eos": True, "stream": stream}
+    short = {"model": "m", "prompt": [2] * 7, "max_tokens": 1}
 
     async def play(launches: Launches) -> Answer:
         leaving, other = await asyncio.gather(*(Connection("127.0.0.1", server.port).open() for _ in range(2)))

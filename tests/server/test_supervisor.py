@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -179,3 +181,17 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         found: int = listener.getsockname()[1]
         return found
+
+
+def test_a_worker_ends_when_its_supervisor_is_silent_for_ever_even_where_the_kernel_does_not_see_to_it() -> None:
+    ours, theirs = socket.socketpair()
+    program = (
+        "import socket, sys, time\nfrom pymtp.server.worker import end_with_supervisor\nsys.platform = 'other'\n"
+        f"end_with_supervisor(socket.socket(fileno={theirs.fileno()}))\nprint('begun', flush=True)\ntime.sleep(1e6)"
+    )
+    command = [sys.executable, "-I", "-c", program]
+    with theirs, subprocess.Popen(command, pass_fds=[theirs.fileno()], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        ours.close()
+        assert process.wait(LONG) == 1

@@ -143,7 +143,7 @@ def bodies(case: Case, api: Api, n: int) -> list[bytes]:
     found = []
     for i, text in enumerate(case.prompts):
         prompt = {"messages": [{"role": "user", "content": text}]} if api == "chat" else {"prompt": text}
-        more = {"max_tokens": n, "temperature": case.temperature, "seed": i, "ignore_eos": True}
+        more = {"model": "m", "max_tokens": n, "temperature": case.temperature, "seed": i, "ignore_eos": True}
         streams = {"stream": True, "stream_options": {"include_usage": True}}
         found.append(json.dumps(prompt | more | streams).encode())
     return found

@@ -27,7 +27,8 @@ from http_asks import PATHS, Api
 from http_wire import Answer, Connection
 from rich.console import Console
 
-from pymtp import LLM, Completion, SamplingParams
+from pymtp import LLM, Completion, SamplingParams, build_info
+from pymtp.bench.machine import machine
 from pymtp.chat import Chat
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
@@ -99,7 +100,7 @@ def make_wishes(seed: int, texts: Sequence[str], apis: Sequence[Api]) -> Iterato
         text = numbers.choice(texts)
         start = numbers.randrange(max(1, len(text) - 300))
         stream = numbers.random() < 0.6
-        leaves = numbers.randint(1, 12) if stream and numbers.random() < LEAVE / 0.6 else None
+        leaves = numbers.randint(1, 5) if stream and numbers.random() < LEAVE / 0.6 else None
         slow = stream and numbers.random() < SLOW
         yield Wish(api, text[start : start + numbers.randint(1, 300)], params, stream, slow, leaves)
 
@@ -274,7 +275,9 @@ def main(
     for difference in total.differences[:10]:
         console.print(difference, soft_wrap=True)
     if output is not None:
-        output.write_text(json.dumps(vars(total), indent=1) + "\n")
+        asked = {"tokens": tokens, "clients": clients, "places": places, "seed": seed}
+        where = {"check": "same text over HTTP", "settings": asked, "machine": machine(), "build": build_info()}
+        output.write_text(json.dumps(where | vars(total), indent=1) + "\n")
     if total.differences:
         raise typer.Exit(1)
 

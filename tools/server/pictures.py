@@ -66,9 +66,10 @@ def take_figures(browser: Browser, url: str, folder: Path) -> None:
 
 def load(url: str, seed: int, ends: threading.Event) -> None:
     """Asks again and again, with a rest in between."""
+    model = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
     messages = [{"role": "user", "content": f"{ASKED}, case {seed}"}]
     while not ends.wait(0.5 + seed / 2):
-        body = {"messages": messages, "max_tokens": 300, "temperature": 0.7, "seed": seed}
+        body = {"model": model, "messages": messages, "max_tokens": 300, "temperature": 0.7, "seed": seed}
         httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).raise_for_status()
         seed += 10
 

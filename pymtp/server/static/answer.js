@@ -88,13 +88,27 @@ export class Answer {
     call.arguments += called?.arguments ?? "";
   }
 
+  /** The calls that came to their end. */
+  get wholeCalls() {
+    return this.calls.filter((call) => isJson(call.arguments));
+  }
+
   /** As a message of the next request. */
   get message() {
     const message = { role: "assistant", content: this.content.text };
     if (this.thinking.text) message.reasoning_content = this.thinking.text;
-    const calls = this.calls.map(({ id, ...called }) => ({ id, type: "function", function: called }));
+    const calls = this.wholeCalls.map(({ id, ...called }) => ({ id, type: "function", function: called }));
     if (calls.length) message.tool_calls = calls;
     return message;
+  }
+}
+
+function isJson(text) {
+  try {
+    JSON.parse(text);
+    return true;
+  } catch {
+    return false;
   }
 }
 

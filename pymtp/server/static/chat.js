@@ -3,7 +3,7 @@
 import { Answer } from "./answer.js";
 import { answerChunks } from "./api.js";
 import { byId } from "./dom.js";
-import { showModel } from "./model_name.js";
+import { modelName, showModel } from "./model_name.js";
 import { Running } from "./running.js";
 import { Settings } from "./settings.js";
 import { AnswerTurn, UserTurn } from "./turns.js";
@@ -100,7 +100,9 @@ async function write(turn, request) {
   show();
   tell("The answer begins.");
   try {
-    for await (const chunk of answerChunks({ ...request, pymtp: { origins: true } }, stopper.signal)) {
+    const { signal } = stopper;
+    const asked = { model: await modelName(signal), ...request, pymtp: { origins: true } };
+    for await (const chunk of answerChunks(asked, signal)) {
       answer.take(chunk);
       frame ||= requestAnimationFrame(draw);
     }

@@ -52,13 +52,12 @@ export class AnswerTurn {
     return this.views[0].answer;
   }
 
-  /** The answer, and what its calls gave where this was said. */
+  /** The answer, and what its calls gave. */
   get messages() {
-    const { message, calls, reason } = this.answer;
-    const found = message.content || calls.length ? [message] : [];
-    if (reason !== "tool_calls") return found;
-    const results = this.views[0].callViews.map(({ call, result }) => ({ role: "tool", tool_call_id: call.id, content: result }));
-    return [...found, ...results];
+    const { message, wholeCalls } = this.answer;
+    if (!message.content && !wholeCalls.length) return [];
+    const views = this.views[0].callViews.filter(({ call }) => wholeCalls.includes(call));
+    return [message, ...views.map(({ call, result }) => ({ role: "tool", tool_call_id: call.id, content: result }))];
   }
 
   /** One more answer, beside the first. */
@@ -82,14 +81,14 @@ export class AnswerTurn {
   }
 
   show({ last, idle }) {
-    const { reason, usesMtp, calls } = this.answer;
+    const { reason, usesMtp, wholeCalls } = this.answer;
     this.#again.hidden = !last || !idle;
     this.#again.textContent = reason === "failed" ? "Try again" : "Regenerate";
     this.#compare.hidden = !last || !idle || reason === "failed";
     this.#compare.textContent = `Run the same again ${usesMtp ? "without" : "with"} MTP`;
-    const asks = last && idle && reason === "tool_calls" && calls.length > 0;
+    const asks = last && idle && wholeCalls.length > 0;
     this.#goOn.hidden = !asks;
-    for (const view of this.views[0].callViews) view.asks = asks;
+    for (const view of this.views[0].callViews) view.asks = asks && wholeCalls.includes(view.call);
   }
 
   /** Says what became of two answers to the same request. */
