@@ -65,9 +65,9 @@ def test_a_character_is_the_tokens_that_completes_it(llm: LLM) -> None:
     tokens = llm.model.tokenize("aö")  # in bytes: the last two are one character
     assert [llm.model.token_bytes(token) for token in tokens] == [b"a", b"\xc3", b"\xb6"]
     origins = Origins(llm.model)
-    first = origins.of([Piece("a", tokens[:2], drafted=1, accepted=1)], [Said("a", 0, 1)])
+    first = origins.of([Piece("a", tokens[:2], drafted=2, accepted=2)], [Said("a", 0, 1)])
     second = origins.of([Piece("ö", tokens[2:], drafted=3, accepted=0)], [Said("ö", 1, 2)])
-    assert first == {"origins": [["content", 1, 1]], "rounds": [[1, 1]]}
+    assert first == {"origins": [["content", 1, 1]], "rounds": [[2, 2]]}
     assert second == {"origins": [["content", 1, 0]], "rounds": [[3, 0]]}
     assert origins.of([], []) is None
 

@@ -207,7 +207,8 @@ def test_texts_are_gone_on_with(server: Server, client: OpenAI) -> None:
 
 
 def test_log_probabilities_of_texts_say_where_tokens_begin(server: Server, client: OpenAI) -> None:
-    asked: Any = {"model": "demo", "prompt": "import os", "temperature": 0, "max_tokens": 12, "logprobs": 2}
+    asked: Any = {"model": "demo", "prompt": "import os", "temperature": 0, "max_tokens": 300, "logprobs": 2}
+    asked["extra_body"] = {"ignore_eos": True}
     (choice,) = client.completions.create(**asked).choices
     logprobs = choice.logprobs
     assert logprobs is not None

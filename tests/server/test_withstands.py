@@ -42,21 +42,22 @@ def post(server: Server, body: dict[str, Any], path: str = CHAT, receive_buffer:
 
 def until(client: socket.socket, text: bytes) -> bytes:
     """Reads until a text was there."""
-    found = b""
-    while text not in found:
+    found = bytearray()
+    while text not in found[-len(text) - 65536 :]:
         piece = client.recv(65536)
         assert piece, found
         found += piece
-    return found
+    return bytes(found)
 
 
 def text_of(stream: bytes) -> str:
     """The content of a stream's chunks, as it was sent: each in one chunk of HTTP at least."""
-    body, rest = b"", stream.partition(b"\r\n\r\n")[2]
-    while rest:
-        size, _, rest = rest.partition(b"\r\n")
-        body, rest = body + rest[: int(size, 16)], rest[int(size, 16) + 2 :]
-    events = [json.loads(line[6:]) for line in body.split(b"\n") if line.startswith(b"data: {")]
+    body, at = bytearray(), stream.index(b"\r\n\r\n") + 4
+    while at < len(stream):
+        begin = stream.index(b"\r\n", at) + 2
+        at = begin + int(stream[at:begin], 16) + 2
+        body += stream[begin : at - 2]
+    events = [json.loads(line[6:]) for line in bytes(body).split(b"\n") if line.startswith(b"data: {")]
     return "".join(choice["delta"].get("content", "") for event in events for choice in event["choices"])
 
 
@@ -115,13 +116,16 @@ def test_a_reader_that_takes_nothing_for_long_is_let_go(slow: Server, monkeypatc
     lazy.close()
 
 
-def test_a_slow_reader_gets_all_of_its_text(server: Server) -> None:
-    body = ENDLESS | {"max_tokens": 1000, "stream": True}
-    client = post(server, body, receive_buffer=4096)
-    begun = until(client, b"data: ")
-    wait_until(lambda: not running(server))
-    whole = begun + until(client, b"data: [DONE]")
+def test_the_text_of_a_slow_reader_is_written_to_its_end_and_arrives_whole(server: Server) -> None:
+    before = server.llm.figures().finished
+    large = {"logprobs": True, "top_logprobs": 100}  # more than the system keeps for a reader
+    client = post(server, ENDLESS | {"max_tokens": 1000, "stream": True} | large, receive_buffer=4096)
+    wait_until(lambda: server.llm.figures().finished == before + 1)
+    assert server.n_open == 1
+    whole = until(client, b"data: [DONE]")
+    assert len(whole) > 5_000_000
     assert text_of(whole) == server.llm.chat(HELLO, SamplingParams(1000, ignore_eos=True)).text
+    client.close()
 
 
 def test_more_than_may_wait_are_told_to_come_again(new_server: Callable[..., Server]) -> None:
@@ -138,6 +142,22 @@ def test_more_than_may_wait_are_told_to_come_again(new_server: Callable[..., Ser
         each.close()
     wait_until(server.free)
     assert httpx.post(server.url + CHAT, json=SHORT, timeout=LONG).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_prompts_of_one_request_wait_for_each_other_and_not_for_the_queue(
+    new_server: Callable[..., Server], stream: bool
+) -> None:
+    server = new_server(max_queue=1, llm={"n_seq_max": 2}).ready()
+    body = {"prompt": [f"import {i}" for i in range(12)], "n": 2, "temperature": 0, "max_tokens": 4, "stream": stream}
+    answer = httpx.post(server.url + "/v1/completions", json=body, timeout=LONG)
+    assert answer.status_code == 200
+    if not stream:
+        wanted = server.llm.generate(body["prompt"], SamplingParams(4))
+        texts = [choice["text"] for choice in answer.json()["choices"]]
+        assert texts == [done.text for done in wanted for _ in range(2)]
+    else:
+        assert answer.text.count('"finish_reason": "length"') == 24
 
 
 @pytest.mark.parametrize("whose", ["the server's", "the client's"])
