@@ -117,7 +117,7 @@ def test_the_switch_turns_mtp_off(tab: Tab, server: Server) -> None:
     page.uncheck("#mtp")
     ask(page)
     ended(page)
-    expect(page.locator(".facts")).to_contain_text("no drafts · ended at the most tokens it may have")
+    expect(page.locator(".facts")).to_contain_text("no drafts · ended at its limit")
     expect(page.get_by_role("button", name="Run the same again with MTP")).to_be_visible()
 
 

@@ -1,5 +1,6 @@
-"""Takes the pictures of the pages that docs/ shows, from a server that runs: `pymtp serve --draft-tokens 5`.
+"""Takes the pictures of the pages that docs/ shows, from a server of the shipped model that runs.
 
+pymtp serve --threads 1 --draft-tokens 5
 python tools/server/pictures.py http://127.0.0.1:8080 docs
 """
 
@@ -13,19 +14,19 @@ from pathlib import Path
 import httpx
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-ASKED = "write a function that reads the lines of a file"
-FIELDS = {"max_tokens": "160", "temperature": "0.3", "seed": "2"}
-LOAD = 12  # seconds of requests before the picture of their figures
+ASKED = "write a function that splits a path"
+FIELDS = {"max_tokens": "100", "temperature": "0"}
+LOAD = 30  # seconds of requests before the picture of their figures
 MOST_BYTES = 200_000
 
 
-def ask(page: Page, url: str, fields: dict[str, str]) -> None:
+def ask(page: Page, url: str) -> None:
     """Opens the chat and waits for an answer."""
     page.goto(url)
     closed = not page.locator("#settings").evaluate("settings => settings.open")
     if closed:
         page.locator("#settings summary").click()
-    for name, value in fields.items():
+    for name, value in FIELDS.items():
         page.fill(f"#{name}", value)
     page.locator("#settings summary").click()
     page.fill("#question", ASKED)
@@ -33,19 +34,19 @@ def ask(page: Page, url: str, fields: dict[str, str]) -> None:
     expect(page.locator(".facts:not(:empty)")).to_have_count(1)
 
 
-def take_chats(browser: Browser, url: str, folder: Path, fields: dict[str, str]) -> None:
+def take_chats(browser: Browser, url: str, folder: Path) -> None:
     page = browser.new_page(viewport={"width": 1200, "height": 760})
-    ask(page, url, fields)
+    ask(page, url)
     page.get_by_role("button", name="Run the same again without MTP").click()
     expect(page.locator(".verdict")).not_to_be_empty()
     page.locator("#log").evaluate("log => log.scrollTop = 0")
     save(page, folder / "pages-chat.png")
     page = browser.new_page(viewport={"width": 1200, "height": 760}, color_scheme="dark")
-    ask(page, url, fields)
+    ask(page, url)
     page.locator("#log").evaluate("log => log.scrollTop = 0")
     save(page, folder / "pages-chat-dark.png")
     page = browser.new_page(viewport={"width": 360, "height": 720}, device_scale_factor=2, is_mobile=True)
-    ask(page, url, fields)
+    ask(page, url)
     page.locator("#log").evaluate("log => log.scrollTop = 0")
     save(page, folder / "pages-chat-phone.png")
 
@@ -64,14 +65,24 @@ def take_figures(browser: Browser, url: str, folder: Path) -> None:
         client.join()
 
 
+def warm_up(url: str) -> None:
+    """The first answers of a server take longer."""
+    for drafts in ({}, {"draft_tokens": 0}):
+        complete(url, ASKED, 3, **drafts)
+
+
 def load(url: str, seed: int, ends: threading.Event) -> None:
     """Asks again and again, with a rest in between."""
-    model = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
-    messages = [{"role": "user", "content": f"{ASKED}, case {seed}"}]
     while not ends.wait(0.5 + seed / 2):
-        body = {"model": model, "messages": messages, "max_tokens": 300, "temperature": 0.7, "seed": seed}
-        httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).raise_for_status()
+        complete(url, f"{ASKED}, case {seed}", seed)
         seed += 10
+
+
+def complete(url: str, text: str, seed: int, **fields: int) -> None:
+    model = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
+    body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 300, "temperature": 0.7}
+    answer = httpx.post(f"{url}/v1/chat/completions", json=body | fields | {"seed": seed}, timeout=60)
+    answer.raise_for_status()
 
 
 def save(page: Page, path: Path) -> None:
@@ -85,14 +96,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("url", help="of the server")
     parser.add_argument("folder", type=Path, help="where the pictures go")
-    parser.add_argument("--seed", default=FIELDS["seed"], help="of the answers shown")
     options = parser.parse_args()
     program = shutil.which("chromium") or shutil.which("google-chrome")
     if program is None:
         raise SystemExit("needs a Chromium: apt-get install chromium")
+    warm_up(options.url)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program)
-        take_chats(browser, options.url.rstrip("/"), options.folder, FIELDS | {"seed": options.seed})
+        take_chats(browser, options.url.rstrip("/"), options.folder)
         take_figures(browser, options.url.rstrip("/"), options.folder)
         browser.close()
 

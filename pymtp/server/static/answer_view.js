@@ -6,7 +6,7 @@ import { Markdown } from "./markdown.js";
 import { percent } from "./plot.js";
 
 const ENDS = {
-  length: "ended at the most tokens it may have",
+  length: "ended at its limit",
   stopped: "stopped",
   failed: "failed",
 };
