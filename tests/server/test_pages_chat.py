@@ -87,7 +87,7 @@ def test_the_answer_is_that_of_the_model(tab: Tab, server: Server) -> None:
 
 def test_the_same_text_without_mtp_stands_beside_it(tab: Tab, server: Server) -> None:
     page = tab.open(server.url)
-    settle(page, max_tokens=80, temperature=1)  # without a seed, both have the same
+    settle(page, max_tokens=80, temperature=0.3)  # without a seed, both have the same
     ask(page)
     ended(page)
     page.get_by_role("button", name="Run the same again without MTP").click()
@@ -113,7 +113,7 @@ def test_texts_that_differ_are_told_apart(tab: Tab, server: Server) -> None:
 
 def test_the_switch_turns_mtp_off(tab: Tab, server: Server) -> None:
     page = tab.open(server.url)
-    settle(page, max_tokens=20)
+    settle(page, max_tokens=20, temperature=0)
     page.uncheck("#mtp")
     ask(page)
     ended(page)
@@ -212,7 +212,8 @@ def test_the_figures_beside_it_are_those_of_the_server(tab: Tab, server: Server)
     told = last["pymtp"]
     numbers = dict(zip(*(page.locator(f"#numbers {tag}").all_text_contents() for tag in ("dt", "dd")), strict=True))
     assert numbers["Tokens"] == str(last["usage"]["completion_tokens"])
-    assert numbers["Drafts accepted"].startswith(f"{100 * told['accepted'] / told['drafted']:.1f}")
+    share = 100 * told["accepted"] / told["drafted"]
+    assert float(numbers["Drafts accepted"].split()[0]) == pytest.approx(share, abs=0.06)
     bars = page.locator("#positions .bar span:last-child").all_text_contents()
     assert len(bars) == len(told["accepted_per_position"]) == 3
     assert float(bars[0].split()[0]) == pytest.approx(
