@@ -28,6 +28,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -52,6 +53,7 @@ screen = Console(stderr=True, highlight=False)
 Api = Literal["chat", "completions"]
 PATHS: dict[Api, str] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 ENGINE = "engine"
+FILTERS: dict[str, Any] = {"top_k": 40, "top_p": 0.95, "min_p": 0.05}  # APIs and SamplingParams have other defaults
 WARM_UP = 16  # tokens of each request
 PAGE = 256  # tokens that contexts are rounded up to
 PROMPT_CHARACTERS = 160
@@ -98,11 +100,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One arm of a case. speed: tokens a second, of all requests. chunks, bytes: of all answers."""
+    """One arm of a case. speed: tokens a second, of all requests. texts: their hash. chunks, bytes: of all answers."""
 
     speed: float
     tokens: int
     seconds: float
+    texts: str
     chunks: int = 0
     bytes: int = 0
 
@@ -113,15 +116,15 @@ def measure_engine(case: Case, api: Api) -> Measurement:
         prompts = [Chat([{"role": "user", "content": text}]) if api == "chat" else text for text in case.prompts]
 
         def params(n: int) -> list[SamplingParams]:
-            heat = case.temperature
-            return [SamplingParams(n, temperature=heat, seed=i, ignore_eos=True) for i in range(case.clients)]
+            alike: dict[str, Any] = {"temperature": case.temperature, "ignore_eos": True, **FILTERS}
+            return [SamplingParams(n, seed=i, **alike) for i in range(case.clients)]
 
         llm.generate(prompts, params(WARM_UP))
         started = time.perf_counter()
         done = llm.generate(prompts, params(case.tokens))
         seconds = time.perf_counter() - started
     n = sum(len(completion.token_ids) for completion in done)
-    return Measurement(n / seconds, n, seconds)
+    return Measurement(n / seconds, n, seconds, hashed([completion.text for completion in done]))
 
 
 def measure_http(case: Case, api: Api) -> Measurement:
@@ -135,7 +138,9 @@ def measure_http(case: Case, api: Api) -> Measurement:
         seconds = time.perf_counter() - started
     n = sum(map(completion_tokens, answers))
     size = sum(map(len, answers))
-    return Measurement(n / seconds, n, seconds, sum(answer.count(b"data: {") for answer in answers), size)
+    chunks = [[json.loads(data) for data in re.findall(rb"^data: (\{.*)", answer, re.MULTILINE)] for answer in answers]
+    texts = hashed(["".join(map(text_of, of_one)) for of_one in chunks])
+    return Measurement(n / seconds, n, seconds, texts, sum(map(len, chunks)), size)
 
 
 def bodies(case: Case, api: Api, n: int) -> list[bytes]:
@@ -143,7 +148,14 @@ def bodies(case: Case, api: Api, n: int) -> list[bytes]:
     found = []
     for i, text in enumerate(case.prompts):
         prompt = {"messages": [{"role": "user", "content": text}]} if api == "chat" else {"prompt": text}
-        more = {"model": "m", "max_tokens": n, "temperature": case.temperature, "seed": i, "ignore_eos": True}
+        more = {
+            "model": "m",
+            "max_tokens": n,
+            "temperature": case.temperature,
+            "seed": i,
+            "ignore_eos": True,
+            **FILTERS,
+        }
         streams = {"stream": True, "stream_options": {"include_usage": True}}
         found.append(json.dumps(prompt | more | streams).encode())
     return found
@@ -178,12 +190,25 @@ def completion_tokens(answer: bytes) -> int:
     return int(told[-1])
 
 
+def text_of(chunk: dict[str, Any]) -> str:
+    """Of a chat, or a completion."""
+    choices = chunk["choices"]
+    return "".join(choice["delta"].get("content") or "" if "delta" in choice else choice["text"] for choice in choices)
+
+
+def hashed(texts: Sequence[str]) -> str:
+    return sha256(json.dumps(texts).encode()).hexdigest()
+
+
 def measure(case: Case, n: int, apis: Sequence[Api]) -> list[dict[str, Measurement]]:
-    """n rounds of the arms. Says on stderr how it goes."""
+    """n rounds of the arms. Says on stderr how it goes. Raises ValueError where the first API has other texts than the
+    engine, which is asked for the same."""
     arms = {ENGINE: partial(in_a_process, measure_engine, case, apis[0])}
     arms |= {api: partial(measure_http, case, api) for api in apis}
     found = []
     for measured in rounds(arms, n):
+        if measured[apis[0]].texts != measured[ENGINE].texts:
+            raise ValueError(f"{apis[0]} has other texts than the engine")
         found.append(measured)
         said = ", ".join(f"{arm} {m.speed:.1f}/s" for arm, m in measured.items())
         screen.print(f"{case}, round {len(found)} of {n}: {said}")
