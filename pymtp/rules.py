@@ -50,8 +50,8 @@ class Rules:
         return "".join(f"{name} ::= {rule}\n" for name, rule in self.says.items())
 
     def rule(self, says: str, hint: str = "part") -> str:
-        """The name of a rule that says so. Raises InvalidRequestError for schemas that take too much work: a small one may
-        ask for more rules than any machine can make."""
+        """The name of a rule that says so. Raises InvalidRequestError where all schemas together take too much work: a
+        small one may ask for more rules than any machine can make."""
         self._add_work(len(says))
         if says not in self._names:
             self._names[says] = self.fresh_name(hint)

@@ -5,6 +5,7 @@ import pytest
 from pymtp.answers import AnswerFormat, Tool
 from pymtp.answers.parameters import ALL, Parameter
 from pymtp.errors import InvalidRequestError
+from pymtp.weaker_schemas import joined
 
 XML = "<tool_call><function="
 DEEP = 60  # each level doubles the work: nobody would wait for 2**60
@@ -40,3 +41,9 @@ def test_alternatives_of_a_few_levels_have_their_types() -> None:
 def test_a_schema_that_is_tried_again_at_each_level_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="too large"):
         AnswerFormat(XML, "", tools=[Tool("f", parameters=refused_behind_its_parts())])
+
+
+def test_what_is_referred_to_again_and_again_is_joined_once() -> None:
+    names = [f"r{i}" for i in range(100)]
+    root = {"part": {"required": names}, "allOf": 100 * [{"$ref": "#/part"}]}
+    assert joined({"allOf": root["allOf"]}, root) == {"required": names}
