@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 
+from pymtp.errors import InvalidRequestError
+
+MAX_WORK = 2**24  # characters of rules that are made, those too that are there already
+
 # rules that are always the same, and those that they need
 _RULES = {
     "space": (r'| " " | "\n"{1,2} [ \t]{0,20}', ()),
@@ -40,18 +44,27 @@ class Rules:
         self.says: dict[str, str] = {}
         self._names: dict[str, str] = {}  # by what they say
         self._n_fresh = 0
+        self._work = 0
 
     def gbnf(self) -> str:
         return "".join(f"{name} ::= {rule}\n" for name, rule in self.says.items())
 
     def rule(self, says: str, hint: str = "part") -> str:
-        """The name of a rule that says so."""
+        """The name of a rule that says so. Raises InvalidRequestError where all schemas together take too much work: a
+        small one may ask for more rules than any machine can make."""
+        self._add_work(len(says))
         if says not in self._names:
             self._names[says] = self.fresh_name(hint)
             self.says[self._names[says]] = says
         return self._names[says]
 
+    def _add_work(self, characters: int) -> None:
+        self._work += characters
+        if self._work > MAX_WORK:
+            raise InvalidRequestError("the schemas come to a grammar that is too large")
+
     def fresh_name(self, hint: str) -> str:
+        self._add_work(len(hint) + 64)  # about what a rule says
         hint = re.sub("[^a-zA-Z0-9]+", "-", hint[-40:]).strip("-") or "part"
         self._n_fresh += 1
         return f"{hint}-{self._n_fresh}"

@@ -53,11 +53,13 @@ def joined(schema: dict[str, Any], root: object) -> dict[str, Any]:
     if not isinstance(every, list):
         return schema
     found = {keyword: value for keyword, value in schema.items() if keyword != "allOf"}
+    known = set[int]()  # what the same references mean is joined once
     for part in every:
         if len(every) > 1 or found.keys() - SILENT:
             part = _meant(part, root)
-        if not isinstance(part, dict):
+        if not isinstance(part, dict) or id(part) in known:
             continue
+        known.add(id(part))
         for keyword, value in part.items():
             own = found.get(keyword)
             if keyword == "properties" and isinstance(own, dict) and isinstance(value, dict):

@@ -8,7 +8,7 @@ Otherwise all of it is JSON, the string as well.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -20,6 +20,7 @@ from pymtp.weaker_schemas import joined
 
 ALL = frozenset(("string", "integer", "number", "boolean", "null", "array", "object"))
 MAX_STEPS = 64  # of references and alternatives within each other
+MAX_PARTS = 1024  # that are looked at: alternatives that share parts by references are more than a schema is long
 _BOUNDS = frozenset().union(*(keywords for name, keywords in HEEDED.items() if name != "string"))
 
 
@@ -33,7 +34,7 @@ class Parameter:
     @cached_property
     def types(self) -> frozenset[str]:
         """Those that the schema allows."""
-        return self._types(self.schema, MAX_STEPS)
+        return self._types(self.schema, MAX_STEPS, iter(range(MAX_PARTS)))
 
     @cached_property
     def is_text(self) -> bool:
@@ -43,7 +44,7 @@ class Parameter:
     @cached_property
     def is_raw(self) -> bool:
         """Whether a string of it is written as it is, without the quotes of JSON."""
-        return "string" in self.types and (self.is_text or self._free(self.schema, MAX_STEPS))
+        return "string" in self.types and (self.is_text or self._free(self.schema, MAX_STEPS, iter(range(MAX_PARTS))))
 
     @cached_property
     def choices(self) -> tuple[Any, ...]:
@@ -92,30 +93,37 @@ class Parameter:
                     return _json(read(text))
         return _json(text)
 
-    def _types(self, schema: object, steps: int) -> frozenset[str]:
+    def _types(self, schema: object, steps: int, left: Iterator[int]) -> frozenset[str]:
+        if steps == 0 or next(left, None) is None:
+            return ALL
         schema = resolved(schema, self._root)
-        if steps == 0 or not isinstance(schema, dict):
+        if not isinstance(schema, dict):
             return ALL
         if (types := _named(schema)) is not None:
             return types
         for keyword in ("oneOf", "anyOf"):
             if isinstance(parts := schema.get(keyword), list) and parts:
-                return frozenset().union(*(self._types(part, steps - 1) for part in parts))
+                return frozenset().union(*(self._types(part, steps - 1, left) for part in parts))
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         if isinstance(values, list) and values:
             return frozenset().union(*map(_type_of, values))
         return frozenset({"string"}) if schema.keys() & HEEDED["string"] else ALL
 
-    def _free(self, schema: object, steps: int) -> bool:
+    def _free(self, schema: object, steps: int, left: Iterator[int]) -> bool:
         """Whether all that is no string is only held to its type."""
+        if steps == 0 or next(left, None) is None:
+            return False
         schema = resolved(schema, self._root)
-        if steps == 0 or not isinstance(schema, dict):
-            return steps > 0
+        if not isinstance(schema, dict):
+            return True
         for keyword in ("oneOf", "anyOf"):
             if isinstance(parts := schema.get(keyword), list) and parts:
-                return all(self._types(part, steps - 1) == {"string"} or self._free(part, steps - 1) for part in parts)
+                return all(
+                    self._types(part, steps - 1, left) == {"string"} or self._free(part, steps - 1, left)
+                    for part in parts
+                )
         if "const" in schema or "enum" in schema:
-            return schema is resolved(self.schema, self._root) or self._types(schema, steps) == {"string"}
+            return schema is resolved(self.schema, self._root) or self._types(schema, steps, left) == {"string"}
         return not schema.keys() & _BOUNDS
 
 

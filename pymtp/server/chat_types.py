@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, StringConstraints
 
-from pymtp.server.openai_types import WHOLE, Body, Drafting, Origins, Out, Sampling, TopLogprobs, Usage
+from pymtp.server.openai_types import WHOLE, Body, Drafting, ListOf, Origins, Out, Sampling, TopLogprobs, Usage
 
 
 class TextPart(Body):
@@ -19,7 +19,7 @@ class RefusalPart(Body):
     refusal: str
 
 
-Text = str | list[TextPart]
+Text = str | ListOf[TextPart]
 Name = Annotated[str, StringConstraints(min_length=1)]
 
 
@@ -51,11 +51,11 @@ class ToolCall(Body):
 
 class AssistantMessage(Body):
     role: Literal["assistant"]
-    content: str | list[Annotated[TextPart | RefusalPart, Field(discriminator="type")]] | None = None
+    content: str | ListOf[Annotated[TextPart | RefusalPart, Field(discriminator="type")]] | None = None
     reasoning_content: str | None = Field(None, description="What was thought before the content.")
     reasoning: str | None = Field(None, description="The same, as vLLM names it.")
     refusal: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: ListOf[ToolCall] | None = None
 
 
 class ToolMessage(Body):
@@ -94,11 +94,11 @@ class ChatRequest(Sampling):
     """A chat that the model is to go on with."""
 
     model: str  # as OpenAI's API demands
-    messages: list[Message] = Field(min_length=1)
+    messages: ListOf[Message] = Field(min_length=1)
     max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31), WHOLE] | None = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
-    tools: list[Tool] | None = None
+    tools: ListOf[Tool] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None

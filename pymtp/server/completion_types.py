@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from pymtp.server.openai_types import WHOLE, Drafting, Out, Sampling, TokenId, TopLogprobs, Usage
+from pymtp.server.openai_types import WHOLE, Drafting, ListOf, Out, Sampling, TokenId, TopLogprobs, Usage
 
 MAX_PROMPTS = 2048
 Text = Annotated[str, StringConstraints(min_length=1)]
-Tokens = Annotated[list[TokenId], Field(min_length=1)]
+Tokens = Annotated[ListOf[TokenId], Field(min_length=1)]
 
 
 class CompletionRequest(Sampling):
@@ -19,8 +19,8 @@ class CompletionRequest(Sampling):
     prompt: (
         Text
         | Tokens
-        | Annotated[list[Text], Field(min_length=1, max_length=MAX_PROMPTS)]
-        | Annotated[list[Tokens], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | Annotated[ListOf[Text], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | Annotated[ListOf[Tokens], Field(min_length=1, max_length=MAX_PROMPTS)]
     ) = Field(description="Text or token ids, or several of one of these.")
     echo: bool | None = Field(None, description="The text begins with the prompt.")
     logprobs: TopLogprobs | None = None

@@ -66,7 +66,9 @@ def _word(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     word = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return word if re.fullmatch(r'[^\s"\x00-\x1f\x7f]+', word) else json.dumps(word, ensure_ascii=False)
+    if not word.isprintable():  # a terminal takes some of these characters for commands
+        return json.dumps(word)
+    return word if re.fullmatch(r'[^\s"]+', word) else json.dumps(word, ensure_ascii=False)
 
 
 def _one_line(message: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, JsonValue, StringConstraints, Tag
 from pydantic_core import PydanticCustomError
 
-from pymtp.server.openai_types import BY_FORM, WHOLE, Body, Choosing, Drafting, Out, Text
+from pymtp.server.openai_types import BY_FORM, WHOLE, Body, Choosing, Drafting, ListOf, Out, Text
 from pymtp.values import shown
 
 Name = Annotated[str, StringConstraints(min_length=1)]
@@ -67,7 +67,7 @@ Read = Annotated[Annotated[TextBlock | DocumentBlock, Field(discriminator="type"
 class ToolResultBlock(Body):
     type: Literal["tool_result"]
     tool_use_id: Name
-    content: Annotated[Text | Annotated[list[Read], Tag("parts")], BY_FORM] | None = None
+    content: Annotated[Text | Annotated[ListOf[Read], Tag("parts")], BY_FORM] | None = None
     is_error: bool | None = None
 
 
@@ -81,17 +81,17 @@ AssistantBlock = Annotated[
 
 class UserMessage(Body):
     role: Literal["user"]
-    content: Annotated[Text | Annotated[list[UserBlock], Tag("parts")], BY_FORM]
+    content: Annotated[Text | Annotated[ListOf[UserBlock], Tag("parts")], BY_FORM]
 
 
 class AssistantMessage(Body):
     role: Literal["assistant"]
-    content: Annotated[Text | Annotated[list[AssistantBlock], Tag("parts")], BY_FORM]
+    content: Annotated[Text | Annotated[ListOf[AssistantBlock], Tag("parts")], BY_FORM]
 
 
 class SystemMessage(Body):
     role: Literal["system"]
-    content: Annotated[Text | Annotated[list[TextBlock], Tag("parts")], BY_FORM]
+    content: Annotated[Text | Annotated[ListOf[TextBlock], Tag("parts")], BY_FORM]
 
 
 Message = Annotated[UserMessage | AssistantMessage | SystemMessage, Field(discriminator="role")]
@@ -161,9 +161,9 @@ class CountRequest(Body):
     """A chat whose tokens are to be counted."""
 
     model: Name
-    messages: list[Message] = Field(min_length=1)
-    system: Annotated[Text | Annotated[list[TextBlock], Tag("parts")], BY_FORM] | None = None
-    tools: list[Annotated[Tool, BeforeValidator(_own)]] | None = None
+    messages: ListOf[Message] = Field(min_length=1)
+    system: Annotated[Text | Annotated[ListOf[TextBlock], Tag("parts")], BY_FORM] | None = None
+    tools: ListOf[Annotated[Tool, BeforeValidator(_own)]] | None = None
     tool_choice: Annotated[AutoChoice | AnyChoice | NamedChoice | NoChoice, Field(discriminator="type")] | None = None
     thinking: Annotated[ThinkingOn | ThinkingOff, Field(discriminator="type")] | None = Field(
         None, description="disabled where it is left out."
@@ -177,7 +177,7 @@ class MessageRequest(CountRequest, Choosing):
 
     max_tokens: Annotated[int, Field(ge=1, lt=2**31), WHOLE]
     stream: bool | None = None
-    stop_sequences: list[str] | None = None
+    stop_sequences: ListOf[str] | None = None
     mcp_servers: None = Field(None, description="Not supported.")
 
 

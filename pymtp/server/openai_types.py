@@ -5,7 +5,7 @@ The types say what a request may look like. What a request means is read by pymt
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, JsonValue, StringConstraints, Tag
 
@@ -21,6 +21,9 @@ def _truth(value: object) -> object:
     return value if isinstance(value, bool) else str(value)
 
 
+T = TypeVar("T")
+# of a body: what is wrong is said of the first one only. To say it of all takes a hundred times the body's memory
+ListOf = Annotated[list[T], Field(fail_fast=True)]
 WHOLE = BeforeValidator(_whole)  # behind the limits: those before it are in the JSON schema
 No = Annotated[Literal[False], BeforeValidator(_truth)]  # to Python, 0 is False
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -111,7 +114,7 @@ class Sampling(Choosing):
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_COMPLETIONS), WHOLE] | None = None
     max_tokens: Annotated[int, Field(ge=1, lt=2**31), WHOLE] | None = None
-    stop: str | list[str] | None = None
+    stop: str | ListOf[str] | None = None
     repeat_penalty: Annotated[float, Field(ge=1 / MOST, le=MOST)] | None = Field(None, description="llama.cpp's name.")
     repeat_last_n: Annotated[int, Field(ge=-1, lt=2**31), WHOLE] | None = Field(None, description="0: none, -1: all.")
     ignore_eos: bool | None = None

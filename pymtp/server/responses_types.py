@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Discriminator, Field, JsonValue, StringConstraints, Tag
 from pydantic_core import PydanticCustomError
 
-from pymtp.server.openai_types import BY_FORM, WHOLE, Body, Choosing, JsonObjectFormat, No, Text, TextFormat
+from pymtp.server.openai_types import BY_FORM, WHOLE, Body, Choosing, JsonObjectFormat, ListOf, No, Text, TextFormat
 from pymtp.values import shown
 
 Name = Annotated[str, StringConstraints(min_length=1)]
@@ -60,7 +60,7 @@ class MessageItem(Body):
     type: Literal["message"] = "message"
     id: str | None = None
     role: Literal["user", "assistant", "system", "developer"]
-    content: Annotated[Text | Annotated[list[Content], Tag("parts")], BY_FORM]
+    content: Annotated[Text | Annotated[ListOf[Content], Tag("parts")], BY_FORM]
 
 
 class CallItem(Body):
@@ -76,14 +76,14 @@ class CallOutputItem(Body):
     type: Literal["function_call_output"]
     id: str | None = None
     call_id: Name
-    output: Annotated[Text | Annotated[list[Content], Tag("parts")], BY_FORM]
+    output: Annotated[Text | Annotated[ListOf[Content], Tag("parts")], BY_FORM]
 
 
 class ReasoningItem(Body):
     type: Literal["reasoning"]
     id: str | None = None
-    summary: list[SummaryText]
-    content: list[ReasoningText] | None = None
+    summary: ListOf[SummaryText]
+    content: ListOf[ReasoningText] | None = None
     encrypted_content: str | None = Field(None, description="Read where there is no content.")
 
 
@@ -126,7 +126,7 @@ class Namespace(Body):
     type: Literal["namespace"]
     name: ToolName
     description: str | None = None
-    tools: list[FunctionTool]
+    tools: ListOf[FunctionTool]
 
 
 class HostedTool(Body):
@@ -156,7 +156,7 @@ class AllowedChoice(Body):
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required", "none"] = "auto"
-    tools: list[NamedChoice] = Field(min_length=1)
+    tools: ListOf[NamedChoice] = Field(min_length=1)
 
 
 class Reasoning(Body):
@@ -181,13 +181,13 @@ class ResponseRequest(Choosing):
     """What the model is to answer."""
 
     model: Name
-    input: Annotated[Text | Annotated[list[Item], Tag("parts")], BY_FORM]
+    input: Annotated[Text | Annotated[ListOf[Item], Tag("parts")], BY_FORM]
     instructions: str | None = None
     previous_response_id: str | None = Field(None, description="Of a response that was stored.")
     store: bool | None = Field(None, description="true where it is left out.")
     stream: bool | None = None
     max_output_tokens: Annotated[int, Field(ge=1, lt=2**31), WHOLE] | None = None
-    tools: list[Tool] | None = None
+    tools: ListOf[Tool] | None = None
     tool_choice: (
         Literal["auto", "none", "required"] | Annotated[NamedChoice | AllowedChoice, Field(discriminator="type")] | None
     ) = None
@@ -195,7 +195,7 @@ class ResponseRequest(Choosing):
     max_tool_calls: Annotated[int, Field(ge=1), WHOLE] | None = Field(None, description="Of hosted ones.")
     reasoning: Reasoning | None = None
     text: TextOptions | None = None
-    include: list[str] | None = Field(None, description="reasoning.encrypted_content is known.")
+    include: ListOf[str] | None = Field(None, description="reasoning.encrypted_content is known.")
     metadata: Metadata | None = None
     truncation: Literal["auto", "disabled"] | None = Field(None, description="Nothing is ever left out.")
     top_logprobs: Annotated[int, Field(ge=0, le=0), WHOLE] | None = Field(

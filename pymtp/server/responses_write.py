@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pymtp.answers import Event
 from pymtp.sampling import SamplingParams
@@ -91,12 +91,11 @@ class ResponseWriter:
     def _told(self, changes: Iterable[Change]) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         for what, part, text in changes:
-            item = {"output_index": part.index, "item": self._item(part, begins=what == "begun")}
             at = {"item_id": _item_id(part), "output_index": part.index}
             if part.kind != "call":
                 at["content_index"] = 0
             if what == "begun":
-                found.append({"type": "response.output_item.added", **item})
+                found.append(self._told_item("added", part))
                 if part.kind != "call":
                     found.append({"type": "response.content_part.added", **at, "part": _content(part, "")})
             elif what == "grown":
@@ -108,8 +107,12 @@ class ResponseWriter:
                     found.append({"type": f"response.{_NAMES[part.kind]}.done", **at, **_done(part)})
                 if part.kind != "call":
                     found.append({"type": "response.content_part.done", **at, "part": _content(part, part.text)})
-                found.append({"type": "response.output_item.done", **item})
+                found.append(self._told_item("done", part))
         return found
+
+    def _told_item(self, what: Literal["added", "done"], part: Part) -> dict[str, Any]:
+        item = self._item(part, begins=what == "added")
+        return {"type": f"response.output_item.{what}", "output_index": part.index, "item": item}
 
     def _output(self) -> list[dict[str, Any]]:
         return [self._item(part) for part in self.parts.row]

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from pymtp.errors import InvalidRequestError
 from pymtp.server.current import CurrentService
-from pymtp.server.openai_types import Body, TokenId
+from pymtp.server.openai_types import Body, ListOf, TokenId
 from pymtp.server.responses_of import failures_of
 
 router = APIRouter(tags=["llama.cpp"])
@@ -37,7 +37,7 @@ class Tokens(BaseModel):
 
 
 class DetokenizeRequest(Body):
-    tokens: list[TokenId]
+    tokens: ListOf[TokenId]
 
 
 class Detokenized(BaseModel):

@@ -17,6 +17,7 @@ from pymtp.server import response_resource
 from pymtp.server.ended import Ended
 from pymtp.server.errors import Failure
 from pymtp.server.named_events import named_events
+from pymtp.server.parts import Part
 from pymtp.server.responses_write import ResponseWriter
 from pymtp.server.turns_of import sealed
 
@@ -180,3 +181,14 @@ def test_usage_counts_what_was_cached_and_thought() -> None:
     assert usage is not None
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (20, 9, 29)
     assert (usage.input_tokens_details.cached_tokens, usage.output_tokens_details.reasoning_tokens) == (5, 2)
+
+
+def test_a_delta_costs_what_it_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    joins = []
+    monkeypatch.setattr(Part, "text", property(lambda part: joins.append(part) or "".join(part.pieces)))
+    writer = ResponseWriter(BODY, SamplingParams())
+    writer.go_on([Said("a", 0, 1)])
+    before = len(joins)
+    for i in range(1, 100):
+        writer.go_on([Said("a", i, i + 1)])
+    assert len(joins) == before

@@ -1,0 +1,38 @@
+"""Claims about bodies with long lists of what is wrong: they cost no more than right ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from pymtp.server.chat_types import ChatRequest
+from pymtp.server.completion_types import CompletionRequest
+from pymtp.server.messages_types import MessageRequest
+from pymtp.server.responses_types import ResponseRequest
+from pymtp.server.tokenize import DetokenizeRequest
+
+MANY = 1000 * [1.5]
+USER: Any = {"role": "user", "content": "a"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (ChatRequest, {"model": "m", "messages": MANY}),
+        (ChatRequest, {"model": "m", "messages": [{"role": "user", "content": MANY}]}),
+        (ChatRequest, {"model": "m", "messages": [USER], "tools": MANY, "stop": MANY}),
+        (CompletionRequest, {"prompt": MANY}),
+        (CompletionRequest, {"prompt": [MANY]}),
+        (MessageRequest, {"model": "m", "max_tokens": 1, "messages": MANY, "tools": MANY, "system": MANY}),
+        (MessageRequest, {"model": "m", "max_tokens": 1, "messages": [USER | {"content": MANY}]}),
+        (ResponseRequest, {"model": "m", "input": MANY, "tools": MANY, "include": MANY}),
+        (ResponseRequest, {"model": "m", "input": [USER | {"content": MANY}]}),
+        (DetokenizeRequest, {"tokens": MANY}),
+    ],
+)
+def test_of_a_list_only_the_first_that_is_wrong_is_told(kind: type[BaseModel], body: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as raised:
+        kind.model_validate(body)
+    assert 1 <= raised.value.error_count() <= 8
