@@ -37,6 +37,8 @@ def refuses(url: str) -> bool:
         httpx.get(f"{url}/health", timeout=LONG)
     except httpx.ConnectError:
         return True
+    except httpx.ReadError:  # it waited in the socket's queue when that was closed
+        return False
     return False
 
 
