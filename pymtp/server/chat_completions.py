@@ -7,11 +7,12 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from pymtp.asks import Ask
 from pymtp.openai_answers import answer
 from pymtp.openai_format import CHAT, read_ask
+from pymtp.server.ascii_json import AsciiJson
 from pymtp.server.chat_chunks import ChatChunks
 from pymtp.server.chat_types import ChatChunk, ChatCompletion, ChatRequest
 from pymtp.server.current import CurrentService
@@ -31,7 +32,7 @@ async def chat_completions(request: Request, body: ChatRequest, service: Current
     ignored = ignored_header(CHAT, asked)
     ask = read_ask(CHAT, asked)
     if not ask.stream:
-        return JSONResponse(await while_there(request, _whole(service, ask, asked)), headers=ignored)
+        return AsciiJson(await while_there(request, _whole(service, ask, asked)), headers=ignored)
     stack = AsyncExitStack()
     answering = await stack.enter_async_context(service.answer(ask))
     return EventStream(_events(service, answering, stack, asked), stream_failure(CHAT), ignored)

@@ -6,10 +6,11 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from pymtp.answers import Said
 from pymtp.asks import Ask, Text
@@ -17,6 +18,7 @@ from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError
 from pymtp.openai_answers import answer, drafting, head, prompt_text, text_logprobs, usage
 from pymtp.openai_format import TEXT, read_ask, text_prompts
+from pymtp.server.ascii_json import AsciiJson
 from pymtp.server.completion_types import CompletionRequest, TextCompletion
 from pymtp.server.current import CurrentService
 from pymtp.server.errors import stream_failure
@@ -34,11 +36,12 @@ async def completions(request: Request, body: CompletionRequest, service: Curren
     asked = body.model_dump(exclude_unset=True, by_alias=True)
     ignored = ignored_header(TEXT, asked)
     prompts = text_prompts(asked)
-    asks = [read_ask(TEXT, asked | {"prompt": prompt}) for prompt in prompts]
+    first = read_ask(TEXT, asked | {"prompt": prompts[0]})  # once: a schema takes a while
+    asks = [replace(first, prompt=prompt) for prompt in prompts]
     if asked.get("echo") and asked.get("logprobs") is not None:
         raise InvalidRequestError("echo: not supported beside logprobs, since prompts have none")
     if not asks[0].stream:
-        return JSONResponse(await while_there(request, _whole(service, asks, asked)), headers=ignored)
+        return AsciiJson(await while_there(request, _whole(service, asks, asked)), headers=ignored)
     return EventStream(_events(service, _Running(service, asks), asked), stream_failure(TEXT), ignored)
 
 

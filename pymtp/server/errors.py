@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from pymtp.errors import ClosedError, ContextFullError, InvalidRequestError, PymtpError
+from pymtp.server.ascii_json import AsciiJson
 from pymtp.server.refusals import GoneError, OverdueError, QueueFullError, UnavailableError, UnknownModelError
 
 ANTHROPIC = "/v1/messages"  # all paths that begin so
@@ -89,12 +90,12 @@ def error_body(path: str, found: Failure, request_id: str | None = None) -> dict
     return {"error": {"message": found.message, "type": found.type, "param": found.param, "code": found.code}}
 
 
-def error_response(request: Request, found: Failure, headers: Mapping[str, str] | None = None) -> JSONResponse:
+def error_response(request: Request, found: Failure, headers: Mapping[str, str] | None = None) -> AsciiJson:
     """The answer that says so."""
     request_id = getattr(request.state, "request_id", None)
     named = {} if request_id is None else {"x-request-id": request_id}  # also where this stands around all else
     body = error_body(request.url.path, found, request_id)
-    return JSONResponse(body, found.status, {**named, **found.headers, **(headers or {})})
+    return AsciiJson(body, found.status, {**named, **found.headers, **(headers or {})})
 
 
 def stream_failure(path: str) -> Callable[[Exception], bytes]:
@@ -105,10 +106,10 @@ def stream_failure(path: str) -> Callable[[Exception], bytes]:
 def install(app: FastAPI) -> None:
     """Every failure of the app is answered with an error object."""
 
-    async def known(request: Request, error: Exception) -> JSONResponse:
+    async def known(request: Request, error: Exception) -> AsciiJson:
         return error_response(request, failure(error))
 
-    async def invalid(request: Request, error: Exception) -> JSONResponse:
+    async def invalid(request: Request, error: Exception) -> AsciiJson:
         assert isinstance(error, RequestValidationError)
         if request.method == "POST" and not _JSON.match(request.headers.get("content-type", "")):
             return error_response(request, Failure(400, NO_JSON, code="invalid_content_type"))

@@ -7,12 +7,13 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from pymtp.asks import Ask, prepared
 from pymtp.chat_prompt import ChatPrompt
 from pymtp.openai_answers import drafting
 from pymtp.openai_format import CHAT, read_ask
+from pymtp.server.ascii_json import AsciiJson
 from pymtp.server.current import CurrentService
 from pymtp.server.ended import Ended, ended
 from pymtp.server.errors import error_body, failure
@@ -46,7 +47,7 @@ async def messages(request: Request, body: MessageRequest, service: CurrentServi
     display = (asked.get("thinking") or {}).get("display")
     writer = MessageWriter(body.model, shows_thinking=display != "omitted")
     if not ask.stream:
-        return JSONResponse(await while_there(request, _whole(service, ask, writer)))
+        return AsciiJson(await while_there(request, _whole(service, ask, writer)))
     stack = AsyncExitStack()
     answering = await stack.enter_async_context(service.answer(ask))
     return EventStream(_events(service, ask, answering, stack, writer), _failed(request))

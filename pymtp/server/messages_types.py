@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, JsonValue, StringConstraints, Tag
 from pydantic_core import PydanticCustomError
 
-from pymtp.server.openai_types import BY_FORM, WHOLE, Body, Choosing, Drafting, ListOf, Out, Text
+from pymtp.server.openai_types import BY_FORM, WHOLE, Body, Choosing, Drafting, ListOf, Out, Stops, Text
 from pymtp.values import shown
 
 Name = Annotated[str, StringConstraints(min_length=1)]
@@ -177,7 +177,7 @@ class MessageRequest(CountRequest, Choosing):
 
     max_tokens: Annotated[int, Field(ge=1, lt=2**31), WHOLE]
     stream: bool | None = None
-    stop_sequences: ListOf[str] | None = None
+    stop_sequences: Stops | None = None
     mcp_servers: None = Field(None, description="Not supported.")
 
 

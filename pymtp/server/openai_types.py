@@ -30,6 +30,9 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-MOST, le=MOST)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31), WHOLE]
 TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
+# each token is looked at with all of them, by the thread that all requests wait for
+StopText = Annotated[str, StringConstraints(max_length=1000)]
+Stops = Annotated[ListOf[StopText], Field(max_length=64)]
 TopLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE]
 
 # pydantic's schema of a mapping lets other names through
@@ -114,7 +117,7 @@ class Sampling(Choosing):
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MAX_COMPLETIONS), WHOLE] | None = None
     max_tokens: Annotated[int, Field(ge=1, lt=2**31), WHOLE] | None = None
-    stop: str | ListOf[str] | None = None
+    stop: StopText | Stops | None = None
     repeat_penalty: Annotated[float, Field(ge=1 / MOST, le=MOST)] | None = Field(None, description="llama.cpp's name.")
     repeat_last_n: Annotated[int, Field(ge=-1, lt=2**31), WHOLE] | None = Field(None, description="0: none, -1: all.")
     ignore_eos: bool | None = None

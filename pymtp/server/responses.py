@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Request
-from fastapi.responses import JSONResponse
 from fastapi.responses import Response as Answer
 
 from pymtp.errors import InvalidRequestError
 from pymtp.openai_answers import drafting
 from pymtp.openai_format import CHAT, read_ask
+from pymtp.server.ascii_json import AsciiJson
 from pymtp.server.current import CurrentService
 from pymtp.server.ended import ended
 from pymtp.server.errors import failure
@@ -112,7 +112,7 @@ async def responses(request: Request, body: ResponseRequest, service: CurrentSer
     service.check_model(body.model)
     job = _Job(service, store, body)
     if not job.ask.stream:
-        return JSONResponse(await while_there(request, job.whole()))
+        return AsciiJson(await while_there(request, job.whole()))
     stack = AsyncExitStack()
     answering = await stack.enter_async_context(service.answer(job.ask))
     return EventStream(job.events(answering, stack), job.failed)
@@ -129,11 +129,11 @@ async def compact() -> None:
     operation_id="stored_response",
     responses={200: {"model": Response}, **failures_of()},
 )
-async def stored_response(response_id: str, store: Store) -> JSONResponse:
+async def stored_response(response_id: str, store: Store) -> AsciiJson:
     """A response that was stored, while it is."""
     if (stored := store.get(response_id)) is None:
         raise _gone(response_id)
-    return JSONResponse(stored.response)
+    return AsciiJson(stored.response)
 
 
 @router.delete(f"{RESPONSES}/{{response_id}}", operation_id="delete_response", responses=failures_of())

@@ -193,3 +193,18 @@ def test_other_origins_are_let_in_only_where_that_was_asked_for(
         refused = client.get("/v1/models", headers={"Origin": "http://page.example"})
         assert refused.status_code == 401
         assert refused.headers["access-control-allow-origin"] == "http://page.example"
+
+
+@pytest.mark.parametrize(
+    ("url", "body"),
+    [
+        (CHAT, ASKED | {"model": "\ud800", "max_tokens": 1}),
+        (CHAT, ASKED | {"model": "\ud800", "max_tokens": 1, "stream": True}),
+        ("/v1/completions", {"model": "\ud800", "prompt": "a", "max_tokens": 1}),
+        ("/v1/responses", {"model": "m", "input": "a", "user": "\ud800", "max_output_tokens": 1}),
+    ],
+)
+def test_half_a_character_that_is_told_back_is_no_failure(http: httpx.Client, url: str, body: dict[str, Any]) -> None:
+    response = http.post(url, content=json.dumps(body), headers=JSON)
+    assert response.status_code == 200, response.text
+    assert r"\ud800" in response.text

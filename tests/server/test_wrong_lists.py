@@ -36,3 +36,11 @@ def test_of_a_list_only_the_first_that_is_wrong_is_told(kind: type[BaseModel], b
     with pytest.raises(ValidationError) as raised:
         kind.model_validate(body)
     assert 1 <= raised.value.error_count() <= 8
+
+
+@pytest.mark.parametrize("stops", [65 * ["a"], ["a" * 1001]])
+def test_stop_strings_are_few_and_short(stops: list[str]) -> None:
+    with pytest.raises(ValidationError):
+        ChatRequest.model_validate({"model": "m", "messages": [USER], "stop": stops})
+    with pytest.raises(ValidationError):
+        MessageRequest.model_validate({"model": "m", "max_tokens": 1, "messages": [USER], "stop_sequences": stops})
