@@ -225,8 +225,8 @@ class AsyncTexts:
         return len(self._requests[0].prompt)
 
     async def take(self) -> list[TextPart]:
-        """Waits for something new, and takes all that is there; nothing once all ends were taken. Raises, in place of
-        the last ends, the first error that a text failed by."""
+        """Waits for something new, and takes all that is there; nothing once all ends were taken. Raises the error that
+        a text failed by, in place of its end."""
         while self._live:
             parts = []
             for index, request in list(self._live.items()):
@@ -234,12 +234,10 @@ class AsyncTexts:
                 pieces = list(_taken(request))
                 if reason is not None:
                     del self._live[index]
-                if pieces or reason is not None:
-                    parts.append(TextPart(index, pieces, reason))
-            if not self._live:
-                for request in self._requests:
                     if (error := request.failure()) is not None:
                         raise error
+                if pieces or reason is not None:
+                    parts.append(TextPart(index, pieces, reason))
             if parts:
                 self._driver.wake()  # a text may have waited for its reader
                 return parts

@@ -113,16 +113,17 @@ def _chat_choice(i: int, text: Text, model: Model) -> dict[str, Any]:
 
 
 def message(answer: Answer) -> dict[str, Any]:
-    """The assistant's message."""
+    """The assistant's message. A call that was cut short is the last, with the arguments that came, as in a stream."""
+    calls = answer.calls if answer.unfinished is None else (*answer.calls, answer.unfinished)
     found: dict[str, Any] = {"role": "assistant", "content": answer.content, "refusal": None}
-    if answer.content is None and not answer.calls:
+    if answer.content is None and not calls:
         found["content"] = ""
     if answer.thinking is not None:
         found |= {"reasoning_content": answer.thinking, "reasoning": answer.thinking}
-    if answer.calls:
+    if calls:
         found["tool_calls"] = [
             {"id": call_id(), "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in answer.calls
+            for call in calls
         ]
     return found
 

@@ -12,7 +12,7 @@ import pytest
 
 from pymtp import LLM, AsyncLLM, SamplingParams
 from pymtp.async_llm import AsyncTexts
-from pymtp.errors import ClosedError, ContextFullError
+from pymtp.errors import ClosedError, ContextFullError, NativeError
 from pymtp.stats import Stats
 
 PROMPT = "def area(width, height):\n"
@@ -113,6 +113,21 @@ def test_a_closed_llm_is_told_to_who_takes() -> None:
             await asyncio.to_thread(llm.close)
             with pytest.raises(ClosedError):
                 await rest(texts)
+
+    run(test)
+
+
+def test_the_failure_of_one_text_is_told_while_others_go_on(llm: LLM) -> None:
+    async def test() -> None:
+        endless = SamplingParams(max_tokens=None, ignore_eos=True, n=3, temperature=1.0)
+        async with opened(llm, endless) as (_, texts):
+            await texts.take()
+            failing = texts._requests[1]
+            failed = NativeError("a fault of one")
+            await asyncio.to_thread(llm.turns.between, llm, lambda: llm.engine.fail_one(failing, failed))
+            with pytest.raises(NativeError, match="a fault of one"):
+                await rest(texts)
+            assert not texts._requests[0].ended
 
     run(test)
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from pymtp import InvalidRequestError, SamplingParams
-from pymtp.answers import NamedTool
+from pymtp.answers import Answer, Call, NamedTool
 from pymtp.asks import Ask
 from pymtp.chat import Chat
+from pymtp.openai_answers import message
 from pymtp.openai_format import CHAT, TEXT, read_ask, text_prompts, unknown_fields
 
 HELLO = [{"role": "user", "content": "Hello."}]
@@ -137,3 +138,9 @@ def test_several_prompts_are_told_from_one() -> None:
     assert text_prompts({"prompt": [1, 2]}) == [[1, 2]]
     assert text_prompts({"prompt": ["a", "b"]}) == ["a", "b"]
     assert text_prompts({"prompt": [[1], [2, 3]]}) == [[1], [2, 3]]
+
+
+def test_a_call_that_was_cut_short_comes_with_the_arguments_so_far_as_in_a_stream() -> None:
+    said = message(Answer(unfinished=Call("look", '{"city": "Par')))
+    assert said["content"] is None
+    assert [call["function"] for call in said["tool_calls"]] == [{"name": "look", "arguments": '{"city": "Par'}]
