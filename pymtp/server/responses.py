@@ -10,7 +10,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import Response as Answer
 
-from pymtp.errors import InvalidRequestError
 from pymtp.openai_answers import drafting
 from pymtp.openai_format import CHAT, read_ask
 from pymtp.server.ascii_json import AsciiJson
@@ -19,6 +18,7 @@ from pymtp.server.ended import ended
 from pymtp.server.errors import failure
 from pymtp.server.event_schema import event_stream
 from pymtp.server.named_events import named_events
+from pymtp.server.refusals import UnknownResponseError
 from pymtp.server.response_resource import Deleted, Response
 from pymtp.server.response_store import ResponseStore, Stored
 from pymtp.server.responses_of import failures_of
@@ -102,7 +102,7 @@ def _before(body: Mapping[str, Any], store: ResponseStore) -> Sequence[Mapping[s
     if name is None:
         return ()
     if (stored := store.get(name)) is None:
-        raise InvalidRequestError(f"previous_response_id: {name!r:.80} is not stored, or no longer")
+        raise UnknownResponseError(f"previous_response_id: {name!r:.80} is not stored, or no longer")
     return stored.messages
 
 

@@ -57,8 +57,9 @@ def test_a_response_that_is_not_to_be_stored_is_not(client: OpenAI) -> None:
     response = client.responses.create(**GREEDY, store=False)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(response.id)
-    with pytest.raises(openai.BadRequestError, match="previous_response_id"):
+    with pytest.raises(openai.BadRequestError, match="previous_response_id") as raised:
         client.responses.create(**GREEDY, previous_response_id=response.id)
+    assert (raised.value.code, raised.value.param) == ("previous_response_not_found", "previous_response_id")
 
 
 def stored(name: str, text: str = "") -> Stored:
