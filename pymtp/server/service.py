@@ -71,7 +71,8 @@ class Service:
         Raises QueueFullError, InvalidRequestError for what cannot be asked, ContextFullError, and ClosedError.
         """
         n, begun = ask.params.n, asyncio.get_running_loop().time()
-        if self._n_open + n > self.llm.llm.context.n_seq_max + max(self.settings.max_queue, n):
+        # texts of one request may wait for each other: it could never be answered otherwise
+        if self._n_open and self._n_open + n > self.llm.llm.context.n_seq_max + self.settings.max_queue:
             raise QueueFullError(f"{self._n_open} texts run or wait: try again later")
         self._n_open += n
         watch = self.metrics.watch(ask.prompt)

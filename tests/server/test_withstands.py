@@ -144,6 +144,16 @@ def test_more_than_may_wait_are_told_to_come_again(new_server: Callable[..., Ser
     assert httpx.post(server.url + CHAT, json=SHORT, timeout=LONG).status_code == 200
 
 
+def test_without_a_queue_no_text_waits_but_for_those_of_its_own_request(new_server: Callable[..., Server]) -> None:
+    server = new_server(max_queue=0, llm={"n_ctx": 8192, "n_seq_max": 1, "draft_tokens": 0}).ready()
+    assert httpx.post(server.url + CHAT, json=SHORT | {"n": 3}, timeout=LONG).status_code == 200
+    first = post(server, ENDLESS | {"stream": True})
+    wait_until(lambda: server.n_open == 1)
+    assert httpx.post(server.url + CHAT, json=SHORT, timeout=LONG).status_code == 429
+    first.close()
+    wait_until(server.free)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_prompts_of_one_request_wait_for_each_other_and_not_for_the_queue(
     new_server: Callable[..., Server], stream: bool
