@@ -15,6 +15,7 @@ from pymtp.answers import AnswerFormat, AnswerReader, Event, Said
 from pymtp.asks import Ask, EndReason, Text, end_reason, prepared
 from pymtp.async_llm import AsyncLLM, AsyncTexts
 from pymtp.engine.request import Completion, FinishReason, Piece
+from pymtp.memory import DeviceMemory
 from pymtp.server.metrics import Metrics, Watch
 from pymtp.server.refusals import OverdueError, QueueFullError, UnavailableError, UnknownModelError
 from pymtp.server.settings import Settings
@@ -41,6 +42,7 @@ class Service:
     def __init__(self, llm: AsyncLLM, settings: Settings, metrics: Metrics) -> None:
         self.llm, self.settings, self.metrics = llm, settings, metrics
         self._n_open = 0
+        self._memory: asyncio.Future[list[DeviceMemory]] | None = None
         metrics.serve(llm, self.model_name)
 
     @property
@@ -63,6 +65,14 @@ class Service:
         without any, clients may call the model as they like: there is no other."""
         if name is not None and self.settings.served_names and name not in self.settings.served_names:
             raise UnknownModelError(f"there is no model {shown(name)}: there is {', '.join(self.model_names)}")
+
+    async def memory(self) -> list[DeviceMemory]:
+        """What the model and the caches take, a line a device. Waits until the engine is between two steps: all who ask
+        meanwhile wait for one thread, for requests need the others."""
+        if self._memory is None or self._memory.done():
+            llm = self.llm.llm
+            self._memory = asyncio.ensure_future(self.llm.in_thread(lambda: llm.turns.between(llm, llm.context.memory)))
+        return await asyncio.shield(self._memory)
 
     @asynccontextmanager
     async def answer(self, ask: Ask) -> AsyncIterator[Answering]:
