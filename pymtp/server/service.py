@@ -24,6 +24,7 @@ from pymtp.values import shown
 # Pieces of a text that may wait for a slow client. All of them: the request keeps its pieces anyway, and a text that is
 # written to its end gives its place to others.
 AHEAD = 2**31
+SLICE = 2048  # characters that are read before other requests have their turn: some take 10 microseconds each
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ class Answering:
                 if not unended:
                     self._watch.ended(self._texts.completions)
                 for part in parts:
-                    yield self._update(part.index, part.pieces, part.reason)
+                    yield await self._update(part.index, part.pieces, part.reason)
                 if self._interval and all(part.reason is None for part in parts):
                     # What comes meanwhile is one chunk: a client gains nothing by more of them. All streams go on at
                     # the same moments: to wake the process takes longer than to write to one client more.
@@ -176,7 +177,7 @@ class Answering:
             if timer is not None:
                 timer.cancel()
 
-    def _update(self, index: int, pieces: list[Piece], reason: FinishReason | None) -> Update:
+    async def _update(self, index: int, pieces: list[Piece], reason: FinishReason | None) -> Update:
         text = "".join(piece.text for piece in pieces)
         if reason is not None and not self._lengths[index] and not pieces:
             text = self._texts.completion(index).text  # nothing was handed out before
@@ -186,7 +187,11 @@ class Answering:
         if reader is None:
             events: list[Event] = [Said(text, start, start + len(text))] if text else []
             return Update(index, events, pieces, reason)
-        events = reader.push(text)
+        events = []
+        for at in range(0, len(text), SLICE):
+            if at:
+                await asyncio.sleep(0)
+            events += reader.push(text[at : at + SLICE])
         if reason is not None:
             events += reader.finish()
             return Update(index, events, pieces, end_reason(reason, reader))
