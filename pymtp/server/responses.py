@@ -12,7 +12,7 @@ from fastapi.responses import Response as Answer
 
 from pymtp.openai_answers import drafting
 from pymtp.openai_format import CHAT, read_ask
-from pymtp.server.ascii_json import AsciiJson
+from pymtp.server.ascii_json import AsciiJson, Echoing
 from pymtp.server.current import CurrentService
 from pymtp.server.ended import ended
 from pymtp.server.errors import failure
@@ -65,12 +65,12 @@ class _Job:
         self.ask = ask if allowed is None else replace(ask, tools=[tool for tool in ask.tools if tool.name in allowed])
         self._writer = ResponseWriter(self._body, ask.params)
 
-    async def whole(self) -> dict[str, Any]:
+    async def whole(self) -> Echoing:
         """The answer."""
         async with self._service.answer(self.ask) as answering:
             async for update in answering:
                 self._writer.go_on(update.events)
-        response: dict[str, Any] = self._end(answering, update)[-1]["response"]
+        response: Echoing = self._end(answering, update)[-1]["response"]
         return response
 
     async def events(self, answering: Answering, stack: AsyncExitStack) -> AsyncIterator[bytes]:
