@@ -65,7 +65,9 @@ class Access:
 class Limits:
     """What requests may take."""
 
-    max_queue: Annotated[int, typer.Option(min=0, help="Texts that may wait for a place; more are turned away.")] = 256
+    max_queue: Annotated[
+        int, typer.Option(min=0, help="Texts that may wait for a place; more are turned away, unless nothing runs.")
+    ] = 256
     max_body: Annotated[int, typer.Option(min=1, metavar="MIB", help="Largest body of a request.")] = 16
     timeout: Annotated[
         float | None,

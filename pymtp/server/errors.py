@@ -16,7 +16,14 @@ from starlette.routing import Match
 
 from pymtp.errors import ClosedError, ContextFullError, InvalidRequestError, PymtpError
 from pymtp.server.ascii_json import AsciiJson
-from pymtp.server.refusals import GoneError, OverdueError, QueueFullError, UnavailableError, UnknownModelError
+from pymtp.server.refusals import (
+    GoneError,
+    OverdueError,
+    QueueFullError,
+    UnavailableError,
+    UnknownModelError,
+    UnknownResponseError,
+)
 
 ANTHROPIC = "/v1/messages"  # all paths that begin so
 # a page of another site may send other types without asking the browser first
@@ -54,6 +61,8 @@ def failure(error: Exception) -> Failure:
             return Failure(400, said, code="invalid_value")
         case UnknownModelError():
             return Failure(404, said, code="model_not_found", param="model")
+        case UnknownResponseError():
+            return Failure(400, said, code="previous_response_not_found", param="previous_response_id")
         case QueueFullError():
             return Failure(429, said, "rate_limit_error", "queue_full", retry_after=error.retry_after)
         case UnavailableError():

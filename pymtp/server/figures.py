@@ -33,7 +33,7 @@ class EngineFigures(BaseModel):
 async def figures(service: CurrentService) -> EngineFigures:
     """What the engine does, and did since the model was loaded."""
     llm = service.llm.llm
-    memory = await service.llm.in_thread(lambda: llm.turns.between(llm, llm.context.memory))
+    memory = await service.memory()
     return EngineFigures(
         places=llm.context.n_seq_max,
         n_ctx=llm.context.n_ctx,

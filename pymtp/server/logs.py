@@ -47,7 +47,7 @@ class JsonLines(logging.Formatter):
         line |= _fields(record)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return json.dumps(line, default=str)  # in ASCII: a terminal takes some characters for commands
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, JsonValue, StringConstraints, Tag
+from pydantic_core import PydanticCustomError
 
 from pymtp.sampling import MAX_COMPLETIONS, MAX_LOGPROBS, MOST
 
@@ -35,9 +36,25 @@ StopText = Annotated[str, StringConstraints(max_length=1000)]
 Stops = Annotated[ListOf[StopText], Field(max_length=64)]
 TopLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE]
 
+
+def few(most: int) -> BeforeValidator:
+    """Refuses larger mappings before pydantic reads them: it would make an error of each wrong pair, and only then
+    look at their number."""
+
+    def check(value: object) -> object:
+        if isinstance(value, dict) and len(value) > most:
+            raise PydanticCustomError("too_long", "Mapping should have at most {most} pairs", {"most": most})
+        return value
+
+    return BeforeValidator(check)
+
+
+MOST_BIASES = 1024
 # pydantic's schema of a mapping lets other names through
 LogitBias = Annotated[
-    dict[TokenKey, Penalty | Literal[False]], Field(json_schema_extra={"additionalProperties": False})
+    dict[TokenKey, Penalty | Literal[False]],
+    Field(max_length=MOST_BIASES, json_schema_extra={"additionalProperties": False}),
+    few(MOST_BIASES),
 ]
 
 

@@ -29,5 +29,9 @@ class UnknownModelError(PymtpError):
     """The server has no model of this name."""
 
 
+class UnknownResponseError(PymtpError):
+    """The response to go on with is not stored."""
+
+
 class GoneError(Exception):
     """The client has left."""

@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pymtp.server.ascii_json import Echoing
+
 MOST = 1000  # responses
 MOST_CHARACTERS = 64 * 2**20  # of JSON, of all of them; a turn counts those before it, too
 
@@ -14,7 +16,7 @@ MOST_CHARACTERS = 64 * 2**20  # of JSON, of all of them; a turn counts those bef
 class Stored(NamedTuple):
     """response: the answer. messages: the chat up to it, without instructions, in OpenAI's older form."""
 
-    response: Mapping[str, Any]
+    response: Echoing
     messages: Sequence[Mapping[str, Any]]
 
 
@@ -33,7 +35,7 @@ class ResponseStore:
     def put(self, stored: Stored) -> None:
         """Keeps one; none that is larger than all may be."""
         name = stored.response["id"]
-        size = len(json.dumps([stored.response, stored.messages]))
+        size = len(stored.response.json()) + len(json.dumps(stored.messages))
         if size > self._most_characters:
             return
         self._stored[name], self._sizes[name] = stored, size

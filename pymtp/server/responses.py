@@ -10,15 +10,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import Response as Answer
 
-from pymtp.errors import InvalidRequestError
 from pymtp.openai_answers import drafting
 from pymtp.openai_format import CHAT, read_ask
-from pymtp.server.ascii_json import AsciiJson
+from pymtp.server.ascii_json import AsciiJson, Echoing
 from pymtp.server.current import CurrentService
 from pymtp.server.ended import ended
 from pymtp.server.errors import failure
 from pymtp.server.event_schema import event_stream
 from pymtp.server.named_events import named_events
+from pymtp.server.refusals import UnknownResponseError
 from pymtp.server.response_resource import Deleted, Response
 from pymtp.server.response_store import ResponseStore, Stored
 from pymtp.server.responses_of import failures_of
@@ -65,12 +65,12 @@ class _Job:
         self.ask = ask if allowed is None else replace(ask, tools=[tool for tool in ask.tools if tool.name in allowed])
         self._writer = ResponseWriter(self._body, ask.params)
 
-    async def whole(self) -> dict[str, Any]:
+    async def whole(self) -> Echoing:
         """The answer."""
         async with self._service.answer(self.ask) as answering:
             async for update in answering:
                 self._writer.go_on(update.events)
-        response: dict[str, Any] = self._end(answering, update)[-1]["response"]
+        response: Echoing = self._end(answering, update)[-1]["response"]
         return response
 
     async def events(self, answering: Answering, stack: AsyncExitStack) -> AsyncIterator[bytes]:
@@ -102,7 +102,7 @@ def _before(body: Mapping[str, Any], store: ResponseStore) -> Sequence[Mapping[s
     if name is None:
         return ()
     if (stored := store.get(name)) is None:
-        raise InvalidRequestError(f"previous_response_id: {name!r:.80} is not stored, or no longer")
+        raise UnknownResponseError(f"previous_response_id: {name!r:.80} is not stored, or no longer")
     return stored.messages
 
 

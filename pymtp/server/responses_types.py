@@ -7,7 +7,18 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Discriminator, Field, JsonValue, StringConstraints, Tag
 from pydantic_core import PydanticCustomError
 
-from pymtp.server.openai_types import BY_FORM, WHOLE, Body, Choosing, JsonObjectFormat, ListOf, No, Text, TextFormat
+from pymtp.server.openai_types import (
+    BY_FORM,
+    WHOLE,
+    Body,
+    Choosing,
+    JsonObjectFormat,
+    ListOf,
+    No,
+    Text,
+    TextFormat,
+    few,
+)
 from pymtp.values import shown
 
 Name = Annotated[str, StringConstraints(min_length=1)]
@@ -15,6 +26,7 @@ ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 Metadata = Annotated[
     dict[Annotated[str, StringConstraints(max_length=64)], Annotated[str, StringConstraints(max_length=512)]],
     Field(max_length=16),
+    few(16),
 ]
 ITEMS = ("message", "function_call", "function_call_output", "reasoning")
 # run by OpenAI itself: agents offer them whatever server they ask

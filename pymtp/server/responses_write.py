@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pymtp.answers import Event
 from pymtp.sampling import SamplingParams
+from pymtp.server.ascii_json import Echoing
 from pymtp.server.ended import Ended
 from pymtp.server.errors import Failure
 from pymtp.server.parts import Change, Part, Parts
@@ -53,7 +54,7 @@ class ResponseWriter:
         self._ended = ended
         found += self._told(self.parts.end())
         status = "completed" if ended.is_whole else "incomplete"
-        response = self._response | {
+        changes = {
             "status": status,
             "completed_at": int(time.time()) if ended.is_whole else None,
             "incomplete_details": None if ended.is_whole else {"reason": "max_output_tokens"},
@@ -61,12 +62,12 @@ class ResponseWriter:
             "usage": _usage(ended),
             **more,
         }
-        return self._numbered([*found, {"type": f"response.{status}", "response": response}])
+        return self._numbered([*found, {"type": f"response.{status}", "response": self._response.but(changes)}])
 
     def fail(self, failure: Failure) -> list[dict[str, Any]]:
         """The last event of an answer that failed in the middle."""
         error = {"code": _CODES.get(failure.status, "server_error"), "message": failure.message}
-        response = self._response | {"status": "failed", "error": error, "output": self._output()}
+        response = self._response.but({"status": "failed", "error": error, "output": self._output()})
         return self._numbered([{"type": "response.failed", "response": response}])
 
     def turns(self) -> list[dict[str, Any]]:
@@ -164,10 +165,10 @@ def _done(part: Part) -> dict[str, Any]:
     return {"text": part.text, **_LOGPROBS[part.kind]}
 
 
-def _begun(body: Mapping[str, Any], params: SamplingParams) -> dict[str, Any]:
+def _begun(body: Mapping[str, Any], params: SamplingParams) -> Echoing:
     """The answer before the first token, with what was asked for."""
     reasoning, text = body.get("reasoning") or {}, body.get("text") or {}
-    return {
+    own = {
         "id": f"resp_{uuid.uuid4().hex}",
         "object": "response",
         "created_at": int(time.time()),
@@ -176,18 +177,12 @@ def _begun(body: Mapping[str, Any], params: SamplingParams) -> dict[str, Any]:
         "background": False,
         "error": None,
         "incomplete_details": None,
-        **{name: body.get(name) for name in _ECHOED},
-        "metadata": body.get("metadata") or {},
-        "model": body["model"],
         "output": [],
         "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
         "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
         "service_tier": "default",
         "store": body.get("store") is not False,
         "temperature": params.temperature,
-        "text": {**text, "format": text.get("format") or {"type": "text"}},
-        "tool_choice": body.get("tool_choice") or "auto",
-        "tools": [told for tool in body.get("tools") or () if (told := _tool(tool)) is not None],
         "top_logprobs": 0,
         "top_p": params.top_p,
         "presence_penalty": params.presence_penalty,
@@ -195,6 +190,15 @@ def _begun(body: Mapping[str, Any], params: SamplingParams) -> dict[str, Any]:
         "truncation": "disabled",
         "usage": None,
     }
+    echo = {
+        **{name: body.get(name) for name in _ECHOED},
+        "metadata": body.get("metadata") or {},
+        "model": body["model"],
+        "text": {**text, "format": text.get("format") or {"type": "text"}},
+        "tool_choice": body.get("tool_choice") or "auto",
+        "tools": [told for tool in body.get("tools") or () if (told := _tool(tool)) is not None],
+    }
+    return Echoing(own, echo)
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from pymtp.answers import AnswerFormat, AnswerReader, Event, Said
 from pymtp.asks import Ask, EndReason, Text, end_reason, prepared
 from pymtp.async_llm import AsyncLLM, AsyncTexts
 from pymtp.engine.request import Completion, FinishReason, Piece
+from pymtp.memory import DeviceMemory
 from pymtp.server.metrics import Metrics, Watch
 from pymtp.server.refusals import OverdueError, QueueFullError, UnavailableError, UnknownModelError
 from pymtp.server.settings import Settings
@@ -23,6 +24,7 @@ from pymtp.values import shown
 # Pieces of a text that may wait for a slow client. All of them: the request keeps its pieces anyway, and a text that is
 # written to its end gives its place to others.
 AHEAD = 2**31
+SLICE = 2048  # characters that are read before other requests have their turn: some take 10 microseconds each
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Service:
     def __init__(self, llm: AsyncLLM, settings: Settings, metrics: Metrics) -> None:
         self.llm, self.settings, self.metrics = llm, settings, metrics
         self._n_open = 0
+        self._memory: asyncio.Future[list[DeviceMemory]] | None = None
         metrics.serve(llm, self.model_name)
 
     @property
@@ -64,6 +67,14 @@ class Service:
         if name is not None and self.settings.served_names and name not in self.settings.served_names:
             raise UnknownModelError(f"there is no model {shown(name)}: there is {', '.join(self.model_names)}")
 
+    async def memory(self) -> list[DeviceMemory]:
+        """What the model and the caches take, a line a device. Waits until the engine is between two steps: all who ask
+        meanwhile wait for one thread, for requests need the others."""
+        if self._memory is None or self._memory.done():
+            llm = self.llm.llm
+            self._memory = asyncio.ensure_future(self.llm.in_thread(lambda: llm.turns.between(llm, llm.context.memory)))
+        return await asyncio.shield(self._memory)
+
     @asynccontextmanager
     async def answer(self, ask: Ask) -> AsyncIterator[Answering]:
         """Runs a request, which ends where this is left.
@@ -71,7 +82,8 @@ class Service:
         Raises QueueFullError, InvalidRequestError for what cannot be asked, ContextFullError, and ClosedError.
         """
         n, begun = ask.params.n, asyncio.get_running_loop().time()
-        if self._n_open + n > self.llm.llm.context.n_seq_max + max(self.settings.max_queue, n):
+        # texts of one request may wait for each other: it could never be answered otherwise
+        if self._n_open and self._n_open + n > self.llm.llm.context.n_seq_max + self.settings.max_queue:
             raise QueueFullError(f"{self._n_open} texts run or wait: try again later")
         self._n_open += n
         watch = self.metrics.watch(ask.prompt)
@@ -155,7 +167,7 @@ class Answering:
                 if not unended:
                     self._watch.ended(self._texts.completions)
                 for part in parts:
-                    yield self._update(part.index, part.pieces, part.reason)
+                    yield await self._update(part.index, part.pieces, part.reason)
                 if self._interval and all(part.reason is None for part in parts):
                     # What comes meanwhile is one chunk: a client gains nothing by more of them. All streams go on at
                     # the same moments: to wake the process takes longer than to write to one client more.
@@ -165,7 +177,7 @@ class Answering:
             if timer is not None:
                 timer.cancel()
 
-    def _update(self, index: int, pieces: list[Piece], reason: FinishReason | None) -> Update:
+    async def _update(self, index: int, pieces: list[Piece], reason: FinishReason | None) -> Update:
         text = "".join(piece.text for piece in pieces)
         if reason is not None and not self._lengths[index] and not pieces:
             text = self._texts.completion(index).text  # nothing was handed out before
@@ -175,7 +187,11 @@ class Answering:
         if reader is None:
             events: list[Event] = [Said(text, start, start + len(text))] if text else []
             return Update(index, events, pieces, reason)
-        events = reader.push(text)
+        events = []
+        for at in range(0, len(text), SLICE):
+            if at:
+                await asyncio.sleep(0)
+            events += reader.push(text[at : at + SLICE])
         if reason is not None:
             events += reader.finish()
             return Update(index, events, pieces, end_reason(reason, reader))

@@ -13,7 +13,8 @@ class Settings:
     api_keys: one of them has to come with each request; none for anybody.
     cors_origins: pages of other origins that a browser lets ask, "*" for all.
     served_names: of the model, the first in answers; none for the file's.
-    max_queue: texts that may wait for a place; more are turned away.
+    max_queue: texts that may wait for a place; more are turned away. A request that comes when nothing runs is taken,
+        however many texts it asks for.
     max_body_bytes: of a request.
     request_timeout: seconds that a request may take, the waiting included; None for any number.
     grace: seconds that running requests have when the server ends.

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 from fastapi import APIRouter
+from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from pymtp.errors import InvalidRequestError
+from pymtp.llm import LLM
+from pymtp.server.ascii_json import AsciiJson
 from pymtp.server.current import CurrentService
 from pymtp.server.openai_types import Body, ListOf, TokenId
 from pymtp.server.responses_of import failures_of
 
 router = APIRouter(tags=["llama.cpp"])
+MOST = 2**20  # far more than any prompt has: tokens, or characters of a text unless the context is very long
 
 
 class TokenizeRequest(Body):
@@ -37,7 +43,7 @@ class Tokens(BaseModel):
 
 
 class DetokenizeRequest(Body):
-    tokens: ListOf[TokenId]
+    tokens: Annotated[ListOf[TokenId], Field(max_length=MOST)]
 
 
 class Detokenized(BaseModel):
@@ -47,23 +53,33 @@ class Detokenized(BaseModel):
     prompt: str
 
 
-@router.post("/tokenize", responses=failures_of())
-async def tokenize(body: TokenizeRequest, service: CurrentService) -> Tokens:
+@router.post("/tokenize", response_model=None, responses={200: {"model": Tokens}, **failures_of()})
+async def tokenize(body: TokenizeRequest, service: CurrentService) -> Response:
     """The tokens of a text. Special tokens written out in it are taken as such."""
+    return await service.llm.in_thread(lambda: _tokens(body, service.llm.llm))
+
+
+@router.post("/detokenize", response_model=None, responses={200: {"model": Detokenized}, **failures_of()})
+async def detokenize(body: DetokenizeRequest, service: CurrentService) -> Response:
+    """The text of tokens; bytes that are no UTF-8 become U+FFFD."""
+    return await service.llm.in_thread(lambda: _text(body.tokens, service.llm.llm))
+
+
+# Off the event loop, the JSON too: there may be a million tokens. Nothing looks at them one by one as pydantic would.
+
+
+def _tokens(body: TokenizeRequest, llm: LLM) -> Response:
     text = body.content if body.content is not None else body.prompt
     if text is None:
         raise InvalidRequestError('a text must come, as "content" or "prompt"')
-    model = service.llm.llm.model
-    special = bool(body.add_special or body.add_special_tokens)
-    tokens = await service.llm.in_thread(lambda: model.tokenize(text, add_special=special))
-    return Tokens(
-        tokens=[TokenPiece(id=token, piece=_piece(model.token_bytes(token))) for token in tokens]
-        if body.with_pieces
-        else tokens,
-        count=len(tokens),
-        max_model_len=service.llm.llm.context.n_ctx,
-        token_strs=[model.token_text(token) for token in tokens] if body.return_token_strs else None,
-    )
+    if len(text) > (most := max(64 * llm.context.n_ctx, MOST)):
+        raise InvalidRequestError(f"{len(text)} characters are more than the {most} that are taken at once")
+    tokens = llm.model.tokenize(text, add_special=bool(body.add_special or body.add_special_tokens))
+    told: dict[str, Any] = {"tokens": tokens, "count": len(tokens), "max_model_len": llm.context.n_ctx}
+    if body.with_pieces:
+        told["tokens"] = [{"id": token, "piece": _piece(llm.model.token_bytes(token))} for token in tokens]
+    told["token_strs"] = [llm.model.token_text(token) for token in tokens] if body.return_token_strs else None
+    return AsciiJson(told)
 
 
 def _piece(data: bytes) -> str | list[int]:
@@ -73,8 +89,6 @@ def _piece(data: bytes) -> str | list[int]:
         return list(data)
 
 
-@router.post("/detokenize", responses=failures_of())
-async def detokenize(body: DetokenizeRequest, service: CurrentService) -> Detokenized:
-    """The text of tokens; bytes that are no UTF-8 become U+FFFD."""
-    text = await service.llm.in_thread(lambda: service.llm.llm.model.detokenize(body.tokens))
-    return Detokenized(content=text, prompt=text)
+def _text(tokens: list[int], llm: LLM) -> Response:
+    text = llm.model.detokenize(tokens)
+    return AsciiJson({"content": text, "prompt": text})

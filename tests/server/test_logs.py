@@ -124,9 +124,10 @@ def test_a_text_line_is_one_line_whatever_a_client_sends() -> None:
     assert "none=null" in words
 
 
+@pytest.mark.parametrize("lines", [TextLines(), JsonLines()], ids=["text", "json"])
 @pytest.mark.parametrize("path", ["/\x9b31m", "/\x85forged", "/\u2028forged", "/\u202egnorw"])
-def test_a_text_line_has_nothing_that_a_terminal_obeys(path: str) -> None:
-    assert TextLines().format(record("request", route=path)).isprintable()
+def test_a_line_has_nothing_that_a_terminal_obeys(path: str, lines: logging.Formatter) -> None:
+    assert lines.format(record("request", route=path)).isprintable()
 
 
 def test_a_json_line_holds_what_was_said_and_the_traceback() -> None:

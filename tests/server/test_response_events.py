@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import openai
@@ -14,10 +15,12 @@ from pydantic import TypeAdapter
 from pymtp import SamplingParams
 from pymtp.answers import CallArguments, CallBegun, Said, Thought
 from pymtp.server import response_resource
+from pymtp.server.ascii_json import AsciiJson
 from pymtp.server.ended import Ended
 from pymtp.server.errors import Failure
 from pymtp.server.named_events import named_events
 from pymtp.server.parts import Part
+from pymtp.server.response_store import ResponseStore, Stored
 from pymtp.server.responses_write import ResponseWriter
 from pymtp.server.turns_of import sealed
 
@@ -41,6 +44,25 @@ def response(each: Batches, end: Ended = WHOLE, **body: Any) -> dict[str, Any]:
     found: dict[str, Any] = writer.end(end, {})[-1]["response"]
     response_resource.Response.model_validate(found)
     return found
+
+
+def test_what_a_request_is_told_of_itself_is_written_as_json_once() -> None:
+    looks = 0
+
+    class Parameters(dict[str, Any]):
+        def items(self) -> Any:
+            nonlocal looks
+            looks += 1
+            return super().items()
+
+    tool = {"type": "function", "name": "f", "parameters": Parameters(type="object"), "strict": None}
+    writer = ResponseWriter(BODY | {"tools": [tool], "instructions": "Be brief."}, SamplingParams())
+    begin, end = writer.begin(), writer.end(WHOLE, {})
+    told = [json.loads(line[6:]) for line in named_events(begin + end).splitlines() if line.startswith(b"data: ")]
+    ResponseStore().put(Stored(end[-1]["response"], []))
+    assert looks == 1
+    assert told == begin + end
+    assert json.loads(AsciiJson(end[-1]["response"]).body) == end[-1]["response"]
 
 
 def unnamed(items: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from helpers.servers import Server
 from openai import OpenAI
 
 from pymtp import SamplingParams
+from pymtp.server.ascii_json import Echoing
 from pymtp.server.response_store import ResponseStore, Stored
 
 USER = {"role": "user", "content": "def fibonacci(n):"}
@@ -57,12 +58,13 @@ def test_a_response_that_is_not_to_be_stored_is_not(client: OpenAI) -> None:
     response = client.responses.create(**GREEDY, store=False)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(response.id)
-    with pytest.raises(openai.BadRequestError, match="previous_response_id"):
+    with pytest.raises(openai.BadRequestError, match="previous_response_id") as raised:
         client.responses.create(**GREEDY, previous_response_id=response.id)
+    assert (raised.value.code, raised.value.param) == ("previous_response_not_found", "previous_response_id")
 
 
 def stored(name: str, text: str = "") -> Stored:
-    return Stored({"id": name}, [{"role": "user", "content": text}])
+    return Stored(Echoing({"id": name}, {"store": True}), [{"role": "user", "content": text}])
 
 
 def test_the_response_that_was_not_used_the_longest_goes_first() -> None:

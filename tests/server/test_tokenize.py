@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
 from helpers.servers import LONG, Server
 
 from pymtp import build_info
+from pymtp.model import Model
+from pymtp.server.tokenize import Detokenized, Tokens
 
 TEXT = "def f(ö): <|im_end|>"
 
@@ -36,10 +40,48 @@ def test_pieces_are_text_or_bytes(http: httpx.Client, server: Server) -> None:
     assert found["token_strs"] == [server.llm.model.token_text(token) for token in tokens]
 
 
+def test_answers_are_what_is_told_of_them(http: httpx.Client) -> None:
+    for asked in ({"content": TEXT}, {"content": TEXT, "with_pieces": True, "return_token_strs": True}):
+        found = http.post("/tokenize", json=asked).json()
+        told = Tokens.model_validate(found, extra="forbid").model_dump()
+        assert told == {"token_strs": None, **found}
+    found = http.post("/detokenize", json={"tokens": [1, 2]}).json()
+    assert set(found) == set(Detokenized.model_validate(found).model_dump())
+
+
 def test_a_text_has_to_come(http: httpx.Client) -> None:
     for body in ({}, {"content": None}):
         assert http.post("/tokenize", json=body).status_code == 400
     assert http.post("/tokenize", json={"content": ""}).json()["tokens"] == []
+
+
+def test_a_text_far_longer_than_any_prompt_is_refused(http: httpx.Client) -> None:
+    most = 2**20  # more than 64 times the 4,096 tokens of the context
+    assert http.post("/tokenize", json={"content": "a" * most}).status_code == 200
+    refused = http.post("/tokenize", json={"content": "a" * (most + 1)})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_value")
+    assert http.post("/detokenize", json={"tokens": [0] * (most + 1)}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("tokenize", {"content": "aö", "with_pieces": True, "return_token_strs": True}), ("detokenize", {"tokens": [1]})],
+)
+def test_the_event_loop_looks_at_no_token(
+    http: httpx.Client, server: Server, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    threads: list[str] = []
+    for name in ("tokenize", "detokenize", "token_bytes", "token_text"):
+        call = getattr(Model, name)
+
+        def told(*args: Any, _call: Any = call, **keywords: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return _call(*args, **keywords)
+
+        monkeypatch.setattr(Model, name, told)
+    assert http.post(f"/{path}", json=body).status_code == 200
+    assert threads
+    assert all(name.startswith("pymtp") for name in threads)
 
 
 def test_the_model_and_the_build_are_told(http: httpx.Client, server: Server) -> None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from pymtp.answers import AnswerReader, Event, Said
 from pymtp.async_llm import TextPart
 from pymtp.engine.request import Piece
 from pymtp.server.service import Answering
@@ -86,6 +87,50 @@ def test_streams_go_on_at_the_same_moments() -> None:
         for at, _ in others[:-1]:
             assert at / INTERVAL == pytest.approx(round(at / INTERVAL))
         assert max(n for _, n in others) <= 1.5 * INTERVAL / EVERY + 1
+
+
+class Whole:
+    """A long text that is handed out at its end."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._parts = text, [TextPart(0, [], "length")]
+
+    async def take(self) -> list[TextPart]:
+        return [self._parts.pop()] if self._parts else []
+
+    def completion(self, index: int) -> Any:
+        return SimpleNamespace(text=self._text)
+
+    completions: tuple[()] = ()
+
+
+def test_others_have_their_turns_while_a_long_text_is_read() -> None:
+    turns = 0
+    begun: list[int] = []
+
+    class Reader(AnswerReader):
+        def push(self, text: str) -> list[Event]:
+            begun.append(turns)
+            return super().push(text)
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def test(loop: ByHand) -> str:
+        texts: Any = Whole("a<b " * 10_000)
+        form: Any = SimpleNamespace(reader=Reader)
+        running = asyncio.ensure_future(other())
+        (update,) = [each async for each in Answering(texts, form, 1, 0.0, loop.time(), 1e9, NOBODY)]
+        running.cancel()
+        assert update.finish_reason == "length"
+        return "".join(event.text for event in update.events if isinstance(event, Said))
+
+    assert run(test) == "a<b " * 10_000
+    assert len(begun) >= 10
+    assert len(set(begun)) == len(begun)
 
 
 def test_an_interval_of_nothing_hands_on_each_piece() -> None:

@@ -98,6 +98,32 @@ def test_a_client_that_leaves_while_it_waits_for_its_turn_leaves_the_queue(slow:
     wait_until(slow.free)
 
 
+def test_pages_that_ask_for_figures_leave_the_threads_to_requests(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    between, go_on = server.llm.turns.between, threading.Event()
+    calls: list[object] = []
+
+    def waits(owner: Any, call: Callable[[], Any]) -> Any:
+        calls.append(call)
+        assert go_on.wait(LONG)
+        return between(owner, call)
+
+    monkeypatch.setattr(server.llm.turns, "between", waits)
+    pages = [socket.create_connection(("127.0.0.1", server.port), LONG) for _ in range(40)]
+    for page in pages:
+        page.sendall(b"GET /figures HTTP/1.1\r\nHost: a\r\n\r\n")
+    wait_until(lambda: calls)
+    try:
+        assert httpx.post(server.url + "/tokenize", json={"content": "a"}, timeout=5).status_code == 200
+        assert len(calls) == 1
+    finally:
+        go_on.set()
+    for page in pages:
+        until(page, b'"memory":[{"device":')
+        page.close()
+
+
 def test_a_reader_that_takes_nothing_holds_up_nobody(slow: Server) -> None:
     lazy = post(slow, ENDLESS | {"stream": True, "logprobs": True, "top_logprobs": 20}, receive_buffer=4096)
     wait_until(lambda: running(slow))
@@ -142,6 +168,16 @@ def test_more_than_may_wait_are_told_to_come_again(new_server: Callable[..., Ser
         each.close()
     wait_until(server.free)
     assert httpx.post(server.url + CHAT, json=SHORT, timeout=LONG).status_code == 200
+
+
+def test_without_a_queue_no_text_waits_but_for_those_of_its_own_request(new_server: Callable[..., Server]) -> None:
+    server = new_server(max_queue=0, llm={"n_ctx": 8192, "n_seq_max": 1, "draft_tokens": 0}).ready()
+    assert httpx.post(server.url + CHAT, json=SHORT | {"n": 3}, timeout=LONG).status_code == 200
+    first = post(server, ENDLESS | {"stream": True})
+    wait_until(lambda: server.n_open == 1)
+    assert httpx.post(server.url + CHAT, json=SHORT, timeout=LONG).status_code == 429
+    first.close()
+    wait_until(server.free)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -38,6 +38,19 @@ def test_of_a_list_only_the_first_that_is_wrong_is_told(kind: type[BaseModel], b
     assert 1 <= raised.value.error_count() <= 8
 
 
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (ChatRequest, {"model": "m", "messages": [USER], "logit_bias": {f"no {i}": 1 for i in range(2000)}}),
+        (ResponseRequest, {"model": "m", "input": "a", "metadata": {f"key {i}": i for i in range(2000)}}),
+    ],
+)
+def test_a_mapping_that_is_too_large_is_refused_unread(kind: type[BaseModel], body: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="at most") as raised:
+        kind.model_validate(body)
+    assert raised.value.error_count() == 1
+
+
 @pytest.mark.parametrize("stops", [65 * ["a"], ["a" * 1001]])
 def test_stop_strings_are_few_and_short(stops: list[str]) -> None:
     with pytest.raises(ValidationError):
