@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -79,16 +79,35 @@ def _measured_apart(context: EmptyContext, n_vocab: int) -> FirstCosts:
     """On a thread that ends. OpenMP keeps a team of threads for each thread that launched something; where all teams
     together are more than the cores, it lets them sleep between two operations, and a small model is three times
     slower. The thread that opens an LLM is often not the one that runs it: an AsyncLLM's never is."""
-    with ThreadPoolExecutor(1) as own:
+    came: list[FirstCosts | BaseException] = []
+    ended = (
+        _thread.allocate_lock()
+    )  # not Thread or a pool: what a handler may do then would wait for locks that they share
+    ended.acquire()
+
+    def run() -> None:
         try:
-            measuring = own.submit(measure, context, n_vocab)
-        except RuntimeError:  # the interpreter is about to end, and begins no thread
-            return measure(context, n_vocab)
-        try:
-            return measuring.result()
+            came.append(measure(context, n_vocab))
+        except BaseException as error:
+            came.append(error)
         finally:
-            if not measuring.done():  # a signal handler raised
-                context.cancel()
+            ended.release()
+
+    try:
+        _thread.start_new_thread(run, ())
+    except RuntimeError:  # the interpreter is about to end, and begins no thread
+        return measure(context, n_vocab)
+    try:
+        ended.acquire()
+    except BaseException:  # of a signal handler
+        context.cancel()
+        while not came:
+            ended.acquire(timeout=0.1)
+        raise
+    found = came.pop()
+    if isinstance(found, BaseException):
+        raise found
+    return found
 
 
 def measure(context: EmptyContext, n_vocab: int, clock: Callable[[], float] = time.perf_counter) -> FirstCosts:
