@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pymtp.errors import InvalidRequestError
-from pymtp.grammar import schema_text
+from pymtp.grammar import MAX_TEXT, schema_text
 
 MAX_TOOLS = 1024
 # what a tag `<function=NAME>` can hold, and a string of JSON without an escape
@@ -49,9 +49,14 @@ def read_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Tool, ...]:
         raise InvalidRequestError(f"tools must be a list, not {type(tools).__name__}")
     if len(tools) > MAX_TOOLS:
         raise InvalidRequestError(f"{len(tools)} tools are more than {MAX_TOOLS}")
-    found = tuple(_tool(tool, f"tools[{i}]") for i, tool in enumerate(tools))
+    found, left = [], MAX_TEXT
+    for i, tool in enumerate(tools):
+        found.append(_tool(tool, f"tools[{i}]"))
+        left -= len(json.dumps(found[-1].parameters))
+        if left < 0:
+            raise InvalidRequestError(f"the schemas of the tools are longer than {MAX_TEXT} bytes together")
     check_names(found)
-    return found
+    return tuple(found)
 
 
 def check_names(tools: Sequence[Tool]) -> None:

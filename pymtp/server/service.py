@@ -79,7 +79,8 @@ class Service:
     async def answer(self, ask: Ask) -> AsyncIterator[Answering]:
         """Runs a request, which ends where this is left.
 
-        Raises QueueFullError, InvalidRequestError for what cannot be asked, ContextFullError, and ClosedError.
+        Raises QueueFullError, InvalidRequestError for what cannot be asked, ContextFullError, OverdueError, and
+        ClosedError.
         """
         n, begun = ask.params.n, asyncio.get_running_loop().time()
         # texts of one request may wait for each other: it could never be answered otherwise
@@ -88,10 +89,15 @@ class Service:
         self._n_open += n
         watch = self.metrics.watch(ask.prompt)
         try:
-            prompt, params, form = await self.llm.in_thread(lambda: prepared(self.llm.llm, ask))
+            seconds = self._limit(ask)
+            preparing = self.llm.in_thread(lambda: prepared(self.llm.llm, ask))
+            try:  # the thread goes on where this is left, and nobody waits for it
+                prompt, params, form = await asyncio.wait_for(preparing, None if seconds == math.inf else seconds)
+            except asyncio.TimeoutError as error:
+                raise OverdueError(f"the request took longer than {seconds:g} seconds") from error
             async with await self.llm.open(prompt, params, ahead=AHEAD if ask.stream else None) as texts:
                 with watch.running(texts.prompt_tokens, n):
-                    yield Answering(texts, form, n, self.settings.chunk_interval, begun, self._limit(ask), watch)
+                    yield Answering(texts, form, n, self.settings.chunk_interval, begun, seconds, watch)
         finally:
             self._n_open -= n
 

@@ -169,6 +169,14 @@ def test_schemas_that_are_too_large_together_are_refused() -> None:
         AnswerFormat(None, "", tools=tools)
 
 
+def test_schemas_that_are_too_long_together_are_refused_before_they_are_converted() -> None:
+    long = {"type": "object", "description": "a" * 2**17, "properties": {}}
+    tools = [{"type": "function", "function": {"name": f"f{i}", "parameters": long}} for i in range(8)]
+    assert len(read_tools(tools[:7])) == 7
+    with pytest.raises(InvalidRequestError, match="longer than 1048576 bytes together"):
+        read_tools(tools)
+
+
 def test_many_tools_have_a_grammar_in_time(llm: LLM) -> None:
     def schema(i: int) -> dict[str, Any]:
         strings = {f"p{i}_{j}": {"type": "string", "minLength": 1, "maxLength": 100 + j} for j in range(20)}
