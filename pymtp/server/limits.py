@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from hashlib import sha256
 from hmac import compare_digest
@@ -15,6 +16,8 @@ from pymtp.server.errors import Failure, error_response
 # without a key: whether it is up, and the pages, which ask for one
 OPEN = ("/", "/health", "/v1/health", "/figures.html", "/openapi.json")
 OPEN_FOLDER = "/static/"
+
+BODY_SECONDS = 300.0  # that the body of a request may take to come
 
 
 class Keys:
@@ -34,10 +37,11 @@ class Keys:
     def _fits(self, scope: Scope) -> bool:
         headers = Headers(scope=scope)
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        digest = sha256(given.encode("latin-1")).digest()  # as it came: headers are bytes, read as Latin-1
+        # either will do: clients that are made for one header send what they have of the other along
+        given = [token.strip() if scheme.lower() == "bearer" else "", headers.get("x-api-key", "")]
+        digests = [sha256(key.encode("latin-1")).digest() for key in given]  # as it came: bytes, read as Latin-1
         # all of them, and digests: the time tells neither which key was nearest nor how long one is
-        return any([compare_digest(digest, known) for known in self._digests])
+        return any([compare_digest(digest, known) for digest in digests for known in self._digests])
 
 
 def _is_open(path: str) -> bool:
@@ -57,10 +61,10 @@ def guard_schema(app: FastAPI) -> None:
 
 
 class BodyLimit:
-    """Refuses bodies of more bytes than may come, those of no stated length too."""
+    """Refuses bodies of more bytes than may come, those of no stated length too, and bodies that take too long."""
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
-        self._app, self._max = app, max_bytes
+    def __init__(self, app: ASGIApp, max_bytes: int, seconds: float = BODY_SECONDS) -> None:
+        self._app, self._max, self._seconds = app, max_bytes, seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] not in ("POST", "PUT", "PATCH"):
@@ -69,8 +73,15 @@ class BodyLimit:
         stated = Headers(scope=scope).get("content-length", "0")
         body = bytearray()
         more = True
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._seconds
         while more and len(body) <= self._max and int(stated) <= self._max:
-            message = await receive()
+            try:
+                message = await asyncio.wait_for(receive(), end - loop.time())
+            except asyncio.TimeoutError:
+                late = Failure(408, f"the body was not there after {self._seconds:g} seconds", code="body_too_slow")
+                await error_response(Request(scope), late, {"Connection": "close"})(scope, receive, send)
+                return
             if message["type"] == "http.disconnect":
                 return
             body += message.get("body", b"")

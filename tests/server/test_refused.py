@@ -109,6 +109,8 @@ def test_keys_come_by_either_header_and_open_paths_need_none(new_server: Callabl
             assert found.headers["www-authenticate"] == "Bearer"
         assert client.get("/v1/models", headers={"x-api-key": "sécret".encode()}).status_code == 200
         assert client.get("/v1/models", headers={"authorization": "bearer sécret".encode()}).status_code == 200
+        both = {"authorization": b"Bearer of another server", "x-api-key": "sécret".encode()}
+        assert client.get("/v1/models", headers=both).status_code == 200
         assert client.get("/openapi.json").status_code == 200
         assert client.post(CHAT, json=ASKED).status_code == 401
 
