@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import isfinite
@@ -58,6 +59,8 @@ class Access:
             keys += found
         if not all(keys):
             raise InvalidRequestError("--api-key is empty")
+        if not keys and "PYMTP_API_KEY" in os.environ:  # of a secret that was not set: to serve anybody would be wrong
+            raise InvalidRequestError("PYMTP_API_KEY is empty: give it a key, or unset it to serve without")
         return tuple(keys)
 
 

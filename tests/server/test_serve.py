@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from helpers.served import Served
+from typer.testing import CliRunner
 
 from pymtp import LLM, SamplingParams
+from pymtp.cli.app import app
 from pymtp.errors import InvalidRequestError
 from pymtp.server.listener import is_local, listen, url
 
@@ -123,3 +125,11 @@ def test_a_name_with_addresses_of_both_kinds_listens_where_most_clients_look(mon
 def test_a_name_without_an_address_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="no address"):
         listen("no host", 0)
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+def test_a_blank_key_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch, blank: str) -> None:
+    monkeypatch.setenv("PYMTP_API_KEY", blank)
+    found = CliRunner().invoke(app, ["serve", "--port", "0", "-m", "nowhere.gguf"])
+    assert isinstance(found.exception, InvalidRequestError)
+    assert "PYMTP_API_KEY is empty" in str(found.exception)
