@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import isfinite
@@ -17,7 +18,7 @@ from pymtp.cli.texts import read_text
 from pymtp.errors import InvalidRequestError
 from pymtp.server import logs
 from pymtp.server.launch import Launch
-from pymtp.server.listener import is_local, listen
+from pymtp.server.listener import is_local, listen, open_standard_streams
 from pymtp.server.settings import Settings
 from pymtp.server.supervisor import supervise
 
@@ -29,6 +30,7 @@ NEEDED = {
     "prometheus_client": "prometheus-client",
 }
 MIB = 2**20
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,10 @@ class Access:
     api_key: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KEY", envvar="PYMTP_API_KEY", help="A key that requests must have. May be given several times."
+            metavar="KEY",
+            envvar="PYMTP_API_KEY",
+            help="A key that requests must have. May be given several times. The list of processes shows it: "
+            "a file or the variable does not.",
         ),
     ] = None
     api_key_file: Annotated[Path | None, typer.Option(help="Read keys from this file, one a line.")] = None
@@ -62,6 +67,15 @@ class Access:
         if not keys and "PYMTP_API_KEY" in os.environ:  # of a secret that was not set: to serve anybody would be wrong
             raise InvalidRequestError("PYMTP_API_KEY is empty: give it a key, or unset it to serve without")
         return tuple(keys)
+
+    def origins(self) -> tuple[str, ...]:
+        """All origins. Raises InvalidRequestError for what no browser calls one: it would never match."""
+        for origin in self.cors_origin or ():
+            if origin != "*" and not ORIGIN.fullmatch(origin):
+                raise InvalidRequestError(
+                    f"--cors-origin {origin!r} must be scheme://host or scheme://host:port, without a path, or *"
+                )
+        return tuple(self.cors_origin or ())
 
 
 @dataclass(frozen=True)
@@ -131,11 +145,13 @@ def serve(
     if not all(map(find_spec, NEEDED)):
         raise InvalidRequestError(f"pymtp serve needs more packages: pip install {' '.join(NEEDED.values())}")
     limits.check()
+    if not all(served_name or ()):
+        raise InvalidRequestError("--served-name is empty")
     settings = Settings(
         host=access.host,
         port=access.port,
         api_keys=access.keys(),
-        cors_origins=tuple(access.cors_origin or ()),
+        cors_origins=access.origins(),
         served_names=tuple(served_name or ()),
         max_queue=limits.max_queue,
         max_body_bytes=limits.max_body * MIB,
@@ -145,9 +161,14 @@ def serve(
         **logging.checked(),
     )
     launch = Launch(settings, loading.model, loading.keywords(n_seq_max), prefix)
+    open_standard_streams()
     listener = listen(settings.host, settings.port)
     logs.configure(settings.log_format, settings.log_level)
     if not settings.api_keys and not is_local(listener):
-        logs.log.warning("anybody who reaches %s:%d is answered: --api-key asks for a key", access.host, access.port)
+        logs.log.warning(
+            "anybody who reaches %s:%d is answered: --api-key-file or PYMTP_API_KEY asks for a key",
+            access.host,
+            access.port,
+        )
     if code := supervise(listener, launch):
         raise typer.Exit(code)

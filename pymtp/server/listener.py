@@ -11,6 +11,13 @@ from pymtp.errors import InvalidRequestError, PymtpError
 BACKLOG = 2048  # connections that wait while there is no worker
 
 
+def open_standard_streams() -> None:
+    """Those that were closed lead nowhere from now on: a socket that got the number of one would be lost to a child."""
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(opened)
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Listens there, at a port that is free where it is 0.
 

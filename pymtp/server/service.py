@@ -15,7 +15,9 @@ from pymtp.answers import AnswerFormat, AnswerReader, Event, Said
 from pymtp.asks import Ask, EndReason, Text, end_reason, prepared
 from pymtp.async_llm import AsyncLLM, AsyncTexts
 from pymtp.engine.request import Completion, FinishReason, Piece
+from pymtp.errors import InvalidRequestError
 from pymtp.memory import DeviceMemory
+from pymtp.sampling import SamplingParams
 from pymtp.server.metrics import Metrics, Watch
 from pymtp.server.refusals import OverdueError, QueueFullError, UnavailableError, UnknownModelError
 from pymtp.server.settings import Settings
@@ -24,6 +26,7 @@ from pymtp.values import shown
 # Pieces of a text that may wait for a slow client. All of them: the request keeps its pieces anyway, and a text that is
 # written to its end gives its place to others.
 AHEAD = 2**31
+MOST_LOGPROBS = 2**22  # that are kept for one request: each takes about 100 bytes
 SLICE = 2048  # characters that are read before other requests have their turn: some take 10 microseconds each
 
 
@@ -83,6 +86,7 @@ class Service:
         ClosedError.
         """
         n, begun = ask.params.n, asyncio.get_running_loop().time()
+        self._check_logprobs(ask.params)
         # texts of one request may wait for each other: it could never be answered otherwise
         if self._n_open and self._n_open + n > self.llm.llm.context.n_seq_max + self.settings.max_queue:
             raise QueueFullError(f"{self._n_open} texts run or wait: try again later")
@@ -100,6 +104,16 @@ class Service:
                     yield Answering(texts, form, n, self.settings.chunk_interval, begun, seconds, watch)
         finally:
             self._n_open -= n
+
+    def _check_logprobs(self, params: SamplingParams) -> None:
+        """Raises InvalidRequestError where the log-probabilities of one request could take hundreds of megabytes."""
+        if params.logprobs is not None:
+            tokens = min(params.max_tokens or MOST_LOGPROBS, self.llm.llm.context.n_ctx)
+            if params.n * tokens * (params.logprobs + 1) > MOST_LOGPROBS:
+                raise InvalidRequestError(
+                    f"n={params.n} texts of up to {tokens} tokens, each with {params.logprobs} log-probabilities, "
+                    f"are more than {MOST_LOGPROBS}: a smaller max_tokens is right"
+                )
 
     def _limit(self, ask: Ask) -> float:
         return min(math.inf if each is None else each for each in (ask.timeout, self.settings.request_timeout))

@@ -57,6 +57,9 @@ def test_a_key_is_asked_for_and_stands_in_no_command_line(serve: Serve, way: str
         (("-m", os.devnull), 3, "null"),
         (("-c", "-1"), 2, "n_ctx"),
         (("-d", "many"), 2, "--draft-tokens"),
+        (("--cors-origin", "example.com"), 2, "scheme://host"),
+        (("--cors-origin", "https://example.com/"), 2, "scheme://host"),
+        (("-a", ""), 2, "--served-name is empty"),
         (("--prefix", "missing.prefix"), 2, "missing.prefix"),
         (("--host", "no.such.host.invalid"), 2, "no.such.host.invalid"),
         (("--host", "192.0.2.1"), 1, "192.0.2.1:0"),
@@ -133,3 +136,7 @@ def test_a_blank_key_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPat
     found = CliRunner().invoke(app, ["serve", "--port", "0", "-m", "nowhere.gguf"])
     assert isinstance(found.exception, InvalidRequestError)
     assert "PYMTP_API_KEY is empty" in str(found.exception)
+
+
+def test_it_serves_where_its_standard_input_is_closed(serve: Serve) -> None:
+    assert serve(before="import os; os.close(0)").ready().get("/health").status_code == 200
