@@ -134,14 +134,16 @@ bool pymtp_grammar_walk::go_to(const llama_token * prefix, size_t n) {
     return true;
 }
 
-void pymtp_grammar_walk::allowed(const std::vector<llama_token> & tokens, std::vector<bool> & out) {
+void pymtp_grammar_walk::allowed(const std::vector<llama_token> & tokens, size_t most, std::vector<bool> & out) {
     out.assign(tokens.size(), false);
     try {
         forget();
         states.begin();
-        for (size_t i = 0; i < tokens.size(); ++i) {
+        const auto known = positions.back().partial.n_more ? masks.end() : masks.find(positions.back().whole);
+        for (size_t i = 0; i < tokens.size() && most > 0; ++i) {
             position at = positions.back();
-            out[i] = take(at, tokens[i]);
+            out[i] = known != masks.end() ? known->second.has(tokens[i]) : take(at, tokens[i]);
+            most -= out[i];
         }
     } catch (const std::exception &) {
         out.assign(tokens.size(), false);
@@ -149,7 +151,7 @@ void pymtp_grammar_walk::allowed(const std::vector<llama_token> & tokens, std::v
 }
 
 // All texts that may follow: tokens in order, each from where it differs from the one before.
-void pymtp_grammar_walk::find_texts(uint32_t state, std::vector<bool> & out) {
+void pymtp_grammar_walk::find_texts(uint32_t state, pymtp_token_set & out) {
     const pymtp_spelling & spelling = *source.spelling;
     std::vector<uint32_t> path{state}; // after each character of a token
     pymtp_spelling::text text;
@@ -162,7 +164,7 @@ void pymtp_grammar_walk::find_texts(uint32_t state, std::vector<bool> & out) {
             path.push_back(states.after(path.back(), text.begin[path.size() - 1]));
         }
         if (path.back() != NOWHERE) {
-            out[token] = text.rest.n_more == 0 || states.fits(path.back(), text.rest);
+            out.set(token, text.rest.n_more == 0 || states.fits(path.back(), text.rest));
             ++i;
             continue;
         }
@@ -174,7 +176,7 @@ void pymtp_grammar_walk::find_texts(uint32_t state, std::vector<bool> & out) {
 }
 
 // All tokens that may follow because the grammar names them, or others.
-void pymtp_grammar_walk::find_tokens(uint32_t state, std::vector<bool> & out) const {
+void pymtp_grammar_walk::find_tokens(uint32_t state, pymtp_token_set & out) const {
     const pymtp_spelling & spelling = *source.spelling;
     const auto is = [&](uint32_t token, pymtp_spelling::kind kind) {
         return token < spelling.kinds.size() && spelling.kinds[token] == kind;
@@ -185,7 +187,7 @@ void pymtp_grammar_walk::find_tokens(uint32_t state, std::vector<bool> & out) co
     states.for_each_top(state, [&](pymtp_grammar_rules::element top) {
         if (top.what == pymtp_grammar_rules::TOKEN) {
             if (is(top.value, pymtp_spelling::TEXT) || is(top.value, pymtp_spelling::SILENT)) {
-                out[top.value] = true;
+                out.set(top.value, true);
             }
         } else if (top.what == pymtp_grammar_rules::NOT_TOKEN) {
             any |= excludes && excluded != top.value; // what one excludes the other allows
@@ -196,16 +198,16 @@ void pymtp_grammar_walk::find_tokens(uint32_t state, std::vector<bool> & out) co
     // once for all that exclude a token: there may be thousands
     for (size_t i = 0; excludes && i < spelling.sorted.size(); ++i) {
         const llama_token token = spelling.sorted[i];
-        out[token] = out[token] || any || (uint32_t) token != excluded;
+        out.set(token, out.has(token) || any || (uint32_t) token != excluded);
     }
 }
 
-void pymtp_grammar_walk::find_all(const position & at, std::vector<bool> & out) {
-    out.assign(source.spelling->kinds.size(), false);
+void pymtp_grammar_walk::find_all(const position & at, pymtp_token_set & out) {
+    out.clear(source.spelling->kinds.size());
     if (at.partial.n_more) {
         for (const llama_token token : source.spelling->within) {
             position next = at;
-            out[token] = take(next, token);
+            out.set(token, take(next, token));
         }
         return;
     }
@@ -214,11 +216,11 @@ void pymtp_grammar_walk::find_all(const position & at, std::vector<bool> & out) 
         find_tokens(at.whole, out);
     }
     for (const llama_token token : source.spelling->ends) {
-        out[token] = states.may_end(at.whole);
+        out.set(token, states.may_end(at.whole));
     }
 }
 
-const std::vector<bool> & pymtp_grammar_walk::all_allowed() {
+const pymtp_token_set & pymtp_grammar_walk::all_allowed() {
     try {
         forget();
         states.begin();
@@ -237,7 +239,7 @@ const std::vector<bool> & pymtp_grammar_walk::all_allowed() {
         }
         return masks[at.whole] = std::move(mask);
     } catch (const std::exception &) {
-        mask.assign(source.spelling->kinds.size(), false);
+        mask.clear(source.spelling->kinds.size());
         return mask;
     }
 }

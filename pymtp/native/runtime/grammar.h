@@ -4,6 +4,7 @@
 #include "grammar_rules.h"
 #include "grammar_states.h"
 #include "spelling.h"
+#include "token_set.h"
 
 #include "llama.h"
 
@@ -33,9 +34,9 @@ public:
     // Goes to the n tokens of a prefix. False when the grammar does not allow them.
     bool go_to(const llama_token * prefix, size_t n);
 
-    // Whether each of the tokens may follow; and all that may, by token.
-    void allowed(const std::vector<llama_token> & tokens, std::vector<bool> & out);
-    const std::vector<bool> & all_allowed();
+    // Whether each of the tokens may follow, up to the first `most` of those that may; and all that may.
+    void allowed(const std::vector<llama_token> & tokens, size_t most, std::vector<bool> & out);
+    const pymtp_token_set & all_allowed();
 
 private:
     // A token that the grammar names is one element of it, whatever its bytes; all others are read as characters.
@@ -46,9 +47,9 @@ private:
     };
 
     bool take(position & at, llama_token token);
-    void find_all(const position & at, std::vector<bool> & out);
-    void find_texts(uint32_t state, std::vector<bool> & out);
-    void find_tokens(uint32_t state, std::vector<bool> & out) const;
+    void find_all(const position & at, pymtp_token_set & out);
+    void find_texts(uint32_t state, pymtp_token_set & out);
+    void find_tokens(uint32_t state, pymtp_token_set & out) const;
     void forget();
 
     pymtp_grammar        source;
@@ -59,7 +60,7 @@ private:
     std::vector<llama_token> taken;     // since the grammar began
     std::deque<position>     positions; // the newest after the last of them
 
-    std::unordered_map<uint32_t, std::vector<bool>> masks; // what may follow, by state
-    std::vector<bool>                               mask;  // within a character
-    std::vector<uint32_t>                           scratch;
+    std::unordered_map<uint32_t, pymtp_token_set> masks; // what may follow, by state
+    pymtp_token_set                               mask;  // within a character
+    std::vector<uint32_t>                         scratch;
 };

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 
 // Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), and Random123.
@@ -22,6 +23,32 @@ inline uint64_t pymtp_philox(uint32_t token, uint32_t position, uint64_t seed) {
         k[1] += 0xBB67AE85u;
     }
     return ((uint64_t) c[0] << 20) + (c[1] >> 12);
+}
+
+// The same for n tokens. One round after the other for all of them, so that compilers make vectors of it.
+template <size_t N>
+void pymtp_philox(const uint32_t (&tokens)[N], uint32_t position, uint64_t seed, uint64_t (&words)[N]) {
+    uint32_t c[4][N];
+    std::copy(tokens, tokens + N, c[0]);
+    std::fill(c[1], c[1] + N, position);
+    std::fill(c[2], c[2] + N, 0);
+    std::fill(c[3], c[3] + N, 0);
+    uint32_t k[2] = {(uint32_t) seed, (uint32_t) (seed >> 32)};
+    for (int round = 0; round < 10; ++round) {
+        for (size_t i = 0; i < N; ++i) {
+            const uint64_t a = (uint64_t) c[0][i] * 0xD2511F53u;
+            const uint64_t b = (uint64_t) c[2][i] * 0xCD9E8D57u;
+            c[0][i] = (uint32_t) (b >> 32) ^ c[1][i] ^ k[0];
+            c[1][i] = (uint32_t) b;
+            c[2][i] = (uint32_t) (a >> 32) ^ c[3][i] ^ k[1];
+            c[3][i] = (uint32_t) a;
+        }
+        k[0] += 0x9E3779B9u;
+        k[1] += 0xBB67AE85u;
+    }
+    for (size_t i = 0; i < N; ++i) {
+        words[i] = ((uint64_t) c[0][i] << 20) + (c[1][i] >> 12);
+    }
 }
 
 // Standard Gumbel noise of a token at a position. Keeps no state: the same arguments give the same number.

@@ -75,6 +75,12 @@ int32_t pymtp_tokenize(const pymtp_model * model, const char * text, int32_t len
 
 int32_t pymtp_token_piece(const pymtp_model * model, llama_token token, char * piece, int32_t n_max) {
     return pymtp_guarded<int32_t>(INT32_MIN, [&] {
-        return llama_token_to_piece(llama_model_get_vocab(model->shared.get()), token, piece, n_max, 0, false);
+        const std::string bytes = pymtp_bytes_of(llama_model_get_vocab(model->shared.get()), token);
+        const int32_t n = bytes.size();
+        if (n > n_max) {
+            return -n;
+        }
+        std::copy(bytes.begin(), bytes.end(), piece);
+        return n;
     });
 }

@@ -82,7 +82,8 @@ PYMTP_API struct pymtp_model * pymtp_model_load(const char * path, int32_t n_gpu
 PYMTP_API void pymtp_model_free(struct pymtp_model * model);
 PYMTP_API struct llama_model * pymtp_model_get(const struct pymtp_model * model);
 
-// As llama_tokenize, special tokens in the text taken as such, and llama_token_to_piece, control tokens left out.
+// As llama_tokenize, special tokens in the text taken as such, and llama_token_to_piece, control tokens left out
+// but for the marks of answers.
 // INT32_MIN on failure.
 PYMTP_API int32_t pymtp_tokenize(
         const struct pymtp_model * model, const char * text, int32_t length, llama_token * tokens, int32_t n_max, bool add_special);

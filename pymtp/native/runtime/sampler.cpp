@@ -1,5 +1,6 @@
 #include "sampler.h"
 
+#include "draw.h"
 #include "gumbel.h"
 #include "logits.h"
 
@@ -11,11 +12,7 @@ namespace {
 
 constexpr size_t min_candidates = 16;  // to tell how sure it is; greedy itself needs one
 constexpr size_t spare          = 8;   // candidates beyond the k-th: a device takes any of those that tie at its last place
-constexpr size_t tried          = 256; // candidates that a grammar looks at before it looks at the whole vocabulary
-
-bool before(const pymtp_candidate & a, const pymtp_candidate & b) {
-    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
-}
+constexpr size_t tried[]        = {24, 256}; // candidates more that a grammar looks at before it looks at the whole vocabulary
 
 } // namespace
 
@@ -112,19 +109,26 @@ bool pymtp_sampler::select(const pymtp_logits & from, size_t k) {
             continue;
         }
         for (size_t i = start; i < end; ++i) {
-            const pymtp_candidate candidate = {from.ids ? from.ids[i] : (llama_token) i, from.values[i]};
+            const pymtp_candidate candidate = {from.id(i), from.values[i]};
             if (candidates.size() < k) {
                 candidates.push_back(candidate);
-                std::push_heap(candidates.begin(), candidates.end(), before);
-            } else if (before(candidate, candidates.front())) {
-                std::pop_heap(candidates.begin(), candidates.end(), before);
+                std::push_heap(candidates.begin(), candidates.end());
+            } else if (candidate < candidates.front()) {
+                std::pop_heap(candidates.begin(), candidates.end());
                 candidates.back() = candidate;
-                std::push_heap(candidates.begin(), candidates.end(), before);
+                std::push_heap(candidates.begin(), candidates.end());
             }
         }
     }
-    std::sort_heap(candidates.begin(), candidates.end(), before);
+    std::sort_heap(candidates.begin(), candidates.end());
     return numbers && std::isfinite(candidates.front().logit);
+}
+
+// The logits of those tokens that the grammar allows; -infinity for all others.
+pymtp_logits pymtp_sampler::mask(const float * logits) {
+    masked.resize(n_vocab);
+    grammar->all_allowed().keep(logits, masked.data());
+    return whole(masked.data());
 }
 
 // The k most likely of those that the grammar allows, in order, at least some of them: those among the most likely that
@@ -132,37 +136,46 @@ bool pymtp_sampler::select(const pymtp_logits & from, size_t k) {
 bool pymtp_sampler::select_allowed(const float * logits, size_t least, size_t k) {
     const auto drop = [&](auto refused) {
         candidates.erase(std::remove_if(candidates.begin(), candidates.end(), refused), candidates.end());
-        candidates.resize(std::min(candidates.size(), k));
     };
-    if (k < (size_t) n_vocab) {
-        if (!select(whole(logits), std::min<size_t>(std::max(k, tried), n_vocab))) {
+    for (const size_t more : tried) {
+        if (!select(whole(logits), std::min<size_t>(k + more, n_vocab))) {
             return false;
         }
         tokens.clear();
         for (const pymtp_candidate & candidate : candidates) {
             tokens.push_back(candidate.id);
         }
-        grammar->allowed(tokens, verdicts);
+        grammar->allowed(tokens, k, verdicts);
         size_t i = 0;
         drop([&](const pymtp_candidate & candidate) { return !verdicts[i++] || candidate.logit == -INFINITY; });
         if (candidates.size() >= least) {
             return true;
         }
     }
-    const std::vector<bool> & all = grammar->all_allowed();
-    k = std::min<size_t>(k, std::count(all.begin(), all.end(), true));
-    if (k == 0) {
-        return false;
-    }
-    masked.resize(n_vocab);
-    for (size_t i = 0; i < (size_t) n_vocab; ++i) {
-        masked[i] = all[i] ? logits[i] : -INFINITY;
-    }
-    if (!select(whole(masked.data()), k)) {
+    if (!select(mask(logits), k)) {
         return false;
     }
     drop([](const pymtp_candidate & candidate) { return candidate.logit == -INFINITY; });
     return true;
+}
+
+// The grammar allows no token: the likeliest of all, which is told apart.
+pymtp_sampler::result pymtp_sampler::dead_end(const pymtp_logits & from) {
+    return select(from, 1) ? result{candidates[0].id, 0.0f, false} : result{};
+}
+
+// One of all tokens, but for those that top-p and min-p leave out.
+pymtp_sampler::result pymtp_sampler::sample_any(const pymtp_logits & from, int64_t position) {
+    const auto [most, nan] = pymtp_summarize(from.values, from.n);
+    if (nan || !std::isfinite(most)) {
+        return {};
+    }
+    const bool filters = params.top_p < 1.0 || params.min_p > 0.0;
+    const double total = filters ? nucleus.find(from, most, params.top_p, params.min_p)
+                                 : pymtp_sum_of_exp(from.values, from.n, most);
+    const pymtp_candidate drawn =
+        pymtp_draw(filters ? nucleus.logits() : from, params.temperature, position, params.seed);
+    return {drawn.id, (float) (std::exp((double) drawn.logit - most) / total)};
 }
 
 // How many candidates top-k, top-p and min-p leave.
@@ -196,18 +209,22 @@ pymtp_sampler::result pymtp_sampler::sample(
     if (!begun) {
         begin(n);
     }
-    const bool greedy = params.temperature == 0.0;
-    const size_t sure = confidence ? min_candidates : 1;
-    const size_t wanted = greedy ? sure : params.top_k > 0 ? std::max<size_t>(params.top_k, sure) : n_vocab;
-    const size_t k = std::min<size_t>(wanted, n_vocab);
-    const size_t least = greedy ? 1 : params.top_k > 0 ? std::min<size_t>(params.top_k, n_vocab) : k;
     const pymtp_logits logits = adjust(from, prefix, n);
-    const bool allowed = !grammar || (grammar->go_to(prefix, n) && select_allowed(logits.values, least, k));
-    if ((!grammar || !allowed) && !select(logits, std::min(k, logits.n))) {
-        return {};
+    if (grammar && !grammar->go_to(prefix, n)) {
+        return dead_end(logits);
     }
-    if (!allowed) {
-        return {candidates[0].id, 0.0f, false};
+    const bool greedy = params.temperature == 0.0;
+    if (!greedy && (params.top_k == 0 || (size_t) params.top_k >= logits.n)) {
+        const result any = sample_any(grammar ? mask(logits.values) : logits, position);
+        return grammar && any.token == LLAMA_TOKEN_NULL ? dead_end(logits) : any;
+    }
+    const size_t sure = confidence ? min_candidates : 1;
+    const size_t k = std::min(greedy ? sure : std::max<size_t>(params.top_k, sure), logits.n);
+    if (grammar && !select_allowed(logits.values, greedy ? 1 : params.top_k, k)) {
+        return dead_end(logits);
+    }
+    if (!grammar && !select(logits, k)) {
+        return {};
     }
     if (candidates.empty()) { // a mistake above must not become a token that is none
         return {};

@@ -1,7 +1,9 @@
 // Which token follows: what pymtp/sampling.py says, for rows of logits that never leave the native side.
 #pragma once
 
+#include "draw.h"
 #include "grammar.h"
+#include "logits.h"
 #include "pymtp.h"
 
 #include <cstdint>
@@ -9,21 +11,8 @@
 #include <string>
 #include <vector>
 
-struct pymtp_candidate {
-    llama_token id;
-    float       logit;
-};
-
 // that a graph picks for a sample: a top_k of up to 128, and a few more
 constexpr size_t PYMTP_MOST_CANDIDATES = 136;
-
-// What to sample from: logits of the whole vocabulary, or of n tokens, in no order: the likeliest that a graph picked, or
-// those that drafts are made over.
-struct pymtp_logits {
-    const float *       values;
-    const llama_token * ids; // null: the whole vocabulary
-    size_t              n;
-};
 
 // Samples tokens by one request's parameters. Keeps nothing of what it sampled: the token is a function of seed, position,
 // logits and, with penalties or a grammar, of the tokens before it. For one thread at a time.
@@ -60,6 +49,9 @@ private:
     bool select(const pymtp_logits & from, size_t k);
     pymtp_logits whole(const float * logits) const { return {logits, nullptr, (size_t) n_vocab}; }
     bool select_allowed(const float * logits, size_t least, size_t k);
+    pymtp_logits mask(const float * logits);
+    result dead_end(const pymtp_logits & from);
+    result sample_any(const pymtp_logits & from, int64_t position);
     size_t filter();
 
     pymtp_sampling                params;
@@ -75,4 +67,5 @@ private:
     std::vector<bool>            verdicts;
     std::vector<pymtp_candidate> candidates; // most likely first, ties by the lower id
     std::vector<double>          weights;
+    pymtp_nucleus                nucleus;
 };

@@ -1,6 +1,8 @@
 #include "spelling.h"
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 namespace {
 
@@ -32,18 +34,26 @@ bool read_bytes(const std::string & bytes, pymtp_partial_character & partial, st
     return std::all_of(bytes.begin(), bytes.end(), [&](char byte) { return read_byte(byte, partial, characters); });
 }
 
-std::string bytes_of(const llama_vocab * vocab, llama_token token) {
+// Marks of answers. Qwen's files have them as texts; some that were made of tuned models have them as control tokens,
+// and an answer's thinking and calls would not be told apart from its content.
+bool is_mark(const char * text) {
+    static constexpr std::array<std::string_view, 4> marks = {"<think>", "</think>", "<tool_call>", "</tool_call>"};
+    return std::find(marks.begin(), marks.end(), text) != marks.end();
+}
+
+} // namespace
+
+std::string pymtp_bytes_of(const llama_vocab * vocab, llama_token token) {
+    const bool special = is_mark(llama_vocab_get_text(vocab, token));
     std::string text(64, '\0');
-    int32_t n = llama_token_to_piece(vocab, token, text.data(), text.size(), 0, false);
+    int32_t n = llama_token_to_piece(vocab, token, text.data(), text.size(), 0, special);
     if (n < 0) {
         text.resize(-n);
-        n = llama_token_to_piece(vocab, token, text.data(), text.size(), 0, false);
+        n = llama_token_to_piece(vocab, token, text.data(), text.size(), 0, special);
     }
     text.resize(std::max(n, 0));
     return text;
 }
-
-} // namespace
 
 std::pair<uint32_t, uint32_t> pymtp_partial_character::range() const {
     uint32_t first = value << 6 * n_more;
@@ -64,7 +74,7 @@ pymtp_spelling::pymtp_spelling(const llama_vocab * vocab) : vocab(vocab) {
     rest.resize(n);
     at.push_back(0);
     for (llama_token token = 0; token < n; ++token) {
-        const std::string bytes = bytes_of(vocab, token);
+        const std::string bytes = pymtp_bytes_of(vocab, token);
         if (llama_vocab_is_eog(vocab, token)) {
             kinds[token] = END;
             ends.push_back(token);
@@ -99,7 +109,7 @@ bool pymtp_spelling::read(
         return kinds[token] == TEXT;
     }
     scratch.clear();
-    if (!read_bytes(bytes_of(vocab, token), before, scratch)) {
+    if (!read_bytes(pymtp_bytes_of(vocab, token), before, scratch)) {
         return false;
     }
     out = {scratch.data(), scratch.data() + scratch.size(), before};

@@ -9,6 +9,9 @@
 #include <utility>
 #include <vector>
 
+// What a token is in a text: nothing for control tokens, but for the marks of answers such as <think>.
+std::string pymtp_bytes_of(const llama_vocab * vocab, llama_token token);
+
 // A character of UTF-8 whose last bytes are still to come.
 struct pymtp_partial_character {
     uint32_t value  = 0; // the bits read so far

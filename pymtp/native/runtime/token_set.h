@@ -1,0 +1,44 @@
+// A set of a vocabulary's tokens: a bit for each.
+#pragma once
+
+#include "llama.h"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+class pymtp_token_set {
+public:
+    void clear(size_t n_tokens) {
+        n = n_tokens;
+        words.assign((n + 63) / 64, 0);
+    }
+
+    void set(llama_token token, bool in) {
+        const uint64_t bit = (uint64_t) 1 << (token % 64);
+        words[token / 64] = in ? words[token / 64] | bit : words[token / 64] & ~bit;
+    }
+
+    bool has(llama_token token) const { return words[token / 64] >> (token % 64) & 1; }
+
+    // logits of n tokens; of those that are not in the set -infinity. Most sets have nearly all, or nearly none.
+    void keep(const float * logits, float * out) const {
+        for (size_t start = 0; start < n; start += 64) {
+            const uint64_t word = words[start / 64];
+            const size_t here = n - start < 64 ? n - start : 64;
+            if (word == UINT64_MAX) {
+                std::memcpy(out + start, logits + start, here * sizeof(float));
+                continue;
+            }
+            for (size_t i = 0; i < here; ++i) {
+                out[start + i] = word >> i & 1 ? logits[start + i] : -INFINITY;
+            }
+        }
+    }
+
+private:
+    size_t                n = 0;
+    std::vector<uint64_t> words;
+};

@@ -1,0 +1,81 @@
+"""Claims about draws from large vocabularies, where none is put in order: they are those written for reading."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.sample import sample
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pymtp import SamplingParams
+from pymtp.sampling import Sampler
+
+FILTERS: list[dict[str, Any]] = [
+    {"top_p": 1, "min_p": 0},
+    {"top_p": 0.95, "min_p": 0},
+    {"top_p": 1, "min_p": 0.02},
+    {"top_p": 0.6, "min_p": 0.02},
+    {"top_p": 0.9999, "min_p": 0},
+]
+
+
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 2**64 - 1),
+    n=st.integers(1, 30_000),
+    spread=st.sampled_from([0.0, 0.3, 2.0, 8.0, 40.0]),  # from all alike to one that takes all
+    temperature=st.sampled_from([0.05, 0.7, 1.0, 5.0, 1e6]),
+    position=st.integers(0, 2**31),
+)
+def test_a_draw_from_any_vocabulary_is_the_one_written_for_reading(
+    filters: dict[str, Any], seed: int, n: int, spread: float, temperature: float, position: int
+) -> None:
+    logits = np.random.default_rng(seed).normal(3, spread, n).astype(np.float32)
+    logits[:: 1 + seed % 7] -= np.float32(4)
+    params = SamplingParams(temperature=temperature, top_k=0, seed=seed, **filters)
+    assert Sampler(params).sample(logits, position)[0] == sample(logits, position, params)
+
+
+@pytest.mark.parametrize(("top_p", "kept"), [(0.25, 500), (0.2505, 501), (0.75, 1500)])
+def test_of_many_that_are_as_likely_the_lower_ids_have_the_share(top_p: float, kept: int) -> None:
+    logits = np.full(3000, -300, np.float32)
+    logits[1000:] = 1  # 2000 alike
+    sampler = Sampler(SamplingParams(temperature=1.0, top_k=0, top_p=top_p, min_p=0, seed=0))
+    sampled = [sampler.sample(logits, position)[0] for position in range(8000)]
+    assert min(sampled) == 1000
+    assert 1000 + kept - 3 <= max(sampled) < 1000 + kept
+
+
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+def test_tokens_that_are_forbidden_are_never_drawn(filters: dict[str, Any]) -> None:
+    logits = np.full(2000, -math.inf, np.float32)
+    logits[[3, 700, 1999]] = [-50, -51, -49.5]
+    sampler = Sampler(SamplingParams(temperature=3.0, top_k=0, seed=0, **filters))
+    sampled = {sampler.sample(logits, position)[0] for position in range(300)}
+    assert {3, 1999} <= sampled <= {3, 700, 1999}
+
+
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+def test_confidence_is_the_share_of_all(filters: dict[str, Any]) -> None:
+    logits = np.random.default_rng(1).normal(0, 2, 5000).astype(np.float32)
+    sampler = Sampler(SamplingParams(temperature=1.0, top_k=0, seed=0, **filters))
+    weights = np.exp(logits.astype(float))
+    for position in range(20):
+        token, confidence = sampler.sample(logits, position)
+        assert confidence == pytest.approx(weights[token] / weights.sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-300, 1e-310])
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+def test_where_noise_is_lost_beside_the_logits_the_lowest_id_of_the_likeliest_is_drawn(
+    filters: dict[str, Any], temperature: float
+) -> None:
+    for seed in range(30):
+        logits = np.random.default_rng(seed).integers(1, 5, 1000).astype(np.float32)
+        sampler = Sampler(SamplingParams(temperature=temperature, top_k=0, seed=seed, **filters))
+        assert sampler.sample(logits, seed)[0] == int(logits.argmax())
