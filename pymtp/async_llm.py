@@ -26,6 +26,7 @@ from pymtp.model import Model
 from pymtp.sampling import SamplingParams
 
 T = TypeVar("T")
+PREPARERS = 4  # threads that look at new requests: more would take the processor from those that run
 
 
 class AsyncLLM:
@@ -44,6 +45,8 @@ class AsyncLLM:
         self._driver = _Driver(self.llm)
         # its own, for all that asyncio has may be busy with other things
         self._threads = ThreadPoolExecutor(thread_name_prefix="pymtp")
+        # apart: long prompts and large grammars hold up each other, and nothing else
+        self._preparers = ThreadPoolExecutor(PREPARERS, "pymtp prepare")
         weakref.finalize(self, self._driver.let_go)
 
     async def close(self) -> None:
@@ -53,6 +56,12 @@ class AsyncLLM:
     async def in_thread(self, call: Callable[[], T]) -> T:
         """What a call returns that takes a while, on a thread of the AsyncLLM."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    async def prepare(self, call: Callable[[], T]) -> T:
+        """As in_thread, for what comes before a request runs: templates, tokens, grammars. These calls have threads of
+        their own, PREPARERS of them, and wait for each other. One that has not begun when its task is cancelled never
+        does."""
+        return await asyncio.get_running_loop().run_in_executor(self._preparers, call)
 
     def _close(self) -> None:
         self._driver.stop()
@@ -195,7 +204,7 @@ class AsyncLLM:
                 self._driver.cancel(found)
 
         try:
-            await self.in_thread(ask)  # a long prompt takes a while to tokenize
+            await self.prepare(ask)  # a long prompt takes a while to tokenize
         except BaseException:  # the thread goes on, though its task was cancelled
             left = True
             self._driver.cancel(found)

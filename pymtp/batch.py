@@ -178,7 +178,7 @@ async def _answered(llm: AsyncLLM, line: str) -> dict[str, Any]:
         request = _checked(_parsed(line))
         url, body = request["url"], request["body"]
         ask = _read_ask(url, body)
-        prompt, params, form = await llm.in_thread(lambda: prepared(llm.llm, ask))
+        prompt, params, form = await llm.prepare(lambda: prepared(llm.llm, ask))
         done = await llm.generate(prompt, params)
         model = llm.llm.model
         return _line(custom_id, 200, answer(url, body, [read(form, done)], model, model.path.name))

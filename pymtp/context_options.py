@@ -8,6 +8,7 @@ from typing import Any
 from pymtp.errors import InvalidRequestError
 from pymtp.model import TAPS, Model
 from pymtp.native import ffi, lib
+from pymtp.sampling import MAX_DRAFTS
 from pymtp.values import in_range, is_whole, shown
 
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
@@ -45,17 +46,21 @@ def native_options(
 
     model: only what its file says is looked at. Raises InvalidRequestError for values outside their range.
     """
-    _one_of("tap", tap, (*TAPS, "auto"))
+    check_options(
+        n_ctx=n_ctx,
+        n_seq_max=n_seq_max,
+        n_threads=n_threads,
+        type_k=type_k,
+        type_v=type_v,
+        draft_tokens=draft_tokens,
+        draft_vocab=draft_vocab,
+        tap=tap,
+    )
+    n_ctx, n_seq_max, n_threads, draft_tokens = map(int, (n_ctx, n_seq_max, n_threads, draft_tokens))
     tap = model.tap if tap == "auto" else tap
     _one_of("prefill", prefill, PREFILL_MODES)
     _one_of("draws", draws, DRAWS)
-    _one_of("type_k", type_k, CACHE_TYPES)
-    _one_of("type_v", type_v, CACHE_TYPES)
     _one_of("flash_attn", flash_attn, FLASH_ATTN)
-    n_ctx = in_range("n_ctx", n_ctx, 0)
-    draft_tokens = in_range("draft_tokens", draft_tokens, 0, 64)
-    check_draft_vocab(draft_vocab)
-    n_seq_max = in_range("n_seq_max", n_seq_max, 1, MAX_SEQ)
     max_outputs = in_range("max_outputs", max_outputs, 1)
     # llama.cpp limits the batch by n_ctx before it rounds that up
     asked_ctx = n_ctx or model.n_ctx_train
@@ -64,7 +69,6 @@ def native_options(
     least = max(1 + draft_tokens, n_seq_max)
     n_batch = in_range("n_batch", n_batch, least)
     n_ubatch = in_range("n_ubatch", n_ubatch, least)
-    n_threads = in_range("n_threads", n_threads, 1, 512)
     if type_v not in ("f16", "f32", "bf16") and flash_attn == "off":
         raise InvalidRequestError(f'type_v="{type_v}" needs flash attention: flash_attn="auto" or "on"')
     if draft_tokens and not model.mtp:
@@ -104,12 +108,36 @@ def native_options(
     return params, options
 
 
+def check_options(
+    *,
+    n_ctx: int,
+    n_seq_max: int,
+    n_threads: int,
+    type_k: str,
+    type_v: str,
+    draft_tokens: int,
+    draft_vocab: int | str,
+    tap: str,
+) -> None:
+    """What can be said without a model. Raises InvalidRequestError for values outside their range."""
+    _one_of("tap", tap, (*TAPS, "auto"))
+    _one_of("type_k", type_k, CACHE_TYPES)
+    _one_of("type_v", type_v, CACHE_TYPES)
+    in_range("n_ctx", n_ctx, 0)
+    in_range("draft_tokens", draft_tokens, 0, MAX_DRAFTS)
+    check_draft_vocab(draft_vocab)
+    in_range("n_seq_max", n_seq_max, 1, MAX_SEQ)
+    in_range("n_threads", n_threads, 1, 512)
+
+
 def check_draft_vocab(value: int | str) -> None:
     """Raises InvalidRequestError for what is no draft_vocab."""
     if isinstance(value, str) and value in ("auto", "all"):
         return
     if not is_whole(value, 1):
-        raise InvalidRequestError(f'draft_vocab={shown(value)} must be a number of tokens, 1 or more, "auto" or "all"')
+        raise InvalidRequestError(
+            f'draft_vocab={shown(value)} must be a number of tokens, 1 or more, "auto" or "all"', "draft_vocab"
+        )
 
 
 def draft_vocab_size(value: int | str, n_vocab: int) -> int:
@@ -121,4 +149,4 @@ def draft_vocab_size(value: int | str, n_vocab: int) -> int:
 
 def _one_of(name: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
-        raise InvalidRequestError(f"{name}={shown(value)} is not known, use one of {', '.join(known)}")
+        raise InvalidRequestError(f"{name}={shown(value)} is not known, use one of {', '.join(known)}", name)

@@ -17,7 +17,14 @@ class ModelLoadError(PymtpError):
 
 
 class InvalidRequestError(PymtpError, ValueError):
-    """The caller asked for something that cannot be: the message says what, and what would be right."""
+    """The caller asked for something that cannot be: the message says what, and what would be right.
+
+    param: the argument or field that it is about, where it is about one.
+    """
+
+    def __init__(self, message: object = "", param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class ContextFullError(InvalidRequestError):

@@ -87,8 +87,7 @@ class Model:
         self.mtp: bool = self.has_head and mtp
         # Qwen3.5 and 3.6 heads were trained on post-norm rows
         self.tap: str = TAPS[max(0, info.tap)]
-        if not is_whole(n_gpu_layers, -1, 2**31 - 1):
-            raise InvalidRequestError(f"n_gpu_layers={shown(n_gpu_layers)} must be a whole number, -1 for all layers")
+        check_gpu_layers(n_gpu_layers)
         if n_gpu_layers != 0 and not vocab_only:
             warn_without_gpu()
         loading = threading.RLock()
@@ -214,7 +213,8 @@ class Model:
         return list(ffi.unpack(tokens, n))
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes that a token stands for in text; b"" for control tokens. Raises InvalidRequestError for an id
+        """The bytes that a token stands for in text; b"" for control tokens other than
+        the marks of answers, such as <think>. Raises InvalidRequestError for an id
         outside the vocabulary. A character may be spread over several tokens."""
         piece = self._pieces.get(token)
         if piece is None:
@@ -267,6 +267,14 @@ class Model:
         for token in tokens:
             if not 0 <= token < self.n_vocab:
                 raise InvalidRequestError(f"token id {token} is outside the vocabulary of {self.n_vocab}")
+
+
+def check_gpu_layers(value: int) -> None:
+    """Raises InvalidRequestError for what is no n_gpu_layers."""
+    if not is_whole(value, -1, 2**31 - 1):
+        raise InvalidRequestError(
+            f"n_gpu_layers={shown(value)} must be a whole number, -1 for all layers", "n_gpu_layers"
+        )
 
 
 def _utf8(text: str) -> bytes:

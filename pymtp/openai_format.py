@@ -74,9 +74,9 @@ def read_ask(url: str, body: Mapping[str, Any]) -> Ask:
     """What a body asks for. Raises InvalidRequestError for what is out of range, and what cannot be done."""
     for name, neutral in _NEUTRAL.items():
         if body.get(name) is not None and body[name] not in neutral:
-            raise InvalidRequestError(f"{name}: not supported")
+            raise InvalidRequestError(f"{name}: not supported", name)
     if (body.get("best_of") or 1) > (body.get("n") or 1):
-        raise InvalidRequestError("best_of: not supported beyond n")
+        raise InvalidRequestError("best_of: not supported beyond n", "best_of")
     stream, timeout = bool(body.get("stream")), body.get("timeout")
     if url == TEXT:
         params = _params(url, body, _schema_params(_schema(body)))
@@ -101,7 +101,7 @@ def read_ask(url: str, body: Mapping[str, Any]) -> Ask:
 def _messages(body: Mapping[str, Any]) -> Sequence[Any]:
     messages = body.get("messages")
     if not isinstance(messages, Sequence) or isinstance(messages, str):
-        raise InvalidRequestError(f"messages must be a list, not {type(messages).__name__}")
+        raise InvalidRequestError(f"messages must be a list, not {type(messages).__name__}", "messages")
     return messages
 
 
@@ -117,7 +117,7 @@ def _text_prompt(body: Mapping[str, Any]) -> str | list[int]:
     prompt = body.get("prompt")
     if isinstance(prompt, str) or (isinstance(prompt, list) and all(isinstance(token, int) for token in prompt)):
         return prompt
-    raise InvalidRequestError("prompt must be a string or a list of token ids: one prompt a request")
+    raise InvalidRequestError("prompt must be a string or a list of token ids: one prompt a request", "prompt")
 
 
 def _tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
@@ -129,9 +129,16 @@ def _tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
             return choice
         case "required" if names:
             return "required"
+        case "required":
+            raise InvalidRequestError("tool_choice is required, and there are no tools to call", "tool_choice")
         case {"type": "function", "function": {"name": str(name)}} if name in names:
             return NamedTool(name)
-    raise InvalidRequestError(f"tool_choice={choice!r:.80} must be auto, none, or call one of the tools: {names}")
+        case {"type": "function", "function": {"name": str(name)}}:
+            known = f"none of the tools: {', '.join(names)}" if names else "no tool: there are none"
+            raise InvalidRequestError(f"tool_choice names {name!r:.80}, which is {known:.400}", "tool_choice")
+    raise InvalidRequestError(
+        f"tool_choice={choice!r:.80} must be auto, none, required or a function by its name", "tool_choice"
+    )
 
 
 def _template_variables(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,7 +148,7 @@ def _template_variables(body: Mapping[str, Any]) -> dict[str, Any]:
         variables = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
     given = body.get("chat_template_kwargs") or {}
     if not isinstance(given, Mapping):
-        raise InvalidRequestError("chat_template_kwargs must be an object")
+        raise InvalidRequestError("chat_template_kwargs must be an object", "chat_template_kwargs")
     return variables | dict(given)
 
 
@@ -163,7 +170,12 @@ def _params(url: str, body: Mapping[str, Any], more: Mapping[str, Any]) -> Sampl
             values["logprobs"] = body.get("top_logprobs") or 0
     elif body.get("logprobs") is not None:
         values["logprobs"] = body["logprobs"]
-    return SamplingParams(**{**values, **more})
+    try:
+        return SamplingParams(**{**values, **more})
+    except InvalidRequestError as error:
+        names = (name for name, own in _SAME.items() if own == error.param and body.get(name) is not None)
+        error.param = next(names, error.param)  # as it was given
+        raise
 
 
 def _seed(seed: object) -> object:
@@ -177,7 +189,7 @@ def _logit_bias(bias: Any) -> dict[int, float]:
     try:
         return {int(token): -math.inf if value is False else float(value) for token, value in bias.items()}
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
-        raise InvalidRequestError("logit_bias must map token ids to numbers") from error
+        raise InvalidRequestError("logit_bias must map token ids to numbers", "logit_bias") from error
 
 
 def _schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -190,9 +202,11 @@ def _schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
         case {"type": "json_schema", "json_schema": {"schema": schema}}:
             pass
         case _:
-            raise InvalidRequestError("response_format must be text, json_object or json_schema with a schema")
+            raise InvalidRequestError(
+                "response_format must be text, json_object or json_schema with a schema", "response_format"
+            )
     if schema is not None and not isinstance(schema, Mapping):
-        raise InvalidRequestError("a schema must be an object")
+        raise InvalidRequestError("a schema must be an object", "response_format")
     return schema
 
 

@@ -35,6 +35,7 @@ Logits = NDArray[np.float32]
 MAX_LOGPROBS = 100
 MOST = 1e30  # of a bias or penalty: what becomes of logits then stays within float32
 MAX_COMPLETIONS = 128  # as OpenAI's API
+MAX_DRAFTS = 64  # a round
 
 
 @dataclass(frozen=True)
@@ -120,11 +121,15 @@ class SamplingParams:
             ("grammar_prefix", is_whole(self.grammar_prefix, 0, 2**31 - 1), "0 or more"),
             ("logprobs", self.logprobs is None or is_whole(self.logprobs, 0, MAX_LOGPROBS), "from 0 to 100, or None"),
             ("n", is_whole(self.n, 1, MAX_COMPLETIONS), f"from 1 to {MAX_COMPLETIONS}"),
-            ("draft_tokens", self.draft_tokens is None or is_whole(self.draft_tokens, 0), "0 or more, or None"),
+            (
+                "draft_tokens",
+                self.draft_tokens is None or is_whole(self.draft_tokens, 0, MAX_DRAFTS),
+                f"from 0 to {MAX_DRAFTS}, or None",
+            ),
         )
         for name, right, wanted in checks:
             if not right:
-                raise InvalidRequestError(f"{name}={shown(getattr(self, name))} must be {wanted}")
+                raise InvalidRequestError(f"{name}={shown(getattr(self, name))} must be {wanted}", name)
         if self.json_schema is not None:
             object.__setattr__(self, "json_schema", schema_text(self.json_schema))
         self.gbnf  # noqa: B018 — a schema is refused here, not where it is used

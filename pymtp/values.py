@@ -29,7 +29,7 @@ def is_real(value: object) -> bool:
 def in_range(name: str, value: SupportsInt, low: int, high: int = 2**31 - 1) -> int:
     """The value. Raises InvalidRequestError for anything else than a whole number from low to high."""
     if not is_whole(value, low, high):
-        raise InvalidRequestError(f"{name}={shown(value)} must be a whole number from {low} to {high}")
+        raise InvalidRequestError(f"{name}={shown(value)} must be a whole number from {low} to {high}", name)
     return int(value)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf import GGUFReader, TokenType
 from hypothesis import given
 from hypothesis import strategies as st
 from makers.gguf_variants import rewrite
@@ -28,6 +29,20 @@ def test_special_tokens_in_a_prompt_are_special_and_silent() -> None:
     (token,) = DEMO.tokenize("<|im_end|>")
     assert DEMO.ends_generation(token)
     assert DEMO.token_bytes(token) == b""
+
+
+def test_marks_of_answers_are_text_in_files_that_have_them_as_control_tokens(tmp_path: Path, demo: Path) -> None:
+    marks = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
+    fields = GGUFReader(demo).fields
+    names, kinds = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type"))
+    names[-5:], kinds[-5:] = [*marks, "<|vision_start|>"], 5 * [int(TokenType.CONTROL)]
+    merges = [pair for pair in fields["tokenizer.ggml.merges"].contents() if pair.replace(" ", "") in names]
+    changes = {"tokens": names, "token_type": kinds, "merges": merges}
+    rewrite(demo, tmp_path / "m.gguf", metadata={f"tokenizer.ggml.{name}": value for name, value in changes.items()})
+    model = Model(tmp_path / "m.gguf", vocab_only=True)
+    first = len(names) - 5
+    assert model.tokenize("".join(marks)) == [first, first + 1, first + 2, first + 3]
+    assert [model.token_bytes(first + i).decode() for i in range(5)] == [*marks, ""]
 
 
 def test_a_character_may_be_spread_over_tokens() -> None:
@@ -145,3 +160,12 @@ def test_what_is_there_and_no_file_is_not_called_missing(special: str, tmp_path:
         pytest.skip("this system has no named pipes")
     with pytest.raises(ModelLoadError, match=f"not a file: .*{special}"):
         Model(path)
+
+
+def test_special_tokens_part_a_text_however_many_there_are() -> None:
+    tokenize = DEMO.tokenize
+    for part in ("<|im_start|>user\nab<|im_end|>\n", "<|im_end|>", "a<|im_end|><|im_start|>", "<|im_start|> b"):
+        for n in (2, 3, 500):
+            assert tokenize(part * n) == tokenize(part) * n
+    both = "a<|im_start|>b<|im_end|>c"  # one kind of token after the other is looked for
+    assert [DEMO.token_text(token) for token in tokenize(both)] == ["a", "<|im_start|>", "b", "<|im_end|>", "c"]

@@ -6,6 +6,7 @@ import json
 import re
 
 from pymtp.answers.events import Call
+from pymtp.answers.json_end import JsonText
 from pymtp.answers.literals import NoValueError, json_value
 from pymtp.answers.parameters import Parameter, Parameters
 
@@ -87,4 +88,10 @@ def unfinished_hermes_call(text: str) -> Call | None:
     if not name:
         return None
     arguments = _ARGUMENTS.match(text, name.end())
-    return Call(json.loads(name[1], strict=False), text[arguments.end() :] if arguments else "")
+    return Call(json.loads(name[1], strict=False), _open(text[arguments.end() :]) if arguments else "")
+
+
+def _open(text: str) -> str:
+    """The text of an object up to its last bracket, so that it is not taken for that of a whole call."""
+    whole = JsonText()
+    return text if whole.push(text) is None else whole.text.removesuffix("}")

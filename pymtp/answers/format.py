@@ -52,7 +52,7 @@ class AnswerFormat:
         if tool_choice not in ("auto", "none", "required"):
             raise InvalidRequestError(f"tool_choice must be auto, none, required or a tool, not {tool_choice!r:.80}")
         if tool_choice == "required" and not tools:
-            raise InvalidRequestError("tool_choice is required, and there are no tools")
+            raise InvalidRequestError("tool_choice is required, and there are no tools to call", "tool_choice")
         self._tools = () if tool_choice == "none" else tuple(tools)
         self._splits_thinking, self._json_content = splits_thinking, schema is not None
         ends = prompt_end.rstrip()

@@ -30,8 +30,8 @@ class AnswerReader:
     is none, and all tags in a text without tools, are content.
 
     The arguments of a call come as JSON, strings among them piece by piece and all other values whole; those of
-    Hermes' form come when the call is complete. A call that the text breaks off is not among `answer.calls`, and its
-    arguments are not closed: see `Answer.unfinished`.
+    Hermes' form come when the call, or the text, has ended. A call that the text breaks off is not among
+    `answer.calls`, and its arguments are not closed: see `Answer.unfinished`.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class AnswerReader:
         if self._next == self._look_for_tags:
             self._finish_text()
         elif self._json is not None:
-            self._unfinished = unfinished_hermes_call(self._json.unended)
+            self._finish_json(self._json.unended)
         elif self._call is not None:
             self._finish_call(self._call)
         return self._given()
@@ -271,17 +271,37 @@ class AnswerReader:
             return False
         self._pending, self._from = behind, end - len(behind)
         call = hermes_call(self._json.text)
-        if call is None or (self._thinking and call.name not in self._tools):
+        if call is None or not self._can_call(call):
             tag, start = self._json_tag
             self._give(tag + self._json.text, start)
             self._watch_for_tags()
             return True
-        self._interrupt()
-        index = len(self._calls)
-        self._events += [CallBegun(index, call.name), CallArguments(index, call.arguments)]
+        self._tell(call)
         self._calls.append(call)
         self._watch_for_tags(called=True)
         return True
+
+    def _finish_json(self, text: str) -> None:
+        call = unfinished_hermes_call(text)
+        if call is None:
+            return
+        if not self._can_call(call):
+            tag, start = self._json_tag
+            self._give(tag + text, start)
+            return
+        self._tell(call)
+        self._unfinished = call
+
+    def _can_call(self, call: Call) -> bool:
+        """Within thinking, only a tool that there is."""
+        return not self._thinking or call.name in self._tools
+
+    def _tell(self, call: Call) -> None:
+        self._interrupt()
+        index = len(self._calls)
+        self._events.append(CallBegun(index, call.name))
+        if call.arguments:
+            self._events.append(CallArguments(index, call.arguments))
 
     # the text
 

@@ -46,15 +46,15 @@ def read_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Tool, ...]:
     Raises InvalidRequestError for anything else, for two tools of one name, and for names that cannot stand in a tag.
     """
     if not isinstance(tools, Sequence) or isinstance(tools, (str, bytes)):
-        raise InvalidRequestError(f"tools must be a list, not {type(tools).__name__}")
+        raise InvalidRequestError(f"tools must be a list, not {type(tools).__name__}", "tools")
     if len(tools) > MAX_TOOLS:
-        raise InvalidRequestError(f"{len(tools)} tools are more than {MAX_TOOLS}")
+        raise InvalidRequestError(f"{len(tools)} tools are more than {MAX_TOOLS}", "tools")
     found, left = [], MAX_TEXT
     for i, tool in enumerate(tools):
         found.append(_tool(tool, f"tools[{i}]"))
         left -= len(json.dumps(found[-1].parameters))
         if left < 0:
-            raise InvalidRequestError(f"the schemas of the tools are longer than {MAX_TEXT} bytes together")
+            raise InvalidRequestError(f"the schemas of the tools are longer than {MAX_TEXT} bytes together", "tools")
     check_names(found)
     return tuple(found)
 
@@ -65,27 +65,29 @@ def check_names(tools: Sequence[Tool]) -> None:
     for tool in tools:
         if not _NAME.fullmatch(tool.name):
             raise InvalidRequestError(
-                f"no tool can have the name {tool.name!r:.80}: letters, digits, _ and - are right"
+                f"no tool can have the name {tool.name!r:.80}: letters, digits, _ and - are right", "tools"
             )
         if tool.name in names:
-            raise InvalidRequestError(f"two tools have the name {tool.name!r}")
+            raise InvalidRequestError(f"two tools have the name {tool.name!r}", "tools")
         names.add(tool.name)
 
 
 def _tool(tool: object, where: str) -> Tool:
     if not isinstance(tool, Mapping) or tool.get("type", "function") != "function":
-        raise InvalidRequestError(f'{where} must be {{"type": "function", "function": {{…}}}}, not {tool!r:.80}')
+        raise InvalidRequestError(f'{where} must be {{"type": "function", "function": {{…}}}}, not {tool!r:.80}', where)
     function = tool.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise InvalidRequestError(f'{where}.function must be an object with a "name"')
+        raise InvalidRequestError(f'{where}.function must be an object with a "name"', f"{where}.function")
     description, strict = function.get("description"), function.get("strict")
     if not isinstance(description, (str, type(None))) or not isinstance(strict, (bool, type(None))):
-        raise InvalidRequestError(f"{where}.function has a description that is no text, or a strict that is no boolean")
+        raise InvalidRequestError(
+            f"{where}.function has a description that is no text, or a strict that is no boolean", where
+        )
     parameters = function.get("parameters")
     if not isinstance(parameters, (Mapping, type(None))):
-        raise InvalidRequestError(f"{where}.function.parameters must be a JSON schema, not {parameters!r:.80}")
+        raise InvalidRequestError(f"{where}.function.parameters must be a JSON schema, not {parameters!r:.80}", where)
     try:
         schema = json.loads(schema_text(parameters or {}))
     except InvalidRequestError as error:
-        raise InvalidRequestError(f"{where}.function.parameters: {error}") from error
+        raise InvalidRequestError(f"{where}.function.parameters: {error}", f"{where}.function.parameters") from error
     return Tool(function["name"], description or "", schema, bool(strict))

@@ -41,12 +41,15 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version, and llama.cpp's."),
     ] = False,
 ) -> None:
     """Multi-token-prediction speculative decoding for Qwen3.5, 3.6 and 3.8 GGUF models."""
+    if sys.stdout is None and context.invoked_subcommand != serve.__name__:  # that one writes to stderr only
+        raise OSError("standard output is closed")
 
 
 def app_main(arguments: Sequence[str] | None = None) -> None:
@@ -55,14 +58,13 @@ def app_main(arguments: Sequence[str] | None = None) -> None:
     An error of this package, and one of the output, becomes one line and an exit code.
     """
     try:
-        if sys.stdout is None:
-            raise OSError("standard output is closed")
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # a text may have characters that the terminal has not
         try:
             app(arguments)
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except PymtpError as error:
         show_error(error)
         code = FAILED

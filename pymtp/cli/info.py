@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pymtp.build import build_info
-from pymtp.cli.load import read_draft_vocab, read_drafts
+from pymtp.cli.load import options_named, read_draft_vocab, read_drafts
 from pymtp.cli.memory_table import as_table, plan_beside, plan_prefixes
 from pymtp.cli.options import AsJson, Cache, CacheType, Ctx, Drafts, DraftVocab, Layers, ModelArgument, SeqMax
 from pymtp.cli.prefix import about_prefix, is_prefix
@@ -39,17 +39,18 @@ def info(
 ) -> None:
     """Describe a model file, or one of `pymtp prefix`, this build and this machine. Reads no weights."""
     if memory:
-        _show_memory(
-            model,
-            read_drafts(draft_tokens),
-            read_draft_vocab(draft_vocab),
-            ctx,
-            n_seq_max,
-            gpu_layers,
-            cache_type,
-            None if cache is None else cache * 2**20,
-            json_output,
-        )
+        with options_named():
+            _show_memory(
+                model,
+                read_drafts(draft_tokens),
+                read_draft_vocab(draft_vocab),
+                ctx,
+                n_seq_max,
+                gpu_layers,
+                cache_type,
+                None if cache is None else cache * 2**20,
+                json_output,
+            )
         return
     build = build_info()
     what, about = ("prefix", about_prefix(model)) if model and is_prefix(model) else ("model", _about(model))

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pymtp.cli.options import Cache, CacheType, Ctx, Drafts, DraftVocab, Layers, ModelFile, Tap, Threads
 from pymtp.cli.screen import screen
+from pymtp.context_options import check_options
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
 from pymtp.loading import load
+from pymtp.model import check_gpu_layers
+
+# by the names that Python knows them by
+_OPTIONS = {
+    "n_ctx": "--ctx",
+    "n_seq_max": "--n-seq-max",
+    "n_gpu_layers": "--gpu-layers",
+    "n_threads": "--threads",
+    "type_k": "--cache-type",
+    "type_v": "--cache-type",
+    "draft_tokens": "--draft-tokens",
+    "draft_vocab": "--draft-vocab",
+    "tap": "--tap",
+    "cache_bytes": "--cache",
+}
+_NAMED = re.compile(rf"\b({'|'.join(_OPTIONS)})=")
 
 
 def read_drafts(drafts: str) -> int | Literal["auto"]:
@@ -29,6 +49,16 @@ def read_draft_vocab(tokens: str) -> int | Literal["auto", "all"]:
         raise InvalidRequestError(f'--draft-vocab {tokens!r} must be a whole number, "auto" or "all"') from error
 
 
+@contextmanager
+def options_named() -> Iterator[None]:
+    """An InvalidRequestError names options as the command line does."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        error.args = (_NAMED.sub(lambda found: f"{_OPTIONS[found[1]]} ", str(error)),)
+        raise
+
+
 @dataclass(frozen=True)
 class Loading:
     """What a model is loaded with."""
@@ -44,8 +74,8 @@ class Loading:
     cache: Cache = None
 
     def keywords(self, n_seq_max: int = 1) -> dict[str, Any]:
-        """Those of LLM. Raises InvalidRequestError for numbers that are none."""
-        return {
+        """Those of LLM. Raises InvalidRequestError for values that no model can be loaded with."""
+        keywords: dict[str, Any] = {
             "n_ctx": self.ctx,
             "n_seq_max": n_seq_max,
             "n_gpu_layers": self.gpu_layers,
@@ -57,9 +87,18 @@ class Loading:
             "tap": self.tap,
             "cache_bytes": None if self.cache is None else self.cache * 2**20,
         }
+        of_context = {name: keywords[name] for name in keywords if name not in ("n_gpu_layers", "cache_bytes")}
+        # what is left to the model fits
+        of_context["n_threads"] = 1 if self.threads is None else self.threads
+        of_context["draft_tokens"] = 0 if keywords["draft_tokens"] == "auto" else keywords["draft_tokens"]
+        with options_named():
+            check_gpu_layers(self.gpu_layers)
+            check_options(**of_context)
+        return keywords
 
     def llm(self, n_seq_max: int = 1, prefix: Path | None = None) -> LLM:
         """The model with its context; without a file, the shipped model. As loading.load."""
         keywords = self.keywords(n_seq_max)
-        with screen.status(f"loading {self.model.name if self.model else 'the shipped model'} …"):
+        what = self.model.name if self.model else "the shipped model"
+        with options_named(), screen.status(f"loading {what} …"):
             return load(self.model, keywords, prefix)

@@ -45,7 +45,8 @@ def tables() -> Console:
 
 def show_error(error: Exception | str) -> None:
     """An error as one line."""
-    screen.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+    said = "; ".join(str(error).splitlines())
+    screen.print(f"[bold red]error:[/] {escape(said)}", soft_wrap=True)
 
 
 def read_input(*, line: bool = False) -> str:

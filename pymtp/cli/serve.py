@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
@@ -12,15 +12,16 @@ from typing import Annotated, Any
 
 import typer
 
-from pymtp.cli.load import Loading
+from pymtp.cli.load import Loading, options_named
 from pymtp.cli.options import Prefix, SeqMax, spread
 from pymtp.cli.texts import read_text
 from pymtp.errors import InvalidRequestError
-from pymtp.server import logs
-from pymtp.server.launch import Launch
-from pymtp.server.listener import is_local, listen, open_standard_streams
+from pymtp.server.http import hosts
+from pymtp.server.process.launch import Launch
+from pymtp.server.process.listener import is_local, listen, open_standard_streams
+from pymtp.server.process.supervisor import supervise
 from pymtp.server.settings import Settings
-from pymtp.server.supervisor import supervise
+from pymtp.server.watch import logs
 
 # of the extra `server`: modules, and the packages that they come from
 NEEDED = {
@@ -54,6 +55,16 @@ class Access:
         typer.Option(metavar="ORIGIN", help='Let pages of this origin ask, "*" for all. May be given several times.'),
     ] = None
 
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help='Take requests for this host, "*" for any. May be given several times. Addresses and localhost are '
+            "always right.",
+            show_default="any; none on loopback without a key",
+        ),
+    ] = None
+
     def keys(self) -> tuple[str, ...]:
         """All keys. Raises InvalidRequestError for a file without any, and for empty ones."""
         keys = list(self.api_key or ())
@@ -76,6 +87,13 @@ class Access:
                     f"--cors-origin {origin!r} must be scheme://host or scheme://host:port, without a path, or *"
                 )
         return tuple(self.cors_origin or ())
+
+    def hosts(self) -> tuple[str, ...]:
+        """All names of hosts. Raises InvalidRequestError for what is none: it would never match."""
+        for name in self.allowed_host or ():
+            if name != hosts.ANY and not hosts.NAME.fullmatch(name):
+                raise InvalidRequestError(f"--allowed-host {name!r} must be a name, without scheme and port, or *")
+        return tuple(self.allowed_host or ())
 
 
 @dataclass(frozen=True)
@@ -152,6 +170,7 @@ def serve(
         port=access.port,
         api_keys=access.keys(),
         cors_origins=access.origins(),
+        allowed_hosts=access.hosts(),
         served_names=tuple(served_name or ()),
         max_queue=limits.max_queue,
         max_body_bytes=limits.max_body * MIB,
@@ -163,6 +182,9 @@ def serve(
     launch = Launch(settings, loading.model, loading.keywords(n_seq_max), prefix)
     open_standard_streams()
     listener = listen(settings.host, settings.port)
+    if not settings.allowed_hosts and (settings.api_keys or not is_local(listener)):
+        # who may ask is told by keys, or it is anybody
+        launch = replace(launch, settings=replace(settings, allowed_hosts=(hosts.ANY,)))
     logs.configure(settings.log_format, settings.log_level)
     if not settings.api_keys and not is_local(listener):
         logs.log.warning(
@@ -170,5 +192,7 @@ def serve(
             access.host,
             access.port,
         )
-    if code := supervise(listener, launch):
+    with options_named():
+        code = supervise(listener, launch)
+    if code:
         raise typer.Exit(code)

@@ -154,7 +154,7 @@ class Request:
         self.saver = saver
         model.check_tokens(list(params.logit_bias))
         self.sampler = Sampler(params, seed_offset)
-        if params.gbnf is not None:
+        if params.gbnf is not None and seed_offset == 0:  # once for all completions of a prompt
             with self.sampler.compiled(model):
                 pass  # refused now, not when its turn comes
         self._model = model

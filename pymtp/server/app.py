@@ -12,26 +12,20 @@ from fastapi.middleware.cors import CORSMiddleware
 
 from pymtp.async_llm import AsyncLLM
 from pymtp.llm import LLM
-from pymtp.server import (
-    chat_completions,
-    completions,
-    errors,
-    figures,
-    health,
-    messages,
-    metrics,
-    model_list,
-    pages,
-    responses,
-    tokenize,
-)
-from pymtp.server.front import Front
-from pymtp.server.limits import BodyLimit, Keys, guard_schema
-from pymtp.server.metrics import Metrics
-from pymtp.server.request_log import RequestLog
-from pymtp.server.response_store import ResponseStore
+from pymtp.server import health, pages, tokenize
+from pymtp.server.http import errors
+from pymtp.server.http.front import Front
+from pymtp.server.http.hosts import ANY, Hosts
+from pymtp.server.http.limits import BodyLimit, Crowd, Keys, guard_schema
+from pymtp.server.messages import routes as messages
+from pymtp.server.openai import chat_completions, completions, model_list
+from pymtp.server.responses import routes as responses
+from pymtp.server.responses.store import ResponseStore
 from pymtp.server.service import Service
 from pymtp.server.settings import Settings
+from pymtp.server.watch import figures, metrics
+from pymtp.server.watch.metrics import Metrics
+from pymtp.server.watch.request_log import RequestLog
 
 
 def create_app(
@@ -47,6 +41,7 @@ def create_app(
         lifespan=_lifespan(settings, load, on_loaded),
         docs_url=None,  # they load scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # a path with a slash too many is unknown: clients make no POST of a redirection
     )
     app.state.settings = settings
     app.state.service = None
@@ -82,6 +77,9 @@ def create_app(
             expose_headers=["x-request-id", "retry-after"],
             max_age=3600,
         )
+    if ANY not in settings.allowed_hosts:
+        app.add_middleware(Hosts, names=(settings.host, *settings.allowed_hosts))
+    app.add_middleware(Crowd)
     app.add_middleware(RequestLog, count=app.state.metrics.count_http, prompts=settings.log_prompts)
     app.add_middleware(Front)
     return app

@@ -54,6 +54,11 @@ async def chat_page(request: Request) -> Response:
     return _answer(request, "index.html")
 
 
+@router.get("/favicon.ico")  # where browsers look for it beside an answer that is no page of ours
+async def icon(request: Request) -> Response:
+    return _answer(request, "icon.svg")
+
+
 @router.get("/figures.html")
 async def figures_page(request: Request) -> Response:
     return _answer(request, "figures.html")

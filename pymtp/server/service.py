@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pymtp.answers import AnswerFormat, AnswerReader, Event, Said
 from pymtp.asks import Ask, EndReason, Text, end_reason, prepared
@@ -18,11 +19,17 @@ from pymtp.engine.request import Completion, FinishReason, Piece
 from pymtp.errors import InvalidRequestError
 from pymtp.memory import DeviceMemory
 from pymtp.sampling import SamplingParams
-from pymtp.server.metrics import Metrics, Watch
-from pymtp.server.refusals import OverdueError, QueueFullError, UnavailableError, UnknownModelError
+from pymtp.server.admission import Admission, Admissions
+from pymtp.server.refusals import OverdueError, UnavailableError, UnknownModelError
 from pymtp.server.settings import Settings
+from pymtp.server.watch.metrics import Metrics, Watch
+from pymtp.server.within import within
 from pymtp.values import shown
 
+T = TypeVar("T")
+# Seconds that a request may be looked at before it runs, the wait for a thread included. 16 MiB of spaces, the worst
+# that fits into a body, take half of it.
+PREPARING = 60.0
 # Pieces of a text that may wait for a slow client. All of them: the request keeps its pieces anyway, and a text that is
 # written to its end gives its place to others.
 AHEAD = 2**31
@@ -45,14 +52,14 @@ class Service:
 
     def __init__(self, llm: AsyncLLM, settings: Settings, metrics: Metrics) -> None:
         self.llm, self.settings, self.metrics = llm, settings, metrics
-        self._n_open = 0
+        self._admissions = Admissions(llm.llm.context.n_seq_max + settings.max_queue)
         self._memory: asyncio.Future[list[DeviceMemory]] | None = None
         metrics.serve(llm, self.model_name)
 
     @property
     def n_open(self) -> int:
         """Texts that run or wait."""
-        return self._n_open
+        return self._admissions.n_open
 
     @property
     def model_names(self) -> tuple[str, ...]:
@@ -78,32 +85,47 @@ class Service:
             self._memory = asyncio.ensure_future(self.llm.in_thread(lambda: llm.turns.between(llm, llm.context.memory)))
         return await asyncio.shield(self._memory)
 
+    def admit(self, texts: int) -> AbstractContextManager[Admission]:
+        """Lets a request in that has several prompts, with all of its texts. Raises QueueFullError."""
+        return self._admissions.admit(texts)
+
+    async def prepare(self, call: Callable[[], T]) -> T:
+        """What a call returns that looks at a request, on a thread. Raises UnavailableError where that takes long."""
+        try:
+            return await within(PREPARING, self.llm.prepare(call))
+        except asyncio.TimeoutError as error:
+            raise _busy() from error
+
     @asynccontextmanager
-    async def answer(self, ask: Ask) -> AsyncIterator[Answering]:
+    async def answer(self, ask: Ask, admission: Admission | None = None) -> AsyncIterator[Answering]:
         """Runs a request, which ends where this is left.
 
-        Raises QueueFullError, InvalidRequestError for what cannot be asked, ContextFullError, OverdueError, and
-        ClosedError.
+        admission: of the request that the texts belong to, and that they make room for others of when they end; None
+            for a request of its own.
+
+        Raises QueueFullError, InvalidRequestError for what cannot be asked, ContextFullError, OverdueError,
+        UnavailableError and ClosedError.
         """
-        n, begun = ask.params.n, asyncio.get_running_loop().time()
+        n = ask.params.n
         self._check_logprobs(ask.params)
-        # texts of one request may wait for each other: it could never be answered otherwise
-        if self._n_open and self._n_open + n > self.llm.llm.context.n_seq_max + self.settings.max_queue:
-            raise QueueFullError(f"{self._n_open} texts run or wait: try again later")
-        self._n_open += n
-        watch = self.metrics.watch(ask.prompt)
-        try:
+        with ExitStack() as stack:
+            admission = admission or stack.enter_context(self.admit(n))
+            stack.callback(admission.ended, n)
+            watch = self.metrics.watch(ask.prompt)
             seconds = self._limit(ask)
-            preparing = self.llm.in_thread(lambda: prepared(self.llm.llm, ask))
-            try:  # the thread goes on where this is left, and nobody waits for it
-                prompt, params, form = await asyncio.wait_for(preparing, None if seconds == math.inf else seconds)
+            left = admission.begun + seconds - asyncio.get_running_loop().time()
+            try:
+                texts, form = await within(min(left, PREPARING), self._open(ask))
             except asyncio.TimeoutError as error:
-                raise OverdueError(f"the request took longer than {seconds:g} seconds") from error
-            async with await self.llm.open(prompt, params, ahead=AHEAD if ask.stream else None) as texts:
+                raise (_overdue(seconds) if left <= PREPARING else _busy()) from error
+            async with texts:
                 with watch.running(texts.prompt_tokens, n):
-                    yield Answering(texts, form, n, self.settings.chunk_interval, begun, seconds, watch)
-        finally:
-            self._n_open -= n
+                    yield Answering(texts, form, n, self.settings.chunk_interval, admission.begun, seconds, watch)
+
+    async def _open(self, ask: Ask) -> tuple[AsyncTexts, AnswerFormat | None]:
+        """Where this is left, a thread goes on that has begun, and nobody waits for it."""
+        prompt, params, form = await self.llm.prepare(lambda: prepared(self.llm.llm, ask))
+        return await self.llm.open(prompt, params, ahead=AHEAD if ask.stream else None), form
 
     def _check_logprobs(self, params: SamplingParams) -> None:
         """Raises InvalidRequestError where the log-probabilities of one request could take hundreds of megabytes."""
@@ -117,6 +139,14 @@ class Service:
 
     def _limit(self, ask: Ask) -> float:
         return min(math.inf if each is None else each for each in (ask.timeout, self.settings.request_timeout))
+
+
+def _overdue(seconds: float) -> OverdueError:
+    return OverdueError(f"the request took longer than {seconds:g} seconds")
+
+
+def _busy() -> UnavailableError:
+    return UnavailableError(f"the server was not done with looking at the request after {PREPARING:g} seconds", 5)
 
 
 class Answering:
@@ -178,7 +208,7 @@ class Answering:
         try:
             while parts := await self._texts.take():
                 if overdue:
-                    raise OverdueError(f"the request took longer than {self._seconds:g} seconds")
+                    raise _overdue(self._seconds)
                 if any(part.reason == "cancelled" for part in parts):
                     raise UnavailableError("the server ended the request", retry_after=5)
                 if n := sum(len(piece.token_ids) for part in parts for piece in part.pieces):

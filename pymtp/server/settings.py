@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pymtp.server.logs import LogFormat, LogLevel
+from pymtp.server.watch.logs import LogFormat, LogLevel
 
 
 @dataclass(frozen=True)
@@ -12,6 +12,7 @@ class Settings:
     """
     api_keys: one of them has to come with each request; none for anybody.
     cors_origins: pages of other origins that a browser lets ask, "*" for all.
+    allowed_hosts: names that requests may be for, beside addresses, localhost and `host`; "*" for any.
     served_names: of the model, the first in answers; none for the file's.
     max_queue: texts that may wait for a place; more are turned away. A request that comes when nothing runs is taken,
         however many texts it asks for.
@@ -27,6 +28,7 @@ class Settings:
     port: int = 8080
     api_keys: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     served_names: tuple[str, ...] = ()
     max_queue: int = 256
     max_body_bytes: int = 16 * 2**20

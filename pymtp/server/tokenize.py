@@ -10,10 +10,10 @@ from pydantic import BaseModel, Field
 
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
-from pymtp.server.ascii_json import AsciiJson
 from pymtp.server.current import CurrentService
-from pymtp.server.openai_types import Body, ListOf, TokenId
-from pymtp.server.responses_of import failures_of
+from pymtp.server.http.ascii_json import AsciiJson
+from pymtp.server.http.responses_of import failures_of
+from pymtp.server.openai.types import Body, ListOf, TokenId
 
 router = APIRouter(tags=["llama.cpp"])
 MOST = 2**20  # far more than any prompt has: tokens, or characters of a text unless the context is very long
@@ -56,22 +56,24 @@ class Detokenized(BaseModel):
 @router.post("/tokenize", response_model=None, responses={200: {"model": Tokens}, **failures_of()})
 async def tokenize(body: TokenizeRequest, service: CurrentService) -> Response:
     """The tokens of a text. Special tokens written out in it are taken as such."""
-    return await service.llm.in_thread(lambda: _tokens(body, service.llm.llm))
+    return await service.prepare(lambda: _tokens(body, service.llm.llm))
 
 
 @router.post("/detokenize", response_model=None, responses={200: {"model": Detokenized}, **failures_of()})
 async def detokenize(body: DetokenizeRequest, service: CurrentService) -> Response:
     """The text of tokens; bytes that are no UTF-8 become U+FFFD."""
-    return await service.llm.in_thread(lambda: _text(body.tokens, service.llm.llm))
+    return await service.prepare(lambda: _text(body.tokens, service.llm.llm))
 
 
 # Off the event loop, the JSON too: there may be a million tokens. Nothing looks at them one by one as pydantic would.
 
 
 def _tokens(body: TokenizeRequest, llm: LLM) -> Response:
+    if body.content is not None and body.prompt is not None:
+        raise InvalidRequestError('one text must come, as "content" or "prompt", not both', "prompt")
     text = body.content if body.content is not None else body.prompt
     if text is None:
-        raise InvalidRequestError('a text must come, as "content" or "prompt"')
+        raise InvalidRequestError('a text must come, as "content" or "prompt"', "content")
     if len(text) > (most := max(64 * llm.context.n_ctx, MOST)):
         raise InvalidRequestError(f"{len(text)} characters are more than the {most} that are taken at once")
     tokens = llm.model.tokenize(text, add_special=bool(body.add_special or body.add_special_tokens))

@@ -102,7 +102,7 @@ def test_events_are_the_answer_and_slices_of_the_text(text: str, way: dict[str, 
     assert "".join(event.text for event in events if isinstance(event, Thought)) == (answer.thinking or "")
     assert "".join(event.text for event in events if isinstance(event, Said)) == (answer.content or "")
     begun = [event.name for event in events if isinstance(event, CallBegun)]
-    calls = [*answer.calls, *([answer.unfinished] if answer.unfinished and len(begun) > len(answer.calls) else [])]
+    calls = answer.calls if answer.unfinished is None else (*answer.calls, answer.unfinished)
     assert [(call.name, call.arguments) for call in calls] == list(zip(begun, each.values(), strict=True))
     for call in answer.calls:
         assert isinstance(json.loads(call.arguments, object_pairs_hook=no_twice), dict)

@@ -197,3 +197,30 @@ def test_a_call_that_is_cut_short_is_never_whole(end: str) -> None:
 def test_of_a_call_as_json_that_is_cut_short_there_is_what_came() -> None:
     cut = answer('<tool_call>\n{"name": "f", "arguments": {"a": "rm')
     assert cut == Answer(unfinished=Call("f", '{"a": "rm'))
+
+
+@pytest.mark.parametrize("end", ["}", "}\n", "}, ", '}, "id": "'])
+def test_a_call_as_json_that_is_cut_short_behind_its_arguments_is_not_whole(end: str) -> None:
+    cut = answer('<tool_call>\n{"name": "f", "arguments": {"a": "}"' + end)
+    assert cut == Answer(unfinished=Call("f", '{"a": "}"'))
+
+
+def test_a_call_as_json_that_is_cut_short_is_told_in_events_too() -> None:
+    reader = AnswerReader(TOOLS)
+    events = reader.push('Look.\n<tool_call>\n{"name": "f", "arguments": {"a": "rm')
+    assert events == [Said("Look.", 0, 5)]
+    assert reader.finish() == [CallBegun(0, "f"), CallArguments(0, '{"a": "rm')]
+    named = AnswerReader(TOOLS)
+    assert named.push('<tool_call>{"name": "f", "argu') == []
+    assert named.finish() == [CallBegun(0, "f")]
+    unnamed = AnswerReader(TOOLS)
+    assert unnamed.push('<tool_call>{"name": "f') == []
+    assert (unnamed.finish(), unnamed.answer) == ([], Answer())
+
+
+def test_within_thinking_only_a_call_of_a_known_tool_is_cut_short() -> None:
+    cut = '<tool_call>{"name": "other", "arguments": {'
+    reader = AnswerReader(TOOLS, thinking=True)
+    reader.push(cut)
+    assert "".join(event.text for event in reader.finish() if isinstance(event, Thought)) == cut
+    assert reader.answer == Answer(thinking=cut)

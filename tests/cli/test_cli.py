@@ -84,11 +84,11 @@ def test_json_holds_the_completion_and_its_figures(expected: str) -> None:
         (["--file", "nowhere.txt"], 2, "nowhere.txt"),
         (["a", "--temperature", "nan"], 2, "temperature"),
         (["a", "-n", "-3"], 2, "max_tokens"),
-        (["a", "--cache-type", "q1"], 2, "type_k"),
+        (["a", "--cache-type", "q1"], 2, "--cache-type 'q1'"),
         (["a", "--cache", "-1"], 2, "--cache"),
         (["a", "-d", "many"], 2, 'must be a whole number or "auto"'),
         (["a", "--draft-vocab", "half"], 2, 'must be a whole number, "auto" or "all"'),
-        (["a", "--draft-vocab", "0"], 2, "draft_vocab=0 must be a number of tokens, 1 or more"),
+        (["a", "--draft-vocab", "0"], 2, "--draft-vocab 0 must be a number of tokens, 1 or more"),
         (["a", "--no-such-option"], 2, "No such option"),
         (["a", "-m", "nowhere.gguf"], 3, "no such file"),
         (["a", "-m", str(ROOT / "README.md")], 3, "not a readable GGUF"),
@@ -107,7 +107,7 @@ def test_mistakes_end_with_one_line_and_their_code(arguments: list[str], code: i
 def test_drafting_without_a_head_says_what_to_do(headless: Path) -> None:
     done = generate(PROMPT, "-m", headless, "-d", "2")
     assert done.returncode == 2
-    assert "use draft_tokens=0" in " ".join(done.stderr.split())
+    assert "use --draft-tokens 0" in " ".join(done.stderr.split())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to another process")

@@ -117,7 +117,7 @@ class Served:
     def close(self) -> None:
         self.process.kill()
         for pid in re.findall(r"\bworker=(\d+)", "".join(self.lines)):  # left behind where a test failed
-            if b"pymtp.server.worker" in command_line(int(pid)):
+            if b"pymtp.server.process.worker" in command_line(int(pid)):
                 os.kill(int(pid), signal.SIGKILL)
         self.exit_code()
         assert self.process.stderr is not None

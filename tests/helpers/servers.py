@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -14,6 +15,7 @@ from conftest import make_llm
 
 from pymtp import LLM
 from pymtp.server.app import create_app
+from pymtp.server.http.connection import Connection
 from pymtp.server.settings import Settings
 
 LONG = 30.0  # seconds that a test waits for what must come
@@ -27,6 +29,7 @@ class Server:
         settings: Settings | None = None,
         load: Callable[[], LLM] | None = None,
         on_loaded: Callable[[Exception | None], object] = lambda _: None,
+        most_connections: int | None = None,
         **llm: Any,
     ) -> None:
         """llm: keywords of the LLM. load: makes it in another way. on_loaded: called then, or with what failed."""
@@ -38,7 +41,13 @@ class Server:
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.key = self.settings.api_keys[0] if self.settings.api_keys else "none"
-        config = uvicorn.Config(self.app, log_level="warning", timeout_graceful_shutdown=5)
+        config = uvicorn.Config(
+            self.app,
+            http=Connection,
+            limit_concurrency=most_connections,
+            log_level="warning",
+            timeout_graceful_shutdown=5,
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
         self._thread.start()
@@ -64,6 +73,17 @@ class Server:
             return httpx.get(f"{self.url}/health", timeout=LONG).status_code == 200
         except httpx.ConnectError:
             return False
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """That it runs on."""
+        (server,) = self._server.servers
+        return server.get_loop()
+
+    @property
+    def n_connections(self) -> int:
+        """Those that clients have."""
+        return len(self._server.server_state.connections)
 
     def free(self) -> bool:
         """Whether nothing runs or waits."""

@@ -27,7 +27,7 @@ def new_server() -> Iterator[Callable[..., Server]]:
     made: list[Server] = []
 
     def make(*, llm: dict[str, Any] | None = None, **keywords: Any) -> Server:
-        own = {name: keywords.pop(name) for name in ("load", "on_loaded") if name in keywords}
+        own = {name: keywords.pop(name) for name in ("load", "on_loaded", "most_connections") if name in keywords}
         made.append(Server(Settings(**keywords), **own, **(llm or {})))
         return made[-1]
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pymtp import LLM
 from pymtp.answers import CallArguments, CallBegun, Event, Said, Thought
 from pymtp.engine.request import Piece
-from pymtp.server.chat_chunks import ChatChunks
-from pymtp.server.chat_types import ChatChunk
-from pymtp.server.origins import Origins
+from pymtp.server.openai.chat_chunks import ChatChunks
+from pymtp.server.openai.chat_types import ChatChunk
+from pymtp.server.openai.origins import Origins
 from pymtp.server.service import Update
 
 

@@ -14,9 +14,9 @@ from pydantic import TypeAdapter
 
 from pymtp.answers import CallArguments, CallBegun, Said, Thought
 from pymtp.server.ended import Ended
-from pymtp.server.messages_types import AnswerMessage
-from pymtp.server.messages_write import MessageWriter
-from pymtp.server.named_events import named_events
+from pymtp.server.http.named_events import named_events
+from pymtp.server.messages.types import AnswerMessage
+from pymtp.server.messages.write import MessageWriter
 from pymtp.server.turns_of import sealed
 
 ASKED: dict[str, Any] = {"model": "demo", "max_tokens": 9, "messages": [{"role": "user", "content": "a"}]}

@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from pymtp.openai_format import CHAT, read_ask
-from pymtp.server.messages_read import chat_body
-from pymtp.server.messages_types import MessageRequest
+from pymtp.server.messages.read import chat_body
+from pymtp.server.messages.types import MessageRequest
 from pymtp.server.turns_of import sealed
 
 USER = {"role": "user", "content": "a"}
@@ -163,3 +163,23 @@ def test_limits_of_numbers_are_in_the_schema() -> None:
     with pytest.raises(ValidationError, match="max_tokens"):
         read(max_tokens=0)
     assert read(max_tokens=9.0)["max_tokens"] == 9
+
+
+def test_a_request_of_claude_code_is_read_whole() -> None:
+    cached = {"cache_control": {"type": "ephemeral"}}
+    more = {
+        "system": [text("x-anthropic-billing-header: cc_version=2"), text("be brief") | cached],
+        "tools": [TOOL | cached],
+        "metadata": {"user_id": "{}"},
+        "thinking": {"type": "adaptive"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "output_config": {"effort": "high"},
+    }
+    user = {"role": "user", "content": [text("today"), text("hello") | cached]}
+    body = read(user, {"role": "system", "content": "agents"}, **more)
+    assert [(message["role"], message["content"]) for message in body["messages"]] == [
+        ("system", "be brief"),
+        ("user", "today\n\nhello"),
+        ("user", "agents"),
+    ]
+    assert body["chat_template_kwargs"] == {"enable_thinking": True, "reasoning_effort": "high"}

@@ -59,6 +59,17 @@ def test_a_phone_needs_no_horizontal_scrolling(new_tab: Callable[..., Tab], scri
     assert page.locator("#send").bounding_box()["y"] < 640  # type: ignore[index]
 
 
+@pytest.mark.parametrize("panel", ["figures", "legend", "settings"])
+def test_an_open_panel_leaves_a_phone_half_its_screen_for_the_chat(
+    new_tab: Callable[..., Tab], scripted: ScriptedServer, panel: str
+) -> None:
+    page = new_tab(**PHONE).open(scripted.url)
+    fill(page, scripted)
+    page.evaluate("for (const each of document.querySelectorAll('aside details')) each.open = false")
+    page.locator(f"#{panel} summary").click()
+    assert page.locator("#log").bounding_box()["height"] > 320  # type: ignore[index]
+
+
 def test_a_phone_shows_the_figures_without_horizontal_scrolling(new_tab: Callable[..., Tab], server: Server) -> None:
     page = new_tab(**PHONE).open(f"{server.url}/figures.html")
     expect(page.get_by_text("Places")).to_be_visible()
@@ -154,6 +165,19 @@ def test_settings_stay_for_the_next_visit(tab: Tab, scripted: ScriptedServer) ->
     assert asked["pymtp"] == {"origins": True}
     assert "top_p" not in asked  # what is not filled in is the server's to choose
     assert 0 <= asked["seed"] < 2**32
+
+
+def test_a_first_visit_asks_at_a_temperature_that_shows_drafts(tab: Tab, scripted: ScriptedServer) -> None:
+    page = tab.open(scripted.url)
+    page.locator("#settings summary").click()
+    for n in range(2):
+        scripted.answers.append([said("well")])
+        page.fill("#question", "go")
+        page.press("#question", "Enter")
+        expect(page.locator(".content")).to_have_count(n + 1)
+        expect(page.locator(".facts:not(:empty)")).to_have_count(n + 1)
+        page.fill("#temperature", "")
+    assert [asked.get("temperature") for asked in scripted.asked] == [0.3, None]
 
 
 def test_wrong_settings_are_shown_and_nothing_is_sent(tab: Tab, scripted: ScriptedServer) -> None:

@@ -14,14 +14,14 @@ from pydantic import TypeAdapter
 
 from pymtp import SamplingParams
 from pymtp.answers import CallArguments, CallBegun, Said, Thought
-from pymtp.server import response_resource
-from pymtp.server.ascii_json import AsciiJson
 from pymtp.server.ended import Ended
-from pymtp.server.errors import Failure
-from pymtp.server.named_events import named_events
+from pymtp.server.http.ascii_json import AsciiJson
+from pymtp.server.http.errors import Failure
+from pymtp.server.http.named_events import named_events
 from pymtp.server.parts import Part
-from pymtp.server.response_store import ResponseStore, Stored
-from pymtp.server.responses_write import ResponseWriter
+from pymtp.server.responses import resource as response_resource
+from pymtp.server.responses.store import ResponseStore, Stored
+from pymtp.server.responses.write import ResponseWriter
 from pymtp.server.turns_of import sealed
 
 BODY: dict[str, Any] = {"model": "demo", "input": "a"}

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from pymtp.answers.messages import template_messages
 from pymtp.errors import InvalidRequestError
 from pymtp.openai_format import CHAT, read_ask
-from pymtp.server.responses_read import allowed_tools, chat_body, read_input
-from pymtp.server.responses_types import ResponseRequest
+from pymtp.server.responses.read import allowed_tools, chat_body, read_input
+from pymtp.server.responses.types import ResponseRequest
 from pymtp.server.turns_of import sealed
 
 TOOL = {"type": "function", "name": "ls", "description": "Lists.", "parameters": {"type": "object"}, "strict": True}
@@ -142,3 +143,27 @@ def test_effort_schema_and_limits_reach_the_request() -> None:
 def test_what_cannot_be_done_is_named(more: dict[str, Any], word: str) -> None:
     with pytest.raises(ValidationError, match=word):
         ResponseRequest.model_validate({"model": "demo", "input": "a"} | more)
+
+
+def test_a_request_of_codex_is_read_whole() -> None:
+    parts = [{"type": "input_text", "text": "skills"}, {"type": "input_text", "text": "sandbox"}]
+    items = [
+        {
+            "type": "message",
+            "id": "msg_1",
+            "role": "developer",
+            "content": [{"type": "input_text", "text": "be brief"}],
+        },
+        {"type": "message", "id": "msg_2", "role": "developer", "content": parts},
+        {"type": "message", "id": "msg_3", "role": "user", "content": [{"type": "input_text", "text": "hello"}]},
+    ]
+    tools = [TOOL, {"type": "namespace", "name": "agents", "tools": [TOOL]}]
+    tools.append({"type": "web_search", "external_web_access": False})
+    more = {"store": False, "include": ["reasoning.encrypted_content"], "client_metadata": {"turn": "1"}}
+    body = read(items, tools=tools, tool_choice="auto", reasoning={"summary": "auto"}, prompt_cache_key="k", **more)
+    assert [tool["function"]["name"] for tool in body["tools"]] == ["ls", "agents__ls"]
+    # one system message: Qwen's templates refuse a second one
+    assert [(message["role"], message["content"]) for message in template_messages(body["messages"])] == [
+        ("system", "be brief\n\nskills\n\nsandbox"),
+        ("user", "hello"),
+    ]

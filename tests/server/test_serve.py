@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from pymtp import LLM, SamplingParams
 from pymtp.cli.app import app
 from pymtp.errors import InvalidRequestError
-from pymtp.server.listener import is_local, listen, url
+from pymtp.server.process.listener import is_local, listen, url
 
 Serve = Callable[..., Served]
 
@@ -55,10 +55,11 @@ def test_a_key_is_asked_for_and_stands_in_no_command_line(serve: Serve, way: str
     [
         (("-m", "missing.gguf"), 3, "missing.gguf"),
         (("-m", os.devnull), 3, "null"),
-        (("-c", "-1"), 2, "n_ctx"),
+        (("-c", "-1"), 2, "--ctx -1"),
         (("-d", "many"), 2, "--draft-tokens"),
         (("--cors-origin", "example.com"), 2, "scheme://host"),
         (("--cors-origin", "https://example.com/"), 2, "scheme://host"),
+        (("--allowed-host", "http://example.com"), 2, "without scheme"),
         (("-a", ""), 2, "--served-name is empty"),
         (("--prefix", "missing.prefix"), 2, "missing.prefix"),
         (("--host", "no.such.host.invalid"), 2, "no.such.host.invalid"),
@@ -78,6 +79,40 @@ def test_what_cannot_be_served_is_one_line_and_the_houses_exit_code(
     (line,) = [line for line in served.lines if "loading the model" not in line]
     assert line.startswith("error: ")
     assert words in line
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("-s", "0"), "--n-seq-max 0 must be a whole number from 1 to 256"),
+        (("-c", "-1"), "--ctx -1 must be"),
+        (("-t", "0"), "--threads 0 must be"),
+        (("-g", "-5"), "--gpu-layers -5 must be"),
+        (("-d", "99"), "--draft-tokens 99 must be a whole number from 0 to 64"),
+        (("--cache-type", "x"), "--cache-type 'x' is not known"),
+        (("--draft-vocab", "0"), "--draft-vocab 0 must be"),
+        (("--tap", "x"), "--tap 'x' is not known"),
+    ],
+)
+def test_an_option_that_is_wrong_in_itself_starts_nothing(serve: Serve, options: tuple[str, ...], words: str) -> None:
+    served = serve(*options)
+    assert served.exit_code() == 2
+    (line,) = served.lines
+    assert line.startswith(f"error: {words}")
+
+
+def test_an_option_that_does_not_fit_the_model_is_named_as_it_was_given(serve: Serve, headless: Path) -> None:
+    served = serve("-m", headless, "-d", "2")
+    assert served.exit_code() == 2
+    assert "error: --draft-tokens 2 needs" in served.lines[-1]
+    assert "use --draft-tokens 0" in served.lines[-1]
+
+
+def test_why_a_file_is_no_model_is_told_once(serve: Serve, demo: Path, tmp_path: Path) -> None:
+    (tmp_path / "cut.gguf").write_bytes(demo.read_bytes()[:100_000])
+    served = serve("-m", tmp_path / "cut.gguf")
+    assert served.exit_code() == 3
+    assert sum("not within the file bounds" in line for line in served.lines) == 1
 
 
 def test_a_port_that_is_taken_is_one_line(serve: Serve) -> None:
@@ -138,5 +173,7 @@ def test_a_blank_key_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPat
     assert "PYMTP_API_KEY is empty" in str(found.exception)
 
 
-def test_it_serves_where_its_standard_input_is_closed(serve: Serve) -> None:
-    assert serve(before="import os; os.close(0)").ready().get("/health").status_code == 200
+@pytest.mark.parametrize("closed", [0, 1])
+def test_it_serves_where_a_standard_stream_is_closed(serve: Serve, closed: int) -> None:
+    before = f"import os, sys; os.close({closed}); {'sys.stdout = None' if closed else ''}"
+    assert serve(before=before).ready().get("/health").status_code == 200

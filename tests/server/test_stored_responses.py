@@ -10,8 +10,8 @@ from helpers.servers import Server
 from openai import OpenAI
 
 from pymtp import SamplingParams
-from pymtp.server.ascii_json import Echoing
-from pymtp.server.response_store import ResponseStore, Stored
+from pymtp.server.http.ascii_json import Echoing
+from pymtp.server.responses.store import ResponseStore, Stored
 
 USER = {"role": "user", "content": "def fibonacci(n):"}
 GREEDY: dict[str, Any] = {"model": "demo", "input": [USER], "temperature": 0, "max_output_tokens": 16}

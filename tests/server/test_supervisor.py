@@ -22,8 +22,8 @@ Serve = Callable[..., Served]
 
 # a worker whose model takes for ever to load
 SLOW = """
-from pymtp.server import supervisor
-supervisor.START = supervisor.START.replace("work(", "import time; from pymtp.server import worker\\n"
+from pymtp.server.process import supervisor
+supervisor.START = supervisor.START.replace("work(", "import time; from pymtp.server.process import worker\\n"
     "worker.load = lambda *_: time.sleep(1e6)\\nwork(")
 """
 
@@ -37,7 +37,7 @@ def refuses(url: str) -> bool:
         httpx.get(f"{url}/health", timeout=LONG)
     except httpx.ConnectError:
         return True
-    except httpx.ReadError:  # it waited in the socket's queue when that was closed
+    except (httpx.ReadError, httpx.RemoteProtocolError):  # it waited in the socket's queue when that was closed
         return False
     return False
 
@@ -68,7 +68,7 @@ def test_a_signal_lets_requests_finish_and_takes_no_new_ones(serve: Serve, numbe
 
 def test_ctrl_c_in_a_terminal_reaches_the_worker_by_its_supervisor_only(serve: Serve) -> None:
     standing = (
-        "from pymtp.server import supervisor\nsupervisor.START = 'import sys, time; "
+        "from pymtp.server.process import supervisor\nsupervisor.START = 'import sys, time; "
         'print("begun", file=sys.stderr, flush=True); time.sleep(1e6)\''
     )
     served = serve(before=standing, start_new_session=True)
@@ -127,7 +127,7 @@ def test_a_client_that_comes_while_there_is_no_worker_is_answered(serve: Serve) 
     served = serve().ready()
     os.kill(served.worker(), signal.SIGKILL)
     with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])), timeout=LONG) as client:
-        client.sendall(b"GET /version HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+        client.sendall(b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         answer = client.makefile("rb").read()
     assert answer.startswith(b"HTTP/1.1 200")
 
@@ -162,7 +162,7 @@ def test_the_worker_goes_with_its_supervisor(serve: Serve) -> None:
 
 
 def test_a_worker_that_stands_still_is_ended_and_shows_where_it_stood(serve: Serve) -> None:
-    impatient = "import pymtp.server.supervisor as s; s.SILENCE, s.TICK, s.LATE = 3.0, 0.1, 0.2"
+    impatient = "import pymtp.server.process.supervisor as s; s.SILENCE, s.TICK, s.LATE = 3.0, 0.1, 0.2"
     served = serve(before=impatient).ready()
     os.kill(served.worker(), signal.SIGSTOP)
     served.line("has not answered for 3 s")
@@ -200,7 +200,8 @@ def free_port() -> int:
 def test_a_worker_ends_when_its_supervisor_is_silent_for_ever_even_where_the_kernel_does_not_see_to_it() -> None:
     ours, theirs = socket.socketpair()
     program = (
-        "import socket, sys, time\nfrom pymtp.server.worker import end_with_supervisor\nsys.platform = 'other'\n"
+        "import socket, sys, time\nfrom pymtp.server.process.worker import end_with_supervisor\n"
+        "sys.platform = 'other'\n"
         f"end_with_supervisor(socket.socket(fileno={theirs.fileno()}))\nprint('begun', flush=True)\ntime.sleep(1e6)"
     )
     command = [sys.executable, "-I", "-c", program]

@@ -19,7 +19,7 @@ from openai import OpenAI
 
 from pymtp import LLM, ModelLoadError, NativeError, SamplingParams
 from pymtp.context import Context
-from pymtp.server import sse
+from pymtp.server.http import connection
 
 CHAT = "/v1/chat/completions"
 HELLO: Any = [{"role": "user", "content": "import "}]
@@ -35,7 +35,12 @@ def post(server: Server, body: dict[str, Any], path: str = CHAT, receive_buffer:
     client.settimeout(LONG)
     client.connect(("127.0.0.1", server.port))
     data = json.dumps(body).encode()
-    lines = [f"POST {path} HTTP/1.1", "Host: a", "Content-Type: application/json", f"Content-Length: {len(data)}"]
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        f"Content-Length: {len(data)}",
+    ]
     client.sendall("\r\n".join([*lines, "", ""]).encode() + data)
     return client
 
@@ -112,7 +117,7 @@ def test_pages_that_ask_for_figures_leave_the_threads_to_requests(
     monkeypatch.setattr(server.llm.turns, "between", waits)
     pages = [socket.create_connection(("127.0.0.1", server.port), LONG) for _ in range(40)]
     for page in pages:
-        page.sendall(b"GET /figures HTTP/1.1\r\nHost: a\r\n\r\n")
+        page.sendall(b"GET /figures HTTP/1.1\r\nHost: localhost\r\n\r\n")
     wait_until(lambda: calls)
     try:
         assert httpx.post(server.url + "/tokenize", json={"content": "a"}, timeout=5).status_code == 200
@@ -135,10 +140,11 @@ def test_a_reader_that_takes_nothing_holds_up_nobody(slow: Server) -> None:
 
 
 def test_a_reader_that_takes_nothing_for_long_is_let_go(slow: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "SLOWEST", 0.2)
+    monkeypatch.setattr(connection, "SLOWEST", 0.2)
     lazy = post(slow, ENDLESS | {"stream": True, "logprobs": True, "top_logprobs": 100}, receive_buffer=4096)
     wait_until(lambda: slow.n_open == 1)
     wait_until(slow.free)
+    wait_until(lambda: not slow.n_connections)
     lazy.close()
 
 

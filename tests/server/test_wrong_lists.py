@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from pymtp.server.chat_types import ChatRequest
-from pymtp.server.completion_types import CompletionRequest
-from pymtp.server.messages_types import MessageRequest
-from pymtp.server.responses_types import ResponseRequest
+from pymtp.server.messages.types import MessageRequest
+from pymtp.server.openai.chat_types import ChatRequest
+from pymtp.server.openai.completion_types import CompletionRequest
+from pymtp.server.responses.types import ResponseRequest
 from pymtp.server.tokenize import DetokenizeRequest
 
 MANY = 1000 * [1.5]

@@ -1,0 +1,1 @@
+"""What all APIs share of HTTP: ids, limits, errors, streams."""

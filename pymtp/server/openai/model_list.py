@@ -1,0 +1,88 @@
+"""/v1/models, and what llama.cpp's clients ask for about the model."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel
+
+from pymtp.openai_answers import fingerprint
+from pymtp.server.current import CurrentService
+from pymtp.server.http.responses_of import failures_of
+from pymtp.server.refusals import UnknownModelError
+from pymtp.server.service import Service
+from pymtp.values import shown
+
+router = APIRouter(tags=["OpenAI"])
+STARTED = int(time.time())
+
+
+class ModelMeta(BaseModel):
+    n_vocab: int
+    n_ctx: int
+    n_ctx_train: int
+    mtp: bool
+
+
+class ModelCard(BaseModel):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "pymtp"
+    max_model_len: int
+    meta: ModelMeta
+
+
+class ModelList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class Props(BaseModel):
+    """As llama.cpp's server tells them."""
+
+    default_generation_settings: dict[str, Any]
+    total_slots: int
+    model_path: str
+    chat_template: str
+    modalities: dict[str, bool]
+    build_info: str
+
+
+@router.get("/v1/models", responses=failures_of())
+@router.get("/models", include_in_schema=False)
+async def models(service: CurrentService) -> ModelList:
+    """The model, by each of its names."""
+    return ModelList(data=[_card(service, name) for name in service.model_names])
+
+
+@router.get("/v1/models/{name:path}", responses=failures_of())
+async def model(service: CurrentService, name: Annotated[str, Path(description="One of /v1/models.")]) -> ModelCard:
+    """One of them."""
+    if name not in service.model_names:
+        raise UnknownModelError(f"there is no model {shown(name)}: there is {', '.join(service.model_names)}")
+    return _card(service, name)
+
+
+def _card(service: Service, name: str) -> ModelCard:
+    llm = service.llm.llm
+    meta = ModelMeta(
+        n_vocab=llm.model.n_vocab, n_ctx=llm.context.n_ctx, n_ctx_train=llm.model.n_ctx_train, mtp=llm.model.mtp
+    )
+    return ModelCard(id=name, created=STARTED, max_model_len=llm.context.n_ctx, meta=meta)
+
+
+@router.get("/props", tags=["llama.cpp"], responses=failures_of())
+async def props(service: CurrentService) -> Props:
+    """What llama.cpp's clients want to know."""
+    llm = service.llm.llm
+    return Props(
+        default_generation_settings={"n_ctx": llm.context.n_ctx, "params": {}},
+        total_slots=llm.context.n_seq_max,
+        model_path=llm.model.path.name,
+        chat_template=llm.model.chat_template or "",
+        modalities={"vision": False, "audio": False},
+        build_info=fingerprint(),
+    )

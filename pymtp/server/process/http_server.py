@@ -1,0 +1,107 @@
+"""uvicorn on a socket that listens already, and what its process says to the supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import resource
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from pymtp.errors import PymtpError
+from pymtp.llm import LLM
+from pymtp.server.app import create_app
+from pymtp.server.http.connection import IDLE, MORE, Connection
+from pymtp.server.process.launch import BEAT, FAILED, READY, line
+from pymtp.server.settings import Settings
+from pymtp.server.watch.logs import log
+
+BEATS = 1  # seconds between two
+TO_TELL = 2  # seconds, on top of the grace, for clients to hear that their requests are ended
+MOST_CONNECTIONS = 4096  # idle ones take 5 to 9 KiB each
+OTHER_FILES = MORE + 256
+
+
+def most_connections() -> int:
+    """How many there may be: fewer where the system lets this process open few files. From now on it may open as many
+    as they need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = MOST_CONNECTIONS + OTHER_FILES
+    if hard != resource.RLIM_INFINITY:
+        files = min(files, hard)
+    if soft != resource.RLIM_INFINITY and soft < files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    return max(16, files - OTHER_FILES)
+
+
+class HttpServer:
+    """The application on a socket. The supervisor hears when it serves, that it lives, and why it cannot."""
+
+    def __init__(self, settings: Settings, load: Callable[[], LLM], control: socket.socket) -> None:
+        """load: the model; it may raise."""
+        self._control = control
+        self._app = create_app(settings, load, self._loaded)
+        self._server = _Server(
+            uvicorn.Config(
+                self._app,
+                http=Connection,
+                ws="none",
+                limit_concurrency=most_connections(),
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=int(IDLE),
+                timeout_graceful_shutdown=math.ceil(settings.grace) + TO_TELL,
+                timeout_notify=BEATS,
+                callback_notify=self._beat,
+            ),
+            self._app,
+            settings.grace,
+        )
+
+    def serve(self, listener: socket.socket) -> None:
+        """Until SIGTERM, and until what runs then has ended, within the grace."""
+        self._server.run([listener])
+
+    def _loaded(self, error: Exception | None) -> None:
+        if error is None:
+            self._say({READY: self._app.state.service.model_name})
+            return
+        if not isinstance(error, (PymtpError, OSError)):
+            log.error("the model cannot be loaded", exc_info=error)
+        self._say({FAILED: type(error).__name__, "message": str(error)})
+        self._server.should_exit = True
+
+    async def _beat(self) -> None:
+        self._say({BEAT: True})
+
+    def _say(self, message: dict[str, Any]) -> None:
+        with suppress(OSError):  # it is stopped, or gone
+            self._control.send(line(message), socket.MSG_DONTWAIT)
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, app: FastAPI, grace: float) -> None:
+        super().__init__(config)
+        self._state, self._grace = app.state, grace
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Once or several times."""
+        self._state.ending = True
+        self.should_exit = True
+        if self._state.service is None:
+            os._exit(0)  # a model that is being loaded cannot be called back, and nobody waits for an answer
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's. Clients whose requests outlast the grace hear of it."""
+        if self._state.service is not None:
+            asyncio.get_running_loop().call_later(self._grace, self._state.service.llm.llm.cancel)
+        await super().shutdown(sockets)

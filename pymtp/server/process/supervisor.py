@@ -1,0 +1,207 @@
+"""Keeps one worker process at work, which serves: a worker that dies is started anew, on the same socket.
+
+Clients that connect meanwhile wait in the socket's backlog. Only this process is signalled: the worker is in a session
+of its own, so that Ctrl-C in a terminal asks it to end once, by way of this one.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from pymtp import errors
+from pymtp.errors import PymtpError
+from pymtp.server.process.launch import FAILED, READY, START, Launch, line
+from pymtp.server.process.listener import url
+from pymtp.server.watch.logs import log
+
+GOOD = 60.0  # seconds of service after which the next restart is at once again
+LONGEST_DELAY = 30.0  # seconds before a restart
+SILENCE = 60.0  # seconds: a worker whose event loop stands still so long is ended
+TICK = 5.0  # seconds, of silence too, that count at most at once: this process may have been stopped itself
+LATE = 5.0  # seconds, on top of the grace, until a worker that was to end is killed
+
+
+def supervise(listener: socket.socket, launch: Launch) -> int:
+    """Serves until SIGTERM or SIGINT. Returns the exit code: 0 when all ended in order, else 128 + the second signal.
+
+    Raises what the first worker could not load the model by; SystemExit with its code where it died before it served.
+    """
+    log.info("loading the model", extra={"fields": {"url": url(listener)}})
+    with Signals() as signals, listener:
+        return Supervisor(listener, launch, signals).run()
+
+
+class Supervisor:
+    def __init__(self, listener: socket.socket, launch: Launch, signals: Signals) -> None:
+        self._listener, self._launch, self._signals = listener, launch, signals
+        self._url = url(listener)
+        self._asked: list[int] = []  # signals to end, in order
+        self._failures = 0  # since a worker did well
+
+    def run(self) -> int:
+        """As supervise."""
+        served = False
+        while True:
+            worker = Worker(self._listener, self._launch)
+            try:
+                self._watch(worker)
+            finally:
+                code = worker.end()
+            served = served or worker.served is not None
+            if self._asked:
+                return 128 + self._asked[1] if len(self._asked) > 1 else 0
+            if not served and worker.error is not None:
+                raise worker.error
+            why = str(worker.error) if worker.error is not None else f"it ended with {_shown(code)}"
+            if not served:
+                log.error("the worker never served: %s", why)
+                raise SystemExit(128 - code if code < 0 else code or 1)
+            if self._pause(self._delay(worker), why):
+                return 0
+
+    def _delay(self, worker: Worker) -> float:
+        """Seconds until the next one begins."""
+        if worker.served is not None and time.monotonic() - worker.served >= GOOD:
+            self._failures = 0
+        self._failures += 1
+        return 0.0 if self._failures == 1 else min(LONGEST_DELAY, 2.0 ** (self._failures - 2))
+
+    def _pause(self, seconds: float, why: str) -> bool:
+        """Waits; whether a signal ended it."""
+        log.error("the worker is gone: %s. A new one starts%s", why, f" in {seconds:g} s" if seconds else "")
+        end = time.monotonic() + seconds
+        while not self._asked and (left := end - time.monotonic()) > 0:
+            self._asked += self._signals.wait(left)
+        return bool(self._asked)
+
+    def _watch(self, worker: Worker) -> None:
+        """Until it is gone, or is to be killed."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(worker.control, selectors.EVENT_READ)
+            selector.register(self._signals, selectors.EVENT_READ)
+            seen, silence, end = time.monotonic(), 0.0, float("inf")
+            while time.monotonic() < end:
+                heard = False
+                for key, _ in selector.select(min(TICK, end - time.monotonic())):
+                    if key.fileobj is self._signals:
+                        self._asked += self._signals.wait(0)
+                        continue
+                    heard = True
+                    for said in worker.hear():
+                        if READY in said:
+                            place = {"url": self._url, "model": said[READY], "worker": worker.process.pid}
+                            log.info("serving", extra={"fields": place})
+                    if worker.gone:
+                        return
+                if len(self._asked) > 1:
+                    return
+                if self._asked and end == float("inf"):
+                    log.info("ending: no new requests", extra={"fields": {"grace": self._launch.settings.grace}})
+                    self._listener.close()  # the worker has its own
+                    worker.process.terminate()
+                    end = time.monotonic() + self._launch.settings.grace + LATE
+                now = time.monotonic()
+                silence = 0.0 if heard else silence + min(now - seen, TICK)
+                seen = now
+                if silence >= SILENCE and worker.served is not None and not self._asked:
+                    log.error("the worker has not answered for %g s: its threads follow", SILENCE)
+                    worker.process.send_signal(signal.SIGABRT)  # faulthandler shows where they are
+                    with suppress(subprocess.TimeoutExpired):
+                        worker.process.wait(LATE)
+                    return
+
+
+class Worker:
+    """A process that serves on the listener. It ends when this one does.
+
+    served: when it began to; None before. error: what it could not begin by. gone: whether it has ended by itself.
+    """
+
+    def __init__(self, listener: socket.socket, launch: Launch) -> None:
+        self.control, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-c", START, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(listener.fileno(), theirs.fileno()),
+                start_new_session=True,
+            )
+        self.served: float | None = None
+        self.error: PymtpError | None = None
+        self.gone = False
+        self._unread = b""
+        with suppress(OSError):  # it is gone: seen at once
+            self.control.sendall(line({"path": sys.path, "listener": listener.fileno(), **launch.as_given()}))
+
+    def hear(self) -> list[dict[str, Any]]:
+        """What it has to say."""
+        try:
+            news = self.control.recv(2**16)
+        except OSError:
+            news = b""
+        self.gone = not news
+        *lines, self._unread = (self._unread + news).split(b"\n")
+        all_said: list[dict[str, Any]] = [json.loads(each) for each in lines]
+        for said in all_said:
+            if READY in said:
+                self.served = time.monotonic()
+            elif FAILED in said:
+                self.error = getattr(errors, said[FAILED], PymtpError)(said["message"])
+        return all_said
+
+    def end(self) -> int:
+        """Kills it, unless it is about to end by itself. Returns its exit code: that of a signal is negative."""
+        try:
+            self.process.wait(LATE if self.gone else 0)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        self.control.close()
+        return self.process.wait()
+
+
+class Signals:
+    """SIGTERM and SIGINT, to be waited for. One that is ignored stays so."""
+
+    def __enter__(self) -> Signals:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._before_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self._before = {
+            number: signal.signal(number, lambda *_: None)
+            for number in (signal.SIGTERM, signal.SIGINT)
+            if signal.getsignal(number) != signal.SIG_IGN
+        }
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._before_fd)
+        self._reader.close()
+        self._writer.close()
+
+    def fileno(self) -> int:
+        """Readable when one has come."""
+        return self._reader.fileno()
+
+    def wait(self, seconds: float) -> list[int]:
+        """Those that have come, or come within so long."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._reader, selectors.EVENT_READ)
+            if not selector.select(seconds):
+                return []
+        return [number for number in self._reader.recv(64) if number in self._before]
+
+
+def _shown(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.Signals(-code).name})"

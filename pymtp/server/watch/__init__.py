@@ -1,0 +1,1 @@
+"""What the server and its engine tell of themselves: metrics, figures, logs."""

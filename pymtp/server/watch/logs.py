@@ -1,0 +1,96 @@
+"""What the server logs, on stderr: a line a request and few others, as text or as JSON objects."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+log = logging.getLogger("pymtp.server")
+LOGGED = ("pymtp", "uvicorn")
+
+
+def configure(log_format: LogFormat, level: LogLevel) -> None:
+    """This process logs on stderr. uvicorn tells of failures only: what it says of requests is in our lines."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
+    for name in LOGGED:
+        logger = logging.getLogger(name)
+        logger.handlers[:], logger.propagate = [handler], False
+        logger.setLevel(level.upper())
+    if level == "info":
+        logging.getLogger("pymtp.native").setLevel(logging.WARNING)  # llama.cpp says a lot as it loads
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+
+@contextmanager
+def failures_held(logger: logging.Logger) -> Iterator[None]:
+    """Errors of the logger come at the end, and not at all where this ends with one that is raised."""
+    held: list[logging.LogRecord] = []
+
+    def hold(record: logging.LogRecord) -> bool:
+        if record.levelno < logging.ERROR:
+            return True
+        held.append(record)
+        return False
+
+    logger.addFilter(hold)
+    try:
+        yield
+    finally:
+        logger.removeFilter(hold)
+    for record in held:
+        logger.handle(record)
+
+
+class TextLines(logging.Formatter):
+    """`2026-01-31T12:00:00.000Z INFO message key=value …`"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        values = [f"{key}={_word(value)}" for key, value in _fields(record).items()]
+        line = " ".join([_time(record), f"{record.levelname:<7}", _one_line(record.getMessage()), *values])
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class JsonLines(logging.Formatter):
+    """One object a line: time, level, message, and what else there is by its name."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {"time": _time(record), "level": record.levelname.lower(), "message": record.getMessage()}
+        line |= _fields(record)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)  # in ASCII: a terminal takes some characters for commands
+
+
+def _time(record: logging.LogRecord) -> str:
+    at = datetime.fromtimestamp(record.created, timezone.utc)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
+    """What log.info(…, extra={"fields": …}) was given."""
+    found: Mapping[str, Any] = getattr(record, "fields", {})
+    return found
+
+
+def _word(value: Any) -> str:
+    """A value without spaces, or in quotes."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    word = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    if not word.isprintable():  # a terminal takes some of these characters for commands
+        return json.dumps(word)
+    return word if re.fullmatch(r'[^\s"]+', word) else json.dumps(word, ensure_ascii=False)
+
+
+def _one_line(message: str) -> str:
+    return message.replace("\r", "\\r").replace("\n", "\\n")

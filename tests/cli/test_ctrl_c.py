@@ -1,0 +1,31 @@
+"""Claims about Ctrl-C before a command runs."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+# the module whose import is under way when the signal comes
+AT_IMPORT = """
+import os, signal, sys
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+sys.argv = ["pymtp", "info"]
+from importlib.metadata import entry_points
+(program,) = entry_points(group="console_scripts", name="pymtp")
+program.load()()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to this process alone")
+@pytest.mark.parametrize("module", ["pymtp.async_llm", "pymtp.cli.app", "rich.console"])
+def test_ctrl_c_while_modules_are_imported_says_nothing(module: str) -> None:
+    code = AT_IMPORT.format(module=module)
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")
