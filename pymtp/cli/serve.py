@@ -16,11 +16,10 @@ from pymtp.cli.load import Loading, options_named
 from pymtp.cli.options import Prefix, SeqMax, spread
 from pymtp.cli.texts import read_text
 from pymtp.errors import InvalidRequestError
-from pymtp.server.http import hosts
 from pymtp.server.process.launch import Launch
 from pymtp.server.process.listener import is_local, listen, open_standard_streams
 from pymtp.server.process.supervisor import supervise
-from pymtp.server.settings import Settings
+from pymtp.server.settings import ANY_HOST, HOST_NAME, Settings
 from pymtp.server.watch import logs
 
 # of the extra `server`: modules, and the packages that they come from
@@ -91,7 +90,7 @@ class Access:
     def hosts(self) -> tuple[str, ...]:
         """All names of hosts. Raises InvalidRequestError for what is none: it would never match."""
         for name in self.allowed_host or ():
-            if name != hosts.ANY and not hosts.NAME.fullmatch(name):
+            if name != ANY_HOST and not HOST_NAME.fullmatch(name):
                 raise InvalidRequestError(f"--allowed-host {name!r} must be a name, without scheme and port, or *")
         return tuple(self.allowed_host or ())
 
@@ -184,7 +183,7 @@ def serve(
     listener = listen(settings.host, settings.port)
     if not settings.allowed_hosts and (settings.api_keys or not is_local(listener)):
         # who may ask is told by keys, or it is anybody
-        launch = replace(launch, settings=replace(settings, allowed_hosts=(hosts.ANY,)))
+        launch = replace(launch, settings=replace(settings, allowed_hosts=(ANY_HOST,)))
     logs.configure(settings.log_format, settings.log_level)
     if not settings.api_keys and not is_local(listener):
         logs.log.warning(

@@ -15,14 +15,14 @@ from pymtp.llm import LLM
 from pymtp.server import health, pages, tokenize
 from pymtp.server.http import errors
 from pymtp.server.http.front import Front
-from pymtp.server.http.hosts import ANY, Hosts
+from pymtp.server.http.hosts import Hosts
 from pymtp.server.http.limits import BodyLimit, Crowd, Keys, guard_schema
 from pymtp.server.messages import routes as messages
 from pymtp.server.openai import chat_completions, completions, model_list
 from pymtp.server.responses import routes as responses
 from pymtp.server.responses.store import ResponseStore
 from pymtp.server.service import Service
-from pymtp.server.settings import Settings
+from pymtp.server.settings import ANY_HOST, Settings
 from pymtp.server.watch import figures, metrics
 from pymtp.server.watch.metrics import Metrics
 from pymtp.server.watch.request_log import RequestLog
@@ -77,7 +77,7 @@ def create_app(
             expose_headers=["x-request-id", "retry-after"],
             max_age=3600,
         )
-    if ANY not in settings.allowed_hosts:
+    if ANY_HOST not in settings.allowed_hosts:
         app.add_middleware(Hosts, names=(settings.host, *settings.allowed_hosts))
     app.add_middleware(Crowd)
     app.add_middleware(RequestLog, count=app.state.metrics.count_http, prompts=settings.log_prompts)

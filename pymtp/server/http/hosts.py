@@ -13,8 +13,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pymtp.server.http.errors import Failure, error_response
 
-ANY = "*"
-NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)(?:%[^\]]*)?\]|(?P<name>[^\[\]:@/]*))(?::\d*)?")
 
 

@@ -1,0 +1,91 @@
+"""Claims about a bare install: every command but serve runs with what `pip install .` brings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+# Finds no module of those that stdin names.
+WITHOUT = """
+import sys
+
+class Without:
+    absent = set(sys.stdin.read().split())
+
+    def __init__(self, finder):
+        self._finder = finder
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] not in self.absent:
+            return self._finder.find_spec(name, path, target)
+
+    def __getattr__(self, name):
+        return getattr(self._finder, name)
+
+sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
+from pymtp_command import main
+main()
+"""
+
+
+def needed(package: str, known: set[str]) -> set[str]:
+    """The names of a package and of all that it needs without extras."""
+    package = canonicalize_name(package)
+    if package not in known:
+        known.add(package)
+        try:
+            asked = requires(package) or []
+        except PackageNotFoundError:
+            asked = []
+        for line in asked:
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                needed(requirement.name, known)
+    return known
+
+
+def absent() -> list[str]:
+    """The modules that are installed here and would not be on a bare machine."""
+    bare = needed("pymtp", set())
+    return [
+        module
+        for module, packages in packages_distributions().items()
+        if not bare & {canonicalize_name(package) for package in packages}
+    ]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    given = "\n".join(absent())
+    command = [sys.executable, "-I", "-c", WITHOUT, *arguments]
+    return subprocess.run(command, input=given, capture_output=True, text=True, timeout=120)
+
+
+def test_what_extras_bring_is_left_out_here() -> None:
+    left_out = absent()
+    assert {"fastapi", "uvicorn", "prometheus_client", "gguf", "safetensors", "matplotlib"} <= set(left_out)
+    assert not {"pymtp", "numpy", "cffi", "jinja2", "rich", "typer"} & set(left_out)
+
+
+def test_generate_needs_no_extra() -> None:
+    done = run("generate", "Once upon a time", "--max-tokens", "5", "--seed", "1")
+    assert (done.returncode, done.stderr.count("Error")) == (0, 0), done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("command", ["info", "chat", "batch", "prefix", "bench", "tap", "serve"])
+def test_help_needs_no_extra(command: str) -> None:
+    done = run(command, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "--help" in done.stdout
+
+
+def test_serve_names_the_packages_that_it_needs() -> None:
+    done = run("serve")
+    assert done.returncode != 0
+    assert "fastapi" in done.stderr
+    assert "Traceback" not in done.stderr
