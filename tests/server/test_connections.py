@@ -112,7 +112,8 @@ def test_a_body_that_nobody_reads_does_not_end_its_connection(new_server: MakeSe
 
 def test_a_whole_answer_that_nobody_takes_is_let_go(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "SLOWEST", 0.2)
-    asked = {"prompt": "a", "max_tokens": 1000, "ignore_eos": True, "logprobs": 100}
+    # 10 MB: more than the system keeps for a client (4 MiB, net.ipv4.tcp_wmem)
+    asked = {"prompt": "a", "n": 4, "max_tokens": 1000, "ignore_eos": True, "logprobs": 100}
     body = json.dumps(asked).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     wait_until(lambda: not server.n_connections)

@@ -30,7 +30,7 @@ def small(new_server: MakeServer) -> Server:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize(("prompts", "n"), [(4, 1), (2, 2)])
+@pytest.mark.parametrize(("prompts", "n"), [(4, 1), (2, 2), (5, 1)])  # at most 4, or one request
 def test_a_request_counts_with_all_of_its_texts(small: Server, stream: bool, prompts: int, n: int) -> None:
     def ask(body: Any) -> httpx.Response:
         return httpx.post(small.url + URL, json=body, timeout=LONG)
