@@ -35,7 +35,7 @@ FLOORS = (
     ("async_llm", "loading", "asks"),
     ("openai_format", "openai_answers"),
     ("batch",),
-    ("__init__", "bench", "server"),
+    ("__init__", "bench", "ray", "server"),
     ("cli",),
 )
 # Who may hold a C pointer.

@@ -67,7 +67,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_what_extras_bring_is_left_out_here() -> None:
     left_out = absent()
-    assert {"fastapi", "uvicorn", "prometheus_client", "gguf", "safetensors", "matplotlib"} <= set(left_out)
+    assert {"fastapi", "uvicorn", "prometheus_client", "gguf", "safetensors", "matplotlib", "ray"} <= set(left_out)
     assert not {"pymtp", "numpy", "cffi", "jinja2", "rich", "typer"} & set(left_out)
 
 

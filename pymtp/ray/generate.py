@@ -1,0 +1,161 @@
+"""Texts for the rows of a Ray Dataset."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymtp.async_llm import AsyncLLM
+from pymtp.chat import Chat
+from pymtp.engine.request import Completion
+from pymtp.errors import InvalidRequestError, PymtpError
+from pymtp.llm_prefixes import Prompt
+from pymtp.sampling import SamplingParams
+from pymtp.values import shown
+
+Row = Mapping[str, Any]
+Batch = dict[str, NDArray[Any]]
+PLACES = 8  # texts that are written at once, where nobody says how many
+
+
+class Generate:
+    """Adds what a model writes to each row. For `map_batches` of Ray Data:
+
+        ds.map_batches(
+            pymtp.ray.Generate,
+            fn_constructor_kwargs={"model": "model.gguf", "params": SamplingParams(max_tokens=200)},
+            batch_size=64, num_cpus=8, compute=ray.data.ActorPoolStrategy(min_size=1, max_size=10),
+        )
+
+    Each worker loads the model once. The rows of a batch run together, so a batch should be several times n_seq_max.
+    A row's text depends on its prompt, its params and the model alone, not on the worker or the other rows, as long as
+    all machines have the same build, and processors that it treats alike.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | None = None,
+        *,
+        prompt: str = "prompt",
+        output: str = "text",
+        params: SamplingParams | Mapping[str, Any] | Callable[[Row], SamplingParams] | None = None,
+        errors: Literal["raise", "keep"] = "raise",
+        **options: Any,
+    ) -> None:
+        """
+        model: a GGUF file that is on every machine; None for the model that ships with pymtp.
+        prompt: the column of prompts: strings, lists of token ids, or lists of messages in OpenAI's form.
+        output: the column of texts.
+        params: for all rows; or a function of a row, for params of its own, such as a seed.
+        errors: what becomes of a row that fails, a prompt longer than n_ctx for example. "raise": the work ends with
+            its error. "keep": the row has no text, and the error's message in the column `error`.
+        options: of LLM. n_seq_max is 8 where none is given, and n_threads the CPUs that Ray gave the worker.
+
+        Raises what LLM raises, and InvalidRequestError for errors and columns that are none.
+        """
+        if errors not in ("raise", "keep"):
+            raise InvalidRequestError(f'errors={shown(errors)} must be "raise" or "keep"')
+        added = [
+            output,
+            "finish_reason",
+            "prompt_tokens",
+            "completion_tokens",
+            *(["error"] if errors == "keep" else []),
+        ]
+        if prompt in added or len(set(added)) < len(added):
+            raise InvalidRequestError(f"prompt={prompt!r} and output={output!r} must not be columns that this adds")
+        self._prompt, self._added, self._keeps = prompt, added, errors == "keep"
+        self._params: Callable[[Row], SamplingParams]
+        if callable(params):
+            self._params = params
+        else:
+            fixed = _checked(params if isinstance(params, SamplingParams) else SamplingParams(**(params or {})))
+            self._params = lambda _: fixed
+        self._llm = AsyncLLM(model, **{"n_seq_max": PLACES, "n_threads": _given_cores(), **options})
+
+    def __call__(self, batch: Batch) -> Batch:
+        """The batch with columns added: the text, `finish_reason`, `prompt_tokens`, `completion_tokens`, and `error`
+        where errors are kept, None for a row without. Takes and gives a column as an array by rows.
+
+        Raises InvalidRequestError for a batch without prompts, and, unless errors are kept, what `LLM.generate` raises.
+        """
+        if self._prompt not in batch:
+            raise InvalidRequestError(
+                f"no column {self._prompt!r} among {', '.join(sorted(batch))}: name it with prompt="
+            )
+        rows = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
+        written = asyncio.run(self._all(rows))
+        columns = zip(*written, strict=True) if written else [()] * len(self._added)
+        return batch | {name: _column(values) for name, values in zip(self._added, columns, strict=True)}
+
+    async def _all(self, rows: Sequence[Row]) -> list[tuple[Any, ...]]:
+        writing = [asyncio.ensure_future(self._one(row)) for row in rows]
+        try:
+            return list(await asyncio.gather(*writing))
+        finally:
+            for task in writing:
+                task.cancel()
+            await asyncio.gather(*writing, return_exceptions=True)
+
+    async def _one(self, row: Row) -> tuple[Any, ...]:
+        """What is added to a row."""
+        try:
+            done = await self._llm.generate(_prompt(row[self._prompt]), _checked(self._params(row)))
+        except PymtpError as error:
+            if not self._keeps:
+                raise
+            return None, None, None, None, str(error)
+        return (*_figures(done), None) if self._keeps else _figures(done)
+
+
+def _figures(done: Completion) -> tuple[Any, ...]:
+    return done.text, done.finish_reason, done.stats.prompt_tokens, done.stats.completion_tokens
+
+
+def _checked(params: SamplingParams) -> SamplingParams:
+    if params.n != 1:
+        raise InvalidRequestError(f"n={params.n}: a row has one text; repeat the row for more, each with a seed")
+    return params
+
+
+def _prompt(value: Any) -> Prompt:
+    """What a row holds, as an LLM takes it: Arrow gives lists as arrays, and fills messages up with None."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
+        return Chat([_message(each) for each in value])
+    return value  # type: ignore[no-any-return] # generate says what is no prompt
+
+
+def _message(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _plain(each) for name, each in value.items() if each is not None or name == "content"}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | list):
+        return [_plain(each) for each in value]
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items() if each is not None}
+    return value
+
+
+def _column(values: Sequence[Any]) -> NDArray[Any]:
+    """None where a row has no such value: an array of objects holds it."""
+    if None not in values and values and isinstance(values[0], int):
+        return np.array(values, dtype=np.int64)
+    return np.array(values, dtype=object)
+
+
+def _given_cores() -> int | None:
+    """The CPUs that Ray gave this worker; None for all where it gave none whole, or is not here."""
+    import ray
+
+    if not ray.is_initialized():
+        return None
+    given = int(ray.get_runtime_context().get_assigned_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
+    return given or None

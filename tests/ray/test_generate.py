@@ -1,0 +1,109 @@
+"""Claims about rows of batches: each gets its own text, or its own error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pymtp import LLM, ContextFullError, InvalidRequestError, SamplingParams
+from pymtp.ray import Generate
+
+PROMPTS = ["def add(a, b):", "import ", "class Tree", "x = ["]
+GREEDY = SamplingParams(max_tokens=8, temperature=0)
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "def"}]
+
+
+def column(values: list[Any]) -> np.ndarray[Any, Any]:
+    held = np.empty(len(values), dtype=object)
+    held[:] = values
+    return held
+
+
+@pytest.fixture(scope="module")
+def generate() -> Generate:
+    return Generate(params=GREEDY, errors="keep", n_ctx=256, n_threads=1, draft_tokens=1)
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM(n_ctx=256, n_threads=1, draft_tokens=1) as llm:
+        yield llm
+
+
+def test_a_row_has_the_text_of_llm_generate_and_keeps_its_columns(generate: Generate, llm: LLM) -> None:
+    done = generate({"id": np.arange(4), "prompt": np.array(PROMPTS)})
+    alone = [llm.generate(prompt, GREEDY) for prompt in PROMPTS]
+    assert done["id"].tolist() == [0, 1, 2, 3]
+    assert done["text"].tolist() == [each.text for each in alone]
+    assert done["finish_reason"].tolist() == [each.finish_reason for each in alone]
+    assert done["completion_tokens"].tolist() == [len(each.token_ids) for each in alone]
+    assert done["prompt_tokens"].tolist() == [len(each.prompt_token_ids) for each in alone]
+    assert done["error"].tolist() == [None] * 4
+
+
+def test_prompts_may_be_token_ids_and_messages(generate: Generate, llm: LLM) -> None:
+    tokens = llm.model.tokenize(PROMPTS[0])
+    # as Arrow gives them: arrays, and None for what other rows have
+    messages = np.array([each | {"tool_calls": None} for each in MESSAGES], dtype=object)
+    done = generate({"prompt": column([np.array(tokens), tokens, messages])})
+    assert done["error"].tolist() == [None] * 3
+    whole = llm.generate(PROMPTS[0], GREEDY).text
+    assert done["text"].tolist() == [whole, whole, llm.chat(MESSAGES, GREEDY).text]
+
+
+def test_params_may_be_those_of_a_row(llm: LLM) -> None:
+    def params(row: Any) -> SamplingParams:
+        return SamplingParams(max_tokens=int(row["most"]), seed=int(row["seed"]), temperature=1)
+
+    generate = Generate(params=params, prompt="question", output="answer", n_ctx=256, n_threads=1, draft_tokens=1)
+    rows = {"question": np.array(["import "] * 3), "most": np.array([4, 5, 6]), "seed": np.array([1, 2, 3])}
+    alone = [llm.generate("import ", SamplingParams(3 + seed, seed=seed, temperature=1)).text for seed in (1, 2, 3)]
+    assert generate(rows)["answer"].tolist() == alone
+
+
+def test_a_row_that_fails_leaves_the_others_as_they_are(generate: Generate, llm: LLM) -> None:
+    done = generate({"prompt": column(["import ", "too long " * 1000, "", 7, "class Tree"])})
+    fine = [llm.generate(prompt, GREEDY).text for prompt in ("import ", "class Tree")]
+    assert done["text"].tolist() == [fine[0], None, None, None, fine[1]]
+    assert [error is None for error in done["error"]] == [True, False, False, False, True]
+    assert "256" in done["error"][1]
+    assert done["completion_tokens"].tolist()[1] is None
+
+
+def test_a_row_that_fails_ends_the_work_unless_errors_are_kept() -> None:
+    generate = Generate(params=GREEDY, n_ctx=64, n_threads=1, draft_tokens=0)
+    with pytest.raises(ContextFullError):
+        generate({"prompt": np.array(["import ", "too long " * 1000])})
+    assert not generate._llm.figures().running
+    assert len(generate({"prompt": np.array(["import "])})["text"]) == 1  # it lives on
+    assert "error" not in generate({"prompt": np.array(["import "])})
+
+
+def test_a_batch_without_rows_has_the_columns_all_the_same(generate: Generate) -> None:
+    done = generate({"prompt": np.array([], dtype=object)})
+    assert {name: len(values) for name, values in done.items()} == dict.fromkeys(
+        ["prompt", "text", "finish_reason", "prompt_tokens", "completion_tokens", "error"], 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("keywords", "said"),
+    [
+        ({"errors": "ignore"}, '"raise" or "keep"'),
+        ({"params": SamplingParams(n=2)}, "n=2"),
+        ({"output": "prompt"}, "prompt"),
+        ({"output": "finish_reason"}, "finish_reason"),
+        ({"prompt": "error", "errors": "keep"}, "error"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_a_model_is_loaded(keywords: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidRequestError, match=said):
+        Generate("no such file", **keywords)
+
+
+def test_a_batch_without_prompts_names_the_columns_that_there_are(generate: Generate) -> None:
+    with pytest.raises(InvalidRequestError, match="'prompt' among question, text"):
+        generate({"question": np.array(["a"]), "text": np.array(["b"])})

@@ -1,0 +1,153 @@
+"""Rows of a dataset on two nodes of Ray, both on this machine. A worker is killed on the way. Another run fails in the
+middle and is begun again. Compares the texts with those of LLM.generate.
+
+    python tools/checks/ray_rows.py --rows 2000
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # asked for nothing from outside
+
+import ray
+import typer
+from pyarrow import parquet
+from ray.cluster_utils import Cluster
+from ray.data.checkpoint import CheckpointConfig
+
+from pymtp import LLM, SamplingParams
+from pymtp.ray import Generate
+
+PARAMS = SamplingParams(max_tokens=6, temperature=1, seed=3)
+OPTIONS = {"params": PARAMS, "n_ctx": 128, "draft_tokens": 1, "n_threads": 1, "cache_bytes": 0}
+MIB = 2**20
+
+
+class Dies(Generate):
+    """The first worker that comes to a row is killed there."""
+
+    def __init__(self, folder: Path, deadly: int, **keywords: Any) -> None:
+        self._folder, self._deadly = folder, deadly
+        (folder / f"node-{ray.get_runtime_context().get_node_id()}").touch()
+        super().__init__(**keywords)
+
+    def __call__(self, batch: Any) -> Any:
+        died = self._folder / "died"
+        if self._deadly in batch["id"] and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(batch)
+
+
+class Counts(Generate):
+    """Writes down which rows it is given, and fails at one while there is a file of that name."""
+
+    def __init__(self, folder: Path, deadly: int, **keywords: Any) -> None:
+        self._folder, self._deadly = folder, deadly
+        super().__init__(**keywords)
+
+    def __call__(self, batch: Any) -> Any:
+        if self._deadly in batch["id"] and (self._folder / "no power").exists():
+            raise RuntimeError("no power")
+        with (self._folder / "read").open("a") as file:
+            file.writelines(f"{each}\n" for each in batch["id"])
+        return super().__call__(batch)
+
+
+def prompts(n: int) -> list[dict[str, Any]]:
+    return [{"id": i, "prompt": f"def f{i}(a):"} for i in range(n)]
+
+
+def with_a_death(folder: Path, rows: int) -> dict[str, Any]:
+    """How many texts are not those of LLM.generate, and on how many nodes workers were."""
+    done = ray.data.from_items(prompts(rows), override_num_blocks=8).map_batches(
+        Dies,
+        fn_constructor_kwargs={"folder": folder, "deadly": rows // 2, **OPTIONS},
+        batch_size=rows // 8,
+        num_cpus=2,
+        compute=ray.data.ActorPoolStrategy(size=2),
+    )
+    texts = {row["id"]: row["text"] for row in done.take_all()}
+    with LLM(n_ctx=128, n_seq_max=8, n_threads=1, draft_tokens=0) as llm:
+        alone = llm.generate([each["prompt"] for each in prompts(rows)], PARAMS)
+    wrong = sum(texts.get(i) != each.text for i, each in enumerate(alone))
+    died, nodes = (folder / "died").exists(), len(list(folder.glob("node-*")))
+    return {"died": died, "nodes": nodes, "rows": len(texts), "wrong": wrong}
+
+
+def in_two_runs(folder: Path, rows: int) -> dict[str, Any]:
+    """Which rows the first run wrote, which the second was given, and how many there are twice or never at the end."""
+    (folder / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in prompts(rows)))
+    context = ray.data.DataContext.get_current()
+    context.checkpoint_config = CheckpointConfig(id_column="id", checkpoint_path=str(folder / "checkpoint"))
+    (folder / "no power").touch()
+    try:
+        work(folder, rows)
+        failed = False
+    except Exception as error:
+        failed = "no power" in str(error)
+    first = written(folder)
+    (folder / "no power").unlink()
+    (folder / "read").unlink()
+    work(folder, rows)
+    context.checkpoint_config = None
+    again = sorted(int(line) for line in (folder / "read").read_text().split())
+    return {
+        "failed": failed,
+        "first": len(first),
+        "read_twice": len(set(first) & set(again)),
+        "wrong": abs(len(written(folder)) - rows) + len(set(range(rows)) - set(written(folder))),
+    }
+
+
+def work(folder: Path, rows: int) -> None:
+    ray.data.read_json(str(folder / "rows.jsonl"), override_num_blocks=1).repartition(6).map_batches(
+        Counts,
+        fn_constructor_kwargs={"folder": folder, "deadly": rows - 1, **OPTIONS},
+        batch_size=rows // 6,
+        num_cpus=2,
+        compute=ray.data.ActorPoolStrategy(size=1),
+    ).write_parquet(str(folder / "written"))
+
+
+def written(folder: Path) -> list[int]:
+    """The rows in the files of answers."""
+    files = (folder / "written").glob("*.parquet")
+    return sorted(row for file in files for row in parquet.read_table(file)["id"].to_pylist())
+
+
+def play(folder: Path, rows: int) -> dict[str, Any]:
+    node = {"num_cpus": 2, "object_store_memory": 80 * MIB}
+    cluster = Cluster(initialize_head=True, head_node_args=node)
+    try:
+        cluster.add_node(**node)
+        ray.init(address=cluster.address, log_to_driver=False)
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        context.wait_for_min_actors_s = 300  # both nodes have work, however slow one is to begin
+        return {"killed": with_a_death(folder, rows), "resumed": in_two_runs(folder, rows // 4)}
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def main(rows: Annotated[int, typer.Option(min=48, help="Rows of the dataset.")] = 2000) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)  # workers begin here: there may be sources of pymtp where this was called, not compiled
+        found = play(Path(folder), rows)
+        os.chdir("/")
+    print(json.dumps(found))
+    killed, resumed = found["killed"], found["resumed"]
+    good = killed["died"] and killed["nodes"] == 2 and killed["rows"] == rows and resumed["failed"]
+    sys.exit(0 if good and not (killed["wrong"] or resumed["wrong"] or resumed["read_twice"]) else 1)
+
+
+if __name__ == "__main__":
+    typer.run(main)
