@@ -13,7 +13,12 @@ from pymtp.ray import Generate
 
 PROMPTS = ["def add(a, b):", "import ", "class Tree", "x = ["]
 GREEDY = SamplingParams(max_tokens=8, temperature=0)
-MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "def"}]
+CALL = {"type": "function", "function": {"name": "look", "arguments": {"at": "door"}}}
+MESSAGES: list[dict[str, Any]] = [
+    {"role": "user", "content": "def"},
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "content": "open"},
+]
 
 
 def column(values: list[Any]) -> np.ndarray[Any, Any]:
@@ -46,12 +51,16 @@ def test_a_row_has_the_text_of_llm_generate_and_keeps_its_columns(generate: Gene
 
 def test_prompts_may_be_token_ids_and_messages(generate: Generate, llm: LLM) -> None:
     tokens = llm.model.tokenize(PROMPTS[0])
-    # as Arrow gives them: arrays, and None for what other rows have
-    messages = np.array([each | {"tool_calls": None} for each in MESSAGES], dtype=object)
+    # as Arrow gives them: arrays, and None for what other messages and calls have
+    call = {"type": "function", "function": {"name": "look", "arguments": {"at": "door", "word": None}}}
+    messages = np.array([{"tool_calls": None, **each} for each in MESSAGES], dtype=object)
+    messages[1]["tool_calls"] = np.array([call])
     done = generate({"prompt": column([np.array(tokens), tokens, messages])})
     assert done["error"].tolist() == [None] * 3
     whole = llm.generate(PROMPTS[0], GREEDY).text
-    assert done["text"].tolist() == [whole, whole, llm.chat(MESSAGES, GREEDY).text]
+    chat = llm.chat(MESSAGES, GREEDY)
+    assert done["text"].tolist() == [whole, whole, chat.text]
+    assert done["prompt_tokens"].tolist() == [len(tokens), len(tokens), chat.stats.prompt_tokens]
 
 
 def test_params_may_be_those_of_a_row(llm: LLM) -> None:
