@@ -105,7 +105,7 @@ class Generate:
     async def _one(self, row: Row) -> tuple[Any, ...]:
         """What is added to a row."""
         try:
-            done = await self._llm.generate(_prompt(row[self._prompt]), _checked(self._params(row)))
+            done = await self._llm.generate(prompt_of(row[self._prompt]), _checked(self._params(row)))
         except PymtpError as error:
             if not self._keeps:
                 raise
@@ -123,7 +123,7 @@ def _checked(params: SamplingParams) -> SamplingParams:
     return params
 
 
-def _prompt(value: Any) -> Prompt:
+def prompt_of(value: Any) -> Prompt:
     """What a row holds, as an LLM takes it: Arrow gives lists as arrays, and fills messages up with None."""
     if isinstance(value, np.ndarray):
         value = value.tolist()

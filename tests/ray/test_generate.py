@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from pymtp import LLM, ContextFullError, InvalidRequestError, SamplingParams
+from pymtp.chat import Chat
 from pymtp.ray import Generate
+from pymtp.ray.generate import prompt_of
 
 PROMPTS = ["def add(a, b):", "import ", "class Tree", "x = ["]
 GREEDY = SamplingParams(max_tokens=8, temperature=0)
@@ -58,9 +60,8 @@ def test_prompts_may_be_token_ids_and_messages(generate: Generate, llm: LLM) -> 
     done = generate({"prompt": column([np.array(tokens), tokens, messages])})
     assert done["error"].tolist() == [None] * 3
     whole = llm.generate(PROMPTS[0], GREEDY).text
-    chat = llm.chat(MESSAGES, GREEDY)
-    assert done["text"].tolist() == [whole, whole, chat.text]
-    assert done["prompt_tokens"].tolist() == [len(tokens), len(tokens), chat.stats.prompt_tokens]
+    assert done["text"].tolist() == [whole, whole, llm.chat(MESSAGES, GREEDY).text]
+    assert prompt_of(messages) == Chat(MESSAGES)
 
 
 def test_params_may_be_those_of_a_row(llm: LLM) -> None:
