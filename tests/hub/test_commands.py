@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,12 +17,13 @@ from helpers.hub import Hub, gguf
 from pymtp.cli import app_main
 from pymtp.cli.exit_codes import MISUSED, NOT_LOADED
 
+Started = Callable[..., subprocess.Popen[str]]
 NAME = "model-Q4_K_M.gguf"
 PYMTP = (sys.executable, "-I", "-c", "from pymtp.cli import app_main; app_main()")
 
 
 @pytest.fixture
-def started(hub: Hub, tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+def started(hub: Hub, tmp_path: Path) -> Started:
     """Starts a command that knows the hub by the variables of its environment."""
     environment = os.environ | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "NO_PROXY": "127.0.0.1"}
 
@@ -31,12 +34,10 @@ def started(hub: Hub, tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     return start
 
 
-def test_pull_prints_the_path_and_nothing_else_on_stdout(
-    hub: Hub, started: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_pull_prints_the_path_and_nothing_else_on_stdout(hub: Hub, started: Started) -> None:
     hub.files[NAME] = gguf(head=False)
     run = started("pull", "owner/name:Q4_K_M")
-    out, err = run.communicate(timeout=60)
+    out, err = run.communicate(timeout=100)
     assert run.returncode == 0, err
     assert Path(out.removesuffix("\n")).read_bytes() == hub.files[NAME]
     assert "note: model-Q4_K_M.gguf of owner/name has no multi-token-prediction head" in err
@@ -44,22 +45,27 @@ def test_pull_prints_the_path_and_nothing_else_on_stdout(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such terminals")
-def test_a_terminal_sees_a_bar(hub: Hub, started: Callable[..., subprocess.Popen[str]]) -> None:
+def test_a_terminal_sees_a_bar(hub: Hub, started: Started) -> None:
     hub.files[NAME] = gguf()
+    import fcntl
+    import termios
+
     ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     run = started("pull", "owner/name:Q4_K_M", stderr=theirs)
     os.close(theirs)
-    out, _ = run.communicate(timeout=60)
-    shown = os.read(ours, 100_000).decode()  # a terminal keeps 4 KiB for its reader
+    shown = ""
+    with suppress(OSError):  # that nobody writes there any more
+        while some := os.read(ours, 4096):
+            shown += some.decode()
     os.close(ours)
+    out, _ = run.communicate(timeout=100)
     assert (run.returncode, Path(out.removesuffix("\n")).name) == (0, NAME)
     assert "100%" in shown
     assert NAME in shown
 
 
-def test_a_download_that_is_killed_goes_on(
-    hub: Hub, started: Callable[..., subprocess.Popen[str]], demo: Path, tmp_path: Path
-) -> None:
+def test_a_download_that_is_killed_goes_on(hub: Hub, started: Started, demo: Path, tmp_path: Path) -> None:
     hub.files[NAME] = data = demo.read_bytes()
     half = len(data) // 2
     hub.faults.cut_after, hub.faults.cuts, hub.faults.hang = half, 1, True
@@ -72,12 +78,12 @@ def test_a_download_that_is_killed_goes_on(
     run.communicate()
     hub.sent.clear()
     run = started("generate", "-m", "hf:owner/name", "-t", "1", "-c", "256", "-n", "4", "-d", "1", "def")
-    out, err = run.communicate(timeout=60)
+    out, err = run.communicate(timeout=100)
     assert (run.returncode, bool(out.strip())) == (0, True), err
     assert sum(answer.n for answer in hub.sent if answer.asked_to == len(data)) == len(data) - half
     hub.asked.clear()
     run = started("info", "hf:owner/name", HF_HUB_OFFLINE="1")
-    out, err = run.communicate(timeout=60)
+    out, err = run.communicate(timeout=100)
     assert (run.returncode, NAME in out) == (0, True), err
     assert hub.asked == []
 
