@@ -25,7 +25,7 @@ def gguf(*, head: bool = True, architecture: str = "qwen35", late: bool = False,
     kinds = Key(b"tokenizer.ggml.token_type", UINT32, [bytes(4)] * 30_000, is_array=True)
     mark = Key(f"{architecture}.nextn_predict_layers".encode(), UINT32, [(1).to_bytes(4, "little")])
     keys = [Key(b"general.architecture", STRING, [architecture.encode()])]
-    keys += [mark] * (head and not late) + [tokens, kinds] * (late or not head) + [mark] * (head and late)
+    keys += [mark] * (head and not late) + [tokens, kinds] + [mark] * (head and late)
     return GGUF(keys, []).encoded() + bytes(i * 7919 % 251 for i in range(1000)) * (weights // 1000)
 
 

@@ -43,6 +43,7 @@ def test_what_is_no_name_is_refused_with_one_that_is_right(text: str) -> None:
     [
         ("Q4_K_M", "m-Q4_K_M.gguf"),
         ("q4_k_m", "m-Q4_K_M.gguf"),
+        ("Q4_K", "m-Q4_K.gguf"),
         ("Q4_0", "m_Q4_0.gguf"),
         ("IQ4_XS", "sub/m.IQ4_XS.gguf"),
         ("F16", "m-F16.gguf"),

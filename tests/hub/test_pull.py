@@ -74,10 +74,18 @@ def test_a_model_that_pymtp_does_not_run_is_refused_before_it_comes(
     assert f"pymtp runs {' and '.join(RUNS)}" in str(refused.value)
 
 
-@pytest.mark.parametrize("data", [b"<html>an error</html>", b"GGUF\3\0\0\0", gguf(head=False)[:5000]])
-def test_what_is_no_gguf_is_refused(hub: Hub, pulled: Pulled, data: bytes) -> None:
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"<html>an error</html>", "its first bytes are not GGUF"),
+        (b"GGUF\1\0\0\0" + bytes(100), "version 1 of the format is not known"),
+        (b"GGUF\3\0\0\0", "it ends within its header"),
+        (gguf(head=False)[:5000], "it ends within its header"),
+    ],
+)
+def test_what_is_no_gguf_is_refused(hub: Hub, pulled: Pulled, data: bytes, why: str) -> None:
     hub.files[NAME] = data
-    with pytest.raises(ModelLoadError, match=f"{NAME} of owner/name is no GGUF file, or it is damaged"):
+    with pytest.raises(ModelLoadError, match=f"{NAME} of owner/name is no GGUF file, or it is damaged: {why}"):
         pulled()
 
 
@@ -185,13 +193,13 @@ def test_what_is_missing_is_told_by_the_name_of_its_package(monkeypatch: pytest.
 
 
 def test_from_pretrained_loads_the_model(hub: Hub, demo: Path) -> None:
-    hub.files[NAME] = demo.read_bytes()
+    hub.files |= {NAME: demo.read_bytes(), "model-Q8_0.gguf": demo.read_bytes()}
     keywords = {"n_ctx": 256, "n_threads": 1, "draft_tokens": 1}
     with LLM.from_pretrained("owner/name", "*Q4_K_M*.gguf", **keywords) as llm:
         assert (llm.model.path.name, llm.model.has_head) == (NAME, True)
         assert llm.generate("def").token_ids
-    llm = AsyncLLM.from_pretrained("owner/name:Q4_K_M", **keywords)
-    assert llm.llm.model.path.name == NAME
+    llm = AsyncLLM.from_pretrained("owner/name:Q8_0", **keywords)
+    assert llm.llm.model.path.name == "model-Q8_0.gguf"
     llm._close()
 
 
