@@ -21,6 +21,7 @@ from pymtp.engine.request import Caller, Completion, FinishReason, Piece, Reques
 from pymtp.engine.scheduler import READ_AHEAD
 from pymtp.errors import ClosedError, InvalidRequestError, NativeError
 from pymtp.llm import LLM, Params, check_stream, is_prompt
+from pymtp.llm_hub import FromHub
 from pymtp.llm_prefixes import Path, Prompt, committed
 from pymtp.model import Model
 from pymtp.sampling import SamplingParams
@@ -29,7 +30,7 @@ T = TypeVar("T")
 PREPARERS = 4  # threads that look at new requests: more would take the processor from those that run
 
 
-class AsyncLLM:
+class AsyncLLM(FromHub):
     """An LLM for coroutines: `await generate`, `async for` over `stream`. All requests run together, on one thread of
     the AsyncLLM. A task that is cancelled ends its requests, and no others.
 

@@ -29,6 +29,7 @@ from pymtp.engine.scheduler import READ_AHEAD
 from pymtp.errors import ClosedError, InvalidRequestError, PymtpError
 from pymtp.first_costs import first_costs
 from pymtp.host_memory import default_cache_bytes
+from pymtp.llm_hub import FromHub
 from pymtp.llm_prefixes import PrefixFiles, Prompt
 from pymtp.model import Model
 from pymtp.sampling import SamplingParams
@@ -39,7 +40,7 @@ from pymtp.values import in_range, is_whole
 Params = SamplingParams | Sequence[SamplingParams] | None
 
 
-class LLM(PrefixFiles):
+class LLM(PrefixFiles, FromHub):
     """A model with its contexts, ready to generate.
 
     Calls from several threads run together, as many texts at once as n_seq_max says, and so do streams: whoever waits

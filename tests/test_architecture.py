@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "pymtp"
 FLOORS = (
     ("errors", "values", "cores", "native"),
     (
-        *("exclusive", "build", "model", "sampling", "chat", "text"),
+        *("exclusive", "build", "model", "sampling", "chat", "text", "hub"),
         *("grammar", "schema", "schema_keywords", "weaker_schemas", "rules", "integers", "pattern"),
     ),
     (
@@ -31,7 +31,7 @@ FLOORS = (
     ),
     ("context", "tensor_file", "prefix_file", "prefix_writer", "depth", "first_costs", "stats"),
     ("engine",),
-    ("turns", "stream", "prefix_prompt", "llm_prefixes", "collected", "llm"),
+    ("turns", "stream", "prefix_prompt", "llm_prefixes", "llm_hub", "collected", "llm"),
     ("async_llm", "loading", "asks"),
     ("openai_format", "openai_answers"),
     ("batch",),

@@ -18,6 +18,7 @@ from pymtp.cli.exit_codes import FAILED, MISUSED, NOT_LOADED
 from pymtp.cli.generate import generate
 from pymtp.cli.info import info
 from pymtp.cli.prefix import prefix
+from pymtp.cli.pull import pull
 from pymtp.cli.screen import show_error
 from pymtp.cli.serve import serve
 from pymtp.cli.tap import tap
@@ -27,7 +28,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
-for command in (generate, chat, serve, prefix, batch, info, tap):
+for command in (generate, chat, serve, prefix, batch, info, tap, pull):
     app.command()(command)
 app.add_typer(bench, name="bench")
 

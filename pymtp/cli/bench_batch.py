@@ -11,7 +11,8 @@ from rich.markup import escape
 
 from pymtp.cli.bench_output import Showing, watch
 from pymtp.cli.load import read_draft_vocab
-from pymtp.cli.options import DraftVocab, ModelFile, Running, spread
+from pymtp.cli.model_file import model_file
+from pymtp.cli.options import DraftVocab, ModelName, Running, spread
 from pymtp.cli.screen import screen
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ MAX_SEQUENCES = 256
 @spread
 def batch(
     *,
-    model: ModelFile = None,
+    model: ModelName = None,
     sequences: Annotated[str, typer.Option(help="Requests that run at the same time.")] = "1,2,4,8,16",
     depths: Annotated[str, typer.Option(help="Drafts per round and sequence.")] = "none,1,2,3,5,7,auto",
     acceptance: Annotated[
@@ -68,7 +69,7 @@ def batch(
     numbers = read_numbers("--sequences", sequences, MAX_SEQUENCES - (arriving is not None))
     arms = read_names("--depths", depths, ARMS)
     accepted = read_acceptance(acceptance)
-    with Model(model, vocab_only=True) as looked_at:
+    with Model(model_file(model), vocab_only=True) as looked_at:
         if arms != (NONE,):
             check_head(looked_at, f", it can only be measured with --depths {NONE}")
     settings = Settings(

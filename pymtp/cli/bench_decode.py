@@ -12,7 +12,8 @@ from rich.markup import escape
 
 from pymtp.cli.bench_output import Showing, Synthetic, watch
 from pymtp.cli.load import read_draft_vocab
-from pymtp.cli.options import DraftVocab, ModelFile, Running, spread
+from pymtp.cli.model_file import model_file
+from pymtp.cli.options import DraftVocab, ModelName, Running, spread
 from pymtp.cli.screen import screen
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ MAX_TOKENS = 16 * 1024
 @spread
 def decode(
     *,
-    model: ModelFile = None,
+    model: ModelName = None,
     depths: Annotated[
         str,
         typer.Option(
@@ -61,7 +62,7 @@ def decode(
     chosen = read_names("--kinds", kinds, KINDS)
     heats = tuple(sorted(set(read_reals("--temperatures", temperatures))))
     rates = None if synthetic_acceptance is None else read_synthetic(synthetic_acceptance)
-    with Model(model, vocab_only=True) as looked_at:
+    with Model(model_file(model), vocab_only=True) as looked_at:
         if arms != (NONE,):
             check_head(looked_at, f", it can only be measured with --depths {NONE}")
     settings = Settings(

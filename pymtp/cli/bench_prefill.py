@@ -10,7 +10,8 @@ import typer
 from rich.markup import escape
 
 from pymtp.cli.bench_output import Showing, Synthetic
-from pymtp.cli.options import ModelFile, Running, spread
+from pymtp.cli.model_file import model_file
+from pymtp.cli.options import ModelName, Running, spread
 from pymtp.cli.screen import screen
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ STDLIB = "Python's standard library"
 @spread
 def prefill(
     *,
-    model: ModelFile = None,
+    model: ModelName = None,
     sizes: Annotated[str | None, typer.Option(help="Prompt sizes in tokens, e.g. 1k,8k.", show_default=SIZES)] = None,
     depths: Annotated[str | None, typer.Option(help="Drafts per round.", show_default=DEPTHS)] = None,
     modes: Annotated[str, typer.Option(help="Ways to prefill to compare.")] = "none,all-outputs,host-copy,fused",
@@ -85,7 +86,7 @@ def prefill(
     drafts = read_numbers("--depths", _given(depths, QUICK_DEPTHS if quick else DEPTHS), MAX_DEPTH)
     gen = _given(gen, QUICK_GEN if quick else GEN)
     text = None if prompt_file is None else read_text(prompt_file)
-    with Model(model, vocab_only=True) as looked_at:
+    with Model(model_file(model), vocab_only=True) as looked_at:
         check_modes(looked_at, chosen)
         fit, left_out = fitting(looked_at, asked, gen, asked=sizes is not None)
     settings = Settings(

@@ -10,7 +10,8 @@ import typer
 from rich.markup import escape
 
 from pymtp.cli.bench_output import Showing, watch
-from pymtp.cli.options import ModelFile, Running, spread
+from pymtp.cli.model_file import model_file
+from pymtp.cli.options import ModelName, Running, spread
 from pymtp.cli.screen import screen
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ MAX_SEQUENCES = 256
 @spread
 def prefix(
     *,
-    model: ModelFile = None,
+    model: ModelName = None,
     traces: Annotated[str, typer.Option(help="What is asked.")] = TRACES,
     ctx: Annotated[
         int | None, typer.Option("--ctx", "-c", min=1, help="Tokens of a text.", show_default="the trace's longest")
@@ -63,7 +64,7 @@ def prefix(
     if showing.again(prefix_report, draw):
         return
     chosen = read_names("--traces", traces, NAMES)
-    with Model(model, vocab_only=True) as looked_at:
+    with Model(model_file(model), vocab_only=True) as looked_at:
         settings = Settings(
             model=looked_at.path.name,
             traces=chosen,

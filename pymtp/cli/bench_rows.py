@@ -11,7 +11,8 @@ import typer
 from rich.markup import escape
 
 from pymtp.cli.bench_output import Showing
-from pymtp.cli.options import ModelFile, Running, spread
+from pymtp.cli.model_file import model_file
+from pymtp.cli.options import ModelName, Running, spread
 from pymtp.cli.screen import screen
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ MAX_ROWS = 65  # of a verification: 64 drafts and the token before them
 @spread
 def rows(
     *,
-    model: ModelFile = None,
+    model: ModelName = None,
     rows: Annotated[str, typer.Option(help="Rows of a verification.")] = "1,2,3,4,6,8,12,16,32,64",
     drafts: Annotated[str, typer.Option(help="Drafts of a chain.")] = "1,3,7",
     rounds: Annotated[int, typer.Option("--rounds", "-r", min=1, help="Measurements of each.")] = 5,
@@ -54,7 +55,7 @@ def rows(
         return
     numbers = read_numbers("--rows", rows, MAX_ROWS)
     steps = read_numbers("--drafts", drafts, MAX_ROWS - 1)
-    with Model(model, vocab_only=True) as looked_at:
+    with Model(model_file(model), vocab_only=True) as looked_at:
         check_head(looked_at)
     settings = Settings(
         model=looked_at.path.name,

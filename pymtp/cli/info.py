@@ -15,6 +15,7 @@ from rich.text import Text
 from pymtp.build import build_info
 from pymtp.cli.load import options_named, read_draft_vocab, read_drafts
 from pymtp.cli.memory_table import as_table, plan_beside, plan_prefixes
+from pymtp.cli.model_file import model_file
 from pymtp.cli.options import AsJson, Cache, CacheType, Ctx, Drafts, DraftVocab, Layers, ModelArgument, SeqMax
 from pymtp.cli.prefix import about_prefix, is_prefix
 from pymtp.cli.screen import tables
@@ -24,7 +25,7 @@ from pymtp.model import Model
 
 
 def info(
-    model: ModelArgument = None,
+    name: ModelArgument = None,
     memory: Annotated[
         bool, typer.Option("--memory", help="Show the memory that running the model takes, with the options below.")
     ] = False,
@@ -38,6 +39,7 @@ def info(
     json_output: AsJson = False,
 ) -> None:
     """Describe a model file, or one of `pymtp prefix`, this build and this machine. Reads no weights."""
+    model = model_file(name)
     if memory:
         with options_named():
             _show_memory(

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pymtp.cli.options import Cache, CacheType, Ctx, Drafts, DraftVocab, Layers, ModelFile, Tap, Threads
+from pymtp.cli.model_file import model_file
+from pymtp.cli.options import Cache, CacheType, Ctx, Drafts, DraftVocab, Layers, ModelName, Tap, Threads
 from pymtp.cli.screen import screen
 from pymtp.context_options import check_options
 from pymtp.errors import InvalidRequestError
@@ -63,7 +64,7 @@ def options_named() -> Iterator[None]:
 class Loading:
     """What a model is loaded with."""
 
-    model: ModelFile = None
+    model: ModelName = None
     draft_tokens: Drafts = "auto"
     draft_vocab: DraftVocab = "auto"
     tap: Tap = "auto"
@@ -99,6 +100,7 @@ class Loading:
     def llm(self, n_seq_max: int = 1, prefix: Path | None = None) -> LLM:
         """The model with its context; without a file, the shipped model. As loading.load."""
         keywords = self.keywords(n_seq_max)
-        what = self.model.name if self.model else "the shipped model"
+        file = model_file(self.model)
+        what = file.name if file else "the shipped model"
         with options_named(), screen.status(f"loading {what} …"):
-            return load(self.model, keywords, prefix)
+            return load(file, keywords, prefix)

@@ -13,8 +13,9 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 # what runs, and where
-ModelFile = Annotated[Path | None, typer.Option("--model", "-m", help="GGUF file. Default: the shipped model.")]
-ModelArgument = Annotated[Path | None, typer.Argument(help="GGUF file. Default: the shipped model.")]
+MODEL_HELP = "GGUF file, or hf:OWNER/NAME:Q4_K_M of the Hugging Face hub. Default: the shipped model."
+ModelName = Annotated[str | None, typer.Option("--model", "-m", metavar="FILE|hf:NAME", help=MODEL_HELP)]
+ModelArgument = Annotated[str | None, typer.Argument(metavar="[FILE|hf:NAME]", help=MODEL_HELP)]
 Layers = Annotated[int, typer.Option("--gpu-layers", "-g", help="Layers on the GPU, -1 for all.")]
 Threads = Annotated[int | None, typer.Option("--threads", "-t", help="CPU threads.", show_default="physical cores")]
 CacheType = Annotated[str, typer.Option("--cache-type", help="Type of the K and V cache: f16, q8_0, q4_0 …")]

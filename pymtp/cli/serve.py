@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from pymtp.cli.load import Loading, options_named
+from pymtp.cli.model_file import model_file
 from pymtp.cli.options import Prefix, SeqMax, spread
 from pymtp.cli.texts import read_text
 from pymtp.errors import InvalidRequestError
@@ -178,7 +179,8 @@ def serve(
         page=page,
         **logging.checked(),
     )
-    launch = Launch(settings, loading.model, loading.keywords(n_seq_max), prefix)
+    keywords = loading.keywords(n_seq_max)  # what is wrong with them is told before a download
+    launch = Launch(settings, model_file(loading.model), keywords, prefix)
     open_standard_streams()
     listener = listen(settings.host, settings.port)
     if not settings.allowed_hosts and (settings.api_keys or not is_local(listener)):

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pymtp.cli.model_file import model_file
 from pymtp.cli.options import AsJson, Layers, ModelArgument, Threads
 from pymtp.cli.screen import screen, tables
 from pymtp.model import Model
@@ -23,7 +24,8 @@ def tap(
     from pymtp.bench.tap import as_dict, as_table, in_words, judge
     from pymtp.cli.bench_requests import check_head
 
-    with screen.status("drafting with both taps …"), Model(model, n_gpu_layers=gpu_layers) as loaded:
+    file = model_file(model)
+    with screen.status("drafting with both taps …"), Model(file, n_gpu_layers=gpu_layers) as loaded:
         check_head(loaded)
         judgement = judge(loaded, tokens=tokens, n_threads=threads)
     if json_output:

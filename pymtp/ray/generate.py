@@ -14,6 +14,8 @@ from pymtp.async_llm import AsyncLLM
 from pymtp.chat import Chat
 from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError, PymtpError
+from pymtp.hub.names import is_hub_name, read_name
+from pymtp.hub.pull import pull
 from pymtp.llm_prefixes import Prompt
 from pymtp.sampling import SamplingParams
 from pymtp.values import shown
@@ -48,7 +50,8 @@ class Generate:
         **options: Any,
     ) -> None:
         """
-        model: a GGUF file that is on every machine; None for the model that ships with pymtp.
+        model: a GGUF file that is on every machine, or a name of the hub such as "hf:owner/name:Q4_K_M", which each
+            machine downloads once; None for the model that ships with pymtp.
         prompt: the column of prompts: strings, lists of token ids, or lists of messages in OpenAI's form.
         output: the column of texts.
         params: for all rows; or a function of a row, for params of its own, such as a seed.
@@ -56,7 +59,7 @@ class Generate:
             its error. "keep": the row has no text, and the error's message in the column `error`.
         options: of LLM. n_seq_max is 8 where none is given, and n_threads the CPUs that Ray gave the worker.
 
-        Raises what LLM raises, and InvalidRequestError for errors and columns that are none.
+        Raises what LLM and LLM.from_pretrained raise, and InvalidRequestError for errors and columns that are none.
         """
         if errors not in ("raise", "keep"):
             raise InvalidRequestError(f'errors={shown(errors)} must be "raise" or "keep"')
@@ -76,6 +79,8 @@ class Generate:
         else:
             fixed = _checked(params if isinstance(params, SamplingParams) else SamplingParams(**(params or {})))
             self._params = lambda _: fixed
+        if isinstance(model, str) and is_hub_name(model):
+            model = pull(read_name(model))
         self._llm = AsyncLLM(model, **{"n_seq_max": PLACES, "n_threads": _given_cores(), **options})
 
     def __call__(self, batch: Batch) -> Batch:

@@ -1,4 +1,4 @@
-"""Claims about a bare install: every command but serve runs with what `pip install .` brings."""
+"""Claims about a bare install: every command but serve and pull runs with what `pip install .` brings."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_what_extras_bring_is_left_out_here() -> None:
     left_out = absent()
-    assert {"fastapi", "uvicorn", "prometheus_client", "gguf", "safetensors", "matplotlib", "ray"} <= set(left_out)
+    extras = {"fastapi", "uvicorn", "prometheus_client", "huggingface_hub", "ray", "matplotlib", "gguf", "safetensors"}
+    assert extras <= set(left_out)
     assert not {"pymtp", "numpy", "cffi", "jinja2", "rich", "typer"} & set(left_out)
 
 
@@ -77,7 +78,7 @@ def test_generate_needs_no_extra() -> None:
     assert done.stdout.strip()
 
 
-@pytest.mark.parametrize("command", ["info", "chat", "batch", "prefix", "bench", "tap", "serve"])
+@pytest.mark.parametrize("command", ["info", "chat", "batch", "prefix", "bench", "tap", "serve", "pull"])
 def test_help_needs_no_extra(command: str) -> None:
     done = run(command, "--help")
     assert done.returncode == 0, done.stderr
@@ -88,4 +89,12 @@ def test_serve_names_the_packages_that_it_needs() -> None:
     done = run("serve")
     assert done.returncode != 0
     assert "fastapi" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("pull", "owner/name"), ("info", "hf:owner/name")])
+def test_models_of_the_hub_name_the_package_that_they_need(arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert "pip install huggingface-hub" in done.stderr
     assert "Traceback" not in done.stderr

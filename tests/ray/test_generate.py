@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from pymtp import LLM, ContextFullError, InvalidRequestError, SamplingParams
 from pymtp.chat import Chat
+from pymtp.hub.names import HubName
 from pymtp.ray import Generate
 from pymtp.ray.generate import prompt_of
 
@@ -117,3 +119,11 @@ def test_what_cannot_be_is_refused_before_a_model_is_loaded(keywords: dict[str, 
 def test_a_batch_without_prompts_names_the_columns_that_there_are(generate: Generate) -> None:
     with pytest.raises(InvalidRequestError, match="'prompt' among question, text"):
         generate({"question": np.array(["a"]), "text": np.array(["b"])})
+
+
+def test_a_model_may_be_one_of_the_hub(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("pymtp.ray.generate.pull", lambda name: asked.append(name) or demo)
+    done = Generate("hf:owner/name:Q4_K_M", params=GREEDY, n_ctx=64, n_threads=1, draft_tokens=0)({"prompt": ["a"]})
+    assert asked == [HubName("owner/name", "Q4_K_M")]
+    assert len(done["text"]) == 1

@@ -1,0 +1,63 @@
+"""Files of a repository, and the models that they make: one file, or all parts of a split one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from pymtp.errors import ModelLoadError
+
+_PART = re.compile(r"(?P<whole>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf", re.IGNORECASE)
+LISTED = 20  # names in a message
+
+
+class HubFile(NamedTuple):
+    """A file of a repository.
+
+    path: within the repository, with "/".
+    size: in bytes.
+    etag: the name of its content in the cache: its SHA-256 for large files. "" where only the cache was asked.
+    """
+
+    path: str
+    size: int
+    etag: str = ""
+
+
+class HubModel(NamedTuple):
+    """A model of a repository: the parts of a split file in their order, or one file."""
+
+    name: str  # the path of a whole file; of a split one that of its first part
+    parts: tuple[HubFile, ...]
+    missing: int = 0  # parts that are not there
+
+    def check_whole(self, where: str) -> None:
+        """Raises ModelLoadError for a split file without all of its parts. where: what lacks them."""
+        if self.missing:
+            raise ModelLoadError(
+                f"{where} has {len(self.parts)} of the {len(self.parts) + self.missing} parts of {self.name}"
+            )
+
+
+def models(files: Iterable[HubFile]) -> list[HubModel]:
+    """The models among files, by name. Files that are no GGUF are left out."""
+    whole: list[HubModel] = []
+    split: dict[tuple[str, int], list[HubFile]] = {}
+    for file in sorted(files):
+        if not file.path.lower().endswith(".gguf"):
+            continue
+        part = _PART.fullmatch(file.path)
+        if part is None:
+            whole.append(HubModel(file.path, (file,)))
+        else:
+            split.setdefault((part["whole"], int(part["parts"])), []).append(file)
+    for (name, n), parts in split.items():
+        whole.append(HubModel(f"{name}-00001-of-{n:05}.gguf", tuple(parts), missing=n - len(parts)))
+    return sorted(whole)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for a message, not all where there are many."""
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more if names else "none"

@@ -1,0 +1,44 @@
+"""Names of models on the hub: `hf:owner/name`, `hf:owner/name:Q4_K_M`, `hf:owner/name@revision:*Q4_K_M*.gguf`."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from pymtp.errors import InvalidRequestError
+
+PREFIX = "hf:"
+_NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^:\s]+))?(:(?P<wanted>\S.*))?", re.ASCII)
+
+
+class HubName(NamedTuple):
+    """A model on the hub.
+
+    repo: "owner/name".
+    wanted: a quantization such as "Q4_K_M", the name of a file, or a pattern such as "*Q4_K_M*.gguf"; None for what
+        choose.py prefers.
+    revision: a branch, a tag or a commit; None for the main branch.
+    """
+
+    repo: str
+    wanted: str | None = None
+    revision: str | None = None
+
+
+def is_hub_name(text: str) -> bool:
+    """Whether a text names a model on the hub rather than a file."""
+    return text.startswith(PREFIX)
+
+
+def read_name(text: str) -> HubName:
+    """ "hf:owner/name@main:Q4_K_M" in its parts; the "hf:" may be left out.
+
+    Raises InvalidRequestError for what is no such name.
+    """
+    found = _NAME.fullmatch(text.removeprefix(PREFIX))
+    if found is None:
+        raise InvalidRequestError(
+            f"{text!r} is no name of a model on the hub: it must be like hf:owner/name, hf:owner/name:Q4_K_M, "
+            "hf:owner/name:FILE.gguf or hf:owner/name@REVISION:Q4_K_M"
+        )
+    return HubName(found["repo"], found["wanted"], found["revision"])

@@ -1,0 +1,89 @@
+"""huggingface_hub, which only those need who ask for models of the hub; and its failures in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+from pymtp.errors import InvalidRequestError, ModelLoadError
+from pymtp.hub.names import HubName
+
+
+class UnreachableError(ModelLoadError):
+    """The hub does not answer, or only that it cannot now. What is in the cache may do."""
+
+
+def check_installed() -> None:
+    """Raises InvalidRequestError where huggingface_hub is missing."""
+    if find_spec("huggingface_hub") is None:
+        raise InvalidRequestError("models of the hub need one more package: pip install huggingface-hub")
+
+
+def endpoint() -> str:
+    """The hub's address: HF_ENDPOINT, or that of Hugging Face."""
+    from huggingface_hub import constants
+
+    return str(constants.ENDPOINT)
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether an error of HTTP may be over soon: a connection that was lost, a hub that is busy."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if isinstance(error, HfHubHTTPError):
+        return error.response.status_code in (408, 429) or error.response.status_code >= 500
+    return isinstance(error, transport_errors())
+
+
+def transport_errors() -> tuple[type[Exception], ...]:
+    """What the HTTP client of huggingface_hub raises; which one that is depends on its version."""
+    from huggingface_hub import errors
+
+    return (errors.HTTPError,)  # of httpx or httpx2
+
+
+@contextmanager
+def explained(name: HubName) -> Iterator[None]:
+    """Errors of huggingface_hub, and of the disk, become ModelLoadError and InvalidRequestError."""
+    from huggingface_hub import errors
+
+    repo = name.repo
+    page = f"{endpoint()}/{repo}"
+    try:
+        yield
+    except errors.HFValidationError as error:
+        raise InvalidRequestError(f"{repo!r} is no name of a repository: {_line(error)}") from error
+    except errors.GatedRepoError as error:  # before the one that it is a kind of
+        raise ModelLoadError(
+            f"{repo} is gated: ask for access at {page}, then give your token as HF_TOKEN or by `hf auth login`"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise ModelLoadError(
+            f"no repository {repo} on {endpoint()}, or it is private: check the name; a private one needs a token, "
+            "as HF_TOKEN or by `hf auth login`"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise ModelLoadError(f"{repo} has no revision {name.revision or 'main'!r}") from error
+    except errors.OfflineModeIsEnabled as error:
+        raise UnreachableError(f"HF_HUB_OFFLINE is set: {repo} is not asked for") from error
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code
+        if status in (401, 403):
+            raise ModelLoadError(
+                f"{endpoint()} refuses {repo} ({status}): the token (HF_TOKEN, or of `hf auth login`) is wrong, or has "
+                "no right to read it"
+            ) from error
+        kind = UnreachableError if is_passing(error) else ModelLoadError
+        raise kind(f"{endpoint()} answers {status} for {repo}: {_line(error)}") from error
+    except transport_errors() as error:
+        raise UnreachableError(f"cannot reach {endpoint()} for {repo}: {_line(error)}") from error
+    except errors.LocalEntryNotFoundError as error:  # hf_hub_download had no answer
+        raise UnreachableError(f"cannot reach {endpoint()} for {repo}: {_line(error)}") from error
+    except OSError as error:
+        raise ModelLoadError(f"cannot write {repo} to the cache: {_line(error)}") from error
+
+
+def _line(error: Exception) -> str:
+    """What an error says, in one line."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,50 @@
+"""Models of the Hugging Face hub: the part of LLM and AsyncLLM that is made from a name there."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from typing import Any, TypeVar
+
+from pymtp.hub.names import read_name
+from pymtp.hub.pull import pull
+
+T = TypeVar("T", bound="FromHub")
+
+
+class FromHub:
+    """What the method needs is a constructor that takes a model's path first."""
+
+    @classmethod
+    def from_pretrained(
+        cls: type[T],
+        repo_id: str,
+        filename: str | None = None,
+        *,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        **keywords: Any,
+    ) -> T:
+        """Loads a model of the Hugging Face hub. Downloads it first where it is not in the hub's cache, with a bar on
+        stderr; goes on with a download that was interrupted. Needs the package huggingface-hub.
+
+        repo_id: "owner/name".
+        filename: a pattern such as "*Q4_K_M*.gguf", a quantization such as "Q4_K_M", or a file. None for Q4_K_M, or
+            what is nearest to it: hub/choose.py has the order. Of several that match, those with a
+            multi-token-prediction head come first; a warning says where there is none. All parts of a split file come.
+        revision: a branch, a tag or a commit. None for the main branch.
+        token: for private and gated repositories. None for HF_TOKEN or the one of `hf auth login`, False for none.
+        cache_dir: None for huggingface_hub's: HF_HUB_CACHE. With HF_HUB_OFFLINE=1 only what is there is taken; also
+            where the hub cannot be reached, with a warning.
+        keywords: of the constructor.
+
+        Raises InvalidRequestError where the package is missing, for what is no name and where several models match;
+        ModelLoadError for a repository, revision or file that is not there or may not be read, and where it cannot be
+        downloaded: the message lists the files that there are. Else what the constructor raises.
+        """
+        make: Any = cls
+        inspect.signature(make).bind(None, **keywords)  # a wrong keyword is told before the download
+        name = read_name(repo_id)
+        name = name._replace(wanted=filename or name.wanted, revision=revision or name.revision)
+        return make(pull(name, token=token, cache_dir=cache_dir), **keywords)  # type: ignore[no-any-return]

@@ -1,0 +1,200 @@
+"""A hub on loopback: what huggingface_hub's real client asks for, faults on request, and a record of what was sent."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import sha1, sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote, urlsplit
+
+from makers.gguf_parts import GGUF, STRING, Key
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+UINT32 = 4
+LARGE = 10  # bytes; larger files have the name of their SHA-256, as in Git LFS
+
+
+def gguf(*, head: bool = True, architecture: str = "qwen35", late: bool = False, weights: int = 400_000) -> bytes:
+    """A file with a header and so many bytes of what stands for weights. late: the key of the head comes last."""
+    tokens = Key(b"tokenizer.ggml.tokens", STRING, [b"token %d" % i for i in range(30_000)], is_array=True)
+    kinds = Key(b"tokenizer.ggml.token_type", UINT32, [bytes(4)] * 30_000, is_array=True)
+    mark = Key(f"{architecture}.nextn_predict_layers".encode(), UINT32, [(1).to_bytes(4, "little")])
+    keys = [Key(b"general.architecture", STRING, [architecture.encode()])]
+    keys += [mark] * (head and not late) + [tokens, kinds] + [mark] * (head and late)
+    return GGUF(keys, []).encoded() + bytes(i * 7919 % 251 for i in range(1000)) * (weights // 1000)
+
+
+@dataclass
+class Faults:
+    """What goes wrong. The first five befall answers that reach a file's end: downloads, and no looks at its header."""
+
+    cut_after: int | None = None  # bytes of an answer's body, then the connection is closed
+    cuts: int = 1_000_000  # times
+    busy: int = 0  # answers of 503
+    hang: bool = False  # where an answer is cut, it is silence that follows
+    busy_after_cuts: bool = False  # from the last cut on
+    down: bool = False  # all requests are answered 503
+    no_ranges: bool = False
+    last_byte_changed: bool = False
+    listed_size: int | None = None  # of all files, where the list is wrong
+
+
+@dataclass
+class Sent:
+    """An answer with a file's bytes."""
+
+    path: str
+    first: int
+    n: int
+    asked_to: int  # where the answer would have ended
+    token: str | None
+
+
+@dataclass
+class Hub:
+    """The repository owner/name, and how it behaves."""
+
+    files: dict[str, bytes]
+    faults: Faults = field(default_factory=Faults)
+    gated: bool = False  # 403 without a token that is right, 401 without any
+    token: str | None = None  # needed, where there is one
+    commit: str = COMMIT
+    sent: list[Sent] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)  # all requests, as "GET /path"
+    url: str = ""
+    released: threading.Event = field(default_factory=threading.Event)  # ends all silence
+
+    def etag(self, path: str) -> str:
+        data = self.files[path]
+        if len(data) > LARGE:
+            return sha256(data).hexdigest()
+        return sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+    def listing(self) -> dict[str, object]:
+        siblings = []
+        for path, data in self.files.items():
+            size = len(data) if self.faults.listed_size is None else self.faults.listed_size
+            entry: dict[str, object] = {"rfilename": path, "size": size, "blobId": sha1(data).hexdigest()}
+            if len(data) > LARGE:
+                entry["lfs"] = {"size": size, "sha256": self.etag(path), "pointerSize": 134}
+            siblings.append(entry)
+        return {"id": "owner/name", "modelId": "owner/name", "sha": self.commit, "siblings": siblings}
+
+    def bytes_sent(self) -> int:
+        return sum(answer.n for answer in self.sent)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: Hub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        if "Content_Length" not in headers:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def refused(self) -> bool:
+        given = (self.headers["Authorization"] or "").removeprefix("Bearer ")
+        if self.hub.token is None or given == self.hub.token:
+            return False
+        if self.hub.gated:
+            self.answer(403 if given else 401, X_Error_Code="GatedRepo", X_Error_Message="restricted")
+        elif given:
+            self.answer(401, X_Error_Message="Invalid credentials in Authorization header")
+        else:
+            self.answer(401, X_Error_Code="RepoNotFound", X_Error_Message="Repository not found")
+        return True
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        self.hub.asked.append(f"{self.command} {path}")
+        if self.hub.faults.down:
+            self.answer(503)
+        elif found := re.fullmatch(r"/api/models/owner/name/revision/(.+)", path):
+            if found[1] not in ("main", "v2", self.hub.commit):
+                self.answer(404, X_Error_Code="RevisionNotFound")
+            # the real one lists files of gated repositories to all
+            elif self.hub.gated or not self.refused():
+                self.answer(200, json.dumps(self.hub.listing()).encode(), Content_Type="application/json")
+        elif found := re.fullmatch(r"/owner/name/resolve/([^/]+)/(.+)", path):
+            if not self.refused():
+                self.send_file(found[2])
+        else:
+            self.answer(404, X_Error_Code="RepoNotFound")
+
+    def send_file(self, path: str) -> None:
+        hub, faults = self.hub, self.hub.faults
+        if path not in hub.files:
+            self.answer(404, X_Error_Code="EntryNotFound", X_Repo_Commit=hub.commit)
+            return
+        data = hub.files[path]
+        about = {"ETag": f'"{hub.etag(path)}"', "X_Repo_Commit": hub.commit, "X_Linked_Size": str(len(data))}
+        if self.command == "HEAD":
+            self.answer(200, Content_Length=str(len(data)), **about)
+            return
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers["Range"] or "")
+        first, status = 0, 200
+        if faults.last_byte_changed:
+            data = data[:-1] + bytes([data[-1] ^ 1])
+        body = data
+        if asked and not faults.no_ranges:
+            first, status = int(asked[1]), 206
+            body = data[first : int(asked[2]) + 1 if asked[2] else None]
+            about["Content_Range"] = f"bytes {first}-{first + len(body) - 1}/{len(data)}"
+        to_end = first + len(body) == len(data)
+        if to_end and faults.busy:
+            faults.busy -= 1
+            self.answer(503)
+            return
+        asked_bytes = len(body)
+        cut = to_end and faults.cut_after is not None and faults.cuts > 0 and len(body) > faults.cut_after
+        about["Content_Length"] = str(len(body))
+        if cut:
+            faults.cuts -= 1
+            faults.busy = 100 if faults.busy_after_cuts and not faults.cuts else faults.busy
+            body = body[: faults.cut_after]
+            self.close_connection = True
+        hub.sent.append(Sent(path, first, len(body), first + asked_bytes, self.headers["Authorization"]))
+        self.answer(status, body, **about)
+        if cut and faults.hang:
+            hub.released.wait()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """A client that takes no more of a file than it needs is no error."""
+
+
+@contextmanager
+def serving(files: dict[str, bytes]) -> Iterator[Hub]:
+    """A hub with these files in owner/name, at a free port of loopback."""
+    hub = Hub(files)
+    server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
+    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield hub
+    finally:
+        hub.released.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,223 @@
+"""Claims about pulls from a hub on loopback: the right file, or an error that says what would be right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers.hub import COMMIT, Hub, gguf
+from huggingface_hub import constants
+from makers.make_model import make_model
+
+from pymtp import LLM, AsyncLLM, Model
+from pymtp.errors import InvalidRequestError, ModelLoadError
+from pymtp.hub.header import read_header
+from pymtp.hub.names import HubName
+from pymtp.hub.pull import RUNS, pull
+
+Pulled = Callable[..., Path]
+NAME = "model-Q4_K_M.gguf"
+
+
+def test_the_file_with_a_head_is_brought_and_no_other(hub: Hub, pulled: Pulled, notes: list[str]) -> None:
+    hub.files |= {"a-Q4_K_M.gguf": gguf(head=False), "b-Q4_K_M.gguf": gguf(), "b-Q8_0.gguf": gguf()}
+    assert pulled().name == "b-Q4_K_M.gguf"
+    assert notes == []
+    whole = {answer.path for answer in hub.sent if answer.asked_to == len(hub.files[answer.path])}
+    assert "b-Q4_K_M.gguf" in whole
+    assert "b-Q8_0.gguf" not in {answer.path for answer in hub.sent}
+
+
+def test_a_file_without_a_head_is_told(hub: Hub, pulled: Pulled, notes: list[str]) -> None:
+    hub.files[NAME] = gguf(head=False)
+    assert pulled("Q4_K_M").name == NAME
+    (note,) = notes
+    assert note == f"{NAME} of owner/name has no multi-token-prediction head: it is decoded without drafts"
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_head_is_seen_in_a_part_of_the_header(late: bool) -> None:
+    data, asked = gguf(late=late), list[int]()
+
+    def read(offset: int, n: int) -> bytes:
+        asked.append(n)
+        return data[offset : offset + n]
+
+    assert read_header("m", read) == ("qwen35", True)
+    assert (len(asked) == 1) == (not late)
+
+
+def test_the_header_says_what_the_model_says(demo: Path, headless: Path) -> None:
+    for path in (demo, headless):
+        with Model(path, vocab_only=True) as model, open(path, "rb") as file:
+
+            def read(offset: int, n: int) -> bytes:
+                file.seek(offset)
+                return file.read(n)
+
+            assert read_header("m", read) == (model.architecture, model.has_head)
+
+
+def test_a_model_that_pymtp_does_not_run_is_refused_before_it_comes(
+    hub: Hub, pulled: Pulled, demo: Path, tmp_path: Path
+) -> None:
+    hub.files[NAME] = gguf(architecture="llama")
+    with pytest.raises(ModelLoadError, match="architecture is 'llama', pymtp runs qwen35 and qwen35moe") as refused:
+        pulled()
+    assert all(answer.asked_to < len(hub.files[NAME]) for answer in hub.sent)
+    other = tmp_path / "other.gguf"
+    other.write_bytes(demo.read_bytes().replace(b"qwen35", b"qwen99"))
+    with pytest.raises(ModelLoadError) as same:
+        Model(other)
+    assert f"pymtp runs {' and '.join(RUNS)}" in str(same.value)
+    assert f"pymtp runs {' and '.join(RUNS)}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"<html>an error</html>", "its first bytes are not GGUF"),
+        (b"GGUF\1\0\0\0" + bytes(100), "version 1 of the format is not known"),
+        (b"GGUF\3\0\0\0", "it ends within its header"),
+        (gguf(head=False)[:5000], "it ends within its header"),
+    ],
+)
+def test_what_is_no_gguf_is_refused(hub: Hub, pulled: Pulled, data: bytes, why: str) -> None:
+    hub.files[NAME] = data
+    with pytest.raises(ModelLoadError, match=f"{NAME} of owner/name is no GGUF file, or it is damaged: {why}"):
+        pulled()
+
+
+def test_all_parts_of_a_split_file_come(hub: Hub, pulled: Pulled) -> None:
+    parts = [f"sub/m-Q4_K_M-{i:05}-of-00003.gguf" for i in (1, 2, 3)]
+    hub.files |= {part: gguf() + part.encode() for part in parts} | {"m-Q8_0.gguf": gguf()}
+    first = pulled("*Q4_K_M*.gguf")
+    assert first.name == "m-Q4_K_M-00001-of-00003.gguf"
+    assert [(first.parents[1] / part).read_bytes() for part in parts] == [hub.files[part] for part in parts]
+
+
+def test_a_split_file_without_all_parts_is_refused(hub: Hub, pulled: Pulled) -> None:
+    hub.files |= {f"m-{i:05}-of-00003.gguf": gguf() for i in (1, 3)}
+    with pytest.raises(ModelLoadError, match=r"owner/name has 2 of the 3 parts of m-00001-of-00003.gguf"):
+        pulled()
+
+
+def test_a_revision_is_taken_and_known_offline(hub: Hub, pulled: Pulled, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.files[NAME] = gguf()
+    path = pulled(revision="v2")
+    assert COMMIT in path.parts
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert pulled(revision="v2") == pulled(revision=COMMIT) == path
+    with pytest.raises(ModelLoadError, match="the cache has nothing of owner/name"):
+        pulled()
+
+
+def test_offline_the_cache_is_taken_and_nobody_asked(hub: Hub, pulled: Pulled, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.files |= {NAME: gguf(), "model-Q8_0.gguf": gguf()}
+    path = pulled()
+    hub.asked.clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert pulled() == pulled("Q4_K_M") == path
+    with pytest.raises(ModelLoadError, match=rf"the cache of owner/name has no GGUF file for 'Q8_0'.*{NAME}"):
+        pulled("Q8_0")
+    with pytest.raises(ModelLoadError, match="HF_HUB_OFFLINE is set, and the cache has nothing of owner/other"):
+        pull(HubName("owner/other"))
+    assert hub.asked == []
+
+
+def test_offline_a_split_file_must_be_whole(hub: Hub, pulled: Pulled, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.files |= {f"m-{i:05}-of-00002.gguf": gguf() for i in (1, 2)}
+    path = pulled()
+    path.with_name("m-00002-of-00002.gguf").unlink()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelLoadError, match="has 1 of the 2 parts"):
+        pulled()
+
+
+@pytest.mark.parametrize("how", ["down", "nobody there"])
+def test_a_hub_that_does_not_answer_leaves_the_cache(
+    hub: Hub, pulled: Pulled, notes: list[str], how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.files[NAME] = gguf()
+    path = pulled()
+    hub.faults.down = how == "down"
+    if not hub.faults.down:
+        monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
+    assert pulled() == path
+    (note,) = notes
+    assert note.endswith("; the model in the cache is taken")
+    problem = "answers 503 for" if hub.faults.down else r"cannot reach http://127.0.0.1:1 for"
+    with pytest.raises(ModelLoadError, match=f"{problem} owner/name: .*; the cache has nothing of owner/name at v2"):
+        pulled(revision="v2")
+
+
+def test_a_wrong_repository_is_told(hub: Hub) -> None:
+    with pytest.raises(ModelLoadError, match=f"no repository owner/nmae on {hub.url}, or it is private"):
+        pull(HubName("owner/nmae"))
+    with pytest.raises(InvalidRequestError, match="'owner/na--me' is no name of a repository"):
+        pull(HubName("owner/na--me"))
+
+
+def test_a_wrong_revision_is_told(pulled: Pulled) -> None:
+    with pytest.raises(ModelLoadError, match="owner/name has no revision 'v9'"):
+        pulled(revision="v9")
+
+
+@pytest.mark.parametrize("given", [None, "another"])
+def test_a_gated_repository_is_told_with_where_to_ask(
+    hub: Hub, pulled: Pulled, monkeypatch: pytest.MonkeyPatch, given: str | None
+) -> None:
+    hub.files[NAME] = gguf()
+    hub.gated, hub.token = True, "right"
+    with pytest.raises(ModelLoadError, match=f"owner/name is gated: ask for access at {hub.url}/owner/name, then"):
+        pulled(token=given)
+    monkeypatch.setenv("HF_TOKEN", "right")
+    assert pulled().read_bytes() == hub.files[NAME]
+
+
+def test_a_private_repository_needs_the_right_token(hub: Hub, pulled: Pulled) -> None:
+    hub.files[NAME] = gguf()
+    hub.token = "right"
+    with pytest.raises(ModelLoadError, match=r"no repository owner/name .*, or it is private"):
+        pulled()
+    with pytest.raises(ModelLoadError, match=r"refuses owner/name .401.: the token"):
+        pulled(token="wrong")
+    assert pulled(token="right").read_bytes() == hub.files[NAME]
+
+
+def test_what_is_missing_is_told_by_the_name_of_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pymtp.hub.needed.find_spec", lambda name: None)
+    with pytest.raises(InvalidRequestError, match="pip install huggingface-hub"):
+        pull(HubName("owner/name"))
+
+
+def test_from_pretrained_loads_the_model(hub: Hub, demo: Path) -> None:
+    hub.files |= {NAME: demo.read_bytes(), "model-Q8_0.gguf": demo.read_bytes()}
+    keywords = {"n_ctx": 256, "n_threads": 1, "draft_tokens": 1}
+    with LLM.from_pretrained("owner/name", "*Q4_K_M*.gguf", **keywords) as llm:
+        assert (llm.model.path.name, llm.model.has_head) == (NAME, True)
+        assert llm.generate("def").token_ids
+    llm = AsyncLLM.from_pretrained("owner/name:Q8_0", **keywords)
+    assert llm.llm.model.path.name == "model-Q8_0.gguf"
+    llm._close()
+
+
+def test_from_pretrained_warns_where_there_is_no_head(hub: Hub, headless: Path) -> None:
+    hub.files[NAME] = headless.read_bytes()
+    with pytest.warns(UserWarning, match="has no multi-token-prediction head"):
+        LLM.from_pretrained("owner/name", n_ctx=256, n_threads=1).close()
+
+
+def test_a_split_model_is_loaded(hub: Hub, tmp_path: Path) -> None:
+    parts = make_model("tiny", tmp_path / "tiny-F32.gguf", weight_type="f32", split_max_tensors=40)
+    assert len(parts) > 1
+    hub.files |= {path.name: path.read_bytes() for path in parts}
+    with LLM.from_pretrained("owner/name", n_ctx=256, n_threads=1, draft_tokens=1) as llm:
+        assert llm.generate("def").token_ids
+
+
+def test_a_wrong_keyword_is_told_before_the_download(hub: Hub) -> None:
+    with pytest.raises(TypeError, match="n_ctxx"):
+        LLM.from_pretrained("owner/name", n_ctxx=256)
+    assert hub.asked == []
