@@ -16,6 +16,9 @@ import typer
 ModelFile = Annotated[Path | None, typer.Option("--model", "-m", help="GGUF file. Default: the shipped model.")]
 ModelArgument = Annotated[Path | None, typer.Argument(help="GGUF file. Default: the shipped model.")]
 Layers = Annotated[int, typer.Option("--gpu-layers", "-g", help="Layers on the GPU, -1 for all.")]
+LayersOrAuto = Annotated[
+    str, typer.Option("--gpu-layers", "-g", metavar="auto|N", help="Layers on the GPU, -1 for all, auto for what fits.")
+]
 Threads = Annotated[int | None, typer.Option("--threads", "-t", help="CPU threads.", show_default="physical cores")]
 CacheType = Annotated[str, typer.Option("--cache-type", help="Type of the K and V cache: f16, q8_0, q4_0 …")]
 Ctx = Annotated[int, typer.Option("--ctx", "-c", help="Context length in tokens, 0 for the model's own.")]
