@@ -16,8 +16,9 @@ from pymtp.errors import (
     NativeError,
     PymtpError,
 )
-from pymtp.llm import LLM, generate
+from pymtp.llm import LLM
 from pymtp.model import Model
+from pymtp.once import generate
 from pymtp.sampling import SamplingParams, TokenLogprobs
 from pymtp.stats import Stats
 from pymtp.stream import Stream

@@ -49,6 +49,19 @@ def _devices() -> list[Device]:
     return devices
 
 
+def free_gpu_memory() -> dict[str, int]:
+    """Bytes that are free now on each GPU that llama.cpp may use, by the device's name."""
+    free: dict[str, int] = {}
+    for i in range(lib.ggml_backend_dev_count()):
+        device = lib.ggml_backend_dev_get(i)
+        kind = lib.ggml_backend_dev_type(device)
+        if kind in (lib.GGML_BACKEND_DEVICE_TYPE_GPU, lib.GGML_BACKEND_DEVICE_TYPE_IGPU):
+            found, total = ffi.new("size_t *"), ffi.new("size_t *")
+            lib.ggml_backend_dev_memory(device, found, total)
+            free[_text(lib.ggml_backend_dev_name(device))] = found[0]
+    return free
+
+
 def _features(system_info: str) -> dict[str, list[str]]:
     """What llama.cpp says of each backend that is compiled in: "NAME", or "NAME=VALUE" where the value is not 1."""
     # "CPU : SSE3 = 1 | AVX = 1 | CUDA : ARCHS = 900 | ..." — a backend's name stands before its first feature

@@ -17,6 +17,7 @@ from pymtp.exclusive import alone
 from pymtp.model import TAPS, Model
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
 from pymtp.native.outcomes import Outcomes, only, read_logprobs
+from pymtp.rope_options import RopeOptions
 from pymtp.sampling import Logits, Sampler, TokenLogprobs
 from pymtp.saving import Saving
 
@@ -50,6 +51,8 @@ class Context(Saving):
         prefill: str = "fused",
         draws: str = "auto",
         draft_vocab: int | Literal["auto", "all"] = "auto",
+        offload_kqv: bool = True,
+        rope: RopeOptions | None = None,
         max_outputs: int = 1,
         embeddings: bool = False,
         trace: bool = False,
@@ -73,6 +76,8 @@ class Context(Saving):
             logits are not in the host's memory.
         draft_vocab: how many tokens drafts are made over, rounded up to a multiple of 64, at least 128, or "all". The
             set follows the text, which stays the same. "auto": 32,768, or all of less than twice that. Needs "fused".
+        offload_kqv: K and V, and attention, are on the GPU where their layers are; False: in the host's memory.
+        rope: how positions are rotated, None for what the model's file says.
         max_outputs: the most rows of logits computed at once where `prefill_logits` asks for all.
         embeddings: keep the embeddings of prompts, see `embeddings`; every token becomes an output.
         trace: record what is computed, see `trace`. Slower.
@@ -95,6 +100,8 @@ class Context(Saving):
             prefill=prefill,
             draws=draws,
             draft_vocab=draft_vocab,
+            offload_kqv=offload_kqv,
+            rope=rope,
             max_outputs=max_outputs,
             embeddings=embeddings,
             trace=trace,
@@ -114,6 +121,7 @@ class Context(Saving):
         self._n_embeddings = 0
         self._keeps_embeddings = embeddings
         self.model = model
+        self.rope = rope or RopeOptions()
         self.tap = TAPS[options.tap]
         self.draft_tokens: int = options.n_draft
         self.n_seq_max = options.n_seq_max

@@ -8,6 +8,7 @@ from typing import Any
 from pymtp.errors import InvalidRequestError
 from pymtp.model import TAPS, Model
 from pymtp.native import ffi, lib
+from pymtp.rope_options import RopeOptions
 from pymtp.sampling import MAX_DRAFTS
 from pymtp.values import in_range, is_whole, shown
 
@@ -38,6 +39,8 @@ def native_options(
     prefill: str = "fused",
     draws: str = "auto",
     draft_vocab: int | str = "auto",
+    offload_kqv: bool = True,
+    rope: RopeOptions | None = None,
     max_outputs: int = 1,
     embeddings: bool = False,
     trace: bool = False,
@@ -94,6 +97,11 @@ def native_options(
         "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
         "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
     }[flash_attn]
+    if not isinstance(offload_kqv, bool):
+        raise InvalidRequestError(f"offload_kqv={shown(offload_kqv)} must be True or False", "offload_kqv")
+    params.offload_kqv = offload_kqv
+    if rope is not None:
+        rope.write(params)
     options = ffi.new("struct pymtp_pair_options *")
     options.n_draft = draft_tokens
     options.n_seq_max = n_seq_max

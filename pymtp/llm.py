@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
 from functools import cached_property
-from inspect import signature
 from operator import index
 from typing import Any, Literal, overload
 
@@ -28,10 +25,13 @@ from pymtp.engine.request import Caller, Completion, Request
 from pymtp.engine.scheduler import READ_AHEAD
 from pymtp.errors import ClosedError, InvalidRequestError, PymtpError
 from pymtp.first_costs import first_costs
+from pymtp.fit import fitting_model
 from pymtp.host_memory import default_cache_bytes
 from pymtp.llm_hub import FromHub
 from pymtp.llm_prefixes import PrefixFiles, Prompt
 from pymtp.model import Model
+from pymtp.model_options import NAMES
+from pymtp.rope_options import RopeOptions
 from pymtp.sampling import SamplingParams
 from pymtp.stream import Stream
 from pymtp.turns import Turns
@@ -61,7 +61,7 @@ class LLM(PrefixFiles, FromHub):
         n_ubatch: int = 512,
         n_seq_max: int = 1,
         n_threads: int | None = None,
-        n_gpu_layers: int = -1,
+        n_gpu_layers: int | Literal["auto"] | None = None,
         type_k: str = "f16",
         type_v: str = "f16",
         flash_attn: str = "auto",
@@ -72,10 +72,12 @@ class LLM(PrefixFiles, FromHub):
         draws: str = "auto",
         cache_prompt: bool = True,
         cache_bytes: int | None = None,
+        offload_kqv: bool = True,
+        **placing: Any,
     ) -> None:
         """
         model: a GGUF file; None for the small model that ships with pymtp. Or a loaded Model, which several LLMs may
-            share: it stays open after close(), and n_gpu_layers has no part.
+            share: it stays open after close(), and was given its own n_gpu_layers and ModelOptions.
         draft_tokens: tokens to draft a round, 0 for plain decoding. "auto" chooses anew for each round, by what was
             accepted and what rounds took, from 0 to 7 (less where n_batch and n_ubatch have no room for 7 and 2); 0
             where the file has no multi-token-prediction head. A model's first LLM with "auto" times a few launches.
@@ -84,7 +86,8 @@ class LLM(PrefixFiles, FromHub):
         cache_prompt: prompts go on from what was read and written before, where they begin with the same tokens.
         cache_bytes: host memory for what sequences do not hold any more. None for a quarter of what the machine has, at
             most 8 GiB and at most half of what the model leaves; with 0, prompts go on only from what sequences hold.
-        n_gpu_layers: layers on the GPU, -1 for all. The others: see `Context`.
+        n_gpu_layers: layers on the GPU, -1 or None for all; "auto" for as many as fit with what the context takes.
+        placing: further fields of ModelOptions and RopeOptions. The others: see `Context`.
 
         Raises ModelLoadError for a file that cannot be loaded, InvalidRequestError for values outside their range.
         """
@@ -93,11 +96,35 @@ class LLM(PrefixFiles, FromHub):
             raise InvalidRequestError(f'draft_tokens={draft_tokens!r} must be a whole number or "auto"')
         if cache_bytes is not None:
             cache_bytes = in_range("cache_bytes", cache_bytes, 0, 2**63 - 1)
-        self._shares_model = isinstance(model, Model)
-        self.model = (
-            model if isinstance(model, Model) else Model(model, n_gpu_layers=n_gpu_layers, mtp=draft_tokens != 0)
-        )
+        of_model = {name: placing.pop(name) for name in NAMES & placing.keys()}
+        if n_gpu_layers is not None:
+            of_model["n_gpu_layers"] = n_gpu_layers
+        rope = RopeOptions(**placing)
         auto = draft_tokens == "auto"
+        self._shares_model = isinstance(model, Model)
+        if isinstance(model, Model):
+            if of_model:
+                raise InvalidRequestError(f"a Model is loaded already: {', '.join(of_model)} must be given to it")
+            self.model = model
+        else:
+            self.model = fitting_model(
+                model,
+                of_model,
+                n_ctx=n_ctx,
+                n_batch=n_batch,
+                n_ubatch=n_ubatch,
+                n_seq_max=n_seq_max,
+                type_k=type_k,
+                type_v=type_v,
+                flash_attn=flash_attn,
+                draft_tokens=draft_tokens,
+                draft_vocab=draft_vocab,
+                tap=tap,
+                prefill=prefill,
+                draws=draws,
+                offload_kqv=offload_kqv,
+                rope=rope,
+            )
         # what n_batch and n_ubatch may be is for the context to say
         room = [index(n) - 1 for n in (n_batch, n_ubatch) if is_whole(n, 0)]
         most = max(0, min(MAX_AUTO, *room)) if self.model.mtp else 0
@@ -111,6 +138,8 @@ class LLM(PrefixFiles, FromHub):
             "tap": tap,
             "prefill": prefill,
             "draws": draws,
+            "offload_kqv": offload_kqv,
+            "rope": rope,
         }
         self._context: Context | None = Context(
             self.model, n_ctx=n_ctx, n_batch=n_batch, n_ubatch=n_ubatch, n_seq_max=n_seq_max, **depends_on
@@ -345,39 +374,3 @@ def is_prompt(prompts: object) -> bool:
     if not isinstance(prompts, (Sequence, np.ndarray)):
         raise InvalidRequestError(f"prompts are strings or sequences of token ids, not {type(prompts).__name__}")
     return len(prompts) == 0 or not isinstance(prompts[0], (Sequence, np.ndarray, Chat))
-
-
-_last: tuple[dict[str, Any], LLM] | None = None
-_last_lock = threading.RLock()
-
-
-def _keywords(of: Callable[..., Any]) -> set[str]:
-    return set(signature(of).parameters) - {"self"}
-
-
-@overload
-def generate(prompts: Prompt, **keywords: Any) -> Completion: ...
-@overload
-def generate(prompts: Sequence[Prompt], **keywords: Any) -> list[Completion]: ...
-
-
-def generate(prompts: Prompt | Sequence[Prompt], **keywords: Any) -> Completion | list[Completion]:
-    """`LLM(…).generate(prompts, SamplingParams(…))` in one call: takes the keywords of both. The model stays loaded for
-    the next call with the same LLM keywords. A call with others closes it first: there is never more than one. Calls
-    from several threads take turns.
-
-    Raises TypeError for a keyword of neither, and what LLM, SamplingParams and LLM.generate raise.
-    """
-    global _last
-    known = _keywords(LLM.__init__)
-    names = {field.name for field in fields(SamplingParams)} - known  # draft_tokens is the LLM's
-    params = SamplingParams(**{name: keywords.pop(name) for name in names & keywords.keys()})
-    if unknown := keywords.keys() - known:
-        raise TypeError(f"generate() got unexpected keywords: {', '.join(sorted(unknown))}")
-    with _last_lock:
-        if _last is None or _last[0] != keywords:
-            if _last is not None:
-                _last[1].close()
-            _last = None
-            _last = (dict(keywords), LLM(**keywords))
-        return _last[1].generate(prompts, params)  # within the lock: another thread may ask for another model

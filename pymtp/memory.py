@@ -10,6 +10,7 @@ from typing import Any
 from pymtp.context_options import native_options
 from pymtp.errors import NativeError
 from pymtp.model import Model
+from pymtp.model_options import ModelOptions
 from pymtp.native import ffi, last_error, lib
 from pymtp.values import in_range
 
@@ -61,18 +62,20 @@ def read_memory(ask: Callable[[Any, int], int]) -> list[DeviceMemory]:
     ]
 
 
-def plan_memory(model: Model, *, n_gpu_layers: int = -1, **options: Any) -> list[DeviceMemory]:
+def plan_memory(
+    model: Model, *, n_gpu_layers: int = -1, placing: ModelOptions | None = None, **options: Any
+) -> list[DeviceMemory]:
     """The memory that a model and a Context of it would take once rounds of every depth have run: more than
     `Context.memory` says before. Nothing is allocated, and of the file only the header is read.
 
     model: looked at with vocab_only=True; with mtp=False the head is left out.
+    placing: how it would be loaded, but for n_gpu_layers. Adapters are not counted.
     options: of Context.
 
     Raises InvalidRequestError as Context does, NativeError when llama.cpp cannot make the contexts.
     """
     n_gpu_layers = in_range("n_gpu_layers", n_gpu_layers, -1)
+    loaded, _kept = (placing or ModelOptions()).native(mtp=model.mtp, vocab_only=False, layers=n_gpu_layers)
     params, given = native_options(model, **options)
     name = os.fsencode(model.path)
-    return read_memory(
-        lambda found, most: lib.pymtp_plan_memory(name, n_gpu_layers, model.mtp, params, given, found, most)
-    )
+    return read_memory(lambda found, most: lib.pymtp_plan_memory(name, loaded, params, given, found, most))

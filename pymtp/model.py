@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, NoReturn
 from pymtp.build import warn_without_gpu
 from pymtp.errors import ClosedError, InvalidRequestError, ModelLoadError, NativeError
 from pymtp.exclusive import refuse_copies
+from pymtp.model_options import ModelOptions, use_numa
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
-from pymtp.values import is_whole, shown
 
 _FAILED = -(2**31)  # what native functions that return a number of tokens or bytes say when llama.cpp fails
 SAMPLES, SAMPLE_BYTES = 64, 4096  # of the weights of each file
@@ -63,16 +63,20 @@ class Model:
         n_gpu_layers: int = -1,
         mtp: bool = True,
         vocab_only: bool = False,
+        **placing: Any,
     ) -> None:
         """
         path: the file; None for the model that ships with pymtp.
         n_gpu_layers: layers to keep on a GPU, -1 for all. Where a build with CUDA finds no GPU, a warning says so once.
         mtp: load the multi-token-prediction head, where the file has one.
         vocab_only: metadata and vocabulary only, for looking at a file.
+        placing: other fields of ModelOptions.
 
         Raises ModelLoadError for a file that is missing, truncated, not a GGUF, or not a model that pymtp runs, and
-        InvalidRequestError for a path that is none and for layers that are no number of layers.
+        InvalidRequestError for a path that is none and for options that are refused.
         """
+        self.options = ModelOptions(n_gpu_layers=n_gpu_layers, **placing)
+        layers = self.options.layers
         self.path = _file(demo_model() if path is None else path)
         info = ffi.new("struct pymtp_file_info *")
         name = os.fsencode(self.path)
@@ -87,13 +91,16 @@ class Model:
         self.mtp: bool = self.has_head and mtp
         # Qwen3.5 and 3.6 heads were trained on post-norm rows
         self.tap: str = TAPS[max(0, info.tap)]
-        check_gpu_layers(n_gpu_layers)
-        if n_gpu_layers != 0 and not vocab_only:
+        if layers != 0 and not vocab_only:
             warn_without_gpu()
+        self.lora_digest = "" if vocab_only else self.options.lora_digest()
+        if not vocab_only:
+            use_numa(self.options.numa)
+        options, _kept = self.options.native(mtp=self.mtp, vocab_only=vocab_only, layers=layers)
         loading = threading.RLock()
         ends_before_exit(loading)
         with loading:
-            handle = lib.pymtp_model_load(name, n_gpu_layers, self.mtp, vocab_only)
+            handle = lib.pymtp_model_load(name, options)
         if handle == ffi.NULL:
             raise ModelLoadError(f"{self.path}: {last_error()}")
         handle = ffi.gc(handle, lib.pymtp_model_free)
@@ -267,14 +274,6 @@ class Model:
         for token in tokens:
             if not 0 <= token < self.n_vocab:
                 raise InvalidRequestError(f"token id {token} is outside the vocabulary of {self.n_vocab}")
-
-
-def check_gpu_layers(value: int) -> None:
-    """Raises InvalidRequestError for what is no n_gpu_layers."""
-    if not is_whole(value, -1, 2**31 - 1):
-        raise InvalidRequestError(
-            f"n_gpu_layers={shown(value)} must be a whole number, -1 for all layers", "n_gpu_layers"
-        )
 
 
 def _utf8(text: str) -> bytes:

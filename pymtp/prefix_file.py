@@ -43,6 +43,9 @@ def made_with(context: Context) -> dict[str, str]:
         "llama.cpp": " ".join([info["llama_cpp_commit"], *info["patches"]]),
         "tap": context.tap,
         **context.cell_options,
+        # only where there are any: files of before fit where there are none
+        **({"adapters": context.model.lora_digest} if context.model.lora_digest else {}),
+        **({"rope scaling": str(context.rope)} if context.rope.given() else {}),
     }
 
 

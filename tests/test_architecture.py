@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "pymtp"
 FLOORS = (
     ("errors", "values", "cores", "native"),
     (
-        *("exclusive", "build", "model", "sampling", "chat", "text", "hub"),
+        *("exclusive", "build", "hub", "model_options", "rope_options", "model", "sampling", "chat", "text"),
         *("grammar", "schema", "schema_keywords", "weaker_schemas", "rules", "integers", "pattern"),
     ),
     (
@@ -29,9 +29,9 @@ FLOORS = (
         "inspected",
         "saving",
     ),
-    ("context", "tensor_file", "prefix_file", "prefix_writer", "depth", "first_costs", "stats"),
+    ("context", "fit", "tensor_file", "prefix_file", "prefix_writer", "depth", "first_costs", "stats"),
     ("engine",),
-    ("turns", "stream", "prefix_prompt", "llm_prefixes", "llm_hub", "collected", "llm"),
+    ("turns", "stream", "prefix_prompt", "llm_prefixes", "llm_hub", "collected", "llm", "once"),
     ("async_llm", "loading", "asks"),
     ("openai_format", "openai_answers"),
     ("batch",),
@@ -39,7 +39,7 @@ FLOORS = (
     ("cli",),
 )
 # Who may hold a C pointer.
-BORDER = {"build", "depth", "memory", "model", "operations", "sampling"}
+BORDER = {"build", "depth", "memory", "model", "model_options", "operations", "rope_options", "sampling"}
 BORDER |= {"context", "context_options", "inspected", "saving"}  # all a Context
 
 

@@ -291,8 +291,8 @@ def test_generate_takes_both_kinds_of_keywords_and_keeps_the_last_model(monkeypa
         original(self, *args, **keywords)
 
     monkeypatch.setattr(LLM, "__init__", spy)
-    monkeypatch.setattr("pymtp.llm._keywords", lambda _of: {"n_ctx", "n_threads", "draft_tokens", "model"})
-    monkeypatch.setattr("pymtp.llm._last", None)  # an earlier test may have left a model with these very keywords
+    monkeypatch.setattr("pymtp.once._keywords", lambda _of: {"n_ctx", "n_threads", "draft_tokens", "model"})
+    monkeypatch.setattr("pymtp.once._last", None)  # an earlier test may have left a model with these very keywords
     model = {"n_ctx": 512, "n_threads": 1}
     first = pymtp.generate("import ", max_tokens=8, **model)
     assert pymtp.generate("import ", max_tokens=8, temperature=0.0, **model).text == first.text

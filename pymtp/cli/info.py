@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.markup import escape
@@ -13,18 +13,35 @@ from rich.table import Table
 from rich.text import Text
 
 from pymtp.build import build_info
-from pymtp.cli.load import options_named, read_draft_vocab, read_drafts
+from pymtp.cli.load import options_named, read_draft_vocab, read_drafts, read_layers
 from pymtp.cli.memory_table import as_table, plan_beside, plan_prefixes
 from pymtp.cli.model_file import model_file
-from pymtp.cli.options import AsJson, Cache, CacheType, Ctx, Drafts, DraftVocab, Layers, ModelArgument, SeqMax
+from pymtp.cli.options import (
+    AsJson,
+    Cache,
+    CacheType,
+    Ctx,
+    Drafts,
+    DraftVocab,
+    LayersOrAuto,
+    ModelArgument,
+    SeqMax,
+    spread,
+)
+from pymtp.cli.placing import Placing
 from pymtp.cli.prefix import about_prefix, is_prefix
 from pymtp.cli.screen import tables
 from pymtp.depth import MAX_AUTO
+from pymtp.fit import planned_layers
 from pymtp.host_memory import default_cache_bytes
 from pymtp.model import Model
+from pymtp.model_options import ModelOptions
+from pymtp.rope_options import RopeOptions
 
 
+@spread
 def info(
+    *,
     name: ModelArgument = None,
     memory: Annotated[
         bool, typer.Option("--memory", help="Show the memory that running the model takes, with the options below.")
@@ -33,9 +50,10 @@ def info(
     draft_vocab: DraftVocab = "auto",
     ctx: Ctx = 8192,
     n_seq_max: SeqMax = 1,
-    gpu_layers: Layers = -1,
+    gpu_layers: LayersOrAuto = "-1",
     cache_type: CacheType = "f16",
     cache: Cache = None,
+    placing: Placing,
     json_output: AsJson = False,
 ) -> None:
     """Describe a model file, or one of `pymtp prefix`, this build and this machine. Reads no weights."""
@@ -48,8 +66,9 @@ def info(
                 read_draft_vocab(draft_vocab),
                 ctx,
                 n_seq_max,
-                gpu_layers,
+                read_layers(gpu_layers),
                 cache_type,
+                placing,
                 None if cache is None else cache * 2**20,
                 json_output,
             )
@@ -93,24 +112,29 @@ def _show_memory(
     vocabulary: int | Literal["auto", "all"],
     ctx: int,
     n_seq_max: int,
-    gpu_layers: int,
+    gpu_layers: int | Literal["auto"],
     cache_type: str,
+    placing: Placing,
     cache_bytes: int | None,
     json_output: bool,
 ) -> None:
     with Model(model, vocab_only=True) as looked_at:
         most = drafts if drafts != "auto" else MAX_AUTO if looked_at.has_head else 0
         row = 4 * (looked_at.n_vocab + looked_at.n_embd)
-    plans = plan_beside(
-        model,
-        draft_tokens=most,
-        n_gpu_layers=gpu_layers,
-        draft_vocab=vocabulary,
-        n_ctx=ctx,
-        n_seq_max=n_seq_max,
-        type_k=cache_type,
-        type_v=cache_type,
-    )
+    of_model = ModelOptions(n_gpu_layers=gpu_layers, **placing.of_model())
+    of_context: dict[str, Any] = {
+        "draft_tokens": most,
+        "draft_vocab": vocabulary,
+        "n_ctx": ctx,
+        "n_seq_max": n_seq_max,
+        "type_k": cache_type,
+        "type_v": cache_type,
+        "offload_kqv": placing.kv_offload,
+        "rope": RopeOptions(**placing.of_rope()),
+    }
+    if gpu_layers == "auto":
+        gpu_layers = planned_layers(model, of_model, **of_context)
+    plans = plan_beside(model, n_gpu_layers=gpu_layers, placing=of_model, **of_context)
     if cache_bytes is None:
         cache_bytes = default_cache_bytes(plan.with_mtp for plan in plans)
     prefixes = plan_prefixes(plans, cache_bytes, n_ctx=ctx, n_seq_max=n_seq_max, row=row)

@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pymtp.cli.model_file import model_file
-from pymtp.cli.options import Cache, CacheType, Ctx, Drafts, DraftVocab, Layers, ModelName, Tap, Threads
+from pymtp.cli.options import Cache, CacheType, Ctx, Drafts, DraftVocab, LayersOrAuto, ModelName, Tap, Threads
+from pymtp.cli.placing import OPTIONS, Placing
 from pymtp.cli.screen import screen
 from pymtp.context_options import check_options
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
 from pymtp.loading import load
-from pymtp.model import check_gpu_layers
+from pymtp.model_options import ModelOptions
+from pymtp.rope_options import RopeOptions
 
 # by the names that Python knows them by
 _OPTIONS = {
+    **OPTIONS,
     "n_ctx": "--ctx",
     "n_seq_max": "--n-seq-max",
     "n_gpu_layers": "--gpu-layers",
@@ -50,6 +53,14 @@ def read_draft_vocab(tokens: str) -> int | Literal["auto", "all"]:
         raise InvalidRequestError(f'--draft-vocab {tokens!r} must be a whole number, "auto" or "all"') from error
 
 
+def read_layers(layers: str) -> int | Literal["auto"]:
+    """The value of --gpu-layers. Raises InvalidRequestError for what is neither a number nor "auto"."""
+    try:
+        return "auto" if layers == "auto" else int(layers)
+    except ValueError as error:
+        raise InvalidRequestError(f'--gpu-layers {layers!r} must be a whole number or "auto"') from error
+
+
 @contextmanager
 def options_named() -> Iterator[None]:
     """An InvalidRequestError names options as the command line does."""
@@ -61,7 +72,7 @@ def options_named() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Loading:
+class Loading(Placing):
     """What a model is loaded with."""
 
     model: ModelName = None
@@ -69,7 +80,7 @@ class Loading:
     draft_vocab: DraftVocab = "auto"
     tap: Tap = "auto"
     ctx: Ctx = 8192
-    gpu_layers: Layers = -1
+    gpu_layers: LayersOrAuto = "-1"
     threads: Threads = None
     cache_type: CacheType = "f16"
     cache: Cache = None
@@ -79,7 +90,7 @@ class Loading:
         keywords: dict[str, Any] = {
             "n_ctx": self.ctx,
             "n_seq_max": n_seq_max,
-            "n_gpu_layers": self.gpu_layers,
+            "n_gpu_layers": read_layers(self.gpu_layers),
             "n_threads": self.threads,
             "type_k": self.cache_type,
             "type_v": self.cache_type,
@@ -89,13 +100,15 @@ class Loading:
             "cache_bytes": None if self.cache is None else self.cache * 2**20,
         }
         of_context = {name: keywords[name] for name in keywords if name not in ("n_gpu_layers", "cache_bytes")}
+        of_model, of_rope = self.of_model(), self.of_rope()
         # what is left to the model fits
         of_context["n_threads"] = 1 if self.threads is None else self.threads
         of_context["draft_tokens"] = 0 if keywords["draft_tokens"] == "auto" else keywords["draft_tokens"]
         with options_named():
-            check_gpu_layers(self.gpu_layers)
+            ModelOptions(n_gpu_layers=keywords["n_gpu_layers"], **of_model)
+            RopeOptions(**of_rope)
             check_options(**of_context)
-        return keywords
+        return {**keywords, **of_model, **of_rope, "offload_kqv": self.kv_offload}
 
     def llm(self, n_seq_max: int = 1, prefix: Path | None = None) -> LLM:
         """The model with its context; without a file, the shipped model. As loading.load."""

@@ -17,6 +17,9 @@ MODEL_HELP = "GGUF file, or hf:OWNER/NAME:Q4_K_M of the Hugging Face hub. Defaul
 ModelName = Annotated[str | None, typer.Option("--model", "-m", metavar="FILE|hf:NAME", help=MODEL_HELP)]
 ModelArgument = Annotated[str | None, typer.Argument(metavar="[FILE|hf:NAME]", help=MODEL_HELP)]
 Layers = Annotated[int, typer.Option("--gpu-layers", "-g", help="Layers on the GPU, -1 for all.")]
+LayersOrAuto = Annotated[
+    str, typer.Option("--gpu-layers", "-g", metavar="auto|N", help="Layers on the GPU, -1 for all, auto for what fits.")
+]
 Threads = Annotated[int | None, typer.Option("--threads", "-t", help="CPU threads.", show_default="physical cores")]
 CacheType = Annotated[str, typer.Option("--cache-type", help="Type of the K and V cache: f16, q8_0, q4_0 …")]
 Ctx = Annotated[int, typer.Option("--ctx", "-c", help="Context length in tokens, 0 for the model's own.")]

@@ -13,7 +13,7 @@ try:
 except ImportError:
     sys.exit(f"cffi is needed to build pymtp. Mend it: {sys.executable} -m pip install cffi")
 
-HEADERS = ("llama.h", "ggml.h", "ggml-backend.h", "pymtp.h", "compare/pymtp_compare.h", "pymtp_depth.h")
+HEADERS = ("llama.h", "ggml.h", "ggml-backend.h", "ggml-cpu.h", "pymtp.h", "compare/pymtp_compare.h", "pymtp_depth.h")
 
 
 def main(output: Path) -> None:

@@ -4,8 +4,13 @@
 enum ggml_type { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1,
                  GGML_TYPE_Q8_0, GGML_TYPE_IQ4_NL, GGML_TYPE_BF16, ... };
 
+// ggml-cpu.h
+enum ggml_numa_strategy { GGML_NUMA_STRATEGY_DISTRIBUTE, GGML_NUMA_STRATEGY_ISOLATE, GGML_NUMA_STRATEGY_NUMACTL, ... };
+
 // ggml-backend.h
 typedef struct ggml_backend_device * ggml_backend_dev_t;
+enum ggml_backend_dev_type { GGML_BACKEND_DEVICE_TYPE_GPU, GGML_BACKEND_DEVICE_TYPE_IGPU, ... };
+enum ggml_backend_dev_type ggml_backend_dev_type(ggml_backend_dev_t device);
 size_t             ggml_backend_dev_count(void);
 ggml_backend_dev_t ggml_backend_dev_get(size_t index);
 const char *       ggml_backend_dev_name(ggml_backend_dev_t device);
@@ -18,19 +23,32 @@ struct llama_model;
 struct llama_vocab;
 struct llama_context;
 enum llama_flash_attn_type { LLAMA_FLASH_ATTN_TYPE_AUTO, LLAMA_FLASH_ATTN_TYPE_DISABLED, LLAMA_FLASH_ATTN_TYPE_ENABLED, ... };
+enum llama_rope_scaling_type { LLAMA_ROPE_SCALING_TYPE_NONE, LLAMA_ROPE_SCALING_TYPE_LINEAR, LLAMA_ROPE_SCALING_TYPE_YARN, ... };
+enum llama_split_mode { LLAMA_SPLIT_MODE_NONE, LLAMA_SPLIT_MODE_LAYER, LLAMA_SPLIT_MODE_ROW, ... };
 struct llama_context_params {
     uint32_t n_ctx;
     uint32_t n_batch;
     uint32_t n_ubatch;
     int32_t  n_threads;
     int32_t  n_threads_batch;
+    enum llama_rope_scaling_type rope_scaling_type;
     enum llama_flash_attn_type flash_attn_type;
+    float    rope_freq_base;
+    float    rope_freq_scale;
+    float    yarn_ext_factor;
+    float    yarn_attn_factor;
+    float    yarn_beta_fast;
+    float    yarn_beta_slow;
+    uint32_t yarn_orig_ctx;
     enum ggml_type type_k;
     enum ggml_type type_v;
+    bool     offload_kqv;
     ...;
 };
 
 void llama_backend_init(void);
+size_t llama_max_devices(void);
+void llama_numa_init(enum ggml_numa_strategy numa);
 bool llama_supports_gpu_offload(void);
 const char * llama_print_system_info(void);
 struct llama_context_params llama_context_default_params(void);
@@ -153,7 +171,25 @@ const char * pymtp_build_cuda_architectures(void);
 
 int pymtp_inspect(const char * path, struct pymtp_file_info * info);
 int32_t pymtp_file_parts(const char * path, struct pymtp_file_part * parts, int32_t n_max);
-struct pymtp_model * pymtp_model_load(const char * path, int32_t n_gpu_layers, bool mtp, bool vocab_only);
+struct pymtp_model_options {
+    int32_t n_gpu_layers;
+    bool    mtp;
+    bool    vocab_only;
+    bool    use_mmap;
+    bool    use_mlock;
+    enum llama_split_mode split_mode;
+    int32_t main_gpu;
+    int32_t n_tensor_split;
+    const float * tensor_split;
+    int32_t n_overrides;
+    const char * const * patterns;
+    const char * const * buffers;
+    int32_t n_lora;
+    const char * const * lora;
+    const float        * lora_scales;
+};
+int pymtp_check_model_options(const struct pymtp_model_options * options);
+struct pymtp_model * pymtp_model_load(const char * path, const struct pymtp_model_options * options);
 void                 pymtp_model_free(struct pymtp_model * model);
 struct llama_model * pymtp_model_get(const struct pymtp_model * model);
 int32_t pymtp_tokenize(const struct pymtp_model * model, const char * text, int32_t length, llama_token * tokens, int32_t n_max,
@@ -220,8 +256,9 @@ int32_t pymtp_pair_n_ctx(const struct pymtp_pair * pair);
 void    pymtp_pair_cancel(struct pymtp_pair * pair, bool cancelled);
 void    pymtp_pair_counters(const struct pymtp_pair * pair, struct pymtp_counters * counters);
 int32_t pymtp_pair_memory(const struct pymtp_pair * pair, struct pymtp_memory * memory, int32_t n_max);
-int32_t pymtp_plan_memory(const char * path, int32_t n_gpu_layers, bool mtp, struct llama_context_params params,
-                          const struct pymtp_pair_options * options, struct pymtp_memory * memory, int32_t n_max);
+int32_t pymtp_plan_memory(const char * path, const struct pymtp_model_options * model_options,
+                          struct llama_context_params params, const struct pymtp_pair_options * options,
+                          struct pymtp_memory * memory, int32_t n_max);
 
 extern "Python" void pymtp_on_log(int level, const char * text);
 extern "Python" bool pymtp_on_poll(void);

@@ -21,6 +21,7 @@ def rewrite(
     drop_head: bool = False,
     metadata: Metadata | None = None,
     more: Mapping[str, NDArray[np.float32]] | None = None,
+    add: Mapping[str, NDArray[np.float32]] | None = None,
 ) -> None:
     """Copies the GGUF file `source` to `target`: every metadata key with its type, every tensor, in their order.
 
@@ -29,6 +30,7 @@ def rewrite(
     drop_head: leaves out the MTP blocks and what the metadata says of them.
     metadata: keys to set, keeping the type of a key that is there; None removes the key.
     more: tensors to add, by name.
+    add: what to add to tensors of F32, by name.
     """
     reader = GGUFReader(source)
     arch = reader.fields["general.architecture"].contents()
@@ -51,7 +53,9 @@ def rewrite(
     for tensor in reader.tensors:
         if tensor.name.startswith(dropped):
             continue
-        if weights and (weights == "f32" or tensor.tensor_type != GGMLQuantizationType.F32):
+        if add and tensor.name in add:
+            writer.add_tensor(tensor.name, tensor.data + add[tensor.name])
+        elif weights and (weights == "f32" or tensor.tensor_type != GGMLQuantizationType.F32):
             values = dequantize(tensor.data, tensor.tensor_type)
             writer.add_tensor(tensor.name, values.astype(np.float16) if weights == "f16" else values)
         else:

@@ -116,10 +116,10 @@ int32_t pymtp_pair_memory(const pymtp_pair * pair, pymtp_memory * memory, int32_
 }
 
 int32_t pymtp_plan_memory(
-        const char * path, int32_t n_gpu_layers, bool mtp, llama_context_params params, const pymtp_pair_options * options,
-        pymtp_memory * memory, int32_t n_max) {
+        const char * path, const pymtp_model_options * model_options, llama_context_params params,
+        const pymtp_pair_options * options, pymtp_memory * memory, int32_t n_max) {
     return pymtp_guarded<int32_t>(-1, [&] {
-        const std::unique_ptr<pymtp_model> model(pymtp_model_plan(path, n_gpu_layers, mtp));
+        const std::unique_ptr<pymtp_model> model(pymtp_model_plan(path, *model_options));
         const auto pair = model ? pymtp_make_pair(model.get(), params, *options) : nullptr;
         if (!pair) {
             return -1;

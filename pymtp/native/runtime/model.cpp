@@ -4,6 +4,7 @@
 #include "border.h"
 #include "file_rows.h"
 #include "grammar.h"
+#include "placing.h"
 #include "pymtp.h"
 
 #include "llama-model.h"
@@ -19,37 +20,75 @@ static bool has_head(const llama_model & model) {
     return model.hparams.n_layer_nextn > 0 && model.layers[model.hparams.n_layer()].nextn.eh_proj;
 }
 
-static pymtp_model * load(const char * path, const llama_model_params & params) {
+// Throws where llama.cpp refuses one, whose errors say why.
+static void load_adapters(pymtp_model & model, const pymtp_model_options & options) {
+    for (int32_t i = 0; i < options.n_lora; ++i) {
+        llama_adapter_lora * adapter = llama_adapter_lora_init(model.shared.get(), options.lora[i]);
+        if (!adapter) {
+            throw std::runtime_error(std::string("llama.cpp cannot load the adapter ") + options.lora[i]);
+        }
+        if (llama_adapter_get_alora_n_invocation_tokens(adapter) > 0) {
+            throw std::runtime_error(std::string("the adapter ") + options.lora[i] +
+                " begins at tokens of its own (aLoRA), pymtp takes those that work on all tokens");
+        }
+        model.adapters.push_back(adapter);
+        model.adapter_scales.push_back(options.lora_scales[i]);
+    }
+}
+
+static llama_load_mode load_mode_of(const pymtp_model_options & options) {
+    if (options.use_mlock) {
+        return options.use_mmap ? LLAMA_LOAD_MODE_MMAP_MLOCK : LLAMA_LOAD_MODE_MLOCK;
+    }
+    return options.use_mmap ? LLAMA_LOAD_MODE_AUTO : LLAMA_LOAD_MODE_NONE;
+}
+
+static pymtp_model * load(const char * path, const pymtp_model_options & options, bool plan) {
     return pymtp_guarded<pymtp_model *>(nullptr, [&]() -> pymtp_model * {
+        const pymtp_placing placing(options);
+        llama_model_params params = llama_model_default_params();
+        params.load_mtp   = options.mtp;
+        params.vocab_only = options.vocab_only;
+        params.no_alloc   = plan;
+        params.load_mode  = plan ? LLAMA_LOAD_MODE_NONE : load_mode_of(options); // a mapped file would be there already
+        if (!plan) {
+            params.progress_callback = keep_loading;
+        }
+        placing.write(params);
         std::shared_ptr<llama_model> model(llama_model_load_from_file(path, params), llama_model_free);
         if (!model) {
             pymtp_set_error("llama.cpp cannot load the file");
             return nullptr;
         }
         auto shared = std::make_unique<pymtp_model>(std::move(model));
-        if (params.load_mtp && !params.vocab_only && !params.no_alloc && has_head(*shared->shared)) {
+        if (params.load_mtp && !params.vocab_only && !plan && has_head(*shared->shared)) {
             shared->output_rows = std::make_shared<pymtp_file_rows>(path, *pymtp_draft_output(*shared->shared));
+        }
+        if (!params.vocab_only && !plan) {
+            load_adapters(*shared, options);
         }
         return shared.release();
     });
 }
 
-pymtp_model * pymtp_model_load(const char * path, int32_t n_gpu_layers, bool mtp, bool vocab_only) {
-    llama_model_params params = llama_model_default_params();
-    params.n_gpu_layers      = n_gpu_layers;
-    params.load_mtp          = mtp;
-    params.vocab_only        = vocab_only;
-    params.progress_callback = keep_loading;
-    return load(path, params);
+int pymtp_check_model_options(const pymtp_model_options * options) {
+    return pymtp_guarded<int>(PYMTP_FAILED, [&] {
+        try {
+            const pymtp_placing placing(*options);
+            return PYMTP_OK;
+        } catch (const std::invalid_argument & error) {
+            pymtp_set_error(error.what());
+            return PYMTP_INVALID;
+        }
+    });
 }
 
-pymtp_model * pymtp_model_plan(const char * path, int32_t n_gpu_layers, bool mtp) {
-    llama_model_params params = llama_model_default_params();
-    params.n_gpu_layers = n_gpu_layers;
-    params.load_mtp     = mtp;
-    params.no_alloc     = true;
-    params.load_mode    = LLAMA_LOAD_MODE_NONE; // a mapped file would be there already
-    return load(path, params);
+pymtp_model * pymtp_model_load(const char * path, const pymtp_model_options * options) {
+    return load(path, *options, false);
+}
+
+pymtp_model * pymtp_model_plan(const char * path, const pymtp_model_options & options) {
+    return load(path, options, true);
 }
 
 void pymtp_model_free(pymtp_model * model) {

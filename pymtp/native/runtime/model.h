@@ -4,8 +4,10 @@
 
 #include <memory>
 #include <mutex>
+#include <vector>
 
 class pymtp_file_rows;
+struct pymtp_model_options;
 struct pymtp_spelling;
 
 struct pymtp_model {
@@ -15,6 +17,10 @@ struct pymtp_model {
 
     // of the matrix that drafts are made with; null without weights, and without a head
     std::shared_ptr<const pymtp_file_rows> output_rows;
+
+    // in the order that they were given in, with what each is multiplied by; they live as long as llama.cpp's model
+    std::vector<llama_adapter_lora *> adapters;
+    std::vector<float>                adapter_scales;
 
     // what grammars know of the vocabulary, made when the first one asks
     std::shared_ptr<const pymtp_spelling> spelling() const;
@@ -26,4 +32,4 @@ private:
 
 // A model without memory for its weights: contexts made from it cannot compute, and have no memory either. Null, with the
 // error set, on failure.
-pymtp_model * pymtp_model_plan(const char * path, int32_t n_gpu_layers, bool mtp);
+pymtp_model * pymtp_model_plan(const char * path, const pymtp_model_options & options);

@@ -98,6 +98,16 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
             pair->make_draft_vocab(*shared);
         }
     }
+    if (!shared->adapters.empty()) {
+        // both take all: the target's graph fills the head's cache, the draft's embeds tokens
+        for (llama_context * ctx : {pair->target.get(), pair->draft.get()}) {
+            if (ctx) {
+                std::vector<llama_adapter_lora *> adapters = shared->adapters;
+                std::vector<float> scales = shared->adapter_scales;
+                llama_set_adapters_lora(ctx, adapters.data(), adapters.size(), scales.data());
+            }
+        }
+    }
     pair->reserve();
     return pair;
 }

@@ -77,8 +77,31 @@ PYMTP_API int32_t pymtp_file_parts(const char * path, struct pymtp_file_part * p
 // order: Python's garbage collector, which ends them, keeps none.
 struct pymtp_model;
 
-// mtp: load the head's tensors too. vocab_only: metadata and vocabulary, no tensors. NULL on failure.
-PYMTP_API struct pymtp_model * pymtp_model_load(const char * path, int32_t n_gpu_layers, bool mtp, bool vocab_only);
+// How a model is loaded, with llama.cpp's names and meanings.
+struct pymtp_model_options {
+    int32_t n_gpu_layers; // -1 for all
+    bool    mtp;          // load the head's tensors too
+    bool    vocab_only;   // metadata and vocabulary, no tensors
+    bool    use_mmap;
+    bool    use_mlock;
+    enum llama_split_mode split_mode;
+    int32_t main_gpu;     // the only GPU of LLAMA_SPLIT_MODE_NONE, among those that there are
+    int32_t n_tensor_split;
+    const float * tensor_split; // shares of the GPUs, at most llama_max_devices() of them
+    int32_t n_overrides;
+    const char * const * patterns; // regular expressions: the first that is found in a tensor's name decides
+    const char * const * buffers;  // and the names of the types of buffers that go with them
+    int32_t n_lora;
+    const char * const * lora;     // files of adapters, and what each is multiplied by
+    const float        * lora_scales;
+};
+
+// Whether a model can be loaded with these options here: PYMTP_INVALID for a pattern that is no regular expression, a buffer
+// that there is none of, and a GPU that is not there.
+PYMTP_API int pymtp_check_model_options(const struct pymtp_model_options * options);
+
+// NULL on failure.
+PYMTP_API struct pymtp_model * pymtp_model_load(const char * path, const struct pymtp_model_options * options);
 PYMTP_API void pymtp_model_free(struct pymtp_model * model);
 PYMTP_API struct llama_model * pymtp_model_get(const struct pymtp_model * model);
 
@@ -331,9 +354,9 @@ PYMTP_API void pymtp_pair_counters(const struct pymtp_pair * pair, struct pymtp_
 PYMTP_API int32_t pymtp_pair_memory(const struct pymtp_pair * pair, struct pymtp_memory * memory, int32_t n_max);
 
 // What a model, with its head or without, and a pair made from it would take once rounds of every depth have run. Nothing
-// of it is allocated, and no weights are read. Returns how many devices, -1 on failure.
+// of it is allocated, no weights are read, and adapters are left out. Returns how many devices, -1 on failure.
 PYMTP_API int32_t pymtp_plan_memory(
-        const char * path, int32_t n_gpu_layers, bool mtp, struct llama_context_params params,
+        const char * path, const struct pymtp_model_options * model_options, struct llama_context_params params,
         const struct pymtp_pair_options * options, struct pymtp_memory * memory, int32_t n_max);
 
 #ifdef __cplusplus

@@ -1,0 +1,102 @@
+"""Options for models that do not fit, or hardly fit, on the GPU; for longer contexts; for adapters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from pymtp.errors import InvalidRequestError
+from pymtp.model_options import NAMES
+from pymtp.rope_options import NAMES as ROPE_NAMES
+
+# by the names that Python knows them by
+OPTIONS = {
+    **{name: f"--{name.replace('_', '-')}" for name in (NAMES | ROPE_NAMES) - {"n_gpu_layers"}},
+    "use_mmap": "--mmap",
+    "use_mlock": "--mlock",
+    "offload_kqv": "--kv-offload",
+}
+
+
+@dataclass(frozen=True)
+class Placing:
+    """Fields of ModelOptions and RopeOptions, with llama.cpp's names."""
+
+    n_cpu_moe: Annotated[
+        int, typer.Option("--n-cpu-moe", help="Keep the experts of the first N layers in the host's memory.")
+    ] = 0
+    override_tensor: Annotated[
+        str,
+        typer.Option("--override-tensor", "-ot", metavar="REGEX=BUFFER,…", help="Where tensors with such names go."),
+    ] = ""
+    tensor_split: Annotated[
+        str, typer.Option("--tensor-split", metavar="N,N,…", help="Shares of the GPUs. Default: by their free memory.")
+    ] = ""
+    main_gpu: Annotated[int, typer.Option("--main-gpu", help="The GPU for --split-mode none.")] = 0
+    split_mode: Annotated[
+        str, typer.Option("--split-mode", metavar="none|layer|row", help="What several GPUs share.")
+    ] = "layer"
+    mmap: Annotated[bool, typer.Option("--mmap/--no-mmap", help="Map the file into memory.")] = True
+    mlock: Annotated[bool, typer.Option("--mlock", help="Keep what is loaded in memory.")] = False
+    kv_offload: Annotated[
+        bool, typer.Option("--kv-offload/--no-kv-offload", help="Keep the K and V cache on the GPU.")
+    ] = True
+    numa: Annotated[
+        str | None, typer.Option(metavar="distribute|isolate|numactl", help="How threads are spread over NUMA nodes.")
+    ] = None
+    lora: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="A LoRA adapter (GGUF). May be given several times.")
+    ] = None
+    lora_scaled: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE:SCALE", help="The same with a scale. May be given several times."),
+    ] = None
+    rope_scaling: Annotated[
+        str | None,
+        typer.Option(
+            "--rope-scaling", metavar="none|linear|yarn", help="How positions beyond the training are rotated."
+        ),
+    ] = None
+    rope_freq_base: Annotated[float | None, typer.Option(help="Base frequency of RoPE.")] = None
+    rope_freq_scale: Annotated[float | None, typer.Option(help="Factor of RoPE's frequencies, 0.25 for 4 times.")] = (
+        None
+    )
+    yarn_orig_ctx: Annotated[int | None, typer.Option(help="YaRN: tokens of the training's context.")] = None
+    yarn_ext_factor: Annotated[float | None, typer.Option(help="YaRN: how much extrapolation is mixed in.")] = None
+    yarn_attn_factor: Annotated[float | None, typer.Option(help="YaRN: factor of the magnitude.")] = None
+    yarn_beta_fast: Annotated[float | None, typer.Option(help="YaRN: rotations from which nothing is scaled.")] = None
+    yarn_beta_slow: Annotated[float | None, typer.Option(help="YaRN: rotations up to which all is scaled.")] = None
+
+    def of_model(self) -> dict[str, Any]:
+        """Keywords of ModelOptions. Raises InvalidRequestError for what cannot be read."""
+        lora: list[tuple[str, float]] = [(path, 1.0) for path in self.lora or ()]
+        for given in self.lora_scaled or ():
+            path, _, scale = given.rpartition(":")
+            lora.append((path, _number("--lora-scaled", given, scale)))
+        return {
+            "n_cpu_moe": self.n_cpu_moe,
+            "override_tensor": self.override_tensor,
+            "tensor_split": [
+                _number("--tensor-split", self.tensor_split, share)
+                for share in (self.tensor_split.split(",") if self.tensor_split else ())
+            ],
+            "main_gpu": self.main_gpu,
+            "split_mode": self.split_mode,
+            "use_mmap": self.mmap,
+            "use_mlock": self.mlock,
+            "numa": self.numa,
+            "lora": lora,
+        }
+
+    def of_rope(self) -> dict[str, Any]:
+        """Keywords of RopeOptions."""
+        return {name: getattr(self, name) for name in sorted(ROPE_NAMES)}
+
+
+def _number(option: str, given: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InvalidRequestError(f"{option} {given!r}: {text!r} is no number") from error

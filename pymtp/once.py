@@ -1,0 +1,51 @@
+"""One call that loads a model, generates, and keeps the model for the next call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from inspect import signature
+from typing import Any, overload
+
+from pymtp.engine.request import Completion
+from pymtp.llm import LLM
+from pymtp.llm_prefixes import Prompt
+from pymtp.model_options import NAMES as MODEL_OPTIONS
+from pymtp.rope_options import NAMES as ROPE_OPTIONS
+from pymtp.sampling import SamplingParams
+
+_last: tuple[dict[str, Any], LLM] | None = None
+_last_lock = threading.RLock()
+
+
+def _keywords(of: Callable[..., Any]) -> set[str]:
+    return set(signature(of).parameters) - {"self"}
+
+
+@overload
+def generate(prompts: Prompt, **keywords: Any) -> Completion: ...
+@overload
+def generate(prompts: Sequence[Prompt], **keywords: Any) -> list[Completion]: ...
+
+
+def generate(prompts: Prompt | Sequence[Prompt], **keywords: Any) -> Completion | list[Completion]:
+    """`LLM(…).generate(prompts, SamplingParams(…))` in one call: takes the keywords of both. The model stays loaded for
+    the next call with the same LLM keywords. A call with others closes it first: there is never more than one. Calls
+    from several threads take turns.
+
+    Raises TypeError for a keyword of neither, and what LLM, SamplingParams and LLM.generate raise.
+    """
+    global _last
+    known = _keywords(LLM.__init__) - {"placing"} | MODEL_OPTIONS | ROPE_OPTIONS
+    names = {field.name for field in fields(SamplingParams)} - known  # draft_tokens is the LLM's
+    params = SamplingParams(**{name: keywords.pop(name) for name in names & keywords.keys()})
+    if unknown := keywords.keys() - known:
+        raise TypeError(f"generate() got unexpected keywords: {', '.join(sorted(unknown))}")
+    with _last_lock:
+        if _last is None or _last[0] != keywords:
+            if _last is not None:
+                _last[1].close()
+            _last = None
+            _last = (dict(keywords), LLM(**keywords))
+        return _last[1].generate(prompts, params)  # within the lock: another thread may ask for another model
