@@ -59,7 +59,7 @@ def pick(variants: Sequence[Variant], features: Collection[str], asked: str = ""
         lowest = variants[0]
         raise ImportError(
             f"this processor lacks {_lacks(lowest, features)}, which this wheel of pymtp needs (its lowest level is "
-            f"{lowest.name}). Compile pymtp for this processor: pip install --no-binary pymtp pymtp"
+            f"{lowest.name}). Compile pymtp for this processor, in the folder of its sources: pip install ."
         )
     if not asked:
         return usable[-1]
