@@ -5,7 +5,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import TypedDict
 
-from pymtp.native import ffi, lib, startup_errors
+from pymtp.native import chosen, ffi, lib, startup_errors
 
 _logger = logging.getLogger("pymtp.native")
 
@@ -28,6 +28,8 @@ class BuildInfo(TypedDict):
     build_type: str
     devices: list[Device]
     backends: list[str]
+    cpu_variant: str
+    cpu_variants: list[str]
     cpu_features: list[str]
     cuda_features: list[str]
     cuda_architectures: list[str]
@@ -104,7 +106,10 @@ def warn_without_gpu() -> None:
 
 def build_info() -> BuildInfo:
     """The llama.cpp commit and patches inside, compiler, backends, CPU and CUDA features and architectures, and the
-    devices that are there now."""
+    devices that are there now.
+
+    `cpu_variant` is the level that the loaded module was compiled for, one of `cpu_variants`, which this installation
+    has: names of pymtp/native/variants.json in a wheel, "native" in a build from source."""
     features = _features(_text(lib.llama_print_system_info()))
     return BuildInfo(
         pymtp=version("pymtp"),
@@ -114,6 +119,8 @@ def build_info() -> BuildInfo:
         build_type=_text(lib.pymtp_build_type()),
         devices=_devices(),
         backends=list(features),
+        cpu_variant=chosen.name,
+        cpu_variants=list(chosen.inside),
         cpu_features=features.get("CPU", []),
         cuda_features=features.get("CUDA", []),
         cuda_architectures=_cuda_architectures(),

@@ -70,14 +70,14 @@ def test_the_package_holds_its_data(name: str) -> None:
 
 
 def test_the_license_of_llama_cpp_is_installed_with_the_module() -> None:
-    text = Path(_native.__file__).with_name("LICENSE-llama.cpp.txt").read_text()
+    text = (importlib.resources.files("pymtp") / "native/LICENSE-llama.cpp.txt").read_text()
     assert "The ggml authors" in text
 
 
 def test_no_source_and_no_part_of_llama_cpps_own_installation_is_installed() -> None:
     installed = [str(file) for file in importlib.metadata.files("pymtp") or []]
     assert any(file.endswith("LICENSE-llama.cpp.txt") for file in installed)
-    assert [file for file in installed if re.search(r"\.(h|hpp|cpp|cmake|pc|a|in)$|build_ffi", file)] == []
+    assert [file for file in installed if re.search(r"\.(c|h|hpp|cpp|cmake|pc|a|in)$|build_ffi", file)] == []
 
 
 def test_the_source_folder_says_that_it_is_not_compiled(tmp_path: Path) -> None:

@@ -9,11 +9,23 @@ out of its `check`. Calls in other threads go on.
 import atexit
 import logging
 import threading
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
 from pymtp.errors import CancelledError, ContextFullError, InvalidRequestError, NativeError
+from pymtp.native.variants import choose
+
+
+def _processor_features() -> list[str]:
+    from pymtp.native._processor import features  # a source folder has none
+
+    return features()
+
+
+chosen = choose(Path(__file__).parent, _processor_features)
+__path__.insert(0, str(chosen.folder))  # where _native is looked for first
 
 try:
     from pymtp.native._native import ffi, lib
@@ -31,7 +43,7 @@ except ImportError as error:
         "install the CUDA toolkit that it was built with"
     ) from error
 
-__all__ = ["check", "ends_before_exit", "ffi", "last_error", "lib", "startup_errors"]
+__all__ = ["check", "chosen", "ends_before_exit", "ffi", "last_error", "lib", "startup_errors"]
 
 _logger = logging.getLogger("pymtp.native")
 _GGML_DEBUG, _GGML_INFO, _GGML_ERROR = 1, 2, 4  # enum ggml_log_level
