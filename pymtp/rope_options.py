@@ -21,7 +21,8 @@ class RopeOptions:
     rope_freq_base: base frequency, above 0.
     rope_freq_scale: factor of the frequencies, above 0: 1/4 for a context four times as long as that of the training.
     yarn_ext_factor: how much extrapolation is mixed in, from 0 on.
-    yarn_attn_factor: factor of the size of what is rotated, above 0.
+    yarn_attn_factor: factor of the size of what is rotated, above 0. Counts where yarn_ext_factor is 0: llama.cpp
+        computes it otherwise.
     yarn_beta_fast, yarn_beta_slow: rotations within the training's context above which nothing is interpolated, and
         below which all is.
     yarn_orig_ctx: tokens of the training's context.

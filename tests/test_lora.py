@@ -10,9 +10,17 @@ from conftest import make_llm
 from helpers.contexts import EXACT, context, some_tokens
 from makers.lora import make_delta, merge, write_adapter
 
-from pymtp import InvalidRequestError, Model, ModelLoadError
+from pymtp import InvalidRequestError, Model, ModelLoadError, SamplingParams
 
 NAMES = ["blk.0.ffn_up.weight", "blk.1.ffn_down.weight"]
+
+
+@pytest.fixture(scope="module")
+def adapters(demo_f32: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three of them, each with a scale of its own of 1."""
+    folder = tmp_path_factory.mktemp("adapters")
+    deltas = {seed: make_delta(demo_f32, NAMES, seed=seed) for seed in (1, 2, 3)}
+    return [write_adapter(folder / f"{seed}.gguf", delta, alpha=4.0) for seed, delta in deltas.items()]
 
 
 def test_an_adapter_is_what_its_merged_weights_are(demo_f32: Path, tmp_path: Path) -> None:
@@ -24,6 +32,55 @@ def test_an_adapter_is_what_its_merged_weights_are(demo_f32: Path, tmp_path: Pat
         with Model(path, lora=lora) as model, context(model, **EXACT) as c:
             rows.append(c.prefill(some_tokens(model, 40)).copy())
     assert np.abs(rows[0] - rows[1]).max() < 1e-4 < np.abs(rows[2] - rows[1]).max()
+
+
+HEAD = ["blk.8.ffn_up.weight", "blk.8.attn_q.weight", "blk.8.nextn.eh_proj.weight"]
+
+
+def test_an_adapter_of_the_head_changes_drafts_and_not_the_text(demo_f32: Path, tmp_path: Path) -> None:
+    delta = make_delta(demo_f32, HEAD, seed=2, size=0.2)
+    adapter = write_adapter(tmp_path / "a.gguf", delta, alpha=4.0)
+    merged = merge(demo_f32, tmp_path / "merged.gguf", [(delta, 1.0)])
+    params = SamplingParams(max_tokens=100)
+    with make_llm(demo_f32) as plain, make_llm(demo_f32, lora=adapter) as adapted, make_llm(merged) as same:
+        without, done, other = (llm.generate("import os\n", params) for llm in (plain, adapted, same))
+    assert done.token_ids == without.token_ids
+    assert done.stats.accepted < without.stats.accepted
+    assert done.stats.depths == other.stats.depths
+    assert abs(done.stats.acceptance_rate - other.stats.acceptance_rate) < 0.1
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_drafts_do_not_change_the_text_with_an_adapter(demo: Path, adapters: list[Path], temperature: float) -> None:
+    params = SamplingParams(max_tokens=120, temperature=temperature, seed=5)
+    texts = []
+    for drafts in (0, 3):
+        with make_llm(demo, lora=[(adapters[0], 0.5)], draft_tokens=drafts) as llm:
+            done = llm.generate("import os\n", params)
+            texts.append(done.token_ids)
+    assert texts[0] == texts[1]
+    assert done.stats.accepted
+
+
+def test_adapters_add_up(demo_f32: Path, adapters: list[Path], tmp_path: Path) -> None:
+    deltas = [(make_delta(demo_f32, NAMES, seed=seed), 0.25 * seed) for seed in (1, 2, 3)]
+    merged = merge(demo_f32, tmp_path / "merged.gguf", deltas)
+    rows = []
+    for path, lora in ((demo_f32, list(zip(adapters, (0.25, 0.5, 0.75), strict=True))), (merged, [])):
+        with Model(path, lora=lora) as model, context(model, **EXACT) as c:
+            rows.append(c.prefill(some_tokens(model, 40)).copy())
+    assert np.abs(rows[0] - rows[1]).max() < 1e-4
+
+
+def test_a_saved_prefix_knows_the_adapters(adapters: list[Path], tmp_path: Path) -> None:
+    with make_llm(lora=adapters[0]) as llm:
+        llm.save_prefix("import os\n" * 20, tmp_path / "p")
+    for others in ([], [(adapters[0], 0.5)], [adapters[1]], adapters[:2]):
+        with make_llm(lora=others) as llm, pytest.raises(InvalidRequestError, match="other adapters"):
+            llm.load_prefix(tmp_path / "p")
+    with make_llm(lora=adapters[0]) as llm:
+        llm.load_prefix(tmp_path / "p")
+        assert llm.generate("import os\n" * 20, SamplingParams(max_tokens=1)).stats.cached_tokens
 
 
 def test_an_adapter_that_is_none_is_refused(demo_f32: Path, tmp_path: Path) -> None:
