@@ -1,10 +1,10 @@
 """Multi-token-prediction speculative decoding for Qwen3.5, 3.6 and 3.8 GGUF models."""
 
 import logging
+from typing import TYPE_CHECKING
 
 from pymtp.build import build_info  # isort: skip  # first: it says what is wrong with a build
 
-from pymtp.async_llm import AsyncLLM
 from pymtp.engine.figures import Figures
 from pymtp.engine.request import Completion, Piece
 from pymtp.errors import (
@@ -22,6 +22,9 @@ from pymtp.once import generate
 from pymtp.sampling import SamplingParams, TokenLogprobs
 from pymtp.stats import Stats
 from pymtp.stream import Stream
+
+if TYPE_CHECKING:
+    from pymtp.async_llm import AsyncLLM
 
 __all__ = [
     "LLM",
@@ -47,3 +50,12 @@ __all__ = [
 
 # silent unless the program asks for logs
 logging.getLogger("pymtp").addHandler(logging.NullHandler())
+
+
+def __getattr__(name: str) -> object:
+    """AsyncLLM is imported when it is asked for: asyncio takes a tenth of the import of pymtp."""
+    if name == "AsyncLLM":
+        from pymtp.async_llm import AsyncLLM
+
+        return AsyncLLM
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

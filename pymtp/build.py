@@ -2,7 +2,6 @@
 
 import logging
 from functools import cache
-from importlib.metadata import version
 from typing import TypedDict
 
 from pymtp.native import chosen, ffi, lib, startup_errors
@@ -110,6 +109,8 @@ def build_info() -> BuildInfo:
 
     `cpu_variant` is the level that the loaded module was compiled for, one of `cpu_variants`, which this installation
     has: names of pymtp/native/variants.json in a wheel, "native" in a build from source."""
+    from importlib.metadata import version  # a tenth of the import of pymtp, which seldom needs it
+
     features = _features(_text(lib.llama_print_system_info()))
     return BuildInfo(
         pymtp=version("pymtp"),
