@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -49,6 +49,10 @@ class AsyncLLM(FromHub):
         # apart: long prompts and large grammars hold up each other, and nothing else
         self._preparers = ThreadPoolExecutor(PREPARERS, "pymtp prepare")
         weakref.finalize(self, self._driver.let_go)
+
+    @classmethod
+    def _parameters(cls) -> Collection[str]:
+        return LLM._parameters()
 
     async def close(self) -> None:
         """Ends what runs as "cancelled", and frees everything."""

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Collection
 from typing import Any, TypeVar
 
 from pymtp.hub.names import read_name
 from pymtp.hub.pull import pull
+from pymtp.model_options import NAMES as MODEL_OPTIONS
+from pymtp.rope_options import NAMES as ROPE_OPTIONS
 
 T = TypeVar("T", bound="FromHub")
 
 
 class FromHub:
     """What the method needs is a constructor that takes a model's path first."""
+
+    @classmethod
+    def _parameters(cls) -> Collection[str]:
+        """Keywords of the constructor."""
+        found = inspect.signature(cls).parameters.values()
+        return [each.name for each in found if each.kind is each.KEYWORD_ONLY]
+
+    @classmethod
+    def _check(cls, keywords: Collection[str]) -> None:
+        """Raises TypeError for a keyword that the constructor does not take: told before a download, not after it."""
+        if unknown := set(keywords) - {*cls._parameters(), *MODEL_OPTIONS, *ROPE_OPTIONS}:
+            raise TypeError(f"from_pretrained() got unexpected keywords: {', '.join(sorted(unknown))}")
 
     @classmethod
     def from_pretrained(
@@ -44,7 +59,7 @@ class FromHub:
         downloaded: the message lists the files that there are. Else what the constructor raises.
         """
         make: Any = cls
-        inspect.signature(make).bind(None, **keywords)  # a wrong keyword is told before the download
+        cls._check(keywords)
         name = read_name(repo_id)
         name = name._replace(wanted=filename or name.wanted, revision=revision or name.revision)
         return make(pull(name, token=token, cache_dir=cache_dir), **keywords)  # type: ignore[no-any-return]

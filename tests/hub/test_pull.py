@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.hub import COMMIT, Hub, gguf
@@ -217,7 +218,15 @@ def test_a_split_model_is_loaded(hub: Hub, tmp_path: Path) -> None:
         assert llm.generate("def").token_ids
 
 
-def test_a_wrong_keyword_is_told_before_the_download(hub: Hub) -> None:
-    with pytest.raises(TypeError, match="n_ctxx"):
-        LLM.from_pretrained("owner/name", n_ctxx=256)
+@pytest.mark.parametrize("make", [LLM, AsyncLLM])
+@pytest.mark.parametrize("wrong", ["n_ctxx", "n_cpu_mo", "model", "placing"])
+def test_a_wrong_keyword_is_told_before_the_download(hub: Hub, make: type[LLM | AsyncLLM], wrong: str) -> None:
+    with pytest.raises(TypeError, match=wrong):
+        make.from_pretrained("owner/name", **{wrong: 256})
     assert hub.asked == []
+
+
+def test_all_keywords_of_an_llm_are_taken(hub: Hub, demo: Path) -> None:
+    hub.files[NAME] = demo.read_bytes()
+    keywords: dict[str, Any] = {"n_ctx": 64, "n_threads": 1, "use_mmap": False, "rope_freq_base": 10_000.0}
+    LLM.from_pretrained("owner/name", **keywords).close()
