@@ -24,8 +24,8 @@ class Cache:
     def commit(self, revision: str) -> str | None:
         """The commit that a revision was when it was last asked for; None where that is not known."""
         try:
-            return (self._root / "refs" / revision).read_text(encoding="utf-8").strip()
-        except OSError:
+            return (self._root / "refs" / revision).read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
             return revision if (self._root / "snapshots" / revision).is_dir() else None
 
     def remember(self, revision: str, commit: str) -> None:

@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from hashlib import sha256
+from hashlib import sha1, sha256
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,7 +21,7 @@ TRIES = 6  # one after the other that bring nothing
 PAUSE = 1.0  # seconds before the second try; twice as long before each further one
 _HASHED = 16 * 1024**2  # bytes read at once
 
-Came = Callable[[int], None]  # so many bytes more are there; fewer, by a negative number, where it begins again
+Came = Callable[[int], None]  # so many bytes more are there
 
 
 def download(remote: Remote, file: HubFile, cache: Cache, came: Came, token: str | bool | None = None) -> Path:
@@ -36,6 +36,8 @@ def download(remote: Remote, file: HubFile, cache: Cache, came: Came, token: str
     if cache.holds(remote.commit, file):
         came(file.size)
         return path
+    if not file.etag:
+        raise ModelLoadError(f"{file.path}: the hub names no hash of its content, under which it would be kept")
     with cache.lock(file):
         blob = cache.blob(file)
         if blob.is_file() and blob.stat().st_size == file.size:
@@ -72,28 +74,24 @@ def _bring(remote: Remote, file: HubFile, blob: Path, came: Came) -> None:
             if failed == TRIES:
                 raise problem or ModelLoadError(f"{file.path}: the hub sends nothing after {have:,} bytes")
             time.sleep(PAUSE * 2 ** (failed - 1))
-    if len(file.etag) == 64 and _digest(partial) != file.etag:
+    if _digest(partial, file) != file.etag:
         partial.unlink()
-        raise ModelLoadError(f"{file.path} was damaged on its way: its SHA-256 is not the hub's. Try again")
+        raise ModelLoadError(f"{file.path} was damaged on its way: its hash is not the hub's. Try again")
     os.replace(partial, blob)
 
 
 def _append(remote: Remote, file: HubFile, out: BinaryIO, have: int, came: Came) -> None:
     """Adds what comes of the next piece."""
-    for at, piece in remote.read(file, have, min(have + PIECE, file.size)):
-        if at == 0 and have:  # the hub begins anew
-            out.truncate(0)
-            came(-have)
-            have = 0
+    for _, piece in remote.read(file, have, min(have + PIECE, file.size)):
         out.write(piece)
-        have += len(piece)
         came(len(piece))
 
 
-def _digest(path: Path) -> str:
-    found = sha256()
-    with open(path, "rb") as file:
-        while piece := file.read(_HASHED):
+def _digest(path: Path, file: HubFile) -> str:
+    """As the etag: SHA-256, or of what is no large file git's SHA-1."""
+    found = sha256() if len(file.etag) == 64 else sha1(b"blob %d\0" % file.size)
+    with open(path, "rb") as content:
+        while piece := content.read(_HASHED):
             found.update(piece)
     return found.hexdigest()
 

@@ -52,9 +52,18 @@ def models(files: Iterable[HubFile]) -> list[HubModel]:
             whole.append(HubModel(file.path, (file,)))
         else:
             split.setdefault((part["whole"], int(part["parts"])), []).append(file)
-    for (name, n), parts in split.items():
-        whole.append(HubModel(f"{name}-00001-of-{n:05}.gguf", tuple(parts), missing=n - len(parts)))
+    for (name, n), found in split.items():
+        numbered = {part["part"]: file for file in found if (part := _PART.fullmatch(file.path))}
+        parts = tuple(file for number, file in sorted(numbered.items()) if 1 <= int(number) <= n)
+        if parts:
+            whole.append(HubModel(f"{name}-00001-of-{n:05}.gguf", parts, missing=n - len(parts)))
     return sorted(whole)
+
+
+def is_safe(path: str) -> bool:
+    """Whether a path that a hub lists stays within a folder, on any system."""
+    parts = path.split("/")
+    return not re.search(r"[\\:\x00-\x1f\x7f]", path) and all(part not in ("", ".", "..") for part in parts)
 
 
 def listed(names: Sequence[str]) -> str:

@@ -81,7 +81,7 @@ def explained(name: HubName) -> Iterator[None]:
     except errors.LocalEntryNotFoundError as error:  # hf_hub_download had no answer
         raise UnreachableError(f"cannot reach {endpoint()} for {repo}: {_line(error)}") from error
     except OSError as error:
-        raise ModelLoadError(f"cannot write {repo} to the cache: {_line(error)}") from error
+        raise ModelLoadError(f"cannot read or write {repo} in the cache: {_line(error)}") from error
 
 
 def _line(error: Exception) -> str:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from functools import cache as remembered
 from pathlib import Path
 
-from pymtp.errors import ModelLoadError
+from pymtp.errors import InvalidRequestError, ModelLoadError
 from pymtp.hub.cache import Cache
 from pymtp.hub.choose import choose
 from pymtp.hub.download import download
-from pymtp.hub.files import HubFile, HubModel, models
+from pymtp.hub.files import HubFile, HubModel, is_safe, models
 from pymtp.hub.header import Header, read_header
 from pymtp.hub.names import HubName
 from pymtp.hub.needed import UnreachableError, check_installed, explained
@@ -48,14 +48,18 @@ def pull(
     from huggingface_hub import constants
 
     cache = Cache(name.repo, cache_dir)
+    if name.revision is not None and not is_safe(name.revision):
+        raise InvalidRequestError(f"{name.revision!r:.100} is no branch, tag or commit")
     if constants.HF_HUB_OFFLINE:
-        return _cached(name, cache, "HF_HUB_OFFLINE is set, and the cache", say)
+        with explained(name):
+            return _cached(name, cache, "HF_HUB_OFFLINE is set, and the cache", say)
     try:
         with explained(name):
             remote = Remote(name, token)
     except UnreachableError as error:
         try:
-            path = _cached(name, cache, "the cache", say)
+            with explained(name):
+                path = _cached(name, cache, "the cache", say)
         except ModelLoadError as missing:
             raise ModelLoadError(f"{error}; {missing}") from error
         say(f"{error}; the model in the cache is taken")
@@ -120,7 +124,13 @@ def _chosen(
         model.check_whole(where)
         return read_header(f"{model.name} of {name.repo}", reader(model.parts[0]))
 
-    model = choose(found, name.wanted, lambda model: header(model).has_head, where)
+    def has_head(model: HubModel) -> bool:
+        try:
+            return header(model).has_head
+        except ModelLoadError:  # of one among others; where it is the one that is meant, it is told below
+            return False
+
+    model = choose(found, name.wanted, has_head, where)
     about = header(model)
     if about.architecture not in RUNS:
         raise ModelLoadError(

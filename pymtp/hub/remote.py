@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
-from pymtp.errors import ModelLoadError
-from pymtp.hub.files import HubFile
+from pymtp.errors import InvalidRequestError, ModelLoadError
+from pymtp.hub.files import HubFile, is_safe
 from pymtp.hub.names import HubName
+from pymtp.hub.needed import endpoint, transport_errors
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_HASH = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")  # SHA-256 of large files, git's SHA-1 of others
 
 
 class Remote:
@@ -15,28 +20,33 @@ class Remote:
 
     def __init__(self, name: HubName, token: str | bool | None = None) -> None:
         """token: None for HF_TOKEN or the one of `hf auth login`, False for none."""
-        from huggingface_hub import HfApi, constants
+        from huggingface_hub import HfApi, constants, errors
 
         self.name = name
         self._token = token
-        found = HfApi().model_info(
-            name.repo,
-            revision=name.revision or "main",
-            files_metadata=True,
-            timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT,
-            token=token,
-        )
-        if not found.sha:
-            raise ModelLoadError(f"{constants.ENDPOINT} names no commit of {name.repo}: it is no hub")
-        self.commit: str = found.sha
-        self.files = [
-            HubFile(file.rfilename, file.size or 0, file.lfs.sha256 if file.lfs else file.blob_id or "")
-            for file in found.siblings or []
-        ]
+        _check_token(token)
+        try:
+            found = HfApi().model_info(
+                name.repo,
+                revision=name.revision or "main",
+                files_metadata=True,
+                timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT,
+                token=token,
+            )
+            files = [_file(file) for file in found.siblings or []]
+            commit = _COMMIT.fullmatch(found.sha or "")
+        except (errors.HFValidationError, OSError, *transport_errors()):
+            raise
+        except Exception as error:  # of whatever the answer has in place of what a hub says, and of odd addresses
+            raise ModelLoadError(f"{endpoint()} says nothing of {name.repo} as a hub would: {error!r:.200}") from error
+        if commit is None:
+            raise ModelLoadError(f"{endpoint()} names no commit of {name.repo}: it is no hub")
+        self.commit = commit[0]
+        self.files = [file for file in files if is_safe(file.path)]
 
     def read(self, file: HubFile, first: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """The bytes from `first` to before `end`, as they come, each piece with its place. Begins with place 0 where
-        the hub sends files only as a whole.
+        """The bytes from `first` to before `end`, as they come, each piece with its place; to the file's end where the
+        hub sends files only as a whole.
 
         Raises ModelLoadError where the file that is sent is not of the size that the hub says it is.
         """
@@ -51,13 +61,16 @@ class Remote:
                 response.read()
             hf_raise_for_status(response)
             whole = response.status_code == 200
-            at = 0 if whole else first
             size = _size(response.headers, whole)
             if size is not None and size != file.size:
                 raise ModelLoadError(f"{file.path} is {file.size:,} bytes by the hub's list, but {size:,} are sent")
+            if not whole and (response.status_code != 206 or _begin(response.headers) != first):
+                raise ModelLoadError(f"{file.path}: the hub sends other bytes than those from {first:,} on")
+            at, end = (0, file.size) if whole else (first, end)
             for piece in response.iter_raw():
                 piece = piece[: end - at]
-                yield at, piece
+                if wanted := piece[max(0, first - at) :]:
+                    yield max(first, at), wanted
                 at += len(piece)
                 if at >= end:
                     return
@@ -67,9 +80,33 @@ class Remote:
         end = min(offset + n, file.size)
         found = bytearray()
         if offset < end:
-            for at, piece in self.read(file, offset, end):
-                found += piece[max(0, offset - at) :]
-        return bytes(found)
+            for _, piece in self.read(file, offset, end):
+                found += piece
+                if len(found) >= n:
+                    break
+        return bytes(found[:n])
+
+
+def _file(listed: Any) -> HubFile:
+    etag = listed.lfs.sha256 if listed.lfs else listed.blob_id or ""
+    return HubFile(str(listed.rfilename), int(listed.size or 0), etag if _HASH.fullmatch(etag) else "")
+
+
+def _check_token(token: str | bool | None) -> None:
+    """Raises InvalidRequestError for what is no token, which it does not show."""
+    from huggingface_hub import get_token
+
+    given = get_token() if token is None or token is True else token
+    if token is True and not given:
+        raise InvalidRequestError("token=True: there is none, in HF_TOKEN or of `hf auth login`")
+    if given and not re.fullmatch(r"[!-~]+", str(given)):
+        raise InvalidRequestError("the token has characters that no token has: spaces, line ends, or others than ASCII")
+
+
+def _begin(headers: Any) -> int | None:
+    """The place of the first byte of a part."""
+    found = re.match(r"bytes (\d+)-", headers.get("Content-Range", ""))
+    return int(found[1]) if found else None
 
 
 def _size(headers: Any, whole: bool) -> int | None:

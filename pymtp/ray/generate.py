@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from pymtp.llm_prefixes import Prompt
 from pymtp.sampling import SamplingParams
 from pymtp.values import shown
 
+T = TypeVar("T")
 Row = Mapping[str, Any]
 Batch = dict[str, NDArray[Any]]
 PLACES = 8  # texts that are written at once, where nobody says how many
@@ -56,7 +58,8 @@ class Generate:
         output: the column of texts.
         params: for all rows; or a function of a row, for params of its own, such as a seed.
         errors: what becomes of a row that fails, a prompt longer than n_ctx for example. "raise": the work ends with
-            its error. "keep": the row has no text, and the error's message in the column `error`.
+            its error. "keep": the row's text is "", its finish_reason "error", and the column `error` has the message,
+            "" for other rows. All batches have columns of the same types.
         options: of LLM. n_seq_max is 8 where none is given, and n_threads the CPUs that Ray gave the worker.
 
         Raises what LLM and LLM.from_pretrained raise, and InvalidRequestError for errors and columns that are none.
@@ -85,7 +88,7 @@ class Generate:
 
     def __call__(self, batch: Batch) -> Batch:
         """The batch with columns added: the text, `finish_reason`, `prompt_tokens`, `completion_tokens`, and `error`
-        where errors are kept, None for a row without. Takes and gives a column as an array by rows.
+        where errors are kept. Takes and gives a column as an array by rows.
 
         Raises InvalidRequestError for a batch without prompts, and, unless errors are kept, what `LLM.generate` raises.
         """
@@ -94,9 +97,12 @@ class Generate:
                 f"no column {self._prompt!r} among {', '.join(sorted(batch))}: name it with prompt="
             )
         rows = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
-        written = asyncio.run(self._all(rows))
+        written = _run(self._all(rows))
         columns = zip(*written, strict=True) if written else [()] * len(self._added)
-        return batch | {name: _column(values) for name, values in zip(self._added, columns, strict=True)}
+        return batch | {
+            name: _column(values, is_text=not name.endswith("_tokens") or name == self._added[0])
+            for name, values in zip(self._added, columns, strict=True)
+        }
 
     async def _all(self, rows: Sequence[Row]) -> list[tuple[Any, ...]]:
         writing = [asyncio.ensure_future(self._one(row)) for row in rows]
@@ -114,8 +120,8 @@ class Generate:
         except PymtpError as error:
             if not self._keeps:
                 raise
-            return None, None, None, None, str(error)
-        return (*_figures(done), None) if self._keeps else _figures(done)
+            return "", "error", 0, 0, str(error)
+        return (*_figures(done), "") if self._keeps else _figures(done)
 
 
 def _figures(done: Completion) -> tuple[Any, ...]:
@@ -149,18 +155,28 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _column(values: Sequence[Any]) -> NDArray[Any]:
-    """None where a row has no such value: an array of objects holds it."""
-    if None not in values and values and isinstance(values[0], int):
+def _column(values: Sequence[Any], *, is_text: bool) -> NDArray[Any]:
+    """Texts are objects, for arrays of text lose NUL characters at the end; without any, the array says the type."""
+    if not is_text:
         return np.array(values, dtype=np.int64)
-    return np.array(values, dtype=object)
+    return np.array(values, dtype=object if values else str)
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns; on another thread where an event loop runs on this one, as in notebooks."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
 
 
 def _given_cores() -> int | None:
     """The CPUs that Ray gave this worker; None for all where it gave none whole, or is not here."""
     import ray
 
-    if not ray.is_initialized():
+    if not ray.is_initialized() or ray.get_runtime_context().get_actor_id() is None:
         return None
     given = int(ray.get_runtime_context().get_assigned_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
     return given or None

@@ -79,7 +79,11 @@ class Hub:
         siblings = []
         for path, data in self.files.items():
             size = len(data) if self.faults.listed_size is None else self.faults.listed_size
-            entry: dict[str, object] = {"rfilename": path, "size": size, "blobId": sha1(data).hexdigest()}
+            entry: dict[str, object] = {
+                "rfilename": path,
+                "size": size,
+                "blobId": self.etag(path) if len(data) <= LARGE else sha1(data).hexdigest(),
+            }
             if len(data) > LARGE:
                 entry["lfs"] = {"size": size, "sha256": self.etag(path), "pointerSize": 134}
             siblings.append(entry)

@@ -54,13 +54,14 @@ def test_a_terminal_sees_a_bar(hub: Hub, started: Started) -> None:
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     run = started("pull", "owner/name:Q4_K_M", stderr=theirs)
     os.close(theirs)
-    shown = ""
+    said = b""
     with suppress(OSError):  # that nobody writes there any more
         while some := os.read(ours, 4096):
-            shown += some.decode()
+            said += some
     os.close(ours)
     out, _ = run.communicate(timeout=100)
     assert (run.returncode, Path(out.removesuffix("\n")).name) == (0, NAME)
+    shown = said.decode()
     assert "100%" in shown
     assert NAME in shown
 

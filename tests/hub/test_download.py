@@ -146,7 +146,7 @@ def test_a_full_disk_is_told_before_the_download(
 
 def test_a_cache_that_cannot_be_written_is_told(data: bytes, pulled: Pulled, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
-    with pytest.raises(ModelLoadError, match="cannot write owner/name to the cache"):
+    with pytest.raises(ModelLoadError, match="cannot read or write owner/name in the cache"):
         pulled()
 
 

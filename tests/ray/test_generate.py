@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from pymtp import LLM, ContextFullError, InvalidRequestError, SamplingParams
@@ -50,7 +52,7 @@ def test_a_row_has_the_text_of_llm_generate_and_keeps_its_columns(generate: Gene
     assert done["finish_reason"].tolist() == [each.finish_reason for each in alone]
     assert done["completion_tokens"].tolist() == [len(each.token_ids) for each in alone]
     assert done["prompt_tokens"].tolist() == [len(each.prompt_token_ids) for each in alone]
-    assert done["error"].tolist() == [None] * 4
+    assert done["error"].tolist() == [""] * 4
 
 
 def test_prompts_may_be_token_ids_and_messages(generate: Generate, llm: LLM) -> None:
@@ -60,7 +62,7 @@ def test_prompts_may_be_token_ids_and_messages(generate: Generate, llm: LLM) -> 
     messages = np.array([{"tool_calls": None, **each} for each in MESSAGES], dtype=object)
     messages[1]["tool_calls"] = np.array([call])
     done = generate({"prompt": column([np.array(tokens), tokens, messages])})
-    assert done["error"].tolist() == [None] * 3
+    assert done["error"].tolist() == [""] * 3
     whole = llm.generate(PROMPTS[0], GREEDY).text
     assert done["text"].tolist() == [whole, whole, llm.chat(MESSAGES, GREEDY).text]
     assert prompt_of(messages) == Chat(MESSAGES)
@@ -79,10 +81,10 @@ def test_params_may_be_those_of_a_row(llm: LLM) -> None:
 def test_a_row_that_fails_leaves_the_others_as_they_are(generate: Generate, llm: LLM) -> None:
     done = generate({"prompt": column(["import ", "too long " * 1000, "", 7, "class Tree"])})
     fine = [llm.generate(prompt, GREEDY).text for prompt in ("import ", "class Tree")]
-    assert done["text"].tolist() == [fine[0], None, None, None, fine[1]]
-    assert [error is None for error in done["error"]] == [True, False, False, False, True]
+    assert done["text"].tolist() == [fine[0], "", "", "", fine[1]]
+    assert [error == "" for error in done["error"]] == [True, False, False, False, True]
     assert "256" in done["error"][1]
-    assert done["completion_tokens"].tolist()[1] is None
+    assert (done["completion_tokens"][1], done["finish_reason"][1]) == (0, "error")
 
 
 def test_a_row_that_fails_ends_the_work_unless_errors_are_kept() -> None:
@@ -127,3 +129,21 @@ def test_a_model_may_be_one_of_the_hub(demo: Path, monkeypatch: pytest.MonkeyPat
     done = Generate("hf:owner/name:Q4_K_M", params=GREEDY, n_ctx=64, n_threads=1, draft_tokens=0)({"prompt": ["a"]})
     assert asked == [HubName("owner/name", "Q4_K_M")]
     assert len(done["text"]) == 1
+
+
+def test_batches_have_columns_of_the_same_types_whatever_fails(generate: Generate) -> None:
+    batches = [["import "], ["too long " * 1000], ["import ", ""], []]
+    found = [generate({"prompt": np.array(prompts, dtype=object)}) for prompts in batches]
+    added = [{name: pa.array(values).type for name, values in done.items() if name != "prompt"} for done in found]
+    assert added[0] == {
+        **dict.fromkeys(["text", "finish_reason", "error"], pa.string()),
+        **dict.fromkeys(["prompt_tokens", "completion_tokens"], pa.int64()),
+    }
+    assert added == [added[0]] * 4
+
+
+def test_it_may_be_called_where_an_event_loop_runs(generate: Generate) -> None:
+    async def notebook() -> Any:
+        return generate({"prompt": np.array(["import "])})
+
+    assert asyncio.run(notebook())["finish_reason"].tolist() == ["length"]
