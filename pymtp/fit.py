@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from pymtp.build import free_gpu_memory
@@ -12,6 +11,7 @@ from pymtp.depth import MAX_AUTO
 from pymtp.memory import DeviceMemory, plan_memory
 from pymtp.model import Model
 from pymtp.model_options import ModelOptions
+from pymtp.values import is_whole
 
 # Left free on each GPU, as llama.cpp's --fit-target: kernels, their libraries and what else draws on the screen.
 MARGIN = 1 << 30
@@ -52,18 +52,19 @@ def planned_layers(
     """n_gpu_layers for an LLM of the file with these options, by the GPUs' free memory now. 0 without a GPU, where
     nothing is planned.
 
-    of_context: options of Context. Raises as Model and plan_memory.
+    of_context: options of Context. Raises as Model and plan_memory, and ModelLoadError for an adapter that is not
+    there.
     """
     free = free_gpu_memory()
     if not free:
         return 0
-    adapters = sum(Path(name).stat().st_size for name, _ in options.adapters)
-    room = {device: n - MARGIN - adapters for device, n in free.items()}
-    with Model(path, vocab_only=True, mtp=draft_tokens != 0) as looked_at:
+    room = {device: n - MARGIN - options.adapter_bytes() for device, n in free.items()}
+    with Model(path, vocab_only=True, mtp=_takes_head(options, draft_tokens)) as looked_at:
         most = draft_tokens
         if most == "auto":
-            rows = min(of_context.get("n_batch", 2048), of_context.get("n_ubatch", 512)) - 1
-            most = max(0, min(MAX_AUTO, rows)) if looked_at.mtp else 0
+            # what n_batch and n_ubatch may be is for the plan to say
+            rows = [int(of_context[name]) - 1 for name in ("n_batch", "n_ubatch") if is_whole(of_context.get(name), 1)]
+            most = max(0, min([MAX_AUTO, *rows])) if looked_at.mtp else 0
 
         def plan(layers: int) -> Sequence[DeviceMemory]:
             return plan_memory(looked_at, n_gpu_layers=layers, placing=options, draft_tokens=most, **of_context)
@@ -81,5 +82,9 @@ def fitting_model(
     if options.n_gpu_layers == "auto":
         layers = planned_layers(path, options, draft_tokens=draft_tokens, **of_context)
         keywords = {**keywords, "n_gpu_layers": layers}
-    # an adapter may have tensors of the head, which must be there then
-    return Model(path, mtp=draft_tokens != 0 or bool(options.lora), **keywords)
+    return Model(path, mtp=_takes_head(options, draft_tokens), **keywords)
+
+
+def _takes_head(options: ModelOptions, draft_tokens: int | str) -> bool:
+    """Whether the head is loaded: for drafts, and for an adapter, which may have tensors of the head."""
+    return draft_tokens != 0 or bool(options.adapters)

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, NoReturn
 from pymtp.build import warn_without_gpu
 from pymtp.errors import ClosedError, InvalidRequestError, ModelLoadError, NativeError
 from pymtp.exclusive import refuse_copies
-from pymtp.model_options import ModelOptions, use_numa
+from pymtp.model_options import ModelOptions
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
+from pymtp.numa import use_numa
 
 _FAILED = -(2**31)  # what native functions that return a number of tokens or bytes say when llama.cpp fails
 SAMPLES, SAMPLE_BYTES = 64, 4096  # of the weights of each file

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from pymtp.errors import InvalidRequestError, ModelLoadError
 from pymtp.native import check, ffi, lib
-from pymtp.values import in_range, is_real, is_whole, shown
+from pymtp.numa import STRATEGIES as NUMA
+from pymtp.placing_values import read_adapters, read_overrides, read_split
+from pymtp.values import in_range, is_whole, shown
 
 SPLIT_MODES = ("none", "layer", "row")
-NUMA = ("distribute", "isolate", "numactl")
-# of mixtures of experts, as llama.cpp's LLM_FFN_EXPS_REGEX
-_EXPERTS = r"blk\.%d\.ffn_(up|down|gate|gate_up)_(ch|)exps"
-_LISTS = ("override_tensor", "tensor_split", "lora")
 
-Lora = str | os.PathLike[str] | tuple[str | os.PathLike[str], float]
+File = str | os.PathLike[str]
+Answer = TypeVar("Answer")
+Lora = File | Sequence[File | tuple[File, float]] | Mapping[File, float]
 
 
 @dataclass(frozen=True)
@@ -31,16 +30,18 @@ class ModelOptions:
     n_gpu_layers: layers on a GPU, -1 for all; "auto", for an LLM, for as many as fit.
     n_cpu_moe: the first so many layers keep their experts in the host's memory.
     override_tensor: types of buffers by regular expressions: the first expression that is found in a tensor's name
-        says where the tensor goes. A dict, or llama.cpp's text, such as r"blk\\.[0-9]\\.ffn_.*=CPU,output=CUDA0". Goes
-        before n_cpu_moe.
+        says where the tensor goes. A dict, or llama.cpp's text, such as r"blk\\.[0-9]\\.ffn_.*=CPU,output=CUDA0", where
+        a comma always ends an expression. Goes before n_cpu_moe. The expressions are std::regex's, of ECMAScript: one
+        that repeats what repeats, as "(a*)*", may take for ever, and Ctrl-C does not end it.
     tensor_split: shares of the GPUs, in their order; without, by their free memory.
     main_gpu: the GPU for split_mode="none", from 0 on.
     split_mode: several GPUs take layers ("layer") or rows of weights ("row"), or only one is used ("none").
     use_mmap: weights in the host's memory are the file's own pages, where llama.cpp's backends can use these.
     use_mlock: what is loaded stays in memory. Where the system does not allow as much, a warning says so.
-    lora: adapters, GGUF files, each alone or with a scale: [("a.gguf", 0.5), "b.gguf"]. They work on all texts.
+    lora: adapters, GGUF files, each alone or with a scale: [("a.gguf", 0.5), "b.gguf"], or {"a.gguf": 0.5}. They work
+        on all texts.
     numa: how threads are spread over the nodes of a machine, one of NUMA, for the whole process: the first that is
-        asked for counts.
+        asked for counts, whether that model could be loaded or not.
     """
 
     n_gpu_layers: int | Literal["auto"] = -1
@@ -51,25 +52,25 @@ class ModelOptions:
     split_mode: str = "layer"
     use_mmap: bool = True
     use_mlock: bool = False
-    lora: Sequence[Lora] = ()
+    lora: Lora = ()
     numa: str | None = None
 
     def __post_init__(self) -> None:
-        if self.n_gpu_layers != "auto":
+        if not (isinstance(self.n_gpu_layers, str) and self.n_gpu_layers == "auto"):
             check_gpu_layers(self.n_gpu_layers)
         for name, high in (("n_cpu_moe", 10_000), ("main_gpu", 1_000)):
             object.__setattr__(self, name, in_range(name, getattr(self, name), 0, high))
         for name in ("use_mmap", "use_mlock"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidRequestError(f"{name}={shown(getattr(self, name))} must be True or False", name)
-        if self.split_mode not in SPLIT_MODES:
+        if not isinstance(self.split_mode, str) or self.split_mode not in SPLIT_MODES:
             raise InvalidRequestError(
                 f"split_mode={shown(self.split_mode)} is not known, use one of {', '.join(SPLIT_MODES)}", "split_mode"
             )
-        if self.numa is not None and self.numa not in NUMA:
+        if self.numa is not None and not (isinstance(self.numa, str) and self.numa in NUMA):
             raise InvalidRequestError(f"numa={shown(self.numa)} is not known, use one of {', '.join(NUMA)}", "numa")
-        # equal options compare as equal, whatever they were written as
-        for name, read in (("override_tensor", _overrides), ("tensor_split", _split), ("lora", _adapters)):
+        lists = (("override_tensor", read_overrides), ("tensor_split", read_split), ("lora", read_adapters))
+        for name, read in lists:
             object.__setattr__(self, name, read(getattr(self, name)))
         options, _kept = self.native(mtp=True, vocab_only=False)
         check(lib.pymtp_check_model_options(options))
@@ -93,7 +94,7 @@ class ModelOptions:
         """The C struct, and what it points at: keep it as long."""
         overrides = [
             *cast(tuple[tuple[str, str], ...], self.override_tensor),
-            *((_EXPERTS % i, "CPU") for i in range(self.n_cpu_moe)),
+            *([(experts_below(self.n_cpu_moe), "CPU")] if self.n_cpu_moe else []),
         ]
         texts = [
             [ffi.new("char[]", os.fsencode(text)) for text in column]
@@ -122,19 +123,32 @@ class ModelOptions:
     def lora_digest(self) -> str:
         """A hash of the adapters' files and scales, "" without adapters. Raises ModelLoadError for a file that is not
         there."""
-        if not self.lora:
+        if not self.adapters:
             return ""
         found = sha256()
         for path, scale in self.adapters:
-            try:
-                found.update(sha256(Path(path).read_bytes()).digest())
-            except OSError as error:
-                raise ModelLoadError(f"no such adapter: {error}") from error
+            found.update(sha256(_of_adapter(path, Path.read_bytes)).digest())
             found.update(repr(scale).encode())
         return found.hexdigest()
 
+    def adapter_bytes(self) -> int:
+        """The sizes of the adapters' files. Raises ModelLoadError for a file that is not there."""
+        return sum(_of_adapter(path, Path.stat).st_size for path, _ in self.adapters)
+
 
 NAMES = frozenset(field.name for field in fields(ModelOptions))
+
+
+def experts_below(n: int) -> str:
+    """An expression for the experts of the layers below n, n from 1 on. One for all: llama.cpp compiles each anew for
+    each tensor. The names are those of its LLM_FFN_EXPS_REGEX."""
+    last = str(n - 1)
+    ways = ["[0-9]" if i == 1 else f"[1-9][0-9]{{{i - 1}}}" for i in range(1, len(last))]
+    for i, digit in enumerate(last):  # as last, up to a digit that is less
+        low = 1 if i == 0 and len(last) > 1 else 0
+        if int(digit) > low:
+            ways.append(f"{last[:i]}[{low}-{int(digit) - 1}]" + "[0-9]" * (len(last) - i - 1))
+    return rf"blk\.({'|'.join([*ways, last])})\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 
 
 def check_gpu_layers(value: object) -> None:
@@ -145,60 +159,8 @@ def check_gpu_layers(value: object) -> None:
         )
 
 
-def _overrides(given: Mapping[str, str] | str | Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    if isinstance(given, str):
-        pairs = [part.rpartition("=")[::2] for part in given.split(",")] if given else []
-    else:
-        pairs = list(given.items() if isinstance(given, Mapping) else given)
-    for pattern, buffer in pairs:
-        if not isinstance(pattern, str) or not isinstance(buffer, str) or not pattern or not buffer:
-            raise InvalidRequestError(
-                f"override_tensor={shown(given)} must be regular expressions with types of buffers, as in "
-                r'"blk\.[0-9]\.ffn_.*=CPU"',
-                "override_tensor",
-            )
-    return tuple(pairs)
-
-
-def _split(given: Sequence[float]) -> tuple[float, ...]:
-    most = lib.llama_max_devices()
-    fine = isinstance(given, Sequence) and not isinstance(given, str) and len(given) <= most
-    if not fine or not all(is_real(share) and share >= 0 for share in given) or (len(given) and not sum(given)):
-        raise InvalidRequestError(
-            f"tensor_split={shown(given)} must be up to {most} shares, not negative and not all 0, as in [3, 1]",
-            "tensor_split",
-        )
-    return tuple(map(float, given))
-
-
-def _adapters(given: Sequence[Lora]) -> tuple[tuple[str, float], ...]:
-    if isinstance(given, (str, os.PathLike)):
-        given = [given]
-    found = []
-    for one in given:
-        path, scale = one if isinstance(one, (tuple, list)) and len(one) == 2 else (one, 1.0)
-        if not isinstance(path, (str, os.PathLike)) or not is_real(scale):
-            raise InvalidRequestError(
-                f'lora={shown(given)} must be files, each alone or with a scale, as in [("a.gguf", 0.5)]', "lora"
-            )
-        found.append((os.fspath(path), float(scale)))
-    return tuple(found)
-
-
-_numa: str | None = None
-_numa_lock = threading.RLock()
-
-
-def use_numa(strategy: str | None) -> None:
-    """For the whole process, before its first model. Raises InvalidRequestError where another was taken before."""
-    global _numa
-    if strategy is None:
-        return
-    with _numa_lock:
-        if _numa is not None and _numa != strategy:
-            raise InvalidRequestError(
-                f'numa="{strategy}" comes too late: this process has numa="{_numa}" since its first model', "numa"
-            )
-        if _numa is None:
-            lib.llama_numa_init(getattr(lib, f"GGML_NUMA_STRATEGY_{strategy.upper()}"))
-            _numa = strategy
+def _of_adapter(path: str, ask: Callable[[Path], Answer]) -> Answer:
+    try:
+        return ask(Path(path))
+    except OSError as error:
+        raise ModelLoadError(f"no such adapter: {error}") from error

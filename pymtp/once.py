@@ -12,6 +12,7 @@ from pymtp.engine.request import Completion
 from pymtp.llm import LLM
 from pymtp.llm_prefixes import Prompt
 from pymtp.model_options import NAMES as MODEL_OPTIONS
+from pymtp.model_options import ModelOptions
 from pymtp.rope_options import NAMES as ROPE_OPTIONS
 from pymtp.sampling import SamplingParams
 
@@ -21,6 +22,22 @@ _last_lock = threading.RLock()
 
 def _keywords(of: Callable[..., Any]) -> set[str]:
     return set(signature(of).parameters) - {"self"}
+
+
+def _copied(keywords: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of an LLM, their lists copied: a caller may change one before the next call. Raises
+    InvalidRequestError."""
+    options = {name: keywords[name] for name in MODEL_OPTIONS & keywords.keys() if keywords[name] is not None}
+    return {name: value for name, value in keywords.items() if name not in MODEL_OPTIONS} | {
+        "": ModelOptions(**options)
+    }
+
+
+def _equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    try:
+        return one == other
+    except ValueError:  # of arrays, which no keyword takes
+        return False
 
 
 @overload
@@ -43,9 +60,10 @@ def generate(prompts: Prompt | Sequence[Prompt], **keywords: Any) -> Completion 
     if unknown := keywords.keys() - known:
         raise TypeError(f"generate() got unexpected keywords: {', '.join(sorted(unknown))}")
     with _last_lock:
-        if _last is None or _last[0] != keywords:
+        wanted = _copied(keywords)
+        if _last is None or not _equal(_last[0], wanted):
             if _last is not None:
                 _last[1].close()
             _last = None
-            _last = (dict(keywords), LLM(**keywords))
+            _last = (wanted, LLM(**keywords))
         return _last[1].generate(prompts, params)  # within the lock: another thread may ask for another model

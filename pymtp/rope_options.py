@@ -38,9 +38,10 @@ class RopeOptions:
     yarn_orig_ctx: int | None = None
 
     def __post_init__(self) -> None:
-        if self.rope_scaling is not None and self.rope_scaling not in SCALINGS:
+        scaling = self.rope_scaling
+        if scaling is not None and not (isinstance(scaling, str) and scaling in SCALINGS):
             raise InvalidRequestError(
-                f"rope_scaling={shown(self.rope_scaling)} is not known, use one of {', '.join(SCALINGS)}",
+                f"rope_scaling={shown(scaling)} is not known, use one of {', '.join(SCALINGS)}",
                 "rope_scaling",
             )
         if self.yarn_orig_ctx is not None:

@@ -17,8 +17,8 @@ def is_whole(value: object, low: float, high: float = math.inf) -> bool:
 
 
 def is_real(value: object) -> bool:
-    """Whether it is a finite number that a float holds."""
-    if not isinstance(value, (Integral, float, np.floating)):
+    """Whether it is a finite number that a float holds. A bool is none."""
+    if not isinstance(value, (Integral, float, np.floating)) or isinstance(value, bool):
         return False
     try:
         return math.isfinite(value)

@@ -15,7 +15,19 @@ PACKAGE = Path(__file__).parent.parent / "pymtp"
 FLOORS = (
     ("errors", "values", "cores", "native"),
     (
-        *("exclusive", "build", "hub", "model_options", "rope_options", "model", "sampling", "chat", "text"),
+        *(
+            "exclusive",
+            "build",
+            "hub",
+            "numa",
+            "placing_values",
+            "model_options",
+            "rope_options",
+            "model",
+            "sampling",
+            "chat",
+            "text",
+        ),
         *("grammar", "schema", "schema_keywords", "weaker_schemas", "rules", "integers", "pattern"),
     ),
     (
@@ -39,7 +51,8 @@ FLOORS = (
     ("cli",),
 )
 # Who may hold a C pointer.
-BORDER = {"build", "depth", "memory", "model", "model_options", "operations", "rope_options", "sampling"}
+BORDER = {"build", "depth", "memory", "model", "model_options", "numa", "operations", "placing_values"}
+BORDER |= {"rope_options", "sampling"}
 BORDER |= {"context", "context_options", "inspected", "saving"}  # all a Context
 
 

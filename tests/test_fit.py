@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+import pytest
+from conftest import make_llm
 from hypothesis import given
 from hypothesis import strategies as st
+from makers.lora import make_delta, write_adapter
 
+from pymtp import InvalidRequestError, Model, ModelLoadError, fit
 from pymtp.fit import Plan, layers_that_fit
-from pymtp.memory import DeviceMemory
+from pymtp.memory import DeviceMemory, plan_memory
 
 ALL = 30  # layers, the output and the head among them
 
@@ -78,3 +84,44 @@ def test_few_plans_are_made() -> None:
 
     assert layers_that_fit(counted, {"GPU0": 80}, 100) == 30
     assert len(asked) <= 8
+
+
+@pytest.fixture
+def gpu_of_8_gib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "free_gpu_memory", lambda: {"GPU0": 8 << 30})
+
+
+@pytest.mark.usefixtures("gpu_of_8_gib")
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"lora": "gone.gguf"}, ModelLoadError, "no such adapter: .*gone.gguf"),
+        ({"n_batch": "x"}, InvalidRequestError, "n_batch='x' must be"),
+        ({"n_ubatch": None}, InvalidRequestError, "n_ubatch=None must be"),
+        ({"n_ctx": "x"}, InvalidRequestError, "n_ctx='x' must be"),
+        ({"draft_tokens": 99}, InvalidRequestError, "draft_tokens=99 must be"),
+    ],
+    ids=str,
+)
+def test_odd_values_are_refused_as_without_a_plan(options: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        make_llm(**{"n_ctx": 256, "n_gpu_layers": "auto", "draft_tokens": "auto", **options})
+
+
+@pytest.mark.usefixtures("gpu_of_8_gib")
+@pytest.mark.parametrize(("drafts", "lora", "head"), [(0, False, False), (0, True, True), (2, False, True)])
+def test_a_plan_counts_the_head_where_it_is_loaded(
+    demo_f32: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drafts: int, lora: bool, head: bool
+) -> None:
+    asked = []
+
+    def planned(model: Model, **options: Any) -> list[DeviceMemory]:
+        asked.append(model.mtp)
+        return plan_memory(model, **options)
+
+    monkeypatch.setattr(fit, "plan_memory", planned)
+    delta = make_delta(demo_f32, ["blk.0.ffn_up.weight"], seed=1)
+    adapters = [write_adapter(tmp_path / "a.gguf", delta, alpha=4.0)] if lora else []
+    with make_llm(n_ctx=256, draft_tokens=drafts, n_gpu_layers="auto", lora=adapters) as llm:
+        assert llm.model.mtp == head
+    assert set(asked) == {head}

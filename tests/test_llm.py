@@ -15,7 +15,16 @@ import pytest
 from conftest import make_llm
 
 import pymtp
-from pymtp import LLM, ClosedError, Completion, ContextFullError, InvalidRequestError, ModelLoadError, SamplingParams
+from pymtp import (
+    LLM,
+    ClosedError,
+    Completion,
+    ContextFullError,
+    InvalidRequestError,
+    ModelLoadError,
+    SamplingParams,
+    once,
+)
 from pymtp.depth import AutoDepth, FixedDepth
 
 SHORT = SamplingParams(max_tokens=8)
@@ -148,6 +157,7 @@ def test_a_stream_left_open_makes_room_for_the_next_call_and_goes_on_after_it(ll
 
 def test_cancel_from_another_thread_ends_a_call_within_a_ubatch(new_llm: Callable[..., LLM]) -> None:
     llm = new_llm(n_ctx=4096, n_batch=4096, n_ubatch=64)
+    expected = new_llm().generate("import ", SHORT).token_ids
 
     def cancel() -> None:
         while not llm.figures().running:  # a call that has not come so far has not begun
@@ -161,8 +171,7 @@ def test_cancel_from_another_thread_ends_a_call_within_a_ubatch(new_llm: Callabl
     assert n < 100
     assert reasons == ["length"] * n + ["cancelled"] * (500 - n)
     assert all((completion.text, completion.token_ids) == ("", []) for completion in done[n:])
-    assert llm.context.n_past == 0
-    assert llm.generate("import ", SHORT).finish_reason == "length"
+    assert llm.generate("import ", SHORT).token_ids == expected
 
 
 @pytest.mark.parametrize("seen", [False, True], ids=["unseen", "seen by another call"])
@@ -303,6 +312,21 @@ def test_generate_takes_both_kinds_of_keywords_and_keeps_the_last_model(monkeypa
     with pytest.raises(ClosedError):
         made[0].generate("import ", SHORT)
     made[1].close()
+
+
+def test_one_call_sees_what_changed_in_a_list_since_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pymtp.once._last", None)
+    model: dict[str, Any] = {"n_ctx": 512, "n_threads": 1}
+    overrides: dict[str, str] = {}
+    kept = []
+    for changed in ("ffn_up", "ffn_up", "ffn_down"):
+        overrides[changed] = "CPU"
+        pymtp.generate("import ", max_tokens=2, override_tensor=overrides, **model)
+        kept.append(once._last[1])  # type: ignore[index]
+    assert kept[0] is kept[1] is not kept[2]
+    with pytest.raises(InvalidRequestError, match="n_ctx"):
+        pymtp.generate("import ", max_tokens=2, **{**model, "n_ctx": np.array([512, 512])})
+    kept[2].close()
 
 
 def test_generate_names_an_unknown_keyword_and_a_bad_model() -> None:

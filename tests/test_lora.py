@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import make_llm
+from gguf import GGUFReader
 from helpers.contexts import EXACT, context, some_tokens
 from makers.lora import make_delta, merge, write_adapter
 
@@ -88,6 +90,60 @@ def test_an_adapter_that_is_none_is_refused(demo_f32: Path, tmp_path: Path) -> N
         Model(demo_f32, lora=tmp_path / "no.gguf")
     with pytest.raises(ModelLoadError, match="cannot load the adapter"):
         Model(demo_f32, lora=demo_f32)
+
+
+def ones(*shapes: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    return tuple(np.ones(shape, np.float32) for shape in shapes)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "said"),
+    [
+        ("blk.0.ssm_conv1d.weight", [(4, 4), (512, 4)], "no graph multiplies"),
+        ("blk.0.attn_norm.weight", [(4, 192), (1, 4)], "no graph multiplies"),
+        ("token_embd.weight", [(2048, 4), (192, 4)], "only one of the two"),
+        ("blk.0.ffn_up.weight", [(2, 4, 192), (576, 4)], "not as many as the model's"),
+        ("blk.0.ffn_up.weight", [(4, 192), (2, 576, 4)], "not as many as the model's"),
+    ],
+)
+def test_an_adapter_that_no_graph_can_use_is_refused_by_its_name(
+    demo: Path, tmp_path: Path, name: str, shapes: list[tuple[int, ...]], said: str
+) -> None:
+    path = write_adapter(tmp_path / "odd.gguf", {name: ones(*shapes)}, alpha=4.0)
+    with pytest.raises(ModelLoadError, match=f"odd.gguf cannot be used for {name}: .*{said}"):
+        Model(demo, lora=path)
+
+
+def test_an_adapter_for_one_expert_of_several_is_refused(moe: Model, tmp_path: Path) -> None:
+    (weight,) = (t for t in GGUFReader(moe.path).tensors if t.name == "blk.0.ffn_up_exps.weight")
+    n_in, n_out, _ = map(int, weight.shape)
+    path = write_adapter(
+        tmp_path / "odd.gguf", {weight.name: ones((4, n_in), (n_out, 4))}, alpha=4.0, architecture="qwen35moe"
+    )
+    with pytest.raises(ModelLoadError, match=r"odd.gguf cannot be used for blk\.0\.ffn_up_exps"):
+        Model(moe.path, lora=path)
+
+
+def test_embeddings_of_unequal_ranks_are_refused(moe: Model, tmp_path: Path) -> None:
+    (weight,) = (t for t in GGUFReader(moe.path).tensors if t.name == "token_embd.weight")
+    width, n_vocab = map(int, weight.shape)
+    adapter = {weight.name: ones((n_vocab, 3), (width, 4))}
+    path = write_adapter(tmp_path / "odd.gguf", adapter, alpha=4.0, architecture="qwen35moe")
+    with pytest.raises(ModelLoadError, match="of rank 3 and 4"):
+        Model(moe.path, lora=path)
+
+
+def test_norms_of_an_adapter_are_warned_about(
+    demo: Path, demo_f32: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    delta = make_delta(demo_f32, NAMES, seed=1)
+    with_norms = write_adapter(tmp_path / "norms.gguf", delta, alpha=4.0, norms={"blk.0.attn_norm.weight": 192})
+    without = write_adapter(tmp_path / "none.gguf", delta, alpha=4.0)
+    for path, n_warnings in ((with_norms, 1), (without, 0)):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "pymtp.native"):
+            Model(demo, lora=path).close()
+        assert sum("has 1 tensors of norms" in message for message in caplog.messages) == n_warnings
 
 
 def test_a_saved_prefix_knows_the_rope_scaling(tmp_path: Path) -> None:

@@ -115,6 +115,12 @@ def test_the_processor_is_read_as_the_kernel_reads_it() -> None:
     assert {IN_CPUINFO.get(name, name) for name in found} <= kernels | {"avx_vnni"}  # which older kernels do not name
 
 
+def test_an_archive_is_told_from_a_folder(tmp_path: Path) -> None:
+    archive = shutil.make_archive(str(tmp_path / "all"), "zip", ROOT, "pymtp/native")
+    with pytest.raises(ImportError, match="cannot be imported from an archive"):
+        variants.choose(Path(archive) / "pymtp" / "native", set)
+
+
 def test_this_build_says_what_it_was_compiled_for() -> None:
     info = pymtp.build_info()
     assert info["cpu_variant"] in info["cpu_variants"]

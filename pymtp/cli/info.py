@@ -122,6 +122,7 @@ def _show_memory(
         most = drafts if drafts != "auto" else MAX_AUTO if looked_at.has_head else 0
         row = 4 * (looked_at.n_vocab + looked_at.n_embd)
     of_model = ModelOptions(n_gpu_layers=gpu_layers, **placing.of_model())
+    of_model.adapter_bytes()  # the plan does not count them, but they must be there
     of_context: dict[str, Any] = {
         "draft_tokens": most,
         "draft_vocab": vocabulary,

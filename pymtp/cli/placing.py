@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -28,9 +29,14 @@ class Placing:
         int, typer.Option("--n-cpu-moe", help="Keep the experts of the first N layers in the host's memory.")
     ] = 0
     override_tensor: Annotated[
-        str,
-        typer.Option("--override-tensor", "-ot", metavar="REGEX=BUFFER,…", help="Where tensors with such names go."),
-    ] = ""
+        list[str] | None,
+        typer.Option(
+            "--override-tensor",
+            "-ot",
+            metavar="REGEX=BUFFER,…",
+            help="Where tensors with such names go. May be given several times.",
+        ),
+    ] = None
     tensor_split: Annotated[
         str, typer.Option("--tensor-split", metavar="N,N,…", help="Shares of the GPUs. Default: by their free memory.")
     ] = ""
@@ -74,10 +80,12 @@ class Placing:
         lora: list[tuple[str, float]] = [(path, 1.0) for path in self.lora or ()]
         for given in self.lora_scaled or ():
             path, _, scale = given.rpartition(":")
+            if not path:
+                raise InvalidRequestError(f"--lora-scaled {given!r} must be FILE:SCALE")
             lora.append((path, _number("--lora-scaled", given, scale)))
         return {
             "n_cpu_moe": self.n_cpu_moe,
-            "override_tensor": self.override_tensor,
+            "override_tensor": ",".join(self.override_tensor or ()),
             "tensor_split": [
                 _number("--tensor-split", self.tensor_split, share)
                 for share in (self.tensor_split.split(",") if self.tensor_split else ())
@@ -97,6 +105,9 @@ class Placing:
 
 def _number(option: str, given: str, text: str) -> float:
     try:
-        return float(text)
-    except ValueError as error:
-        raise InvalidRequestError(f"{option} {given!r}: {text!r} is no number") from error
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise InvalidRequestError(f"{option} {given!r}: {text!r} is no number")
+    return number

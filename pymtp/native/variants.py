@@ -85,8 +85,11 @@ def _lacks(variant: Variant, features: Collection[str]) -> str:
 def choose(package: Path, features: Callable[[], Collection[str]]) -> Choice:
     """What to load from `package`, the folder of pymtp.native. `features` is only called where there are variants.
 
-    Raises ImportError as `pick` does, and where PYMTP_CPU names a level that a build from source does not have.
+    Raises ImportError as `pick` does, where PYMTP_CPU names a level that a build from source does not have, and from a
+    zip file.
     """
+    if not package.is_dir():
+        raise ImportError("pymtp cannot be imported from an archive: its native module is a file. Install it with pip")
     asked = os.environ.get("PYMTP_CPU", "").strip()
     compiled = package / "compiled"
     inside = [variant for variant in table(platform.machine()) if any((compiled / variant.name).glob("_native.*"))]

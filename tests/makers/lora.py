@@ -27,8 +27,10 @@ def make_delta(base: Path, names: Sequence[str], *, seed: int, rank: int = 4, si
     }
 
 
-def write_adapter(path: Path, delta: Delta, *, alpha: float, architecture: str = "qwen35") -> Path:
-    """The adapter in a file; what it adds to a matrix is B A times alpha / rank."""
+def write_adapter(
+    path: Path, delta: Delta, *, alpha: float, architecture: str = "qwen35", norms: Mapping[str, int] | None = None
+) -> Path:
+    """The adapter in a file; what it adds to a matrix is B A times alpha / rank. norms: sizes of vectors beside."""
     writer = GGUFWriter(path, architecture)
     writer.add_string("general.type", "adapter")
     writer.add_string("adapter.type", "lora")
@@ -36,6 +38,8 @@ def write_adapter(path: Path, delta: Delta, *, alpha: float, architecture: str =
     for name, (a, b) in delta.items():
         writer.add_tensor(f"{name}.lora_a", a)
         writer.add_tensor(f"{name}.lora_b", b)
+    for name, size in (norms or {}).items():
+        writer.add_tensor(name, np.ones(size, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

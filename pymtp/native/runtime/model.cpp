@@ -1,6 +1,7 @@
 // Loads models, and answers what is asked of their vocabulary.
 #include "model.h"
 
+#include "adapters.h"
 #include "border.h"
 #include "file_rows.h"
 #include "grammar.h"
@@ -18,22 +19,6 @@ static bool keep_loading(float /*progress*/, void * /*user_data*/) {
 
 static bool has_head(const llama_model & model) {
     return model.hparams.n_layer_nextn > 0 && model.layers[model.hparams.n_layer()].nextn.eh_proj;
-}
-
-// Throws where llama.cpp refuses one, whose errors say why.
-static void load_adapters(pymtp_model & model, const pymtp_model_options & options) {
-    for (int32_t i = 0; i < options.n_lora; ++i) {
-        llama_adapter_lora * adapter = llama_adapter_lora_init(model.shared.get(), options.lora[i]);
-        if (!adapter) {
-            throw std::runtime_error(std::string("llama.cpp cannot load the adapter ") + options.lora[i]);
-        }
-        if (llama_adapter_get_alora_n_invocation_tokens(adapter) > 0) {
-            throw std::runtime_error(std::string("the adapter ") + options.lora[i] +
-                " begins at tokens of its own (aLoRA), pymtp takes those that work on all tokens");
-        }
-        model.adapters.push_back(adapter);
-        model.adapter_scales.push_back(options.lora_scales[i]);
-    }
 }
 
 static llama_load_mode load_mode_of(const pymtp_model_options & options) {
@@ -65,7 +50,7 @@ static pymtp_model * load(const char * path, const pymtp_model_options & options
             shared->output_rows = std::make_shared<pymtp_file_rows>(path, *pymtp_draft_output(*shared->shared));
         }
         if (!params.vocab_only && !plan) {
-            load_adapters(*shared, options);
+            pymtp_load_adapters(*shared, options);
         }
         return shared.release();
     });
