@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pymtp.errors import ModelLoadError
+from pymtp.hub import needed
 from pymtp.hub.cache import Cache
 from pymtp.hub.files import HubFile
 from pymtp.hub.needed import is_passing, transport_errors
 from pymtp.hub.remote import Remote
 
 PIECE = 1024**3  # bytes of a request: links that the hub redirects to expire, and servers limit what one answer holds
-TRIES = 6  # one after the other that bring nothing
-PAUSE = 1.0  # seconds before the second try; twice as long before each further one
 _HASHED = 16 * 1024**2  # bytes read at once
 
 Came = Callable[[int], None]  # so many bytes more are there
@@ -71,9 +70,9 @@ def _bring(remote: Remote, file: HubFile, blob: Path, came: Came) -> None:
                 failed = 0
                 continue
             failed += 1
-            if failed == TRIES:
+            if failed == needed.TRIES:
                 raise problem or ModelLoadError(f"{file.path}: the hub sends nothing after {have:,} bytes")
-            time.sleep(PAUSE * 2 ** (failed - 1))
+            time.sleep(needed.pause(failed))
     if _digest(partial, file) != file.etag:
         partial.unlink()
         raise ModelLoadError(f"{file.path} was damaged on its way: its hash is not the hub's. Try again")

@@ -12,7 +12,7 @@ from pymtp.errors import ModelLoadError
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _UINT32, _STRING, _ARRAY = 4, 8, 9
 _FIRST = 256 * 1024  # bytes; the keys of the architecture mostly come before the vocabulary
-_MOST = 256 * 1024**2  # bytes of keys; a vocabulary of 248,320 tokens with its merges takes 10 MiB
+_MOST = 64 * 1024**2  # bytes of keys; a vocabulary of 248,320 tokens with its merges takes 10 MiB
 
 Read = Callable[[int, int], bytes]  # (offset, n): n bytes of the file from there, fewer only at its end
 

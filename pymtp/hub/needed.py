@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
 from pymtp.errors import InvalidRequestError, ModelLoadError
 from pymtp.hub.names import HubName
+
+TRIES = 6  # one after the other that bring nothing
+PAUSE = 1.0  # seconds before the second try; twice as long before each further one
+
+
+def pause(failed: int) -> float:
+    """Seconds to wait after so many tries."""
+    return PAUSE * float(2 ** (failed - 1))
 
 
 class UnreachableError(ModelLoadError):
@@ -21,10 +30,14 @@ def check_installed() -> None:
 
 
 def endpoint() -> str:
-    """The hub's address: HF_ENDPOINT, or that of Hugging Face."""
+    """The hub's address for messages: HF_ENDPOINT, or that of Hugging Face. Without a name and password in it."""
     from huggingface_hub import constants
 
-    return str(constants.ENDPOINT)
+    return _without_password(str(constants.ENDPOINT))
+
+
+def _without_password(text: str) -> str:
+    return re.sub(r"(?<=://)[^/\s@]*@", "", text)
 
 
 def is_passing(error: Exception) -> bool:
@@ -86,4 +99,5 @@ def explained(name: HubName) -> Iterator[None]:
 
 def _line(error: Exception) -> str:
     """What an error says, in one line."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    lines = (line.strip() for line in _without_password(str(error)).splitlines())
+    return next((line for line in lines if line), type(error).__name__)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
 from pymtp.errors import InvalidRequestError, ModelLoadError
+from pymtp.hub import needed
 from pymtp.hub.files import HubFile, is_safe
 from pymtp.hub.names import HubName
-from pymtp.hub.needed import endpoint, transport_errors
+from pymtp.hub.needed import endpoint, is_passing, transport_errors
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _HASH = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")  # SHA-256 of large files, git's SHA-1 of others
@@ -76,15 +78,22 @@ class Remote:
                     return
 
     def bytes_of(self, file: HubFile, offset: int, n: int) -> bytes:
-        """Some bytes of a file, fewer only at its end."""
+        """Some bytes of a file, fewer only at its end. Asks again where an error may be over soon."""
         end = min(offset + n, file.size)
-        found = bytearray()
-        if offset < end:
-            for _, piece in self.read(file, offset, end):
-                found += piece
-                if len(found) >= n:
-                    break
-        return bytes(found[:n])
+        failed = 0
+        while True:
+            found = bytearray()
+            try:
+                for _, piece in self.read(file, offset, end) if offset < end else ():
+                    found += piece
+                    if len(found) >= n:  # a hub without ranges would send all of the file
+                        break
+                return bytes(found[:n])
+            except transport_errors() as error:
+                failed += 1
+                if not is_passing(error) or failed == needed.TRIES:
+                    raise
+            time.sleep(needed.pause(failed))
 
 
 def _file(listed: Any) -> HubFile:

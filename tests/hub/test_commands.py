@@ -25,7 +25,8 @@ PYMTP = (sys.executable, "-I", "-c", "from pymtp.cli import app_main; app_main()
 @pytest.fixture
 def started(hub: Hub, tmp_path: Path) -> Started:
     """Starts a command that knows the hub by the variables of its environment."""
-    environment = os.environ | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "NO_PROXY": "127.0.0.1"}
+    others = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    environment = others | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "NO_PROXY": "127.0.0.1"}
 
     def start(*arguments: str, stderr: int = subprocess.PIPE, **variables: str) -> subprocess.Popen[str]:
         command = [*PYMTP, *arguments]
