@@ -47,6 +47,23 @@ for _ in range(5):
     )
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads as Linux shows them")
+def test_threads_wait_between_launches_and_are_shared_by_both_contexts() -> None:
+    before, *after = map(
+        int,
+        run("""
+print(len(os.listdir("/proc/self/task")))
+context = Context(model, n_ctx=512, n_threads=3, draft_tokens=2)
+for _ in range(3):
+    context.prefill([7] * 100)
+    context.draft(7)
+    print(len(os.listdir("/proc/self/task")))
+    context.clear()
+"""),
+    )
+    assert after == [before + 2] * 3
+
+
 def test_cancel_may_meet_close() -> None:
     assert (
         run("""

@@ -98,6 +98,13 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
             pair->make_draft_vocab(*shared);
         }
     }
+    ggml_threadpool_params threads = ggml_threadpool_params_default(params.n_threads);
+    pair->threads.reset(ggml_threadpool_new(&threads));
+    for (llama_context * ctx : {pair->target.get(), pair->draft.get()}) {
+        if (ctx) {
+            llama_attach_threadpool(ctx, pair->threads.get(), pair->threads.get());
+        }
+    }
     if (!shared->adapters.empty()) {
         // both take all: the target's graph fills the head's cache, the draft's embeds tokens
         for (llama_context * ctx : {pair->target.get(), pair->draft.get()}) {

@@ -18,6 +18,7 @@
 #include "pymtp.h"
 #include "sequence.h"
 
+#include "ggml-cpu.h"
 #include "llama.h"
 #include "op_times.h"
 
@@ -31,6 +32,10 @@ struct pymtp_context_deleter {
 };
 using pymtp_context_ptr = std::unique_ptr<llama_context, pymtp_context_deleter>;
 
+struct pymtp_threads_deleter {
+    void operator()(ggml_threadpool * threads) const { ggml_threadpool_free(threads); }
+};
+
 constexpr int32_t PYMTP_MOST_DRAFTS = 64; // a round
 constexpr int32_t PYMTP_MOST_KEPT   = 63; // tokens that the head may be behind, see pymtp_set_sync
 
@@ -43,9 +48,11 @@ struct pymtp_pair {
     std::unique_ptr<pymtp_trace>     trace;    // null unless asked for
     std::unique_ptr<pymtp::op_times> op_times; // likewise
 
+    // Of both contexts, for as long as they live. Without one, and without OpenMP, each graph would start threads and end them.
+    std::unique_ptr<ggml_threadpool, pymtp_threads_deleter> threads;
+
     pymtp_context_ptr target;
     pymtp_context_ptr draft; // null without drafts
-
 
     pymtp_pair_options options = {};
 
