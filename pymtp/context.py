@@ -73,7 +73,7 @@ class Context(Saving):
         draws: where tokens are drawn, one of DRAWS; they are the same. "device": greedy tokens are picked where the
             logits are, and a top_k of up to 128 brings as many candidates to the host; rows of logits come only for
             bias, penalties, grammars, logprobs and a larger top_k. "host": from rows. "auto": "device" where the
-            logits are not in the host's memory.
+            logits are on a CUDA or Vulkan device.
         draft_vocab: how many tokens drafts are made over, rounded up to a multiple of 64, at least 128, or "all". The
             set follows the text, which stays the same. "auto": 32,768, or all of less than twice that. Needs "fused".
         offload_kqv: K and V, and attention, are on the GPU where their layers are; False: in the host's memory.

@@ -123,7 +123,7 @@ enum pymtp_prefill_mode {
 
 // Where tokens are sampled within graphs.
 enum pymtp_draws {
-    PYMTP_DRAWS_AUTO   = 0, // as DEVICE where the logits are not in the host's memory, as HOST where they are
+    PYMTP_DRAWS_AUTO   = 0, // as DEVICE on CUDA and Vulkan devices that have the logits, as HOST elsewhere
     PYMTP_DRAWS_HOST   = 1, // the host samples from rows of logits
     PYMTP_DRAWS_DEVICE = 2, // the graph picks the likeliest token, or the candidates of top_k for the host to sample from;
                             // rows come to the host where that is not enough: top_k of none or above 128, bias,

@@ -7,6 +7,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+
+// Whether argmax and top_k of the device's backend treat equals and NaN as pymtp promises: the patches see to it there. Others,
+// Metal's among them, were never looked at by running them.
+static bool keeps_promise(ggml_backend_dev_t device) {
+    const std::string backend = ggml_backend_reg_name(ggml_backend_dev_backend_reg(device));
+    return backend == "CUDA" || backend == "ROCm" || backend == "MUSA" || backend == "Vulkan";
+}
 
 size_t pymtp_most_candidates(const llama_model & model, pymtp_draws draws) {
     if (draws != PYMTP_DRAWS_AUTO) {
@@ -18,7 +26,7 @@ size_t pymtp_most_candidates(const llama_model & model, pymtp_draws draws) {
     }
     // the CPU has buffers for weights in layouts of its own, which are not the host's to read
     const ggml_backend_dev_t device = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(buffer));
-    if (!device || ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU) {
+    if (!device || ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU || !keeps_promise(device)) {
         return 0;
     }
     const ggml_context_ptr ctx(ggml_init({8 * ggml_tensor_overhead(), nullptr, /*.no_alloc =*/ true}));
