@@ -1,0 +1,76 @@
+"""Claims about the number of cores that threads are for, by the words of three systems."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pymtp import cores
+
+
+class Mac:
+    """A C library that knows some names of sysctl."""
+
+    def __init__(self, **known: int) -> None:
+        self.known = {name.replace("_", ".").encode(): value for name, value in known.items()}
+
+    def sysctlbyname(self, name: bytes, value: Any, size: Any, _new: None, _new_size: Any) -> int:
+        assert size._obj.value == 4
+        if name not in self.known:
+            return -1
+        value._obj.value = self.known[name]
+        return 0
+
+
+def core(kind: int, size: int) -> bytes:
+    return struct.pack("<II", kind, size) + b"\1" * (size - 8)
+
+
+class Windows:
+    """A kernel32 with these records."""
+
+    def __init__(self, records: bytes) -> None:
+        self.records = records
+
+    def GetLogicalProcessorInformationEx(self, kind: int, into: Any, size: Any) -> int:  # noqa: N802
+        assert kind == 0
+        if into is None or size._obj.value < len(self.records):
+            size._obj.value = len(self.records)
+            return 0
+        ctypes.memmove(into, self.records, len(self.records))
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("platform", "system", "n"),
+    [
+        ("darwin", Mac(hw_perflevel0_physicalcpu=6, hw_physicalcpu=8), 6),
+        ("darwin", Mac(hw_physicalcpu=4), 4),
+        ("darwin", Mac(), os.cpu_count()),
+        ("win32", Windows(core(0, 48) * 3 + core(0, 64)), 4),
+        ("win32", Windows(core(0, 48) + core(3, 80) + core(0, 48)), 2),
+        ("win32", Windows(b""), os.cpu_count()),
+        ("win32", Windows(core(0, 0)[:8] + core(0, 48)), 2),  # a size that would never end
+    ],
+)
+def test_cores_are_counted_as_the_system_tells(
+    monkeypatch: pytest.MonkeyPatch, platform: str, system: Any, n: int
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _name: system)
+    assert cores.physical_cores() == n
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux's own words")
+def test_hardware_threads_of_one_core_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    siblings = {0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3", 5: "5"}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(siblings))
+    monkeypatch.setattr(Path, "is_file", lambda path: path.name == "thread_siblings_list")
+    monkeypatch.setattr(Path, "read_text", lambda path: siblings[int(path.parts[5].removeprefix("cpu"))])
+    assert cores.physical_cores() == 3
