@@ -41,10 +41,10 @@ def test_prompts_that_share_beginnings_are_found_and_bring_the_same_tokens(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By steps, and by threads with an event loop; from sequences, from host memory and from files."""
-    found = played(model, range(4), monkeypatch)
+    found = played(model, range(2), monkeypatch)
     assert not found.differences
-    assert found.tokens > 200
-    assert found.logprobs > 50
+    assert found.tokens > 100
+    assert found.logprobs > 25
     assert found.compared
     assert found.files
     assert all(found.kept[name] for name in ("hits", "found", "copied", "loaded", "saved", "evicted"))
@@ -59,8 +59,8 @@ def test_a_state_that_is_another_one_is_seen(model: Model, monkeypatch: pytest.M
         load_state(self, seq, tokens, other)
 
     monkeypatch.setattr(Context, "load_state", empty)
-    found = played(model, range(4), monkeypatch)
-    assert found.differing_tokens > 10
+    found = played(model, range(2), monkeypatch)
+    assert found.differing_tokens > 5
     assert "seed " in found.differences[0]
 
 
@@ -81,7 +81,7 @@ def test_requests_that_share_beginnings_and_fail_are_accounted_for(
 ) -> None:
     monkeypatch.setattr(random_faults, "FAULTS", 0.01)
     monkeypatch.setattr(soak_requests, "SAMPLES", 10)
-    *phases, differences = soak_prefixes.soak_prefixes(model, 60, phases=2, **SMALL)
+    *phases, differences = soak_prefixes.soak_prefixes(model, 40, phases=2, **SMALL)
     assert differences == []
     for phase in phases:
         assert isinstance(phase, Phase)
