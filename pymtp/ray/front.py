@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -13,12 +12,12 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
-from ray.serve.handle import DeploymentHandle
+from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pymtp.ray.lead import lead_of
 from pymtp.ray.reply import Reply
@@ -63,20 +62,31 @@ def around(forward: ASGIApp, settings: Settings) -> ASGIApp:
             max_age=3600,
         )
     app.add_middleware(front.Front)
-    app.add_middleware(AtRoot)
+    app.add_middleware(Proxied)
     return app
 
 
-class AtRoot:
-    """Paths are those of `pymtp serve`, whatever route prefix Ray Serve has the application at."""
+class Proxied:
+    """What Ray Serve's proxies bring, as `pymtp serve` has it. Paths begin at the application's route prefix. The proxy
+    gives requests an id, and names it in answers itself."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
         if prefix := scope.get("root_path"):
             scope = {**scope, "root_path": "", "path": scope["path"].removeprefix(prefix) or "/"}
-        await self._app(scope, receive, send)
+        is_named = "x-request-id" in Headers(scope=scope)
+
+        async def send_once(message: Message) -> None:
+            if message["type"] == "http.response.start" and is_named:
+                del MutableHeaders(scope=message)["x-request-id"]
+            await send(message)
+
+        await self._app(scope, receive, send_once)
 
 
 class Forward:
@@ -99,6 +109,7 @@ class Forward:
     async def _forward(self, scope: Scope, body: bytes, reply: Reply) -> None:
         lead = lead_of(scope["method"], scope["path"], body)
         answer = self._answer.remote(_sent_on(scope), body, lead=lead)
+        assert isinstance(answer, DeploymentResponseGenerator)
         try:
             async for messages in answer:
                 for message in messages:
@@ -108,7 +119,7 @@ class Forward:
         except (RayError, RayServeException):
             await reply.fail(LOST)
         finally:
-            answer.cancel()  # nothing where it has ended
+            answer.cancel()  # type: ignore[no-untyped-call] # nothing where it has ended
 
     async def _metrics(self, scope: Scope) -> Response:
         """Those of all replicas that tell theirs in time."""

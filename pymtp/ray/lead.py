@@ -26,7 +26,10 @@ _FIRST = ("system", "developer")  # roles of messages that begin many chats
 
 
 class Lead(NamedTuple):
-    """key: the same for requests whose prompts begin alike. holder: the replica of a stored response; no other has it."""
+    """
+    key: the same for requests whose prompts begin alike.
+    holder: the replica of a stored response; no other has it.
+    """
 
     key: str | None = None
     holder: str | None = None
@@ -45,14 +48,14 @@ def lead_of(method: str, path: str, body: bytes) -> Lead:
         named = asked.get("prompt_cache_key")
         begins = named if isinstance(named, str) and named else _BEGINNINGS[path](asked)
         return Lead(key=blake2b(json.dumps(begins).encode(), digest_size=16).hexdigest())
-    except (ValueError, TypeError, AttributeError, RecursionError):
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
         return Lead()  # whichever has it says what is wrong
 
 
 def ranked(key: str, loads: Mapping[str, int], places: int) -> list[str]:
-    """The replicas by name, best first: the same for a key as long as they are the same (rendezvous hashing), except that
-    those come last which have too much to do. When one comes or goes, only the keys change places that are, or were,
-    its own.
+    """The replicas by name, best first: the same for a key as long as they are the same (rendezvous hashing), except
+    that those come last which have too much to do. When one comes or goes, only the keys change places that are, or
+    were, its own.
 
     loads: requests that each runs. places: texts that one writes at once; with less than that, none has too much.
     """

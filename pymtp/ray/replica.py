@@ -47,10 +47,10 @@ class Replica:
         await self._life.__aenter__()
         await loaded
 
-    async def answer(self, scope: dict[str, Any], body: bytes, lead: Lead | None = None) -> AsyncIterator[list[Message]]:
+    async def answer(self, scope: dict[str, Any], body: bytes, lead: Lead) -> AsyncIterator[list[Message]]:
         """What the application sends for a request, in ASGI's messages. A call that is cancelled is a client that left.
 
-        lead: what the router brought the request here by.
+        lead: by which the router brought the request here.
         """
         sent: asyncio.Queue[Message | None] = asyncio.Queue()
         unread = [body]
@@ -69,6 +69,9 @@ class Replica:
                 messages = [message]
                 while not sent.empty() and (more := sent.get_nowait()) is not None:
                     messages.append(more)
+                for each in messages:
+                    if each["type"] == "http.response.start":
+                        each["headers"] = [*each["headers"], (b"x-pymtp-replica", self._name.encode())]
                 yield messages
                 if running.done() and sent.empty():
                     break

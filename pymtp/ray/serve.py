@@ -28,6 +28,7 @@ MOST_CONNECTIONS = 4096  # of a door, as of `pymtp serve`
 LIGHT = 64  # requests without a text that a replica takes beside those that run and wait: /health, /tokenize
 STUCK = 60.0  # seconds after which an engine that answers no more is given up, as by `pymtp serve`
 TO_TELL = 2.0  # seconds, on top of the grace, for clients to hear that their requests are ended
+_SEVERAL = {"api_keys", "cors_origins", "allowed_hosts", "served_names"}
 _SETTINGS = {field.name for field in fields(Settings)} - {"host", "port", "replica"}  # those are Ray Serve's
 
 
@@ -63,26 +64,26 @@ def serve_app(
     if least < most:
         scaling = AutoscalingConfig(min_replicas=least, max_replicas=most, target_ongoing_requests=places)
         number = {"autoscaling_config": scaling}
+    ends = settings.grace + TO_TELL
     held = serve.deployment(
-        Replica,
         **number,
         max_ongoing_requests=places + settings.max_queue + LIGHT,
         max_queued_requests=settings.max_queue,
         max_constructor_retry_count=3,
-        graceful_shutdown_timeout_s=settings.grace + TO_TELL,
+        graceful_shutdown_timeout_s=ends,
         health_check_timeout_s=STUCK,
         ray_actor_options={"num_cpus": num_cpus, "num_gpus": num_gpus},
         request_router_config=RequestRouterConfig(
-            request_router_class=PrefixRouter, request_router_kwargs={"places": places}
+            request_router_class=f"{PrefixRouter.__module__}.{PrefixRouter.__name__}",  # type: ignore[arg-type] # of pydantic
+            request_router_kwargs={"places": places},
         ),
-    )
+    )(Replica)
     door = serve.deployment(
-        serve.ingress()(Front),
         num_replicas=fronts,
         max_ongoing_requests=MOST_CONNECTIONS,
-        graceful_shutdown_timeout_s=settings.grace + TO_TELL,
+        graceful_shutdown_timeout_s=ends,
         ray_actor_options={"num_cpus": 0},  # so that there is room for it beside replicas that take whole machines
-    )
+    )(serve.ingress()(Front))
     given = (None if model is None else os.fspath(model), None if prefix is None else os.fspath(prefix))
     bound: Application = door.bind(held.bind(*given, llm, settings), settings)
     return bound
@@ -111,11 +112,9 @@ def _parted(options: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
     known = {*_SETTINGS, *LLM._parameters(), *MODEL_OPTIONS, *ROPE_OPTIONS}
     if unknown := sorted(options.keys() - known):
         raise InvalidRequestError(f"no option {', '.join(unknown)}: there are {', '.join(sorted(known))}")
-    own = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
-    settings = Settings(**{name: own[name] for name in own.keys() & _SETTINGS})
-    for name in ("api_keys", "cors_origins", "allowed_hosts", "served_names"):
-        if not isinstance(value := getattr(settings, name), tuple):
-            settings = replace(settings, **{name: (value,)})
+    own: dict[str, Any] = {name: options[name] for name in options.keys() & _SETTINGS}
+    own |= {name: (own[name],) if isinstance(own[name], str) else tuple(own[name]) for name in own.keys() & _SEVERAL}
+    settings = Settings(**own)
     if "api_keys" not in own and KEYS in os.environ:
         settings = replace(settings, api_keys=tuple(os.environ[KEYS].split()))
         if not settings.api_keys:  # of a secret that was not set: to serve anybody would be wrong
