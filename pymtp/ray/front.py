@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
-from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
+from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
@@ -108,8 +108,7 @@ class Forward:
 
     async def _forward(self, scope: Scope, body: bytes, reply: Reply) -> None:
         lead = lead_of(scope["method"], scope["path"], body)
-        answer = self._answer.remote(_sent_on(scope), body, lead=lead)
-        assert isinstance(answer, DeploymentResponseGenerator)
+        answer: Any = self._answer.remote(_sent_on(scope), body, lead=lead)
         try:
             async for messages in answer:
                 for message in messages:
@@ -119,7 +118,7 @@ class Forward:
         except (RayError, RayServeException):
             await reply.fail(LOST)
         finally:
-            answer.cancel()  # type: ignore[no-untyped-call] # nothing where it has ended
+            answer.cancel()  # nothing where it has ended
 
     async def _metrics(self, scope: Scope) -> Response:
         """Those of all replicas that tell theirs in time."""

@@ -94,7 +94,8 @@ def text_of(events: str) -> str:
 def turns(client: Client, llm: LLM) -> dict[str, Any]:
     """Chats of two turns, two at each replica: where they were answered, and what was read again."""
     replicas = client.replicas()
-    found: dict[str, Any] = {"replicas": len(replicas), "wrong": 0, "elsewhere": 0, "read_twice": 0}
+    nodes = {node_of(replica) for replica in replicas}
+    found: dict[str, Any] = {"nodes": len(nodes), "wrong": 0, "elsewhere": 0, "read_twice": 0}
     for replica in replicas:
         chats = client.first(replica, replicas)
         for messages in (next(chats), next(chats)):
@@ -116,7 +117,11 @@ def stream(client: Client, llm: LLM) -> dict[str, Any]:
     with client.http.stream("POST", CHAT, json=asked) as answer:
         pieces = list(answer.iter_text())
     alone = llm.chat(messages, SamplingParams(max_tokens=400, temperature=0, ignore_eos=True)).text
-    return {"pieces": len(pieces), "right": text_of("".join(pieces)) == alone, "done": "data: [DONE]" in pieces[-1]}
+    return {
+        "came_in_pieces": len(pieces) > 2,
+        "right": text_of("".join(pieces)) == alone,
+        "done": "data: [DONE]" in pieces[-1],
+    }
 
 
 def refusals(client: Client) -> dict[str, Any]:
@@ -189,10 +194,20 @@ def killing(client: Client, llm: LLM) -> dict[str, Any]:
     return found
 
 
-def kill(replica: str) -> None:
-    """Its process, as the system does where memory is short."""
+def of_replica(replica: str, call: Callable[[object], Any]) -> Any:
+    """What a call returns in its process."""
     actor = ray.get_actor(f"SERVE_REPLICA::default#Replica#{replica}", namespace="serve")
-    os.kill(ray.get(actor.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+    return ray.get(actor.__ray_call__.remote(call))
+
+
+def node_of(replica: str) -> str:
+    found: str = of_replica(replica, lambda _: ray.get_runtime_context().get_node_id())
+    return found
+
+
+def kill(replica: str) -> None:
+    """As the system kills a process where memory is short."""
+    os.kill(of_replica(replica, lambda _: os.getpid()), signal.SIGKILL)
 
 
 def free_port() -> int:
@@ -212,10 +227,8 @@ def play() -> dict[str, Any]:
         serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
         serve.run(serve_app(replicas=2, num_cpus=2, api_keys=[KEY], chunk_interval=0.01, **LLM_OPTIONS))
         client = Client(f"http://127.0.0.1:{port}")
-        nodes = {each["NodeID"]: each["Resources"].get("CPU") for each in ray.nodes()}
         with LLM(**LLM_OPTIONS) as llm:
             return {
-                "nodes": len(nodes),
                 "turns": turns(client, llm),
                 "stream": stream(client, llm),
                 "refusals": refusals(client),
