@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
+from fastapi import Request
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
@@ -22,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pymtp.ray.lead import lead_of
 from pymtp.ray.reply import Reply
 from pymtp.server.http import front
-from pymtp.server.http.errors import Failure
+from pymtp.server.http.errors import Failure, error_response
 from pymtp.server.http.limits import BodyLimit, Keys
 from pymtp.server.http.sse import until_gone
 from pymtp.server.refusals import GoneError
@@ -32,6 +33,7 @@ METRICS = "/metrics"
 METRICS_SECONDS = 5.0  # that a replica has to tell its metrics: Prometheus waits for 10
 _SENT_ON = ("type", "asgi", "http_version", "method", "scheme", "path", "query_string", "headers", "client", "server")
 LOST = Failure(503, "the replica that was to answer is gone", "server_error", "replica_lost", retry_after=1)
+LATE = Failure(503, "a replica did not tell its metrics in time", "server_error", "unavailable", retry_after=5)
 FULL = Failure(429, "too many requests wait for a replica", "rate_limit_error", "queue_full", retry_after=1)
 
 
@@ -121,10 +123,12 @@ class Forward:
             answer.cancel()  # nothing where it has ended
 
     async def _metrics(self, scope: Scope) -> Response:
-        """Those of all replicas that tell theirs in time."""
-        told = await self._replicas.broadcast("metrics").results_async(
-            timeout_s=METRICS_SECONDS, return_exceptions=True
-        )
+        """Those of all replicas that are there."""
+        asked = self._replicas.broadcast("metrics")
+        try:
+            told = await asked.results_async(timeout_s=METRICS_SECONDS, return_exceptions=True)
+        except TimeoutError:
+            return error_response(Request(scope), LATE)
         registry = CollectorRegistry()
         registry.register(_Told(merged(each for each in told if not isinstance(each, BaseException))))
         encode, content_type = choose_encoder(Headers(scope=scope).get("accept", ""))

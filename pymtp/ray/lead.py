@@ -57,9 +57,14 @@ def ranked(key: str, loads: Mapping[str, int], places: int) -> list[str]:
     that those come last which have too much to do. When one comes or goes, only the keys change places that are, or
     were, its own.
 
-    loads: requests that each runs. places: texts that one writes at once; with less than that, none has too much.
+    loads: requests that each has. places: texts that one writes at once. While one has a place that is free, those
+    without have too much; later those that have more than their share.
     """
-    most = max(places, math.ceil(MOST_OF_SHARE * (sum(loads.values()) + 1) / len(loads))) if loads else 0
+    if not loads:
+        return []
+    most = places
+    if min(loads.values()) >= places:
+        most = math.ceil(MOST_OF_SHARE * (sum(loads.values()) + 1) / len(loads))
     order = sorted(loads, key=lambda name: blake2b(f"{key} {name}".encode(), digest_size=16).digest())
     free = [name for name in order if loads[name] < most]
     return free + sorted((name for name in order if loads[name] >= most), key=lambda name: loads[name])

@@ -42,8 +42,9 @@ class Replica:
 
         # the doors tell browsers which pages may ask
         own = replace(settings, replica=self._name, cors_origins=())
-        self._app = create_app(own, _loader(model, prefix, llm), on_loaded)
-        self._life = self._app.router.lifespan_context(self._app)
+        loading = _loader(model, prefix, {"n_threads": given_cores(), **llm})
+        self._app = create_app(own, loading, on_loaded)
+        self._life = self._app.router.lifespan_context(self._app)  # which ends with the process
         await self._life.__aenter__()
         await loaded
 
@@ -65,21 +66,25 @@ class Replica:
         running = asyncio.ensure_future(self._app({**scope, "state": {}}, receive, sent.put))
         running.add_done_callback(lambda _: sent.put_nowait(None))
         try:
-            while (message := await sent.get()) is not None:
-                messages = [message]
-                while not sent.empty() and (more := sent.get_nowait()) is not None:
-                    messages.append(more)
-                for each in messages:
-                    if each["type"] == "http.response.start":
-                        each["headers"] = [*each["headers"], (b"x-pymtp-replica", self._name.encode())]
-                yield messages
-                if running.done() and sent.empty():
-                    break
+            ended = False
+            while not ended:
+                came = [await sent.get()]
+                while not sent.empty():
+                    came.append(sent.get_nowait())
+                ended = came[-1] is None
+                if messages := [self._named(each) for each in came if each is not None]:
+                    yield messages
             await running
         finally:
             gone.set()
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+    def _named(self, message: Message) -> Message:
+        """With a header that says who answered."""
+        if message["type"] != "http.response.start":
+            return message
+        return {**message, "headers": [*message["headers"], (b"x-pymtp-replica", self._name.encode())]}
 
     async def metrics(self) -> list[Metric]:
         """What /metrics tells, with the label `replica`."""
@@ -93,20 +98,11 @@ class Replica:
         hangs is found, too."""
         await self._app.state.service.check()
 
-    async def __del__(self) -> None:  # Ray awaits it
-        life = getattr(self, "_life", None)
-        if life is not None:
-            await life.__aexit__(None, None, None)
-
 
 def _loader(model: str | None, prefix: str | None, llm: Mapping[str, Any]) -> Callable[[], LLM]:
     def loader() -> LLM:
         file = found(model)
         with logs.failures_held(logging.getLogger("pymtp.native")):
-            return load(
-                None if file is None else Path(file),
-                {"n_threads": given_cores(), **llm},
-                None if prefix is None else Path(prefix),
-            )
+            return load(None if file is None else Path(file), llm, None if prefix is None else Path(prefix))
 
     return loader

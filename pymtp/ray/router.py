@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
-from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
+from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
 from pymtp.ray.lead import Lead, ranked
 
@@ -15,6 +16,23 @@ class PrefixRouter(RequestRouter):
     def initialize_state(self, **given: Any) -> None:
         """places: texts that a replica writes at once."""
         self._places: int = given["places"]
+        self._own: Counter[ReplicaID] = Counter()
+
+    def on_send_request(self, replica_id: ReplicaID) -> None:
+        """For Ray: a request goes to a replica."""
+        super().on_send_request(replica_id)
+        self._own[replica_id] += 1
+
+    def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
+        """For Ray: it has ended, or was not taken."""
+        super().on_request_completed(replica_id, internal_request_id)
+        self._own[replica_id] -= 1
+        if self._own[replica_id] <= 0:
+            del self._own[replica_id]
+
+    def _load(self, replica_id: ReplicaID) -> int:
+        """Requests that a replica has: those of this door, and of others, where that was heard within 10 seconds."""
+        return max(self._own[replica_id], self.replica_queue_len_cache.get(replica_id) or 0)
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -29,7 +47,5 @@ class PrefixRouter(RequestRouter):
             return [[by_name[lead.holder]]]
         if lead.key is None:  # or one whose holder is gone: any replica says so
             return [candidate_replicas]
-        known = self.replica_queue_len_cache
-        # not known: nothing of this door went there for 10 seconds. With the next request it is
-        loads = {name: known.get(each.replica_id) or 0 for name, each in by_name.items()}
+        loads = {name: self._load(each.replica_id) for name, each in by_name.items()}
         return [[by_name[name]] for name in ranked(lead.key, loads, self._places)]

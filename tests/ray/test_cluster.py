@@ -46,6 +46,7 @@ def test_an_application_answers_as_a_server_does_and_outlives_a_replica(tmp_path
         "no_path": [404, "unknown_url"],
     }
     assert found["leaving"] == {"aborted": 1}
+    assert found["crowd"] == [4, 4]  # as many as each writes at once
     assert found["killing"] == {
         "at": True,  # the texts were where they were to be
         "stream": ["replica_lost", False],  # its last event, and whether the end of a whole text came

@@ -70,6 +70,8 @@ class Replicas:
     def broadcast(self, method: str) -> Any:
         async def results(*, timeout_s: float, return_exceptions: bool) -> list[Any]:
             assert return_exceptions
+            if self._error is not None:
+                raise self._error
             return list(self._told)
 
         assert method == "metrics"
@@ -226,6 +228,11 @@ def test_a_client_that_leaves_is_left_by_the_replica() -> None:
 
     asyncio.run(leaving())
     assert (sent, replicas.calls[0].cancelled) == (["http.response.start", "http.response.body"], True)
+
+
+def test_metrics_that_do_not_come_in_time_are_no_metrics() -> None:
+    done = ask(Replicas(error=TimeoutError()), "/metrics", method="GET")
+    assert (done.status_code, done.json()["error"]["code"]) == (503, "unavailable")
 
 
 def test_metrics_are_those_of_all_replicas_that_tell_theirs() -> None:

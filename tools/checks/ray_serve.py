@@ -13,6 +13,7 @@ import signal
 import socket
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -32,7 +33,7 @@ from pymtp.ray.lead import lead_of, ranked
 MIB = 2**20
 LONG = 120.0  # seconds that something may take that must come
 PLACES = 4
-LLM_OPTIONS = {"n_ctx": 16384, "n_seq_max": PLACES, "n_threads": 1, "draft_tokens": 3}
+LLM_OPTIONS = {"n_ctx": 32768, "n_seq_max": PLACES, "n_threads": 1, "draft_tokens": 3}
 CHAT = "/v1/chat/completions"
 KEY = "a key"
 GREEDY: dict[str, Any] = {"model": "demo", "temperature": 0}
@@ -51,7 +52,9 @@ class Client:
     def metric(self, name: str, labels: str = "") -> dict[str, float]:
         """By replica."""
         found: dict[str, float] = {}
-        for line in self.http.get("/metrics").text.splitlines():
+        while (told := self.http.get("/metrics")).status_code != 200:  # a busy machine takes its time
+            pass
+        for line in told.text.splitlines():
             if line.startswith(f"pymtp:{name}{{") and labels in line:
                 replica = re.search(r'replica="(\w+)"', line)
                 assert replica is not None, line
@@ -93,6 +96,7 @@ def text_of(events: str) -> str:
 
 def turns(client: Client, llm: LLM) -> dict[str, Any]:
     """Chats of two turns, two at each replica: where they were answered, and what was read again."""
+    wait_until(lambda: len(client.replicas()) == 2)  # that the door knows of
     replicas = client.replicas()
     nodes = {node_of(replica) for replica in replicas}
     found: dict[str, Any] = {"nodes": len(nodes), "wrong": 0, "elsewhere": 0, "read_twice": 0}
@@ -139,11 +143,33 @@ def refusals(client: Client) -> dict[str, Any]:
 def leaving(client: Client) -> dict[str, Any]:
     """A client that leaves in the middle: its text ends."""
     messages = [{"role": "user", "content": "import "}]
-    aborted = sum(client.metric("request_success_total", 'finished_reason="abort"').values())
+
+    def aborted() -> float:
+        return sum(client.metric("request_success_total", 'finished_reason="abort"').values())
+
+    before = aborted()
     with client.http.stream("POST", CHAT, json={**ENDLESS, "messages": messages, "stream": True}) as answer:
         next(answer.iter_text())
-    wait_until(lambda: not any(client.metric("num_requests_running").values()))
-    return {"aborted": sum(client.metric("request_success_total", 'finished_reason="abort"').values()) - aborted}
+    wait_until(lambda: aborted() > before and not any(client.metric("num_requests_running").values()))
+    return {"aborted": aborted() - before}
+
+
+def crowd(client: Client) -> list[int]:
+    """At which replicas texts are that begin alike, when there are as many as can be written at once."""
+    messages = [{"role": "user", "content": "class Node:"}]
+    found: list[int] = []
+    for _ in range(5):  # the door may not have heard yet that all texts before have ended
+        with ThreadPoolExecutor(2 * PLACES) as threads, ExitStack() as stack:
+            streams = [
+                client.http.stream("POST", CHAT, json={**ENDLESS, "messages": messages, "stream": True})
+                for _ in range(2 * PLACES)
+            ]
+            opened = list(threads.map(stack.enter_context, streams))
+            found = sorted(Counter(each.headers["x-pymtp-replica"] for each in opened).values())
+        wait_until(lambda: not any(client.metric("num_requests_running").values()))
+        if found == [PLACES, PLACES]:
+            break
+    return found
 
 
 def killing(client: Client, llm: LLM) -> dict[str, Any]:
@@ -234,6 +260,7 @@ def play() -> dict[str, Any]:
                 "refusals": refusals(client),
                 "leaving": leaving(client),
                 "killing": killing(client, llm),
+                "crowd": crowd(client),
             }
     finally:
         serve.shutdown()
