@@ -48,6 +48,7 @@ def test_an_application_answers_as_a_server_does_and_outlives_a_replica(tmp_path
     assert found["leaving"] == {"aborted": 1}
     assert found["crowd"] == [4, 4]  # as many as each writes at once
     assert found["killing"] == {
+        "fetched": [200] * 6,  # what each of the two had stored
         "at": True,  # the texts were where they were to be
         "stream": ["replica_lost", False],  # its last event, and whether the end of a whole text came
         "whole": [503, "replica_lost"],

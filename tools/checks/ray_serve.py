@@ -182,6 +182,7 @@ def killing(client: Client, llm: LLM) -> dict[str, Any]:
             asked = {**GREEDY, "input": f"import {len(stored)}{time.monotonic()}", "max_output_tokens": 4}
             answer = client.http.post("/v1/responses", json=asked)
             stored[answer.headers["x-pymtp-replica"]] = answer.json()["id"]
+    fetched = [client.http.get(f"/v1/responses/{stored[name]}") for name in replicas for _ in range(3)]
     chats = client.first(dies, replicas)
     other = next(client.first(lives, replicas))
     with ExitStack() as stack:
@@ -206,6 +207,7 @@ def killing(client: Client, llm: LLM) -> dict[str, Any]:
     told = json.loads(events.rstrip().split("\n")[-1].removeprefix("data: "))
     alone = llm.chat(other, SamplingParams(max_tokens=1500, temperature=0, ignore_eos=True)).text
     found = {
+        "fetched": [each.status_code for each in fetched],
         "at": at == [dies, lives],
         "stream": [told["error"]["code"], "[DONE]" in events],
         "whole": [whole.status_code, whole.json()["error"]["code"]],

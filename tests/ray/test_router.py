@@ -1,0 +1,82 @@
+"""Claims about the way to a replica: who is asked first, and what a door knows of replicas' loads."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.serve._private.common import DeploymentHandleSource, DeploymentID, RequestMetadata
+from ray.serve.request_router import PendingRequest, ReplicaID
+
+from pymtp.ray.lead import Lead, ranked
+from pymtp.ray.router import PrefixRouter
+
+HELD = DeploymentID("Replica", "pymtp")
+IDS = {name: ReplicaID(name, HELD) for name in "abc"}
+NOBODY = dict.fromkeys(IDS, 0)
+
+
+@pytest.fixture
+def router() -> PrefixRouter:
+    made = PrefixRouter(HELD, DeploymentHandleSource.REPLICA, use_replica_queue_len_cache=True)
+    made.initialize_state(places=2)
+    return made
+
+
+def chosen(router: PrefixRouter, lead: Lead | None) -> list[list[str]]:
+    """The names of replicas that are asked, one list after the other."""
+    replicas: list[Any] = [SimpleNamespace(replica_id=each) for each in IDS.values()]
+
+    async def choosing() -> Any:
+        asked = None
+        if lead is not None:
+            asked = PendingRequest(args=[], kwargs={"lead": lead}, metadata=RequestMetadata("id", "internal"))
+        found = await router.choose_replicas(replicas, asked)
+        assert asked is None or asked.routing_context.should_backoff  # else where all are full it asks without end
+        return found
+
+    return [[each.replica_id.unique_id for each in some] for some in asyncio.run(choosing())]
+
+
+def test_a_beginning_leads_to_one_replica_after_the_other(router: PrefixRouter) -> None:
+    for key in ("one", "two", "three"):
+        assert chosen(router, Lead(key=key)) == [[name] for name in ranked(key, NOBODY, 2)]
+
+
+def test_a_stored_response_leads_to_its_replica_and_to_no_other(router: PrefixRouter) -> None:
+    assert chosen(router, Lead(holder="b")) == [["b"]]
+    for _ in range(9):
+        router.on_send_request(IDS["b"])
+    assert chosen(router, Lead(holder="b")) == [["b"]]
+
+
+@pytest.mark.parametrize("lead", [None, Lead(), Lead(holder="gone")])
+def test_what_is_led_nowhere_may_go_anywhere(router: PrefixRouter, lead: Lead | None) -> None:
+    assert chosen(router, lead) == [["a", "b", "c"]]
+
+
+def test_a_door_knows_what_it_has_at_a_replica_however_long_it_takes(
+    router: PrefixRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, *_ = ranked("key", NOBODY, 2)
+    for _ in range(2):
+        router.on_send_request(IDS[first])
+    monkeypatch.setattr(router.replica_queue_len_cache, "_is_timed_out", lambda _: True)  # after 10 seconds
+    assert chosen(router, Lead(key="key"))[0] == [second]
+    router.on_request_completed(IDS[first], "internal")
+    assert chosen(router, Lead(key="key"))[0] == [first]
+    for _ in range(3):  # one of these was never sent
+        router.on_request_completed(IDS[first], "internal")
+    router.on_send_request(IDS[first])
+    router.on_send_request(IDS[first])
+    assert chosen(router, Lead(key="key"))[0] == [second]
+
+
+def test_a_door_goes_by_what_others_have_at_a_replica_while_it_has_heard_of_it(router: PrefixRouter) -> None:
+    first, second, *_ = ranked("key", NOBODY, 2)
+    router.on_new_queue_len_info(IDS[first], 2)
+    assert chosen(router, Lead(key="key"))[0] == [second]
+    router.on_new_queue_len_info(IDS[first], 1)
+    assert chosen(router, Lead(key="key"))[0] == [first]
