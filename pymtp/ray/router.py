@@ -17,11 +17,16 @@ class PrefixRouter(RequestRouter):
         """places: texts that a replica writes at once."""
         self._places: int = given["places"]
         self._own: Counter[ReplicaID] = Counter()
+        self._coming: dict[int, tuple[PendingRequest, ReplicaID]] = {}
 
     def on_send_request(self, replica_id: ReplicaID) -> None:
         """For Ray: a request goes to a replica."""
         super().on_send_request(replica_id)
         self._own[replica_id] += 1
+        for name, (request, _) in self._coming.items():
+            if _goes_to(request, None) == replica_id:
+                del self._coming[name]
+                break
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         """For Ray: it has ended, or was not taken."""
@@ -32,7 +37,8 @@ class PrefixRouter(RequestRouter):
 
     def _load(self, replica_id: ReplicaID) -> int:
         """Requests that a replica has: those of this door, and of others, where that was heard within 10 seconds."""
-        return max(self._own[replica_id], self.replica_queue_len_cache.get(replica_id) or 0)
+        known = max(self._own[replica_id], self.replica_queue_len_cache.get(replica_id) or 0)
+        return known + sum(_goes_to(*each) == replica_id for each in self._coming.values())
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -47,5 +53,21 @@ class PrefixRouter(RequestRouter):
             return [[by_name[lead.holder]]]
         if lead.key is None:  # or one whose holder is gone: any replica says so
             return [candidate_replicas]
+        self._coming = {
+            name: each
+            for name, each in self._coming.items()
+            if each[0] is not pending_request and not each[0].future.cancelled()
+        }
         loads = {name: self._load(each.replica_id) for name, each in by_name.items()}
-        return [[by_name[name]] for name in ranked(lead.key, loads, self._places)]
+        order = [by_name[name] for name in ranked(lead.key, loads, self._places)]
+        # of several that come at once, all are led before the first is sent
+        self._coming[id(pending_request)] = (pending_request, order[0].replica_id)
+        return [[each] for each in order]
+
+
+def _goes_to(request: PendingRequest, meant: ReplicaID | None) -> ReplicaID | None:
+    """Where a request goes that was not sent yet: the replica that was chosen, or that it is meant for."""
+    if not request.future.done() or request.future.cancelled():
+        return meant
+    found: ReplicaID = request.future.result().replica_id
+    return found

@@ -74,6 +74,36 @@ def test_a_door_knows_what_it_has_at_a_replica_however_long_it_takes(
     assert chosen(router, Lead(key="key"))[0] == [second]
 
 
+def test_of_requests_that_come_at_once_each_knows_of_those_before(router: PrefixRouter) -> None:
+    first, second, third = ranked("key", NOBODY, 2)
+    replicas: list[Any] = [SimpleNamespace(replica_id=each) for each in IDS.values()]
+
+    async def coming() -> None:
+        def asked() -> PendingRequest:
+            return PendingRequest(args=[], kwargs={"lead": Lead(key="key")}, metadata=RequestMetadata("id", "same"))
+
+        async def chosen(request: PendingRequest) -> str:
+            found = await router.choose_replicas(replicas, request)
+            name: str = found[0][0].replica_id.unique_id
+            return name
+
+        requests = [asked() for _ in range(6)]
+        assert [await chosen(each) for each in requests] == [first, first, second, second, third, third]
+        assert await chosen(requests[0]) == first  # it is not counted twice
+        requests[1].future.cancel()
+        assert await chosen(asked()) == first
+        for name, request in zip([first, second, second, third, third], [requests[0], *requests[2:]], strict=True):
+            request.future.set_result(SimpleNamespace(replica_id=IDS[name]))
+            router.on_send_request(IDS[name])
+        assert [router._load(IDS[name]) for name in (first, second, third)] == [2, 2, 2]
+        for _ in range(2):
+            router.on_request_completed(IDS[third], "same")
+            router.decrement_queue_len_cache(IDS[third])  # as Ray does
+        assert await chosen(asked()) == third
+
+    asyncio.run(coming())
+
+
 def test_a_door_goes_by_what_others_have_at_a_replica_while_it_has_heard_of_it(router: PrefixRouter) -> None:
     first, second, *_ = ranked("key", NOBODY, 2)
     router.on_new_queue_len_info(IDS[first], 2)

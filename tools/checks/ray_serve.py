@@ -158,6 +158,9 @@ def crowd(client: Client) -> list[int]:
     """At which replicas texts are that begin alike, when there are as many as can be written at once."""
     messages = [{"role": "user", "content": "class Node:"}]
     found: list[int] = []
+    replicas = client.replicas()
+    for replica in replicas:  # the door then knows that it answers
+        client.chat(next(client.first(replica, replicas)))
     for _ in range(5):  # the door may not have heard yet that all texts before have ended
         with ThreadPoolExecutor(2 * PLACES) as threads, ExitStack() as stack:
             streams = [
@@ -247,7 +250,7 @@ def free_port() -> int:
 
 def play() -> dict[str, Any]:
     node = {"num_cpus": 2, "object_store_memory": 80 * MIB}
-    cluster = Cluster(initialize_head=True, head_node_args=node)
+    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     try:
         cluster.add_node(**node)
         ray.init(address=cluster.address, log_to_driver=False)
