@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Any
 
@@ -17,16 +18,12 @@ class PrefixRouter(RequestRouter):
         """places: texts that a replica writes at once."""
         self._places: int = given["places"]
         self._own: Counter[ReplicaID] = Counter()
-        self._coming: dict[int, tuple[PendingRequest, ReplicaID]] = {}
+        self._coming: dict[asyncio.Future[Any], ReplicaID] = {}  # of requests that were not sent: where they are to go
 
     def on_send_request(self, replica_id: ReplicaID) -> None:
         """For Ray: a request goes to a replica."""
         super().on_send_request(replica_id)
         self._own[replica_id] += 1
-        for name, (request, _) in self._coming.items():
-            if _goes_to(request, None) == replica_id:
-                del self._coming[name]
-                break
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
         """For Ray: it has ended, or was not taken."""
@@ -38,7 +35,11 @@ class PrefixRouter(RequestRouter):
     def _load(self, replica_id: ReplicaID) -> int:
         """Requests that a replica has: those of this door, and of others, where that was heard within 10 seconds."""
         known = max(self._own[replica_id], self.replica_queue_len_cache.get(replica_id) or 0)
-        return known + sum(_goes_to(*each) == replica_id for each in self._coming.values())
+        return known + sum(_goes_to(*each) == replica_id for each in self._coming.items())
+
+    def _decided(self, future: asyncio.Future[Any]) -> None:
+        # who waits for it sends the request as it hears of it, which is before what is called soon
+        future.get_loop().call_soon(self._coming.pop, future, None)
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -53,21 +54,18 @@ class PrefixRouter(RequestRouter):
             return [[by_name[lead.holder]]]
         if lead.key is None:  # or one whose holder is gone: any replica says so
             return [candidate_replicas]
-        self._coming = {
-            name: each
-            for name, each in self._coming.items()
-            if each[0] is not pending_request and not each[0].future.cancelled()
-        }
+        future = pending_request.future
+        if self._coming.pop(future, None) is None:
+            future.add_done_callback(self._decided)
         loads = {name: self._load(each.replica_id) for name, each in by_name.items()}
         order = [by_name[name] for name in ranked(lead.key, loads, self._places)]
         # of several that come at once, all are led before the first is sent
-        self._coming[id(pending_request)] = (pending_request, order[0].replica_id)
+        self._coming[future] = order[0].replica_id
         return [[each] for each in order]
 
 
-def _goes_to(request: PendingRequest, meant: ReplicaID | None) -> ReplicaID | None:
-    """Where a request goes that was not sent yet: the replica that was chosen, or that it is meant for."""
-    if not request.future.done() or request.future.cancelled():
+def _goes_to(future: asyncio.Future[Any], meant: ReplicaID) -> ReplicaID | None:
+    """Where a request goes: the replica that was chosen, or that it is meant for; None where nobody waits any more."""
+    if not future.done():
         return meant
-    found: ReplicaID = request.future.result().replica_id
-    return found
+    return None if future.cancelled() else future.result().replica_id
