@@ -31,6 +31,12 @@ class Inspected(Exclusive):
         return Counters(**{field.name: getattr(c, field.name) for field in fields(Counters)})
 
     @alone
+    def check(self) -> None:
+        """Raises NativeError where an earlier failure left what cannot go on: see pymtp_status in pymtp.h."""
+        # to go back to where it is changes nothing, and is refused as every call is then
+        check(lib.pymtp_pair_rewind(self._pair, 0, lib.pymtp_pair_n_past(self._pair, 0)))
+
+    @alone
     def memory(self) -> list[DeviceMemory]:
         """The memory in use, a line a device. Compute buffers grow with the first round of each depth."""
         return read_memory(lambda found, most: lib.pymtp_pair_memory(self._pair, found, most))

@@ -185,6 +185,15 @@ def test_a_grammars_text_begins_with_the_first_token_sampled_whichever_call_samp
     assert dense.token_bytes(token)[:1] == b"a"
 
 
+def test_to_ask_whether_a_context_can_go_on_changes_nothing(c: Context, dense: Model) -> None:
+    c.verify([5, 6])
+    before = held(c)
+    c.check()
+    assert held(c) == before
+    c.rewind(31)  # the last verification can still be taken back
+    assert c.n_past == 31
+
+
 def test_a_context_whose_failure_cannot_be_mended_takes_no_more_calls(c: Context) -> None:
     c.break_on_purpose("clear_throws")
     with pytest.raises(NativeError, match=r"cannot go on: make a new one \(a fault on purpose, after a decode\)"):
@@ -201,6 +210,7 @@ def test_a_context_whose_failure_cannot_be_mended_takes_no_more_calls(c: Context
         lambda: c.rewind(30),
         lambda: c.clear(),
         lambda: c.head_state(1),
+        lambda: c.check(),
     ]
     for call in calls:
         with pytest.raises(NativeError, match="cannot go on: make a new one"):

@@ -15,16 +15,14 @@ from pymtp.async_llm import AsyncLLM
 from pymtp.chat import Chat
 from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError, PymtpError
-from pymtp.hub.names import is_hub_name, read_name
-from pymtp.hub.pull import pull
 from pymtp.llm_prefixes import Prompt
+from pymtp.ray.workers import PLACES, found, given_cores
 from pymtp.sampling import SamplingParams
 from pymtp.values import shown
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
 Batch = dict[str, NDArray[Any]]
-PLACES = 8  # texts that are written at once, where nobody says how many
 
 
 class Generate:
@@ -82,9 +80,7 @@ class Generate:
         else:
             fixed = _checked(params if isinstance(params, SamplingParams) else SamplingParams(**(params or {})))
             self._params = lambda _: fixed
-        if isinstance(model, str) and is_hub_name(model):
-            model = pull(read_name(model))
-        self._llm = AsyncLLM(model, **{"n_seq_max": PLACES, "n_threads": _given_cores(), **options})
+        self._llm = AsyncLLM(found(model), **{"n_seq_max": PLACES, "n_threads": given_cores(), **options})
 
     def __call__(self, batch: Batch) -> Batch:
         """The batch with columns added: the text, `finish_reason`, `prompt_tokens`, `completion_tokens`, and `error`
@@ -170,13 +166,3 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(work)
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result()
-
-
-def _given_cores() -> int | None:
-    """The CPUs that Ray gave this worker; None for all where it gave none whole, or is not here."""
-    import ray
-
-    if not ray.is_initialized() or ray.get_runtime_context().get_actor_id() is None:
-        return None
-    given = int(ray.get_runtime_context().get_assigned_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
-    return given or None

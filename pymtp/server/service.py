@@ -85,6 +85,11 @@ class Service:
             self._memory = asyncio.ensure_future(self.llm.in_thread(lambda: llm.turns.between(llm, llm.context.memory)))
         return await asyncio.shield(self._memory)
 
+    async def check(self) -> None:
+        """Waits until the engine is between two steps. Raises NativeError where it can go on no more."""
+        llm = self.llm.llm
+        await self.llm.in_thread(lambda: llm.turns.between(llm, llm.context.check))
+
     def admit(self, texts: int) -> AbstractContextManager[Admission]:
         """Lets a request in that has several prompts, with all of its texts. Raises QueueFullError."""
         return self._admissions.admit(texts)

@@ -26,6 +26,8 @@ class Settings:
     chunk_interval: seconds between two chunks of a stream, about: what comes faster is joined. 0: nothing is.
     page: whether the pages are served.
     log_prompts: whether what clients ask is in the log.
+    replica: of several servers behind one address, the name of this one: letters and digits. It is in the names of
+        stored responses, by which requests for them come here.
     """
 
     host: str = "127.0.0.1"
@@ -43,3 +45,4 @@ class Settings:
     log_format: LogFormat = "text"
     log_level: LogLevel = "info"
     log_prompts: bool = False
+    replica: str = ""

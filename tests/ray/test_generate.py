@@ -125,7 +125,7 @@ def test_a_batch_without_prompts_names_the_columns_that_there_are(generate: Gene
 
 def test_a_model_may_be_one_of_the_hub(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr("pymtp.ray.generate.pull", lambda name: asked.append(name) or demo)
+    monkeypatch.setattr("pymtp.ray.workers.pull", lambda name: asked.append(name) or demo)
     done = Generate("hf:owner/name:Q4_K_M", params=GREEDY, n_ctx=64, n_threads=1, draft_tokens=0)({"prompt": ["a"]})
     assert asked == [HubName("owner/name", "Q4_K_M")]
     assert len(done["text"]) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import openai
@@ -11,6 +12,7 @@ from openai import OpenAI
 
 from pymtp import SamplingParams
 from pymtp.server.http.ascii_json import Echoing
+from pymtp.server.responses.ids import replica_of
 from pymtp.server.responses.store import ResponseStore, Stored
 
 USER = {"role": "user", "content": "def fibonacci(n):"}
@@ -52,6 +54,14 @@ def test_a_response_can_be_fetched_until_it_is_deleted(client: OpenAI) -> None:
         client.responses.retrieve(response.id)
     with pytest.raises(openai.NotFoundError):
         client.responses.delete(response.id)
+
+
+def test_one_of_several_servers_has_its_name_in_what_it_stores(new_server: Callable[..., Server]) -> None:
+    server = new_server(replica="abc123").ready()
+    client = OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0)
+    response = client.responses.create(**GREEDY)
+    assert replica_of(response.id) == "abc123"
+    assert client.responses.retrieve(response.id) == response
 
 
 def test_a_response_that_is_not_to_be_stored_is_not(client: OpenAI) -> None:

@@ -125,7 +125,7 @@ def written(folder: Path) -> list[int]:
 
 def play(folder: Path, rows: int) -> dict[str, Any]:
     node = {"num_cpus": 2, "object_store_memory": 80 * MIB}
-    cluster = Cluster(initialize_head=True, head_node_args=node)
+    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     try:
         cluster.add_node(**node)
         ray.init(address=cluster.address, log_to_driver=False)

@@ -63,7 +63,7 @@ class _Job:
         ask = read_ask(CHAT, chat_body(self._body, self._messages))
         allowed = allowed_tools(self._body)
         self.ask = ask if allowed is None else replace(ask, tools=[tool for tool in ask.tools if tool.name in allowed])
-        self._writer = ResponseWriter(self._body, ask.params)
+        self._writer = ResponseWriter(self._body, ask.params, service.settings.replica)
 
     async def whole(self) -> Echoing:
         """The answer."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ from pymtp.server.ended import Ended
 from pymtp.server.http.ascii_json import Echoing
 from pymtp.server.http.errors import Failure
 from pymtp.server.parts import Change, Part, Parts
+from pymtp.server.responses.ids import new_id
 from pymtp.server.responses.read import namespaces, tool_of
 from pymtp.server.turns_of import Turns, sealed
 
@@ -31,13 +31,14 @@ _CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
 class ResponseWriter:
     """One answer. What its events tell, item by item, is the output of the answer in the last one."""
 
-    def __init__(self, body: Mapping[str, Any], params: SamplingParams) -> None:
+    def __init__(self, body: Mapping[str, Any], params: SamplingParams, replica: str = "") -> None:
+        """replica: of several servers, the one that keeps the answer."""
         self.parts = Parts()
         self._number = 0
         self._seals = "reasoning.encrypted_content" in (body.get("include") or ())
         self._ended: Ended | None = None
         self._namespaces = namespaces(body)
-        self._response = _begun(body, params)
+        self._response = _begun(body, params, replica)
 
     def begin(self) -> list[dict[str, Any]]:
         """The events before the first token."""
@@ -165,11 +166,11 @@ def _done(part: Part) -> dict[str, Any]:
     return {"text": part.text, **_LOGPROBS[part.kind]}
 
 
-def _begun(body: Mapping[str, Any], params: SamplingParams) -> Echoing:
+def _begun(body: Mapping[str, Any], params: SamplingParams, replica: str) -> Echoing:
     """The answer before the first token, with what was asked for."""
     reasoning, text = body.get("reasoning") or {}, body.get("text") or {}
     own = {
-        "id": f"resp_{uuid.uuid4().hex}",
+        "id": new_id(replica),
         "object": "response",
         "created_at": int(time.time()),
         "completed_at": None,

@@ -1,0 +1,125 @@
+"""A Ray Serve application: `pymtp serve` with replicas on many machines."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from ray import serve
+from ray.serve import Application
+from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+
+from pymtp.errors import InvalidRequestError
+from pymtp.llm import LLM
+from pymtp.model_options import NAMES as MODEL_OPTIONS
+from pymtp.ray.front import Front
+from pymtp.ray.replica import Replica
+from pymtp.ray.router import PrefixRouter
+from pymtp.ray.workers import PLACES
+from pymtp.rope_options import NAMES as ROPE_OPTIONS
+from pymtp.server.settings import ANY_HOST, Settings
+from pymtp.values import shown
+
+KEYS = "PYMTP_API_KEY"
+MOST_CONNECTIONS = 4096  # of a door, as of `pymtp serve`
+LIGHT = 64  # requests without a text that a replica takes beside those that run and wait: /health, /tokenize
+STUCK = 60.0  # seconds after which an engine that answers no more is given up, as by `pymtp serve`
+TO_TELL = 2.0  # seconds, on top of the grace, for clients to hear that their requests are ended
+_SEVERAL = {"api_keys", "cors_origins", "allowed_hosts", "served_names"}
+_SETTINGS = {field.name for field in fields(Settings)} - {"host", "port", "replica"}  # those are Ray Serve's
+
+
+def serve_app(
+    model: str | os.PathLike[str] | None = None,
+    *,
+    replicas: int | tuple[int, int] = 1,
+    num_cpus: float = 1,
+    num_gpus: float = 0,
+    fronts: int = 1,
+    prefix: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> Application:
+    """The application, for `serve.run` or as the target of `serve run`.
+
+    model: a GGUF file that is on every machine, or a name of the hub such as "hf:owner/name:Q4_K_M", which each machine
+        downloads once; None for the model that ships with pymtp.
+    replicas: how many, or the least and the most of them: Ray Serve then starts as many as keep all texts writing.
+    num_cpus, num_gpus: of each replica. n_threads is num_cpus where it is not given.
+    fronts: doors. They hold no model, and agree where a request goes without a word between them.
+    prefix: a file of `LLM.save_prefix` that is on every machine.
+    options: of LLM (n_seq_max is 8 where it is not given), and of pymtp.server.settings.Settings but `host` and `port`,
+        which are Ray Serve's. Without api_keys, those in the environment variable PYMTP_API_KEY, with spaces between.
+
+    Raises InvalidRequestError for options that are none.
+    """
+    least, most = (replicas, replicas) if isinstance(replicas, int) else replicas
+    if not 1 <= least <= most or fronts < 1:
+        raise InvalidRequestError(f"replicas={shown(replicas)} and fronts={shown(fronts)} must be 1 or more")
+    settings, llm = _parted(options)
+    places = llm["n_seq_max"]
+    number: dict[str, Any] = {"num_replicas": least}
+    if least < most:
+        scaling = AutoscalingConfig(min_replicas=least, max_replicas=most, target_ongoing_requests=places)
+        number = {"autoscaling_config": scaling}
+    ends = settings.grace + TO_TELL
+    held = serve.deployment(
+        **number,
+        max_ongoing_requests=places + settings.max_queue + LIGHT,
+        max_queued_requests=settings.max_queue,
+        max_constructor_retry_count=3,
+        graceful_shutdown_timeout_s=ends,
+        health_check_timeout_s=STUCK,
+        ray_actor_options={"num_cpus": num_cpus, "num_gpus": num_gpus},
+        request_router_config=RequestRouterConfig(
+            request_router_class=f"{PrefixRouter.__module__}.{PrefixRouter.__name__}",  # type: ignore[arg-type] # of pydantic
+            request_router_kwargs={"places": places},
+        ),
+    )(Replica)
+    door = serve.deployment(
+        num_replicas=fronts,
+        max_ongoing_requests=MOST_CONNECTIONS,
+        graceful_shutdown_timeout_s=ends,
+        ray_actor_options={"num_cpus": 0},  # so that there is room for it beside replicas that take whole machines
+    )(serve.ingress()(Front))
+    given = (None if model is None else os.fspath(model), None if prefix is None else os.fspath(prefix))
+    bound: Application = door.bind(held.bind(*given, llm, settings), settings)
+    return bound
+
+
+def app(args: Mapping[str, Any]) -> Application:
+    """`serve_app` for `serve run pymtp.ray.serve:app model=… n_ctx=8192` and for files of Ray Serve, whose `args` are
+    its arguments. Words of the command line are read as JSON where they are such."""
+    read = {name: _read(value) if isinstance(value, str) else value for name, value in args.items()}
+    if isinstance(several := read.get("replicas"), list):
+        if len(several) != 2:
+            raise InvalidRequestError(f"replicas={shown(several)} must be a number, or the least and the most")
+        read["replicas"] = tuple(several)
+    return serve_app(**read)
+
+
+def _read(word: str) -> Any:
+    try:
+        return json.loads(word)
+    except ValueError:
+        return word
+
+
+def _parted(options: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
+    """Options of the server, and those of the LLM."""
+    known = {*_SETTINGS, *LLM._parameters(), *MODEL_OPTIONS, *ROPE_OPTIONS}
+    if unknown := sorted(options.keys() - known):
+        raise InvalidRequestError(f"no option {', '.join(unknown)}: there are {', '.join(sorted(known))}")
+    own: dict[str, Any] = {name: options[name] for name in options.keys() & _SETTINGS}
+    own |= {name: (own[name],) if isinstance(own[name], str) else tuple(own[name]) for name in own.keys() & _SEVERAL}
+    settings = Settings(**own)
+    if "api_keys" not in own and KEYS in os.environ:
+        settings = replace(settings, api_keys=tuple(os.environ[KEYS].split()))
+        if not settings.api_keys:  # of a secret that was not set: to serve anybody would be wrong
+            raise InvalidRequestError(f"{KEYS} is empty: give it a key, or unset it to serve without")
+    if "allowed_hosts" not in own:
+        settings = replace(settings, allowed_hosts=(ANY_HOST,))  # machines of a cluster have many names
+    llm = {name: options[name] for name in options.keys() - _SETTINGS}
+    return settings, {"n_seq_max": PLACES, **llm}

@@ -1,0 +1,120 @@
+"""Claims about a replica of a Ray Serve application, without Ray around it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pymtp import InvalidRequestError, ModelLoadError, NativeError
+from pymtp.ray.lead import Lead
+from pymtp.ray.replica import Replica
+from pymtp.server.settings import Settings
+
+OPTIONS = {"n_ctx": 4096, "n_seq_max": 2, "n_threads": 1, "draft_tokens": 3}
+CHAT = {"model": "demo", "messages": [{"role": "user", "content": "def"}], "temperature": 0}
+
+
+@pytest.fixture(autouse=True)
+def context(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = SimpleNamespace(replica_id=SimpleNamespace(unique_id="abc123"))
+    monkeypatch.setattr("ray.serve.get_replica_context", lambda: found)
+
+
+@asynccontextmanager
+async def replica(*given: Any) -> AsyncIterator[Replica]:
+    """As Ray makes one: it awaits the constructor."""
+    made: Any = Replica.__new__(Replica)
+    await made.__init__(*(given or (None, None, OPTIONS, Settings(log_level="error"))))
+    try:
+        yield made
+    finally:
+        await made._life.__aexit__(None, None, None)
+
+
+def request(path: str, body: dict[str, Any]) -> tuple[dict[str, Any], bytes, Lead]:
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "path": path,
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+    }
+    return scope, json.dumps(body).encode(), Lead()
+
+
+def test_an_answer_is_that_of_the_application_with_the_replicas_name() -> None:
+    async def test() -> None:
+        async with replica() as made:
+            stream = {**CHAT, "max_tokens": 20, "stream": True}
+            streamed = [each async for batch in made.answer(*request("/v1/chat/completions", stream)) for each in batch]
+            asked = {"model": "demo", "input": "def", "max_output_tokens": 2}
+            whole = [each async for batch in made.answer(*request("/v1/responses", asked)) for each in batch]
+        for messages in (streamed, whole):
+            assert messages[0]["type"] == "http.response.start"
+            assert (b"x-pymtp-replica", b"abc123") in messages[0]["headers"]
+            assert not messages[-1].get("more_body")
+        assert b"".join(each["body"] for each in streamed[1:]).endswith(b"data: [DONE]\n\n")
+        assert json.loads(whole[1]["body"])["id"].startswith("resp_abc123_")
+
+    asyncio.run(test())
+
+
+def test_a_call_that_is_left_ends_its_text() -> None:
+    async def test() -> None:
+        async with replica() as made:
+            asked = {**CHAT, "ignore_eos": True, "stream": True}
+            answer = made.answer(*request("/v1/chat/completions", asked))
+            await anext(answer)
+            service = made._app.state.service
+            assert service.n_open == 1
+            await answer.aclose()  # type: ignore[attr-defined]
+            assert service.n_open == 0
+            while service.llm.figures().running:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(test())
+
+
+def test_its_metrics_have_its_name() -> None:
+    async def test() -> None:
+        async with replica() as made:
+            for _ in range(2):  # each time anew
+                samples = [each for metric in await made.metrics() for each in metric.samples]
+                assert {each.labels["replica"] for each in samples} == {"abc123"}
+                assert any(each.name == "pymtp:num_requests_max" and each.value == 2 for each in samples)
+
+    asyncio.run(test())
+
+
+def test_an_engine_that_can_go_on_no_more_is_not_healthy() -> None:
+    async def test() -> None:
+        async with replica() as made:
+            await made.check_health()
+            context = made._app.state.service.llm.llm.context
+            context.break_on_purpose("clear_throws")
+            async for _ in made.answer(*request("/v1/chat/completions", CHAT)):
+                pass
+            with pytest.raises(NativeError, match="cannot go on"):
+                await made.check_health()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [(("no such file", None, {}), ModelLoadError), ((None, "no such file", {"n_ctx": 64}), InvalidRequestError)],
+)
+def test_a_model_that_cannot_be_loaded_makes_no_replica(given: tuple[Any, ...], error: type[Exception]) -> None:
+    async def test() -> None:
+        async with replica(*given, Settings(log_level="error")):
+            pass
+
+    with pytest.raises(error, match="no such file"):
+        asyncio.run(test())

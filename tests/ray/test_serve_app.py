@@ -1,0 +1,86 @@
+"""Claims about what a Ray Serve application is made with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import pymtp.ray
+from pymtp import InvalidRequestError
+from pymtp.ray import serve_app
+from pymtp.ray.replica import Replica
+from pymtp.ray.serve import app
+from pymtp.server.settings import Settings
+
+
+def made(*given: Any, builder: Any = serve_app, **options: Any) -> tuple[Any, Any, list[Any]]:
+    """The deployments of doors and of replicas, and what a replica is made with."""
+    door = builder(*given, **options)._bound_deployment
+    held, settings = door.init_args
+    assert held._bound_deployment.init_args[-1] == settings
+    return door, held._bound_deployment, list(held._bound_deployment.init_args)
+
+
+def test_options_are_those_of_an_llm_and_of_the_server() -> None:
+    _, held, args = made("m.gguf", n_ctx=512, n_cpu_moe=3, max_queue=9, served_names=["a"], prefix="p", num_cpus=4)
+    assert held.func_or_class is Replica
+    assert args[:3] == ["m.gguf", "p", {"n_seq_max": 8, "n_ctx": 512, "n_cpu_moe": 3}]
+    assert args[3] == Settings(max_queue=9, served_names=("a",), allowed_hosts=("*",))
+    assert held.ray_actor_options["num_cpus"] == 4
+
+
+def test_one_replica_takes_more_than_it_writes_and_says_itself_when_it_is_full() -> None:
+    _, held, _ = made(n_seq_max=3, max_queue=10)
+    assert (held.num_replicas, held.max_queued_requests) == (1, 10)
+    assert held.max_ongoing_requests > 13
+
+
+def test_replicas_follow_the_load_where_there_are_a_least_and_a_most() -> None:
+    _, held, _ = made(replicas=(2, 10), n_seq_max=3)
+    config = held._deployment_config.autoscaling_config
+    assert (config.min_replicas, config.max_replicas, config.target_ongoing_requests) == (2, 10, 3)
+
+
+def test_doors_take_no_processor_from_replicas() -> None:
+    door, _, _ = made(fronts=3)
+    assert (door.num_replicas, door.ray_actor_options["num_cpus"]) == (3, 0)
+
+
+def test_words_of_a_command_line_are_read_as_what_they_are() -> None:
+    words = {"model": "m.gguf", "replicas": "[1, 2]", "n_ctx": "512", "flash_attn": "true", "served_names": "a"}
+    _, held, args = made(words, builder=app)
+    assert args[:3] == ["m.gguf", None, {"n_seq_max": 8, "n_ctx": 512, "flash_attn": True}]
+    assert args[3].served_names == ("a",)
+    assert held._deployment_config.autoscaling_config.max_replicas == 2
+
+
+def test_keys_come_from_the_environment_where_none_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYMTP_API_KEY", "one two")
+    assert made()[2][3].api_keys == ("one", "two")
+    assert made(api_keys=["three"])[2][3].api_keys == ("three",)
+    monkeypatch.setenv("PYMTP_API_KEY", " ")
+    with pytest.raises(InvalidRequestError, match="PYMTP_API_KEY is empty"):
+        serve_app()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"n_ctxt": 512}, "no option n_ctxt: there are .*n_ctx"),
+        ({"port": 80}, "no option port"),
+        ({"replicas": 0}, "replicas=0"),
+        ({"replicas": (3, 2)}, r"replicas=\(3, 2\)"),
+        ({"fronts": 0}, "fronts=0"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidRequestError, match=said):
+        serve_app(**options)
+    with pytest.raises(InvalidRequestError, match="the least and the most"):
+        app({"replicas": [1, 2, 3]})
+
+
+def test_there_is_nothing_else_in_pymtp_ray() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'serv'"):
+        _ = pymtp.ray.serv
