@@ -1,5 +1,4 @@
-"""Claims that hold on a GPU. Where there is none they are skipped; with PYMTP_GPU_TESTS_ON_CPU=1 they run on the CPU
-all the same, which shows that they can run.
+"""Claims that hold on a GPU. Where there is none they are skipped (helpers/devices.py).
 
 Bounds on logits, whose spread is 2.6 here: products of halves (F16 weights, and F32 ones where a kernel takes them as
 TF32, which has the mantissa of a half: ggml's own for a few rows, whatever cuBLAS is told) cost up to 9e-3 on the CPU,
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.contexts import some_tokens
+from helpers.devices import GPUS, LAVAPIPE, ON_CPU
 from makers.gguf_variants import rewrite
 from numpy.typing import NDArray
 
@@ -28,9 +28,6 @@ from pymtp.memory import plan_memory
 from pymtp.native import lib
 from pymtp.sampling import Sampler
 
-ON_CPU = "PYMTP_GPU_TESTS_ON_CPU" in os.environ
-CPU = ("CPU", "BLAS")  # devices that llama.cpp lists beside GPUs
-GPUS = [device for device in build_info()["devices"] if not device["name"].startswith(CPU)]
 LAYERS = 0 if ON_CPU else -1
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS and not ON_CPU, reason="needs a GPU")]

@@ -16,8 +16,9 @@ import pytest
 from conftest import make_llm
 from gguf import GGUFReader
 from helpers.contexts import BOTH, DRAFTS, context, some_tokens
+from helpers.devices import GPUS
 
-from pymtp import Model, NativeError, SamplingParams, build_info
+from pymtp import Model, NativeError, SamplingParams
 from pymtp.context import Context
 from pymtp.counters import Counters, Node
 from pymtp.sampling import Sampler
@@ -34,7 +35,6 @@ ROWS = [
 ]
 PICKED = {1: 1, 40: 48, 128: 136}  # candidates that come for a top_k
 BYTES = 8  # of a token and a float
-GPUS = [device for device in build_info()["devices"] if not device["name"].startswith(("CPU", "BLAS"))]
 
 
 def device(model: Model, params: SamplingParams = GREEDY, draws: str = "device", **keywords: Any) -> Context:
