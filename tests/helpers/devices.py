@@ -15,6 +15,8 @@ ON_CPU = "PYMTP_GPU_TESTS_ON_CPU" in os.environ
 if LAVAPIPE:
     # ggml takes a software device only by its number; halves are converted there, which takes longer than floats
     os.environ |= {"GGML_VK_VISIBLE_DEVICES": "0", "GGML_VK_DISABLE_F16": "1", "GGML_VK_DISABLE_COOPMAT": "1"}
+    # a thread that spins until the device is done, and threads of the device's own, take the processor from it
+    os.environ |= {"GGML_VK_SERIALIZE_SUBMISSIONS": "1", "LP_NUM_THREADS": "0"}
 elif NAME is not None:
     raise ValueError(f"PYMTP_TEST_DEVICE={NAME} must be lavapipe, or unset")
 
