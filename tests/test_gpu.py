@@ -34,7 +34,7 @@ LAYERS = 0 if ON_CPU else -1
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS and not ON_CPU, reason="needs a GPU")]
 
 GOLDEN = np.load(Path(__file__).parent / "reference" / "golden.npz")
-PROMPTS = ("line", "chat") if LAVAPIPE else ("one", "line", "chat", "code")
+PROMPTS = ("chat",) if LAVAPIPE else ("one", "line", "chat", "code")
 WHICH = PROMPTS[-1]
 TAPS = ("post_norm", "pre_norm")
 BOUNDS = {"f32": 2e-2} if LAVAPIPE else {"f32": 2e-2, "f16": 5e-2}
@@ -193,8 +193,8 @@ def test_hardly_a_token_differs_with_drafts_and_without(
 ) -> None:
     """Counted up to the first that does in each text: what follows is another text."""
     if LAVAPIPE:
-        prompts = [prompt[:40] for prompt in prompts[:2]]
-    params = SamplingParams(12 if LAVAPIPE else 150, temperature=temperature, seed=7, ignore_eos=True)
+        prompts = [prompts[0][:40]]
+    params = SamplingParams(16 if LAVAPIPE else 150, temperature=temperature, seed=7, ignore_eos=True)
     texts = []
     with Model(demo_f32 if LAVAPIPE else demo, n_gpu_layers=LAYERS) as model:
         for drafts in (0, STEPS):
@@ -278,7 +278,7 @@ def test_each_device_holds_what_was_planned(model: Model, draft_tokens: int) -> 
     assert ON_CPU or any(planned.kv > 0 for planned in plan if not planned.host)
 
 
-@pytest.mark.parametrize("flash_attn", ["on", "off"])
+@pytest.mark.parametrize("flash_attn", ["on"] if LAVAPIPE else ["on", "off"])
 @pytest.mark.parametrize("type_k", ["f16"] if LAVAPIPE else ["f16", "q8_0"])
 def test_a_copy_of_a_sequence_goes_on_with_the_same_bits(model: Model, flash_attn: str, type_k: str) -> None:
     with make(model, n_seq_max=3, flash_attn=flash_attn, type_k=type_k) as context:

@@ -265,7 +265,7 @@ def changed(demo_f32: Path, tmp_path: Path) -> Callable[[Callable[[Any], None]],
 
 def nan(rows: slice) -> Callable[[Any], None]:
     def how(weights: Any) -> None:
-        weights[rows] = np.nan
+        weights[rows] = np.copysign(np.nan, -1)  # as x86 makes it: its bits are below those of all numbers
 
     return how
 
@@ -284,7 +284,7 @@ NO_NUMBERS = {"one": nan(slice(300, 301)), "all": nan(slice(None)), "first": nan
 @pytest.mark.gpu
 @pytest.mark.parametrize("draws", ["device"] if LAVAPIPE else ["host", "device"])
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED[1]], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("name", list(NO_NUMBERS)[: 2 if LAVAPIPE else None])
+@pytest.mark.parametrize("name", list(NO_NUMBERS)[: 1 if LAVAPIPE else None])
 def test_logits_that_are_no_numbers_are_noticed(
     changed: Callable[..., Path], draws: str, params: SamplingParams, name: str
 ) -> None:
@@ -301,14 +301,15 @@ def test_logits_that_are_no_numbers_are_noticed(
 @pytest.mark.gpu
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED[1]], ids=["greedy", "sampled"])
 def test_of_equal_logits_the_first_counts(changed: Callable[..., Path], params: SamplingParams) -> None:
-    def double(weights: Any) -> None:
-        weights[1::2] = weights[::2][: len(weights[1::2])]
+    def alike(weights: Any) -> None:
+        # eight tokens each; of threads that take every eighth token, the last one has the first of them
+        weights[:] = weights[np.maximum((np.arange(len(weights)) + 1) // 8 * 8 - 1, 0)]
 
-    with Model(changed(double)) as model:
+    with Model(changed(alike)) as model:
         found = []
         for draws in ("host", "device"):
             with device(model, params, draws) as c:
                 found.append(rounds(c))
         assert found[0] == found[1]
         if params is GREEDY:
-            assert all(token % 2 == 0 for token in found[0][1:])
+            assert all(token % 8 == 7 or token == 0 for token in found[0][1:])
