@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import helpers.devices  # noqa: F401 — before pymtp
 import pytest
 from hypothesis import settings
 from makers.demo_corpus import held_out_prompts

@@ -1,5 +1,5 @@
-"""Claims that hold on a GPU. Where there is none they are skipped; with PYMTP_GPU_TESTS_ON_CPU=1 they run on the CPU
-all the same, which shows that they can run.
+"""Claims that hold on a GPU. Where there is none they are skipped (helpers/devices.py). Mesa's lavapipe takes a hundred
+times as long: there they hold for F32 alone, of fewer tokens.
 
 Bounds on logits, whose spread is 2.6 here: products of halves (F16 weights, and F32 ones where a kernel takes them as
 TF32, which has the mantissa of a half: ggml's own for a few rows, whatever cuBLAS is told) cost up to 9e-3 on the CPU,
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.contexts import some_tokens
+from helpers.devices import GPUS, LAVAPIPE, ON_CPU
 from makers.gguf_variants import rewrite
 from numpy.typing import NDArray
 
@@ -28,20 +29,21 @@ from pymtp.memory import plan_memory
 from pymtp.native import lib
 from pymtp.sampling import Sampler
 
-ON_CPU = "PYMTP_GPU_TESTS_ON_CPU" in os.environ
-CPU = ("CPU", "BLAS")  # devices that llama.cpp lists beside GPUs
-GPUS = [device for device in build_info()["devices"] if not device["name"].startswith(CPU)]
 LAYERS = 0 if ON_CPU else -1
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS and not ON_CPU, reason="needs a GPU")]
 
 GOLDEN = np.load(Path(__file__).parent / "reference" / "golden.npz")
-PROMPTS = ("one", "line", "chat", "code")
+PROMPTS = ("chat",) if LAVAPIPE else ("one", "line", "chat", "code")
+WHICH = PROMPTS[-1]
 TAPS = ("post_norm", "pre_norm")
-BOUNDS = {"f32": 2e-2, "f16": 5e-2}
+BOUNDS = {"f32": 2e-2} if LAVAPIPE else {"f32": 2e-2, "f16": 5e-2}
+LONG = 40 if LAVAPIPE else 300  # tokens of a prompt
 STEPS = 3
 DEBUG, INFO = 1, 2  # enum ggml_log_level
-FLIPS = 0.002  # of tokens: as many near ties may fall the other way where kernels differ by the number of rows
+# of tokens: as many near ties may fall the other way where kernels differ by the number of rows
+FLIPS = 0 if LAVAPIPE else 0.002
+CUDA = any(gpu["name"].startswith("CUDA") for gpu in GPUS)
 
 # what cuBLAS computes in F32 is to be F32; it asks when it is first used
 os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
@@ -99,7 +101,7 @@ def test_the_build_names_the_gpu_and_what_it_was_compiled_for() -> None:
     assert all(device["description"] and device["memory_total"] > 0 for device in build["devices"])
     if not ON_CPU:
         assert GPUS
-        assert build["cuda_architectures"]
+        assert bool(build["cuda_architectures"]) == CUDA
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
@@ -125,7 +127,9 @@ def test_a_broken_head_is_far_out_of_bounds(model: Model, weights: str, fault: s
     with make(model, tap="pre_norm" if fault == "wrong_tap" else "post_norm") as context:
         if fault != "wrong_tap":
             context.break_on_purpose(fault)
-        assert error(head_logits(context, "code", "post_norm"), GOLDEN["code.post_norm.logits"]) > 10 * BOUNDS[weights]
+        assert (
+            error(head_logits(context, WHICH, "post_norm"), GOLDEN[f"{WHICH}.post_norm.logits"]) > 10 * BOUNDS[weights]
+        )
 
 
 def test_a_chain_in_one_launch_drafts_what_single_steps_draft(model: Model) -> None:
@@ -133,16 +137,16 @@ def test_a_chain_in_one_launch_drafts_what_single_steps_draft(model: Model) -> N
         found = []
         for c in (one, steps):
             c.set_sampling(Sampler(SamplingParams()))
-            c.prefill(tokens("code"))
-            found.append(c.draft_chain(int(GOLDEN["code.next"]), STEPS)[0])
-    assert found[0] == found[1] == [int(token) for token in GOLDEN["code.post_norm.drafts"]][:STEPS]
+            c.prefill(tokens(WHICH))
+            found.append(c.draft_chain(int(GOLDEN[f"{WHICH}.next"]), STEPS)[0])
+    assert found[0] == found[1] == [int(token) for token in GOLDEN[f"{WHICH}.post_norm.drafts"]][:STEPS]
 
 
 def test_after_rounds_the_caches_are_those_of_the_tokens_that_stayed(model: Model, weights: str) -> None:
     with make(model) as rounds, make(model) as plain:
         for c in (rounds, plain):
             c.set_sampling(Sampler(SamplingParams()))
-        text = some_tokens(model, 300)
+        text = some_tokens(model, LONG)
         rounds.prefill(text)
         for keep in (3, 0, 2, 1):
             text += a_round(rounds, keep)
@@ -152,14 +156,47 @@ def test_after_rounds_the_caches_are_those_of_the_tokens_that_stayed(model: Mode
         assert error(rounds.verify([9])[0].copy(), plain.verify([9])[0].copy()) <= BOUNDS[weights]
 
 
+def test_a_prompt_has_the_drafts_that_host_copies_bring(model: Model, weights: str) -> None:
+    prompt = some_tokens(model, LONG)
+    with make(model) as fused, make(model, prefill="host-copy") as host:
+        logits = [c.prefill(prompt).copy() for c in (fused, host)]
+        assert error(*logits) <= BOUNDS[weights]
+        assert fused.counters.hidden_bytes == 0
+        assert host.counters.hidden_bytes == len(prompt) * model.n_embd * 4
+        assert error(fused.draft(9).copy(), host.draft(9).copy()) <= BOUNDS[weights]
+
+
+def test_sequences_together_have_the_logits_and_drafts_of_each_alone(model: Model, weights: str) -> None:
+    prompts = {seq: some_tokens(model, n, seed=seq) for seq, n in enumerate((8, 1, 3))}
+    with make(model, n_seq_max=len(prompts)) as together:
+        logits = together.prefill_batch(prompts).copy()
+        for seq, prompt in prompts.items():
+            with make(model) as alone:
+                assert error(logits[seq], alone.prefill(prompt)) <= BOUNDS[weights]
+                assert error(together.draft(9, seq).copy(), alone.draft(9).copy()) <= BOUNDS[weights]
+
+
+def test_a_prompt_goes_on_from_what_was_read_and_written_with_the_same_text(model: Model) -> None:
+    params, texts = SamplingParams(6, ignore_eos=True), []
+    for cache in (True, False):
+        with LLM(model, n_ctx=512, n_threads=1, draft_tokens=STEPS, cache_prompt=cache) as llm:
+            first = llm.generate(some_tokens(model, LONG), params)
+            second = llm.generate([*some_tokens(model, LONG), *first.token_ids, 5, 6, 7], params)
+            assert (second.stats.cached_tokens >= LONG) == cache
+            texts.append(first.token_ids + second.token_ids)
+    assert texts[0] == texts[1]
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_hardly_a_token_differs_with_drafts_and_without(
-    prompts: list[str], temperature: float, record_property: Callable[[str, object], None]
+    prompts: list[str], demo: Path, demo_f32: Path, temperature: float, record_property: Callable[[str, object], None]
 ) -> None:
     """Counted up to the first that does in each text: what follows is another text."""
-    params = SamplingParams(max_tokens=150, temperature=temperature, seed=7, ignore_eos=True)
+    if LAVAPIPE:
+        prompts = [prompts[0][:40]]
+    params = SamplingParams(16 if LAVAPIPE else 150, temperature=temperature, seed=7, ignore_eos=True)
     texts = []
-    with Model(n_gpu_layers=LAYERS) as model:
+    with Model(demo_f32 if LAVAPIPE else demo, n_gpu_layers=LAYERS) as model:
         for drafts in (0, STEPS):
             with LLM(model, n_ctx=1024, n_threads=1, draft_tokens=drafts) as llm:
                 texts.append([done.token_ids for done in llm.generate(prompts, params)])
@@ -177,7 +214,7 @@ def test_hardly_a_token_differs_with_drafts_and_without(
 def test_no_hidden_row_of_a_prompt_comes_to_the_host_and_one_row_of_logits(model: Model) -> None:
     with make(model) as context:
         grown = work(context)
-        context.prefill(some_tokens(model, 1500))
+        context.prefill(some_tokens(model, LONG if LAVAPIPE else 1500))
         assert grown("hidden_bytes") == grown("embeddings_bytes") == 0
         assert grown("logits_bytes") == model.n_vocab * 4
         assert grown("draft_decodes") == 0
@@ -204,6 +241,7 @@ def native_log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFi
     lib.pymtp_set_log(lib.pymtp_on_log, INFO)
 
 
+@pytest.mark.skipif(not CUDA and not ON_CPU, reason="of CUDA")
 def test_after_a_few_rounds_cuda_graphs_are_launched_and_none_is_captured(
     model: Model, native_log: pytest.LogCaptureFixture
 ) -> None:
@@ -240,12 +278,12 @@ def test_each_device_holds_what_was_planned(model: Model, draft_tokens: int) -> 
     assert ON_CPU or any(planned.kv > 0 for planned in plan if not planned.host)
 
 
-@pytest.mark.parametrize("flash_attn", ["on", "off"])
-@pytest.mark.parametrize("type_k", ["f16", "q8_0"])
+@pytest.mark.parametrize("flash_attn", ["on"] if LAVAPIPE else ["on", "off"])
+@pytest.mark.parametrize("type_k", ["f16"] if LAVAPIPE else ["f16", "q8_0"])
 def test_a_copy_of_a_sequence_goes_on_with_the_same_bits(model: Model, flash_attn: str, type_k: str) -> None:
     with make(model, n_seq_max=3, flash_attn=flash_attn, type_k=type_k) as context:
         context.set_sampling(Sampler(SamplingParams()))
-        context.prefill(some_tokens(model, 50))
+        context.prefill(some_tokens(model, LONG))
         for keep in (3, 0, 2):
             a_round(context, keep)
         context.copy(0, 2)

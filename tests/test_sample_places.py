@@ -16,8 +16,9 @@ import pytest
 from conftest import make_llm
 from gguf import GGUFReader
 from helpers.contexts import BOTH, DRAFTS, context, some_tokens
+from helpers.devices import GPUS, LAVAPIPE
 
-from pymtp import Model, NativeError, SamplingParams, build_info
+from pymtp import Model, NativeError, SamplingParams
 from pymtp.context import Context
 from pymtp.counters import Counters, Node
 from pymtp.sampling import Sampler
@@ -34,7 +35,6 @@ ROWS = [
 ]
 PICKED = {1: 1, 40: 48, 128: 136}  # candidates that come for a top_k
 BYTES = 8  # of a token and a float
-GPUS = [device for device in build_info()["devices"] if not device["name"].startswith(("CPU", "BLAS"))]
 
 
 def device(model: Model, params: SamplingParams = GREEDY, draws: str = "device", **keywords: Any) -> Context:
@@ -163,7 +163,7 @@ def test_a_round_brings_a_token_or_its_candidates_for_each_row_and_no_row(model:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not GPUS, reason="needs a GPU")
-@pytest.mark.parametrize("params", [GREEDY, *SAMPLED], ids=range(7))
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED[4]] if LAVAPIPE else [GREEDY, *SAMPLED], ids=str)
 def test_a_gpu_draws_what_the_host_draws_and_keeps_its_rows(demo_f32: Path, params: SamplingParams) -> None:
     each = BYTES * (1 if params.temperature == 0 else PICKED[params.top_k])
     with Model(demo_f32, n_gpu_layers=-1) as model:
@@ -265,7 +265,7 @@ def changed(demo_f32: Path, tmp_path: Path) -> Callable[[Callable[[Any], None]],
 
 def nan(rows: slice) -> Callable[[Any], None]:
     def how(weights: Any) -> None:
-        weights[rows] = np.nan
+        weights[rows] = np.copysign(np.nan, -1)  # as x86 makes it: its bits are below those of all numbers
 
     return how
 
@@ -278,14 +278,17 @@ def infinite(weights: Any) -> None:
     weights[n : 2 * n] = -weights[:n]
 
 
-@pytest.mark.parametrize("draws", ["host", "device"])
+NO_NUMBERS = {"one": nan(slice(300, 301)), "all": nan(slice(None)), "first": nan(slice(0, 1)), "infinite": infinite}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("draws", ["device"] if LAVAPIPE else ["host", "device"])
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED[1]], ids=["greedy", "sampled"])
-@pytest.mark.parametrize(
-    "how", [nan(slice(300, 301)), nan(slice(0, 1)), nan(slice(None)), infinite], ids=["one", "first", "all", "infinite"]
-)
+@pytest.mark.parametrize("name", list(NO_NUMBERS)[: 1 if LAVAPIPE else None])
 def test_logits_that_are_no_numbers_are_noticed(
-    changed: Callable[..., Path], draws: str, params: SamplingParams, how: Callable[[Any], None]
+    changed: Callable[..., Path], draws: str, params: SamplingParams, name: str
 ) -> None:
+    how = NO_NUMBERS[name]
     with Model(changed(how, long=how is infinite)) as model, device(model, params, draws) as c:
         for call in (lambda: c.verify_chain([1005, 1006]), lambda: c.draft_chain(1005, DRAFTS)):
             c.clear()
@@ -295,16 +298,18 @@ def test_logits_that_are_no_numbers_are_noticed(
             assert c.n_past == 0
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED[1]], ids=["greedy", "sampled"])
 def test_of_equal_logits_the_first_counts(changed: Callable[..., Path], params: SamplingParams) -> None:
-    def double(weights: Any) -> None:
-        weights[1::2] = weights[::2][: len(weights[1::2])]
+    def alike(weights: Any) -> None:
+        # eight tokens each; of threads that take every eighth token, the last one has the first of them
+        weights[:] = weights[np.maximum((np.arange(len(weights)) + 1) // 8 * 8 - 1, 0)]
 
-    with Model(changed(double)) as model:
+    with Model(changed(alike)) as model:
         found = []
         for draws in ("host", "device"):
             with device(model, params, draws) as c:
                 found.append(rounds(c))
         assert found[0] == found[1]
         if params is GREEDY:
-            assert all(token % 2 == 0 for token in found[0][1:])
+            assert all(token % 8 == 7 or token == 0 for token in found[0][1:])

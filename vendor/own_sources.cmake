@@ -14,6 +14,9 @@ target_include_directories(ggml-cpu PRIVATE ${PYMTP_NATIVE}/kernels)
 if(TARGET ggml-cuda)
   target_include_directories(ggml-cuda PRIVATE ${PYMTP_NATIVE}/kernels/cuda)
 endif()
+if(TARGET ggml-vulkan AND Vulkan_VERSION VERSION_LESS 1.3.272)
+  target_include_directories(ggml-vulkan BEFORE PRIVATE ${PYMTP_NATIVE}/kernels/vulkan)
+endif()
 
 # A failed assertion is an exception (pymtp/native/runtime/border.h), which passes through ggml's C, too. A debugger is not
 # started for it, nor for what ends a program that pymtp is part of: ggml.cpp does nothing but ask for that.

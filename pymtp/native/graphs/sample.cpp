@@ -63,7 +63,9 @@ pymtp_sampled pymtp_build_sample(const llm_graph_context & graph, ggml_tensor * 
     } else {
         ggml_tensor * from[2] = { logits, nullptr };
         if (settings.sample == PYMTP_SAMPLE_CANDIDATES) {
-            from[1] = ggml_top_k(ctx, logits, settings.n_candidates);
+            // of one alone it is defined which: the first of equals
+            from[1] = settings.n_candidates == 1 ? ggml_reshape_2d(ctx, ggml_argmax(ctx, logits), 1, n_rows)
+                                                 : ggml_top_k(ctx, logits, settings.n_candidates);
             from[0] = ggml_reshape_2d(ctx, pick(logits, from[1], settings.n_candidates), settings.n_candidates, n_rows);
         }
         sampled.tokens = ggml_custom_4d(ctx, GGML_TYPE_I32, n_rows, 1, 1, 1, from, from[1] ? 2 : 1, sample_rows, GGML_N_TASKS_MAX,

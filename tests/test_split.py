@@ -1,0 +1,69 @@
+"""Claims about models that a GPU and the host share: the text is that of the CPU. Weights and caches are F32, so that
+the ways of adding up differ far less than two logits do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import make_llm
+from helpers.devices import GPUS, ON_CPU
+from makers.make_model import make_model
+
+from pymtp import LLM, SamplingParams
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS and not ON_CPU, reason="needs a GPU")]
+
+PROMPT = list(range(100, 107))
+
+# and whether a part of the model stays in the host's memory
+PLACINGS: list[tuple[dict[str, Any], bool]] = [
+    ({}, False),
+    ({"n_gpu_layers": 2}, True),
+    ({"n_gpu_layers": "auto"}, False),
+    ({"n_cpu_moe": 1}, True),
+    ({"n_cpu_moe": 99}, True),
+    ({"override_tensor": {"ffn_(gate|up)_shexp": "CPU"}}, True),
+    ({"split_mode": "none", "main_gpu": 0}, False),
+    ({"offload_kqv": False}, True),
+]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with experts, random weights in F32."""
+    (path,) = make_model("tiny-moe", tmp_path_factory.mktemp("models") / "moe.gguf", weight_type="f32")
+    return path
+
+
+def written(llm: LLM) -> list[int]:
+    return llm.generate(PROMPT, SamplingParams(8, ignore_eos=True)).token_ids
+
+
+@pytest.fixture(scope="module")
+def expected(path: Path) -> list[int]:
+    with make_llm(path, n_gpu_layers=0, type_k="f32", type_v="f32") as llm:
+        return written(llm)
+
+
+def on_gpus(llm: LLM) -> int:
+    """Bytes of weights, K and V."""
+    return sum(device.weights + device.kv for device in llm.context.memory() if not device.host)
+
+
+@pytest.fixture(scope="module")
+def everything(path: Path) -> int:
+    with make_llm(path, type_k="f32", type_v="f32") as llm:
+        return on_gpus(llm)
+
+
+@pytest.mark.parametrize(("placing", "part"), PLACINGS, ids=str)
+def test_a_split_model_writes_what_the_cpu_writes(
+    path: Path, expected: list[int], everything: int, placing: dict[str, Any], part: bool
+) -> None:
+    with make_llm(path, type_k="f32", type_v="f32", **placing) as llm:
+        assert written(llm) == expected
+        held = on_gpus(llm)
+    if GPUS:
+        assert 0 < held < everything if part else held == everything
