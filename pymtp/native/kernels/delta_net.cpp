@@ -2,8 +2,8 @@
 //
 // A GATED_DELTA_NET with sources beyond those of ggml_gated_delta_net, see graphs/replay_graph.cpp. llama.cpp's own goes over
 // a head's state four times a token, and copies it before and after. Here up to 32 rows of the state go through all tokens in
-// the nearest cache, once a token, and stay where they were read (S_v 16, 32, 64 and 128, on AVX2 and AVX-512). A token takes
-// the same steps however many tokens there are, and when it is replayed, so a verification of drafts has the bits of single
+// the nearest cache, once a token, and stay where they were read (S_v 16, 32, 64 and 128, on AVX2, AVX-512 and NEON). A token
+// takes the same steps however many tokens there are, and when it is replayed, so a verification of drafts has the bits of single
 // tokens. Formulas: ggml_gated_delta_net in ggml.h, and https://arxiv.org/abs/2412.06464.
 
 #include "kernels.h"
@@ -33,7 +33,7 @@ struct Tokens {
 // stored between the two, or after both. It is stored transposed: row j is column j of S.
 typedef void (*rows_t)(const Tokens & replayed, const Tokens & tokens, int64_t j, int64_t S_v, float * state, bool store_between, float * work);
 
-#if defined(PYMTP_ROWS_SIMD)
+#if defined(PYMTP_FLOAT_SIMD)
 
 // R rows, of NV vectors each. The state is gone over once a token: it is brought to the token before, and multiplied by that
 // token's q and by the next one's k. The sums of as many rows as there are lanes become a vector.
@@ -183,7 +183,7 @@ struct rows_of {
     int64_t n    = 1;
 
     explicit rows_of(int64_t S_v) {
-#if defined(PYMTP_ROWS_SIMD)
+#if defined(PYMTP_FLOAT_SIMD)
         switch (S_v) {
             case  16: call = some_rows< 16/simd::LANES, 16>::take; n = 16; break;
             case  32: call = some_rows< 32/simd::LANES, 32>::take; n = 32; break;

@@ -22,7 +22,7 @@ namespace pymtp {
 
 // Rows that are taken over F32 and F16 caches, for which llama.cpp has tiles. With vectors of AVX2 all are: prompts take less
 // time so. Other processors' multiplications go by the number of rows anyway.
-#if defined(PYMTP_ROWS_SIMD)
+#if defined(PYMTP_FLOAT_SIMD)
 static constexpr int64_t MOST_ROWS = INT64_MAX;
 #else
 static constexpr int64_t MOST_ROWS = 65; // a verification of 64 drafts

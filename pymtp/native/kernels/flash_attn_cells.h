@@ -29,7 +29,7 @@ static inline uint32_t seen_cells(const ggml_fp16_t * mask) {
 #endif
 }
 
-#if defined(PYMTP_ROWS_SIMD)
+#if defined(PYMTP_FLOAT_SIMD)
 
 static inline simd::fvec fload(const float * x)       { return simd::fload(x); }
 static inline simd::fvec fload(const ggml_fp16_t * x) { return simd::fload_half(x); }
@@ -130,15 +130,17 @@ static inline void mad_cells(int64_t n, float * const * y, const T * v, int64_t 
 
 // s = s*scale + mask*slope, minus infinity where the mask is; the greatest of each lane so far, NaN left out, go to max.
 static inline void mask_cells(float * s, float scale, const ggml_fp16_t * mask, float slope, float * max) {
-#if defined(PYMTP_ROWS_SIMD)
+#if defined(PYMTP_FLOAT_SIMD)
     const simd::fvec minus_inf = simd::frepeat(-INFINITY);
     for (int j = 0; j < BLOCK_KV; j += simd::LANES) {
         const simd::fvec m = simd::fload_half(mask + j);
         const simd::fvec x = simd::fma(m, simd::frepeat(slope), simd::fmul(simd::fload(s + j), simd::frepeat(scale)));
 #if defined(PYMTP_ROWS_512)
         const simd::fvec y = _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(m, minus_inf, _CMP_EQ_OQ), minus_inf);
-#else
+#elif defined(PYMTP_ROWS_SIMD)
         const simd::fvec y = _mm256_blendv_ps(x, minus_inf, _mm256_cmp_ps(m, minus_inf, _CMP_EQ_OQ));
+#else
+        const simd::fvec y = simd::fselect(x, minus_inf, m, minus_inf);
 #endif
         simd::fstore(s + j, y);
         simd::fstore(max + j, simd::fmax(y, simd::fload(max + j)));
@@ -154,7 +156,7 @@ static inline void mask_cells(float * s, float scale, const ggml_fp16_t * mask, 
 
 // Whether cells of n values are read as they are, if they are F16; as F32 they always are.
 static inline bool reads_f16(int64_t n) {
-#if defined(PYMTP_ROWS_SIMD)
+#if defined(PYMTP_FLOAT_SIMD)
     return n%simd::LANES == 0;
 #else
     GGML_UNUSED(n);
@@ -166,7 +168,7 @@ static inline bool reads_f16(int64_t n) {
 template <typename T>
 static inline void dot_rows(int n_rows, int64_t n, const float * const * q, const T * k, int64_t stride, float * const * s) {
     int r = 0;
-#if defined(PYMTP_ROWS_SIMD)
+#if defined(PYMTP_FLOAT_SIMD)
     if (n%simd::LANES == 0) {
         for (; r + 2 <= n_rows; r += 2) {
             dot_cells<2>(n, q + r, k, stride, s + r);
@@ -189,7 +191,7 @@ static inline void dot_rows(int n_rows, int64_t n, const float * const * q, cons
 template <typename T>
 static inline void mad_rows(int n_rows, int64_t n, float * const * y, const T * v, int64_t stride, const uint32_t * seen, const float * const * p) {
     int r = 0;
-#if defined(PYMTP_ROWS_SIMD)
+#if defined(PYMTP_FLOAT_SIMD)
     if (n%simd::LANES == 0) {
         for (; r + 2 <= n_rows; r += 2) {
             mad_cells<2>(n, y + r, v, stride, seen + r, p + r);

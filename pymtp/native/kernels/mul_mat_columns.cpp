@@ -1,9 +1,10 @@
-// MUL_MAT of F32, F16 and BF16 weights with the columns that llamafile_sgemm leaves, on x86.
+// MUL_MAT of F32, F16 and BF16 weights with the columns that llamafile_sgemm leaves, on x86 and 64-bit ARM.
 //
 // A verification of drafts multiplies several columns, plain decoding one, and a row's result must have the same bits in
 // both. llamafile_sgemm takes two columns or more and adds up in one vector; ggml_vec_dot, which llama.cpp uses for a
 // single column and for columns with gaps between them, adds up in several. Here such columns are added up in the order of
-// llamafile/sgemm.cpp (tinyBLAS::gemm_bloc): a sum depends on the length of the row alone.
+// llamafile/sgemm.cpp (tinyBLAS::gemm_bloc): a sum depends on the length of the row alone. On
+// ARM llamafile_sgemm takes numbers of columns that differ by type, so all columns come here, four at a time.
 
 #include "kernels.h"
 #include "ops.h"
@@ -13,7 +14,11 @@
 
 namespace pymtp {
 
-#if defined(GGML_USE_LLAMAFILE) && defined(__AVX__)
+#if defined(GGML_USE_LLAMAFILE) && defined(__aarch64__) && defined(__ARM_NEON) && !defined(_MSC_VER)
+#define PYMTP_COLUMNS_NEON
+#endif
+
+#if defined(GGML_USE_LLAMAFILE) && (defined(__AVX__) || defined(PYMTP_COLUMNS_NEON))
 
 // y[i] = row i of a matrix with m rows of k elements, nb bytes apart, times the column x.
 typedef void (*column_t)(int64_t m, int64_t k, const char * a, size_t nb, const char * x, float * y);
@@ -27,6 +32,13 @@ static inline vec load(const ggml_fp16_t * x) { return _mm512_cvtph_ps(_mm256_lo
 static inline vec mad (vec a, vec b, vec c)   { return _mm512_fmadd_ps(a, b, c); }
 static inline vec zero()                      { return _mm512_setzero_ps(); }
 static inline float sum(vec x)                { return _mm512_reduce_add_ps(x); }
+#elif defined(PYMTP_COLUMNS_NEON)
+typedef float32x4_t vec;
+
+static inline vec load(const float       * x) { return vld1q_f32(x); }
+static inline vec zero()                      { return vdupq_n_f32(0.0f); }
+static inline vec mad (vec a, vec b, vec c)   { return vfmaq_f32(c, b, a); }
+static inline float sum(vec x)                { return vaddvq_f32(x); }
 #else
 typedef __m256 vec;
 
@@ -53,6 +65,38 @@ static inline float sum(vec x) {
 // elements that a load takes
 template <typename T> static constexpr int64_t n_loaded = sizeof(vec)/sizeof(float);
 
+// what a row of weights of T is multiplied by, and what the products are added up in
+template <typename T> struct operands {
+    typedef T   column;
+    typedef vec sums;
+
+    static sums none() { return zero(); }
+};
+
+#if defined(__ARM_FEATURE_FP16_VECTOR_ARITHMETIC) && defined(PYMTP_COLUMNS_NEON)
+template <> constexpr int64_t n_loaded<ggml_fp16_t> = 8;
+
+template <> struct operands<ggml_fp16_t> {
+    typedef ggml_fp16_t column;
+    typedef float16x8_t sums;
+
+    static sums none() { return vdupq_n_f16(0.0f); }
+};
+static inline float16x8_t load(const ggml_fp16_t * x) { return vld1q_f16((const float16_t *) x); }
+static inline float16x8_t mad(float16x8_t a, float16x8_t b, float16x8_t c) { return vfmaq_f16(c, b, a); }
+static inline float sum(float16x8_t x) {
+    return vaddvq_f32(vaddq_f32(vcvt_f32_f16(vget_low_f16(x)), vcvt_f32_f16(vget_high_f16(x))));
+}
+#elif defined(PYMTP_COLUMNS_NEON)
+template <> struct operands<ggml_fp16_t> {
+    typedef float column;
+    typedef vec   sums;
+
+    static sums none() { return zero(); }
+};
+static inline vec load(const ggml_fp16_t * x) { return vcvt_f32_f16(vld1_f16((const float16_t *) x)); }
+#endif
+
 #if defined(__AVX512BF16__)
 template <> constexpr int64_t n_loaded<ggml_bf16_t> = 32;
 
@@ -70,18 +114,20 @@ static inline vec load(const ggml_bf16_t * x) {
 
 // N rows, `step` rows apart.
 template <typename T, int N>
-static void rows(int64_t k, const char * a, size_t nb, int64_t step, const T * x, float * y) {
-    vec c[N];
+static void rows(int64_t k, const char * a, size_t nb, int64_t step, const typename operands<T>::column * x, float * y) {
+    typename operands<T>::sums c[N];
     for (int i = 0; i < N; ++i) {
-        c[i] = zero();
+        c[i] = operands<T>::none();
     }
     for (int64_t l = 0; l < k; l += n_loaded<T>) {
         const auto xl = load(x + l);
         for (int i = 0; i < N; ++i) {
             const T * ai = (const T *) (a + i*step*nb) + l;
+#if !defined(PYMTP_COLUMNS_NEON)
             if (N > 2) {
                 _mm_prefetch((const char *) ai + 2048, _MM_HINT_T0);
             }
+#endif
             c[i] = mad(load(ai), xl, c[i]);
         }
     }
@@ -94,22 +140,68 @@ template <typename T>
 static void column(int64_t m, int64_t k, const char * a, size_t nb, const char * x, float * y) {
     // Rows far apart make long streams: the hardware does not foresee several short ones in a page. Where elements are
     // converted, each load of x serves more rows.
+#if defined(PYMTP_COLUMNS_NEON)
+    constexpr int N = 4;
+#else
     constexpr int N = sizeof(T) < sizeof(float) ? 4 : 2;
+#endif
+    typedef typename operands<T>::column X;
 
     const int64_t step = m/N;
     for (int64_t i = 0; i < step; ++i) {
-        rows<T, N>(k, a + i*nb, nb, step, (const T *) x, y + i);
+        rows<T, N>(k, a + i*nb, nb, step, (const X *) x, y + i);
     }
     for (int64_t i = N*step; i < m; ++i) {
-        rows<T, 1>(k, a + i*nb, nb, 1, (const T *) x, y + i);
+        rows<T, 1>(k, a + i*nb, nb, 1, (const X *) x, y + i);
     }
 }
+
+#if defined(PYMTP_COLUMNS_NEON)
+// C columns at once, with the bits of each alone: a load of weights serves all of them.
+template <typename T, int C>
+static void columns(int64_t m, int64_t k, const char * a, size_t nb, const char * const * x, float * const * y) {
+    typedef typename operands<T>::column X;
+    constexpr int N = 4;
+
+    int64_t i = 0;
+    for (; i + N <= m; i += N) {
+        typename operands<T>::sums c[C][N];
+        for (int j = 0; j < C; ++j) {
+            for (int r = 0; r < N; ++r) {
+                c[j][r] = operands<T>::none();
+            }
+        }
+        for (int64_t l = 0; l < k; l += n_loaded<T>) {
+            typename operands<T>::sums w[N];
+            for (int r = 0; r < N; ++r) {
+                w[r] = load((const T *) (a + (i + r)*nb) + l);
+            }
+            for (int j = 0; j < C; ++j) {
+                const auto xl = load((const X *) x[j] + l);
+                for (int r = 0; r < N; ++r) {
+                    c[j][r] = mad(w[r], xl, c[j][r]);
+                }
+            }
+        }
+        for (int j = 0; j < C; ++j) {
+            for (int r = 0; r < N; ++r) {
+                y[j][i + r] = sum(c[j][r]);
+            }
+        }
+    }
+    for (; i < m; ++i) {
+        for (int j = 0; j < C; ++j) {
+            rows<T, 1>(k, a + i*nb, nb, 1, (const X *) x[j], y[j] + i);
+        }
+    }
+}
+#endif
 
 // The types and lengths of rows that llamafile_sgemm takes.
 static column_t column_of(ggml_type type, int64_t k) {
     switch (type) {
         case GGML_TYPE_F32:  return k%n_loaded<float>       == 0 ? column<float>       : nullptr;
-#if defined(__AVX512F__) || defined(__F16C__)
+#if defined(__AVX512F__) || defined(__F16C__) || defined(PYMTP_COLUMNS_NEON)
         case GGML_TYPE_F16:  return k%n_loaded<ggml_fp16_t> == 0 ? column<ggml_fp16_t> : nullptr;
 #endif
 #if defined(__AVX2__)
@@ -119,21 +211,28 @@ static column_t column_of(ggml_type type, int64_t k) {
     }
 }
 
-// A row of src1 in the type of the weights: src1 itself, or the copy that convert() made in the work space.
+// The type that columns have for weights of a type.
+static ggml_type columns_type(ggml_type type) {
+    return type == GGML_TYPE_F16 && sizeof(operands<ggml_fp16_t>::column) == sizeof(float) ? GGML_TYPE_F32 : type;
+}
+
+// A row of src1 in columns_type() of the weights: src1 itself, or the copy that convert() made in the work space.
 static const char * row_of(const ggml_compute_params * params, const ggml_tensor * dst, int64_t i1, int64_t i2, int64_t i3) {
     const ggml_tensor * src1 = dst->src[1];
 
-    if (src1->type == dst->src[0]->type) {
+    const ggml_type     type = columns_type(dst->src[0]->type);
+
+    if (src1->type == type) {
         return (const char *) src1->data + i1*src1->nb[1] + i2*src1->nb[2] + i3*src1->nb[3];
     }
-    const size_t size = ggml_row_size(dst->src[0]->type, src1->ne[0]);
+    const size_t size = ggml_row_size(type, src1->ne[0]);
     return (const char *) params->wdata + ((i3*src1->ne[2] + i2)*src1->ne[1] + i1)*size;
 }
 
-// Copies src1 to the work space in the type of the weights; each thread converts a part of each row.
+// Copies src1 to the work space in that type; each thread converts a part of each row.
 static void convert(const ggml_compute_params * params, const ggml_tensor * dst) {
     const ggml_tensor * src1 = dst->src[1];
-    const ggml_type     type = dst->src[0]->type;
+    const ggml_type     type = columns_type(dst->src[0]->type);
 
     const int64_t i0 = src1->ne[0]* params->ith     /params->nth;
     const int64_t n  = src1->ne[0]*(params->ith + 1)/params->nth - i0;
@@ -166,13 +265,17 @@ bool compute_mul_mat_columns(const ggml_compute_params * params, ggml_tensor * d
     if (!column || src0->extra || ggml_get_op_params_i32(dst, 1) == GGML_HINT_SRC0_IS_HADAMARD) {
         return false;
     }
+    const ggml_type type = columns_type(src0->type);
+
+#if !defined(PYMTP_COLUMNS_NEON)
     // llamafile_sgemm takes the others
-    const bool gaps = src1->type == src0->type && !ggml_is_contiguous(src1);
+    const bool gaps = src1->type == type && !ggml_is_contiguous(src1);
     if (ne11 > 1 && ne01 % 4 == 0 && !gaps) {
         return false;
     }
+#endif
     // conversions of src1 that llama.cpp has: F32 to the type of the weights, F16 and BF16 to F32
-    if (src1->type != src0->type && src1->type != GGML_TYPE_F32 &&
+    if (src1->type != type && src1->type != GGML_TYPE_F32 &&
             (src0->type != GGML_TYPE_F32 || (src1->type != GGML_TYPE_F16 && src1->type != GGML_TYPE_BF16))) {
         return false;
     }
@@ -180,7 +283,7 @@ bool compute_mul_mat_columns(const ggml_compute_params * params, ggml_tensor * d
         return false;
     }
 
-    if (src1->type != src0->type) {
+    if (src1->type != type) {
         convert(params, dst);
     }
     if (params->ith == 0) {
@@ -208,6 +311,27 @@ bool compute_mul_mat_columns(const ggml_compute_params * params, ggml_tensor * d
 
         for (int64_t ir1 = dr1*(i/n0); m > 0 && ir1 < std::min(dr1*(i/n0 + 1), nr1); ++ir1) {
             const int64_t i1 = ir1%ne1;
+#if defined(PYMTP_COLUMNS_NEON)
+            constexpr int C = 4;
+            if (i1 + C <= ne1 && ir1 + C <= std::min(dr1*(i/n0 + 1), nr1)) {
+                const int64_t j2 = ir1/ne1%ne2;
+                const int64_t j3 = ir1/ne1/ne2;
+                const char * x[C];
+                float      * y[C];
+                for (int j = 0; j < C; ++j) {
+                    x[j] = row_of(params, dst, i1 + j, j2, j3);
+                    y[j] = (float *) ((char *) dst->data + (i1 + j)*nb1 + j2*nb2 + j3*nb3) + ir0;
+                }
+                const char * w = (const char *) src0->data + ir0*nb01 + j2/(ne12/ne02)*nb02 + j3/(ne13/ne03)*nb03;
+                if (src0->type == GGML_TYPE_F32) {
+                    columns<float, C>(m, ne00, w, nb01, x, y);
+                } else {
+                    columns<ggml_fp16_t, C>(m, ne00, w, nb01, x, y);
+                }
+                ir1 += C - 1;
+                continue;
+            }
+#endif
             const int64_t i2 = ir1/ne1%ne2;
             const int64_t i3 = ir1/ne1/ne2;
 

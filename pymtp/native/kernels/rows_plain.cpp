@@ -13,8 +13,10 @@ template <typename L> static const rows_kernel * kernel() {
 }
 #endif
 
-// llama.cpp's products of single rows, for types that it multiplies by tiles from 8 rows on, on x86: tiles add up otherwise.
-template <ggml_type T> struct single_rows {
+// llama.cpp's products of single rows, for types that it multiplies by tiles from some number of rows on: tiles add up
+// otherwise. On x86 it does so from 8 rows on; with ARM's dot products from 2 on in llamafile_sgemm, with its products of
+// matrices in pairs of rows. There only matrices that it does not repack come here, such as those with an odd number of rows.
+template <ggml_type T, int64_t MOST = 65> struct single_rows {
     static const ggml_type_traits_cpu * traits() { return ggml_get_type_traits_cpu(T); }
 
     static size_t prepared_size(int64_t k) {
@@ -37,7 +39,7 @@ template <ggml_type T> struct single_rows {
     }
 
     static const rows_kernel * kernel() {
-        static const rows_kernel it = {1, prepared_size, prepare, multiply};
+        static const rows_kernel it = {1, prepared_size, prepare, multiply, MOST};
         return &it;
     }
 };
@@ -83,6 +85,15 @@ const rows_kernel * plain_kernel_of(const ggml_tensor * weights) {
         case GGML_TYPE_IQ2_S:   return single_rows<GGML_TYPE_IQ2_S>::kernel();
         case GGML_TYPE_IQ3_XXS: return single_rows<GGML_TYPE_IQ3_XXS>::kernel();
         case GGML_TYPE_IQ3_S:   return single_rows<GGML_TYPE_IQ3_S>::kernel();
+#endif
+#if defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
+        case GGML_TYPE_Q4_0:    return single_rows<GGML_TYPE_Q4_0, INT64_MAX>::kernel();
+        case GGML_TYPE_Q8_0:    return single_rows<GGML_TYPE_Q8_0, INT64_MAX>::kernel();
+#endif
+#if defined(__aarch64__) && defined(__ARM_FEATURE_MATMUL_INT8)
+        case GGML_TYPE_Q4_1:    return single_rows<GGML_TYPE_Q4_1, INT64_MAX>::kernel();
+        case GGML_TYPE_Q4_K:    return single_rows<GGML_TYPE_Q4_K, INT64_MAX>::kernel();
+        case GGML_TYPE_Q6_K:    return single_rows<GGML_TYPE_Q6_K, INT64_MAX>::kernel();
 #endif
         default:                return nullptr;
     }

@@ -1,4 +1,5 @@
 // Vectors for the kernels of rows.h, so that one source serves AVX-512 and AVX2, with VNNI and without: 64 bytes or 32.
+// PYMTP_ROWS_SIMD says that all of this is there, PYMTP_FLOAT_SIMD that the vectors of floats are.
 
 #pragma once
 
@@ -6,6 +7,7 @@
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define PYMTP_ROWS_SIMD
+#define PYMTP_FLOAT_SIMD
 
 #include <immintrin.h>
 
@@ -239,5 +241,10 @@ static constexpr int32_t scale_index(int byte) {
 }
 
 }  // namespace pymtp::simd
+
+#elif defined(__aarch64__) && defined(__ARM_NEON)
+#define PYMTP_FLOAT_SIMD
+
+#include "rows_neon.h"
 
 #endif
