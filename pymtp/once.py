@@ -25,12 +25,11 @@ def _keywords(of: Callable[..., Any]) -> set[str]:
 
 
 def _copied(keywords: dict[str, Any]) -> dict[str, Any]:
-    """The keywords of an LLM, their lists copied: a caller may change one before the next call. Raises
-    InvalidRequestError."""
+    """The keywords of an LLM, their lists copied: a caller may change one before the next call, and iterators are read
+    once. Raises InvalidRequestError."""
     options = {name: keywords[name] for name in MODEL_OPTIONS & keywords.keys() if keywords[name] is not None}
-    return {name: value for name, value in keywords.items() if name not in MODEL_OPTIONS} | {
-        "": ModelOptions(**options)
-    }
+    read = ModelOptions(**options)
+    return keywords | {name: getattr(read, name) for name in options}
 
 
 def _equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -65,5 +64,5 @@ def generate(prompts: Prompt | Sequence[Prompt], **keywords: Any) -> Completion 
             if _last is not None:
                 _last[1].close()
             _last = None
-            _last = (wanted, LLM(**keywords))
+            _last = (wanted, LLM(**wanted))
         return _last[1].generate(prompts, params)  # within the lock: another thread may ask for another model

@@ -79,7 +79,10 @@ def _listed(given: object, refuse: Callable[[], NoReturn]) -> list[Any]:
     """Its elements; of a mapping, its pairs."""
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
         refuse()
-    return list(given.items() if isinstance(given, Mapping) else given)
+    try:
+        return list(given.items() if isinstance(given, Mapping) else given)
+    except TypeError:  # of an array without dimensions
+        refuse()
 
 
 def _is_text(value: object) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,10 @@ settings.register_profile("pymtp", deadline=None, derandomize="CI" in os.environ
 settings.load_profile("pymtp")
 
 ROOT = Path(__file__).parent.parent
+
+# A job that a script starts in the background ignores Ctrl-C, and so would the processes that tests send it to.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LAST = ("test_same_text.py", "test_packaging.py")  # the slowest
 

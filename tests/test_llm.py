@@ -326,6 +326,8 @@ def test_one_call_sees_what_changed_in_a_list_since_the_last(monkeypatch: pytest
     assert kept[0] is kept[1] is not kept[2]
     with pytest.raises(InvalidRequestError, match="n_ctx"):
         pymtp.generate("import ", max_tokens=2, **{**model, "n_ctx": np.array([512, 512])})
+    with pytest.raises(ModelLoadError, match="no such adapter"):
+        pymtp.generate("import ", max_tokens=2, lora=iter(["nowhere.gguf"]), **model)
     kept[2].close()
 
 

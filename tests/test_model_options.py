@@ -150,6 +150,8 @@ def test_equal_options_are_equal_however_they_are_written() -> None:
         ({"tensor_split": [True]}, "must be up to [0-9]+ shares"),
         ({"tensor_split": [1e300]}, "must be up to [0-9]+ shares"),
         ({"tensor_split": 3}, "must be up to [0-9]+ shares"),
+        ({"tensor_split": np.array(3.0)}, "must be up to [0-9]+ shares"),
+        ({"override_tensor": np.array(1)}, "must be regular expressions"),
         ({"numa": np.zeros(2)}, "use one of distribute"),
         ({"split_mode": np.zeros(2)}, "use one of none"),
         ({"rope_scaling": np.zeros(2)}, "use one of none"),

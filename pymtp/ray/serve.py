@@ -68,7 +68,8 @@ def serve_app(
     held = serve.deployment(
         **number,
         max_ongoing_requests=places + settings.max_queue + LIGHT,
-        max_queued_requests=settings.max_queue,
+        # Ray counts those that are on their way to a free replica as well; each replica holds to max_queue itself
+        max_queued_requests=(places + settings.max_queue + LIGHT) * most,
         max_constructor_retry_count=3,
         graceful_shutdown_timeout_s=ends,
         health_check_timeout_s=STUCK,
@@ -119,6 +120,8 @@ def _parted(options: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
         settings = replace(settings, api_keys=tuple(os.environ[KEYS].split()))
         if not settings.api_keys:  # of a secret that was not set: to serve anybody would be wrong
             raise InvalidRequestError(f"{KEYS} is empty: give it a key, or unset it to serve without")
+    if not all(isinstance(key, str) and key.strip() for key in settings.api_keys):
+        raise InvalidRequestError("api_keys must be texts that are not empty, or not given")
     if "allowed_hosts" not in own:
         settings = replace(settings, allowed_hosts=(ANY_HOST,))  # machines of a cluster have many names
     llm = {name: options[name] for name in options.keys() - _SETTINGS}

@@ -189,12 +189,15 @@ def test_a_new_arm_is_a_new_llm_for_each_completion_and_the_others_stay(monkeypa
 def test_ctrl_c_shows_what_is_done_and_ends_with_130() -> None:
     script = [sys.executable, str(ROOT / "tools/bench_decode.py"), *SMALL, "--rounds", "100000"]
     with subprocess.Popen(script, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr
-        for line in process.stderr:
-            if line.startswith("round 2: code, greedy"):
-                process.send_signal(signal.SIGINT)
-                break
-        out, err = process.communicate(timeout=30)
+        try:
+            assert process.stderr
+            for line in process.stderr:
+                if line.startswith("round 2: code, greedy"):
+                    process.send_signal(signal.SIGINT)
+                    break
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "Traceback" not in err
     assert "Decoding, greedy: demo.gguf" in out

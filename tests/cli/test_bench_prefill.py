@@ -130,12 +130,15 @@ def test_ctrl_c_shows_what_is_done_and_ends_with_130() -> None:
     script = [sys.executable, str(ROOT / "tools/bench_prefill.py")]
     endless = ["--sizes", "64,2k", "--depths", "2", "--rounds", "10000", "-t", "1"]
     with subprocess.Popen([*script, *endless], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr
-        for line in process.stderr:
-            if line.startswith("round 1: 64 fused"):
-                process.send_signal(signal.SIGINT)
-                break
-        out, err = process.communicate(timeout=30)
+        try:
+            assert process.stderr
+            for line in process.stderr:
+                if line.startswith("round 1: 64 fused"):
+                    process.send_signal(signal.SIGINT)
+                    break
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "Traceback" not in err
     assert "Prefill: demo.gguf" in out

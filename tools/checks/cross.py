@@ -1,0 +1,123 @@
+"""Cross-compiles the native part for other systems and processors, and lets it generate under Wine or QEMU.
+
+    apt install g++-mingw-w64-x86-64-posix wine64
+    python tools/checks/cross.py windows
+    apt install g++-aarch64-linux-gnu qemu-user-static
+    python tools/checks/cross.py armv8 dotprod i8mm
+
+Fails unless texts are the same with drafts and without. On ARM it also fails unless rows have the bits of single rows.
+It also says how many of the tokens are those that the installed pymtp generates here: not all need to be, for compilers
+and processors differ. Python is not part of it. Builds are in build/cross-<target>.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+from environment import ROOT
+
+from pymtp import LLM, SamplingParams
+from pymtp.model import demo_model
+
+PROMPT = "import os\n\n\ndef read("
+TEMPERATURES = (0.0, 1.0)
+DRAFTS = (0, 3)
+EMULATOR = ("qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu", "-cpu")  # with the cross compiler's libraries
+
+
+@dataclass(frozen=True)
+class Target:
+    """A compiler's prefix and suffix, CMake settings, and the command that runs what they make."""
+
+    compiler: tuple[str, str]
+    settings: tuple[str, ...]
+    run: tuple[str, ...]
+    rows: bool = False  # whether rows have the bits of single rows there
+
+    def define(self) -> list[str]:
+        """For CMake's command line."""
+        before, after = self.compiler
+        compilers = (f"CMAKE_C_COMPILER={before}gcc{after}", f"CMAKE_CXX_COMPILER={before}g++{after}")
+        return [f"-D{setting}" for setting in ("GGML_NATIVE=OFF", *compilers, *self.settings)]
+
+
+def _arm(level: str, cpu: str) -> Target:
+    settings = ("CMAKE_SYSTEM_NAME=Linux", "CMAKE_SYSTEM_PROCESSOR=aarch64", f"GGML_CPU_ARM_ARCH={level}")
+    return Target(("aarch64-linux-gnu-", ""), settings, (*EMULATOR, cpu), rows=True)
+
+
+TARGETS = {
+    "windows": Target(
+        ("x86_64-w64-mingw32-", "-posix"),
+        # threads of ggml's own
+        (
+            *("CMAKE_SYSTEM_NAME=Windows", "CMAKE_SYSTEM_PROCESSOR=x86_64", "GGML_OPENMP=OFF"),
+            *(f"GGML_{feature}=ON" for feature in ("SSE42", "AVX", "AVX2", "FMA", "F16C", "BMI2")),
+        ),
+        ("wine",),
+    ),
+    "armv8": _arm("armv8-a", "cortex-a72"),
+    "dotprod": _arm("armv8.2-a+dotprod", "neoverse-n1"),
+    "i8mm": _arm("armv8.2-a+dotprod+i8mm", "max,sve=off"),
+}
+
+
+def main(
+    targets: Annotated[list[str], typer.Argument(help=", ".join(TARGETS))],
+    tokens: Annotated[int, typer.Option(help="Tokens of each text.")] = 200,
+) -> None:
+    """Compiles, and compares."""
+    if unknown := set(targets) - TARGETS.keys():
+        raise typer.BadParameter(f"{', '.join(unknown)}: use some of {', '.join(TARGETS)}")
+    here = {temperature: _here(temperature, tokens) for temperature in TEMPERATURES}
+    failed = [name for name in targets if not _compare(name, tokens, here)]
+    if failed:
+        raise SystemExit(f"not as it should be: {', '.join(failed)}")
+
+
+def _compare(name: str, tokens: int, here: dict[float, list[int]]) -> bool:
+    """Whether all is as it should be."""
+    target = TARGETS[name]
+    build = ROOT / "build" / f"cross-{name}"
+    subprocess.run(["cmake", "-S", ROOT / "tools" / "checks" / "cross", "-B", build, *target.define()], check=True)
+    subprocess.run(["cmake", "--build", build, "--parallel", str(os.cpu_count() or 1)], check=True)
+    suffix = ".exe" if name == "windows" else ""
+    fine = True
+    if target.rows:
+        fine = subprocess.run([*target.run, build / "rows"]).returncode == 0
+    for temperature, text_here in here.items():
+        found = {}
+        for drafts in DRAFTS:
+            command = [*target.run, str(build / f"speak{suffix}"), str(demo_model())]
+            found[drafts] = _speak([*command, str(drafts), str(temperature), str(tokens), PROMPT])
+        plain, _ = found[0]
+        equal = next((i for i, (one, other) in enumerate(zip(plain, text_here, strict=True)) if one != other), tokens)
+        print(f"{name}, temperature {temperature}: the first {equal} of {tokens} tokens are those of this machine")
+        for drafts, (text, accepted) in found.items():
+            differ = sum(one != other for one, other in zip(text, plain, strict=True))
+            fine &= differ == 0 and (drafts == 0 or accepted > 0)
+            print(f"  {drafts} drafts a round: {differ} tokens differ, {accepted} drafts accepted", flush=True)
+    return fine
+
+
+def _speak(command: list[str]) -> tuple[list[int], int]:
+    """Tokens, and how many drafts were accepted."""
+    environment = os.environ | {"WINEDEBUG": "-all"}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    text, accepted = done.stdout.splitlines()
+    return [int(token) for token in text.split()], int(accepted)
+
+
+def _here(temperature: float, n: int) -> list[int]:
+    """What the installed pymtp generates."""
+    params = SamplingParams(n, temperature=temperature, top_k=40, top_p=0.95, seed=7, ignore_eos=True)
+    with LLM(n_ctx=1024, draft_tokens=0) as llm:
+        return llm.generate(PROMPT, params).token_ids
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,152 @@
+// Whether rows have the bits of single rows: products with weights of each type, repacked and as they are, and attention. Prints a
+// line for each, with the numbers of rows that differ, and ends with 1 if there are any. One thread.
+#include "ggml-alloc.h"
+#include "ggml-backend.h"
+#include "ggml-cpu.h"
+#include "ggml.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+ggml_backend_buffer_type_t ggml_backend_cpu_repack_buffer_type(void); // of ggml-cpu
+
+struct free_context { void operator()(ggml_context * ctx) const { ggml_free(ctx); } };
+struct free_buffer  { void operator()(ggml_backend_buffer_t buffer) const { ggml_backend_buffer_free(buffer); } };
+using context_ptr = std::unique_ptr<ggml_context, free_context>;
+using buffer_ptr  = std::unique_ptr<ggml_backend_buffer, free_buffer>;
+
+static ggml_backend_t cpu;
+static int n_faults = 0;
+
+static std::vector<float> random_numbers(size_t n) {
+    static std::mt19937 generator(1);
+    std::normal_distribution<float> normal;
+    std::vector<float> numbers(n);
+    for (float & x : numbers) {
+        x = normal(generator);
+    }
+    return numbers;
+}
+
+static context_ptr make_context() {
+    return context_ptr(ggml_init({16*ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, /*.no_alloc =*/ true}));
+}
+
+// Computes the node after fill() has written the leaves.
+static std::vector<float> compute(ggml_context * ctx, ggml_tensor * node, const std::function<void()> & fill) {
+    ggml_cgraph * graph = ggml_new_graph(ctx);
+    ggml_build_forward_expand(graph, node);
+    const buffer_ptr buffer(ggml_backend_alloc_ctx_tensors(ctx, cpu));
+    fill();
+    ggml_backend_graph_compute(cpu, graph);
+    const float * y = (const float *) node->data;
+    return std::vector<float>(y, y + ggml_nelements(node));
+}
+
+// rows(first, n): those of n rows from one on, side by side.
+static void compare(
+        const std::string & what, int most, const std::vector<int> & counts, const std::function<std::vector<float>(int, int)> & rows) {
+    std::vector<float> alone;
+    for (int i = 0; i < most; ++i) {
+        const std::vector<float> row = rows(i, 1);
+        alone.insert(alone.end(), row.begin(), row.end());
+    }
+    std::string differ;
+    for (const int n : counts) {
+        const std::vector<float> together = rows(0, n);
+        if (memcmp(together.data(), alone.data(), together.size()*sizeof(float)) != 0) {
+            differ += " " + std::to_string(n);
+        }
+    }
+    n_faults += !differ.empty();
+    printf("%-32s %s%s\n", what.c_str(), differ.empty() ? "same bits" : "differ:", differ.c_str());
+    fflush(stdout);
+}
+
+static void quantize(ggml_type type, const std::vector<float> & from, void * to, int64_t n_rows, int64_t k) {
+    const std::vector<float> importance(k, 1.0f);
+    ggml_quantize_chunk(type, from.data(), to, 0, n_rows, k, importance.data());
+}
+
+static void compare_products(ggml_type type, int64_t m, bool repacked) {
+    const int64_t k = 768;
+    const int     most = 70;
+
+    const context_ptr ctx = make_context();
+    ggml_tensor * weights = ggml_new_tensor_2d(ctx.get(), type, k, m);
+    const buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(
+        ctx.get(), repacked ? ggml_backend_cpu_repack_buffer_type() : ggml_backend_cpu_buffer_type()));
+    if (repacked && !weights->extra) {
+        return; // of a type that is not
+    }
+    std::vector<char> data(ggml_nbytes(weights));
+    quantize(type, random_numbers(k*m), data.data(), m, k);
+    ggml_backend_tensor_set(weights, data.data(), 0, data.size());
+    const std::vector<float> x = random_numbers(k*most);
+
+    const std::string what = std::string(ggml_type_name(type)) + ", " + std::to_string(m) + " rows" + (repacked ? ", repacked" : "");
+    compare(what, most, {2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 33, 64, 65, 70}, [&](int first, int n) {
+        const context_ptr own = make_context();
+        ggml_tensor * columns = ggml_new_tensor_2d(own.get(), GGML_TYPE_F32, k, n);
+        ggml_tensor * product = ggml_mul_mat(own.get(), weights, columns);
+        return compute(own.get(), product, [&] { memcpy(columns->data, x.data() + first*k, n*k*sizeof(float)); });
+    });
+}
+
+static void compare_attention(ggml_type type, int64_t d) {
+    const int64_t n_heads = 4, n_kv_heads = 2, n_cells = 1280, n_past = 1000;
+    const int     most = 33;
+
+    const std::vector<float> k = random_numbers(d*n_cells*n_kv_heads);
+    const std::vector<float> v = random_numbers(d*n_cells*n_kv_heads);
+    const std::vector<float> q = random_numbers(d*n_heads*most);
+
+    const std::string what = std::string("attention over ") + ggml_type_name(type) + ", " + std::to_string(d);
+    compare(what, most, {2, 3, 4, 5, 8, 9, 16, 33}, [&](int first, int n) {
+        const context_ptr ctx = make_context();
+        ggml_tensor * queries = ggml_new_tensor_4d(ctx.get(), GGML_TYPE_F32, d, n, n_heads, 1);
+        ggml_tensor * keys    = ggml_new_tensor_4d(ctx.get(), type, d, n_cells, n_kv_heads, 1);
+        ggml_tensor * values  = ggml_new_tensor_4d(ctx.get(), type, d, n_cells, n_kv_heads, 1);
+        ggml_tensor * mask    = ggml_new_tensor_4d(ctx.get(), GGML_TYPE_F16, n_cells, n, 1, 1);
+        ggml_tensor * found   = ggml_flash_attn_ext(ctx.get(), queries, keys, values, mask, 1.0f/sqrtf(d), 0.0f, 0.0f);
+        return compute(ctx.get(), found, [&] {
+            quantize(type, k, keys->data,   n_cells*n_kv_heads, d);
+            quantize(type, v, values->data, n_cells*n_kv_heads, d);
+            for (int64_t i = 0; i < n; ++i) {
+                for (int64_t head = 0; head < n_heads; ++head) {
+                    memcpy((char *) queries->data + i*queries->nb[1] + head*queries->nb[2],
+                        q.data() + ((first + i)*n_heads + head)*d, d*sizeof(float));
+                }
+                for (int64_t cell = 0; cell < n_cells; ++cell) {
+                    ((ggml_fp16_t *) mask->data)[i*n_cells + cell] =
+                        ggml_fp32_to_fp16(cell <= n_past + first + i ? 0.0f : -INFINITY);
+                }
+            }
+        });
+    });
+}
+
+int main() {
+    cpu = ggml_backend_cpu_init();
+    ggml_backend_cpu_set_n_threads(cpu, 1);
+    for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_IQ4_NL,
+            GGML_TYPE_Q2_K, GGML_TYPE_Q3_K, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K, GGML_TYPE_Q6_K, GGML_TYPE_IQ4_XS, GGML_TYPE_Q4_1,
+            GGML_TYPE_Q5_0, GGML_TYPE_Q5_1}) {
+        compare_products(type, 27, false);
+        compare_products(type, 32, false);
+        compare_products(type, 32, true);
+    }
+    for (const ggml_type type : {GGML_TYPE_F16, GGML_TYPE_F32, GGML_TYPE_BF16, GGML_TYPE_Q8_0}) {
+        compare_attention(type, 64);
+        compare_attention(type, 256);
+    }
+    ggml_backend_free(cpu);
+    printf("%d faults\n", n_faults);
+    return n_faults > 0;
+}
