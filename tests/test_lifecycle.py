@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import pickle
 import subprocess
 import sys
@@ -62,6 +63,20 @@ for _ in range(3):
 """),
     )
     assert after == [before + 2] * 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_child_may_let_go_of_a_context_with_threads() -> None:
+    assert run("""
+context = Context(model, n_ctx=512, n_threads=3)
+context.prefill([1, 2, 3])
+child = os.fork()
+if not child:
+    context.close()
+    del context
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), context.prefill([4]).shape)
+""") == ["7 (2048,)"]
 
 
 def test_cancel_may_meet_close() -> None:

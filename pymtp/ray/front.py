@@ -16,13 +16,13 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pymtp.ray.lead import lead_of
 from pymtp.ray.reply import Reply
 from pymtp.server.http import front
+from pymtp.server.http.cors import let_pages_ask
 from pymtp.server.http.errors import Failure, error_response
 from pymtp.server.http.limits import BodyLimit, Keys
 from pymtp.server.http.sse import until_gone
@@ -54,15 +54,7 @@ def around(forward: ASGIApp, settings: Settings) -> ASGIApp:
     app.router.default = BodyLimit(forward, settings.max_body_bytes)
     if settings.api_keys:
         app.add_middleware(Keys, keys=settings.api_keys)
-    if settings.cors_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=settings.cors_origins,
-            allow_methods=["*"],
-            allow_headers=["*"],
-            expose_headers=["x-request-id", "retry-after"],
-            max_age=3600,
-        )
+    let_pages_ask(app, settings)
     app.add_middleware(front.Front)
     app.add_middleware(Proxied)
     return app

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from typing import Any
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
 from pymtp.ray.lead import Lead, ranked
+
+# So long a request waits for the only replica that can answer it. Ray routes a few requests at a time: those for a
+# replica that hangs must not hold up all others.
+HOLDER_SECONDS = 5.0
 
 
 class PrefixRouter(RequestRouter):
@@ -50,9 +55,11 @@ class PrefixRouter(RequestRouter):
         pending_request.routing_context.should_backoff = True  # where all are full, the next try is later
         lead: Lead = pending_request.kwargs.get("lead", Lead())
         by_name = {each.replica_id.unique_id: each for each in candidate_replicas}
-        if lead.holder in by_name:
+        if lead.holder in by_name and time.time() - pending_request.created_at < HOLDER_SECONDS:
             return [[by_name[lead.holder]]]
-        if lead.key is None:  # or one whose holder is gone: any replica says so
+        if (
+            lead.key is None
+        ):  # or one whose holder is gone, or does not answer: any replica says that it has no such one
             return [candidate_replicas]
         future = pending_request.future
         if self._coming.pop(future, None) is None:

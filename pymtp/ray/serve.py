@@ -12,6 +12,7 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 
+from pymtp.context_options import MAX_SEQ
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
 from pymtp.model_options import NAMES as MODEL_OPTIONS
@@ -21,7 +22,7 @@ from pymtp.ray.router import PrefixRouter
 from pymtp.ray.workers import PLACES
 from pymtp.rope_options import NAMES as ROPE_OPTIONS
 from pymtp.server.settings import ANY_HOST, Settings
-from pymtp.values import shown
+from pymtp.values import in_range, shown
 
 KEYS = "PYMTP_API_KEY"
 MOST_CONNECTIONS = 4096  # of a door, as of `pymtp serve`
@@ -59,7 +60,7 @@ def serve_app(
     if not 1 <= least <= most or fronts < 1:
         raise InvalidRequestError(f"replicas={shown(replicas)} and fronts={shown(fronts)} must be 1 or more")
     settings, llm = _parted(options)
-    places = llm["n_seq_max"]
+    places = in_range("n_seq_max", llm["n_seq_max"], 1, MAX_SEQ)
     number: dict[str, Any] = {"num_replicas": least}
     if least < most:
         scaling = AutoscalingConfig(min_replicas=least, max_replicas=most, target_ongoing_requests=places)
@@ -94,6 +95,8 @@ def app(args: Mapping[str, Any]) -> Application:
     """`serve_app` for `serve run pymtp.ray.serve:app model=… n_ctx=8192` and for files of Ray Serve, whose `args` are
     its arguments. Words of the command line are read as JSON where they are such."""
     read = {name: _read(value) if isinstance(value, str) else value for name, value in args.items()}
+    # a key may be of digits
+    read |= {name: str(args[name]) for name in {"api_keys", "model"} & args.keys() if _is_number(read[name])}
     if isinstance(several := read.get("replicas"), list):
         if len(several) != 2:
             raise InvalidRequestError(f"replicas={shown(several)} must be a number, or the least and the most")
@@ -108,13 +111,20 @@ def _read(word: str) -> Any:
         return word
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float))
+
+
 def _parted(options: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
     """Options of the server, and those of the LLM."""
     known = {*_SETTINGS, *LLM._parameters(), *MODEL_OPTIONS, *ROPE_OPTIONS}
     if unknown := sorted(options.keys() - known):
         raise InvalidRequestError(f"no option {', '.join(unknown)}: there are {', '.join(sorted(known))}")
     own: dict[str, Any] = {name: options[name] for name in options.keys() & _SETTINGS}
-    own |= {name: (own[name],) if isinstance(own[name], str) else tuple(own[name]) for name in own.keys() & _SEVERAL}
+    for name in own.keys() & _SEVERAL:
+        if not isinstance(own[name], (str, list, tuple)):
+            raise InvalidRequestError(f"{name}={shown(own[name])} must be a text or a list of texts")
+        own[name] = (own[name],) if isinstance(own[name], str) else tuple(own[name])
     settings = Settings(**own)
     if "api_keys" not in own and KEYS in os.environ:
         settings = replace(settings, api_keys=tuple(os.environ[KEYS].split()))

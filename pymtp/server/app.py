@@ -8,12 +8,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
 
 from fastapi import FastAPI
-from fastapi.middleware.cors import CORSMiddleware
 
 from pymtp.async_llm import AsyncLLM
 from pymtp.llm import LLM
 from pymtp.server import health, pages, tokenize
 from pymtp.server.http import errors
+from pymtp.server.http.cors import let_pages_ask
 from pymtp.server.http.front import Front
 from pymtp.server.http.hosts import Hosts
 from pymtp.server.http.limits import BodyLimit, Crowd, Keys, guard_schema
@@ -68,15 +68,7 @@ def create_app(
     if settings.api_keys:
         app.add_middleware(Keys, keys=settings.api_keys)
         guard_schema(app)
-    if settings.cors_origins:
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=settings.cors_origins,
-            allow_methods=["*"],
-            allow_headers=["*"],
-            expose_headers=["x-request-id", "retry-after"],
-            max_age=3600,
-        )
+    let_pages_ask(app, settings)
     if ANY_HOST not in settings.allowed_hosts:
         app.add_middleware(Hosts, names=(settings.host, *settings.allowed_hosts))
     app.add_middleware(Crowd)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 import sys
 from contextlib import closing
 from dataclasses import replace
@@ -15,7 +13,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, make_llm
 from helpers import bench_command
-from helpers.bench_command import MISTAKES
+from helpers.bench_command import MISTAKES, interrupted
 from makers.gguf_variants import rewrite
 
 import pymtp
@@ -188,17 +186,8 @@ def test_a_new_arm_is_a_new_llm_for_each_completion_and_the_others_stay(monkeypa
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to another process")
 def test_ctrl_c_shows_what_is_done_and_ends_with_130() -> None:
     script = [sys.executable, str(ROOT / "tools/bench_decode.py"), *SMALL, "--rounds", "100000"]
-    with subprocess.Popen(script, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr
-            for line in process.stderr:
-                if line.startswith("round 2: code, greedy"):
-                    process.send_signal(signal.SIGINT)
-                    break
-            out, err = process.communicate(timeout=30)
-        finally:
-            process.kill()
-    assert process.returncode == 130
+    code, out, err = interrupted(script, "round 2: code, greedy")
+    assert code == 130
     assert "Traceback" not in err
     assert "Decoding, greedy: demo.gguf" in out
     assert "left out: the measurements after the interruption" in out

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import ROOT
 from helpers import bench_command
-from helpers.bench_command import MISTAKES
+from helpers.bench_command import MISTAKES, interrupted
 
 import pymtp
 from pymtp.bench.prefill import MODES
@@ -129,17 +127,8 @@ def test_default_sizes_that_are_too_long_for_the_model_are_left_out(capsys: pyte
 def test_ctrl_c_shows_what_is_done_and_ends_with_130() -> None:
     script = [sys.executable, str(ROOT / "tools/bench_prefill.py")]
     endless = ["--sizes", "64,2k", "--depths", "2", "--rounds", "10000", "-t", "1"]
-    with subprocess.Popen([*script, *endless], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr
-            for line in process.stderr:
-                if line.startswith("round 1: 64 fused"):
-                    process.send_signal(signal.SIGINT)
-                    break
-            out, err = process.communicate(timeout=30)
-        finally:
-            process.kill()
-    assert process.returncode == 130
+    code, out, err = interrupted([*script, *endless], "round 1: 64 fused")
+    assert code == 130
     assert "Traceback" not in err
     assert "Prefill: demo.gguf" in out
     assert "fused" in out

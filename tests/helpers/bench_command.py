@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +27,19 @@ def run(bench: str, *arguments: str | Path) -> int:
     with pytest.raises(SystemExit) as end:
         app_main(["bench", bench, *map(str, arguments)])
     return int(end.value.code or 0)
+
+
+def interrupted(command: Sequence[str], line: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a bench that gets Ctrl-C once stderr has a line that begins so."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr
+            next(said for said in process.stderr if said.startswith(line))
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    return process.returncode, out, err
 
 
 def written(bench: str, file: Path, *arguments: str) -> Path:

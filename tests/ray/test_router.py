@@ -25,7 +25,7 @@ def router() -> PrefixRouter:
     return made
 
 
-def chosen(router: PrefixRouter, lead: Lead | None) -> list[list[str]]:
+def chosen(router: PrefixRouter, lead: Lead | None, waited: float = 0.0) -> list[list[str]]:
     """The names of replicas that are asked, one list after the other."""
     replicas: list[Any] = [SimpleNamespace(replica_id=each) for each in IDS.values()]
 
@@ -33,6 +33,7 @@ def chosen(router: PrefixRouter, lead: Lead | None) -> list[list[str]]:
         asked = None
         if lead is not None:
             asked = PendingRequest(args=[], kwargs={"lead": lead}, metadata=RequestMetadata("id", "internal"))
+            asked.created_at -= waited
         found = await router.choose_replicas(replicas, asked)
         if asked is not None:
             assert asked.routing_context.should_backoff  # else where all are full it asks without end
@@ -121,3 +122,9 @@ def test_a_door_goes_by_what_others_have_at_a_replica_while_it_has_heard_of_it(r
     assert chosen(router, Lead(key="key"))[0] == [second]
     router.on_new_queue_len_info(IDS[first], 1)
     assert chosen(router, Lead(key="key"))[0] == [first]
+
+
+def test_a_request_does_not_wait_for_ever_for_the_replica_that_holds_what_it_names(router: PrefixRouter) -> None:
+    lead = Lead(holder="b")
+    assert chosen(router, lead) == [["b"]]
+    assert sorted(chosen(router, lead, waited=60.0)[0]) == ["a", "b", "c"]

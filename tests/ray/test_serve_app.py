@@ -48,6 +48,19 @@ def test_keys_that_are_none_are_refused(keys: Any) -> None:
         made(api_keys=keys)
 
 
+@pytest.mark.parametrize(
+    "options", [{"api_keys": None}, {"n_seq_max": 0}, {"n_seq_max": "x"}, {"served_names": 3}], ids=str
+)
+def test_values_of_wrong_types_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError, match=next(iter(options))):
+        made(**options)
+
+
+def test_a_key_may_be_of_digits_on_the_command_line() -> None:
+    _, _, args = made({"api_keys": "12345"}, builder=app)
+    assert args[3].api_keys == ("12345",)
+
+
 def test_replicas_follow_the_load_where_there_are_a_least_and_a_most() -> None:
     _, held, _ = made(replicas=(2, 10), n_seq_max=3)
     config = held._deployment_config.autoscaling_config

@@ -52,8 +52,11 @@ class Client:
     def metric(self, name: str, labels: str = "") -> dict[str, float]:
         """By replica."""
         found: dict[str, float] = {}
-        while (told := self.http.get("/metrics")).status_code != 200:  # a busy machine takes its time
-            pass
+        for _ in range(30):  # a busy machine takes its time
+            if (told := self.http.get("/metrics")).status_code == 200:
+                break
+            time.sleep(1)
+        told.raise_for_status()
         for line in told.text.splitlines():
             if line.startswith(f"pymtp:{name}{{") and labels in line:
                 replica = re.search(r'replica="(\w+)"', line)

@@ -8,6 +8,10 @@
 #include <ctime>
 #include <mutex>
 
+#ifndef _WIN32
+#include <unistd.h>
+#endif
+
 namespace {
 
 constexpr auto poll_interval = std::chrono::milliseconds(50);
@@ -104,6 +108,14 @@ const char * pymtp_build_patches(void)            { return PYMTP_PATCHES; }
 const char * pymtp_build_compiler(void)           { return PYMTP_COMPILER; }
 const char * pymtp_build_type(void)               { return PYMTP_BUILD_TYPE; }
 const char * pymtp_build_cuda_architectures(void) { return PYMTP_CUDA_ARCHITECTURES; }
+
+int64_t pymtp_process_id() {
+#ifdef _WIN32
+    return 0;
+#else
+    return getpid();
+#endif
+}
 
 size_t pymtp_host_memory() {
     ggml_backend_dev_t host = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);

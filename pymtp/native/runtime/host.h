@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 // keeps the text for pymtp_last_error(), with what llama.cpp logged as an error since errors_begin(), which also ends an
@@ -14,6 +15,9 @@ void pymtp_log_error(const std::string & text);
 
 // whether this thread's call shall stop: asks the poll callback, at most 20 times a second
 bool pymtp_host_wants_stop();
+
+// another one in a forked child; 0 on Windows, which has no forks
+int64_t pymtp_process_id();
 
 // bytes of memory that this machine has; the largest number where it does not tell
 size_t pymtp_host_memory();

@@ -14,6 +14,7 @@
 #include "draft_vocab.h"
 #include "file_rows.h"
 #include "graph_slots.h"
+#include "host.h"
 #include "model.h"
 #include "pymtp.h"
 #include "sequence.h"
@@ -32,8 +33,15 @@ struct pymtp_context_deleter {
 };
 using pymtp_context_ptr = std::unique_ptr<llama_context, pymtp_context_deleter>;
 
+// In a forked child the threads are not there, and waiting for their end would not end: the child leaves them.
 struct pymtp_threads_deleter {
-    void operator()(ggml_threadpool * threads) const { ggml_threadpool_free(threads); }
+    int64_t process = pymtp_process_id();
+
+    void operator()(ggml_threadpool * threads) const {
+        if (process == pymtp_process_id()) {
+            ggml_threadpool_free(threads);
+        }
+    }
 };
 
 constexpr int32_t PYMTP_MOST_DRAFTS = 64; // a round
