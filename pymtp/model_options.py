@@ -132,8 +132,8 @@ class ModelOptions:
         return found.hexdigest()
 
     def adapter_bytes(self) -> int:
-        """The sizes of the adapters' files. Raises ModelLoadError for a file that is not there."""
-        return sum(_of_adapter(path, Path.stat).st_size for path, _ in self.adapters)
+        """The sizes of the adapters' files. Raises ModelLoadError for a file that is not there or cannot be read."""
+        return sum(_of_adapter(path, _size) for path, _ in self.adapters)
 
 
 NAMES = frozenset(field.name for field in fields(ModelOptions))
@@ -155,12 +155,19 @@ def check_gpu_layers(value: object) -> None:
     """Raises InvalidRequestError for what is no number of layers."""
     if not is_whole(value, -1, 2**31 - 1):
         raise InvalidRequestError(
-            f"n_gpu_layers={shown(value)} must be a whole number, -1 for all layers", "n_gpu_layers"
+            f'n_gpu_layers={shown(value)} must be a whole number, -1 for all layers, or "auto"', "n_gpu_layers"
         )
+
+
+def _size(path: Path) -> int:
+    with path.open("rb") as file:
+        return file.seek(0, os.SEEK_END)
 
 
 def _of_adapter(path: str, ask: Callable[[Path], Answer]) -> Answer:
     try:
         return ask(Path(path))
+    except FileNotFoundError as error:
+        raise ModelLoadError(f"no such adapter: {path}") from error
     except OSError as error:
-        raise ModelLoadError(f"no such adapter: {error}") from error
+        raise ModelLoadError(f"the adapter {path} cannot be read: {error.strerror}") from error

@@ -13,6 +13,7 @@ from pymtp.values import is_real, shown
 
 MAX_PATTERN = 1000  # characters: std::regex takes a piece of the stack for each level that they nest
 MAX_NUMBER = 1e12  # of shares and scales: far from the ends of a C float
+LEAST_SHARE = 1e-12
 
 
 def read_overrides(given: object) -> tuple[tuple[str, str], ...]:
@@ -21,7 +22,8 @@ def read_overrides(given: object) -> tuple[tuple[str, str], ...]:
     def refuse() -> NoReturn:
         raise InvalidRequestError(
             f"override_tensor={shown(given)} must be regular expressions, of up to {MAX_PATTERN} characters, with "
-            r'types of buffers, as in r"blk\.[0-9]\.ffn_.*=CPU"; an expression with a comma goes into a dict',
+            r'types of buffers, as in r"blk\.[0-9]\.ffn_.*=CPU". Commas separate them: an expression with one '
+            "goes into a dict, or in other words (x{1,2} is xx?)",
             "override_tensor",
         )
 
@@ -44,12 +46,15 @@ def read_split(given: object) -> tuple[float, ...]:
 
     def refuse() -> NoReturn:
         raise InvalidRequestError(
-            f"tensor_split={shown(given)} must be up to {most} shares, not negative and not all 0, as in [3, 1]",
+            f"tensor_split={shown(given)} must be up to {most} shares of {LEAST_SHARE:.0e} to {MAX_NUMBER:.0e}, or 0, "
+            "and not all 0, as in [3, 1]",
             "tensor_split",
         )
 
     shares = refuse() if isinstance(given, Mapping) else _listed(given, refuse)
-    if len(shares) > most or not all(is_real(share) and 0 <= float(share) <= MAX_NUMBER for share in shares):
+    if len(shares) > most or not all(
+        is_real(share) and (share == 0 or LEAST_SHARE <= float(share) <= MAX_NUMBER) for share in shares
+    ):
         refuse()
     found = tuple(float(share) for share in shares)
     return found if not found or any(found) else refuse()

@@ -154,6 +154,8 @@ class PrefixFile:
 def _differs(name: str, theirs: str, ours: str) -> str:
     if name == "head":  # "with drafts" or "without drafts"
         return f"was made {theirs}, here it is {ours}: draft_tokens=0 goes with draft_tokens=0 only"
+    if name == "adapters":  # hashes, or none
+        return "was made with other adapters, or with other scales of them"
     return f"is of another {_shown(name)}: {theirs}, here it is {ours}"
 
 

@@ -10,6 +10,7 @@ from pymtp.native import lib
 from pymtp.values import in_range, is_real, shown
 
 SCALINGS = ("none", "linear", "yarn")
+LEAST, MOST = 1e-30, 1e30  # of factors and frequencies: far from the ends of a C float
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,9 @@ class RopeOptions:
             if name in ("rope_scaling", "yarn_orig_ctx"):
                 continue
             zero = name in ("yarn_ext_factor", "yarn_beta_fast", "yarn_beta_slow")
-            if not is_real(value) or not (1e-30 <= value <= 1e30 or (zero and value == 0)):
-                raise InvalidRequestError(
-                    f"{name}={shown(value)} must be a number {'from 0 on' if zero else 'above 0'}", name
-                )
+            if not is_real(value) or not (LEAST <= value <= MOST or (zero and value == 0)):
+                numbers = f"{'0, or ' if zero else ''}a number from {LEAST:.0e} to {MOST:.0e}"
+                raise InvalidRequestError(f"{name}={shown(value)} must be {numbers}", name)
             object.__setattr__(self, name, float(value))
 
     def given(self) -> dict[str, Any]:

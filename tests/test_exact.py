@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.bits import ROWS_ALONE
 from makers.gguf_variants import rewrite
 from makers.make_model import make_model
 from makers.model_shapes import PRESETS
@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 from pymtp import Model
 from pymtp.context import Context
 
-pytestmark = pytest.mark.skipif(
-    platform.machine() not in ("x86_64", "AMD64"), reason="the kernels of other processors go by the number of rows"
-)
+pytestmark = pytest.mark.skipif(not ROWS_ALONE, reason="the kernels of other processors go by the number of rows")
 
 EXACT = ["f32", "f16", "bf16", "q8_0", "q4_0", "iq4_nl"]
 SUPERBLOCKS = ["q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"]

@@ -213,10 +213,13 @@ def test_auto_is_as_many_as_it_may_draft_and_none_without_a_head(
         assert json.loads(capsys.readouterr().out)["options"]["draft_tokens"] == drafts
 
 
-def test_info_says_that_an_adapter_is_not_there(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="3"):
-        app_main(["info", "--memory", "--lora", "gone.gguf", str(demo)])
-    assert "no such adapter" in capsys.readouterr().err
+def test_info_says_that_an_adapter_is_not_there_or_no_file(
+    demo: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for adapter, why in (("gone.gguf", "no such adapter: gone.gguf"), (tmp_path, "cannot be read: Is a directory")):
+        with pytest.raises(SystemExit, match="3"):
+            app_main(["info", "--memory", "--lora", str(adapter), str(demo)])
+        assert why in " ".join(capsys.readouterr().err.split())
 
 
 def test_info_plans_the_memory_of_several_sequences(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:

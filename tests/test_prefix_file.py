@@ -192,6 +192,8 @@ def test_whole_files_that_do_not_fit_are_refused_with_what_does_not(c: Context, 
         refused(c, path, f"is of another {name}: x, here it is {made_with(c)[name][:20]}")
     rewritten(c, path, head="x\0")
     refused(c, path, "was made x\ufffd, here it is with drafts: ")
+    rewritten(c, path, adapters="2b07")
+    refused(c, path, "was made with other adapters")
     rewritten(c, path, color="blue")
     refused(c, path, "is of another color: blue, here it is not said")
     rewritten(c, path, version="2")

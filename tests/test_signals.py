@@ -30,7 +30,7 @@ try:
     made.stream("import ")
 except pymtp.PymtpError as error:
     print(type(error).__name__)
-print(text(pymtp.LLM(model)) == text(pymtp.LLM(model, draft_tokens=0)))
+print(text(pymtp.LLM(model, n_threads=1)) == text(pymtp.LLM(model, n_threads=1, draft_tokens=0)))
 """)
     assert lines == (["cancelled", "ClosedError", "True"] if what == "llm" else ["CancelledError", "True"])
 
@@ -58,12 +58,12 @@ for call in (lambda: text(llm), lambda: llm.context.clear(), lambda: next(stream
 def test_ctrl_c_ends_the_call_of_the_main_thread_alone() -> None:
     assert run("""
 other = pymtp.LLM(model, n_ctx=2048, n_threads=1, n_ubatch=64)
-reasons, prompts = [], [[i] * 2000 for i in range(40)]
+reasons, prompts = [], [[i] * 2000 for i in range(12)]
 caller = threading.Thread(
     target=lambda: reasons.extend(c.finish_reason for c in other.generate(prompts, pymtp.SamplingParams(1)))
 )
-caller.start()
 context = Context(model, n_ctx=65536, n_threads=1, n_ubatch=64)
+caller.start()
 threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     context.prefill([7] * 65536)  # one call that takes seconds

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from pymtp import build_info
 
-ROWS_ALONE = "AVX2" in build_info()["cpu_features"]
+FEATURES = build_info()["cpu_features"]
+ROWS_ALONE = "AVX2" in FEATURES or ("NEON" in FEATURES and "SVE" not in FEATURES)
 # options for texts that are cut: elsewhere, differences in the last bits are too small in F32 to matter
 FOR_CUTS: dict[str, Any] = {} if ROWS_ALONE else {"type_k": "f32", "type_v": "f32", "flash_attn": "off"}
 
