@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -11,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
@@ -29,10 +30,12 @@ from pymtp.server.http.sse import until_gone
 from pymtp.server.refusals import GoneError
 from pymtp.server.settings import Settings
 
+_log = logging.getLogger(__name__)
 METRICS = "/metrics"
 METRICS_SECONDS = 5.0  # that a replica has to tell its metrics: Prometheus waits for 10
 _SENT_ON = ("type", "asgi", "http_version", "method", "scheme", "path", "query_string", "headers", "client", "server")
 LOST = Failure(503, "the replica that was to answer is gone", "server_error", "replica_lost", retry_after=1)
+FAILED = Failure(500, "the replica failed: the log says why", "server_error", "internal_error")
 LATE = Failure(503, "a replica did not tell its metrics in time", "server_error", "unavailable", retry_after=5)
 FULL = Failure(429, "too many requests wait for a replica", "rate_limit_error", "queue_full", retry_after=1)
 
@@ -109,8 +112,13 @@ class Forward:
                     await reply.send(message)
         except BackPressureError:
             await reply.fail(FULL)
-        except (RayError, RayServeException):
-            await reply.fail(LOST)
+        except (RayError, RayServeException) as error:
+            # its code has failed, and it lives
+            if isinstance(error, RayTaskError) and not isinstance(error.cause, RayActorError):
+                _log.error("a replica failed at %s %s", scope["method"], scope["path"], exc_info=error)
+                await reply.fail(FAILED)
+            else:
+                await reply.fail(LOST)
         finally:
             answer.cancel()  # nothing where it has ended
 

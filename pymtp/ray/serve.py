@@ -16,6 +16,7 @@ from pymtp.context_options import MAX_SEQ
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
 from pymtp.model_options import NAMES as MODEL_OPTIONS
+from pymtp.ray import checked
 from pymtp.ray.front import Front
 from pymtp.ray.replica import Replica
 from pymtp.ray.router import PrefixRouter
@@ -29,7 +30,6 @@ MOST_CONNECTIONS = 4096  # of a door, as of `pymtp serve`
 LIGHT = 64  # requests without a text that a replica takes beside those that run and wait: /health, /tokenize
 STUCK = 60.0  # seconds after which an engine that answers no more is given up, as by `pymtp serve`
 TO_TELL = 2.0  # seconds, on top of the grace, for clients to hear that their requests are ended
-_SEVERAL = {"api_keys", "cors_origins", "allowed_hosts", "served_names"}
 _SETTINGS = {field.name for field in fields(Settings)} - {"host", "port", "replica"}  # those are Ray Serve's
 
 
@@ -53,12 +53,14 @@ def serve_app(
     prefix: a file of `LLM.save_prefix` that is on every machine.
     options: of LLM (n_seq_max is 8 where it is not given), and of pymtp.server.settings.Settings but `host` and `port`,
         which are Ray Serve's. Without api_keys, those in the environment variable PYMTP_API_KEY, with spaces between.
+        An empty list with this variable set is refused.
 
-    Raises InvalidRequestError for options that are none.
+    Raises InvalidRequestError for options that are none, and for values that they cannot have.
     """
-    least, most = (replicas, replicas) if isinstance(replicas, int) else replicas
-    if not 1 <= least <= most or fronts < 1:
-        raise InvalidRequestError(f"replicas={shown(replicas)} and fronts={shown(fronts)} must be 1 or more")
+    least, most = checked.least_and_most(replicas)
+    doors = in_range("fronts", fronts, 1)
+    cores = {name: checked.resource(name, value) for name, value in (("num_cpus", num_cpus), ("num_gpus", num_gpus))}
+    given = (checked.path("model", model), checked.path("prefix", prefix))
     settings, llm = _parted(options)
     places = in_range("n_seq_max", llm["n_seq_max"], 1, MAX_SEQ)
     number: dict[str, Any] = {"num_replicas": least}
@@ -74,19 +76,18 @@ def serve_app(
         max_constructor_retry_count=3,
         graceful_shutdown_timeout_s=ends,
         health_check_timeout_s=STUCK,
-        ray_actor_options={"num_cpus": num_cpus, "num_gpus": num_gpus},
+        ray_actor_options=cores,
         request_router_config=RequestRouterConfig(
             request_router_class=f"{PrefixRouter.__module__}.{PrefixRouter.__name__}",  # type: ignore[arg-type] # of pydantic
             request_router_kwargs={"places": places},
         ),
     )(Replica)
     door = serve.deployment(
-        num_replicas=fronts,
+        num_replicas=doors,
         max_ongoing_requests=MOST_CONNECTIONS,
         graceful_shutdown_timeout_s=ends,
         ray_actor_options={"num_cpus": 0},  # so that there is room for it beside replicas that take whole machines
     )(serve.ingress()(Front))
-    given = (None if model is None else os.fspath(model), None if prefix is None else os.fspath(prefix))
     bound: Application = door.bind(held.bind(*given, llm, settings), settings)
     return bound
 
@@ -95,8 +96,8 @@ def app(args: Mapping[str, Any]) -> Application:
     """`serve_app` for `serve run pymtp.ray.serve:app model=… n_ctx=8192` and for files of Ray Serve, whose `args` are
     its arguments. Words of the command line are read as JSON where they are such."""
     read = {name: _read(value) if isinstance(value, str) else value for name, value in args.items()}
-    # a key may be of digits
-    read |= {name: str(args[name]) for name in {"api_keys", "model"} & args.keys() if _is_number(read[name])}
+    # a key may be of digits, and so may a file's name
+    read |= {name: str(args[name]) for name in {"api_keys", "model", "prefix"} & args.keys() if _is_number(read[name])}
     if isinstance(several := read.get("replicas"), list):
         if len(several) != 2:
             raise InvalidRequestError(f"replicas={shown(several)} must be a number, or the least and the most")
@@ -120,18 +121,15 @@ def _parted(options: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
     known = {*_SETTINGS, *LLM._parameters(), *MODEL_OPTIONS, *ROPE_OPTIONS}
     if unknown := sorted(options.keys() - known):
         raise InvalidRequestError(f"no option {', '.join(unknown)}: there are {', '.join(sorted(known))}")
-    own: dict[str, Any] = {name: options[name] for name in options.keys() & _SETTINGS}
-    for name in own.keys() & _SEVERAL:
-        if not isinstance(own[name], (str, list, tuple)):
-            raise InvalidRequestError(f"{name}={shown(own[name])} must be a text or a list of texts")
-        own[name] = (own[name],) if isinstance(own[name], str) else tuple(own[name])
+    own = checked.texts({name: options[name] for name in options.keys() & _SETTINGS})
     settings = Settings(**own)
-    if "api_keys" not in own and KEYS in os.environ:
+    checked.check(settings)
+    if not settings.api_keys and KEYS in os.environ:
         settings = replace(settings, api_keys=tuple(os.environ[KEYS].split()))
         if not settings.api_keys:  # of a secret that was not set: to serve anybody would be wrong
             raise InvalidRequestError(f"{KEYS} is empty: give it a key, or unset it to serve without")
-    if not all(isinstance(key, str) and key.strip() for key in settings.api_keys):
-        raise InvalidRequestError("api_keys must be texts that are not empty, or not given")
+        if "api_keys" in own:  # whoever set the variable counts on it
+            raise InvalidRequestError(f"api_keys is empty, but {KEYS} names keys: leave api_keys out, or unset {KEYS}")
     if "allowed_hosts" not in own:
         settings = replace(settings, allowed_hosts=(ANY_HOST,))  # machines of a cluster have many names
     llm = {name: options[name] for name in options.keys() - _SETTINGS}

@@ -12,11 +12,12 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, RayTaskError
 from ray.serve.exceptions import BackPressureError
 
 from pymtp.ray.front import Forward, around
 from pymtp.ray.lead import Lead
+from pymtp.server.app import create_app
 from pymtp.server.http.named_events import named_events
 from pymtp.server.settings import Settings
 
@@ -85,13 +86,13 @@ def lost() -> ActorDiedError:
 def ask(replicas: Replicas, path: str, *, prefix: str = "", given: Any = None, **more: Any) -> httpx.Response:
     """What a client gets. given: Settings."""
     app = around(Forward(replicas), Settings(**(given or {})))  # type: ignore[arg-type]
+    return asyncio.run(asked(app, more.pop("method", "POST"), prefix + path, prefix, **more))
 
-    async def asking() -> httpx.Response:
-        transport = httpx.ASGITransport(app, root_path=prefix)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            return await client.request(more.pop("method", "POST"), prefix + path, **more)
 
-    return asyncio.run(asking())
+async def asked(app: Any, method: str, path: str, prefix: str = "", **more: Any) -> httpx.Response:
+    transport = httpx.ASGITransport(app, root_path=prefix)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        return await client.request(method, path, **more)
 
 
 def test_a_replica_sees_the_request_and_the_client_its_answer() -> None:
@@ -201,6 +202,28 @@ def test_too_many_that_wait_for_a_replica_are_told_to_come_again() -> None:
     full = BackPressureError(num_queued_requests=8, max_queued_requests=8)
     done = ask(Replicas(error=full), CHAT, content=b"{}")
     assert (done.status_code, done.json()["error"]["code"], done.headers["retry-after"]) == (429, "queue_full", "1")
+
+
+def test_code_of_a_replica_that_fails_is_no_lost_replica(caplog: pytest.LogCaptureFixture) -> None:
+    broken = RayTaskError("answer", "Traceback: it was here", ValueError("secret")).as_instanceof_cause()
+    done = ask(Replicas(error=broken), CHAT, content=b"{}")
+    assert (done.status_code, done.json()["error"]["code"]) == (500, "internal_error")
+    assert ("secret" in done.text, "it was here" in caplog.text) == (False, True)
+    died = RayTaskError("answer", "Traceback", lost())
+    assert ask(Replicas(error=died), CHAT, content=b"{}").json()["error"]["code"] == "replica_lost"
+
+
+@pytest.mark.parametrize("length", ["x", "-1", "1_0", "", "\u00b2", "9" * 5000])
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+def test_a_length_that_is_no_number_is_refused_at_the_door_and_in_the_server(length: str, path: str) -> None:
+    replicas = Replicas()
+    app = create_app(Settings(), lambda: pytest.fail("no model is asked"))
+    headers = {"content-length": length.encode("latin-1")}
+    for answers in (around(Forward(replicas), Settings()), app):  # type: ignore[arg-type]
+        done = asyncio.run(asked(answers, "POST", path, content=b"{}", headers=headers))
+        assert done.status_code == (413 if length.startswith("9") else 400)
+        assert done.json()["error"]["message"]
+    assert not replicas.asked
 
 
 def test_a_client_that_leaves_is_left_by_the_replica() -> None:

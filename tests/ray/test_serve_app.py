@@ -56,6 +56,44 @@ def test_values_of_wrong_types_are_refused(options: dict[str, Any]) -> None:
         made(**options)
 
 
+ODD = {
+    "replicas": [None, 1.5, (1, 2, 3), "x", True, (1, "x")],
+    "fronts": ["a", None, 1.5],
+    "num_cpus": [-1, "x", None, float("nan")],
+    "num_gpus": [-1, 1.5],
+    "grace": [None, -1, "x", float("inf")],
+    "chunk_interval": [None, -1],
+    "request_timeout": [0, "x"],
+    "max_queue": ["x", -1, None, 1.5],
+    "max_body_bytes": ["16MB", 0],
+    "model": [123, "", b"m.gguf"],
+    "prefix": [123, ""],
+    "served_names": [[3], [""]],
+    "page": ["no", None],
+    "log_level": ["loud", []],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in ODD.items() for value in values], ids=str
+)
+def test_odd_values_are_refused_with_their_name(name: str, value: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=f"^{name}.* must be ") as found:
+        made(**{name: value})
+    assert found.value.param == name
+
+
+def test_an_empty_list_of_keys_does_not_open_a_server_that_the_environment_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("PYMTP_API_KEY", raising=False)
+    assert made(api_keys=[])[2][3].api_keys == ()
+    monkeypatch.setenv("PYMTP_API_KEY", "secret")
+    with pytest.raises(InvalidRequestError, match="api_keys is empty, but PYMTP_API_KEY names keys") as found:
+        made(api_keys=[])
+    assert "secret" not in str(found.value)
+
+
 def test_a_key_may_be_of_digits_on_the_command_line() -> None:
     _, _, args = made({"api_keys": "12345"}, builder=app)
     assert args[3].api_keys == ("12345",)

@@ -204,7 +204,7 @@ def killing(client: Client, llm: LLM) -> dict[str, Any]:
         waiting = stack.enter_context(ThreadPoolExecutor(1)).submit(
             lambda: client.http.post(CHAT, json={**ENDLESS, "messages": next(chats)})
         )
-        wait_until(lambda: client.metric("num_requests_running")[dies] == 2)
+        wait_until(lambda: client.metric("num_requests_running").get(dies) == 2)
         at = [lost.headers["x-pymtp-replica"], kept.headers["x-pymtp-replica"]]
         kill(dies)
         events = "".join(lost_pieces)

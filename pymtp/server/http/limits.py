@@ -21,6 +21,8 @@ OPEN_FOLDER = "/static/"
 BODY_SECONDS = 20.0
 BODY_RATE = 2**14
 
+MOST_DIGITS = 18  # of a body's length: Python reads no integer of more than 4,300
+
 CROWDED = "crowded"  # in a request's state: whether there are more connections than may be
 
 
@@ -88,12 +90,19 @@ class BodyLimit:
         if scope["type"] != "http" or scope["method"] not in ("POST", "PUT", "PATCH"):
             await self._app(scope, receive, send)
             return
-        stated = Headers(scope=scope).get("content-length", "0")
+        length = Headers(scope=scope).get("content-length", "0")
+        if not (length.isascii() and length.isdigit()):
+            wrong = Failure(400, "Content-Length must be a number of bytes", code="invalid_content_length")
+            # closed: where the body ends is not known
+            await error_response(Request(scope), wrong, {"Connection": "close"})(scope, receive, send)
+            return
+        digits = length.lstrip("0") or "0"
+        stated = int(digits) if len(digits) <= MOST_DIGITS else self._max + 1
         body = bytearray()
         more = True
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        while more and len(body) <= self._max and int(stated) <= self._max:
+        while more and len(body) <= self._max and stated <= self._max:
             try:
                 end = begun + self._seconds + len(body) / BODY_RATE
                 message = await asyncio.wait_for(receive(), end - loop.time())
@@ -106,7 +115,7 @@ class BodyLimit:
                 return
             body += message.get("body", b"")
             more = message.get("more_body", False)
-        if len(body) > self._max or int(stated) > self._max:
+        if len(body) > self._max or stated > self._max:
             large = Failure(413, f"the body has more than {self._max} bytes", code="body_too_large")
             # closed: what still comes is not read
             await error_response(Request(scope), large, {"Connection": "close"})(scope, receive, send)

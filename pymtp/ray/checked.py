@@ -1,0 +1,75 @@
+"""Values of a Ray Serve application, looked at before anything starts: Ray's own errors name its internals."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, get_args
+
+from pymtp.errors import InvalidRequestError
+from pymtp.server.settings import Settings
+from pymtp.server.watch.logs import LogFormat, LogLevel
+from pymtp.values import in_range, is_real, is_whole, shown
+
+_SEVERAL = ("api_keys", "cors_origins", "allowed_hosts", "served_names")
+_CHOICES = {"log_format": get_args(LogFormat), "log_level": get_args(LogLevel), "page": (True, False)}
+_CHOICES["log_prompts"] = _CHOICES["page"]
+
+
+def least_and_most(replicas: object) -> tuple[int, int]:
+    """How many replicas. Raises InvalidRequestError."""
+    pair = replicas if isinstance(replicas, (tuple, list)) else (replicas, replicas)
+    if len(pair) != 2 or not all(is_whole(each, 1) for each in pair) or pair[0] > pair[1]:
+        raise InvalidRequestError(
+            f"replicas={shown(replicas)} must be a whole number of 1 or more, or two: the least and the most",
+            "replicas",
+        )
+    return int(pair[0]), int(pair[1])
+
+
+def resource(name: str, value: Any) -> float:
+    """What a replica has of CPUs or GPUs; Ray shares a GPU only, not several. Raises InvalidRequestError."""
+    if not is_real(value) or value < 0 or (name == "num_gpus" and value > 1 and value != int(value)):
+        parts = "; above 1, a whole one" if name == "num_gpus" else ""
+        raise InvalidRequestError(f"{name}={shown(value)} must be a number of 0 or more{parts}", name)
+    return float(value) if value != int(value) else int(value)
+
+
+def path(name: str, value: object) -> str | None:
+    """A file, or a name of the hub. Raises InvalidRequestError."""
+    if value is None:
+        return None
+    found = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(found, str) or not found:
+        raise InvalidRequestError(f"{name}={shown(value)} must be a path or a name of the hub, or None", name)
+    return found
+
+
+def texts(own: dict[str, Any]) -> dict[str, Any]:
+    """Options of Settings, those of several texts as tuples. Raises InvalidRequestError."""
+    found = dict(own)
+    for name in own.keys() & set(_SEVERAL):
+        several = (own[name],) if isinstance(own[name], str) else own[name]
+        if not isinstance(several, (list, tuple)):
+            raise InvalidRequestError(f"{name}={shown(several)} must be a text or a list of texts", name)
+        if not all(isinstance(each, str) and each.strip() for each in several):  # keys are not shown
+            raise InvalidRequestError(f"{name} must be texts that are not empty, or not given", name)
+        found[name] = tuple(several)
+    return found
+
+
+def check(settings: Settings) -> None:
+    """Raises InvalidRequestError for numbers that are none, or out of range, and for words that are not known."""
+    in_range("max_queue", settings.max_queue, 0)
+    in_range("max_body_bytes", settings.max_body_bytes, 1, 2**63 - 1)
+    for name in ("grace", "chunk_interval"):
+        if not is_real(seconds := getattr(settings, name)) or seconds < 0:
+            raise InvalidRequestError(f"{name}={shown(seconds)} must be seconds, 0 or more", name)
+    seconds = settings.request_timeout
+    if seconds is not None and (not is_real(seconds) or seconds <= 0):
+        raise InvalidRequestError(
+            f"request_timeout={shown(seconds)} must be seconds, above 0, or None", "request_timeout"
+        )
+    for name, choices in _CHOICES.items():
+        if not any(getattr(settings, name) is each or getattr(settings, name) == each for each in choices):
+            words = ", ".join(map(repr, choices))
+            raise InvalidRequestError(f"{name}={shown(getattr(settings, name))} must be one of {words}", name)
