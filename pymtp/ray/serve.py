@@ -30,6 +30,7 @@ MOST_CONNECTIONS = 4096  # of a door, as of `pymtp serve`
 LIGHT = 64  # requests without a text that a replica takes beside those that run and wait: /health, /tokenize
 STUCK = 60.0  # seconds after which an engine that answers no more is given up, as by `pymtp serve`
 TO_TELL = 2.0  # seconds, on top of the grace, for clients to hear that their requests are ended
+_WORDS = {"true": "true", "false": "false", "none": "null", "null": "null"}  # of JSON, as Python writes them as well
 _SETTINGS = {field.name for field in fields(Settings)} - {"host", "port", "replica"}  # those are Ray Serve's
 
 
@@ -94,7 +95,8 @@ def serve_app(
 
 def app(args: Mapping[str, Any]) -> Application:
     """`serve_app` for `serve run pymtp.ray.serve:app model=… n_ctx=8192` and for files of Ray Serve, whose `args` are
-    its arguments. Words of the command line are read as JSON where they are such."""
+    its arguments. Words of the command line are read as JSON where they are such, and False, True and None as in
+    Python."""
     read = {name: _read(value) if isinstance(value, str) else value for name, value in args.items()}
     # a key may be of digits, and so may a file's name
     read |= {name: str(args[name]) for name in {"api_keys", "model", "prefix"} & args.keys() if _is_number(read[name])}
@@ -107,7 +109,7 @@ def app(args: Mapping[str, Any]) -> Application:
 
 def _read(word: str) -> Any:
     try:
-        return json.loads(word)
+        return json.loads(_WORDS.get(word.lower(), word))
     except ValueError:
         return word
 

@@ -94,6 +94,18 @@ def test_an_empty_list_of_keys_does_not_open_a_server_that_the_environment_close
     assert "secret" not in str(found.value)
 
 
+@pytest.mark.parametrize("no", ["false", "False", "FALSE"])
+def test_no_is_no_on_the_command_line(no: str) -> None:
+    settings = made({"page": no, "log_prompts": no, "request_timeout": "None"}, builder=app)[2][3]
+    assert (settings.page, settings.log_prompts, settings.request_timeout) == (False, False, None)
+
+
+@pytest.mark.parametrize(("name", "word"), [("page", "off"), ("log_prompts", "no"), ("max_body_bytes", "1MB")])
+def test_words_that_mean_nothing_are_refused_there(name: str, word: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"^{name}=.*{word}.* must be "):
+        made({name: word}, builder=app)
+
+
 def test_a_key_may_be_of_digits_on_the_command_line() -> None:
     _, _, args = made({"api_keys": "12345"}, builder=app)
     assert args[3].api_keys == ("12345",)
