@@ -40,9 +40,9 @@ struct Cells {
     const char * at(int b, int j) const { return data + (b*BLOCK_KV + j)*t->nb[1]; }
     int          count(int b)     const { return std::min<int64_t>(BLOCK_KV, n_cells - b*BLOCK_KV); }
 
-    // Calls f with a whole block of cells and their stride: as they are, or as F32 in y.
-    template <typename F> void with_block(int b, float * y, F f) const {
-        if (t->type == GGML_TYPE_F16 && reads_f16(t->ne[0]) && count(b) == BLOCK_KV) {
+    // Calls f, which takes n rows over them, with a whole block of cells and their stride: as they are, or as F32 in y.
+    template <typename F> void with_block(int b, float * y, int n, F f) const {
+        if (t->type == GGML_TYPE_F16 && reads_f16(t->ne[0], n) && count(b) == BLOCK_KV) {
             f((const ggml_fp16_t *) at(b, 0), t->nb[1]/sizeof(ggml_fp16_t));
         } else {
             for (int j = 0; j < count(b); ++j) {
@@ -200,7 +200,7 @@ void attend_block(
                 }
             }
         } else {
-            k_cells.with_block(b, x32, [&](const auto * x, int64_t stride) { dot_rows(n, DK, q_of, x, stride, s_of); });
+            k_cells.with_block(b, x32, n, [&](const auto * x, int64_t stride) { dot_rows(n, DK, q_of, x, stride, s_of); });
         }
         for (int r = 0; r < n_rows; ++r) {
             if (rows[r].seen[b] == 0) {
@@ -241,7 +241,7 @@ void attend_block(
                 p_of[n++] = scores + r*SCORES + i*BLOCK_KV;
             }
         }
-        v_cells.with_block(b, x32, [&](const auto * x, int64_t stride) { mad_rows(n, DV, y_of, x, stride, seen, p_of); });
+        v_cells.with_block(b, x32, n, [&](const auto * x, int64_t stride) { mad_rows(n, DV, y_of, x, stride, seen, p_of); });
     }
     for (int r = 0; r < n_rows; ++r) {
         memcpy(partials + r*partial_stride + 2, sums + r*DV, DV*sizeof(float));

@@ -154,12 +154,17 @@ static inline void mask_cells(float * s, float scale, const ggml_fp16_t * mask, 
 #endif
 }
 
-// Whether cells of n values are read as they are, if they are F16; as F32 they always are.
-static inline bool reads_f16(int64_t n) {
-#if defined(PYMTP_FLOAT_SIMD)
+// Whether n_rows read cells of n values as they are, if they are F16; as F32 they always are. NEON converts by instructions of
+// their own, which more than two rows are spared.
+static inline bool reads_f16(int64_t n, int n_rows) {
+#if defined(PYMTP_FLOAT_SIMD) && defined(__ARM_NEON)
+    return n%simd::LANES == 0 && n_rows <= 2;
+#elif defined(PYMTP_FLOAT_SIMD)
+    GGML_UNUSED(n_rows);
     return n%simd::LANES == 0;
 #else
     GGML_UNUSED(n);
+    GGML_UNUSED(n_rows);
     return false;
 #endif
 }

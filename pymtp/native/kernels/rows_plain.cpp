@@ -2,6 +2,8 @@
 
 #include "rows_plain_prepare.h"
 
+#include <algorithm>
+
 namespace pymtp {
 
 #ifdef PYMTP_ROWS_SIMD
@@ -15,7 +17,8 @@ template <typename L> static const rows_kernel * kernel() {
 
 // llama.cpp's products of single rows, for types that it multiplies by tiles from some number of rows on: tiles add up
 // otherwise. On x86 it does so from 8 rows on; with ARM's dot products from 2 on in llamafile_sgemm, with its products of
-// matrices in pairs of rows. There only matrices that it does not repack come here, such as those with an odd number of rows.
+// matrices (i8mm) in pairs of rows. There only matrices that it does not repack come here, such as those with an odd number of
+// rows.
 template <ggml_type T, int64_t MOST = 65> struct single_rows {
     static const ggml_type_traits_cpu * traits() { return ggml_get_type_traits_cpu(T); }
 
@@ -43,6 +46,35 @@ template <ggml_type T, int64_t MOST = 65> struct single_rows {
         return &it;
     }
 };
+
+#if defined(__aarch64__) && defined(__ARM_FEATURE_MATMUL_INT8)
+// llama.cpp's products of pairs of rows, which add each row up alike: one without another is paired with itself. That costs
+// nothing where both kinds of products take two blocks at once. A single row of Q4_K or Q6_K would take 1.7 times as long.
+template <ggml_type T> struct pairs_of_rows : single_rows<T> {
+    // Prepared rows lie in the order of x.
+    static void multiply(
+        int64_t k, int64_t m, const char * w, size_t stride, int64_t n, const char * const * x, float * const * y) {
+        const ggml_vec_dot_t vec_dot = single_rows<T>::traits()->vec_dot;
+        for (int64_t i = 0; i < m; i += 2) {
+            const int64_t i1 = std::min(i + 1, m - 1);
+            for (int64_t r = 0; r < n; r += 2) {
+                const int64_t r1 = std::min(r + 1, n - 1);
+                float products[4];
+                vec_dot(k, products, 2, w + i*stride, (i1 - i)*stride, x[r], x[r1] - x[r], 2);
+                y[r][i]   = products[0];
+                y[r][i1]  = products[1];
+                y[r1][i]  = products[2];
+                y[r1][i1] = products[3];
+            }
+        }
+    }
+
+    static const rows_kernel * kernel() {
+        static const rows_kernel it = {1, single_rows<T>::prepared_size, single_rows<T>::prepare, multiply, INT64_MAX};
+        return &it;
+    }
+};
+#endif
 
 #if defined(PYMTP_ROWS_512) && defined(PYMTP_ROWS_VNNI)
 // Rows of Q8_0 from this length on are streams that the hardware foresees: single rows from memory take 0.9 to 1 of the time
@@ -86,14 +118,15 @@ const rows_kernel * plain_kernel_of(const ggml_tensor * weights) {
         case GGML_TYPE_IQ3_XXS: return single_rows<GGML_TYPE_IQ3_XXS>::kernel();
         case GGML_TYPE_IQ3_S:   return single_rows<GGML_TYPE_IQ3_S>::kernel();
 #endif
-#if defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
-        case GGML_TYPE_Q4_0:    return single_rows<GGML_TYPE_Q4_0, INT64_MAX>::kernel();
-        case GGML_TYPE_Q8_0:    return single_rows<GGML_TYPE_Q8_0, INT64_MAX>::kernel();
-#endif
 #if defined(__aarch64__) && defined(__ARM_FEATURE_MATMUL_INT8)
-        case GGML_TYPE_Q4_1:    return single_rows<GGML_TYPE_Q4_1, INT64_MAX>::kernel();
+        case GGML_TYPE_Q4_0:    return pairs_of_rows<GGML_TYPE_Q4_0>::kernel();
+        case GGML_TYPE_Q4_1:    return pairs_of_rows<GGML_TYPE_Q4_1>::kernel();
+        case GGML_TYPE_Q8_0:    return pairs_of_rows<GGML_TYPE_Q8_0>::kernel();
         case GGML_TYPE_Q4_K:    return single_rows<GGML_TYPE_Q4_K, INT64_MAX>::kernel();
         case GGML_TYPE_Q6_K:    return single_rows<GGML_TYPE_Q6_K, INT64_MAX>::kernel();
+#elif defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
+        case GGML_TYPE_Q4_0:    return single_rows<GGML_TYPE_Q4_0, INT64_MAX>::kernel();
+        case GGML_TYPE_Q8_0:    return single_rows<GGML_TYPE_Q8_0, INT64_MAX>::kernel();
 #endif
         default:                return nullptr;
     }

@@ -13,7 +13,7 @@
 // Metal's among them, were never looked at by running them.
 static bool keeps_promise(ggml_backend_dev_t device) {
     const std::string backend = ggml_backend_reg_name(ggml_backend_dev_backend_reg(device));
-    return backend == "CUDA" || backend == "ROCm" || backend == "MUSA" || backend == "Vulkan";
+    return backend == "CUDA" || backend == "Vulkan";
 }
 
 size_t pymtp_most_candidates(const llama_model & model, pymtp_draws draws) {
