@@ -155,7 +155,7 @@ def check_gpu_layers(value: object) -> None:
     """Raises InvalidRequestError for what is no number of layers."""
     if not is_whole(value, -1, 2**31 - 1):
         raise InvalidRequestError(
-            f'n_gpu_layers={shown(value)} must be a whole number, -1 for all layers, or "auto"', "n_gpu_layers"
+            f'n_gpu_layers={shown(value)} must be a whole number, -1 for all layers, or for LLM "auto"', "n_gpu_layers"
         )
 
 

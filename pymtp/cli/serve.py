@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from math import isfinite
@@ -20,7 +19,7 @@ from pymtp.errors import InvalidRequestError
 from pymtp.server.process.launch import Launch
 from pymtp.server.process.listener import is_local, listen, open_standard_streams
 from pymtp.server.process.supervisor import supervise
-from pymtp.server.settings import ANY_HOST, HOST_NAME, Settings
+from pymtp.server.settings import ANY_HOST, Settings, check_host, check_origin
 from pymtp.server.watch import logs
 
 # of the extra `server`: modules, and the packages that they come from
@@ -31,7 +30,6 @@ NEEDED = {
     "prometheus_client": "prometheus-client",
 }
 MIB = 2**20
-ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 
 
 @dataclass(frozen=True)
@@ -82,17 +80,13 @@ class Access:
     def origins(self) -> tuple[str, ...]:
         """All origins. Raises InvalidRequestError for what no browser calls one: it would never match."""
         for origin in self.cors_origin or ():
-            if origin != "*" and not ORIGIN.fullmatch(origin):
-                raise InvalidRequestError(
-                    f"--cors-origin {origin!r} must be scheme://host or scheme://host:port, without a path, or *"
-                )
+            check_origin("--cors-origin", origin)
         return tuple(self.cors_origin or ())
 
     def hosts(self) -> tuple[str, ...]:
         """All names of hosts. Raises InvalidRequestError for what is none: it would never match."""
         for name in self.allowed_host or ():
-            if name != ANY_HOST and not HOST_NAME.fullmatch(name):
-                raise InvalidRequestError(f"--allowed-host {name!r} must be a name, without scheme and port, or *")
+            check_host("--allowed-host", name)
         return tuple(self.allowed_host or ())
 
 

@@ -6,7 +6,7 @@ import os
 from typing import Any, get_args
 
 from pymtp.errors import InvalidRequestError
-from pymtp.server.settings import Settings
+from pymtp.server.settings import Settings, check_host, check_origin
 from pymtp.server.watch.logs import LogFormat, LogLevel
 from pymtp.values import in_range, is_real, is_whole, shown
 
@@ -49,16 +49,20 @@ def texts(own: dict[str, Any]) -> dict[str, Any]:
     found = dict(own)
     for name in own.keys() & set(_SEVERAL):
         several = (own[name],) if isinstance(own[name], str) else own[name]
-        if not isinstance(several, (list, tuple)):
-            raise InvalidRequestError(f"{name}={shown(several)} must be a text or a list of texts", name)
-        if not all(isinstance(each, str) and each.strip() for each in several):  # keys are not shown
-            raise InvalidRequestError(f"{name} must be texts that are not empty, or not given", name)
+        if not isinstance(several, (list, tuple)):  # none is shown: they may be keys
+            raise InvalidRequestError(f"{name} must be a text or a list of texts", name)
+        if not all(isinstance(each, str) and each == each.strip() != "" for each in several):
+            raise InvalidRequestError(f"{name} must be texts, not empty and without space around, or not given", name)
         found[name] = tuple(several)
     return found
 
 
 def check(settings: Settings) -> None:
     """Raises InvalidRequestError for numbers that are none, or out of range, and for words that are not known."""
+    for origin in settings.cors_origins:
+        check_origin("cors_origins", origin)
+    for host in settings.allowed_hosts:
+        check_host("allowed_hosts", host)
     in_range("max_queue", settings.max_queue, 0)
     in_range("max_body_bytes", settings.max_body_bytes, 1, 2**63 - 1)
     for name in ("grace", "chunk_interval"):
@@ -70,6 +74,7 @@ def check(settings: Settings) -> None:
             f"request_timeout={shown(seconds)} must be seconds, above 0, or None", "request_timeout"
         )
     for name, choices in _CHOICES.items():
-        if not any(getattr(settings, name) is each or getattr(settings, name) == each for each in choices):
+        value = getattr(settings, name)
+        if not isinstance(value, (str, bool)) or value not in choices:
             words = ", ".join(map(repr, choices))
-            raise InvalidRequestError(f"{name}={shown(getattr(settings, name))} must be one of {words}", name)
+            raise InvalidRequestError(f"{name}={shown(value)} must be one of {words}", name)

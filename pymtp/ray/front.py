@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable
 from contextlib import suppress
@@ -12,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 from starlette.applications import Starlette
@@ -25,15 +26,18 @@ from pymtp.ray.reply import Reply
 from pymtp.server.http import front
 from pymtp.server.http.cors import let_pages_ask
 from pymtp.server.http.errors import Failure, error_response
+from pymtp.server.http.hosts import Hosts
 from pymtp.server.http.limits import BodyLimit, Keys
 from pymtp.server.http.sse import until_gone
 from pymtp.server.refusals import GoneError
-from pymtp.server.settings import Settings
+from pymtp.server.settings import ANY_HOST, Settings
+from pymtp.server.watch import logs
 
 _log = logging.getLogger(__name__)
 METRICS = "/metrics"
 METRICS_SECONDS = 5.0  # that a replica has to tell its metrics: Prometheus waits for 10
 _SENT_ON = ("type", "asgi", "http_version", "method", "scheme", "path", "query_string", "headers", "client", "server")
+_GONE = (RayError, RayServeException, asyncio.CancelledError)  # what a replica's code hears of others, and of its end
 LOST = Failure(503, "the replica that was to answer is gone", "server_error", "replica_lost", retry_after=1)
 FAILED = Failure(500, "the replica failed: the log says why", "server_error", "internal_error")
 LATE = Failure(503, "a replica did not tell its metrics in time", "server_error", "unavailable", retry_after=5)
@@ -44,6 +48,7 @@ class Front:
     """A deployment without a model, any number of it. It asks for keys, bounds bodies, and finds the replica."""
 
     def __init__(self, replicas: DeploymentHandle[Any], settings: Settings) -> None:
+        logs.configure(settings.log_format, settings.log_level)
         self._replicas, self._settings = replicas, settings
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
@@ -58,6 +63,8 @@ def around(forward: ASGIApp, settings: Settings) -> ASGIApp:
     if settings.api_keys:
         app.add_middleware(Keys, keys=settings.api_keys)
     let_pages_ask(app, settings)
+    if ANY_HOST not in settings.allowed_hosts:
+        app.add_middleware(Hosts, names=(settings.host, *settings.allowed_hosts))
     app.add_middleware(front.Front)
     app.add_middleware(Proxied)
     return app
@@ -114,7 +121,7 @@ class Forward:
             await reply.fail(FULL)
         except (RayError, RayServeException) as error:
             # its code has failed, and it lives
-            if isinstance(error, RayTaskError) and not isinstance(error.cause, RayActorError):
+            if isinstance(error, RayTaskError) and not isinstance(error.cause, _GONE):
                 _log.error("a replica failed at %s %s", scope["method"], scope["path"], exc_info=error)
                 await reply.fail(FAILED)
             else:

@@ -55,11 +55,10 @@ class PrefixRouter(RequestRouter):
         pending_request.routing_context.should_backoff = True  # where all are full, the next try is later
         lead: Lead = pending_request.kwargs.get("lead", Lead())
         by_name = {each.replica_id.unique_id: each for each in candidate_replicas}
-        if lead.holder in by_name and time.time() - pending_request.created_at < HOLDER_SECONDS:
-            return [[by_name[lead.holder]]]
-        if (
-            lead.key is None
-        ):  # or one whose holder is gone, or does not answer: any replica says that it has no such one
+        if lead.holder in by_name:
+            late = time.time() - pending_request.created_at >= HOLDER_SECONDS
+            return [[by_name[lead.holder]], *([candidate_replicas] if late else [])]
+        if lead.key is None:  # or one whose holder is gone: any replica says that it has no such one
             return [candidate_replicas]
         future = pending_request.future
         if self._coming.pop(future, None) is None:

@@ -16,12 +16,14 @@ from pymtp.context_options import MAX_SEQ
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
 from pymtp.model_options import NAMES as MODEL_OPTIONS
+from pymtp.model_options import ModelOptions
 from pymtp.ray import checked
 from pymtp.ray.front import Front
 from pymtp.ray.replica import Replica
 from pymtp.ray.router import PrefixRouter
 from pymtp.ray.workers import PLACES
 from pymtp.rope_options import NAMES as ROPE_OPTIONS
+from pymtp.rope_options import RopeOptions
 from pymtp.server.settings import ANY_HOST, Settings
 from pymtp.values import in_range, shown
 
@@ -30,7 +32,6 @@ MOST_CONNECTIONS = 4096  # of a door, as of `pymtp serve`
 LIGHT = 64  # requests without a text that a replica takes beside those that run and wait: /health, /tokenize
 STUCK = 60.0  # seconds after which an engine that answers no more is given up, as by `pymtp serve`
 TO_TELL = 2.0  # seconds, on top of the grace, for clients to hear that their requests are ended
-_WORDS = {"true": "true", "false": "false", "none": "null", "null": "null"}  # of JSON, as Python writes them as well
 _SETTINGS = {field.name for field in fields(Settings)} - {"host", "port", "replica"}  # those are Ray Serve's
 
 
@@ -56,7 +57,8 @@ def serve_app(
         which are Ray Serve's. Without api_keys, those in the environment variable PYMTP_API_KEY, with spaces between.
         An empty list with this variable set is refused.
 
-    Raises InvalidRequestError for options that are none, and for values that they cannot have.
+    Raises InvalidRequestError for options that are none, and for values that they cannot have. Those that LLM checks
+    with the model at hand (n_ctx, draft_tokens and others) fail in the replicas, and the log says why.
     """
     least, most = checked.least_and_most(replicas)
     doors = in_range("fronts", fronts, 1)
@@ -108,14 +110,16 @@ def app(args: Mapping[str, Any]) -> Application:
 
 
 def _read(word: str) -> Any:
+    if word == "None":  # "none" is a value of split_mode and rope_scaling
+        return None
     try:
-        return json.loads(_WORDS.get(word.lower(), word))
+        return json.loads(word.lower() if word.lower() in ("true", "false") else word)
     except ValueError:
         return word
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float))
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _parted(options: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
@@ -135,4 +139,6 @@ def _parted(options: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
     if "allowed_hosts" not in own:
         settings = replace(settings, allowed_hosts=(ANY_HOST,))  # machines of a cluster have many names
     llm = {name: options[name] for name in options.keys() - _SETTINGS}
+    ModelOptions(**{name: llm[name] for name in llm.keys() & MODEL_OPTIONS})  # refuses what they cannot be
+    RopeOptions(**{name: llm[name] for name in llm.keys() & ROPE_OPTIONS})
     return settings, {"n_seq_max": PLACES, **llm}

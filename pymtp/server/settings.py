@@ -5,10 +5,26 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from pymtp.errors import InvalidRequestError
 from pymtp.server.watch.logs import LogFormat, LogLevel
 
 ANY_HOST = "*"
-HOST_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_HOST_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
+
+
+def check_origin(option: str, origin: str) -> None:
+    """Raises InvalidRequestError for what no browser calls an origin: it would never match."""
+    if origin != "*" and not _ORIGIN.fullmatch(origin):
+        raise InvalidRequestError(
+            f"{option} {origin!r} must be scheme://host or scheme://host:port, without a path, or *", option
+        )
+
+
+def check_host(option: str, name: str) -> None:
+    """Raises InvalidRequestError for what is no host's name: it would never match."""
+    if name != ANY_HOST and not _HOST_NAME.fullmatch(name):
+        raise InvalidRequestError(f"{option} {name!r} must be a name, without scheme and port, or *", option)
 
 
 @dataclass(frozen=True)

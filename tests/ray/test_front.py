@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +16,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from ray.exceptions import ActorDiedError, RayTaskError
 from ray.serve.exceptions import BackPressureError
 
-from pymtp.ray.front import Forward, around
+from pymtp.ray.front import Forward, Front, around
 from pymtp.ray.lead import Lead
 from pymtp.server.app import create_app
 from pymtp.server.http.named_events import named_events
 from pymtp.server.settings import Settings
+from pymtp.server.watch import logs
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 START = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]}
@@ -204,13 +206,31 @@ def test_too_many_that_wait_for_a_replica_are_told_to_come_again() -> None:
     assert (done.status_code, done.json()["error"]["code"], done.headers["retry-after"]) == (429, "queue_full", "1")
 
 
-def test_code_of_a_replica_that_fails_is_no_lost_replica(caplog: pytest.LogCaptureFixture) -> None:
+def test_code_of_a_replica_that_fails_is_no_lost_replica(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("pymtp"), "propagate", True)  # a server that another test started took it
     broken = RayTaskError("answer", "Traceback: it was here", ValueError("secret")).as_instanceof_cause()
     done = ask(Replicas(error=broken), CHAT, content=b"{}")
     assert (done.status_code, done.json()["error"]["code"]) == (500, "internal_error")
     assert ("secret" in done.text, "it was here" in caplog.text) == (False, True)
-    died = RayTaskError("answer", "Traceback", lost())
-    assert ask(Replicas(error=died), CHAT, content=b"{}").json()["error"]["code"] == "replica_lost"
+    for of_its_end in (lost(), asyncio.CancelledError()):
+        died = RayTaskError("answer", "Traceback", of_its_end)
+        assert ask(Replicas(error=died), CHAT, content=b"{}").json()["error"]["code"] == "replica_lost"
+
+
+def test_a_front_logs_as_a_server_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[Any] = []
+    monkeypatch.setattr(logs, "configure", lambda *given: said.append(given))
+    Front(Replicas(), Settings(log_format="json", log_level="warning"))  # type: ignore[arg-type]
+    assert said == [("json", "warning")]
+
+
+@pytest.mark.parametrize("path", ["/metrics", CHAT])
+def test_a_door_answers_for_its_hosts_alone(path: str) -> None:
+    doors = around(Forward(Replicas()), Settings(allowed_hosts=("api.example",)))  # type: ignore[arg-type]
+    done = asyncio.run(asked(doors, "GET", path, headers={"host": "evil.example"}))
+    assert done.status_code == 403
 
 
 @pytest.mark.parametrize("length", ["x", "-1", "1_0", "", "\u00b2", "9" * 5000])

@@ -71,6 +71,10 @@ ODD = {
     "served_names": [[3], [""]],
     "page": ["no", None],
     "log_level": ["loud", []],
+    "n_cpu_moe": [-1],
+    "yarn_ext_factor": [-1],
+    "allowed_hosts": [["https://api.example"]],
+    "cors_origins": [["a.example/"]],
 }
 
 
@@ -92,6 +96,23 @@ def test_an_empty_list_of_keys_does_not_open_a_server_that_the_environment_close
     with pytest.raises(InvalidRequestError, match="api_keys is empty, but PYMTP_API_KEY names keys") as found:
         made(api_keys=[])
     assert "secret" not in str(found.value)
+
+
+@pytest.mark.parametrize("name", ["split_mode", "rope_scaling"])
+def test_none_is_a_word_where_an_option_has_it(name: str) -> None:
+    assert made({name: "none"}, builder=app)[2][2][name] == "none"
+
+
+@pytest.mark.parametrize("keys", [{"sk-secret"}, b"sk-secret", ["sk-secret\n"], {"sk-secret": 1}], ids=type)
+def test_keys_that_are_refused_are_not_shown(keys: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="api_keys") as found:
+        made(api_keys=keys)
+    assert "sk-secret" not in str(found.value)
+
+
+def test_yes_is_no_key() -> None:
+    with pytest.raises(InvalidRequestError, match="api_keys"):
+        made({"api_keys": True}, builder=app)
 
 
 @pytest.mark.parametrize("no", ["false", "False", "FALSE"])
