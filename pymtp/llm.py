@@ -31,6 +31,7 @@ from pymtp.llm_hub import FromHub
 from pymtp.llm_prefixes import PrefixFiles, Prompt
 from pymtp.model import Model
 from pymtp.model_options import NAMES
+from pymtp.rope_options import NAMES as ROPE_NAMES
 from pymtp.rope_options import RopeOptions
 from pymtp.sampling import SamplingParams
 from pymtp.stream import Stream
@@ -99,6 +100,8 @@ class LLM(PrefixFiles, FromHub):
         of_model = {name: placing.pop(name) for name in NAMES & placing.keys()}
         if n_gpu_layers is not None:
             of_model["n_gpu_layers"] = n_gpu_layers
+        if unknown := placing.keys() - ROPE_NAMES:
+            raise TypeError(f"LLM() got an unexpected keyword argument {min(unknown)!r}")
         rope = RopeOptions(**placing)
         auto = draft_tokens == "auto"
         self._shares_model = isinstance(model, Model)

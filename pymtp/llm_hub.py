@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import NoneType
 from typing import Any, TypeVar
 
+from pymtp.errors import InvalidRequestError
 from pymtp.hub.names import read_name
 from pymtp.hub.pull import pull
 from pymtp.model_options import NAMES as MODEL_OPTIONS
+from pymtp.model_options import ModelOptions
 from pymtp.rope_options import NAMES as ROPE_OPTIONS
+from pymtp.rope_options import RopeOptions
+from pymtp.values import shown
 
 T = TypeVar("T", bound="FromHub")
 
@@ -25,10 +30,14 @@ class FromHub:
         return [each.name for each in found if each.kind is each.KEYWORD_ONLY]
 
     @classmethod
-    def _check(cls, keywords: Collection[str]) -> None:
-        """Raises TypeError for a keyword that the constructor does not take: told before a download, not after it."""
+    def _check(cls, keywords: Mapping[str, Any]) -> None:
+        """Raises TypeError for a keyword that the constructor does not take, and InvalidRequestError for what its value
+        cannot be, where that can be said without the model: told before a download, not after it."""
         if unknown := set(keywords) - {*cls._parameters(), *MODEL_OPTIONS, *ROPE_OPTIONS}:
             raise TypeError(f"from_pretrained() got unexpected keywords: {', '.join(sorted(unknown))}")
+        given = {name: value for name, value in keywords.items() if value is not None}
+        ModelOptions(**{name: given[name] for name in given.keys() & MODEL_OPTIONS})
+        RopeOptions(**{name: given[name] for name in given.keys() & ROPE_OPTIONS})
 
     @classmethod
     def from_pretrained(
@@ -54,12 +63,22 @@ class FromHub:
             where the hub cannot be reached, with a warning.
         keywords: of the constructor.
 
-        Raises InvalidRequestError where the package is missing, for what is no name and where several models match;
+        Raises InvalidRequestError where the package is missing, for what is no name, for two names of one thing, and
+        where several models match;
         ModelLoadError for a repository, revision or file that is not there or may not be read, and where it cannot be
         downloaded: the message lists the files that there are. Else what the constructor raises.
         """
         make: Any = cls
         cls._check(keywords)
         name = read_name(repo_id)
+        for what, own, asked in (("filename", name.wanted, filename), ("revision", name.revision, revision)):
+            if asked is not None and not isinstance(asked, str):
+                raise InvalidRequestError(f"{what}={shown(asked)} must be a text or None", what)
+            if asked and own and asked != own:
+                raise InvalidRequestError(f"{what}={shown(asked)}, but {repo_id} asks for {own}: ask once", what)
+        if not isinstance(token, (str, bool, NoneType)):
+            raise InvalidRequestError("token must be a text, True, False or None", "token")  # it is not shown
+        if not isinstance(cache_dir, (str, os.PathLike, NoneType)):
+            raise InvalidRequestError(f"cache_dir={shown(cache_dir)} must be a path or None", "cache_dir")
         name = name._replace(wanted=filename or name.wanted, revision=revision or name.revision)
         return make(pull(name, token=token, cache_dir=cache_dir), **keywords)  # type: ignore[no-any-return]

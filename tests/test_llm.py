@@ -370,3 +370,8 @@ def test_auto_keeps_what_it_learnt_for_the_next_request_and_stats_show_the_depth
     assert isinstance(sampled, AutoDepth)
     assert again.rates(1) != first.rates(1) == sampled.rates(1), "acceptance depends on the temperature"
     assert isinstance(new_llm(draft_tokens=2).engine.depth.open(0.0), FixedDepth)
+
+
+def test_a_keyword_that_is_none_is_told_by_the_name_of_what_was_called() -> None:
+    with pytest.raises(TypeError, match=r"^LLM\(\) got an unexpected keyword argument 'nctx'$"):
+        pymtp.LLM(nctx=4)

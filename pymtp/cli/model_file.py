@@ -7,15 +7,21 @@ from pathlib import Path
 from rich.markup import escape
 
 from pymtp.cli.screen import screen
-from pymtp.hub.names import is_hub_name, read_name
+from pymtp.errors import ModelLoadError
+from pymtp.hub.names import is_hub_name, read_name, would_be
 from pymtp.hub.pull import pull
 
 
 def model_file(name: str | None) -> Path | None:
-    """The file of a model; None for the shipped one. "hf:…" is brought from the hub: see `pull_model`."""
+    """The file of a model; None for the shipped one. "hf:…" is brought from the hub: see `pull_model`.
+    Raises ModelLoadError for a name of the hub without the "hf:"."""
     if name is None:
         return None
-    return pull_model(name) if is_hub_name(name) else Path(name)
+    if is_hub_name(name):
+        return pull_model(name)
+    if (meant := would_be(name)) and not Path(name).exists():
+        raise ModelLoadError(f"no such file: {name}{meant}")
+    return Path(name)
 
 
 def pull_model(name: str) -> Path:

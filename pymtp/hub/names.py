@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 from pymtp.errors import InvalidRequestError
+from pymtp.values import shown
 
 PREFIX = "hf:"
 _NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^:\s]+))?(:(?P<wanted>\S.*))?", re.ASCII)
@@ -25,6 +26,12 @@ class HubName(NamedTuple):
     revision: str | None = None
 
 
+def would_be(text: str) -> str:
+    """What a text that is no file may have meant, for a message; "" for what is no name."""
+    meant = _NAME.fullmatch(text) and not text.endswith(".gguf")
+    return f"; a model of the hub is {PREFIX}{text}" if meant else ""
+
+
 def is_hub_name(text: str) -> bool:
     """Whether a text names a model on the hub rather than a file."""
     return text.startswith(PREFIX)
@@ -35,10 +42,10 @@ def read_name(text: str) -> HubName:
 
     Raises InvalidRequestError for what is no such name.
     """
-    found = _NAME.fullmatch(text.removeprefix(PREFIX))
+    found = _NAME.fullmatch(text.removeprefix(PREFIX)) if isinstance(text, str) else None
     if found is None:
         raise InvalidRequestError(
-            f"{text!r} is no name of a model on the hub: it must be like hf:owner/name, hf:owner/name:Q4_K_M, "
+            f"{shown(text)} is no name of a model on the hub: it must be like hf:owner/name, hf:owner/name:Q4_K_M, "
             "hf:owner/name:FILE.gguf or hf:owner/name@REVISION:Q4_K_M"
         )
     return HubName(found["repo"], found["wanted"], found["revision"])

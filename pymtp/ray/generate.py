@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -78,7 +79,7 @@ class Generate:
         if callable(params):
             self._params = params
         else:
-            fixed = _checked(params if isinstance(params, SamplingParams) else SamplingParams(**(params or {})))
+            fixed = _checked(_read(params))
             self._params = lambda _: fixed
         self._llm = AsyncLLM(found(model), **{"n_seq_max": PLACES, "n_threads": given_cores(), **options})
 
@@ -86,11 +87,17 @@ class Generate:
         """The batch with columns added: the text, `finish_reason`, `prompt_tokens`, `completion_tokens`, and `error`
         where errors are kept. Takes and gives a column as an array by rows.
 
-        Raises InvalidRequestError for a batch without prompts, and, unless errors are kept, what `LLM.generate` raises.
+        Raises InvalidRequestError for a batch without prompts, or with a column that is to be added, and, unless errors
+        are kept, what `LLM.generate` raises.
         """
         if self._prompt not in batch:
             raise InvalidRequestError(
                 f"no column {self._prompt!r} among {', '.join(sorted(batch))}: name it with prompt="
+            )
+        if taken := [name for name in self._added if name in batch]:
+            raise InvalidRequestError(
+                f"the rows have {', '.join(taken)} already: rename or drop columns first, or name that of the texts "
+                "with output="
             )
         rows = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
         written = _run(self._all(rows))
@@ -122,6 +129,18 @@ class Generate:
 
 def _figures(done: Completion) -> tuple[Any, ...]:
     return done.text, done.finish_reason, done.stats.prompt_tokens, done.stats.completion_tokens
+
+
+def _read(params: object) -> SamplingParams:
+    if params is None or isinstance(params, SamplingParams):
+        return params or SamplingParams()
+    names = [field.name for field in fields(SamplingParams)]
+    if not isinstance(params, Mapping) or not set(params) <= set(names):
+        raise InvalidRequestError(
+            f"params={shown(params)} must be SamplingParams, a mapping of some of {', '.join(names)}, or a function",
+            "params",
+        )
+    return SamplingParams(**params)
 
 
 def _checked(params: SamplingParams) -> SamplingParams:

@@ -358,3 +358,20 @@ def test_info_takes_a_model_of_any_number_of_tensors_for_a_model(tmp_path: Path)
     done = run("info", path)
     assert (done.returncode, done.stdout) == (3, "")
     assert "prefix" not in done.stderr
+
+
+def test_a_name_of_the_hub_without_its_prefix_is_recognized() -> None:
+    done = run("generate", "x", "-m", "owner/name:Q4_K_M")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "no such file: owner/name:Q4_K_M; a model of the hub is hf:owner/name:Q4_K_M" in " ".join(
+        done.stderr.split()
+    )
+    assert "hub" not in run("generate", "x", "-m", "models/m.gguf").stderr
+
+
+def test_a_level_of_processors_that_is_not_there_is_told_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYMTP_CPU", "v0")
+    program = [sys.executable, "-I", "-c", "from pymtp_command import main; main()", "--version"]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: PYMTP_CPU is 'v0'")

@@ -226,6 +226,37 @@ def test_a_wrong_keyword_is_told_before_the_download(hub: Hub, make: type[LLM | 
     assert hub.asked == []
 
 
+@pytest.mark.parametrize("make", [LLM, AsyncLLM])
+@pytest.mark.parametrize(
+    ("names", "keywords", "why"),
+    [
+        ((None,), {}, "None is no name"),
+        ((5,), {}, "5 is no name"),
+        (("owner/name", 5), {}, "filename=5 must be"),
+        (("owner/name",), {"revision": 5}, "revision=5 must be"),
+        (("owner/name",), {"cache_dir": 5}, "cache_dir=5 must be"),
+        (("owner/name",), {"token": 5}, "token must be"),
+        (("owner/name:Q4_K_M", "Q8_0"), {}, "asks for Q4_K_M: ask once"),
+        (("owner/name@v2",), {"revision": "main"}, "asks for v2: ask once"),
+        (("owner/name",), {"n_cpu_moe": -1}, "n_cpu_moe=-1 must be"),
+        (("owner/name",), {"rope_scaling": "foo"}, "rope_scaling='foo' is not known"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_asked_is_refused_before_the_download(
+    hub: Hub, make: type[LLM | AsyncLLM], names: Any, keywords: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=why):
+        make.from_pretrained(*names, **keywords)
+    assert hub.asked == []
+
+
+def test_the_same_may_be_asked_twice(hub: Hub, demo: Path) -> None:
+    hub.files["model-Q8_0.gguf"] = demo.read_bytes()
+    keywords: dict[str, Any] = {"n_ctx": 64, "n_threads": 1, "n_gpu_layers": None}
+    LLM.from_pretrained("owner/name@main:Q8_0", "Q8_0", revision="main", **keywords).close()
+
+
 def test_all_keywords_of_an_llm_are_taken(hub: Hub, demo: Path) -> None:
     hub.files[NAME] = demo.read_bytes()
     keywords: dict[str, Any] = {"n_ctx": 64, "n_threads": 1, "use_mmap": False, "rope_freq_base": 10_000.0}

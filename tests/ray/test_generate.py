@@ -147,3 +147,17 @@ def test_it_may_be_called_where_an_event_loop_runs(generate: Generate) -> None:
         return generate({"prompt": np.array(["import "])})
 
     assert asyncio.run(notebook())["finish_reason"].tolist() == ["length"]
+
+
+@pytest.mark.parametrize("name", ["text", "finish_reason", "prompt_tokens", "completion_tokens", "error"])
+def test_a_column_of_the_rows_is_not_written_over(generate: Generate, name: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"the rows have {name} already"):
+        generate({"prompt": np.array(PROMPTS), name: np.arange(4)})
+
+
+@pytest.mark.parametrize("params", [{"max_token": 5}, 5, [GREEDY], "x"], ids=str)
+def test_params_that_are_none_are_refused(params: Any) -> None:
+    with pytest.raises(
+        InvalidRequestError, match=r"^params=.* must be SamplingParams, a mapping of some of max_tokens"
+    ):
+        Generate(params=params)
