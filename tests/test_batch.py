@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import make_llm
+from helpers.command import run
 
 from pymtp import LLM, AsyncLLM, InvalidRequestError, SamplingParams
 from pymtp.batch import BatchFiles, Progress, run_batch
@@ -253,8 +253,7 @@ def test_no_line_ends_the_run(several: LLM, tmp_path: Path, line: Any, status: i
 def test_the_command_answers_a_file_and_says_how_many_lines_failed(tmp_path: Path, prompts: list[str]) -> None:
     asked = write(tmp_path / "in.jsonl", [request("a", prompt=prompts[0]), "no JSON"])
     out = tmp_path / "out.jsonl"
-    command = [sys.executable, "-I", "-c", "from pymtp.cli import app_main; app_main()", "batch", asked, out]
-    done = subprocess.run([*map(str, command), "-t", "1", "-c", "512"], capture_output=True, text=True, timeout=60)
+    done = run("batch", asked, out, "-t", "1", "-c", "512")
     assert done.returncode == 1, done.stderr
     assert "2 of 2 answered, 1 with an error, 8 tokens" in done.stderr
     assert [line["response"]["status_code"] for line in read(out)] == [200, 400]

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT
+from helpers.command import PYMTP, run
 from helpers.prefix_files import write
 from makers.chat_templates import DROPS_THINKING
 from makers.gguf_variants import rewrite
@@ -24,12 +25,6 @@ from pymtp.chat import ChatTemplate
 from pymtp.prefix_file import PrefixFile
 
 PROMPT = "def fibonacci(n):"
-# -I: the installed package, not the source folder that the tests may be run beside
-PYMTP = (sys.executable, "-I", "-c", "from pymtp.cli import app_main; app_main()")
-
-
-def run(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PYMTP, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=60)
 
 
 def generate(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:

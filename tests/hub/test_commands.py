@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from helpers.command import PYMTP
 from helpers.hub import Hub, gguf
 
 from pymtp.cli import app_main
@@ -19,7 +20,6 @@ from pymtp.cli.exit_codes import MISUSED, NOT_LOADED
 
 Started = Callable[..., subprocess.Popen[str]]
 NAME = "model-Q4_K_M.gguf"
-PYMTP = (sys.executable, "-I", "-c", "from pymtp.cli import app_main; app_main()")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.command import run
 from helpers.served import Served
 from typer.testing import CliRunner
 
@@ -55,23 +56,10 @@ def test_a_key_is_asked_for_and_stands_in_no_command_line(serve: Serve, way: str
     [
         (("-m", "missing.gguf"), 3, "missing.gguf"),
         (("-m", os.devnull), 3, "null"),
-        (("-c", "-1"), 2, "--ctx -1"),
-        (("-d", "many"), 2, "--draft-tokens"),
-        (("--cors-origin", "example.com"), 2, "scheme://host"),
-        (("--cors-origin", "https://example.com/"), 2, "scheme://host"),
-        (("--allowed-host", "http://example.com"), 2, "without scheme"),
-        (("-a", ""), 2, "--served-name is empty"),
         (("--prefix", "missing.prefix"), 2, "missing.prefix"),
-        (("--host", "no.such.host.invalid"), 2, "no.such.host.invalid"),
-        (("--host", "192.0.2.1"), 1, "192.0.2.1:0"),
-        (("--log-level", "loud"), 2, "--log-level"),
-        (("--grace", "inf"), 2, "--grace inf"),
-        (("--timeout", "inf"), 2, "--timeout inf"),
-        (("--api-key-file", os.devnull), 2, "no key"),
-        (("--api-key", ""), 2, "--api-key is empty"),
     ],
 )
-def test_what_cannot_be_served_is_one_line_and_the_houses_exit_code(
+def test_what_a_worker_cannot_load_is_one_line_and_the_houses_exit_code(
     serve: Serve, options: tuple[str, ...], code: int, words: str
 ) -> None:
     served = serve(*options)
@@ -82,23 +70,38 @@ def test_what_cannot_be_served_is_one_line_and_the_houses_exit_code(
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "code", "words"),
     [
-        (("-s", "0"), "--n-seq-max 0 must be a whole number from 1 to 256"),
-        (("-c", "-1"), "--ctx -1 must be"),
-        (("-t", "0"), "--threads 0 must be"),
-        (("-g", "-5"), "--gpu-layers -5 must be"),
-        (("-d", "99"), "--draft-tokens 99 must be a whole number from 0 to 64"),
-        (("--cache-type", "x"), "--cache-type 'x' is not known"),
-        (("--draft-vocab", "0"), "--draft-vocab 0 must be"),
-        (("--tap", "x"), "--tap 'x' is not known"),
+        (("--cors-origin", "example.com"), 2, "scheme://host"),
+        (("--cors-origin", "https://example.com/"), 2, "scheme://host"),
+        (("--allowed-host", "http://example.com"), 2, "without scheme"),
+        (("-a", ""), 2, "--served-name is empty"),
+        (("--host", "no.such.host.invalid"), 2, "no.such.host.invalid"),
+        (("--host", "192.0.2.1"), 1, "192.0.2.1:0"),
+        (("--log-level", "loud"), 2, "--log-level"),
+        (("--grace", "inf"), 2, "--grace inf"),
+        (("--timeout", "inf"), 2, "--timeout inf"),
+        (("--api-key-file", os.devnull), 2, "no key"),
+        (("--api-key", ""), 2, "--api-key is empty"),
+        (("-s", "0"), 2, "--n-seq-max 0 must be a whole number from 1 to 256"),
+        (("-c", "-1"), 2, "--ctx -1 must be"),
+        (("-t", "0"), 2, "--threads 0 must be"),
+        (("-g", "-5"), 2, "--gpu-layers -5 must be"),
+        (("-d", "99"), 2, "--draft-tokens 99 must be a whole number from 0 to 64"),
+        (("-d", "many"), 2, "--draft-tokens"),
+        (("--cache-type", "x"), 2, "--cache-type 'x' is not known"),
+        (("--draft-vocab", "0"), 2, "--draft-vocab 0 must be"),
+        (("--tap", "x"), 2, "--tap 'x' is not known"),
     ],
 )
-def test_an_option_that_is_wrong_in_itself_starts_nothing(serve: Serve, options: tuple[str, ...], words: str) -> None:
-    served = serve(*options)
-    assert served.exit_code() == 2
-    (line,) = served.lines
-    assert line.startswith(f"error: {words}")
+def test_an_option_that_is_wrong_in_itself_is_one_line_and_starts_nothing(
+    monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], code: int, words: str
+) -> None:
+    monkeypatch.setattr("pymtp.cli.serve.supervise", lambda *_: pytest.fail("a worker is started"))
+    done = run("serve", "--port", "0", *options)
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, done.stdout, line[:7]) == (code, "", "error: ")
+    assert words in line
 
 
 def test_an_option_that_does_not_fit_the_model_is_named_as_it_was_given(serve: Serve, headless: Path) -> None:
@@ -115,12 +118,12 @@ def test_why_a_file_is_no_model_is_told_once(serve: Serve, demo: Path, tmp_path:
     assert sum("not within the file bounds" in line for line in served.lines) == 1
 
 
-def test_a_port_that_is_taken_is_one_line(serve: Serve) -> None:
+def test_a_port_that_is_taken_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        served = serve("--port", str(port))
-        assert served.exit_code() == 1
-    assert served.lines == [f"error: cannot listen at 127.0.0.1:{port}: Address already in use\n"]
+        done = run("serve", "--port", str(port))
+    assert done.returncode == 1
+    assert done.stderr == f"error: cannot listen at 127.0.0.1:{port}: Address already in use\n"
 
 
 def test_without_the_extra_it_says_what_to_install(serve: Serve) -> None:
