@@ -32,6 +32,7 @@ from pymtp.cli.placing import Placing
 from pymtp.cli.prefix import about_prefix, is_prefix
 from pymtp.cli.screen import tables
 from pymtp.depth import MAX_AUTO
+from pymtp.errors import InvalidRequestError
 from pymtp.fit import planned_layers
 from pymtp.host_memory import default_cache_bytes
 from pymtp.model import Model
@@ -39,9 +40,13 @@ from pymtp.model_options import ModelOptions
 from pymtp.rope_options import RopeOptions
 
 
+OF_ALL = {"name", "memory", "json_output"}  # the other options are for --memory
+
+
 @spread
 def info(
     *,
+    context: typer.Context,
     name: ModelArgument = None,
     memory: Annotated[
         bool, typer.Option("--memory", help="Show the memory that running the model takes, with the options below.")
@@ -57,6 +62,8 @@ def info(
     json_output: AsJson = False,
 ) -> None:
     """Describe a model file, or one of `pymtp prefix`, this build and this machine. Reads no weights."""
+    if not memory:
+        _check_that_none_is_idle(context)
     model = model_file(name)
     if memory:
         with options_named():
@@ -84,6 +91,14 @@ def info(
         for name, value in facts.items():
             table.add_row(*(Text(_readable(cell)) for cell in (name.replace("_", " "), value)))
         out.print(table)
+
+
+def _check_that_none_is_idle(context: typer.Context) -> None:
+    """Raises InvalidRequestError for options that change nothing without --memory."""
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if option.name not in OF_ALL and source is not None and source.name == "COMMANDLINE":
+            raise InvalidRequestError(f"{max(option.opts, key=len)} is for what --memory shows: add --memory")
 
 
 def _about(model: Path | None) -> dict[str, object]:

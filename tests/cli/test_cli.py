@@ -244,6 +244,14 @@ def test_info_says_what_the_model_and_the_build_are() -> None:
     assert told["build"] == json.loads(json.dumps(pymtp.build_info()))
 
 
+@pytest.mark.parametrize("option", ["--n-cpu-moe 3", "-c 4096", "--no-mmap", "-d 0"])
+def test_an_option_of_the_plan_of_memory_is_not_passed_over_without_it(option: str) -> None:
+    done = run("info", *option.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "add --memory" in done.stderr
+    assert run("info", "--memory", *option.split()).returncode == 0
+
+
 def test_help_names_every_command() -> None:
     shown = run("--help").stdout
     assert all(name in shown for name in ("generate", "chat", "info", "tap", "bench"))
