@@ -39,7 +39,6 @@ from pymtp.model import Model
 from pymtp.model_options import ModelOptions
 from pymtp.rope_options import RopeOptions
 
-
 OF_ALL = {"name", "memory", "json_output"}  # the other options are for --memory
 
 

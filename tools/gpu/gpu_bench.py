@@ -71,7 +71,9 @@ class Run:
         after. Returns its status, TIME_UP where it did not end by itself."""
         command = [sys.executable, *map(str, arguments)]
         self.place.data.mkdir(parents=True, exist_ok=True)  # from the checkout, Python would import its pymtp
-        env = gpu_build.environment(self.place) if gpu_build.is_built(self.place) else os.environ
+        env = gpu_build.environment(self.place) if gpu_build.is_built(self.place) else dict(os.environ)
+        if self.cpu:
+            env["PYMTP_GPU_TESTS_ON_CPU"] = "1"
         with contextlib.ExitStack() as stack:
             out = stack.enter_context(log.open("w")) if log else None
             process = stack.enter_context(
@@ -169,8 +171,9 @@ def step_measure(run: Run, benches: list[str]) -> None:
 
 def step_check(run: Run) -> None:
     """The tests for GPUs, and the sanitizer on a tiny model; what they said is in check.json."""
+    files = [ROOT / "tests" / name for name in ("test_gpu.py", "test_split.py", "test_sample_places.py")]
     commands: dict[str, tuple[object, ...]] = {
-        "tests": ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-rA", "--tb=short", ROOT / "tests" / "test_gpu.py")
+        "tests": ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-rA", "--tb=short", "-m", "gpu", *files)
     }
     if shutil.which("compute-sanitizer") and not run.smoke:
         commands["sanitizer"] = (TOOLS / "gpu" / "gpu_sanitize.py", run.place.data)

@@ -65,7 +65,7 @@ def _cross(processor: str) -> dict[str, str]:
         "CMAKE_SYSTEM_PROCESSOR": processor,
         "CMAKE_C_COMPILER": f"{compiler}-gcc",
         "CMAKE_CXX_COMPILER": f"{compiler}-g++",
-        "CMAKE_CROSSCOMPILING_EMULATOR": f"qemu-{processor}-static;-L;/usr/{compiler}",  # CMake's FindPython asks for one
+        "CMAKE_CROSSCOMPILING_EMULATOR": f"qemu-{processor}-static;-L;/usr/{compiler}",  # FindPython asks
     }
     return {
         "CMAKE_ARGS": " ".join(f"-D{name}={value}" for name, value in settings.items()),
