@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from conftest import make_llm
 from gguf import GGUFReader
+from helpers.command import run
 from helpers.contexts import EXACT, context, some_tokens
 from makers.lora import make_delta, merge, write_adapter
 
@@ -90,6 +92,14 @@ def test_an_adapter_that_is_none_is_refused(demo_f32: Path, tmp_path: Path) -> N
         Model(demo_f32, lora=tmp_path / "no.gguf")
     with pytest.raises(ModelLoadError, match="cannot load the adapter"):
         Model(demo_f32, lora=demo_f32)
+
+
+def test_a_plan_of_memory_says_what_adapters_take_more(adapters: list[Path]) -> None:
+    asked = ["info", "--memory", *(option for path in adapters for option in ("--lora", str(path)))]
+    n = sum(path.stat().st_size for path in adapters)
+    assert json.loads(run(*asked, "--json").stdout)["adapter_bytes"] == n
+    assert f"Adapters take {n / 2**20:,.1f} MiB more" in run(*asked).stdout
+    assert "Adapters" not in run("info", "--memory").stdout
 
 
 def ones(*shapes: tuple[int, ...]) -> tuple[np.ndarray, ...]:

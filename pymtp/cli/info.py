@@ -136,7 +136,7 @@ def _show_memory(
         most = drafts if drafts != "auto" else MAX_AUTO if looked_at.has_head else 0
         row = 4 * (looked_at.n_vocab + looked_at.n_embd)
     of_model = ModelOptions(n_gpu_layers=gpu_layers, **placing.of_model())
-    of_model.adapter_bytes()  # the plan does not count them, but they must be there
+    adapters = of_model.adapter_bytes()  # the plan does not count them
     of_context: dict[str, Any] = {
         "draft_tokens": most,
         "draft_vocab": vocabulary,
@@ -163,15 +163,23 @@ def _show_memory(
     }
     build = build_info()
     if json_output:
-        devices = [plan.as_dict() for plan in plans]
-        found = {"model": looked_at.path.name, "options": options, "devices": devices, "prefixes": asdict(prefixes)}
-        print(json.dumps({**found, "build": build}))
+        found = {
+            "model": looked_at.path.name,
+            "options": options,
+            "devices": [plan.as_dict() for plan in plans],
+            "adapter_bytes": adapters,
+            "prefixes": asdict(prefixes),
+            "build": build,
+        }
+        print(json.dumps(found))
         return
     out = tables()
     out.print(f"{escape(looked_at.path.name)}: {', '.join(f'{k} {v}' for k, v in options.items())}", soft_wrap=True)
     described = {device["name"]: device["description"] for device in build["devices"]}
     for plan in plans:
         out.print(as_table(plan, described.get(plan.without.device, plan.without.device)))
+    if adapters:
+        out.print(f"Adapters take {adapters / 2**20:,.1f} MiB more, where the tensors are that they change.")
     out.print(
         f"Prompts that may be gone on from take up to {prefixes.cache_bytes / 2**20:,.0f} MiB of host memory "
         f"(cache_bytes): {prefixes.token_bytes / 2**10:,.1f} KiB a token and {prefixes.checkpoint_bytes / 2**20:,.1f} "
