@@ -14,12 +14,10 @@ import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
-os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # asked for nothing from outside
-
 import ray
+import ray_nodes
 import typer
 from pyarrow import parquet
-from ray.cluster_utils import Cluster
 from ray.data.checkpoint import CheckpointConfig
 
 from pymtp import LLM, SamplingParams
@@ -27,7 +25,6 @@ from pymtp.ray import Generate
 
 PARAMS = SamplingParams(max_tokens=6, temperature=1, seed=3)
 OPTIONS = {"params": PARAMS, "n_ctx": 128, "draft_tokens": 1, "n_threads": 1, "cache_bytes": 0}
-MIB = 2**20
 
 
 class Dies(Generate):
@@ -124,26 +121,19 @@ def written(folder: Path) -> list[int]:
 
 
 def play(folder: Path, rows: int) -> dict[str, Any]:
-    node = {"num_cpus": 2, "object_store_memory": 80 * MIB}
-    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
-    try:
-        cluster.add_node(**node)
-        ray.init(address=cluster.address, log_to_driver=False)
-        context = ray.data.DataContext.get_current()
-        context.enable_progress_bars = False
-        context.wait_for_min_actors_s = 300  # both nodes have work, however slow one is to begin
-        return {"killed": with_a_death(folder, rows), "resumed": in_two_runs(folder, rows // 4)}
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.wait_for_min_actors_s = 300  # both nodes have work, however slow one is to begin
+    return {"killed": with_a_death(folder, rows), "resumed": in_two_runs(folder, rows // 4)}
 
 
 def main(rows: Annotated[int, typer.Option(min=48, help="Rows of the dataset.")] = 2000) -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)  # workers begin here: there may be sources of pymtp where this was called, not compiled
-        found = play(Path(folder), rows)
+        with ray_nodes.two_nodes():
+            found = play(Path(folder), rows)
+            print(json.dumps(found), flush=True)  # whatever becomes of Ray
         os.chdir("/")
-    print(json.dumps(found))
     killed, resumed = found["killed"], found["resumed"]
     good = killed["died"] and killed["nodes"] == 2 and killed["rows"] == rows and resumed["failed"]
     sys.exit(0 if good and not (killed["wrong"] or resumed["wrong"] or resumed["read_twice"]) else 1)

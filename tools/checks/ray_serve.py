@@ -19,18 +19,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
-os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # asked for nothing from outside
-
 import httpx
 import ray
+import ray_nodes
 from ray import serve
-from ray.cluster_utils import Cluster
 
 from pymtp import LLM, SamplingParams
 from pymtp.ray import serve_app
 from pymtp.ray.lead import lead_of, ranked
 
-MIB = 2**20
 LONG = 120.0  # seconds that something may take that must come
 PLACES = 4
 LLM_OPTIONS = {"n_ctx": 32768, "n_seq_max": PLACES, "n_threads": 1, "draft_tokens": 3}
@@ -252,36 +249,28 @@ def free_port() -> int:
 
 
 def play() -> dict[str, Any]:
-    node = {"num_cpus": 2, "object_store_memory": 80 * MIB}
-    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
-    try:
-        cluster.add_node(**node)
-        ray.init(address=cluster.address, log_to_driver=False)
-        port = free_port()
-        serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
-        serve.run(serve_app(replicas=2, num_cpus=2, api_keys=[KEY], chunk_interval=0.01, **LLM_OPTIONS))
-        client = Client(f"http://127.0.0.1:{port}")
-        with LLM(**LLM_OPTIONS) as llm:
-            return {
-                "turns": turns(client, llm),
-                "stream": stream(client, llm),
-                "refusals": refusals(client),
-                "leaving": leaving(client),
-                "killing": killing(client, llm),
-                "crowd": crowd(client),
-            }
-    finally:
-        serve.shutdown()
-        ray.shutdown()
-        cluster.shutdown()
+    port = free_port()
+    serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
+    serve.run(serve_app(replicas=2, num_cpus=2, api_keys=[KEY], chunk_interval=0.01, **LLM_OPTIONS))
+    client = Client(f"http://127.0.0.1:{port}")
+    with LLM(**LLM_OPTIONS) as llm:
+        return {
+            "turns": turns(client, llm),
+            "stream": stream(client, llm),
+            "refusals": refusals(client),
+            "leaving": leaving(client),
+            "killing": killing(client, llm),
+            "crowd": crowd(client),
+        }
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)  # workers begin here: there may be sources of pymtp where this was called, not compiled
-        found = play()
+        with ray_nodes.two_nodes():
+            print(json.dumps(play()), flush=True)  # whatever becomes of Ray
+            serve.shutdown()
         os.chdir("/")
-    print(json.dumps(found))
 
 
 if __name__ == "__main__":
