@@ -96,8 +96,9 @@ def _check_that_none_is_idle(context: typer.Context) -> None:
     """Raises InvalidRequestError for options that change nothing without --memory."""
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
-        if option.name not in OF_ALL and source is not None and source.name == "COMMANDLINE":
-            raise InvalidRequestError(f"{max(option.opts, key=len)} is for what --memory shows: add --memory")
+        if option.name and option.name not in OF_ALL and source is not None and source.name == "COMMANDLINE":
+            written = option.opts if context.params[option.name] else option.secondary_opts or option.opts  # --no-…
+            raise InvalidRequestError(f"{max(written, key=len)} is for what --memory shows: add --memory")
 
 
 def _about(model: Path | None) -> dict[str, object]:

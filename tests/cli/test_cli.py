@@ -18,10 +18,12 @@ from helpers.command import PYMTP, run
 from helpers.prefix_files import write
 from makers.chat_templates import DROPS_THINKING
 from makers.gguf_variants import rewrite
+from rich.console import ColorSystem
 
 import pymtp
 from pymtp import LLM, Model, SamplingParams
 from pymtp.chat import ChatTemplate
+from pymtp.cli.screen import screen
 from pymtp.prefix_file import PrefixFile
 
 PROMPT = "def fibonacci(n):"
@@ -244,12 +246,22 @@ def test_info_says_what_the_model_and_the_build_are() -> None:
     assert told["build"] == json.loads(json.dumps(pymtp.build_info()))
 
 
-@pytest.mark.parametrize("option", ["--n-cpu-moe 3", "-c 4096", "--no-mmap", "-d 0"])
-def test_an_option_of_the_plan_of_memory_is_not_passed_over_without_it(option: str) -> None:
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [("--n-cpu-moe 3", "--n-cpu-moe"), ("-c 4096", "--ctx"), ("--no-mmap", "--no-mmap"), ("-d 0", "--draft-tokens")],
+)
+def test_an_option_of_the_plan_of_memory_is_not_passed_over_without_it(option: str, name: str) -> None:
     done = run("info", *option.split())
     assert (done.returncode, done.stdout) == (2, "")
-    assert "add --memory" in done.stderr
+    assert done.stderr == f"error: {name} is for what --memory shows: add --memory\n"
     assert run("info", "--memory", *option.split()).returncode == 0
+
+
+def test_what_tests_read_of_a_command_has_no_colours_of_the_terminal_that_they_run_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(screen, "_color_system", ColorSystem.STANDARD)  # as with pytest -s
+    assert run("info", "-c", "4096").stderr.startswith("error: ")
 
 
 def test_help_names_every_command() -> None:

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from pymtp.cli import app_main
+from pymtp.cli.screen import screen
 
 # -I: the installed package, not the source folder that the tests may be run beside
 PYMTP = (sys.executable, "-I", "-c", "from pymtp.cli import app_main; app_main()")
@@ -26,6 +27,7 @@ def run(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[
         for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
             stream = stack.enter_context((folder / name).open(mode, encoding="utf-8"))
             patch.setattr(sys, name, stream)
+        patch.setattr(screen, "_color_system", None)  # it looked at the terminal when it was made, if there is one
         with pytest.raises(SystemExit) as end:
             app_main(asked)
         sys.stdout.flush()
