@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
+import sysconfig
 import tempfile
 import venv
 from pathlib import Path
@@ -58,19 +60,28 @@ def main(
 
 
 def _cross(processor: str) -> dict[str, str]:
-    """The environment of a build for another family."""
+    """The environment of a build for another family. Raises BadParameter for what lacks: it would be found out late."""
     compiler = CROSS[processor]
+    emulator = f"qemu-{processor}-static"
+    lacking = [name for name in (f"{compiler}-gcc", f"{compiler}-g++", emulator) if not shutil.which(name)]
+    if lacking:
+        raise typer.BadParameter(f"no {', no '.join(lacking)}: apt install g++-{compiler} qemu-user-static")
+    header = Path(sysconfig.get_path("include")) / "pyconfig.h"
+    if not header.is_file() or "multiarch" in header.read_text("utf-8"):  # Debian's, which asks for the processor's own
+        raise typer.BadParameter(f"{header} is not there or for one processor: use a Python of uv or pyenv")
     settings = {
         "CMAKE_SYSTEM_NAME": "Linux",
         "CMAKE_SYSTEM_PROCESSOR": processor,
         "CMAKE_C_COMPILER": f"{compiler}-gcc",
         "CMAKE_CXX_COMPILER": f"{compiler}-g++",
-        "CMAKE_CROSSCOMPILING_EMULATOR": f"qemu-{processor}-static;-L;/usr/{compiler}",  # FindPython asks
+        "CMAKE_CROSSCOMPILING_EMULATOR": f"{emulator};-L;/usr/{compiler}",  # FindPython asks
     }
+    given = [f"-D{name}={value}" for name, value in settings.items()]
+    libraries = [f"/usr/{compiler}/lib"]  # where auditwheel finds libgomp
     return {
-        "CMAKE_ARGS": " ".join(f"-D{name}={value}" for name, value in settings.items()),
+        "CMAKE_ARGS": " ".join(filter(None, [os.environ.get("CMAKE_ARGS"), *given])),
         "_PYTHON_HOST_PLATFORM": f"linux-{processor}",  # the wheel's tag
-        "LD_LIBRARY_PATH": f"/usr/{compiler}/lib",  # where auditwheel finds libgomp
+        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, [os.environ.get("LD_LIBRARY_PATH"), *libraries])),
     }
 
 
