@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import ssl
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,9 @@ ROOT = Path(__file__).parent.parent
 # A job that a script starts in the background ignores Ctrl-C, and so would the processes that tests send it to.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Each client of httpx makes one: 20 ms, for the certificates of all authorities. No test needs one of its own.
+ssl.create_default_context = cache(ssl.create_default_context)  # type: ignore[assignment]
 
 LAST = ("test_same_text.py", "test_packaging.py")  # the slowest
 

@@ -221,7 +221,7 @@ def test_a_missing_part_is_named_and_a_wrong_one(bases: list[GGUF], tmp_path: Pa
 
 
 def test_no_damage_ends_the_process(tmp_path: Path) -> None:
-    results = list(try_files(seed=0, indices=iter(range(100)), folder=tmp_path))
+    results = list(try_files(seed=0, indices=iter(range(60)), folder=tmp_path))
     assert [result.findings for result in results if result.findings] == []
-    assert sum(result.worked for result in results) > 5
-    assert sum(result.refused for result in results) > 50
+    assert sum(result.worked for result in results) > 3
+    assert sum(result.refused for result in results) > 30

@@ -17,7 +17,7 @@ namespace {
 
 // Threads compute a node together and are seldom a millisecond apart. A machine with five times as many threads as cores
 // kept one waiting for 3.8 s.
-constexpr auto patience = std::chrono::seconds(10);
+std::atomic<int> patience{10}; // seconds
 
 struct failed_team {
     int                n_failed = 0;
@@ -50,7 +50,7 @@ void wait_for_the_others(const void * pool, int n_threads) {
     const std::shared_ptr<failed_team> team = kept; // the one in teams goes when the first thread is done
     team->n_failed++;
     one_more_failed.notify_all();
-    if (one_more_failed.wait_for(lock, patience, [&] { return team->n_failed == n_threads; })) {
+    if (one_more_failed.wait_for(lock, std::chrono::seconds(patience), [&] { return team->n_failed == n_threads; })) {
         return;
     }
     const int n_failed = team->n_failed;
@@ -103,6 +103,7 @@ bool pymtp_compute_guarded(void) {
     return guarded;
 }
 
-void pymtp_compute_break(int n) {
+void pymtp_compute_break(int n, int seconds) {
+    patience   = seconds;
     n_to_break = n;
 }

@@ -18,8 +18,9 @@ void pymtp_compute_rethrow(const void * pool);
 // Whether this thread is within pymtp_compute_guard.
 bool pymtp_compute_guarded(void);
 
-// For tests: an assertion fails in the next n threads that begin their share of a graph.
-void pymtp_compute_break(int n);
+// For tests: an assertion fails in the next n threads that begin their share of a graph. The first of them waits as many
+// seconds for the others as given.
+void pymtp_compute_break(int n, int seconds);
 
 #ifdef __cplusplus
 }

@@ -17,10 +17,10 @@ void pymtp_fault_before_decode(const pymtp_pair & pair) {
         GGML_ABORT("this call was told to fail");
     }
     if (pair.fault == PYMTP_FAULT_ASSERTION_THREADS) {
-        pymtp_compute_break(llama_n_threads(pair.target.get()));
+        pymtp_compute_break(llama_n_threads(pair.target.get()), 10);
     }
     if (pair.fault == PYMTP_FAULT_ASSERTION_THREAD) {
-        pymtp_compute_break(1);
+        pymtp_compute_break(1, 1); // the others never come
     }
 }
 
