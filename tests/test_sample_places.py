@@ -35,7 +35,7 @@ ROWS = [
 ]
 PICKED = {1: 1, 40: 48, 128: 136}  # candidates that come for a top_k
 BYTES = 8  # of a token and a float
-PROMPT, ROUNDS = (8, 2) if LAVAPIPE else (30, 4)  # tokens that are read, and rounds that follow
+PROMPT, ROUNDS = (16, 2) if LAVAPIPE else (30, 4)  # tokens that are read, and rounds that follow
 
 
 def device(model: Model, params: SamplingParams = GREEDY, draws: str = "device", **keywords: Any) -> Context:

@@ -15,7 +15,7 @@ from pymtp import LLM, SamplingParams
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS and not ON_CPU, reason="needs a GPU")]
 
-PROMPT = list(range(100, 107))
+PROMPT = list(range(100, 112))
 
 # and whether a part of the model stays in the host's memory
 PLACINGS: list[tuple[dict[str, Any], bool]] = [
