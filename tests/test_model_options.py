@@ -15,9 +15,11 @@ import pytest
 from conftest import make_llm
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.main import get_command
 
 from pymtp import LLM, AsyncLLM, InvalidRequestError, Model
 from pymtp.cli import app_main
+from pymtp.cli.app import app
 from pymtp.cli.placing import Placing
 from pymtp.memory import plan_memory
 from pymtp.model_options import ModelOptions, experts_below
@@ -273,6 +275,19 @@ def test_the_command_line_takes_all_of_them(capsys: pytest.CaptureFixture[str], 
     with pytest.raises(SystemExit, match="0"):
         app_main(["generate", *base, *given.split(), "--override-tensor", "ffn_up=CPU"])
     assert plain.strip() in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["generate", "chat", "info", "serve"])
+def test_the_command_line_takes_the_short_names_of_llama_cpp(name: str) -> None:
+    forms = (
+        "--gpu-layers 5 --n-cpu-moe 2 -ot a=CPU --tensor-split 3,1 --split-mode row --main-gpu 1 --no-kv-offload",
+        "--n-gpu-layers 5 -ncmoe 2 --override-tensor a=CPU -ts 3,1 -sm row -mg 1 -nkvo",
+        "-ngl 5 -ncmoe 2 -ot a=CPU -ts 3,1 -sm row -mg 1 -kvo -nkvo",
+    )
+    command = get_command(app).commands[name]
+    read = [command.make_context(name, form.split()).params for form in forms]
+    assert all(each == read[0] for each in read)
+    assert read[0].items() >= {"n_cpu_moe": 2, "tensor_split": "3,1", "main_gpu": 1, "kv_offload": False}.items()
 
 
 def test_the_command_line_hands_all_of_them_on() -> None:

@@ -98,7 +98,9 @@ def _check_that_none_is_idle(context: typer.Context) -> None:
         source = context.get_parameter_source(option.name or "")
         if option.name and option.name not in OF_ALL and source is not None and source.name == "COMMANDLINE":
             written = option.opts if context.params[option.name] else option.secondary_opts or option.opts  # --no-…
-            raise InvalidRequestError(f"{max(written, key=len)} is for what --memory shows: add --memory")
+            raise InvalidRequestError(
+                f"{next(n for n in written if n[:2] == '--')} is for what --memory shows: add --memory"
+            )
 
 
 def _about(model: Path | None) -> dict[str, object]:

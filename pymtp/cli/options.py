@@ -16,9 +16,10 @@ import typer
 MODEL_HELP = "GGUF file, or hf:OWNER/NAME:Q4_K_M of the Hugging Face hub. Default: the shipped model."
 ModelName = Annotated[str | None, typer.Option("--model", "-m", metavar="FILE|hf:NAME", help=MODEL_HELP)]
 ModelArgument = Annotated[str | None, typer.Argument(metavar="[FILE|hf:NAME]", help=MODEL_HELP)]
-Layers = Annotated[int, typer.Option("--gpu-layers", "-g", help="Layers on the GPU, -1 for all.")]
+LAYERS = ("--gpu-layers", "--n-gpu-layers", "-g", "-ngl")
+Layers = Annotated[int, typer.Option(*LAYERS, help="Layers on the GPU, -1 for all.")]
 LayersOrAuto = Annotated[
-    str, typer.Option("--gpu-layers", "-g", metavar="auto|N", help="Layers on the GPU, -1 for all, auto for what fits.")
+    str, typer.Option(*LAYERS, metavar="auto|N", help="Layers on the GPU, -1 for all, auto for what fits.")
 ]
 Threads = Annotated[int | None, typer.Option("--threads", "-t", help="CPU threads.", show_default="physical cores")]
 CacheType = Annotated[str, typer.Option("--cache-type", help="Type of the K and V cache: f16, q8_0, q4_0 …")]

@@ -26,7 +26,7 @@ class Placing:
     """Fields of ModelOptions and RopeOptions, with llama.cpp's names."""
 
     n_cpu_moe: Annotated[
-        int, typer.Option("--n-cpu-moe", help="Keep the experts of the first N layers in the host's memory.")
+        int, typer.Option("--n-cpu-moe", "-ncmoe", help="Keep the experts of the first N layers in the host's memory.")
     ] = 0
     override_tensor: Annotated[
         list[str] | None,
@@ -38,16 +38,19 @@ class Placing:
         ),
     ] = None
     tensor_split: Annotated[
-        str, typer.Option("--tensor-split", metavar="N,N,…", help="Shares of the GPUs. Default: by their free memory.")
+        str,
+        typer.Option(
+            "--tensor-split", "-ts", metavar="N,N,…", help="Shares of the GPUs. Default: by their free memory."
+        ),
     ] = ""
-    main_gpu: Annotated[int, typer.Option("--main-gpu", help="The GPU for --split-mode none.")] = 0
+    main_gpu: Annotated[int, typer.Option("--main-gpu", "-mg", help="The GPU for --split-mode none.")] = 0
     split_mode: Annotated[
-        str, typer.Option("--split-mode", metavar="none|layer|row", help="What several GPUs share.")
+        str, typer.Option("--split-mode", "-sm", metavar="none|layer|row", help="What several GPUs share.")
     ] = "layer"
     mmap: Annotated[bool, typer.Option("--mmap/--no-mmap", help="Map the file into memory.")] = True
     mlock: Annotated[bool, typer.Option("--mlock", help="Keep what is loaded in memory.")] = False
     kv_offload: Annotated[
-        bool, typer.Option("--kv-offload/--no-kv-offload", help="Keep the K and V cache on the GPU.")
+        bool, typer.Option("--kv-offload/--no-kv-offload", "-kvo/-nkvo", help="Keep the K and V cache on the GPU.")
     ] = True
     numa: Annotated[
         str | None, typer.Option(metavar="distribute|isolate|numactl", help="How threads are spread over NUMA nodes.")
