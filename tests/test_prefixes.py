@@ -176,7 +176,7 @@ def test_texts_logprobs_and_acceptance_are_those_of_prompts_that_are_read(
     llm = new_llm(n_seq_max=n_seq_max, cache_bytes=states * cold.context.state_bytes)
     pick = random.Random(states + n_seq_max)
     asked: list[list[int]] = []
-    for turn in range(8):
+    for turn in range(12):
         prompts = []
         for _ in range(n_seq_max):
             trunk = pick.choice(asked) if asked and pick.random() < 0.7 else some(pick.randrange(3), 600)
@@ -239,7 +239,7 @@ def test_whatever_fails_sequences_hold_what_they_are_known_to_hold_and_texts_sta
     cold = new_llm(cache_prompt=False)
     llm = new_llm(n_seq_max=n_seq_max, cache_bytes=5 * cold.context.state_bytes)
     faults, pick = Faults(monkeypatch, llm.context), random.Random(n_seq_max)
-    for turn in range(24):
+    for turn in range(40):
         caller = Caller()
         prompts = [some(pick.randrange(3), pick.choice([100, 300])) + some(pick.randrange(9), 40) for _ in range(3)]
         params = SamplingParams(12, 0.8, seed=turn)
@@ -255,7 +255,7 @@ def test_whatever_fails_sequences_hold_what_they_are_known_to_hold_and_texts_sta
         done = [request.completion for request in requests if request.reason == "length"]
         for one in done:
             assert one.token_ids == cold.generate(one.prompt_token_ids, params).token_ids
-    assert llm.figures().finished > 24
+    assert llm.figures().finished > 40
 
 
 @pytest.mark.parametrize(
