@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,7 +45,7 @@ class Dies(Generate):
 
 
 class Counts(Generate):
-    """Writes down which rows it is given, and fails at one while there is a file of that name."""
+    """Writes down which rows it is given. Fails at one where it is told to, once others are kept."""
 
     def __init__(self, folder: Path, deadly: int, **keywords: Any) -> None:
         self._folder, self._deadly = folder, deadly
@@ -52,10 +53,17 @@ class Counts(Generate):
 
     def __call__(self, batch: Any) -> Any:
         if self._deadly in batch["id"] and (self._folder / "no power").exists():
+            end = time.monotonic() + 60
+            while not self._kept() and time.monotonic() < end:
+                time.sleep(0.05)
             raise RuntimeError("no power")
         with (self._folder / "read").open("a") as file:
             file.writelines(f"{each}\n" for each in batch["id"])
         return super().__call__(batch)
+
+    def _kept(self) -> bool:
+        """Whether there are rows that another run will not be given."""
+        return any(".pending" not in file.name for file in (self._folder / "checkpoint").glob("*.parquet"))
 
 
 def prompts(n: int) -> list[dict[str, Any]]:
@@ -135,7 +143,7 @@ def main(rows: Annotated[int, typer.Option(min=48, help="Rows of the dataset.")]
             print(json.dumps(found), flush=True)  # whatever becomes of Ray
         os.chdir("/")
     killed, resumed = found["killed"], found["resumed"]
-    good = killed["died"] and killed["nodes"] == 2 and killed["rows"] == rows and resumed["failed"]
+    good = killed["died"] and killed["nodes"] == 2 and killed["rows"] == rows and resumed["failed"] and resumed["first"]
     sys.exit(0 if good and not (killed["wrong"] or resumed["wrong"] or resumed["read_twice"]) else 1)
 
 
