@@ -1,6 +1,7 @@
 // The kernels of rows.h for weights that lie as in the file.
 
 #include "rows_plain_prepare.h"
+#include "rows_q6_K_i8mm.h"
 
 #include <algorithm>
 
@@ -49,7 +50,7 @@ template <ggml_type T, int64_t MOST = 65> struct single_rows {
 
 #if defined(__aarch64__) && defined(__ARM_FEATURE_MATMUL_INT8)
 // llama.cpp's products of pairs of rows, which add each row up alike: one without another is paired with itself. That costs
-// nothing where both kinds of products take two blocks at once. A single row of Q4_K or Q6_K would take 1.7 times as long.
+// nothing where both kinds of products take two blocks at once. A single row of Q4_K would take 1.7 times as long.
 template <ggml_type T> struct pairs_of_rows : single_rows<T> {
     // Prepared rows lie in the order of x.
     static void multiply(
@@ -71,6 +72,13 @@ template <ggml_type T> struct pairs_of_rows : single_rows<T> {
 
     static const rows_kernel * kernel() {
         static const rows_kernel it = {1, single_rows<T>::prepared_size, single_rows<T>::prepare, multiply, INT64_MAX};
+        return &it;
+    }
+};
+
+struct rows_q6_K : single_rows<GGML_TYPE_Q6_K> {
+    static const rows_kernel * kernel() {
+        static const rows_kernel it = {1, prepared_size, prepare, q6_K::multiply, INT64_MAX};
         return &it;
     }
 };
@@ -123,7 +131,7 @@ const rows_kernel * plain_kernel_of(const ggml_tensor * weights) {
         case GGML_TYPE_Q4_1:    return pairs_of_rows<GGML_TYPE_Q4_1>::kernel();
         case GGML_TYPE_Q8_0:    return pairs_of_rows<GGML_TYPE_Q8_0>::kernel();
         case GGML_TYPE_Q4_K:    return single_rows<GGML_TYPE_Q4_K, INT64_MAX>::kernel();
-        case GGML_TYPE_Q6_K:    return single_rows<GGML_TYPE_Q6_K, INT64_MAX>::kernel();
+        case GGML_TYPE_Q6_K:    return rows_q6_K::kernel();
 #elif defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
         case GGML_TYPE_Q4_0:    return single_rows<GGML_TYPE_Q4_0, INT64_MAX>::kernel();
         case GGML_TYPE_Q8_0:    return single_rows<GGML_TYPE_Q8_0, INT64_MAX>::kernel();
