@@ -15,7 +15,7 @@ from pymtp import LLM, SamplingParams
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS and not ON_CPU, reason="needs a GPU")]
 
-PROMPT = list(range(100, 112))
+PROMPT = list(range(100, 107))  # lavapipe 22.3 ends the process after nine and more: docs/vulkan.md
 
 # and whether a part of the model stays in the host's memory
 PLACINGS: list[tuple[dict[str, Any], bool]] = [
