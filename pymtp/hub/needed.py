@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 
 from pymtp.errors import InvalidRequestError, ModelLoadError
@@ -24,9 +27,16 @@ class UnreachableError(ModelLoadError):
 
 
 def check_installed() -> None:
-    """Raises InvalidRequestError where huggingface_hub is missing."""
+    """Raises InvalidRequestError where huggingface_hub is missing, or cannot read the variables it is set up by."""
     if find_spec("huggingface_hub") is None:
         raise InvalidRequestError("models of the hub need one more package: pip install huggingface-hub")
+    try:
+        for name in ("constants", "hf_api"):  # by their full names: what the package itself imports it prints errors of
+            import_module(f"huggingface_hub.{name}")
+    except (ImportError, ValueError) as error:
+        given = sorted(name for name in os.environ if name.startswith("HF_"))  # without values, such as tokens
+        about = f"; it reads {', '.join(given)}" if given else ""
+        raise InvalidRequestError(f"huggingface_hub cannot be loaded: {_line(error)}{about}") from error
 
 
 def endpoint() -> str:
@@ -93,8 +103,19 @@ def explained(name: HubName) -> Iterator[None]:
         raise UnreachableError(f"cannot reach {endpoint()} for {repo}: {_line(error)}") from error
     except errors.LocalEntryNotFoundError as error:  # hf_hub_download had no answer
         raise UnreachableError(f"cannot reach {endpoint()} for {repo}: {_line(error)}") from error
+    except ssl.SSLError as error:
+        raise ModelLoadError(f"cannot reach {endpoint()} for {repo}: {_line(error)}{_certificates()}") from error
     except OSError as error:
+        # one of certificates: those of the cache are named
+        if isinstance(error, FileNotFoundError) and error.filename is None and _certificates():
+            raise ModelLoadError(f"cannot bring {repo}: {_line(error)}{_certificates()}") from error
         raise ModelLoadError(f"cannot read or write {repo} in the cache: {_line(error)}") from error
+
+
+def _certificates() -> str:
+    """Where certificates are looked for, if a variable says it."""
+    given = [f"{name} is {os.environ[name]}" for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if name in os.environ]
+    return "".join(f"; {each}" for each in given)
 
 
 def _line(error: Exception) -> str:

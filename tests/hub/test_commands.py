@@ -130,3 +130,34 @@ def test_a_name_that_is_none_is_a_misuse(capsys: pytest.CaptureFixture[str]) -> 
         app_main(["info", "hf:name"])
     assert ended.value.code == MISUSED
     assert "it must be like hf:owner/name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("HF_ENDPOINT", "http://127.0.0.1:99999", "Port out of range"),
+        ("HF_ENDPOINT", "http://name:secret@[::1", "Invalid IPv6 URL"),
+        ("HF_HUB_DOWNLOAD_TIMEOUT", "soon", "'soon'"),
+    ],
+)
+def test_variables_that_huggingface_hub_cannot_read_are_told(
+    started: Started, variable: str, value: str, said: str
+) -> None:
+    run = started("pull", "owner/name", **{variable: value})
+    out, err = run.communicate(timeout=100)
+    assert (run.returncode, out, err.count("\n")) == (MISUSED, "", 1), out + err
+    assert err.startswith("error: huggingface_hub cannot be loaded")
+    assert said in err
+    assert variable in err
+    assert "secret" not in err
+
+
+@pytest.mark.parametrize("found", ["", "no certificate"])
+def test_certificates_that_cannot_be_read_are_told(started: Started, tmp_path: Path, found: str) -> None:
+    if found:
+        (tmp_path / "c.pem").write_text(found)
+    run = started("pull", "owner/name", SSL_CERT_FILE=str(tmp_path / "c.pem"))
+    _, err = run.communicate(timeout=100)
+    assert (run.returncode, err.count("\n")) == (NOT_LOADED, 1), err
+    assert f"SSL_CERT_FILE is {tmp_path / 'c.pem'}" in err
+    assert "cache" not in err
