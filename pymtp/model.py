@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 from pymtp.build import warn_without_gpu
 from pymtp.errors import ClosedError, InvalidRequestError, ModelLoadError, NativeError
 from pymtp.exclusive import refuse_copies
+from pymtp.hub.names import is_hub_name
 from pymtp.model_options import ModelOptions
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
 from pymtp.numa import use_numa
@@ -29,6 +30,8 @@ def demo_model() -> Path:
 
 def _file(path: str | os.PathLike[str]) -> Path:
     """The path of a file that is there."""
+    if isinstance(path, str) and not path:  # as a Path it would be the folder that the process is in
+        raise InvalidRequestError("a model's path is empty")
     try:
         file = Path(path)
         found, is_file = file.exists(), file.is_file()
@@ -37,7 +40,8 @@ def _file(path: str | os.PathLike[str]) -> Path:
     except OSError as error:  # such as a name that is too long
         raise ModelLoadError(f"no such file: {error}") from error
     if not is_file:
-        raise ModelLoadError(f"not a file: {file}" if found else f"no such file: {file}")
+        meant = "; from_pretrained takes names of the hub" if isinstance(path, str) and is_hub_name(path) else ""
+        raise ModelLoadError(f"not a file: {file}" if found else f"no such file: {file}{meant}")
     return file
 
 

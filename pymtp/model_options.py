@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from pymtp.errors import InvalidRequestError, ModelLoadError
-from pymtp.native import check, ffi, lib
+from pymtp.native import check, ffi, last_error, lib
 from pymtp.numa import STRATEGIES as NUMA
 from pymtp.placing_values import read_adapters, read_overrides, read_split
 from pymtp.values import in_range, is_whole, shown
@@ -127,9 +127,16 @@ class ModelOptions:
             return ""
         found = sha256()
         for path, scale in self.adapters:
-            found.update(sha256(_of_adapter(path, Path.read_bytes)).digest())
+            found.update(_of_adapter(path, _hash))
             found.update(repr(scale).encode())
         return found.hexdigest()
+
+    def check_adapters(self, model: str | os.PathLike[str]) -> None:
+        """Reads the adapters beside a plan of the model, without its weights. Raises ModelLoadError as Model does for
+        those that do not belong to it."""
+        options, _kept = self.native(mtp=True, vocab_only=False)
+        if self.adapters and lib.pymtp_check_adapters(os.fsencode(model), options) != lib.PYMTP_OK:
+            raise ModelLoadError(f"{model}: {last_error()}")
 
     def adapter_bytes(self) -> int:
         """The sizes of the adapters' files. Raises ModelLoadError for a file that is not there or cannot be read."""
@@ -164,9 +171,21 @@ def _size(path: Path) -> int:
         return file.seek(0, os.SEEK_END)
 
 
+def _hash(path: Path) -> bytes:
+    found = sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            found.update(piece)
+    return found.digest()
+
+
 def _of_adapter(path: str, ask: Callable[[Path], Answer]) -> Answer:
+    """Raises ModelLoadError as well for what is no regular file: a pipe would be waited for, a device may never end."""
+    file = Path(path)
     try:
-        return ask(Path(path))
+        if file.exists() and not file.is_file():
+            raise ModelLoadError(f"the adapter {path} is no regular file")
+        return ask(file)
     except FileNotFoundError as error:
         raise ModelLoadError(f"no such adapter: {path}") from error
     except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from helpers.contexts import EXACT, context, some_tokens
 from makers.lora import make_delta, merge, write_adapter
 
 from pymtp import InvalidRequestError, Model, ModelLoadError, SamplingParams
+from pymtp.cli.exit_codes import NOT_LOADED
+from pymtp.model_options import ModelOptions
 
 NAMES = ["blk.0.ffn_up.weight", "blk.1.ffn_down.weight"]
 
@@ -92,6 +95,26 @@ def test_an_adapter_that_is_none_is_refused(demo_f32: Path, tmp_path: Path) -> N
         Model(demo_f32, lora=tmp_path / "no.gguf")
     with pytest.raises(ModelLoadError, match="cannot load the adapter"):
         Model(demo_f32, lora=demo_f32)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no such pipes")
+@pytest.mark.timeout(30)
+def test_an_adapter_that_is_a_pipe_is_refused_and_not_waited_for(demo_f32: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ModelLoadError, match=r"pipe is no regular file"):
+        Model(demo_f32, lora=tmp_path / "pipe")
+    with pytest.raises(ModelLoadError, match=r"pipe is no regular file"):
+        ModelOptions(lora=tmp_path / "pipe").adapter_bytes()
+
+
+def test_a_plan_of_memory_refuses_the_adapters_that_a_model_refuses(demo_f32: Path, tmp_path: Path) -> None:
+    of_another = write_adapter(tmp_path / "other.gguf", {"blk.0.ffn_up.weight": ones((4, 8), (8, 4))}, alpha=4.0)
+    for adapter in (demo_f32, of_another):
+        asked = ["--lora", adapter]
+        refused, planned = run("generate", "-m", demo_f32, *asked, "def"), run("info", "--memory", demo_f32, *asked)
+        assert refused.returncode == planned.returncode == NOT_LOADED
+        assert refused.stderr == planned.stderr
+        assert "cannot load the adapter" in planned.stderr
 
 
 def test_a_plan_of_memory_says_what_adapters_take_more(adapters: list[Path]) -> None:

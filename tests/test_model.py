@@ -75,6 +75,16 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         Model(tmp_path / "none.gguf")
 
 
+def test_a_name_of_the_hub_is_no_path_and_the_error_says_what_takes_it() -> None:
+    with pytest.raises(ModelLoadError, match=r"no such file: hf:owner/name; .*from_pretrained"):
+        Model("hf:owner/name")
+
+
+def test_an_empty_path_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="path is empty"):
+        Model("")
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"GGUF", b"PK\x03\x04 not a model" * 100, bytes(4096)], ids=["empty", "magic only", "zip", "zeros"]
 )

@@ -254,7 +254,7 @@ def test_numa_is_for_the_whole_process() -> None:
         (["--lora-scaled", "a.gguf:much"], "'much' is no number"),
         (["--lora-scaled", "a.gguf:nan"], "'nan' is no number"),
         (["--lora-scaled", ":0.5"], "must be FILE:SCALE"),
-        (["--lora", ""], "--lora [('', 1.0)] must be files"),
+        (["--lora", ""], "--lora '' must be a file"),
     ],
     ids=str,
 )

@@ -140,6 +140,7 @@ def _show_memory(
         row = 4 * (looked_at.n_vocab + looked_at.n_embd)
     of_model = ModelOptions(n_gpu_layers=gpu_layers, **placing.of_model())
     adapters = of_model.adapter_bytes()  # the plan does not count them
+    of_model.check_adapters(looked_at.path)
     of_context: dict[str, Any] = {
         "draft_tokens": most,
         "draft_vocab": vocabulary,

@@ -7,18 +7,20 @@ from pathlib import Path
 from rich.markup import escape
 
 from pymtp.cli.screen import screen
-from pymtp.errors import ModelLoadError
+from pymtp.errors import InvalidRequestError, ModelLoadError
 from pymtp.hub.names import is_hub_name, read_name, would_be
 from pymtp.hub.pull import pull
 
 
 def model_file(name: str | None) -> Path | None:
     """The file of a model; None for the shipped one. "hf:…" is brought from the hub: see `pull_model`.
-    Raises ModelLoadError for a name of the hub without the "hf:"."""
+    Raises ModelLoadError for a name of the hub without the "hf:", and InvalidRequestError for an empty one."""
     if name is None:
         return None
     if is_hub_name(name):
         return pull_model(name)
+    if not name:
+        raise InvalidRequestError("the name of the model is empty")
     if (meant := would_be(name)) and not Path(name).exists():
         raise ModelLoadError(f"no such file: {name}{meant}")
     return Path(name)

@@ -81,6 +81,8 @@ class Placing:
     def of_model(self) -> dict[str, Any]:
         """Keywords of ModelOptions. Raises InvalidRequestError for what cannot be read."""
         lora: list[tuple[str, float]] = [(path, 1.0) for path in self.lora or ()]
+        if not all(self.lora or ()):
+            raise InvalidRequestError("--lora '' must be a file")
         for given in self.lora_scaled or ():
             path, _, scale = given.rpartition(":")
             if not path:

@@ -189,6 +189,7 @@ struct pymtp_model_options {
     const float        * lora_scales;
 };
 int pymtp_check_model_options(const struct pymtp_model_options * options);
+int pymtp_check_adapters(const char * path, const struct pymtp_model_options * options);
 struct pymtp_model * pymtp_model_load(const char * path, const struct pymtp_model_options * options);
 void                 pymtp_model_free(struct pymtp_model * model);
 struct llama_model * pymtp_model_get(const struct pymtp_model * model);

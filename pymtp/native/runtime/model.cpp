@@ -68,6 +68,17 @@ int pymtp_check_model_options(const pymtp_model_options * options) {
     });
 }
 
+int pymtp_check_adapters(const char * path, const pymtp_model_options * options) {
+    return pymtp_guarded<int>(PYMTP_FAILED, [&] {
+        const std::unique_ptr<pymtp_model> model(pymtp_model_plan(path, *options));
+        if (!model) {
+            return PYMTP_FAILED;
+        }
+        pymtp_load_adapters(*model, *options);
+        return PYMTP_OK;
+    });
+}
+
 pymtp_model * pymtp_model_load(const char * path, const pymtp_model_options * options) {
     return load(path, *options, false);
 }

@@ -100,6 +100,9 @@ struct pymtp_model_options {
 // that there is none of, and a GPU that is not there.
 PYMTP_API int pymtp_check_model_options(const struct pymtp_model_options * options);
 
+// Whether a model of the file can be loaded with the adapters. Its weights are not read.
+PYMTP_API int pymtp_check_adapters(const char * path, const struct pymtp_model_options * options);
+
 // NULL on failure.
 PYMTP_API struct pymtp_model * pymtp_model_load(const char * path, const struct pymtp_model_options * options);
 PYMTP_API void pymtp_model_free(struct pymtp_model * model);
