@@ -24,6 +24,7 @@ from pymtp.values import shown
 T = TypeVar("T")
 Row = Mapping[str, Any]
 Batch = dict[str, NDArray[Any]]
+Params = SamplingParams | Mapping[str, Any] | None
 
 
 class Generate:
@@ -46,7 +47,7 @@ class Generate:
         *,
         prompt: str = "prompt",
         output: str = "text",
-        params: SamplingParams | Mapping[str, Any] | Callable[[Row], SamplingParams] | None = None,
+        params: Params | Callable[[Row], Params] = None,
         errors: Literal["raise", "keep"] = "raise",
         **options: Any,
     ) -> None:
@@ -55,7 +56,8 @@ class Generate:
             machine downloads once; None for the model that ships with pymtp.
         prompt: the column of prompts: strings, lists of token ids, or lists of messages in OpenAI's form.
         output: the column of texts.
-        params: for all rows; or a function of a row, for params of its own, such as a seed.
+        params: SamplingParams or a mapping of some of its fields, for all rows; or a function that has them for a row,
+            such as a seed of its own.
         errors: what becomes of a row that fails, a prompt longer than n_ctx for example. "raise": the work ends with
             its error. "keep": the row's text is "", its finish_reason "error", and the column `error` has the message,
             "" for other rows. All batches have columns of the same types.
@@ -65,6 +67,9 @@ class Generate:
         """
         if errors not in ("raise", "keep"):
             raise InvalidRequestError(f'errors={shown(errors)} must be "raise" or "keep"')
+        for what, name in (("prompt", prompt), ("output", output)):
+            if not isinstance(name, str) or not name:
+                raise InvalidRequestError(f"{what}={shown(name)} must be the name of a column", what)
         added = [
             output,
             "finish_reason",
@@ -77,9 +82,9 @@ class Generate:
         self._prompt, self._added, self._keeps = prompt, added, errors == "keep"
         self._params: Callable[[Row], SamplingParams]
         if callable(params):
-            self._params = params
+            self._params = lambda row: _read(params(row))
         else:
-            fixed = _checked(_read(params))
+            fixed = _read(params)
             self._params = lambda _: fixed
         self._llm = AsyncLLM(found(model), **{"n_seq_max": PLACES, "n_threads": given_cores(), **options})
 
@@ -87,18 +92,21 @@ class Generate:
         """The batch with columns added: the text, `finish_reason`, `prompt_tokens`, `completion_tokens`, and `error`
         where errors are kept. Takes and gives a column as an array by rows.
 
-        Raises InvalidRequestError for a batch without prompts, or with a column that is to be added, and, unless errors
-        are kept, what `LLM.generate` raises.
+        Raises InvalidRequestError for a batch that is no columns of one length, or without prompts, or with a column
+        that is to be added, and, unless errors are kept, what `LLM.generate` raises.
         """
+        if not isinstance(batch, Mapping):
+            raise InvalidRequestError(f'a batch is a {type(batch).__name__}, not columns: take batch_format="numpy"')
         if self._prompt not in batch:
             raise InvalidRequestError(
-                f"no column {self._prompt!r} among {', '.join(sorted(batch))}: name it with prompt="
+                f"no column {self._prompt!r} among {', '.join(sorted(map(str, batch)))}: name it with prompt="
             )
         if taken := [name for name in self._added if name in batch]:
             raise InvalidRequestError(
                 f"the rows have {', '.join(taken)} already: rename or drop columns first, or name that of the texts "
                 "with output="
             )
+        _check_lengths(batch)
         rows = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
         written = _run(self._all(rows))
         columns = zip(*written, strict=True) if written else [()] * len(self._added)
@@ -119,7 +127,7 @@ class Generate:
     async def _one(self, row: Row) -> tuple[Any, ...]:
         """What is added to a row."""
         try:
-            done = await self._llm.generate(prompt_of(row[self._prompt]), _checked(self._params(row)))
+            done = await self._llm.generate(prompt_of(row[self._prompt]), self._params(row))
         except PymtpError as error:
             if not self._keeps:
                 raise
@@ -127,20 +135,40 @@ class Generate:
         return (*_figures(done), "") if self._keeps else _figures(done)
 
 
+def _check_lengths(batch: Batch) -> None:
+    lengths = {name: _length(name, values) for name, values in batch.items()}
+    first, n = next(iter(lengths.items()))
+    for name, other in lengths.items():
+        if other != n:
+            raise InvalidRequestError(f"columns are of one length: {n} values of {first!r}, {other} of {name!r}")
+
+
+def _length(name: str, values: object) -> int:
+    try:
+        if not isinstance(values, str):
+            return len(values)  # type: ignore[arg-type] # of whatever has one
+    except TypeError:  # an array without dimensions too
+        pass
+    raise InvalidRequestError(f"the column {name!r} is no array: {shown(values)}")
+
+
 def _figures(done: Completion) -> tuple[Any, ...]:
     return done.text, done.finish_reason, done.stats.prompt_tokens, done.stats.completion_tokens
 
 
 def _read(params: object) -> SamplingParams:
-    if params is None or isinstance(params, SamplingParams):
-        return params or SamplingParams()
+    """Raises InvalidRequestError for what is none, and for those of several texts."""
+    if params is None:
+        return SamplingParams()
+    if isinstance(params, SamplingParams):
+        return _checked(params)
     names = [field.name for field in fields(SamplingParams)]
     if not isinstance(params, Mapping) or not set(params) <= set(names):
         raise InvalidRequestError(
             f"params={shown(params)} must be SamplingParams, a mapping of some of {', '.join(names)}, or a function",
             "params",
         )
-    return SamplingParams(**params)
+    return _checked(SamplingParams(**params))
 
 
 def _checked(params: SamplingParams) -> SamplingParams:

@@ -111,7 +111,10 @@ def test_a_batch_without_rows_has_the_columns_all_the_same(generate: Generate) -
         ({"output": "prompt"}, "prompt"),
         ({"output": "finish_reason"}, "finish_reason"),
         ({"prompt": "error", "errors": "keep"}, "error"),
+        *(({"output": each}, "output=.* must be the name of a column") for each in (None, 5, [], "")),
+        *(({"prompt": each}, "prompt=.* must be the name of a column") for each in (None, ["a"], "")),
     ],
+    ids=str,
 )
 def test_what_cannot_be_is_refused_before_a_model_is_loaded(keywords: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRequestError, match=said):
@@ -121,6 +124,43 @@ def test_what_cannot_be_is_refused_before_a_model_is_loaded(keywords: dict[str, 
 def test_a_batch_without_prompts_names_the_columns_that_there_are(generate: Generate) -> None:
     with pytest.raises(InvalidRequestError, match="'prompt' among question, text"):
         generate({"question": np.array(["a"]), "text": np.array(["b"])})
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"prompt": np.array(["a", "b"]), "id": np.arange(3)}, "2 values of 'prompt', 3 of 'id'"),
+        ({"prompt": "import "}, "'prompt' is no array"),
+        ({"prompt": np.array(["a"]), "id": 7}, "'id' is no array"),
+        ({3: np.arange(2), "question": np.arange(2)}, "'prompt' among 3, question"),
+    ],
+    ids=str,
+)
+def test_columns_that_are_no_rows_are_refused(generate: Generate, columns: dict[Any, Any], said: str) -> None:
+    with pytest.raises(InvalidRequestError, match=said):
+        generate(columns)
+
+
+def test_a_batch_of_another_format_is_refused_with_the_one_that_is_right(generate: Generate) -> None:
+    with pytest.raises(InvalidRequestError, match='a Table, not columns: take batch_format="numpy"'):
+        generate(pa.table({"prompt": ["a"]}))  # type: ignore[arg-type]
+
+
+def test_params_of_a_row_may_be_all_that_params_of_all_may_be(llm: LLM) -> None:
+    def params(row: Any) -> Any:
+        return [GREEDY, {"max_tokens": 5}, None, {"max_token": 5}, 7][int(row["which"])]
+
+    generate = Generate(params=params, errors="keep", n_ctx=256, n_threads=1, draft_tokens=1)
+    done = generate({"prompt": np.array(["import "] * 5), "which": np.arange(5)})
+    alone = [llm.generate("import ", each).text for each in (GREEDY, SamplingParams(max_tokens=5), None)]
+    assert done["text"].tolist() == [*alone, "", ""]
+    assert [error.partition(" must be")[0] for error in done["error"]] == [
+        "",
+        "",
+        "",
+        "params={'max_token': 5}",
+        "params=7",
+    ]
 
 
 def test_a_model_may_be_one_of_the_hub(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
