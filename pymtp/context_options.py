@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 from pymtp.errors import InvalidRequestError
@@ -51,29 +52,25 @@ def native_options(
     """
     check_options(
         n_ctx=n_ctx,
+        n_batch=n_batch,
+        n_ubatch=n_ubatch,
         n_seq_max=n_seq_max,
         n_threads=n_threads,
         type_k=type_k,
         type_v=type_v,
+        flash_attn=flash_attn,
         draft_tokens=draft_tokens,
         draft_vocab=draft_vocab,
         tap=tap,
+        prefill=prefill,
+        draws=draws,
+        offload_kqv=offload_kqv,
     )
     n_ctx, n_seq_max, n_threads, draft_tokens = map(int, (n_ctx, n_seq_max, n_threads, draft_tokens))
     tap = model.tap if tap == "auto" else tap
-    _one_of("prefill", prefill, PREFILL_MODES)
-    _one_of("draws", draws, DRAWS)
-    _one_of("flash_attn", flash_attn, FLASH_ATTN)
     max_outputs = in_range("max_outputs", max_outputs, 1)
-    # llama.cpp limits the batch by n_ctx before it rounds that up
     asked_ctx = n_ctx or model.n_ctx_train
-    n_ctx = -(-asked_ctx // CTX_STEP) * CTX_STEP
-    # the rows of a verification stay in one ubatch, for the recurrent layers to go back within them
-    least = max(1 + draft_tokens, n_seq_max)
-    n_batch = in_range("n_batch", n_batch, least)
-    n_ubatch = in_range("n_ubatch", n_ubatch, least)
-    if type_v not in ("f16", "f32", "bf16") and flash_attn == "off":
-        raise InvalidRequestError(f'type_v="{type_v}" needs flash attention: flash_attn="auto" or "on"')
+    n_ctx = -(-asked_ctx // CTX_STEP) * CTX_STEP  # llama.cpp limits the batch by n_ctx before it rounds that up
     if draft_tokens and not model.mtp:
         raise InvalidRequestError(
             f"draft_tokens={draft_tokens} needs a multi-token-prediction head, and {model.path.name} "
@@ -81,14 +78,11 @@ def native_options(
         )
     if draft_tokens and prefill == "all-outputs" and tap == "pre_norm":
         raise InvalidRequestError('prefill="all-outputs" takes embeddings, which are post-norm, not tap="pre_norm"')
-    if n_ctx * n_seq_max > MAX_CELLS:
-        raise InvalidRequestError(
-            f"n_ctx={asked_ctx} tokens in each of n_seq_max={n_seq_max} sequences are more than {MAX_CELLS} in all"
-        )
+    _check_cells(asked_ctx, n_seq_max)
     params = lib.llama_context_default_params()
     params.n_ctx = n_ctx * n_seq_max
-    params.n_batch = n_batch
-    params.n_ubatch = n_ubatch
+    params.n_batch = int(n_batch)
+    params.n_ubatch = int(n_ubatch)
     params.n_threads = params.n_threads_batch = n_threads
     params.type_k = getattr(lib, f"GGML_TYPE_{type_k.upper()}")
     params.type_v = getattr(lib, f"GGML_TYPE_{type_v.upper()}")
@@ -97,8 +91,6 @@ def native_options(
         "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
         "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
     }[flash_attn]
-    if not isinstance(offload_kqv, bool):
-        raise InvalidRequestError(f"offload_kqv={shown(offload_kqv)} must be True or False", "offload_kqv")
     params.offload_kqv = offload_kqv
     if rope is not None:
         rope.write(params)
@@ -118,14 +110,20 @@ def native_options(
 
 def check_options(
     *,
-    n_ctx: int,
-    n_seq_max: int,
-    n_threads: int,
-    type_k: str,
-    type_v: str,
-    draft_tokens: int,
-    draft_vocab: int | str,
-    tap: str,
+    n_ctx: int = 0,
+    n_batch: int = 2048,
+    n_ubatch: int = 512,
+    n_seq_max: int = 1,
+    n_threads: int = 1,
+    type_k: str = "f16",
+    type_v: str = "f16",
+    flash_attn: str = "auto",
+    draft_tokens: int = 0,
+    draft_vocab: int | str = "auto",
+    tap: str = "auto",
+    prefill: str = "fused",
+    draws: str = "auto",
+    offload_kqv: bool = True,
 ) -> None:
     """What can be said without a model. Raises InvalidRequestError for values outside their range."""
     _one_of("tap", tap, (*TAPS, "auto"))
@@ -136,6 +134,30 @@ def check_options(
     check_draft_vocab(draft_vocab)
     in_range("n_seq_max", n_seq_max, 1, MAX_SEQ)
     in_range("n_threads", n_threads, 1, 512)
+    _one_of("prefill", prefill, PREFILL_MODES)
+    _one_of("draws", draws, DRAWS)
+    _one_of("flash_attn", flash_attn, FLASH_ATTN)
+    # the rows of a verification stay in one ubatch, for the recurrent layers to go back within them
+    least = max(1 + int(draft_tokens), int(n_seq_max))
+    in_range("n_batch", n_batch, least)
+    in_range("n_ubatch", n_ubatch, least)
+    if type_v not in ("f16", "f32", "bf16") and flash_attn == "off":
+        raise InvalidRequestError(f'type_v="{type_v}" needs flash attention: flash_attn="auto" or "on"')
+    if not isinstance(offload_kqv, bool):
+        raise InvalidRequestError(f"offload_kqv={shown(offload_kqv)} must be True or False", "offload_kqv")
+    _check_cells(int(n_ctx), int(n_seq_max))
+
+
+def check_keywords(keywords: Mapping[str, Any]) -> None:
+    """Of an LLM's keywords those of its context, as far as can be said without a model. Raises InvalidRequestError."""
+    given = {name: keywords[name] for name in signature(check_options).parameters.keys() & keywords.keys()}
+    if isinstance(drafts := given.get("draft_tokens"), str):
+        if drafts != "auto":
+            raise InvalidRequestError(f'draft_tokens={shown(drafts)} must be a whole number or "auto"', "draft_tokens")
+        del given["draft_tokens"]
+    if given.get("n_threads", 0) is None:
+        del given["n_threads"]
+    check_options(**given)
 
 
 def check_draft_vocab(value: int | str) -> None:
@@ -153,6 +175,13 @@ def draft_vocab_size(value: int | str, n_vocab: int) -> int:
     if value == "auto":
         return AUTO_DRAFT_VOCAB if n_vocab >= 2 * AUTO_DRAFT_VOCAB else 0
     return 0 if isinstance(value, str) or value >= n_vocab else int(value)
+
+
+def _check_cells(n_ctx: int, n_seq_max: int) -> None:
+    if -(-n_ctx // CTX_STEP) * CTX_STEP * n_seq_max > MAX_CELLS:
+        raise InvalidRequestError(
+            f"n_ctx={n_ctx} tokens in each of n_seq_max={n_seq_max} sequences are more than {MAX_CELLS} in all"
+        )
 
 
 def _one_of(name: str, value: str, known: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pymtp.build import build_info
 from pymtp.memory import DeviceMemory
+from pymtp.values import in_range
 
 MOST = 8 * 2**30
 
@@ -21,6 +22,11 @@ OWN_PAGES = 2**18
 
 # What a container may take: a number, or "max".
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def read_cache_bytes(value: int | None) -> int | None:
+    """A cache_bytes; None for the default. Raises InvalidRequestError for what is none."""
+    return None if value is None else in_range("cache_bytes", value, 0, 2**63 - 1)
 
 
 def default_cache_bytes(taken: Iterable[DeviceMemory] = ()) -> int:

@@ -15,6 +15,7 @@ from pymtp.chat import Chat, ChatTemplate, Message, Tools
 from pymtp.chat_prompt import ChatPrompt, ChatPrompts
 from pymtp.collected import collected
 from pymtp.context import Context
+from pymtp.context_options import check_keywords
 from pymtp.cores import physical_cores
 from pymtp.depth import MAX_AUTO, Costs
 from pymtp.engine.depth import BatchDepth
@@ -26,7 +27,7 @@ from pymtp.engine.scheduler import READ_AHEAD
 from pymtp.errors import ClosedError, InvalidRequestError, PymtpError
 from pymtp.first_costs import first_costs
 from pymtp.fit import fitting_model
-from pymtp.host_memory import default_cache_bytes
+from pymtp.host_memory import default_cache_bytes, read_cache_bytes
 from pymtp.llm_hub import FromHub
 from pymtp.llm_prefixes import PrefixFiles, Prompt
 from pymtp.model import Model
@@ -36,7 +37,7 @@ from pymtp.rope_options import RopeOptions
 from pymtp.sampling import SamplingParams
 from pymtp.stream import Stream
 from pymtp.turns import Turns
-from pymtp.values import in_range, is_whole
+from pymtp.values import in_range
 
 Params = SamplingParams | Sequence[SamplingParams] | None
 
@@ -93,16 +94,25 @@ class LLM(PrefixFiles, FromHub):
         Raises ModelLoadError for a file that cannot be loaded, InvalidRequestError for values outside their range.
         """
         super().__init__()
-        if isinstance(draft_tokens, str) and draft_tokens != "auto":
-            raise InvalidRequestError(f'draft_tokens={draft_tokens!r} must be a whole number or "auto"')
-        if cache_bytes is not None:
-            cache_bytes = in_range("cache_bytes", cache_bytes, 0, 2**63 - 1)
+        of_context: dict[str, Any] = {
+            "type_k": type_k,
+            "type_v": type_v,
+            "flash_attn": flash_attn,
+            "draft_vocab": draft_vocab,
+            "tap": tap,
+            "prefill": prefill,
+            "draws": draws,
+            "offload_kqv": offload_kqv,
+        }
+        sizes: dict[str, Any] = {"n_ctx": n_ctx, "n_batch": n_batch, "n_ubatch": n_ubatch, "n_seq_max": n_seq_max}
+        check_keywords({**of_context, **sizes, "n_threads": n_threads, "draft_tokens": draft_tokens})
+        cache_bytes = read_cache_bytes(cache_bytes)
         of_model = {name: placing.pop(name) for name in NAMES & placing.keys()}
         if n_gpu_layers is not None:
             of_model["n_gpu_layers"] = n_gpu_layers
         if unknown := placing.keys() - ROPE_NAMES:
             raise TypeError(f"LLM() got an unexpected keyword argument {min(unknown)!r}")
-        rope = RopeOptions(**placing)
+        of_context["rope"] = RopeOptions(**placing)
         auto = draft_tokens == "auto"
         self._shares_model = isinstance(model, Model)
         if isinstance(model, Model):
@@ -110,43 +120,15 @@ class LLM(PrefixFiles, FromHub):
                 raise InvalidRequestError(f"a Model is loaded already: {', '.join(of_model)} must be given to it")
             self.model = model
         else:
-            self.model = fitting_model(
-                model,
-                of_model,
-                n_ctx=n_ctx,
-                n_batch=n_batch,
-                n_ubatch=n_ubatch,
-                n_seq_max=n_seq_max,
-                type_k=type_k,
-                type_v=type_v,
-                flash_attn=flash_attn,
-                draft_tokens=draft_tokens,
-                draft_vocab=draft_vocab,
-                tap=tap,
-                prefill=prefill,
-                draws=draws,
-                offload_kqv=offload_kqv,
-                rope=rope,
-            )
-        # what n_batch and n_ubatch may be is for the context to say
-        room = [index(n) - 1 for n in (n_batch, n_ubatch) if is_whole(n, 0)]
+            self.model = fitting_model(model, of_model, draft_tokens=draft_tokens, **sizes, **of_context)
+        room = [index(n) - 1 for n in (n_batch, n_ubatch)]
         most = max(0, min(MAX_AUTO, *room)) if self.model.mtp else 0
         depends_on: dict[str, Any] = {  # what rounds cost
             "n_threads": physical_cores() if n_threads is None else n_threads,
-            "type_k": type_k,
-            "type_v": type_v,
-            "flash_attn": flash_attn,
             "draft_tokens": most if auto else draft_tokens,
-            "draft_vocab": draft_vocab,
-            "tap": tap,
-            "prefill": prefill,
-            "draws": draws,
-            "offload_kqv": offload_kqv,
-            "rope": rope,
+            **of_context,
         }
-        self._context: Context | None = Context(
-            self.model, n_ctx=n_ctx, n_batch=n_batch, n_ubatch=n_ubatch, n_seq_max=n_seq_max, **depends_on
-        )
+        self._context: Context | None = Context(self.model, **sizes, **depends_on)
         costs = Costs() if auto else None
         depth = BatchDepth(self._context.n_ctx, self._context.n_ubatch, self._context.draft_tokens, costs)
         budget = default_cache_bytes(self._context.memory()) if cache_bytes is None else cache_bytes

@@ -8,7 +8,9 @@ from collections.abc import Collection, Mapping
 from types import NoneType
 from typing import Any, TypeVar
 
+from pymtp.context_options import check_keywords
 from pymtp.errors import InvalidRequestError
+from pymtp.host_memory import read_cache_bytes
 from pymtp.hub.names import read_name
 from pymtp.hub.pull import pull
 from pymtp.model_options import NAMES as MODEL_OPTIONS
@@ -35,9 +37,13 @@ class FromHub:
         cannot be, where that can be said without the model: told before a download, not after it."""
         if unknown := set(keywords) - {*cls._parameters(), *MODEL_OPTIONS, *ROPE_OPTIONS}:
             raise TypeError(f"from_pretrained() got unexpected keywords: {', '.join(sorted(unknown))}")
-        given = {name: value for name, value in keywords.items() if value is not None}
-        ModelOptions(**{name: given[name] for name in given.keys() & MODEL_OPTIONS})
-        RopeOptions(**{name: given[name] for name in given.keys() & ROPE_OPTIONS})
+        given = {name: keywords[name] for name in keywords.keys() & MODEL_OPTIONS}
+        if given.get("n_gpu_layers", 0) is None:
+            del given["n_gpu_layers"]
+        ModelOptions(**given)
+        RopeOptions(**{name: keywords[name] for name in keywords.keys() & ROPE_OPTIONS})
+        check_keywords(keywords)
+        read_cache_bytes(keywords.get("cache_bytes"))
 
     @classmethod
     def from_pretrained(
@@ -70,6 +76,7 @@ class FromHub:
         """
         make: Any = cls
         cls._check(keywords)
+        ModelOptions(lora=keywords.get("lora", ())).adapter_bytes()  # are they there
         name = read_name(repo_id)
         for what, own, asked in (("filename", name.wanted, filename), ("revision", name.revision, revision)):
             if asked is not None and not isinstance(asked, str):

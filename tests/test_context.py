@@ -69,6 +69,11 @@ def test_impossible_options_are_refused_by_name(new_llm: Callable[..., LLM], wro
         new_llm(**wrong)
 
 
+def test_options_are_looked_at_before_a_model_is_loaded() -> None:
+    with pytest.raises(InvalidRequestError, match="n_ctx=-1"):
+        LLM("nowhere.gguf", n_ctx=-1)
+
+
 def test_an_unknown_tap_is_answered_with_all_that_are_known(new_llm: Callable[..., LLM]) -> None:
     with pytest.raises(InvalidRequestError, match="tap=None is not known, use one of post_norm, pre_norm, auto"):
         new_llm(tap=None)

@@ -13,7 +13,7 @@ from pymtp.cli.model_file import model_file
 from pymtp.cli.options import Cache, CacheType, Ctx, Drafts, DraftVocab, LayersOrAuto, ModelName, Tap, Threads
 from pymtp.cli.placing import OPTIONS, Placing
 from pymtp.cli.screen import screen
-from pymtp.context_options import check_options
+from pymtp.context_options import check_keywords
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
 from pymtp.loading import load
@@ -99,15 +99,11 @@ class Loading(Placing):
             "tap": self.tap,
             "cache_bytes": None if self.cache is None else self.cache * 2**20,
         }
-        of_context = {name: keywords[name] for name in keywords if name not in ("n_gpu_layers", "cache_bytes")}
         of_model, of_rope = self.of_model(), self.of_rope()
-        # what is left to the model fits
-        of_context["n_threads"] = 1 if self.threads is None else self.threads
-        of_context["draft_tokens"] = 0 if keywords["draft_tokens"] == "auto" else keywords["draft_tokens"]
         with options_named():
-            ModelOptions(n_gpu_layers=keywords["n_gpu_layers"], **of_model)
+            ModelOptions(n_gpu_layers=keywords["n_gpu_layers"], **of_model).adapter_bytes()  # are they there
             RopeOptions(**of_rope)
-            check_options(**of_context)
+            check_keywords(keywords)
         return {**keywords, **of_model, **of_rope, "offload_kqv": self.kv_offload}
 
     def llm(self, n_seq_max: int = 1, prefix: Path | None = None) -> LLM:

@@ -16,14 +16,12 @@ from pymtp.context_options import MAX_SEQ
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
 from pymtp.model_options import NAMES as MODEL_OPTIONS
-from pymtp.model_options import ModelOptions
 from pymtp.ray import checked
 from pymtp.ray.front import Front
 from pymtp.ray.replica import Replica
 from pymtp.ray.router import PrefixRouter
 from pymtp.ray.workers import PLACES
 from pymtp.rope_options import NAMES as ROPE_OPTIONS
-from pymtp.rope_options import RopeOptions
 from pymtp.server.settings import ANY_HOST, Settings
 from pymtp.values import in_range, shown
 
@@ -57,8 +55,8 @@ def serve_app(
         which are Ray Serve's. Without api_keys, those in the environment variable PYMTP_API_KEY, with spaces between.
         An empty list with this variable set is refused.
 
-    Raises InvalidRequestError for options that are none, and for values that they cannot have. Those that LLM checks
-    with the model at hand (n_ctx, draft_tokens and others) fail in the replicas, and the log says why.
+    Raises InvalidRequestError for options that are none, and for values that they cannot have. What only a machine with
+    the model can tell, such as files that are not there, fails in the replicas, and the log says why.
     """
     least, most = checked.least_and_most(replicas)
     doors = in_range("fronts", fronts, 1)
@@ -139,6 +137,5 @@ def _parted(options: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
     if "allowed_hosts" not in own:
         settings = replace(settings, allowed_hosts=(ANY_HOST,))  # machines of a cluster have many names
     llm = {name: options[name] for name in options.keys() - _SETTINGS}
-    ModelOptions(**{name: llm[name] for name in llm.keys() & MODEL_OPTIONS})  # refuses what they cannot be
-    RopeOptions(**{name: llm[name] for name in llm.keys() & ROPE_OPTIONS})
+    LLM._check(llm)
     return settings, {"n_seq_max": PLACES, **llm}

@@ -240,6 +240,18 @@ def test_a_wrong_keyword_is_told_before_the_download(hub: Hub, make: type[LLM | 
         (("owner/name@v2",), {"revision": "main"}, "asks for v2: ask once"),
         (("owner/name",), {"n_cpu_moe": -1}, "n_cpu_moe=-1 must be"),
         (("owner/name",), {"rope_scaling": "foo"}, "rope_scaling='foo' is not known"),
+        (("owner/name",), {"n_ctx": -1}, "n_ctx=-1 must be"),
+        (("owner/name",), {"n_ctx": None}, "n_ctx=None must be"),
+        (("owner/name",), {"n_threads": 0}, "n_threads=0 must be"),
+        (("owner/name",), {"draft_tokens": -1}, "draft_tokens=-1 must be"),
+        (("owner/name",), {"draft_tokens": "many"}, "draft_tokens='many' must be"),
+        (("owner/name",), {"draft_tokens": 7, "n_ubatch": 4}, "n_ubatch=4 must be a whole number from 8"),
+        (("owner/name",), {"type_k": "foo"}, "type_k='foo' is not known"),
+        (("owner/name",), {"flash_attn": "off", "type_v": "q8_0"}, "needs flash attention"),
+        (("owner/name",), {"prefill": "slow"}, "prefill='slow' is not known"),
+        (("owner/name",), {"offload_kqv": 1}, "offload_kqv=1 must be"),
+        (("owner/name",), {"cache_bytes": -1}, "cache_bytes=-1 must be"),
+        (("owner/name",), {"n_ctx": 2**30, "n_seq_max": 4}, "more than 2147483392 in all"),
     ],
     ids=str,
 )
@@ -248,6 +260,12 @@ def test_what_cannot_be_asked_is_refused_before_the_download(
 ) -> None:
     with pytest.raises(InvalidRequestError, match=why):
         make.from_pretrained(*names, **keywords)
+    assert hub.asked == []
+
+
+def test_adapters_are_looked_for_before_the_download(hub: Hub) -> None:
+    with pytest.raises(ModelLoadError, match=r"no such adapter: nowhere\.gguf"):
+        LLM.from_pretrained("owner/name", lora="nowhere.gguf")
     assert hub.asked == []
 
 

@@ -72,6 +72,10 @@ ODD = {
     "page": ["no", None],
     "log_level": ["loud", []],
     "n_cpu_moe": [-1],
+    "n_ctx": [-1, None, "x"],
+    "n_threads": [0],
+    "draft_tokens": [-1, "x"],
+    "cache_bytes": [-1],
     "yarn_ext_factor": [-1],
     "allowed_hosts": [["https://api.example"]],
     "cors_origins": [["a.example/"]],
@@ -144,9 +148,9 @@ def test_doors_take_no_processor_from_replicas() -> None:
 
 
 def test_words_of_a_command_line_are_read_as_what_they_are() -> None:
-    words = {"model": "m.gguf", "replicas": "[1, 2]", "n_ctx": "512", "flash_attn": "true", "served_names": "a"}
+    words = {"model": "m.gguf", "replicas": "[1, 2]", "n_ctx": "512", "use_mmap": "false", "served_names": "a"}
     _, held, args = made(words, builder=app)
-    assert args[:3] == ["m.gguf", None, {"n_seq_max": 8, "n_ctx": 512, "flash_attn": True}]
+    assert args[:3] == ["m.gguf", None, {"n_seq_max": 8, "n_ctx": 512, "use_mmap": False}]
     assert args[3].served_names == ("a",)
     assert held._deployment_config.autoscaling_config.max_replicas == 2
 
