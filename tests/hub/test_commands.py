@@ -122,6 +122,9 @@ def test_options_are_looked_at_before_the_hub_is_asked(hub: Hub, capsys: pytest.
             app_main(command.split())
         assert ended.value.code == MISUSED
         assert "--ctx" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        app_main(["generate", "-m", "hf:owner/name", "--lora", "nowhere.gguf", "def"])
+    assert "no such adapter: nowhere.gguf" in capsys.readouterr().err
     assert hub.asked == []
 
 

