@@ -1,5 +1,7 @@
 // What products with weights of K-quants that lie as in the file cost: the time of llama.cpp's vec_dot, called as its mul_mat calls
 // it, relative to that of ggml_mul_mat here. Above 1 ours is faster. Processor time of one thread, the least of several.
+#include "random_numbers.h"
+
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
@@ -10,21 +12,10 @@
 #include <cstdio>
 #include <ctime>
 #include <functional>
-#include <random>
 #include <vector>
 
 static constexpr int64_t K = 1024, M = 98; // llama.cpp repacks no matrix of 98 rows
 static constexpr int64_t TILE = 16;        // of its mul_mat
-
-static std::vector<float> random_numbers(size_t n) {
-    static std::mt19937 generator(1);
-    std::normal_distribution<float> normal;
-    std::vector<float> numbers(n);
-    for (float & x : numbers) {
-        x = normal(generator);
-    }
-    return numbers;
-}
 
 static double seconds(const std::function<void()> & work, int repeats) {
     const clock_t begin = clock();

@@ -1,5 +1,7 @@
 // Whether rows have the bits of single rows: products with weights of each type, repacked and as they are, and attention. Prints a
 // line for each, with the numbers of rows that differ, and ends with 1 if there are any. One thread.
+#include "random_numbers.h"
+
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
@@ -10,7 +12,6 @@
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -23,16 +24,6 @@ using buffer_ptr  = std::unique_ptr<ggml_backend_buffer, free_buffer>;
 
 static ggml_backend_t cpu;
 static int n_faults = 0;
-
-static std::vector<float> random_numbers(size_t n) {
-    static std::mt19937 generator(1);
-    std::normal_distribution<float> normal;
-    std::vector<float> numbers(n);
-    for (float & x : numbers) {
-        x = normal(generator);
-    }
-    return numbers;
-}
 
 static context_ptr make_context() {
     return context_ptr(ggml_init({16*ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, /*.no_alloc =*/ true}));
