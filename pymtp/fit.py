@@ -10,7 +10,7 @@ from pymtp.build import free_gpu_memory
 from pymtp.depth import MAX_AUTO
 from pymtp.memory import DeviceMemory, plan_memory
 from pymtp.model import Model
-from pymtp.model_options import ModelOptions
+from pymtp.model_options import ModelOptions, read_options
 from pymtp.values import is_whole
 
 # Left free on each GPU, as llama.cpp's --fit-target: kernels, their libraries and what else draws on the screen.
@@ -78,6 +78,7 @@ def fitting_model(
 ) -> Model:
     """A Model for a context with these options. keywords: of ModelOptions. Raises as Model, and, where
     n_gpu_layers is "auto", as plan_memory."""
+    keywords = read_options(keywords)
     options = ModelOptions(**keywords)
     if options.n_gpu_layers == "auto":
         layers = planned_layers(path, options, draft_tokens=draft_tokens, **of_context)

@@ -14,7 +14,7 @@ from pymtp.host_memory import read_cache_bytes
 from pymtp.hub.names import read_name
 from pymtp.hub.pull import pull
 from pymtp.model_options import NAMES as MODEL_OPTIONS
-from pymtp.model_options import ModelOptions
+from pymtp.model_options import ModelOptions, read_options
 from pymtp.rope_options import NAMES as ROPE_OPTIONS
 from pymtp.rope_options import RopeOptions
 from pymtp.values import shown
@@ -32,18 +32,16 @@ class FromHub:
         return [each.name for each in found if each.kind is each.KEYWORD_ONLY]
 
     @classmethod
-    def _check(cls, keywords: Mapping[str, Any]) -> None:
-        """Raises TypeError for a keyword that the constructor does not take, and InvalidRequestError for what its value
-        cannot be, where that can be said without the model: told before a download, not after it."""
+    def _read(cls, keywords: Mapping[str, Any]) -> dict[str, Any]:
+        """The keywords as `read_options` has them. Raises TypeError for one that the constructor does not take, and
+        InvalidRequestError for what its value cannot be, where that can be said without the model: told before a
+        download, not after it."""
         if unknown := set(keywords) - {*cls._parameters(), *MODEL_OPTIONS, *ROPE_OPTIONS}:
             raise TypeError(f"from_pretrained() got unexpected keywords: {', '.join(sorted(unknown))}")
-        given = {name: keywords[name] for name in keywords.keys() & MODEL_OPTIONS}
-        if given.get("n_gpu_layers", 0) is None:
-            del given["n_gpu_layers"]
-        ModelOptions(**given)
         RopeOptions(**{name: keywords[name] for name in keywords.keys() & ROPE_OPTIONS})
         check_keywords(keywords)
         read_cache_bytes(keywords.get("cache_bytes"))
+        return read_options(keywords)
 
     @classmethod
     def from_pretrained(
@@ -75,7 +73,7 @@ class FromHub:
         downloaded: the message lists the files that there are. Else what the constructor raises.
         """
         make: Any = cls
-        cls._check(keywords)
+        keywords = cls._read(keywords)
         ModelOptions(lora=keywords.get("lora", ())).adapter_bytes()  # are they there
         name = read_name(repo_id)
         for what, own, asked in (("filename", name.wanted, filename), ("revision", name.revision, revision)):

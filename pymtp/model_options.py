@@ -146,6 +146,16 @@ class ModelOptions:
 NAMES = frozenset(field.name for field in fields(ModelOptions))
 
 
+def read_options(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords of an LLM, those of ModelOptions as that has them: lists are copied, for a caller may change one, and
+    iterators are read once. Raises InvalidRequestError."""
+    given = {name: keywords[name] for name in NAMES & keywords.keys()}
+    if given.get("n_gpu_layers", 0) is None:  # an LLM's default
+        del given["n_gpu_layers"]
+    read = ModelOptions(**given)
+    return {**keywords, **{name: getattr(read, name) for name in given}}
+
+
 def experts_below(n: int) -> str:
     """An expression for the experts of the layers below n, n from 1 on. One for all: llama.cpp compiles each anew for
     each tensor. The names are those of its LLM_FFN_EXPS_REGEX."""

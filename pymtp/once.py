@@ -12,7 +12,7 @@ from pymtp.engine.request import Completion
 from pymtp.llm import LLM
 from pymtp.llm_prefixes import Prompt
 from pymtp.model_options import NAMES as MODEL_OPTIONS
-from pymtp.model_options import ModelOptions
+from pymtp.model_options import read_options
 from pymtp.rope_options import NAMES as ROPE_OPTIONS
 from pymtp.sampling import SamplingParams
 
@@ -22,14 +22,6 @@ _last_lock = threading.RLock()
 
 def _keywords(of: Callable[..., Any]) -> set[str]:
     return set(signature(of).parameters) - {"self"}
-
-
-def _copied(keywords: dict[str, Any]) -> dict[str, Any]:
-    """The keywords of an LLM, their lists copied: a caller may change one before the next call, and iterators are read
-    once. Raises InvalidRequestError."""
-    options = {name: keywords[name] for name in MODEL_OPTIONS & keywords.keys() if keywords[name] is not None}
-    read = ModelOptions(**options)
-    return keywords | {name: getattr(read, name) for name in options}
 
 
 def _equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -59,7 +51,7 @@ def generate(prompts: Prompt | Sequence[Prompt], **keywords: Any) -> Completion 
     if unknown := keywords.keys() - known:
         raise TypeError(f"generate() got unexpected keywords: {', '.join(sorted(unknown))}")
     with _last_lock:
-        wanted = _copied(keywords)
+        wanted = read_options(keywords)
         if _last is None or not _equal(_last[0], wanted):
             if _last is not None:
                 _last[1].close()

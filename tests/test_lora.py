@@ -69,6 +69,11 @@ def test_drafts_do_not_change_the_text_with_an_adapter(demo: Path, adapters: lis
     assert done.stats.accepted
 
 
+def test_adapters_may_come_from_an_iterator(demo: Path, adapters: list[Path]) -> None:
+    with make_llm(demo, lora=zip(adapters, (0.5, 0.25), strict=False)) as llm:
+        assert llm.model.options.adapters == ((str(adapters[0]), 0.5), (str(adapters[1]), 0.25))
+
+
 def test_adapters_add_up(demo_f32: Path, adapters: list[Path], tmp_path: Path) -> None:
     deltas = [(make_delta(demo_f32, NAMES, seed=seed), 0.25 * seed) for seed in (1, 2, 3)]
     merged = merge(demo_f32, tmp_path / "merged.gguf", deltas)

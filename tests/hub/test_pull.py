@@ -269,6 +269,12 @@ def test_adapters_are_looked_for_before_the_download(hub: Hub) -> None:
     assert hub.asked == []
 
 
+def test_options_may_be_iterators(hub: Hub, demo: Path) -> None:
+    hub.files[NAME] = demo.read_bytes()
+    with LLM.from_pretrained("owner/name", n_ctx=64, n_threads=1, tensor_split=iter([3, 1])) as llm:
+        assert llm.model.options.tensor_split == (3, 1)
+
+
 def test_the_same_may_be_asked_twice(hub: Hub, demo: Path) -> None:
     hub.files["model-Q8_0.gguf"] = demo.read_bytes()
     keywords: dict[str, Any] = {"n_ctx": 64, "n_threads": 1, "n_gpu_layers": None}

@@ -30,6 +30,10 @@ def test_options_are_those_of_an_llm_and_of_the_server() -> None:
     assert held.ray_actor_options["num_cpus"] == 4
 
 
+def test_options_may_be_iterators() -> None:
+    assert made(tensor_split=iter([3, 1]))[2][2]["tensor_split"] == (3, 1)
+
+
 def test_one_replica_takes_more_than_it_writes_and_says_itself_when_it_is_full() -> None:
     _, held, _ = made(n_seq_max=3, max_queue=10)
     assert held.num_replicas == 1
