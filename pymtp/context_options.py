@@ -185,5 +185,5 @@ def _check_cells(n_ctx: int, n_seq_max: int) -> None:
 
 
 def _one_of(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise InvalidRequestError(f"{name}={shown(value)} is not known, use one of {', '.join(known)}", name)

@@ -60,6 +60,8 @@ def test_every_cache_type_generates(new_llm: Callable[..., LLM], prompts: list[s
         {"n_ctx": True},
         {"draft_tokens": True},
         {"draft_vocab": True},
+        {"type_k": np.array(["f16", "f32"])},
+        {"tap": np.array([0, 1])},
         {"n_gpu_layers": True},
     ],
     ids=str,
