@@ -16,6 +16,7 @@ from pymtp.async_llm import AsyncLLM
 from pymtp.chat import Chat
 from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError, PymtpError
+from pymtp.llm import is_prompt
 from pymtp.llm_prefixes import Prompt
 from pymtp.ray.workers import PLACES, found, given_cores
 from pymtp.sampling import SamplingParams
@@ -127,7 +128,10 @@ class Generate:
     async def _one(self, row: Row) -> tuple[Any, ...]:
         """What is added to a row."""
         try:
-            done = await self._llm.generate(prompt_of(row[self._prompt]), self._params(row))
+            prompt = prompt_of(row[self._prompt])
+            if not is_prompt(prompt):
+                raise InvalidRequestError(f"{shown(prompt)} are several prompts, and a row has one prompt", "prompts")
+            done = await self._llm.generate(prompt, self._params(row))
         except PymtpError as error:
             if not self._keeps:
                 raise

@@ -137,4 +137,4 @@ def _parted(options: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
     if "allowed_hosts" not in own:
         settings = replace(settings, allowed_hosts=(ANY_HOST,))  # machines of a cluster have many names
     llm = {name: options[name] for name in options.keys() - _SETTINGS}
-    return settings, {"n_seq_max": PLACES, **LLM._read(llm)}
+    return settings, LLM._read({"n_seq_max": PLACES, **llm})

@@ -79,10 +79,11 @@ def test_params_may_be_those_of_a_row(llm: LLM) -> None:
 
 
 def test_a_row_that_fails_leaves_the_others_as_they_are(generate: Generate, llm: LLM) -> None:
-    done = generate({"prompt": column(["import ", "too long " * 1000, "", 7, "class Tree"])})
+    done = generate({"prompt": column(["import ", "too long " * 1000, "", 7, ["import ", "x"], "class Tree"])})
     fine = [llm.generate(prompt, GREEDY).text for prompt in ("import ", "class Tree")]
-    assert done["text"].tolist() == [fine[0], "", "", "", fine[1]]
-    assert [error == "" for error in done["error"]] == [True, False, False, False, True]
+    assert done["text"].tolist() == [fine[0], "", "", "", "", fine[1]]
+    assert [error == "" for error in done["error"]] == [True, False, False, False, False, True]
+    assert "a row has one prompt" in done["error"][4]
     assert "256" in done["error"][1]
     assert (done["completion_tokens"][1], done["finish_reason"][1]) == (0, "error")
 

@@ -78,6 +78,7 @@ ODD = {
     "n_cpu_moe": [-1],
     "n_ctx": [-1, None, "x"],
     "n_threads": [0],
+    "n_ubatch": [4],  # less than n_seq_max, which is 8
     "draft_tokens": [-1, "x"],
     "cache_bytes": [-1],
     "yarn_ext_factor": [-1],
