@@ -109,6 +109,7 @@ class SamplingParams:
             ("top_p", is_real(self.top_p) and 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("min_p", is_real(self.min_p) and 0 <= self.min_p <= 1, "from 0 to 1"),
             ("seed", self.seed is None or is_whole(self.seed, 0, 2**64 - 1), "from 0 to 2**64 - 1, or None"),
+            ("ignore_eos", isinstance(self.ignore_eos, (bool, np.bool_)), "True or False"),
             ("repetition_penalty", _within(self.repetition_penalty, 1 / MOST), "from 1e-30 to 1e30"),
             ("frequency_penalty", _within(self.frequency_penalty, -MOST), "from -1e30 to 1e30"),
             ("presence_penalty", _within(self.presence_penalty, -MOST), "from -1e30 to 1e30"),

@@ -269,6 +269,8 @@ def test_penalties_keep_a_model_from_repeating_itself(llm: LLM) -> None:
     "wrong",
     [
         {"max_tokens": 0},
+        {"ignore_eos": "no"},
+        {"ignore_eos": np.array([True, False])},  # in the engine it would end the requests beside it
         {"max_tokens": -1},
         {"max_tokens": 1.5},
         {"temperature": math.nan},
