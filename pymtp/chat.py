@@ -9,6 +9,7 @@ from datetime import datetime
 
 from pymtp.errors import InvalidRequestError
 from pymtp.model import Model
+from pymtp.values import shown
 
 Message = Mapping[str, object]
 Tools = Sequence[Mapping[str, object]]
@@ -43,6 +44,12 @@ def _refuse(message: str) -> None:
     import jinja2
 
     raise jinja2.TemplateError(message)
+
+
+def _check_tools(tools: object) -> None:
+    several = isinstance(tools, Sequence) and not isinstance(tools, (str, bytes))
+    if tools is not None and not (several and all(isinstance(tool, Mapping) for tool in tools)):  # type: ignore[attr-defined]
+        raise InvalidRequestError(f"tools are a list of mappings, not {shown(tools)}", "tools")
 
 
 def _tojson(value: object, indent: int | None = None) -> str:
@@ -83,16 +90,17 @@ class ChatTemplate:
         Raises InvalidRequestError for messages without role or content, and for what the template refuses.
         """
         if not isinstance(messages, Sequence):
-            raise InvalidRequestError(f"a chat is a sequence of messages, not {messages!r:.80}")
+            raise InvalidRequestError(f"a chat is a sequence of messages, not {shown(messages)}")
         for message in messages:
             if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
-                raise InvalidRequestError(f'a message needs "role" and "content": {message!r}')
+                raise InvalidRequestError(f'a message needs "role" and "content": {shown(message)}')
         if not messages:
             raise InvalidRequestError("a chat needs at least one message")
+        _check_tools(tools)
         variables = {} if chat_template_kwargs is None else chat_template_kwargs
         if not isinstance(variables, Mapping) or any(not isinstance(name, str) or name in _OWN for name in variables):
             raise InvalidRequestError(
-                f"chat_template_kwargs must map names other than {', '.join(_OWN)} to values, not {variables!r:.80}"
+                f"chat_template_kwargs must map names other than {', '.join(_OWN)} to values, not {shown(variables)}"
             )
         every = {**self._special, **variables, "messages": list(messages), "tools": tools}
         try:

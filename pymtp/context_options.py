@@ -11,7 +11,7 @@ from pymtp.model import TAPS, Model
 from pymtp.native import ffi, lib
 from pymtp.rope_options import RopeOptions
 from pymtp.sampling import MAX_DRAFTS
-from pymtp.values import in_range, is_whole, shown
+from pymtp.values import flag, in_range, is_whole, shown
 
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 FLASH_ATTN = ("auto", "on", "off")
@@ -21,6 +21,7 @@ AUTO_DRAFT_VOCAB = 32768
 PREFILL_MODES = ("fused", "host-copy", "all-outputs")  # in the order of enum pymtp_prefill_mode
 CTX_STEP = 256  # llama.cpp rounds n_ctx up to a multiple of this
 MAX_CELLS = 2**31 - CTX_STEP  # of all sequences: llama.cpp counts them in 32 bits
+MAX_THREADS = 512  # GGML_MAX_N_THREADS
 MAX_SEQ = 256  # LLAMA_MAX_SEQ
 
 
@@ -70,14 +71,13 @@ def native_options(
     tap = model.tap if tap == "auto" else tap
     max_outputs = in_range("max_outputs", max_outputs, 1)
     asked_ctx = n_ctx or model.n_ctx_train
-    n_ctx = -(-asked_ctx // CTX_STEP) * CTX_STEP  # llama.cpp limits the batch by n_ctx before it rounds that up
+    n_ctx = whole_ctx(asked_ctx)  # llama.cpp limits the batch by n_ctx before it rounds that up
     if draft_tokens and not model.mtp:
         raise InvalidRequestError(
             f"draft_tokens={draft_tokens} needs a multi-token-prediction head, and {model.path.name} "
             + ("was loaded without it" if model.has_head else "has none: use draft_tokens=0")
         )
-    if draft_tokens and prefill == "all-outputs" and tap == "pre_norm":
-        raise InvalidRequestError('prefill="all-outputs" takes embeddings, which are post-norm, not tap="pre_norm"')
+    _check_tap(draft_tokens, prefill, tap)
     _check_cells(asked_ctx, n_seq_max)
     params = lib.llama_context_default_params()
     params.n_ctx = n_ctx * n_seq_max
@@ -91,7 +91,7 @@ def native_options(
         "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
         "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
     }[flash_attn]
-    params.offload_kqv = offload_kqv
+    params.offload_kqv = bool(offload_kqv)
     if rope is not None:
         rope.write(params)
     options = ffi.new("struct pymtp_pair_options *")
@@ -106,6 +106,11 @@ def native_options(
     options.embeddings = bool(embeddings)
     options.trace = bool(trace)
     return params, options
+
+
+def whole_ctx(n_ctx: int) -> int:
+    """How many tokens a sequence of at least n_ctx has room for."""
+    return -(-n_ctx // CTX_STEP) * CTX_STEP
 
 
 def check_options(
@@ -133,7 +138,7 @@ def check_options(
     in_range("draft_tokens", draft_tokens, 0, MAX_DRAFTS)
     check_draft_vocab(draft_vocab)
     in_range("n_seq_max", n_seq_max, 1, MAX_SEQ)
-    in_range("n_threads", n_threads, 1, 512)
+    in_range("n_threads", n_threads, 1, MAX_THREADS)
     _one_of("prefill", prefill, PREFILL_MODES)
     _one_of("draws", draws, DRAWS)
     _one_of("flash_attn", flash_attn, FLASH_ATTN)
@@ -143,8 +148,8 @@ def check_options(
     in_range("n_ubatch", n_ubatch, least)
     if type_v not in ("f16", "f32", "bf16") and flash_attn == "off":
         raise InvalidRequestError(f'type_v="{type_v}" needs flash attention: flash_attn="auto" or "on"')
-    if not isinstance(offload_kqv, bool):
-        raise InvalidRequestError(f"offload_kqv={shown(offload_kqv)} must be True or False", "offload_kqv")
+    flag("offload_kqv", offload_kqv)
+    _check_tap(draft_tokens, prefill, tap)
     _check_cells(int(n_ctx), int(n_seq_max))
 
 
@@ -178,10 +183,15 @@ def draft_vocab_size(value: int | str, n_vocab: int) -> int:
 
 
 def _check_cells(n_ctx: int, n_seq_max: int) -> None:
-    if -(-n_ctx // CTX_STEP) * CTX_STEP * n_seq_max > MAX_CELLS:
+    if whole_ctx(n_ctx) * n_seq_max > MAX_CELLS:
         raise InvalidRequestError(
             f"n_ctx={n_ctx} tokens in each of n_seq_max={n_seq_max} sequences are more than {MAX_CELLS} in all"
         )
+
+
+def _check_tap(draft_tokens: int, prefill: str, tap: str) -> None:
+    if draft_tokens and prefill == "all-outputs" and tap == "pre_norm":
+        raise InvalidRequestError('prefill="all-outputs" takes embeddings, which are post-norm, not tap="pre_norm"')
 
 
 def _one_of(name: str, value: str, known: Sequence[str]) -> None:

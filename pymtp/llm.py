@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from functools import cached_property
 from operator import index
@@ -37,7 +37,7 @@ from pymtp.rope_options import RopeOptions
 from pymtp.sampling import SamplingParams
 from pymtp.stream import Stream
 from pymtp.turns import Turns
-from pymtp.values import in_range
+from pymtp.values import flag, in_range, shown
 
 Params = SamplingParams | Sequence[SamplingParams] | None
 
@@ -107,6 +107,7 @@ class LLM(PrefixFiles, FromHub):
         sizes: dict[str, Any] = {"n_ctx": n_ctx, "n_batch": n_batch, "n_ubatch": n_ubatch, "n_seq_max": n_seq_max}
         check_keywords({**of_context, **sizes, "n_threads": n_threads, "draft_tokens": draft_tokens})
         cache_bytes = read_cache_bytes(cache_bytes)
+        cache_prompt = flag("cache_prompt", cache_prompt)
         of_model = {name: placing.pop(name) for name in NAMES & placing.keys()}
         if n_gpu_layers is not None:
             of_model["n_gpu_layers"] = n_gpu_layers
@@ -339,9 +340,9 @@ class LLM(PrefixFiles, FromHub):
 
 def _token_ids(prompt: Sequence[int]) -> list[int]:
     with suppress(TypeError):
-        if not isinstance(prompt, (bytes, bytearray)):  # whose elements are numbers, too
+        if not isinstance(prompt, (bytes, bytearray, Mapping, Set)):  # whose elements may be numbers
             return [index(token) for token in prompt]
-    raise InvalidRequestError(f"a prompt is a string or token ids, not {prompt!r:.80}")
+    raise InvalidRequestError(f"a prompt is a string or token ids, not {shown(prompt)}")
 
 
 def check_stream(params: object) -> None:
@@ -358,4 +359,6 @@ def is_prompt(prompts: object) -> bool:
         return True
     if not isinstance(prompts, (Sequence, np.ndarray)):
         raise InvalidRequestError(f"prompts are strings or sequences of token ids, not {type(prompts).__name__}")
+    if isinstance(prompts, np.ndarray) and prompts.ndim == 0:
+        raise InvalidRequestError(f"prompts are strings or sequences of token ids, not {shown(prompts)}")
     return len(prompts) == 0 or not isinstance(prompts[0], (Sequence, np.ndarray, Chat))

@@ -8,15 +8,12 @@ from collections.abc import Collection, Mapping
 from types import NoneType
 from typing import Any, TypeVar
 
-from pymtp.context_options import check_keywords
 from pymtp.errors import InvalidRequestError
-from pymtp.host_memory import read_cache_bytes
 from pymtp.hub.names import read_name
 from pymtp.hub.pull import pull
+from pymtp.llm_options import find_adapters, read_keywords
 from pymtp.model_options import NAMES as MODEL_OPTIONS
-from pymtp.model_options import ModelOptions, read_options
 from pymtp.rope_options import NAMES as ROPE_OPTIONS
-from pymtp.rope_options import RopeOptions
 from pymtp.values import shown
 
 T = TypeVar("T", bound="FromHub")
@@ -33,15 +30,11 @@ class FromHub:
 
     @classmethod
     def _read(cls, keywords: Mapping[str, Any]) -> dict[str, Any]:
-        """The keywords as `read_options` has them. Raises TypeError for one that the constructor does not take, and
-        InvalidRequestError for what its value cannot be, where that can be said without the model: told before a
-        download, not after it."""
+        """As `read_keywords`: told before a download, not after it. Raises TypeError for keywords that the constructor
+        does not take."""
         if unknown := set(keywords) - {*cls._parameters(), *MODEL_OPTIONS, *ROPE_OPTIONS}:
-            raise TypeError(f"from_pretrained() got unexpected keywords: {', '.join(sorted(unknown))}")
-        RopeOptions(**{name: keywords[name] for name in keywords.keys() & ROPE_OPTIONS})
-        check_keywords(keywords)
-        read_cache_bytes(keywords.get("cache_bytes"))
-        return read_options(keywords)
+            raise TypeError(f"{cls.__name__} got unexpected keywords: {', '.join(sorted(unknown))}")
+        return read_keywords(keywords)
 
     @classmethod
     def from_pretrained(
@@ -74,7 +67,7 @@ class FromHub:
         """
         make: Any = cls
         keywords = cls._read(keywords)
-        ModelOptions(lora=keywords.get("lora", ())).adapter_bytes()  # are they there
+        find_adapters(keywords)
         name = read_name(repo_id)
         for what, own, asked in (("filename", name.wanted, filename), ("revision", name.revision, revision)):
             if asked is not None and not isinstance(asked, str):

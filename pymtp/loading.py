@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
+from pymtp.prefix_file import look_at
 
 
 def load(model: Path | None, keywords: Mapping[str, Any], prefix: Path | None = None) -> LLM:
@@ -15,15 +17,29 @@ def load(model: Path | None, keywords: Mapping[str, Any], prefix: Path | None = 
 
     Raises what `LLM` and `load_prefix` raise, and InvalidRequestError for a prefix that cannot be read.
     """
+    check_prefix(prefix)
     llm = LLM(model, **keywords)
     if prefix is None:
         return llm
     try:
-        llm.load_prefix(prefix)
-    except OSError as error:
-        llm.close()
-        raise InvalidRequestError(f"cannot read the prefix from {prefix}: {error}") from error
+        with _unreadable(prefix):
+            llm.load_prefix(prefix)
     except BaseException:
         llm.close()
         raise
     return llm
+
+
+def check_prefix(prefix: Path | None) -> None:
+    """Raises InvalidRequestError for a file that cannot be read, or that is no prefix by its first bytes."""
+    if prefix is not None:
+        with _unreadable(prefix):
+            look_at(prefix)
+
+
+@contextmanager
+def _unreadable(prefix: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InvalidRequestError(f"cannot read the prefix from {prefix}: {error.strerror or error}") from error

@@ -17,6 +17,7 @@ from pymtp.hub.names import is_hub_name
 from pymtp.model_options import ModelOptions
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
 from pymtp.numa import use_numa
+from pymtp.values import shown
 
 _FAILED = -(2**31)  # what native functions that return a number of tokens or bytes say when llama.cpp fails
 SAMPLES, SAMPLE_BYTES = 64, 4096  # of the weights of each file
@@ -38,7 +39,7 @@ def _file(path: str | os.PathLike[str]) -> Path:
     except TypeError as error:
         raise InvalidRequestError(f"a model is a path or a Model, not {type(path).__name__}") from error
     except OSError as error:  # such as a name that is too long
-        raise ModelLoadError(f"no such file: {error}") from error
+        raise ModelLoadError(f"no such file: {os.fspath(path)!r:.200}: {error.strerror}") from error
     if not is_file:
         meant = "; from_pretrained takes names of the hub" if isinstance(path, str) and is_hub_name(path) else ""
         raise ModelLoadError(f"not a file: {file}" if found else f"no such file: {file}{meant}")
@@ -278,7 +279,7 @@ class Model:
         self._open()
         for token in tokens:
             if not 0 <= token < self.n_vocab:
-                raise InvalidRequestError(f"token id {token} is outside the vocabulary of {self.n_vocab}")
+                raise InvalidRequestError(f"token id {shown(token)} is outside the vocabulary of {self.n_vocab}")
 
 
 def _utf8(text: str) -> bytes:

@@ -13,7 +13,7 @@ from pymtp.errors import InvalidRequestError, ModelLoadError
 from pymtp.native import check, ffi, last_error, lib
 from pymtp.numa import STRATEGIES as NUMA
 from pymtp.placing_values import read_adapters, read_overrides, read_split
-from pymtp.values import in_range, is_whole, shown
+from pymtp.values import flag, in_range, is_whole, shown
 
 SPLIT_MODES = ("none", "layer", "row")
 
@@ -25,7 +25,7 @@ Lora = File | Sequence[File | tuple[File, float]] | Mapping[File, float]
 @dataclass(frozen=True)
 class ModelOptions:
     """Options of Model, as keywords of it and of LLM. Values are checked when one is made, which raises
-    InvalidRequestError; files of adapters when the model is loaded.
+    InvalidRequestError; files of adapters when the model is loaded. None for a list is an empty one.
 
     n_gpu_layers: layers on a GPU, -1 for all; "auto", for an LLM, for as many as fit.
     n_cpu_moe: the first so many layers keep their experts in the host's memory.
@@ -61,8 +61,7 @@ class ModelOptions:
         for name, high in (("n_cpu_moe", 10_000), ("main_gpu", 1_000)):
             object.__setattr__(self, name, in_range(name, getattr(self, name), 0, high))
         for name in ("use_mmap", "use_mlock"):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidRequestError(f"{name}={shown(getattr(self, name))} must be True or False", name)
+            object.__setattr__(self, name, flag(name, getattr(self, name)))
         if not isinstance(self.split_mode, str) or self.split_mode not in SPLIT_MODES:
             raise InvalidRequestError(
                 f"split_mode={shown(self.split_mode)} is not known, use one of {', '.join(SPLIT_MODES)}", "split_mode"
@@ -71,7 +70,8 @@ class ModelOptions:
             raise InvalidRequestError(f"numa={shown(self.numa)} is not known, use one of {', '.join(NUMA)}", "numa")
         lists = (("override_tensor", read_overrides), ("tensor_split", read_split), ("lora", read_adapters))
         for name, read in lists:
-            object.__setattr__(self, name, read(getattr(self, name)))
+            given = getattr(self, name)
+            object.__setattr__(self, name, () if given is None else read(given))
         options, _kept = self.native(mtp=True, vocab_only=False)
         check(lib.pymtp_check_model_options(options))
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from pymtp.errors import InvalidRequestError
 from pymtp.native import lib
-from pymtp.values import is_real, shown
+from pymtp.values import is_path, is_real, shown
 
 MAX_PATTERN = 1000  # characters: std::regex takes a piece of the stack for each level that they nest
 MAX_NUMBER = 1e12  # of shares and scales: far from the ends of a C float
@@ -34,7 +34,7 @@ def read_overrides(given: object) -> tuple[tuple[str, str], ...]:
     found = []
     for pair in pairs:
         pattern, buffer = pair if isinstance(pair, (tuple, list)) and len(pair) == 2 else refuse()
-        if not _is_text(pattern) or not _is_text(buffer) or len(pattern) > MAX_PATTERN:
+        if not is_path(pattern) or not is_path(buffer) or len(pattern) > MAX_PATTERN:
             refuse()
         found.append((pattern, buffer))
     return tuple(found)
@@ -74,7 +74,7 @@ def read_adapters(given: object) -> tuple[tuple[str, float], ...]:
     for one in [given] if isinstance(given, (str, os.PathLike)) else _listed(given, refuse):
         path, scale = one if isinstance(one, (tuple, list)) and len(one) == 2 else (one, 1.0)
         name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else refuse()
-        if not _is_text(name) or not is_real(scale) or abs(float(scale)) > MAX_NUMBER:
+        if not is_path(name) or not is_real(scale) or abs(float(scale)) > MAX_NUMBER:
             refuse()
         found.append((name, float(scale)))
     return tuple(found)
@@ -88,14 +88,3 @@ def _listed(given: object, refuse: Callable[[], NoReturn]) -> list[Any]:
         return list(given.items() if isinstance(given, Mapping) else given)
     except TypeError:  # of an array without dimensions
         refuse()
-
-
-def _is_text(value: object) -> bool:
-    """Whether C can have it: not empty, without NUL, of what the file system can name."""
-    if not isinstance(value, str) or not value or "\0" in value:
-        return False
-    try:
-        os.fsencode(value)
-    except UnicodeEncodeError:
-        return False
-    return True

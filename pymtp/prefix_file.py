@@ -23,6 +23,7 @@ from pymtp.context import Context
 from pymtp.errors import InvalidRequestError
 from pymtp.saving import Bytes
 from pymtp.tensor_file import DamagedFileError, TensorFile
+from pymtp.values import read_path
 
 FORMAT = "pymtp prefix"
 VERSION = 1
@@ -49,6 +50,11 @@ def made_with(context: Context) -> dict[str, str]:
     }
 
 
+def look_at(path: str | os.PathLike[str]) -> None:
+    """Raises as PrefixFile for what is no prefix by the file's first bytes: before a model is loaded for it."""
+    _opened(read_path("a prefix", path)).close()
+
+
 class PrefixFile:
     """A file that was looked at all through: it is whole, and it fits. Its arrays are read as they are asked for.
 
@@ -60,11 +66,8 @@ class PrefixFile:
         """depends_on: what the reader has; None takes what any has. Raises InvalidRequestError for a file that is
         refused, with what does not fit, and OSError for one that cannot be read. So do all other methods, for one
         that another process changes meanwhile."""
-        self.path = Path(path)
-        try:
-            self._file = TensorFile(self.path)
-        except DamagedFileError as error:
-            raise self._damaged(error) from error
+        self.path = read_path("a prefix", path)
+        self._file = _opened(self.path)
         try:
             self._check(depends_on)
         except BaseException:
@@ -73,8 +76,7 @@ class PrefixFile:
 
     def _check(self, depends_on: Mapping[str, str] | None) -> None:
         said = dict(self._file.metadata)
-        if said.pop("format", None) != FORMAT:
-            raise self.refused("is no prefix")
+        del said["format"]
         version = said.pop("version", "")
         if version != str(VERSION):
             raise self.refused(f"is of format {_shown(version)}, this pymtp reads {VERSION}")
@@ -105,10 +107,10 @@ class PrefixFile:
 
     def refused(self, why: str) -> InvalidRequestError:
         """An error that names the file."""
-        return InvalidRequestError(f"{self.path} {why}")
+        return _refused(self.path, why)
 
     def _damaged(self, error: DamagedFileError) -> InvalidRequestError:
-        return self.refused(f"is no prefix, or it is cut short or damaged ({error})")
+        return _damaged(self.path, error)
 
     def _read(self, name: str, first: int = 0, n: int | None = None) -> NDArray[Any]:
         try:
@@ -149,6 +151,25 @@ class PrefixFile:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def _opened(path: Path) -> TensorFile:
+    try:
+        file = TensorFile(path)
+    except DamagedFileError as error:
+        raise _damaged(path, error) from error
+    if file.metadata.get("format") != FORMAT:
+        file.close()
+        raise _refused(path, "is no prefix")
+    return file
+
+
+def _refused(path: Path, why: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{path} {why}")
+
+
+def _damaged(path: Path, error: DamagedFileError) -> InvalidRequestError:
+    return _refused(path, f"is no prefix, or it is cut short or damaged ({error})")
 
 
 def _differs(name: str, theirs: str, ours: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -17,12 +18,25 @@ from numpy.typing import NDArray
 
 from pymtp.prefix_file import FORMAT, SUM_BYTES, VERSION
 from pymtp.saving import Bytes
+from pymtp.values import read_path
 
 
 class _Written(NamedTuple):
     size: int = 0  # bytes
     sum: int = 0  # the CRC-32 of them
     cells: int = 0  # rows among them
+
+
+def place_of(path: str | os.PathLike[str]) -> Path:
+    """Where the file is to be. Raises InvalidRequestError for what is no path, OSError where no file can be written."""
+    place = Path(os.path.realpath(read_path("a prefix", path)))  # a link stays one
+    if place.is_dir():
+        raise IsADirectoryError(f"{path} is a directory")
+    if place.exists() and not place.is_file():  # such as a device: it would be replaced
+        raise OSError(f"{path} is no regular file")
+    if not place.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, f"there is no folder {place.parent}", os.fspath(path))
+    return place
 
 
 class PrefixWriter:
@@ -34,11 +48,7 @@ class PrefixWriter:
 
     def __init__(self, path: str | os.PathLike[str], depends_on: Mapping[str, str]) -> None:
         """depends_on: what a reader must have, too. Raises OSError where no file can be written."""
-        self.path = Path(os.path.realpath(path))  # a link stays one
-        if self.path.is_dir():
-            raise IsADirectoryError(f"{path} is a directory")
-        if self.path.exists() and not self.path.is_file():  # such as a device: it would be replaced
-            raise OSError(f"{path} is no regular file")
+        self.path = place_of(path)
         self._metadata = {"format": FORMAT, "version": str(VERSION), **depends_on}
         self._beside = self.path.with_name(f".{self.path.name[:40]}.{secrets.token_hex(8)}")  # no other process has it
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from pymtp.errors import InvalidRequestError
@@ -58,7 +58,8 @@ class RopeOptions:
 
     def given(self) -> dict[str, Any]:
         """Those that are not None, by name."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        every = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in every.items() if value is not None}
 
     def write(self, params: Any) -> None:
         """Into the C struct `llama_context_params`."""

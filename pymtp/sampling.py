@@ -28,7 +28,7 @@ from pymtp.exclusive import refuse_copies
 from pymtp.grammar import MAX_TEXT, schema_grammar, schema_text
 from pymtp.model import Model
 from pymtp.native import ffi, lib
-from pymtp.values import is_real, is_whole, shown
+from pymtp.values import flag, is_real, is_whole, shown
 
 Logits = NDArray[np.float32]
 
@@ -95,8 +95,7 @@ class SamplingParams:
     draft_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        given = (self.stop,) if isinstance(self.stop, (str, bytes)) else self.stop
-        stops = tuple(given) if isinstance(given, Iterable) else (given,)
+        stops = _listed(self.stop)
         object.__setattr__(self, "stop", stops)
         bias = self.logit_bias
         if isinstance(bias, Mapping):
@@ -109,7 +108,6 @@ class SamplingParams:
             ("top_p", is_real(self.top_p) and 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("min_p", is_real(self.min_p) and 0 <= self.min_p <= 1, "from 0 to 1"),
             ("seed", self.seed is None or is_whole(self.seed, 0, 2**64 - 1), "from 0 to 2**64 - 1, or None"),
-            ("ignore_eos", isinstance(self.ignore_eos, (bool, np.bool_)), "True or False"),
             ("repetition_penalty", _within(self.repetition_penalty, 1 / MOST), "from 1e-30 to 1e30"),
             ("frequency_penalty", _within(self.frequency_penalty, -MOST), "from -1e30 to 1e30"),
             ("presence_penalty", _within(self.presence_penalty, -MOST), "from -1e30 to 1e30"),
@@ -131,6 +129,7 @@ class SamplingParams:
         for name, right, wanted in checks:
             if not right:
                 raise InvalidRequestError(f"{name}={shown(getattr(self, name))} must be {wanted}", name)
+        object.__setattr__(self, "ignore_eos", flag("ignore_eos", self.ignore_eos))
         if self.json_schema is not None:
             object.__setattr__(self, "json_schema", schema_text(self.json_schema))
         self.gbnf  # noqa: B018 — a schema is refused here, not where it is used
@@ -144,6 +143,13 @@ class SamplingParams:
     def gbnf(self) -> str | None:
         """The grammar, or that of the schema."""
         return schema_grammar(self.json_schema) if isinstance(self.json_schema, str) else self.grammar
+
+
+def _listed(stop: Any) -> tuple[Any, ...]:
+    one = isinstance(stop, (str, bytes, Mapping)) or not isinstance(stop, Iterable)
+    if one or (isinstance(stop, np.ndarray) and stop.ndim == 0):
+        return (stop,)
+    return tuple(stop)
 
 
 def _restored(values: dict[str, Any]) -> SamplingParams:

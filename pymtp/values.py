@@ -1,9 +1,11 @@
-"""Numbers that callers give: which are taken, and how the others are shown."""
+"""Values that callers give: which are taken, and how the others are shown."""
 
 from __future__ import annotations
 
 import math
+import os
 from numbers import Integral
+from pathlib import Path
 from typing import SupportsInt
 
 import numpy as np
@@ -33,9 +35,35 @@ def in_range(name: str, value: SupportsInt, low: int, high: int = 2**31 - 1) -> 
     return int(value)
 
 
+def flag(name: str, value: object) -> bool:
+    """The value. Raises InvalidRequestError for anything else than True and False, Python's or NumPy's."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InvalidRequestError(f"{name}={shown(value)} must be True or False", name)
+    return bool(value)
+
+
+def is_path(value: object) -> bool:
+    """Whether it is a text that C and the file system can have: not empty, without NUL."""
+    if not isinstance(value, str) or not value or "\0" in value:
+        return False
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def read_path(what: str, value: object) -> Path:
+    """The path. Raises InvalidRequestError for what is none, naming what it is for."""
+    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not is_path(path):
+        raise InvalidRequestError(f"{what} must be a path, not {shown(value)}")
+    return Path(path)  # type: ignore[arg-type] # as was seen
+
+
 def shown(value: object) -> str:
     """The value for a message, not too long."""
     try:
         return f"{value!r:.200}"
-    except ValueError:  # Python writes no integer of more than 4,300 digits
+    except (ValueError, RecursionError):  # Python writes no integer of more than 4,300 digits
         return f"({type(value).__name__})"

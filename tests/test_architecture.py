@@ -41,7 +41,7 @@ FLOORS = (
         "inspected",
         "saving",
     ),
-    ("context", "fit", "tensor_file", "prefix_file", "prefix_writer", "depth", "first_costs", "stats"),
+    ("context", "fit", "llm_options", "tensor_file", "prefix_file", "prefix_writer", "depth", "first_costs", "stats"),
     ("engine",),
     ("turns", "stream", "prefix_prompt", "llm_prefixes", "llm_hub", "collected", "llm", "once"),
     ("async_llm", "loading", "asks"),

@@ -14,7 +14,7 @@ import pytest
 from helpers.contexts import BOTH
 from makers.make_model import make_model
 
-from pymtp import InvalidRequestError, Model
+from pymtp import LLM, InvalidRequestError, Model
 from pymtp.cli import app_main
 from pymtp.cli.memory_table import plan_beside
 from pymtp.context import Context
@@ -218,6 +218,41 @@ def test_info_says_that_an_adapter_is_not_there_or_no_file(
         with pytest.raises(SystemExit, match="3"):
             app_main(["info", "--memory", "--lora", str(adapter), str(demo)])
         assert why in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(("asked", "n_ctx"), [(0, 8192), (1, 256), (257, 512)])
+def test_info_plans_the_tokens_that_a_context_has_room_for(
+    demo: Path, capsys: pytest.CaptureFixture[str], asked: int, n_ctx: int
+) -> None:
+    found = []
+    for ctx in (asked, n_ctx):
+        for more in (["--json"], []):
+            with pytest.raises(SystemExit, match="0"):
+                app_main(["info", "--memory", "--ctx", str(ctx), *more, str(demo)])
+            found.append(capsys.readouterr().out)
+    assert found[:2] == found[2:]
+    assert json.loads(found[0])["options"]["n_ctx"] == n_ctx
+    with Model(demo) as model, Context(model, n_ctx=asked) as context:
+        assert context.n_ctx == n_ctx
+
+
+def test_info_says_that_a_prefix_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = tmp_path / "saved.prefix"
+    with LLM(n_ctx=256, n_threads=1, draft_tokens=0) as llm:
+        llm.save_prefix("import ", saved)
+    with pytest.raises(SystemExit, match="2"):
+        app_main(["info", "--memory", str(saved)])
+    assert "is a prefix, not a model" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no such pipes")
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("more", [[], ["--memory"]], ids=str)
+def test_info_does_not_wait_for_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SystemExit, match="3"):
+        app_main(["info", *more, str(tmp_path / "pipe")])
+    assert "not a file" in capsys.readouterr().err
 
 
 def test_info_plans_the_memory_of_several_sequences(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:

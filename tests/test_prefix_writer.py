@@ -18,6 +18,7 @@ import pytest
 from helpers.prefix_files import save_prefix
 from safetensors.numpy import load_file
 
+from pymtp import InvalidRequestError
 from pymtp.context import Context
 from pymtp.prefix_file import PrefixFile, made_with
 from pymtp.prefix_writer import PrefixWriter
@@ -192,5 +193,5 @@ def test_where_no_file_can_be_written_the_error_names_the_one_that_was_asked_for
     with pytest.raises(FileNotFoundError) as error:
         PrefixWriter(path, {})
     assert error.value.filename == str(path)
-    with pytest.raises(ValueError, match="null byte"):
+    with pytest.raises(InvalidRequestError, match="must be a path"):
         PrefixWriter("a\0b", {})

@@ -8,6 +8,7 @@ from typing import Any
 
 from pymtp.answers.literals import NoValueError, json_value
 from pymtp.errors import InvalidRequestError
+from pymtp.values import shown
 
 _TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}  # parts, and their text
 
@@ -20,7 +21,7 @@ def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     Raises InvalidRequestError for what is no message, content that is no text, and calls that are none.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
-        raise InvalidRequestError(f"a chat is a sequence of messages, not {messages!r:.80}")
+        raise InvalidRequestError(f"a chat is a sequence of messages, not {shown(messages)}")
     found: list[dict[str, Any]] = []
     for i, message in enumerate(messages):
         one = _message(message, f"messages[{i}]")
@@ -33,11 +34,11 @@ def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, A
 
 def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-        raise InvalidRequestError(f'{where}: a message needs "role" and "content": {message!r:.200}')
+        raise InvalidRequestError(f'{where}: a message needs "role" and "content": {shown(message)}')
     one = dict(message)
     calls = one.get("tool_calls")
     if "content" not in one and not calls:
-        raise InvalidRequestError(f'{where}: a message needs "role" and "content": {message!r:.200}')
+        raise InvalidRequestError(f'{where}: a message needs "role" and "content": {shown(message)}')
     one["content"] = _content(one.get("content"), where)
     if one["role"] == "developer":
         one["role"] = "system"
@@ -71,7 +72,7 @@ def _content(content: object, where: str) -> str:
 def _call(call: object, where: str) -> dict[str, Any]:
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise InvalidRequestError(f'{where} must have a "function" with "name" and "arguments", not {call!r:.80}')
+        raise InvalidRequestError(f'{where} must have a "function" with "name" and "arguments", not {shown(call)}')
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
@@ -85,5 +86,5 @@ def _call(call: object, where: str) -> dict[str, Any]:
 
 def _list(value: object, where: str) -> Sequence[Any]:
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
-        raise InvalidRequestError(f"{where}: {value!r:.80} is no list")
+        raise InvalidRequestError(f"{where}: {shown(value)} is no list")
     return value

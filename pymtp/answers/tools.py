@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pymtp.errors import InvalidRequestError
 from pymtp.grammar import MAX_TEXT, schema_text
+from pymtp.values import shown
 
 MAX_TOOLS = 1024
 # what a tag `<function=NAME>` can hold, and a string of JSON without an escape
@@ -74,7 +75,9 @@ def check_names(tools: Sequence[Tool]) -> None:
 
 def _tool(tool: object, where: str) -> Tool:
     if not isinstance(tool, Mapping) or tool.get("type", "function") != "function":
-        raise InvalidRequestError(f'{where} must be {{"type": "function", "function": {{…}}}}, not {tool!r:.80}', where)
+        raise InvalidRequestError(
+            f'{where} must be {{"type": "function", "function": {{…}}}}, not {shown(tool)}', where
+        )
     function = tool.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise InvalidRequestError(f'{where}.function must be an object with a "name"', f"{where}.function")
@@ -85,7 +88,7 @@ def _tool(tool: object, where: str) -> Tool:
         )
     parameters = function.get("parameters")
     if not isinstance(parameters, (Mapping, type(None))):
-        raise InvalidRequestError(f"{where}.function.parameters must be a JSON schema, not {parameters!r:.80}", where)
+        raise InvalidRequestError(f"{where}.function.parameters must be a JSON schema, not {shown(parameters)}", where)
     try:
         schema = json.loads(schema_text(parameters or {}))
     except InvalidRequestError as error:

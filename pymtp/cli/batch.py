@@ -16,6 +16,7 @@ from pymtp.cli.exit_codes import FAILED
 from pymtp.cli.load import Loading
 from pymtp.cli.options import SeqMax, spread
 from pymtp.cli.screen import screen
+from pymtp.errors import InvalidRequestError
 
 
 @spread
@@ -27,7 +28,10 @@ def batch(
     loading: Loading,
 ) -> None:
     """Answer a file of requests, several at once. Goes on where an earlier run stopped."""
-    files = BatchFiles(requests, answers)
+    try:
+        files = BatchFiles(requests, answers)
+    except OSError as error:
+        raise InvalidRequestError(f"cannot open {error.filename}: {error.strerror}") from error
     columns = (
         BarColumn(20),
         MofNCompleteColumn(),

@@ -12,7 +12,8 @@ from rich.markup import escape
 from pymtp.cli.bench_output import Showing, watch
 from pymtp.cli.load import read_draft_vocab
 from pymtp.cli.model_file import model_file
-from pymtp.cli.options import DraftVocab, ModelName, Running, spread
+from pymtp.cli.options import DraftVocab, ModelName, spread
+from pymtp.cli.running import Running
 from pymtp.cli.screen import screen
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ def batch(
     numbers = read_numbers("--sequences", sequences, MAX_SEQUENCES - (arriving is not None))
     arms = read_names("--depths", depths, ARMS)
     accepted = read_acceptance(acceptance)
+    vocabulary = read_draft_vocab(draft_vocab)
+    running_with = running.settings()
     with Model(model_file(model), vocab_only=True) as looked_at:
         if arms != (NONE,):
             check_head(looked_at, f", it can only be measured with --depths {NONE}")
@@ -85,8 +88,8 @@ def batch(
         arriving=long_prompt,
         temperature=temperature,
         rounds=rounds,
-        draft_vocab=read_draft_vocab(draft_vocab),
-        **running.settings(),
+        draft_vocab=vocabulary,
+        **running_with,
     )
     report, failed, interrupted = _measure(settings, looked_at.path)
     showing.end(report, batch_report, draw, failed=failed, interrupted=interrupted)

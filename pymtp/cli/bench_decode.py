@@ -13,7 +13,8 @@ from rich.markup import escape
 from pymtp.cli.bench_output import Showing, Synthetic, watch
 from pymtp.cli.load import read_draft_vocab
 from pymtp.cli.model_file import model_file
-from pymtp.cli.options import DraftVocab, ModelName, Running, spread
+from pymtp.cli.options import DraftVocab, ModelName, spread
+from pymtp.cli.running import Running
 from pymtp.cli.screen import screen
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ def decode(
     chosen = read_names("--kinds", kinds, KINDS)
     heats = tuple(sorted(set(read_reals("--temperatures", temperatures))))
     rates = None if synthetic_acceptance is None else read_synthetic(synthetic_acceptance)
+    vocabulary = read_draft_vocab(draft_vocab)
+    running_with = running.settings()
     with Model(model_file(model), vocab_only=True) as looked_at:
         if arms != (NONE,):
             check_head(looked_at, f", it can only be measured with --depths {NONE}")
@@ -73,8 +76,8 @@ def decode(
         tokens=tokens,
         rounds=rounds,
         synthetic=rates,
-        draft_vocab=read_draft_vocab(draft_vocab),
-        **running.settings(),
+        draft_vocab=vocabulary,
+        **running_with,
     )
     report, failed, interrupted = _measure(settings, looked_at.path)
     showing.end(report, decode_report, draw, failed=failed, interrupted=interrupted)

@@ -11,7 +11,8 @@ from rich.markup import escape
 
 from pymtp.cli.bench_output import Showing, Synthetic
 from pymtp.cli.model_file import model_file
-from pymtp.cli.options import ModelName, Running, spread
+from pymtp.cli.options import ModelName, spread
+from pymtp.cli.running import Running
 from pymtp.cli.screen import screen
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ def prefill(
     drafts = read_numbers("--depths", _given(depths, QUICK_DEPTHS if quick else DEPTHS), MAX_DEPTH)
     gen = _given(gen, QUICK_GEN if quick else GEN)
     text = None if prompt_file is None else read_text(prompt_file)
+    rates = None if synthetic_acceptance is None else read_synthetic(synthetic_acceptance)
+    running_with = running.settings()
     with Model(model_file(model), vocab_only=True) as looked_at:
         check_modes(looked_at, chosen)
         fit, left_out = fitting(looked_at, asked, gen, asked=sizes is not None)
@@ -98,9 +101,9 @@ def prefill(
         rounds=_given(rounds, QUICK_ROUNDS if quick else ROUNDS),
         prompt=prompt_file.name if prompt_file else STDLIB,
         cache_prompt=cache_prompt,
-        synthetic=None if synthetic_acceptance is None else read_synthetic(synthetic_acceptance),
+        synthetic=rates,
         time_budget=None if time_budget is None else 60 * time_budget,
-        **running.settings(),
+        **running_with,
     )
     report, failed, interrupted = _measure(settings, looked_at.path, text, left_out)
     showing.end(report, prefill_report, draw, failed=failed, interrupted=interrupted)

@@ -11,7 +11,8 @@ from rich.markup import escape
 
 from pymtp.cli.bench_output import Showing, watch
 from pymtp.cli.model_file import model_file
-from pymtp.cli.options import ModelName, Running, spread
+from pymtp.cli.options import ModelName, spread
+from pymtp.cli.running import Running
 from pymtp.cli.screen import screen
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def prefix(
     if showing.again(prefix_report, draw):
         return
     chosen = read_names("--traces", traces, NAMES)
+    running_with = running.settings()
     with Model(model_file(model), vocab_only=True) as looked_at:
         settings = Settings(
             model=looked_at.path.name,
@@ -74,7 +76,7 @@ def prefix(
             cache_bytes=None if cache is None else cache * 2**20,
             scale=scale,
             requests=requests,
-            **running.settings(),
+            **running_with,
         )
     report, failed, interrupted = _measure(settings, looked_at.path)
     showing.end(report, prefix_report, draw, failed=failed, interrupted=interrupted)

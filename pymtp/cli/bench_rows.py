@@ -12,7 +12,8 @@ from rich.markup import escape
 
 from pymtp.cli.bench_output import Showing
 from pymtp.cli.model_file import model_file
-from pymtp.cli.options import ModelName, Running, spread
+from pymtp.cli.options import ModelName, spread
+from pymtp.cli.running import Running
 from pymtp.cli.screen import screen
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def rows(
         return
     numbers = read_numbers("--rows", rows, MAX_ROWS)
     steps = read_numbers("--drafts", drafts, MAX_ROWS - 1)
+    running_with = running.settings()
     with Model(model_file(model), vocab_only=True) as looked_at:
         check_head(looked_at)
     settings = Settings(
@@ -64,7 +66,7 @@ def rows(
         rounds=rounds,
         memory=memory * 2**20,
         alike=alike,
-        **running.settings(),
+        **running_with,
     )
     report, interrupted = _measure(settings, looked_at.path)
     showing.end(report, rows_report, draw, failed=len(report.left_out), interrupted=interrupted)

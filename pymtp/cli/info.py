@@ -31,6 +31,7 @@ from pymtp.cli.options import (
 from pymtp.cli.placing import Placing
 from pymtp.cli.prefix import about_prefix, is_prefix
 from pymtp.cli.screen import tables
+from pymtp.context_options import check_keywords, whole_ctx
 from pymtp.depth import MAX_AUTO
 from pymtp.errors import InvalidRequestError
 from pymtp.fit import planned_layers
@@ -61,13 +62,10 @@ def info(
     json_output: AsJson = False,
 ) -> None:
     """Describe a model file, or one of `pymtp prefix`, this build and this machine. Reads no weights."""
-    if not memory:
-        _check_that_none_is_idle(context)
-    model = model_file(name)
     if memory:
         with options_named():
             _show_memory(
-                model,
+                name,
                 read_drafts(draft_tokens),
                 read_draft_vocab(draft_vocab),
                 ctx,
@@ -79,6 +77,8 @@ def info(
                 json_output,
             )
         return
+    _check_that_none_is_idle(context)
+    model = model_file(name)
     build = build_info()
     what, about = ("prefix", about_prefix(model)) if model and is_prefix(model) else ("model", _about(model))
     if json_output:
@@ -124,7 +124,7 @@ def _about(model: Path | None) -> dict[str, object]:
 
 
 def _show_memory(
-    model: Path | None,
+    name: str | None,
     drafts: int | Literal["auto"],
     vocabulary: int | Literal["auto", "all"],
     ctx: int,
@@ -135,22 +135,28 @@ def _show_memory(
     cache_bytes: int | None,
     json_output: bool,
 ) -> None:
-    with Model(model, vocab_only=True) as looked_at:
-        most = drafts if drafts != "auto" else MAX_AUTO if looked_at.has_head else 0
-        row = 4 * (looked_at.n_vocab + looked_at.n_embd)
     of_model = ModelOptions(n_gpu_layers=gpu_layers, **placing.of_model())
     adapters = of_model.adapter_bytes()  # the plan does not count them
-    of_model.check_adapters(looked_at.path)
     of_context: dict[str, Any] = {
-        "draft_tokens": most,
+        "draft_tokens": drafts,
         "draft_vocab": vocabulary,
         "n_ctx": ctx,
         "n_seq_max": n_seq_max,
         "type_k": cache_type,
         "type_v": cache_type,
         "offload_kqv": placing.kv_offload,
-        "rope": RopeOptions(**placing.of_rope()),
     }
+    check_keywords(of_context)  # before a model is brought
+    of_context["rope"] = RopeOptions(**placing.of_rope())
+    model = model_file(name)
+    if model and is_prefix(model):
+        raise InvalidRequestError(f"{model} is a prefix, not a model: --memory is for models")
+    with Model(model, vocab_only=True) as looked_at:
+        most = drafts if drafts != "auto" else MAX_AUTO if looked_at.has_head else 0
+        row = 4 * (looked_at.n_vocab + looked_at.n_embd)
+        ctx = whole_ctx(ctx or looked_at.n_ctx_train)
+    of_context |= {"draft_tokens": most, "n_ctx": ctx}
+    of_model.check_adapters(looked_at.path)
     if gpu_layers == "auto":
         gpu_layers = planned_layers(model, of_model, **of_context)
     plans = plan_beside(model, n_gpu_layers=gpu_layers, placing=of_model, **of_context)

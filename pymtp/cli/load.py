@@ -13,12 +13,11 @@ from pymtp.cli.model_file import model_file
 from pymtp.cli.options import Cache, CacheType, Ctx, Drafts, DraftVocab, LayersOrAuto, ModelName, Tap, Threads
 from pymtp.cli.placing import OPTIONS, Placing
 from pymtp.cli.screen import screen
-from pymtp.context_options import check_keywords
+from pymtp.context_options import check_draft_vocab
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
-from pymtp.loading import load
-from pymtp.model_options import ModelOptions
-from pymtp.rope_options import RopeOptions
+from pymtp.llm_options import find_adapters, read_keywords
+from pymtp.loading import check_prefix, load
 
 # by the names that Python knows them by
 _OPTIONS = {
@@ -48,9 +47,12 @@ def read_drafts(drafts: str) -> int | Literal["auto"]:
 def read_draft_vocab(tokens: str) -> int | Literal["auto", "all"]:
     """The value of --draft-vocab. Raises InvalidRequestError for what is neither a number, "auto" nor "all"."""
     try:
-        return tokens if tokens in ("auto", "all") else int(tokens)  # type: ignore[return-value]
+        vocabulary = tokens if tokens in ("auto", "all") else int(tokens)
     except ValueError as error:
         raise InvalidRequestError(f'--draft-vocab {tokens!r} must be a whole number, "auto" or "all"') from error
+    with options_named():
+        check_draft_vocab(vocabulary)
+    return vocabulary  # type: ignore[return-value]
 
 
 def read_layers(layers: str) -> int | Literal["auto"]:
@@ -101,14 +103,14 @@ class Loading(Placing):
         }
         of_model, of_rope = self.of_model(), self.of_rope()
         with options_named():
-            ModelOptions(n_gpu_layers=keywords["n_gpu_layers"], **of_model).adapter_bytes()  # are they there
-            RopeOptions(**of_rope)
-            check_keywords(keywords)
-        return {**keywords, **of_model, **of_rope, "offload_kqv": self.kv_offload}
+            read = read_keywords({**keywords, **of_model, **of_rope, "offload_kqv": self.kv_offload})
+            find_adapters(read)
+        return read
 
     def llm(self, n_seq_max: int = 1, prefix: Path | None = None) -> LLM:
         """The model with its context; without a file, the shipped model. As loading.load."""
         keywords = self.keywords(n_seq_max)
+        check_prefix(prefix)  # before a model is brought
         file = model_file(self.model)
         what = file.name if file else "the shipped model"
         with options_named(), screen.status(f"loading {what} …"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from rich.markup import escape
@@ -21,7 +22,7 @@ def model_file(name: str | None) -> Path | None:
         return pull_model(name)
     if not name:
         raise InvalidRequestError("the name of the model is empty")
-    if (meant := would_be(name)) and not Path(name).exists():
+    if (meant := would_be(name)) and not os.path.exists(name):
         raise ModelLoadError(f"no such file: {name}{meant}")
     return Path(name)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -69,21 +69,6 @@ class Sampling:
     top_p: TopP = 0.95
     min_p: MinP = 0.05
     seed: Seed = 0
-
-
-@dataclass(frozen=True)
-class Running:
-    """What a bench runs with."""
-
-    gpu_layers: Layers = -1
-    threads: Threads = None
-    cache_type: CacheType = "f16"
-
-    def settings(self) -> dict[str, Any]:
-        """By the names that settings of benches have."""
-        from pymtp.cores import physical_cores
-
-        return asdict(self) | {"threads": physical_cores() if self.threads is None else self.threads}
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:

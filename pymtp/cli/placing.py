@@ -10,6 +10,7 @@ import typer
 
 from pymtp.errors import InvalidRequestError
 from pymtp.model_options import NAMES
+from pymtp.placing_values import MAX_NUMBER
 from pymtp.rope_options import NAMES as ROPE_NAMES
 
 # by the names that Python knows them by
@@ -87,7 +88,9 @@ class Placing:
             path, _, scale = given.rpartition(":")
             if not path:
                 raise InvalidRequestError(f"--lora-scaled {given!r} must be FILE:SCALE")
-            lora.append((path, _number("--lora-scaled", given, scale)))
+            if abs(number := _number("--lora-scaled", given, scale)) > MAX_NUMBER:
+                raise InvalidRequestError(f"--lora-scaled {given!r}: a scale is at most {MAX_NUMBER:.0e}")
+            lora.append((path, number))
         return {
             "n_cpu_moe": self.n_cpu_moe,
             "override_tensor": ",".join(self.override_tensor or ()),

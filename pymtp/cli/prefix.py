@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,9 @@ from pymtp.cli.load import Loading
 from pymtp.cli.options import File, spread
 from pymtp.cli.screen import screen
 from pymtp.cli.texts import read_prompt
+from pymtp.errors import InvalidRequestError
 from pymtp.prefix_file import PrefixFile
+from pymtp.prefix_writer import place_of
 
 
 @spread
@@ -28,6 +31,10 @@ def prefix(
     """Read a prompt, and save what it leaves behind. With --prefix, prompts that begin with it go on from there."""
     text = read_prompt(prompt, file)
     asked: str | Sequence[Message] = text if not system else [{"role": "system", "content": text}]
+    try:
+        place_of(out)  # before a model is brought
+    except OSError as error:
+        raise InvalidRequestError(f"cannot save a prefix: {error.strerror or error}") from error
     with loading.llm() as llm, screen.status("reading the prompt …"):
         n = llm.save_prefix(asked, out)
     screen.print(f"{n:,} tokens, {out.stat().st_size / 2**20:,.1f} MiB", style="dim", soft_wrap=True)
@@ -35,6 +42,8 @@ def prefix(
 
 def is_prefix(path: Path) -> bool:
     """Whether a file is rather one of these than a model."""
+    if not os.path.isfile(path):  # a pipe would be waited for
+        return False
     try:
         with open(path, "rb") as file:
             head = file.read(9)

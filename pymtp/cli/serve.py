@@ -16,10 +16,11 @@ from pymtp.cli.model_file import model_file
 from pymtp.cli.options import Prefix, SeqMax, spread
 from pymtp.cli.texts import read_text
 from pymtp.errors import InvalidRequestError
+from pymtp.loading import check_prefix
 from pymtp.server.process.launch import Launch
 from pymtp.server.process.listener import is_local, listen, open_standard_streams
 from pymtp.server.process.supervisor import supervise
-from pymtp.server.settings import ANY_HOST, Settings, check_host, check_origin
+from pymtp.server.settings import ANY_HOST, Settings, check_host, check_names, check_origin
 from pymtp.server.watch import logs
 
 # of the extra `server`: modules, and the packages that they come from
@@ -73,6 +74,7 @@ class Access:
             keys += found
         if not all(keys):
             raise InvalidRequestError("--api-key is empty")
+        check_names("--api-key", keys)
         if not keys and "PYMTP_API_KEY" in os.environ:  # of a secret that was not set: to serve anybody would be wrong
             raise InvalidRequestError("PYMTP_API_KEY is empty: give it a key, or unset it to serve without")
         return tuple(keys)
@@ -159,6 +161,7 @@ def serve(
     limits.check()
     if not all(served_name or ()):
         raise InvalidRequestError("--served-name is empty")
+    check_names("--served-name", served_name or ())
     settings = Settings(
         host=access.host,
         port=access.port,
@@ -174,6 +177,7 @@ def serve(
         **logging.checked(),
     )
     keywords = loading.keywords(n_seq_max)  # what is wrong with them is told before a download
+    check_prefix(prefix)
     launch = Launch(settings, model_file(loading.model), keywords, prefix)
     open_standard_streams()
     listener = listen(settings.host, settings.port)

@@ -9,6 +9,7 @@ import typer
 
 from pymtp.cli.model_file import model_file
 from pymtp.cli.options import AsJson, Layers, ModelArgument, Threads
+from pymtp.cli.running import Running
 from pymtp.cli.screen import screen, tables
 from pymtp.model import Model
 
@@ -24,10 +25,11 @@ def tap(
     from pymtp.bench.tap import as_dict, as_table, in_words, judge
     from pymtp.cli.bench_requests import check_head
 
+    running = Running(gpu_layers, threads).settings()
     file = model_file(model)
     with screen.status("drafting with both taps …"), Model(file, n_gpu_layers=gpu_layers) as loaded:
         check_head(loaded)
-        judgement = judge(loaded, tokens=tokens, n_threads=threads)
+        judgement = judge(loaded, tokens=tokens, n_threads=running["threads"])
     if json_output:
         print(json.dumps(as_dict(judgement), ensure_ascii=False))
         return

@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from pymtp.errors import InvalidRequestError, ModelLoadError
 from pymtp.hub.names import HubName
 
+MOST_SECONDS = 1_000_000  # to wait for an answer
+_ADDRESS = re.compile(r"https?://([^\s/@?#]*@)?[^\s/@?#]+(/[^\s@?#]*)?")
 TRIES = 6  # one after the other that bring nothing
 PAUSE = 1.0  # seconds before the second try; twice as long before each further one
 
@@ -30,13 +33,29 @@ def check_installed() -> None:
     """Raises InvalidRequestError where huggingface_hub is missing, or cannot read the variables it is set up by."""
     if find_spec("huggingface_hub") is None:
         raise InvalidRequestError("models of the hub need one more package: pip install huggingface-hub")
-    try:
-        for name in ("constants", "hf_api"):  # by their full names: what the package itself imports it prints errors of
-            import_module(f"huggingface_hub.{name}")
+    try:  # by their full names: what the package itself imports it prints errors of
+        constants = import_module("huggingface_hub.constants")
+        _check_variables(constants)
+        import_module("huggingface_hub.hf_api")
+    except InvalidRequestError:
+        raise
     except (ImportError, ValueError) as error:
         given = sorted(name for name in os.environ if name.startswith("HF_"))  # without values, such as tokens
         about = f"; it reads {', '.join(given)}" if given else ""
         raise InvalidRequestError(f"huggingface_hub cannot be loaded: {_line(error)}{about}") from error
+
+
+def _check_variables(constants: Any) -> None:
+    """Raises InvalidRequestError for values that huggingface_hub takes and fails by later. The address is not shown:
+    what is wrong with it may be its password."""
+    for name in ("HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT"):
+        if not 0 < getattr(constants, name) <= MOST_SECONDS:
+            raise InvalidRequestError(f"{name} must be seconds, from 1 to {MOST_SECONDS}")
+    if not _ADDRESS.fullmatch(str(constants.ENDPOINT)):
+        raise InvalidRequestError(
+            "HF_ENDPOINT must be like https://huggingface.co; in a name and password before it, @, /, ? and # are "
+            "%40, %2F, %3F and %23"
+        )
 
 
 def endpoint() -> str:
@@ -107,7 +126,11 @@ def explained(name: HubName) -> Iterator[None]:
         raise ModelLoadError(f"cannot reach {endpoint()} for {repo}: {_line(error)}{_certificates()}") from error
     except OSError as error:
         # one of certificates: those of the cache are named
-        if isinstance(error, FileNotFoundError) and error.filename is None and _certificates():
+        if (
+            isinstance(error, (FileNotFoundError, IsADirectoryError, PermissionError))
+            and error.filename is None
+            and _certificates()
+        ):
             raise ModelLoadError(f"cannot bring {repo}: {_line(error)}{_certificates()}") from error
         raise ModelLoadError(f"cannot read or write {repo} in the cache: {_line(error)}") from error
 

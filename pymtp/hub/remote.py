@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from pymtp.errors import InvalidRequestError, ModelLoadError
 from pymtp.hub import needed
@@ -39,6 +41,8 @@ class Remote:
             commit = _COMMIT.fullmatch(found.sha or "")
         except (errors.HFValidationError, OSError, *transport_errors()):
             raise
+        except ImportError as error:  # of what a proxy needs
+            raise ModelLoadError(f"cannot reach {endpoint()} for {name.repo}: {error}") from error
         except Exception as error:  # of whatever the answer has in place of what a hub says, and of odd addresses
             raise ModelLoadError(f"{endpoint()} says nothing of {name.repo} as a hub would: {error!r:.200}") from error
         if commit is None:
@@ -103,13 +107,26 @@ def _file(listed: Any) -> HubFile:
 
 def _check_token(token: str | bool | None) -> None:
     """Raises InvalidRequestError for what is no token, which it does not show."""
-    from huggingface_hub import get_token
-
-    given = get_token() if token is None or token is True else token
+    given = _token_kept() if token is None or token is True else token
     if token is True and not given:
         raise InvalidRequestError("token=True: there is none, in HF_TOKEN or of `hf auth login`")
     if given and not re.fullmatch(r"[!-~]+", str(given)):
         raise InvalidRequestError("the token has characters that no token has: spaces, line ends, or others than ASCII")
+
+
+def _token_kept() -> str | None:
+    """Of HF_TOKEN or `hf auth login`. Raises InvalidRequestError where it cannot be read."""
+    from huggingface_hub import constants, get_token
+
+    file = Path(constants.HF_TOKEN_PATH)
+    if not os.environ.get("HF_TOKEN") and file.exists() and not file.is_file():  # a pipe would be waited for
+        raise InvalidRequestError(f"the file of the token, {file}, is no regular file")
+    try:
+        return cast(str | None, get_token())
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"the file of the token, {file}, is not UTF-8") from error
+    except PermissionError as error:
+        raise InvalidRequestError(f"the file of the token, {file}, cannot be read: {error.strerror}") from error
 
 
 def _begin(headers: Any) -> int | None:

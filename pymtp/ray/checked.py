@@ -6,10 +6,12 @@ import os
 from typing import Any, get_args
 
 from pymtp.errors import InvalidRequestError
-from pymtp.server.settings import Settings, check_host, check_origin
+from pymtp.hub.names import is_hub_name, read_name
+from pymtp.server.settings import Settings, check_host, check_names, check_origin
 from pymtp.server.watch.logs import LogFormat, LogLevel
-from pymtp.values import in_range, is_real, is_whole, shown
+from pymtp.values import in_range, is_path, is_real, is_whole, shown
 
+MOST_REPLICAS = 10_000
 _SEVERAL = ("api_keys", "cors_origins", "allowed_hosts", "served_names")
 _CHOICES = {"log_format": get_args(LogFormat), "log_level": get_args(LogLevel), "page": (True, False)}
 _CHOICES["log_prompts"] = _CHOICES["page"]
@@ -18,9 +20,10 @@ _CHOICES["log_prompts"] = _CHOICES["page"]
 def least_and_most(replicas: object) -> tuple[int, int]:
     """How many replicas. Raises InvalidRequestError."""
     pair = replicas if isinstance(replicas, (tuple, list)) else (replicas, replicas)
-    if len(pair) != 2 or not all(is_whole(each, 1) for each in pair) or pair[0] > pair[1]:
+    if len(pair) != 2 or not all(is_whole(each, 1, MOST_REPLICAS) for each in pair) or pair[0] > pair[1]:
         raise InvalidRequestError(
-            f"replicas={shown(replicas)} must be a whole number of 1 or more, or two: the least and the most",
+            f"replicas={shown(replicas)} must be a whole number from 1 to {MOST_REPLICAS}, or two: the least and the "
+            "most",
             "replicas",
         )
     return int(pair[0]), int(pair[1])
@@ -39,8 +42,10 @@ def path(name: str, value: object) -> str | None:
     if value is None:
         return None
     found = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
-    if not isinstance(found, str) or not found:
+    if not isinstance(found, str) or not is_path(found):
         raise InvalidRequestError(f"{name}={shown(value)} must be a path or a name of the hub, or None", name)
+    if name == "model" and is_hub_name(found):
+        read_name(found)
     return found
 
 
@@ -53,6 +58,7 @@ def texts(own: dict[str, Any]) -> dict[str, Any]:
             raise InvalidRequestError(f"{name} must be a text or a list of texts", name)
         if not all(isinstance(each, str) and each == each.strip() != "" for each in several):
             raise InvalidRequestError(f"{name} must be texts, not empty and without space around, or not given", name)
+        check_names(name, several)
         found[name] = tuple(several)
     return found
 

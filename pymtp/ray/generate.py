@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from typing import Any, Literal, TypeVar
@@ -17,6 +17,7 @@ from pymtp.chat import Chat
 from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError, PymtpError
 from pymtp.llm import is_prompt
+from pymtp.llm_options import find_adapters
 from pymtp.llm_prefixes import Prompt
 from pymtp.ray.workers import PLACES, found, given_cores
 from pymtp.sampling import SamplingParams
@@ -66,7 +67,7 @@ class Generate:
 
         Raises what LLM and LLM.from_pretrained raise, and InvalidRequestError for errors and columns that are none.
         """
-        if errors not in ("raise", "keep"):
+        if not isinstance(errors, str) or errors not in ("raise", "keep"):
             raise InvalidRequestError(f'errors={shown(errors)} must be "raise" or "keep"')
         for what, name in (("prompt", prompt), ("output", output)):
             if not isinstance(name, str) or not name:
@@ -87,7 +88,9 @@ class Generate:
         else:
             fixed = _read(params)
             self._params = lambda _: fixed
-        self._llm = AsyncLLM(found(model), **{"n_seq_max": PLACES, "n_threads": given_cores(), **options})
+        keywords = AsyncLLM._read({"n_seq_max": PLACES, "n_threads": given_cores(), **options})
+        find_adapters(keywords)
+        self._llm = AsyncLLM(found(model), **keywords)
 
     def __call__(self, batch: Batch) -> Batch:
         """The batch with columns added: the text, `finish_reason`, `prompt_tokens`, `completion_tokens`, and `error`
@@ -111,10 +114,11 @@ class Generate:
         rows = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
         written = _run(self._all(rows))
         columns = zip(*written, strict=True) if written else [()] * len(self._added)
-        return batch | {
+        added = {
             name: _column(values, is_text=not name.endswith("_tokens") or name == self._added[0])
             for name, values in zip(self._added, columns, strict=True)
         }
+        return {**batch, **added}
 
     async def _all(self, rows: Sequence[Row]) -> list[tuple[Any, ...]]:
         writing = [asyncio.ensure_future(self._one(row)) for row in rows]
@@ -149,7 +153,7 @@ def _check_lengths(batch: Batch) -> None:
 
 def _length(name: str, values: object) -> int:
     try:
-        if not isinstance(values, str):
+        if not isinstance(values, (str, bytes, Mapping, Set)):
             return len(values)  # type: ignore[arg-type] # of whatever has one
     except TypeError:  # an array without dimensions too
         pass

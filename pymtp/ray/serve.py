@@ -22,7 +22,7 @@ from pymtp.ray.replica import Replica
 from pymtp.ray.router import PrefixRouter
 from pymtp.ray.workers import PLACES
 from pymtp.rope_options import NAMES as ROPE_OPTIONS
-from pymtp.server.settings import ANY_HOST, Settings
+from pymtp.server.settings import ANY_HOST, Settings, check_names
 from pymtp.values import in_range, shown
 
 KEYS = "PYMTP_API_KEY"
@@ -73,7 +73,7 @@ def serve_app(
         **number,
         max_ongoing_requests=places + settings.max_queue + LIGHT,
         # Ray counts those that are on their way to a free replica as well; each replica holds to max_queue itself
-        max_queued_requests=(places + settings.max_queue + LIGHT) * most,
+        max_queued_requests=min((places + settings.max_queue + LIGHT) * most, 2**31 - 1),
         max_constructor_retry_count=3,
         graceful_shutdown_timeout_s=ends,
         health_check_timeout_s=STUCK,
@@ -98,8 +98,9 @@ def app(args: Mapping[str, Any]) -> Application:
     its arguments. Words of the command line are read as JSON where they are such, and False, True and None as in
     Python."""
     read = {name: _read(value) if isinstance(value, str) else value for name, value in args.items()}
-    # a key may be of digits, and so may a file's name
-    read |= {name: str(args[name]) for name in {"api_keys", "model", "prefix"} & args.keys() if _is_number(read[name])}
+    # a key may be of digits, and so may a name
+    texts = {"api_keys", "served_names", "allowed_hosts", "model", "prefix"}
+    read |= {name: str(args[name]) for name in texts & args.keys() if _is_number(read[name])}
     if isinstance(several := read.get("replicas"), list):
         if len(several) != 2:
             raise InvalidRequestError(f"replicas={shown(several)} must be a number, or the least and the most")
@@ -112,7 +113,7 @@ def _read(word: str) -> Any:
         return None
     try:
         return json.loads(word.lower() if word.lower() in ("true", "false") else word)
-    except ValueError:
+    except (ValueError, RecursionError):
         return word
 
 
@@ -130,6 +131,7 @@ def _parted(options: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
     checked.check(settings)
     if not settings.api_keys and KEYS in os.environ:
         settings = replace(settings, api_keys=tuple(os.environ[KEYS].split()))
+        check_names(KEYS, settings.api_keys)
         if not settings.api_keys:  # of a secret that was not set: to serve anybody would be wrong
             raise InvalidRequestError(f"{KEYS} is empty: give it a key, or unset it to serve without")
         if "api_keys" in own:  # whoever set the variable counts on it

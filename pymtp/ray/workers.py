@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from pymtp.context_options import MAX_THREADS
 from pymtp.hub.names import is_hub_name, read_name
 from pymtp.hub.pull import pull
 
@@ -17,7 +18,7 @@ def given_cores() -> int | None:
     if not ray.is_initialized() or ray.get_runtime_context().get_actor_id() is None:
         return None
     given = int(ray.get_runtime_context().get_assigned_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
-    return given or None
+    return min(given, MAX_THREADS) or None
 
 
 def found(model: str | os.PathLike[str] | None) -> str | os.PathLike[str] | None:

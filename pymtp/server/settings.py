@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pymtp.errors import InvalidRequestError
@@ -25,6 +26,16 @@ def check_host(option: str, name: str) -> None:
     """Raises InvalidRequestError for what is no host's name: it would never match."""
     if name != ANY_HOST and not _HOST_NAME.fullmatch(name):
         raise InvalidRequestError(f"{option} {name!r} must be a name, without scheme and port, or *", option)
+
+
+def check_names(option: str, names: Iterable[str]) -> None:
+    """Raises InvalidRequestError for a text that no answer can have: bytes of a command line that are not UTF-8, as
+    Python keeps them. None is shown: it may be a key."""
+    try:
+        for name in names:
+            name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(f"{option} must be UTF-8", option) from error
 
 
 @dataclass(frozen=True)

@@ -348,7 +348,7 @@ def test_a_prefix_that_is_refused_is_a_wrong_request(tmp_path: Path) -> None:
         assert (done.returncode, done.stdout) == (2, "")
         assert "checksum" in done.stderr
     done = run("prefix", DOCUMENT, "-o", tmp_path / "missing" / "file", "-t", "1")
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
 
 
 def test_info_shows_what_a_file_says_as_it_is(tmp_path: Path) -> None:

@@ -116,16 +116,66 @@ def test_every_command_asks_the_hub(
     assert f"no repository owner/nmae on {hub.url}" in capsys.readouterr().err
 
 
-def test_options_are_looked_at_before_the_hub_is_asked(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("generate -m hf:owner/name -c -5 def", "serve -m hf:owner/name -c -5"):
-        with pytest.raises(SystemExit) as ended:
-            app_main(command.split())
-        assert ended.value.code == MISUSED
-        assert "--ctx" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        app_main(["generate", "-m", "hf:owner/name", "--lora", "nowhere.gguf", "def"])
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("generate -m hf:owner/name -c -5 def", "--ctx -5 must be"),
+        ("serve -m hf:owner/name -c -5", "--ctx -5 must be"),
+        ("generate -m hf:owner/name --prefix nowhere def", "cannot read the prefix from nowhere"),
+        ("serve -m hf:owner/name --prefix nowhere", "cannot read the prefix from nowhere"),
+        ("prefix -m hf:owner/name -o nowhere/file text", "cannot save a prefix: there is no folder"),
+        ("prefix -m hf:owner/name -o . text", "cannot save a prefix: . is a directory"),
+        ("batch -m hf:owner/name nowhere ANSWERS", "cannot open nowhere"),
+        ("info hf:owner/name --memory -ngl -2", "--gpu-layers -2 must be"),
+        ("info hf:owner/name --memory -s 0", "--n-seq-max 0 must be"),
+        ("info hf:owner/name --memory -c -4", "--ctx -4 must be"),
+        ("info hf:owner/name --memory --cache-type zz", "--cache-type 'zz' is not known"),
+        ("tap hf:owner/name -g -7", "--gpu-layers -7 must be"),
+        ("tap hf:owner/name -t 0", "--threads 0 must be"),
+        *(
+            (f"bench {bench} -m hf:owner/name {wrong}", f"{option} {value}")
+            for bench in ("decode", "prefill", "batch", "rows", "prefix")
+            for wrong, option, value in (
+                ("-t 0", "--threads", "0 must be"),
+                ("-g -2", "--gpu-layers", "-2 must be"),
+                ("--cache-type zz", "--cache-type", "'zz' is not known"),
+            )
+        ),
+        ("bench decode -m hf:owner/name --draft-vocab 0", "--draft-vocab 0 must be"),
+        ("bench prefill -m hf:owner/name --synthetic-acceptance x", "--synthetic-acceptance 'x' must be"),
+    ],
+)
+def test_options_are_looked_at_before_the_hub_is_asked(
+    hub: Hub,
+    command: str,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        app_main(command.split())
+    assert (ended.value.code, hub.asked) == (MISUSED, [])
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["generate -m hf:owner/name def", "info --memory hf:owner/name"])
+def test_adapters_are_looked_for_before_the_hub_is_asked(
+    hub: Hub, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        app_main([*command.split(), "--lora", "nowhere.gguf"])
+    assert (ended.value.code, hub.asked) == (NOT_LOADED, [])
     assert "no such adapter: nowhere.gguf" in capsys.readouterr().err
-    assert hub.asked == []
+
+
+def test_a_name_that_no_file_can_have_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        app_main(["info", "a" * 5000])
+    assert ended.value.code == NOT_LOADED
+    assert len(said := capsys.readouterr().err) < 300
+    assert "no such file" in said
 
 
 def test_a_name_that_is_none_is_a_misuse(capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,6 +191,14 @@ def test_a_name_that_is_none_is_a_misuse(capsys: pytest.CaptureFixture[str]) -> 
         ("HF_ENDPOINT", "http://127.0.0.1:99999", "Port out of range"),
         ("HF_ENDPOINT", "http://name:secret@[::1", "Invalid IPv6 URL"),
         ("HF_HUB_DOWNLOAD_TIMEOUT", "soon", "'soon'"),
+        ("HF_HUB_DOWNLOAD_TIMEOUT", "-1", "must be seconds"),
+        ("HF_HUB_ETAG_TIMEOUT", "-1", "must be seconds"),
+        ("HF_HUB_ETAG_TIMEOUT", "9" * 30, "must be seconds"),
+        ("HF_ENDPOINT", "huggingface.co", "must be like https://huggingface.co"),
+        ("HF_ENDPOINT", "http://name:se@secret@127.0.0.1:1", "must be like https://huggingface.co"),
+        ("HF_ENDPOINT", "http://name:se secret@127.0.0.1:1", "must be like https://huggingface.co"),
+        ("HF_ENDPOINT", "http://name:se/secret@127.0.0.1:1", "must be like https://huggingface.co"),
+        ("HF_ENDPOINT", "name:secret@127.0.0.1:1", "must be like https://huggingface.co"),
     ],
 )
 def test_variables_that_huggingface_hub_cannot_read_are_told(
@@ -149,15 +207,37 @@ def test_variables_that_huggingface_hub_cannot_read_are_told(
     run = started("pull", "owner/name", **{variable: value})
     out, err = run.communicate(timeout=100)
     assert (run.returncode, out, err.count("\n")) == (MISUSED, "", 1), out + err
-    assert err.startswith("error: huggingface_hub cannot be loaded")
+    assert err.startswith(("error: huggingface_hub cannot be loaded", f"error: {variable} must be "))
     assert said in err
     assert variable in err
     assert "secret" not in err
 
 
-@pytest.mark.parametrize("found", ["", "no certificate"])
+@pytest.mark.parametrize("found", ["pipe", "UTF-16"])
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no such pipes")
+def test_a_token_s_file_that_cannot_be_read_is_told(started: Started, tmp_path: Path, found: str) -> None:
+    if found == "pipe":
+        os.mkfifo(tmp_path / "token")
+    else:
+        (tmp_path / "token").write_text("hf_secret", encoding="utf-16")
+    run = started("pull", "owner/name", HF_TOKEN_PATH=str(tmp_path / "token"), HF_TOKEN="")
+    _, err = run.communicate(timeout=100)
+    assert (run.returncode, err.count("\n")) == (MISUSED, 1), err
+    assert err.startswith(f"error: the file of the token, {tmp_path / 'token'}, is no")
+
+
+def test_a_proxy_that_needs_another_package_is_told(started: Started) -> None:
+    run = started("pull", "owner/name", HTTP_PROXY="socks5://127.0.0.1:1", ALL_PROXY="socks5://127.0.0.1:1")
+    _, err = run.communicate(timeout=100)
+    assert (run.returncode, err.count("\n")) == (NOT_LOADED, 1), err
+    assert err.startswith("error: cannot reach http://127.0.0.1")
+
+
+@pytest.mark.parametrize("found", ["", "no certificate", "a folder"])
 def test_certificates_that_cannot_be_read_are_told(started: Started, tmp_path: Path, found: str) -> None:
-    if found:
+    if found == "a folder":
+        (tmp_path / "c.pem").mkdir()
+    elif found:
         (tmp_path / "c.pem").write_text(found)
     run = started("pull", "owner/name", SSL_CERT_FILE=str(tmp_path / "c.pem"))
     _, err = run.communicate(timeout=100)

@@ -251,6 +251,12 @@ def test_a_wrong_keyword_is_told_before_the_download(hub: Hub, make: type[LLM | 
         (("owner/name",), {"prefill": "slow"}, "prefill='slow' is not known"),
         (("owner/name",), {"offload_kqv": 1}, "offload_kqv=1 must be"),
         (("owner/name",), {"cache_bytes": -1}, "cache_bytes=-1 must be"),
+        (("owner/name",), {"cache_prompt": "off"}, "cache_prompt='off' must be"),
+        (
+            ("owner/name",),
+            {"draft_tokens": 3, "prefill": "all-outputs", "tap": "pre_norm"},
+            'embeddings, which are post-norm, not tap="pre_norm"',
+        ),
         (("owner/name",), {"n_ctx": 2**30, "n_seq_max": 4}, "more than 2147483392 in all"),
     ],
     ids=str,

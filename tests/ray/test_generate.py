@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pymtp import LLM, ContextFullError, InvalidRequestError, SamplingParams
+from pymtp import LLM, ContextFullError, InvalidRequestError, ModelLoadError, SamplingParams
 from pymtp.chat import Chat
 from pymtp.hub.names import HubName
 from pymtp.ray import Generate
 from pymtp.ray.generate import prompt_of
+from pymtp.ray.workers import given_cores
 
 PROMPTS = ["def add(a, b):", "import ", "class Tree", "x = ["]
 GREEDY = SamplingParams(max_tokens=8, temperature=0)
@@ -79,7 +80,7 @@ def test_params_may_be_those_of_a_row(llm: LLM) -> None:
 
 
 def test_a_row_that_fails_leaves_the_others_as_they_are(generate: Generate, llm: LLM) -> None:
-    done = generate({"prompt": column(["import ", "too long " * 1000, "", 7, ["import ", "x"], "class Tree"])})
+    done = generate({"prompt": column(["import ", "too long " * 1000, "", [10**5000], ["import ", "x"], "class Tree"])})
     fine = [llm.generate(prompt, GREEDY).text for prompt in ("import ", "class Tree")]
     assert done["text"].tolist() == [fine[0], "", "", "", "", fine[1]]
     assert [error == "" for error in done["error"]] == [True, False, False, False, False, True]
@@ -108,6 +109,9 @@ def test_a_batch_without_rows_has_the_columns_all_the_same(generate: Generate) -
     ("keywords", "said"),
     [
         ({"errors": "ignore"}, '"raise" or "keep"'),
+        ({"errors": np.array(["raise", "keep"])}, '"raise" or "keep"'),
+        ({"n_ctx": -1}, "n_ctx=-1 must be"),
+        ({"n_cpu_moe": -1}, "n_cpu_moe=-1 must be"),
         ({"params": SamplingParams(n=2)}, "n=2"),
         ({"output": "prompt"}, "prompt"),
         ({"output": "finish_reason"}, "finish_reason"),
@@ -119,7 +123,14 @@ def test_a_batch_without_rows_has_the_columns_all_the_same(generate: Generate) -
 )
 def test_what_cannot_be_is_refused_before_a_model_is_loaded(keywords: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRequestError, match=said):
-        Generate("no such file", **keywords)
+        Generate("hf:owner/name", **keywords)
+
+
+def test_other_keywords_and_adapters_are_told_before_a_model_is_brought() -> None:
+    with pytest.raises(TypeError, match="n_ctxx"):
+        Generate("hf:owner/name", n_ctxx=256)
+    with pytest.raises(ModelLoadError, match=r"no such adapter: nowhere\.gguf"):
+        Generate("hf:owner/name", lora="nowhere.gguf")
 
 
 def test_a_batch_without_prompts_names_the_columns_that_there_are(generate: Generate) -> None:
@@ -132,6 +143,8 @@ def test_a_batch_without_prompts_names_the_columns_that_there_are(generate: Gene
     [
         ({"prompt": np.array(["a", "b"]), "id": np.arange(3)}, "2 values of 'prompt', 3 of 'id'"),
         ({"prompt": "import "}, "'prompt' is no array"),
+        ({"prompt": {"a": 1}}, "'prompt' is no array"),
+        ({"prompt": {"a"}}, "'prompt' is no array"),
         ({"prompt": np.array(["a"]), "id": 7}, "'id' is no array"),
         ({3: np.arange(2), "question": np.arange(2)}, "'prompt' among 3, question"),
     ],
@@ -140,6 +153,21 @@ def test_a_batch_without_prompts_names_the_columns_that_there_are(generate: Gene
 def test_columns_that_are_no_rows_are_refused(generate: Generate, columns: dict[Any, Any], said: str) -> None:
     with pytest.raises(InvalidRequestError, match=said):
         generate(columns)
+
+
+def test_a_batch_may_be_any_mapping(generate: Generate) -> None:
+    class Columns(Mapping[str, Any]):  # which, other than a dict, cannot be joined by |
+        def __getitem__(self, name: str) -> Any:
+            return {"prompt": np.array(["import "])}[name]
+
+        def __iter__(self) -> Iterator[str]:
+            return iter(["prompt"])
+
+        def __len__(self) -> int:
+            return 1
+
+    done = generate(Columns())  # type: ignore[arg-type]
+    assert (len(done["text"]), done["error"].tolist()) == (1, [""])
 
 
 def test_a_batch_of_another_format_is_refused_with_the_one_that_is_right(generate: Generate) -> None:
@@ -170,6 +198,19 @@ def test_a_model_may_be_one_of_the_hub(demo: Path, monkeypatch: pytest.MonkeyPat
     done = Generate("hf:owner/name:Q4_K_M", params=GREEDY, n_ctx=64, n_threads=1, draft_tokens=0)({"prompt": ["a"]})
     assert asked == [HubName("owner/name", "Q4_K_M")]
     assert len(done["text"]) == 1
+
+
+def test_a_worker_of_more_cpus_than_llama_cpp_takes_has_the_most_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Worker:
+        def get_actor_id(self) -> str:
+            return "a"
+
+        def get_assigned_resources(self) -> dict[str, float]:
+            return {"CPU": 1000.0}
+
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setattr("ray.get_runtime_context", Worker)
+    assert given_cores() == 512
 
 
 def test_batches_have_columns_of_the_same_types_whatever_fails(generate: Generate) -> None:

@@ -61,7 +61,7 @@ def test_values_of_wrong_types_are_refused(options: dict[str, Any]) -> None:
 
 
 ODD = {
-    "replicas": [None, 1.5, (1, 2, 3), "x", True, (1, "x")],
+    "replicas": [None, 1.5, (1, 2, 3), "x", True, (1, "x"), 10**29],
     "fronts": ["a", None, 1.5],
     "num_cpus": [-1, "x", None, float("nan")],
     "num_gpus": [-1, 1.5],
@@ -70,9 +70,11 @@ ODD = {
     "request_timeout": [0, "x"],
     "max_queue": ["x", -1, None, 1.5],
     "max_body_bytes": ["16MB", 0],
-    "model": [123, "", b"m.gguf"],
-    "prefix": [123, ""],
-    "served_names": [[3], [""]],
+    "model": [123, "", b"m.gguf", "\0"],
+    "prefix": [123, "", "\ud800"],
+    "served_names": [[3], [""], ["\ud800"]],
+    "api_keys": [["\ud800"]],
+    "cache_prompt": ["off"],
     "page": ["no", None],
     "log_level": ["loud", []],
     "n_cpu_moe": [-1],
@@ -94,6 +96,27 @@ def test_odd_values_are_refused_with_their_name(name: str, value: Any) -> None:
     with pytest.raises(InvalidRequestError, match=f"^{name}.* must be ") as found:
         made(**{name: value})
     assert found.value.param == name
+
+
+@pytest.mark.parametrize("name", ["hf:", "hf:x"])
+def test_a_name_that_is_none_of_the_hub_is_refused(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match="is no name of a model on the hub"):
+        made(name)
+
+
+@pytest.mark.parametrize("name", ["served_names", "allowed_hosts", "api_keys"])
+@pytest.mark.parametrize("word", ["2024", "3.5", 2024])
+def test_names_may_be_numbers(name: str, word: Any) -> None:
+    assert getattr(made({name: word}, builder=app)[2][3], name) == (str(word),)
+
+
+def test_json_that_is_too_deep_is_a_word() -> None:
+    with pytest.raises(InvalidRequestError, match=r"^n_ctx="):
+        app({"n_ctx": "[" * 100_000})
+
+
+def test_the_most_that_may_wait_at_all_replicas_is_a_number_that_ray_can_send() -> None:
+    assert made(replicas=10_000, max_queue=2**31 - 1)[1].max_queued_requests == 2**31 - 1
 
 
 def test_an_empty_list_of_keys_does_not_open_a_server_that_the_environment_closes(

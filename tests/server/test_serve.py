@@ -176,6 +176,13 @@ def test_a_blank_key_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPat
     assert "PYMTP_API_KEY is empty" in str(found.exception)
 
 
+@pytest.mark.parametrize("option", ["--served-name", "--api-key"])
+def test_a_name_that_no_answer_can_have_is_refused(option: str) -> None:
+    found = CliRunner().invoke(app, ["serve", "--port", "0", "-m", "nowhere.gguf", option, "b\udcff"])
+    assert isinstance(found.exception, InvalidRequestError)
+    assert f"{option} must be UTF-8" in str(found.exception)
+
+
 @pytest.mark.parametrize("closed", [0, 1])
 def test_it_serves_where_a_standard_stream_is_closed(serve: Serve, closed: int) -> None:
     before = f"import os, sys; os.close({closed}); {'sys.stdout = None' if closed else ''}"

@@ -1,0 +1,28 @@
+"""Keywords of an LLM, looked at before a model is brought or loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pymtp.context_options import check_keywords
+from pymtp.host_memory import read_cache_bytes
+from pymtp.model_options import ModelOptions, read_options
+from pymtp.rope_options import NAMES as ROPE_OPTIONS
+from pymtp.rope_options import RopeOptions
+from pymtp.values import flag
+
+
+def read_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords, as `read_options` has them. Raises InvalidRequestError for values that they cannot have, as far as
+    can be said without the model and without files."""
+    RopeOptions(**{name: keywords[name] for name in keywords.keys() & ROPE_OPTIONS})
+    check_keywords(keywords)
+    read_cache_bytes(keywords.get("cache_bytes"))
+    flag("cache_prompt", keywords.get("cache_prompt", True))
+    return read_options(keywords)
+
+
+def find_adapters(keywords: Mapping[str, Any]) -> None:
+    """Raises ModelLoadError for adapters that are not there or cannot be read."""
+    ModelOptions(lora=keywords.get("lora", ())).adapter_bytes()
