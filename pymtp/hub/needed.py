@@ -15,7 +15,7 @@ from pymtp.errors import InvalidRequestError, ModelLoadError
 from pymtp.hub.names import HubName
 
 MOST_SECONDS = 1_000_000  # to wait for an answer
-_ADDRESS = re.compile(r"https?://([^\s/@?#]*@)?[^\s/@?#]+(/[^\s@?#]*)?")
+_ADDRESS = re.compile(r"https?://([^\s/@?#]*@)?[^\s/@?#]+(/[^\s@?#]*)?", re.IGNORECASE)
 TRIES = 6  # one after the other that bring nothing
 PAUSE = 1.0  # seconds before the second try; twice as long before each further one
 

@@ -213,6 +213,13 @@ def test_variables_that_huggingface_hub_cannot_read_are_told(
     assert "secret" not in err
 
 
+def test_the_scheme_of_an_address_may_be_in_capitals(hub: Hub, started: Started) -> None:
+    hub.files[NAME] = gguf()
+    run = started("pull", "owner/name:Q4_K_M", HF_ENDPOINT=hub.url.replace("http:", "HTTP:"))
+    out, err = run.communicate(timeout=100)
+    assert (run.returncode, Path(out.removesuffix("\n")).name) == (0, NAME), err
+
+
 @pytest.mark.parametrize("found", ["pipe", "UTF-16"])
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no such pipes")
 def test_a_token_s_file_that_cannot_be_read_is_told(started: Started, tmp_path: Path, found: str) -> None:
