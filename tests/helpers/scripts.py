@@ -12,6 +12,8 @@ PREAMBLE = """
 import os, signal, threading, time
 import pymtp
 from pymtp.context import Context
+n_threads = lambda: len(os.listdir("/proc/self/task"))
+before_models = n_threads()  # weights for AMX are laid out by OpenMP's threads, which stay
 model = pymtp.Model()
 text = lambda llm: llm.generate("import ", pymtp.SamplingParams(8)).text
 """
