@@ -11,6 +11,7 @@ from pymtp.asks import Ask
 from pymtp.chat import Chat
 from pymtp.errors import InvalidRequestError
 from pymtp.sampling import SamplingParams
+from pymtp.values import in_range
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
@@ -75,7 +76,8 @@ def read_ask(url: str, body: Mapping[str, Any]) -> Ask:
     for name, neutral in _NEUTRAL.items():
         if body.get(name) is not None and body[name] not in neutral:
             raise InvalidRequestError(f"{name}: not supported", name)
-    if (body.get("best_of") or 1) > (body.get("n") or 1):
+    best_of, n = (_number_of_texts(name, body.get(name)) for name in ("best_of", "n"))
+    if best_of > n:
         raise InvalidRequestError("best_of: not supported beyond n", "best_of")
     stream, timeout = bool(body.get("stream")), body.get("timeout")
     if url == TEXT:
@@ -96,6 +98,10 @@ def read_ask(url: str, body: Mapping[str, Any]) -> Ask:
         stream=stream,
         timeout=timeout,
     )
+
+
+def _number_of_texts(name: str, value: object) -> int:
+    return in_range(name, value or 1, 1)  # type: ignore[arg-type] # it is looked at
 
 
 def _messages(body: Mapping[str, Any]) -> Sequence[Any]:
@@ -162,7 +168,8 @@ def _params(url: str, body: Mapping[str, Any], more: Mapping[str, Any]) -> Sampl
     if (seed := body.get("seed")) is not None:
         values["seed"] = _seed(seed)
     if (stop := body.get("stop")) is not None:
-        values["stop"] = [each for each in ([stop] if isinstance(stop, str) else stop) if each != ""]
+        several = [stop] if isinstance(stop, str) else stop
+        values["stop"] = [each for each in several if each != ""] if isinstance(several, list) else several
     if bias := body.get("logit_bias"):
         values["logit_bias"] = _logit_bias(bias)
     if url == CHAT:

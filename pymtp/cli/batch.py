@@ -31,7 +31,7 @@ def batch(
     try:
         files = BatchFiles(requests, answers)
     except OSError as error:
-        raise InvalidRequestError(f"cannot open {error.filename}: {error.strerror}") from error
+        raise InvalidRequestError(f"cannot open {error.filename or requests}: {error.strerror}") from error
     columns = (
         BarColumn(20),
         MofNCompleteColumn(),
