@@ -29,12 +29,12 @@ class FromHub:
         return [each.name for each in found if each.kind is each.KEYWORD_ONLY]
 
     @classmethod
-    def _read(cls, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    def _read(cls, keywords: Mapping[str, Any], *, here: bool = True) -> dict[str, Any]:
         """As `read_keywords`: told before a download, not after it. Raises TypeError for keywords that the constructor
         does not take."""
         if unknown := set(keywords) - {*cls._parameters(), *MODEL_OPTIONS, *ROPE_OPTIONS}:
             raise TypeError(f"{cls.__name__} got unexpected keywords: {', '.join(sorted(unknown))}")
-        return read_keywords(keywords)
+        return read_keywords(keywords, here=here)
 
     @classmethod
     def from_pretrained(
@@ -60,8 +60,8 @@ class FromHub:
             where the hub cannot be reached, with a warning.
         keywords: of the constructor.
 
-        Raises InvalidRequestError where the package is missing, for what is no name, for two names of one thing, and
-        where several models match;
+        Raises InvalidRequestError where the package is missing or cannot read its variables, for what is no name or no
+        token, for two names of one thing, and where several models match;
         ModelLoadError for a repository, revision or file that is not there or may not be read, and where it cannot be
         downloaded: the message lists the files that there are. Else what the constructor raises.
         """

@@ -13,14 +13,17 @@ from pymtp.rope_options import RopeOptions
 from pymtp.values import flag
 
 
-def read_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
+def read_keywords(keywords: Mapping[str, Any], *, here: bool = True) -> dict[str, Any]:
     """The keywords, as `read_options` has them. Raises InvalidRequestError for values that they cannot have, as far as
-    can be said without the model and without files."""
+    can be said without the model and without files.
+
+    here: whether they are for this machine, whose GPUs are known.
+    """
     RopeOptions(**{name: keywords[name] for name in keywords.keys() & ROPE_OPTIONS})
     check_keywords(keywords)
     read_cache_bytes(keywords.get("cache_bytes"))
     flag("cache_prompt", keywords.get("cache_prompt", True))
-    return read_options(keywords)
+    return read_options(keywords, here=here)
 
 
 def find_adapters(keywords: Mapping[str, Any]) -> None:

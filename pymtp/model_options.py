@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import InitVar, dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -42,6 +42,7 @@ class ModelOptions:
         on all texts.
     numa: how threads are spread over the nodes of a machine, one of NUMA, for the whole process: the first that is
         asked for counts, whether that model could be loaded or not.
+    here: False where another machine loads the model, which may have other buffers and GPUs. No keyword of LLM.
     """
 
     n_gpu_layers: int | Literal["auto"] = -1
@@ -54,8 +55,9 @@ class ModelOptions:
     use_mlock: bool = False
     lora: Lora = ()
     numa: str | None = None
+    here: InitVar[bool] = True
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, here: bool) -> None:
         if not (isinstance(self.n_gpu_layers, str) and self.n_gpu_layers == "auto"):
             check_gpu_layers(self.n_gpu_layers)
         for name, high in (("n_cpu_moe", 10_000), ("main_gpu", 1_000)):
@@ -72,7 +74,11 @@ class ModelOptions:
         for name, read in lists:
             given = getattr(self, name)
             object.__setattr__(self, name, () if given is None else read(given))
-        options, _kept = self.native(mtp=True, vocab_only=False)
+        checked = self
+        if not here:
+            overrides = cast(tuple[tuple[str, str], ...], self.override_tensor)
+            checked = replace(self, override_tensor=[(pattern, "CPU") for pattern, _ in overrides], main_gpu=0)
+        options, _kept = checked.native(mtp=True, vocab_only=False)
         check(lib.pymtp_check_model_options(options))
 
     @property
@@ -146,13 +152,13 @@ class ModelOptions:
 NAMES = frozenset(field.name for field in fields(ModelOptions))
 
 
-def read_options(keywords: Mapping[str, Any]) -> dict[str, Any]:
+def read_options(keywords: Mapping[str, Any], *, here: bool = True) -> dict[str, Any]:
     """Keywords of an LLM, those of ModelOptions as that has them: lists are copied, for a caller may change one, and
-    iterators are read once. Raises InvalidRequestError."""
+    iterators are read once. here: whether they are for this machine. Raises InvalidRequestError."""
     given = {name: keywords[name] for name in NAMES & keywords.keys()}
     if given.get("n_gpu_layers", 0) is None:  # an LLM's default
         del given["n_gpu_layers"]
-    read = ModelOptions(**given)
+    read = ModelOptions(**given, here=here)
     return {**keywords, **{name: getattr(read, name) for name in given}}
 
 

@@ -16,6 +16,7 @@ from pymtp.hub.names import HubName
 
 MOST_SECONDS = 1_000_000  # to wait for an answer
 _ADDRESS = re.compile(r"https?://([^\s/@?#]*@)?[^\s/@?#]+(/[^\s@?#]*)?", re.IGNORECASE)
+PASSWORDS = "in a name and password before it, @, /, ? and # are %40, %2F, %3F and %23"  # before a machine's name
 TRIES = 6  # one after the other that bring nothing
 PAUSE = 1.0  # seconds before the second try; twice as long before each further one
 
@@ -30,15 +31,23 @@ class UnreachableError(ModelLoadError):
 
 
 def check_installed() -> None:
-    """Raises InvalidRequestError where huggingface_hub is missing, or cannot read the variables it is set up by."""
+    """Raises InvalidRequestError where huggingface_hub is missing, or cannot read the variables that its cache is set
+    up by."""
     if find_spec("huggingface_hub") is None:
         raise InvalidRequestError("models of the hub need one more package: pip install huggingface-hub")
-    try:  # by their full names: what the package itself imports it prints errors of
-        constants = import_module("huggingface_hub.constants")
-        _check_variables(constants)
-        import_module("huggingface_hub.hf_api")
-    except InvalidRequestError:
-        raise
+    _loaded("constants")
+
+
+def check_connection() -> None:
+    """Raises InvalidRequestError where huggingface_hub cannot read the variables by which it asks the hub."""
+    _check_variables(_loaded("constants"))
+    _loaded("hf_api")
+
+
+def _loaded(name: str) -> Any:
+    """A module, by its full name: what the package itself imports it prints errors of."""
+    try:
+        return import_module(f"huggingface_hub.{name}")
     except (ImportError, ValueError) as error:
         given = sorted(name for name in os.environ if name.startswith("HF_"))  # without values, such as tokens
         about = f"; it reads {', '.join(given)}" if given else ""
@@ -52,10 +61,7 @@ def _check_variables(constants: Any) -> None:
         if not 0 < getattr(constants, name) <= MOST_SECONDS:
             raise InvalidRequestError(f"{name} must be seconds, from 1 to {MOST_SECONDS}")
     if not _ADDRESS.fullmatch(str(constants.ENDPOINT)):
-        raise InvalidRequestError(
-            "HF_ENDPOINT must be like https://huggingface.co; in a name and password before it, @, /, ? and # are "
-            "%40, %2F, %3F and %23"
-        )
+        raise InvalidRequestError(f"HF_ENDPOINT must be like https://huggingface.co; {PASSWORDS}")
 
 
 def endpoint() -> str:

@@ -16,7 +16,7 @@ from pymtp.hub.download import download
 from pymtp.hub.files import HubFile, HubModel, is_safe, models
 from pymtp.hub.header import Header, read_header
 from pymtp.hub.names import HubName
-from pymtp.hub.needed import UnreachableError, check_installed, explained
+from pymtp.hub.needed import UnreachableError, check_connection, check_installed, explained
 from pymtp.hub.remote import Remote
 
 RUNS = ("qwen35", "qwen35moe")  # architectures
@@ -41,7 +41,8 @@ def pull(
     cache_dir: None for huggingface_hub's own.
     say: gets what a user should know, such as that the model has no head.
 
-    Raises InvalidRequestError where huggingface_hub is missing and for names that mean no model or several;
+    Raises InvalidRequestError where huggingface_hub is missing or cannot read its variables, for a token that is none,
+    and for names that mean no model or several;
     ModelLoadError for what is not there, may not be read, cannot be brought, or is no model that pymtp runs.
     """
     check_installed()
@@ -53,6 +54,7 @@ def pull(
     if constants.HF_HUB_OFFLINE:
         with explained(name):
             return _cached(name, cache, "HF_HUB_OFFLINE is set, and the cache", say)
+    check_connection()
     try:
         with explained(name):
             remote = Remote(name, token)

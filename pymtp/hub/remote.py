@@ -13,7 +13,7 @@ from pymtp.errors import InvalidRequestError, ModelLoadError
 from pymtp.hub import needed
 from pymtp.hub.files import HubFile, is_safe
 from pymtp.hub.names import HubName
-from pymtp.hub.needed import endpoint, is_passing, transport_errors
+from pymtp.hub.needed import PASSWORDS, endpoint, is_passing, transport_errors
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _HASH = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")  # SHA-256 of large files, git's SHA-1 of others
@@ -44,6 +44,10 @@ class Remote:
         except ImportError as error:  # of what a proxy needs
             raise ModelLoadError(f"cannot reach {endpoint()} for {name.repo}: {error}") from error
         except Exception as error:  # of whatever the answer has in place of what a hub says, and of odd addresses
+            if type(error).__name__ == "InvalidURL":  # httpx's or httpx2's; its words may be a part of a password
+                raise ModelLoadError(
+                    f"cannot reach {endpoint()} for {name.repo}: the address of a proxy is none; {PASSWORDS}"
+                ) from None
             raise ModelLoadError(f"{endpoint()} says nothing of {name.repo} as a hub would: {error!r:.200}") from error
         if commit is None:
             raise ModelLoadError(f"{endpoint()} names no commit of {name.repo}: it is no hub")
@@ -119,13 +123,14 @@ def _token_kept() -> str | None:
     from huggingface_hub import constants, get_token
 
     file = Path(constants.HF_TOKEN_PATH)
-    if not os.environ.get("HF_TOKEN") and file.exists() and not file.is_file():  # a pipe would be waited for
-        raise InvalidRequestError(f"the file of the token, {file}, is no regular file")
     try:
+        if not os.environ.get("HF_TOKEN", "").strip() and file.exists() and not file.is_file():
+            # a pipe would be waited for
+            raise InvalidRequestError(f"the file of the token, {file}, is no regular file")
         return cast(str | None, get_token())
     except UnicodeDecodeError as error:
         raise InvalidRequestError(f"the file of the token, {file}, is not UTF-8") from error
-    except PermissionError as error:
+    except OSError as error:
         raise InvalidRequestError(f"the file of the token, {file}, cannot be read: {error.strerror}") from error
 
 

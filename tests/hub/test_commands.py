@@ -220,17 +220,29 @@ def test_the_scheme_of_an_address_may_be_in_capitals(hub: Hub, started: Started)
     assert (run.returncode, Path(out.removesuffix("\n")).name) == (0, NAME), err
 
 
-@pytest.mark.parametrize("found", ["pipe", "UTF-16"])
+@pytest.mark.parametrize("token", ["", " "])
+@pytest.mark.parametrize("found", ["pipe", "UTF-16", "long name"])
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no such pipes")
-def test_a_token_s_file_that_cannot_be_read_is_told(started: Started, tmp_path: Path, found: str) -> None:
+def test_a_token_s_file_that_cannot_be_read_is_told(started: Started, tmp_path: Path, found: str, token: str) -> None:
+    file = tmp_path / ("t" * 300 if found == "long name" else "token")
     if found == "pipe":
-        os.mkfifo(tmp_path / "token")
-    else:
-        (tmp_path / "token").write_text("hf_secret", encoding="utf-16")
-    run = started("pull", "owner/name", HF_TOKEN_PATH=str(tmp_path / "token"), HF_TOKEN="")
+        os.mkfifo(file)
+    elif found == "UTF-16":
+        file.write_text("hf_secret", encoding="utf-16")
+    run = started("pull", "owner/name", HF_TOKEN_PATH=str(file), HF_TOKEN=token)
     _, err = run.communicate(timeout=100)
     assert (run.returncode, err.count("\n")) == (MISUSED, 1), err
-    assert err.startswith(f"error: the file of the token, {tmp_path / 'token'}, is no")
+    assert err.startswith(f"error: the file of the token, {file}, ")
+
+
+@pytest.mark.parametrize("password", ["se/cret", "se#cret", "se?cret"])
+def test_a_proxy_s_password_is_not_shown(started: Started, password: str) -> None:
+    run = started("pull", "owner/name", HTTP_PROXY=f"http://user:{password}@127.0.0.1:1", NO_PROXY="")
+    _, err = run.communicate(timeout=100)
+    assert (run.returncode, err.count("\n")) == (NOT_LOADED, 1), err
+    assert "the address of a proxy is none" in err
+    assert "se" not in err.partition("proxy is none; ")[0].split("owner/name")[1]
+    assert "cret" not in err
 
 
 def test_a_proxy_that_needs_another_package_is_told(started: Started) -> None:

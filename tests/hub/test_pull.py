@@ -127,6 +127,19 @@ def test_offline_the_cache_is_taken_and_nobody_asked(hub: Hub, pulled: Pulled, m
     assert hub.asked == []
 
 
+@pytest.mark.parametrize("endpoint", ["", "hf-mirror.com"])
+def test_offline_nobody_reads_where_the_hub_is(
+    hub: Hub, pulled: Pulled, endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.files[NAME] = gguf()
+    path = pulled()
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    with pytest.raises(InvalidRequestError, match="HF_ENDPOINT must be like"):
+        pulled()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert pulled() == path
+
+
 def test_offline_a_split_file_must_be_whole(hub: Hub, pulled: Pulled, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.files |= {f"m-{i:05}-of-00002.gguf": gguf() for i in (1, 2)}
     path = pulled()
