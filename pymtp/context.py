@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymtp.context_options import native_options
-from pymtp.cores import physical_cores
+from pymtp.cores import default_threads
 from pymtp.errors import InvalidRequestError, NativeError, PymtpError
 from pymtp.exclusive import alone
 from pymtp.model import TAPS, Model
@@ -91,7 +91,7 @@ class Context(Saving):
             n_batch=n_batch,
             n_ubatch=n_ubatch,
             n_seq_max=n_seq_max,
-            n_threads=physical_cores() if n_threads is None else n_threads,
+            n_threads=default_threads() if n_threads is None else n_threads,
             type_k=type_k,
             type_v=type_v,
             flash_attn=flash_attn,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any
 
+from pymtp.cores import MAX_THREADS
 from pymtp.errors import InvalidRequestError
 from pymtp.model import TAPS, Model
 from pymtp.native import ffi, lib
@@ -21,7 +22,6 @@ AUTO_DRAFT_VOCAB = 32768
 PREFILL_MODES = ("fused", "host-copy", "all-outputs")  # in the order of enum pymtp_prefill_mode
 CTX_STEP = 256  # llama.cpp rounds n_ctx up to a multiple of this
 MAX_CELLS = 2**31 - CTX_STEP  # of all sequences: llama.cpp counts them in 32 bits
-MAX_THREADS = 512  # GGML_MAX_N_THREADS
 MAX_SEQ = 256  # LLAMA_MAX_SEQ
 
 

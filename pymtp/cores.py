@@ -8,6 +8,13 @@ import struct
 import sys
 from pathlib import Path
 
+MAX_THREADS = 512  # GGML_MAX_N_THREADS
+
+
+def default_threads() -> int:
+    """A thread for each core, as far as llama.cpp takes as many."""
+    return min(physical_cores(), MAX_THREADS)
+
 
 def physical_cores() -> int:
     """Cores this process may run on, hardware threads of one core counted once. On macOS the fast cores only: a graph

@@ -16,7 +16,7 @@ from pymtp.chat_prompt import ChatPrompt, ChatPrompts
 from pymtp.collected import collected
 from pymtp.context import Context
 from pymtp.context_options import check_keywords
-from pymtp.cores import physical_cores
+from pymtp.cores import default_threads
 from pymtp.depth import MAX_AUTO, Costs
 from pymtp.engine.depth import BatchDepth
 from pymtp.engine.engine import Engine
@@ -125,7 +125,7 @@ class LLM(PrefixFiles, FromHub):
         room = [index(n) - 1 for n in (n_batch, n_ubatch)]
         most = max(0, min(MAX_AUTO, *room)) if self.model.mtp else 0
         depends_on: dict[str, Any] = {  # what rounds cost
-            "n_threads": physical_cores() if n_threads is None else n_threads,
+            "n_threads": default_threads() if n_threads is None else n_threads,
             "draft_tokens": most if auto else draft_tokens,
             **of_context,
         }

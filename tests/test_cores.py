@@ -14,6 +14,12 @@ import pytest
 from pymtp import cores
 
 
+def test_there_are_no_more_threads_than_llama_cpp_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for n, threads in ((3, 3), (576, 512)):
+        monkeypatch.setattr(cores, "physical_cores", lambda n=n: n)
+        assert cores.default_threads() == threads
+
+
 class Mac:
     """A C library that knows some names of sysctl."""
 

@@ -41,7 +41,7 @@ from rich.table import Table
 from pymtp import LLM, InvalidRequestError, PymtpError, SamplingParams, build_info
 from pymtp.bench.machine import machine
 from pymtp.chat import Chat
-from pymtp.cores import physical_cores
+from pymtp.cores import default_threads
 from pymtp.model import demo_model
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
@@ -253,7 +253,7 @@ def main(
     """Compare streaming clients with the engine without HTTP."""
     results = []
     try:
-        for case in [Case.read(text, threads or physical_cores()) for text in cases]:
+        for case in [Case.read(text, threads or default_threads()) for text in cases]:
             found = measure(case, pairs, list(PATHS))
             Console(highlight=False).print(table(case, found))
             measured = [{arm: asdict(m) for arm, m in each.items()} for each in found]

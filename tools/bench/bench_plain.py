@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pymtp import LLM, PymtpError, SamplingParams, build_info
-from pymtp.cores import physical_cores
+from pymtp.cores import default_threads
 
 screen = Console(stderr=True, highlight=False)
 
@@ -203,7 +203,7 @@ def main(
     output: Annotated[Output, typer.Option("--output", "-o", help="How to print the result.")] = Output.table,
 ) -> None:
     """Compare pymtp's plain decoding with llama-bench."""
-    settings = Settings(model, tokens, depth, threads or physical_cores(), gpu_layers, cache_type, flash_attn)
+    settings = Settings(model, tokens, depth, threads or default_threads(), gpu_layers, cache_type, flash_attn)
     try:
         results, record = measure(settings, pairs)
     except (BuildError, PymtpError, subprocess.CalledProcessError) as error:

@@ -46,7 +46,7 @@ from pymtp import LLM, InvalidRequestError, PymtpError, SamplingParams, build_in
 from pymtp.bench.machine import machine
 from pymtp.bench.prefix import WARM_UP, Asked, half_of
 from pymtp.bench.traces import DISK, NAMES, USER, Ask, Texts, Trace, Words, make, unseen
-from pymtp.cores import physical_cores
+from pymtp.cores import default_threads
 from pymtp.model import demo_model
 
 screen = Console(stderr=True, highlight=False)
@@ -269,7 +269,7 @@ def main(
     output: Annotated[Path | None, typer.Option("--json", help="Write every measurement to this file.")] = None,
 ) -> None:
     """Compare what pymtp and llama-server read of prompts that begin alike."""
-    settings = Settings(model or demo_model(), n_seq_max, threads or physical_cores(), cache, scale, requests)
+    settings = Settings(model or demo_model(), n_seq_max, threads or default_threads(), cache, scale, requests)
     results: list[dict[str, Any]] = []
     try:
         names = traces.split(",")

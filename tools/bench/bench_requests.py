@@ -40,7 +40,7 @@ from rich.table import Table
 
 from pymtp import LLM, InvalidRequestError, PymtpError, SamplingParams, build_info
 from pymtp.bench.machine import machine
-from pymtp.cores import physical_cores
+from pymtp.cores import default_threads
 from pymtp.model import demo_model
 
 screen = Console(stderr=True, highlight=False)
@@ -236,7 +236,7 @@ def main(
     """Compare pymtp with llama-server where several requests run at once."""
     results = []
     try:
-        chosen = [Case.read(text, prompt_tokens, threads or physical_cores()) for text in cases]
+        chosen = [Case.read(text, prompt_tokens, threads or default_threads()) for text in cases]
         program = llama_server.build(patched=patched)
         for case in chosen:
             found = measure(case, pairs, program)

@@ -39,7 +39,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pymtp import LLM, PymtpError, SamplingParams, build_info
-from pymtp.cores import physical_cores
+from pymtp.cores import default_threads
 from pymtp.model import demo_model
 
 screen = Console(stderr=True, highlight=False)
@@ -272,7 +272,7 @@ def main(
         n_prompts=n_prompts,
         tokens=tokens,
         drafts=drafts,
-        threads=threads or physical_cores(),
+        threads=threads or default_threads(),
         n_ctx=n_ctx,
         n_batch=2048,
         n_ubatch=512,

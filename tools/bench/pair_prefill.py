@@ -24,7 +24,7 @@ import typer
 
 from pymtp.cli.bench_requests import read_numbers
 from pymtp.context import Context
-from pymtp.cores import physical_cores
+from pymtp.cores import default_threads
 from pymtp.model import Model
 
 UBATCH = 512
@@ -65,7 +65,7 @@ def main(
                                 loaded,
                                 n_ctx=size,
                                 n_ubatch=UBATCH,
-                                n_threads=threads or physical_cores(),
+                                n_threads=threads or default_threads(),
                                 draft_tokens=drafts,
                                 prefill=mode,
                             )

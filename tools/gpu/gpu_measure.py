@@ -22,7 +22,7 @@ from pymtp.bench import decode, decode_report, prefill, prefill_report
 from pymtp.bench.order import in_turn
 from pymtp.bench.report import measured_on
 from pymtp.cli.memory_table import plan_beside
-from pymtp.cores import physical_cores
+from pymtp.cores import default_threads
 from pymtp.errors import NativeError
 from pymtp.model import Model
 
@@ -44,7 +44,7 @@ class Measuring:
     def __init__(self, model: Model, key: str, scale: Scale, results: Results, gpu_layers: int) -> None:
         self._model, self._key, self._scale, self._results = model, key, scale, results
         self._gpu_layers = gpu_layers
-        self._threads = scale.threads or physical_cores()
+        self._threads = scale.threads or default_threads()
         self._where = measured_on(model)
         self._warm = False
 

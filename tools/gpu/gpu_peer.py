@@ -21,7 +21,7 @@ from gpu_results import Results
 
 from pymtp import LLM, SamplingParams, build_info
 from pymtp.bench.machine import machine
-from pymtp.cores import physical_cores
+from pymtp.cores import default_threads
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
 
@@ -77,7 +77,7 @@ def main(
 ) -> None:
     """Add a pair to the report."""
     scale, results, job = SMOKE if smoke else FULL, Results(folder), Job(key, PEER, turn=turn)
-    work = (model, scale.peer, scale.tokens, gpu_layers, scale.threads or physical_cores())
+    work = (model, scale.peer, scale.tokens, gpu_layers, scale.threads or default_threads())
     results.begin(job)
     started = time.monotonic()
 
