@@ -72,8 +72,6 @@ class Access:
             if not found:
                 raise InvalidRequestError(f"{self.api_key_file} holds no key")
             keys += found
-        if not all(keys):
-            raise InvalidRequestError("--api-key is empty")
         check_names("--api-key", keys)
         if not keys and "PYMTP_API_KEY" in os.environ:  # of a secret that was not set: to serve anybody would be wrong
             raise InvalidRequestError("PYMTP_API_KEY is empty: give it a key, or unset it to serve without")
@@ -159,8 +157,6 @@ def serve(
     if not all(map(find_spec, NEEDED)):
         raise InvalidRequestError(f"pymtp serve needs more packages: pip install {' '.join(NEEDED.values())}")
     limits.check()
-    if not all(served_name or ()):
-        raise InvalidRequestError("--served-name is empty")
     check_names("--served-name", served_name or ())
     settings = Settings(
         host=access.host,

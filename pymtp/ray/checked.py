@@ -56,8 +56,8 @@ def texts(own: dict[str, Any]) -> dict[str, Any]:
         several = (own[name],) if isinstance(own[name], str) else own[name]
         if not isinstance(several, (list, tuple)):  # none is shown: they may be keys
             raise InvalidRequestError(f"{name} must be a text or a list of texts", name)
-        if not all(isinstance(each, str) and each == each.strip() != "" for each in several):
-            raise InvalidRequestError(f"{name} must be texts, not empty and without space around, or not given", name)
+        if not all(isinstance(each, str) for each in several):
+            raise InvalidRequestError(f"{name} must be texts, or not given", name)
         check_names(name, several)
         found[name] = tuple(several)
     return found

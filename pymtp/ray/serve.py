@@ -26,6 +26,7 @@ from pymtp.server.settings import ANY_HOST, Settings, check_names
 from pymtp.values import in_range, shown
 
 KEYS = "PYMTP_API_KEY"
+MOST_OF_RAY = 2**31 - 1  # it sends such numbers in 32 bits
 MOST_CONNECTIONS = 4096  # of a door, as of `pymtp serve`
 LIGHT = 64  # requests without a text that a replica takes beside those that run and wait: /health, /tokenize
 STUCK = 60.0  # seconds after which an engine that answers no more is given up, as by `pymtp serve`
@@ -55,8 +56,8 @@ def serve_app(
         which are Ray Serve's. Without api_keys, those in the environment variable PYMTP_API_KEY, with spaces between.
         An empty list with this variable set is refused.
 
-    Raises InvalidRequestError for options that are none, and for values that they cannot have. What only a machine with
-    the model can tell, such as files that are not there, fails in the replicas, and the log says why.
+    Raises InvalidRequestError for options that are none, and for values that they cannot have. What only a
+    replica's machine can tell, such as files and GPUs that are not there, fails in the replicas, and the log says why.
     """
     least, most = checked.least_and_most(replicas)
     doors = in_range("fronts", fronts, 1)
@@ -71,9 +72,9 @@ def serve_app(
     ends = settings.grace + TO_TELL
     held = serve.deployment(
         **number,
-        max_ongoing_requests=places + settings.max_queue + LIGHT,
+        max_ongoing_requests=min(places + settings.max_queue + LIGHT, MOST_OF_RAY),
         # Ray counts those that are on their way to a free replica as well; each replica holds to max_queue itself
-        max_queued_requests=min((places + settings.max_queue + LIGHT) * most, 2**31 - 1),
+        max_queued_requests=min((places + settings.max_queue + LIGHT) * most, MOST_OF_RAY),
         max_constructor_retry_count=3,
         graceful_shutdown_timeout_s=ends,
         health_check_timeout_s=STUCK,
@@ -139,4 +140,4 @@ def _parted(options: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
     if "allowed_hosts" not in own:
         settings = replace(settings, allowed_hosts=(ANY_HOST,))  # machines of a cluster have many names
     llm = {name: options[name] for name in options.keys() - _SETTINGS}
-    return settings, LLM._read({"n_seq_max": PLACES, **llm})
+    return settings, LLM._read({"n_seq_max": PLACES, **llm}, here=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from pymtp.context_options import MAX_THREADS
+from pymtp.cores import MAX_THREADS
 from pymtp.hub.names import is_hub_name, read_name
 from pymtp.hub.pull import pull
 

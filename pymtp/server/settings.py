@@ -29,13 +29,15 @@ def check_host(option: str, name: str) -> None:
 
 
 def check_names(option: str, names: Iterable[str]) -> None:
-    """Raises InvalidRequestError for a text that no answer can have: bytes of a command line that are not UTF-8, as
-    Python keeps them. None is shown: it may be a key."""
-    try:
-        for name in names:
+    """Raises InvalidRequestError for names and keys that no request has: empty ones, with space around, and bytes of a
+    command line that are not UTF-8, as Python keeps them. None is shown: it may be a key."""
+    for name in names:
+        if name != name.strip() or not name:
+            raise InvalidRequestError(f"{option} must be text without space around it, not empty", option)
+        try:
             name.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRequestError(f"{option} must be UTF-8", option) from error
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(f"{option} must be UTF-8", option) from error
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,25 @@ def test_an_engine_that_can_go_on_no_more_is_not_healthy() -> None:
 
 
 @pytest.mark.parametrize(
+    ("prefix", "options", "said"),
+    [("gone.prefix", {}, "cannot read the prefix"), (None, {"lora": "gone.gguf"}, "no such adapter")],
+)
+def test_a_prefix_and_adapters_are_looked_for_before_a_model_is_brought(
+    prefix: str | None, options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("pymtp.ray.workers.pull", asked.append)
+
+    async def test() -> None:
+        async with replica("hf:owner/name", prefix, options, Settings(log_level="error")):
+            pass
+
+    with pytest.raises((InvalidRequestError, ModelLoadError), match=said):
+        asyncio.run(test())
+    assert asked == []
+
+
+@pytest.mark.parametrize(
     ("given", "error"),
     [(("no such file", None, {}), ModelLoadError), ((None, "no such file", {"n_ctx": 64}), InvalidRequestError)],
 )

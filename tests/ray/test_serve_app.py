@@ -48,7 +48,7 @@ def test_a_server_without_a_queue_can_start() -> None:
 
 @pytest.mark.parametrize("keys", ["", [""], ["right", " "], [3]])
 def test_keys_that_are_none_are_refused(keys: Any) -> None:
-    with pytest.raises(InvalidRequestError, match="api_keys must be texts"):
+    with pytest.raises(InvalidRequestError, match="api_keys must "):
         made(api_keys=keys)
 
 
@@ -116,7 +116,9 @@ def test_json_that_is_too_deep_is_a_word() -> None:
 
 
 def test_the_most_that_may_wait_at_all_replicas_is_a_number_that_ray_can_send() -> None:
-    assert made(replicas=10_000, max_queue=2**31 - 1)[1].max_queued_requests == 2**31 - 1
+    held = made(replicas=10_000, max_queue=2**31 - 1)[1]
+    assert (held.max_queued_requests, held.max_ongoing_requests) == (2**31 - 1, 2**31 - 1)
+    assert held._deployment_config.to_proto_bytes()
 
 
 def test_an_empty_list_of_keys_does_not_open_a_server_that_the_environment_closes(
@@ -168,6 +170,13 @@ def test_replicas_follow_the_load_where_there_are_a_least_and_a_most() -> None:
     _, held, _ = made(replicas=(2, 10), n_seq_max=3)
     config = held._deployment_config.autoscaling_config
     assert (config.min_replicas, config.max_replicas, config.target_ongoing_requests) == (2, 10, 3)
+
+
+def test_gpus_and_their_buffers_are_those_of_the_replicas() -> None:
+    given = {"override_tensor": "ffn=CUDA7", "main_gpu": 7, "split_mode": "none"}
+    assert made(**given)[2][2] == {"n_seq_max": 8, **given, "override_tensor": (("ffn", "CUDA7"),)}
+    with pytest.raises(InvalidRequestError, match="is no regular expression"):
+        made(override_tensor="(=CUDA7")
 
 
 def test_doors_take_no_processor_from_replicas() -> None:
