@@ -10,9 +10,9 @@ from typing import Any, overload
 
 from pymtp.engine.request import Completion
 from pymtp.llm import LLM
+from pymtp.llm_options import find_adapters, read_keywords
 from pymtp.llm_prefixes import Prompt
 from pymtp.model_options import NAMES as MODEL_OPTIONS
-from pymtp.model_options import read_options
 from pymtp.rope_options import NAMES as ROPE_OPTIONS
 from pymtp.sampling import SamplingParams
 
@@ -51,7 +51,8 @@ def generate(prompts: Prompt | Sequence[Prompt], **keywords: Any) -> Completion 
     if unknown := keywords.keys() - known:
         raise TypeError(f"generate() got unexpected keywords: {', '.join(sorted(unknown))}")
     with _last_lock:
-        wanted = read_options(keywords)
+        wanted = read_keywords(keywords)
+        find_adapters(wanted)  # before the model that is there goes
         if _last is None or not _equal(_last[0], wanted):
             if _last is not None:
                 _last[1].close()

@@ -338,6 +338,24 @@ def test_generate_names_an_unknown_keyword_and_a_bad_model() -> None:
         pymtp.generate("import ", model="nowhere.gguf")
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"n_ctx": -1}, {"type_k": "zz"}, {"cache_bytes": -1}, {"rope_scaling": "zz"}, {"cache_prompt": 3}, {"lora": "no"}],
+    ids=str,
+)
+def test_an_option_that_is_wrong_leaves_the_model_of_the_last_call(
+    wrong: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pymtp.once._last", None)
+    pymtp.generate("import ", max_tokens=1, n_ctx=256, n_threads=1)
+    kept = once._last[1]  # type: ignore[index]
+    with pytest.raises(pymtp.PymtpError):
+        pymtp.generate("import ", max_tokens=1, **{"n_ctx": 256, "n_threads": 1, **wrong})
+    assert once._last is not None
+    assert once._last[1] is kept
+    kept.close()
+
+
 def test_stats_add_up(llm: LLM, prompts: list[str]) -> None:
     start = time.perf_counter()
     done = llm.generate(prompts[0], SamplingParams(max_tokens=50, ignore_eos=True))
