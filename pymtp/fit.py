@@ -11,7 +11,6 @@ from pymtp.depth import MAX_AUTO
 from pymtp.memory import DeviceMemory, plan_memory
 from pymtp.model import Model
 from pymtp.model_options import ModelOptions, read_options
-from pymtp.values import is_whole
 
 # Left free on each GPU, as llama.cpp's --fit-target: kernels, their libraries and what else draws on the screen.
 MARGIN = 1 << 30
@@ -62,8 +61,7 @@ def planned_layers(
     with Model(path, vocab_only=True, mtp=_takes_head(options, draft_tokens)) as looked_at:
         most = draft_tokens
         if most == "auto":
-            # what n_batch and n_ubatch may be is for the plan to say
-            rows = [int(of_context[name]) - 1 for name in ("n_batch", "n_ubatch") if is_whole(of_context.get(name), 1)]
+            rows = [int(of_context[name]) - 1 for name in ("n_batch", "n_ubatch") if name in of_context]
             most = max(0, min([MAX_AUTO, *rows])) if looked_at.mtp else 0
 
         def plan(layers: int) -> Sequence[DeviceMemory]:

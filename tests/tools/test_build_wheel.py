@@ -39,6 +39,14 @@ def test_a_family_without_levels_is_refused(monkeypatch: pytest.MonkeyPatch, tmp
             build_wheel.main(variants="all", processor=processor, output=tmp_path)
 
 
+def test_a_compiler_that_is_not_there_is_told_before_anything_is_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(build_wheel.shutil, "which", lambda name: None)
+    with pytest.raises(typer.BadParameter, match=r"no aarch64-linux-gnu-gcc, .*: apt install g\+\+-aarch64-linux-gnu"):
+        build_wheel.main(variants="all", processor="aarch64", output=tmp_path)
+
+
 @pytest.mark.parametrize("variants", ["all", "v2", "v4,v2"])
 def test_levels_that_there_are_are_built(variants: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked = []

