@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pymtp.errors import InvalidRequestError
+from pymtp.hub.pull import brought
 from pymtp.llm import LLM
+from pymtp.llm_options import find_adapters
 from pymtp.prefix_file import look_at
 
 
-def load(model: Path | None, keywords: Mapping[str, Any], prefix: Path | None = None) -> LLM:
-    """model, keywords: of LLM. prefix: a file to go on from.
+def load(
+    model: str | Path | None,
+    keywords: Mapping[str, Any],
+    prefix: Path | None = None,
+    say: Callable[[str], None] = warnings.warn,
+) -> LLM:
+    """model: of LLM, or a name of the hub. keywords: of LLM. prefix: a file to go on from. say: gets what a user should
+    know of a model of the hub.
 
-    Raises what `LLM` and `load_prefix` raise, and InvalidRequestError for a prefix that cannot be read.
+    Raises what `LLM`, `LLM.from_pretrained` and `load_prefix` raise, and InvalidRequestError for a prefix that cannot
+    be read.
     """
-    check_prefix(prefix)
-    llm = LLM(model, **keywords)
+    check_prefix(prefix)  # both before a model is brought
+    find_adapters(keywords)
+    llm = LLM(brought(model, say), **keywords)
     if prefix is None:
         return llm
     try:

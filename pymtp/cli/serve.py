@@ -16,6 +16,8 @@ from pymtp.cli.model_file import model_file
 from pymtp.cli.options import Prefix, SeqMax, spread
 from pymtp.cli.texts import read_text
 from pymtp.errors import InvalidRequestError
+from pymtp.hub.names import is_hub_name, read_name
+from pymtp.hub.needed import check_installed
 from pymtp.loading import check_prefix
 from pymtp.server.process.launch import Launch
 from pymtp.server.process.listener import is_local, listen, open_standard_streams
@@ -153,7 +155,7 @@ def serve(
     logging: Logging,
     loading: Loading,
 ) -> None:
-    """Serve a model over HTTP, to clients of OpenAI's and Anthropic's APIs."""
+    """Serve a model over HTTP. Clients of OpenAI's and Anthropic's APIs can use it."""
     if not all(map(find_spec, NEEDED)):
         raise InvalidRequestError(f"pymtp serve needs more packages: pip install {' '.join(NEEDED.values())}")
     limits.check()
@@ -174,7 +176,7 @@ def serve(
     )
     keywords = loading.keywords(n_seq_max)  # what is wrong with them is told before a download
     check_prefix(prefix)
-    launch = Launch(settings, model_file(loading.model), keywords, prefix)
+    launch = Launch(settings, _model(loading.model), keywords, prefix)
     open_standard_streams()
     listener = listen(settings.host, settings.port)
     if not settings.allowed_hosts and (settings.api_keys or not is_local(listener)):
@@ -191,3 +193,14 @@ def serve(
         code = supervise(listener, launch)
     if code:
         raise typer.Exit(code)
+
+
+def _model(name: str | None) -> str | None:
+    """A file with its whole path, or a name of the hub: the worker brings it, so that the server answers meanwhile.
+    Raises as `model_file`."""
+    if name is not None and is_hub_name(name):
+        read_name(name)
+        check_installed()
+        return name
+    file = model_file(name)
+    return None if file is None else str(file.absolute())

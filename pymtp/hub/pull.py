@@ -15,7 +15,7 @@ from pymtp.hub.choose import choose
 from pymtp.hub.download import download
 from pymtp.hub.files import HubFile, HubModel, is_safe, models
 from pymtp.hub.header import Header, read_header
-from pymtp.hub.names import HubName
+from pymtp.hub.names import HubName, is_hub_name, read_name
 from pymtp.hub.needed import UnreachableError, check_connection, check_installed, explained
 from pymtp.hub.remote import Remote
 
@@ -26,6 +26,12 @@ Say = Callable[[str], None]
 
 def _warn(note: str) -> None:
     warnings.warn(note, stacklevel=2)
+
+
+def brought(model: str | os.PathLike[str] | None, say: Say = _warn) -> str | os.PathLike[str] | None:
+    """The file of a model: of the hub's cache where `model` is a name of the hub, else `model`. Raises what `pull`
+    raises."""
+    return pull(read_name(model), say=say) if isinstance(model, str) and is_hub_name(model) else model
 
 
 def pull(

@@ -16,10 +16,11 @@ from pymtp.async_llm import AsyncLLM
 from pymtp.chat import Chat
 from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError, PymtpError
+from pymtp.hub.pull import brought
 from pymtp.llm import is_prompt
 from pymtp.llm_options import find_adapters
 from pymtp.llm_prefixes import Prompt
-from pymtp.ray.workers import PLACES, found, given_cores
+from pymtp.ray.workers import PLACES, given_cores
 from pymtp.sampling import SamplingParams
 from pymtp.values import shown
 
@@ -84,13 +85,13 @@ class Generate:
         self._prompt, self._added, self._keeps = prompt, added, errors == "keep"
         self._params: Callable[[Row], SamplingParams]
         if callable(params):
-            self._params = lambda row: _read(params(row))
+            self._params = lambda row: _params_of(params, row)
         else:
             fixed = _read(params)
             self._params = lambda _: fixed
         keywords = AsyncLLM._read({"n_seq_max": PLACES, "n_threads": given_cores(), **options})
         find_adapters(keywords)
-        self._llm = AsyncLLM(found(model), **keywords)
+        self._llm = AsyncLLM(brought(model), **keywords)
 
     def __call__(self, batch: Batch) -> Batch:
         """The batch with columns added: the text, `finish_reason`, `prompt_tokens`, `completion_tokens`, and `error`
@@ -177,6 +178,29 @@ def _read(params: object) -> SamplingParams:
             "params",
         )
     return _checked(SamplingParams(**params))
+
+
+def _params_of(function: Callable[[Row], object], row: Row) -> SamplingParams:
+    """Raises InvalidRequestError also where the function fails: a row's error, as all others."""
+    try:
+        given = function(row)
+    except PymtpError:
+        raise
+    except Exception as error:
+        raise InvalidRequestError(f"params of the row: {type(error).__name__}: {error}", "params") from error
+    if isinstance(given, Mapping):
+        given = {name: _whole(value) for name, value in given.items() if not _is_null(value)}
+    return _read(given)
+
+
+def _is_null(value: object) -> bool:
+    """Whether it is what pandas has in place of a number that a row lacks."""
+    return isinstance(value, np.floating) and bool(np.isnan(value))
+
+
+def _whole(value: object) -> object:
+    """A whole number of a column that became one of reals, for some rows lack theirs."""
+    return int(value) if isinstance(value, np.floating) and value.is_integer() else value
 
 
 def _checked(params: SamplingParams) -> SamplingParams:

@@ -14,10 +14,9 @@ from ray import serve
 from starlette.types import Message
 
 from pymtp.llm import LLM
-from pymtp.llm_options import find_adapters
-from pymtp.loading import check_prefix, load
+from pymtp.loading import load
 from pymtp.ray.lead import Lead
-from pymtp.ray.workers import found, given_cores
+from pymtp.ray.workers import given_cores
 from pymtp.server.app import create_app
 from pymtp.server.settings import Settings
 from pymtp.server.watch import logs
@@ -101,13 +100,8 @@ class Replica:
 
 
 def _loader(model: str | None, prefix: str | None, llm: Mapping[str, Any]) -> Callable[[], LLM]:
-    file = None if prefix is None else Path(prefix)
-
     def loader() -> LLM:
-        check_prefix(file)  # before a model is brought
-        find_adapters(llm)
-        weights = found(model)
         with logs.failures_held(logging.getLogger("pymtp.native")):
-            return load(None if weights is None else Path(weights), llm, file)
+            return load(model, llm, None if prefix is None else Path(prefix))
 
     return loader

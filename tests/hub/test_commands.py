@@ -96,7 +96,6 @@ def test_a_download_that_is_killed_goes_on(hub: Hub, started: Started, demo: Pat
         "pull hf:owner/nmae",
         "generate -m hf:owner/nmae def",
         "chat -m hf:owner/nmae",
-        "serve -m hf:owner/nmae --port 0",
         "batch -m hf:owner/nmae REQUESTS ANSWERS",
         "prefix -m hf:owner/nmae -o OUT text",
         "info hf:owner/nmae",

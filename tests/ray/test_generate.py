@@ -89,6 +89,33 @@ def test_a_row_that_fails_leaves_the_others_as_they_are(generate: Generate, llm:
     assert (done["completion_tokens"][1], done["finish_reason"][1]) == (0, "error")
 
 
+def test_a_function_of_params_that_fails_is_its_row_s_error(llm: LLM) -> None:
+    def params(row: Any) -> SamplingParams:
+        return {1: GREEDY}[int(row["id"])]
+
+    rows = {"prompt": column(["import ", "class Tree"]), "id": np.array([1, 2])}
+    done = Generate(params=params, errors="keep", n_ctx=256, n_threads=1, draft_tokens=1)(rows)
+    assert done["text"].tolist() == [llm.generate("import ", GREEDY).text, ""]
+    assert done["error"].tolist() == ["", "params of the row: KeyError: 2"]
+    with pytest.raises(InvalidRequestError, match="params of the row: KeyError: 2"):
+        Generate(params=params, n_ctx=256, n_threads=1, draft_tokens=1)(rows)
+
+
+def test_a_column_of_numbers_may_lack_some(llm: LLM) -> None:
+    def params(row: Any) -> dict[str, Any]:
+        return {"max_tokens": row["most"], "seed": row["seed"], "temperature": row["heat"]}
+
+    rows = {
+        "prompt": column(["import "] * 2),
+        "most": np.array([4.0, 5.0]),
+        "seed": np.array([7.0, np.nan]),
+        "heat": np.array([1.0, np.nan]),
+    }
+    done = Generate(params=params, n_ctx=256, n_threads=1, draft_tokens=1)(rows)
+    alone = [SamplingParams(4, seed=7, temperature=1.0), SamplingParams(5)]
+    assert done["text"].tolist() == [llm.generate("import ", each).text for each in alone]
+
+
 def test_a_row_that_fails_ends_the_work_unless_errors_are_kept() -> None:
     generate = Generate(params=GREEDY, n_ctx=64, n_threads=1, draft_tokens=0)
     with pytest.raises(ContextFullError):
@@ -194,7 +221,7 @@ def test_params_of_a_row_may_be_all_that_params_of_all_may_be(llm: LLM) -> None:
 
 def test_a_model_may_be_one_of_the_hub(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr("pymtp.ray.workers.pull", lambda name: asked.append(name) or demo)
+    monkeypatch.setattr("pymtp.hub.pull.pull", lambda name, say: asked.append(name) or demo)
     done = Generate("hf:owner/name:Q4_K_M", params=GREEDY, n_ctx=64, n_threads=1, draft_tokens=0)({"prompt": ["a"]})
     assert asked == [HubName("owner/name", "Q4_K_M")]
     assert len(done["text"]) == 1

@@ -19,7 +19,7 @@ from pymtp.errors import PymtpError
 from pymtp.llm import LLM
 from pymtp.server.app import create_app
 from pymtp.server.http.connection import IDLE, MORE, Connection
-from pymtp.server.process.launch import BEAT, FAILED, READY, line
+from pymtp.server.process.launch import BEAT, FAILED, FILE, READY, line
 from pymtp.server.settings import Settings
 from pymtp.server.watch.logs import log
 
@@ -73,7 +73,8 @@ class HttpServer:
 
     def _loaded(self, error: Exception | None) -> None:
         if error is None:
-            self._say({READY: self._app.state.service.model_name})
+            service = self._app.state.service
+            self._say({READY: service.model_name, FILE: str(service.llm.llm.model.path)})
             return
         if not isinstance(error, (PymtpError, OSError)):
             log.error("the model cannot be loaded", exc_info=error)

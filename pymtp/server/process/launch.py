@@ -27,22 +27,24 @@ work(control, given)
 """
 
 READY, FAILED, BEAT = "ready", "failed", "beat"  # what a worker says
+FILE = "file"  # of the model, which it says beside READY
 
 
 @dataclass(frozen=True)
 class Launch:
     """
-    model: a file; None for the shipped model. llm: keywords of LLM. prefix: a file that prompts may go on from.
+    model: a file, or a name of the hub; None for the shipped model. llm: keywords of LLM. prefix: a file that prompts
+        may go on from.
     """
 
     settings: Settings = field(default_factory=Settings)
-    model: Path | None = None
+    model: str | None = None
     llm: Mapping[str, Any] = field(default_factory=dict)
     prefix: Path | None = None
 
     def as_given(self) -> dict[str, Any]:
         """Ready for JSON."""
-        return {**asdict(self), "model": _text(self.model), "prefix": _text(self.prefix)}
+        return {**asdict(self), "prefix": _text(self.prefix)}
 
     @classmethod
     def of_given(cls, given: Mapping[str, Any]) -> Launch:
@@ -50,7 +52,7 @@ class Launch:
         settings: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in given["settings"].items()
         }
-        return cls(Settings(**settings), _path(given["model"]), given["llm"], _path(given["prefix"]))
+        return cls(Settings(**settings), given["model"], given["llm"], _path(given["prefix"]))
 
 
 def line(message: Mapping[str, Any]) -> bytes:

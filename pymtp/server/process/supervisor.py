@@ -14,12 +14,13 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 from pymtp import errors
 from pymtp.errors import PymtpError
-from pymtp.server.process.launch import FAILED, READY, START, Launch, line
+from pymtp.server.process.launch import FAILED, FILE, READY, START, Launch, line
 from pymtp.server.process.listener import url
 from pymtp.server.watch.logs import log
 
@@ -98,6 +99,8 @@ class Supervisor:
                     heard = True
                     for said in worker.hear():
                         if READY in said:
+                            # the next worker is to have the same file, whatever the hub has by then
+                            self._launch = replace(self._launch, model=said[FILE])
                             place = {"url": self._url, "model": said[READY], "worker": worker.process.pid}
                             log.info("serving", extra={"fields": place})
                     if worker.gone:

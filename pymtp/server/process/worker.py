@@ -38,7 +38,7 @@ def work(control: socket.socket, given: Mapping[str, Any]) -> None:
 def load_quietly(launch: Launch) -> LLM:
     """As loading.load. What llama.cpp says of a failure is in the error that this raises, and not logged as well."""
     with logs.failures_held(logging.getLogger("pymtp.native")):
-        return load(launch.model, launch.llm, launch.prefix)
+        return load(launch.model, launch.llm, launch.prefix, lambda note: logs.log.warning("%s", note))
 
 
 def end_with_supervisor(control: socket.socket) -> None:

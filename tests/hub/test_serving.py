@@ -1,0 +1,64 @@
+"""Claims about `pymtp serve` with a model of the hub: it is a server from the beginning, and stays with one file."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import httpx
+import pytest
+from helpers.hub import Hub
+from helpers.served import Served
+from helpers.servers import LONG, wait_until
+
+NAME = "model-Q4_K_M.gguf"
+Serve = Callable[..., Served]
+
+
+@pytest.fixture
+def serve(hub: Hub, demo: Path, tmp_path: Path) -> Iterator[Serve]:
+    """Serves owner/name of the hub, which is the shipped model."""
+    hub.files[NAME] = demo.read_bytes()
+    env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "NO_PROXY": "127.0.0.1", "HF_HUB_OFFLINE": "0"}
+    with ExitStack() as stack:
+        yield lambda *options: stack.enter_context(closing(Served("-m", "hf:owner/name", *options, env=env)))
+
+
+def test_a_server_whose_model_is_being_downloaded_answers_and_ends_in_order(hub: Hub, serve: Serve) -> None:
+    hub.faults.cut_after, hub.faults.hang = 1_000_000, True
+    served = serve()
+    found = re.search(r"url=(\S+)", served.line("loading the model"))
+    assert found is not None
+    wait_until(lambda: hub.bytes_sent() >= 1_000_000)
+    assert httpx.get(f"{found[1]}/health", timeout=LONG).status_code == 503
+    assert httpx.get(f"{found[1]}/version", timeout=LONG).status_code == 200
+    assert served.end(signal.SIGTERM) == 0
+
+
+def test_a_worker_that_follows_another_has_its_file(hub: Hub, serve: Serve) -> None:
+    served = serve().ready()
+    text = served.ask(temperature=0).json()["choices"][0]["text"]
+    hub.asked.clear()
+    hub.faults.down = True
+    os.kill(served.worker(), signal.SIGKILL)
+    assert served.worker(2) != served.worker()
+    assert served.ask(temperature=0).json()["choices"][0]["text"] == text
+    assert hub.asked == []
+
+
+def test_a_model_that_is_not_there_ends_the_server_with_one_line(hub: Hub, serve: Serve) -> None:
+    served = serve("-m", "hf:owner/nmae")
+    assert served.exit_code() == 3
+    (line,) = [line for line in served.lines if "loading the model" not in line]
+    assert line.startswith(f"error: no repository owner/nmae on {hub.url}")
+
+
+def test_a_variable_of_the_hub_that_cannot_be_read_is_a_misuse(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "-1")
+    served = serve()
+    assert served.exit_code() == 2
+    assert "error: HF_HUB_ETAG_TIMEOUT must be seconds" in served.lines[-1]
