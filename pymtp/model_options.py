@@ -123,6 +123,7 @@ class ModelOptions:
         options.main_gpu = self.main_gpu
         options.n_tensor_split, options.tensor_split = len(self.tensor_split), split
         options.n_overrides, options.patterns, options.buffers = len(overrides), patterns, buffers
+        options.n_moe_overrides = int(self.n_cpu_moe > 0)
         options.n_lora, options.lora, options.lora_scales = len(self.adapters), lora, scales
         return options, [texts, patterns, buffers, lora, split, scales]
 
@@ -178,7 +179,8 @@ def check_gpu_layers(value: object) -> None:
     """Raises InvalidRequestError for what is no number of layers."""
     if not is_whole(value, -1, 2**31 - 1):
         raise InvalidRequestError(
-            f'n_gpu_layers={shown(value)} must be a whole number, -1 for all layers, or for LLM "auto"', "n_gpu_layers"
+            f'n_gpu_layers={shown(value)} must be a whole number from 0 to 2147483647, -1 for all layers, or "auto"',
+            "n_gpu_layers",
         )
 
 

@@ -4,7 +4,7 @@ as, and what a caller changes later changes nothing."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, NoReturn
 
 from pymtp.errors import InvalidRequestError
@@ -51,7 +51,7 @@ def read_split(given: object) -> tuple[float, ...]:
             "tensor_split",
         )
 
-    shares = refuse() if isinstance(given, Mapping) else _listed(given, refuse)
+    shares = refuse() if isinstance(given, (Mapping, Set)) else _listed(given, refuse)
     if len(shares) > most or not all(
         is_real(share) and (share == 0 or LEAST_SHARE <= float(share) <= MAX_NUMBER) for share in shares
     ):

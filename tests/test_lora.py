@@ -184,6 +184,28 @@ def test_norms_of_an_adapter_are_warned_about(
         assert sum("has 1 tensors of norms" in message for message in caplog.messages) == n_warnings
 
 
+def test_an_adapter_that_would_change_nothing_is_refused(demo: Path, tmp_path: Path) -> None:
+    for norms in ({}, {"blk.0.attn_norm.weight": 192}):
+        path = write_adapter(tmp_path / "none.gguf", {}, alpha=4.0, norms=norms)
+        with pytest.raises(ModelLoadError, match="has no matrices"):
+            Model(demo, lora=path)
+
+
+def test_an_adapter_is_no_model(demo_f32: Path, tmp_path: Path) -> None:
+    path = write_adapter(tmp_path / "a.gguf", make_delta(demo_f32, NAMES, seed=1), alpha=4.0)
+    with pytest.raises(ModelLoadError, match="it is a LoRA adapter, which goes with a model"):
+        Model(path)
+
+
+def test_an_adapter_beside_weights_of_another_layout_is_no_news(
+    demo: Path, demo_f32: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_adapter(tmp_path / "a.gguf", make_delta(demo_f32, NAMES, seed=1), alpha=4.0)
+    with caplog.at_level(logging.WARNING, "pymtp.native"):
+        Model(demo, lora=path).close()
+    assert caplog.messages == []
+
+
 def test_a_saved_prefix_knows_the_rope_scaling(tmp_path: Path) -> None:
     scaled = {"rope_scaling": "yarn", "rope_freq_scale": 0.5}
     with make_llm(**scaled) as llm:

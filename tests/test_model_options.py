@@ -90,6 +90,31 @@ def test_an_override_is_for_the_tensors_that_it_names(demo: Path, debug_log: pyt
     assert overridden(debug_log) == {"blk.0.ffn_up.weight", "blk.1.ffn_up.weight", "output_norm.weight"}
 
 
+def test_options_for_no_tensor_are_warned_about(demo: Path, moe: Model, caplog: pytest.LogCaptureFixture) -> None:
+    def warned(path: Path, **options: Any) -> list[str]:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "pymtp.native"):
+            Model(path, use_mmap=False, **options).close()
+        return caplog.messages
+
+    nothing = "override_tensor: the model has no tensor whose name matches ffn_upp"
+    assert warned(demo, override_tensor="ffn_upp=CPU,ffn_up=CPU", n_cpu_moe=2) == [
+        nothing,
+        "n_cpu_moe: the model has no experts",
+    ]
+    assert warned(moe.path, override_tensor="ffn_upp=CPU", n_cpu_moe=2) == [nothing]
+    assert warned(moe.path, n_cpu_moe=1) == warned(demo) == []
+
+
+def test_a_hint_of_llama_cpp_names_our_option(demo: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "pymtp.native"):
+        Model(demo, override_tensor="ffn_up=CPU").close()
+    assert [re.sub(".*consider using", "", message) for message in caplog.messages] in (
+        [],  # where weights are laid out anew
+        [" use_mmap=False, --no-mmap for better performance"],
+    )
+
+
 @given(st.integers(1, 10_000), st.integers(0, 10_000))
 def test_one_expression_names_the_experts_below(n: int, layer: int) -> None:
     named = re.search(experts_below(n), f"blk.{layer}.ffn_gate_up_exps.weight")
@@ -124,6 +149,7 @@ def test_equal_options_are_equal_however_they_are_written() -> None:
         ({"override_tensor": "ffn=CUDA77"}, "no buffer type CUDA77 here, only .*CPU"),
         ({"tensor_split": [-1, 2]}, "shares of 1e-12 to 1e\\+12, or 0"),
         ({"tensor_split": [0, 0]}, "not all 0"),
+        ({"tensor_split": {1, 2}}, "must be up to [0-9]+ shares"),
         ({"tensor_split": [1] * 99}, "must be up to [0-9]+ shares"),
         ({"tensor_split": "3,1"}, "must be up to [0-9]+ shares"),
         ({"main_gpu": -1}, "main_gpu=-1"),

@@ -184,6 +184,7 @@ struct pymtp_model_options {
     int32_t n_overrides;
     const char * const * patterns;
     const char * const * buffers;
+    int32_t n_moe_overrides;
     int32_t n_lora;
     const char * const * lora;
     const float        * lora_scales;

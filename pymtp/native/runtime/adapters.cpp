@@ -67,6 +67,9 @@ void pymtp_load_adapters(pymtp_model & model, const pymtp_model_options & option
                 throw std::runtime_error("the adapter " + path + " cannot be used for " + name + ": " + fault);
             }
         }
+        if (adapter->ab_map.empty()) {
+            throw std::runtime_error("the adapter " + path + " has no matrices: it would change nothing");
+        }
         warn_of_vectors(path.c_str());
         model.adapters.push_back(adapter);
         model.adapter_scales.push_back(options.lora_scales[i]);

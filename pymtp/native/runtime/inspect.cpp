@@ -11,6 +11,9 @@ void inspect(const char * path, pymtp_file_info & info) {
     info = {};
     const std::vector<pymtp_gguf_file> parts = pymtp_parts_of(path);
     const pymtp_gguf_file & file = parts[0];
+    if (file.string("general.type").value_or("") == "adapter") {
+        throw pymtp_refused("it is a LoRA adapter, which goes with a model: lora, on command lines --lora");
+    }
     const std::string arch = file.string("general.architecture").value_or("");
     std::strncpy(info.architecture, arch.c_str(), sizeof(info.architecture) - 1);
     if (arch != "qwen35" && arch != "qwen35moe") {

@@ -50,6 +50,7 @@ static pymtp_model * load(const char * path, const pymtp_model_options & options
             shared->output_rows = std::make_shared<pymtp_file_rows>(path, *pymtp_draft_output(*shared->shared));
         }
         if (!params.vocab_only && !plan) {
+            placing.warn_of_idle(*shared->shared);
             pymtp_load_adapters(*shared, options);
         }
         return shared.release();

@@ -1,7 +1,10 @@
 #include "placing.h"
 
 #include "ggml-backend.h"
+#include "llama-impl.h"
+#include "llama-model.h"
 
+#include <algorithm>
 #include <regex>
 #include <stdexcept>
 
@@ -68,4 +71,19 @@ void pymtp_placing::write(llama_model_params & params) const {
     params.main_gpu              = options.main_gpu;
     params.tensor_split          = split.empty() ? nullptr : split.data();
     params.tensor_buft_overrides = patterns.empty() ? nullptr : overrides.data();
+}
+
+void pymtp_placing::warn_of_idle(const llama_model & model) const {
+    for (size_t i = 0; i < patterns.size(); ++i) {
+        const std::regex expression(patterns[i]);
+        const auto & tensors = model.tensors_by_name;
+        if (std::any_of(tensors.begin(), tensors.end(), [&](const auto & named) { return std::regex_search(named.first, expression); })) {
+            continue;
+        }
+        if (i + options.n_moe_overrides < patterns.size()) {
+            LLAMA_LOG_WARN("override_tensor: the model has no tensor whose name matches %s\n", patterns[i].c_str());
+        } else {
+            LLAMA_LOG_WARN("n_cpu_moe: the model has no experts\n");
+        }
+    }
 }

@@ -19,6 +19,9 @@ public:
 
     void write(llama_model_params & params) const;
 
+    // Says in the log which overrides are for no tensor of the model: llama.cpp does not.
+    void warn_of_idle(const llama_model & model) const;
+
 private:
     const pymtp_model_options & options;
     std::vector<std::string>                       patterns;

@@ -91,6 +91,7 @@ struct pymtp_model_options {
     int32_t n_overrides;
     const char * const * patterns; // regular expressions: the first that is found in a tensor's name decides
     const char * const * buffers;  // and the names of the types of buffers that go with them
+    int32_t n_moe_overrides;       // so many of them, the last ones, are for the experts of the first layers
     int32_t n_lora;
     const char * const * lora;     // files of adapters, and what each is multiplied by
     const float        * lora_scales;
