@@ -45,6 +45,7 @@ class Settings:
     prompt_tokens, tokens: of each request. warm_up: tokens of each text that is written first.
     requests: for each sequence. rate: requests a second; None for all at once.
     arriving: tokens of a prompt that arrives where others write; None for none.
+    placing: further keywords of Model.
     """
 
     model: str
@@ -63,6 +64,7 @@ class Settings:
     gpu_layers: int
     cache_type: str
     draft_vocab: int | Literal["auto", "all"] = "auto"
+    placing: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

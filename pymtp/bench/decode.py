@@ -46,7 +46,8 @@ def prefill_mode(arm: str) -> str:
 @dataclass(frozen=True)
 class Settings:
     """What is measured. arms: of ARMS. tokens: to generate after each prompt. model: its name, for the record.
-    synthetic: the rates of made-up acceptance, see SyntheticContext; None for what the target says."""
+    synthetic: the rates of made-up acceptance, see SyntheticContext; None for what the target says. placing: further
+    keywords of Model."""
 
     model: str
     arms: tuple[str, ...]
@@ -59,6 +60,7 @@ class Settings:
     gpu_layers: int
     cache_type: str
     draft_vocab: int | Literal["auto", "all"] = "auto"
+    placing: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from pymtp.bench.corpus import TokenSource
 from pymtp.bench.machine import PeakMemory
@@ -37,7 +37,8 @@ WARM_UP = 512  # tokens before the prompt, a whole ubatch of the context
 class Settings:
     """What is measured. sizes: tokens a prompt. gen: tokens generated after it. depths: drafts per round.
     synthetic: the rates of made-up acceptance of the latter, see SyntheticContext; None for what the target says.
-    time_budget: seconds, None for all it takes. prompt, model: names, for the record."""
+    time_budget: seconds, None for all it takes. prompt, model: names, for the record. placing: further keywords of
+    Model."""
 
     model: str
     modes: tuple[str, ...]
@@ -52,6 +53,7 @@ class Settings:
     threads: int
     gpu_layers: int
     cache_type: str
+    placing: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ class Settings:
 
     n_ctx: of each text; None for what the trace's longest takes. cache_bytes: None for half of a trace's prefixes where
     it has some, else for what an LLM takes by itself. scale: of all lengths. requests: at most, of each trace.
+    placing: further keywords of Model.
     """
 
     model: str
@@ -48,6 +49,7 @@ class Settings:
     threads: int
     gpu_layers: int
     cache_type: str
+    placing: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from pymtp.bench.order import in_turn
 from pymtp.context import Context
@@ -31,7 +31,8 @@ READS = 4  # of the memory in a round, the first of which finds cold caches and 
 @dataclass(frozen=True)
 class Settings:
     """What is measured. rows, steps: numbers of rows and of draft steps. memory: bytes that are read, 0 for none.
-    alike: all rows are of one token, so that they choose much the same experts. model: its name, for the record."""
+    alike: all rows are of one token, so that they choose much the same experts. model: its name, for the record.
+    placing: further keywords of Model."""
 
     model: str
     rows: tuple[int, ...]
@@ -42,6 +43,7 @@ class Settings:
     gpu_layers: int
     cache_type: str
     alike: bool = False
+    placing: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,7 @@ from pymtp.cli.serve import serve
 from pymtp.cli.tap import tap
 from pymtp.errors import InvalidRequestError, ModelLoadError, PymtpError
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)  # its tables cut long names
 for command in (generate, chat, serve, prefix, batch, info, tap, pull):
     app.command()(command)
 app.add_typer(bench, name="bench")

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from pymtp.cli.bench_output import Showing, watch
 from pymtp.cli.load import read_draft_vocab
 from pymtp.cli.model_file import model_file
 from pymtp.cli.options import DraftVocab, ModelName, spread
-from pymtp.cli.running import Running
-from pymtp.cli.screen import screen
+from pymtp.cli.running import BenchRunning
+from pymtp.cli.screen import loading
 
 if TYPE_CHECKING:
     from pymtp.bench.batch import Settings
@@ -49,13 +48,14 @@ def batch(
     rounds: Annotated[
         int, typer.Option("--rounds", "-r", min=1, help="Measurements of each number, acceptance and depth.")
     ] = 3,
-    running: Running,
+    running: BenchRunning,
     draft_vocab: DraftVocab = "auto",
     showing: Showing,
 ) -> None:
-    """Compare several requests at once: without drafts, with fixed numbers of drafts, and with `auto`.
+    """Compare numbers of drafts for several requests at once.
 
-    Each measurement has a context of its own. Ctrl-C ends the bench and shows the measurements made so far.
+    Requests run without drafts, with fixed numbers of drafts, and with `auto`. Each measurement has a context of its
+    own. Ctrl-C ends the bench and shows the measurements made so far.
     """
     from pymtp.bench import batch_report
     from pymtp.bench.batch import ARMS, Settings
@@ -104,8 +104,8 @@ def _measure(settings: Settings, model: Path) -> tuple[Report, int, bool]:
     from pymtp.bench.report import measured_on
     from pymtp.model import Model
 
-    with screen.status(escape(f"loading {settings.model} …")):
-        loaded = Model(model, n_gpu_layers=settings.gpu_layers)
+    with loading(settings.model):
+        loaded = Model(model, n_gpu_layers=settings.gpu_layers, **settings.placing)
     with loaded:
         source = TokenSource(lambda text: loaded.tokenize(text, add_special=False), stdlib_texts)
         run = PairedBench(groups(settings), BatchArms(loaded, settings, source).measure)

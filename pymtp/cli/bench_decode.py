@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from pymtp.cli.bench_output import Showing, Synthetic, watch
 from pymtp.cli.load import read_draft_vocab
 from pymtp.cli.model_file import model_file
 from pymtp.cli.options import DraftVocab, ModelName, spread
-from pymtp.cli.running import Running
-from pymtp.cli.screen import screen
+from pymtp.cli.running import BenchRunning
+from pymtp.cli.screen import loading
 
 if TYPE_CHECKING:
     from pymtp.bench.decode import Settings
@@ -41,13 +40,14 @@ def decode(
         int, typer.Option("--rounds", "-r", min=1, help="Measurements of each prompt, temperature and depth.")
     ] = 3,
     synthetic_acceptance: Synthetic = None,
-    running: Running,
+    running: BenchRunning,
     draft_vocab: DraftVocab = "auto",
     showing: Showing,
 ) -> None:
-    """Compare decoding without drafts, with fixed numbers of drafts, and with `auto`.
+    """Compare numbers of drafts for one text.
 
-    Each depth has its own context; all share one copy of the weights. Ctrl-C ends the bench and shows the measurements
+    It is written without drafts, with fixed numbers of drafts, and with `auto`. Each depth has its own context; all
+    share one copy of the weights. Ctrl-C ends the bench and shows the measurements
     made so far.
     """
     from pymtp.bench import decode_report
@@ -90,8 +90,8 @@ def _measure(settings: Settings, model: Path) -> tuple[Report, int, bool]:
     from pymtp.bench.report import measured_on
     from pymtp.model import Model
 
-    with screen.status(escape(f"loading {settings.model} …")):
-        loaded = Model(model, n_gpu_layers=settings.gpu_layers)
+    with loading(settings.model):
+        loaded = Model(model, n_gpu_layers=settings.gpu_layers, **settings.placing)
     with loaded, closing(Arms(loaded, settings)) as arms:
         run = decode_bench(settings, arms.run)
         interrupted = watch(run, decode_report)

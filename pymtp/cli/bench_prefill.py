@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
-from rich.markup import escape
 
 from pymtp.cli.bench_output import Showing, Synthetic
 from pymtp.cli.model_file import model_file
 from pymtp.cli.options import ModelName, spread
-from pymtp.cli.running import Running
-from pymtp.cli.screen import screen
+from pymtp.cli.running import BenchRunning
+from pymtp.cli.screen import loading, screen
 
 if TYPE_CHECKING:
     from pymtp.bench.prefill import Settings
@@ -59,12 +58,13 @@ def prefill(
     prompt_file: Annotated[Path | None, typer.Option(help="Cut prompts from this text.", show_default=STDLIB)] = None,
     cache_prompt: Annotated[bool, typer.Option("--cache-prompt", help="Use the same prompt in every round.")] = False,
     synthetic_acceptance: Synthetic = None,
-    running: Running,
+    running: BenchRunning,
     showing: Showing,
 ) -> None:
-    """Compare the ways to prefill: no MTP, every row an output, hidden states copied through the host, fused.
+    """Compare the ways to read a prompt.
 
-    Ctrl-C ends the bench and shows the measurements made so far.
+    They are: no MTP, every row an output, hidden states copied through the host, fused. Ctrl-C ends the bench and
+    shows the measurements made so far.
     """
     from pymtp.bench import prefill_report
     from pymtp.bench.prefill import NONE, Settings
@@ -123,8 +123,8 @@ def _measure(settings: Settings, model: Path, text: str | None, left_out: list[s
     from pymtp.cli.progress import Watch
     from pymtp.model import Model
 
-    with screen.status(escape(f"loading {settings.model} …")):
-        loaded = Model(model, n_gpu_layers=settings.gpu_layers)
+    with loading(settings.model):
+        loaded = Model(model, n_gpu_layers=settings.gpu_layers, **settings.placing)
     with loaded, Watch(sum(len(group.modes) for group in groups(settings)), screen) as watch:
         source = TokenSource(
             lambda text: loaded.tokenize(text, add_special=False), stdlib_texts if text is None else lambda: [text]

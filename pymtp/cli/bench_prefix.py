@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from pymtp.cli.bench_output import Showing, watch
 from pymtp.cli.model_file import model_file
 from pymtp.cli.options import ModelName, spread
-from pymtp.cli.running import Running
-from pymtp.cli.screen import screen
+from pymtp.cli.running import BenchRunning
+from pymtp.cli.screen import loading
 
 if TYPE_CHECKING:
     from pymtp.bench.prefix import Settings
@@ -48,12 +47,13 @@ def prefix(
         int | None, typer.Option(min=1, help="The first requests of each trace.", show_default="all")
     ] = None,
     rounds: Annotated[int, typer.Option("--rounds", "-r", min=1, help="Measurements of each trace.")] = 3,
-    running: Running,
+    running: BenchRunning,
     showing: Showing,
 ) -> None:
-    """Compare prompts that begin alike with prefixes kept and without: tokens read, first tokens, memory.
+    """Compare prompts that begin alike, with prefixes kept and without.
 
-    Ctrl-C ends the bench and shows the measurements made so far.
+    It shows the tokens read, the seconds to the first token, and memory. Ctrl-C ends the bench and shows the
+    measurements made so far.
     """
     from pymtp.bench import prefix_report
     from pymtp.bench.prefix import Settings
@@ -90,8 +90,8 @@ def _measure(settings: Settings, model: Path) -> tuple[Report, int, bool]:
     from pymtp.bench.report import measured_on
     from pymtp.model import Model
 
-    with screen.status(escape(f"loading {settings.model} …")):
-        loaded = Model(model, n_gpu_layers=settings.gpu_layers)
+    with loading(settings.model):
+        loaded = Model(model, n_gpu_layers=settings.gpu_layers, **settings.placing)
     with loaded:
         run = PairedBench(groups(settings), PrefixArms(loaded, settings).measure)
         interrupted = watch(run, prefix_report)

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
 from pymtp.cli.bench_output import Showing
 from pymtp.cli.model_file import model_file
 from pymtp.cli.options import ModelName, spread
-from pymtp.cli.running import Running
-from pymtp.cli.screen import screen
+from pymtp.cli.running import BenchRunning
+from pymtp.cli.screen import loading, screen
 
 if TYPE_CHECKING:
     from pymtp.bench.rows import Settings
@@ -39,12 +38,12 @@ def rows(
     alike: Annotated[
         bool, typer.Option("--alike", help="All rows of one token: their experts are mostly the same.")
     ] = False,
-    running: Running,
+    running: BenchRunning,
     showing: Showing,
 ) -> None:
-    """Time verifications of some rows and chains of drafts against one row, whole and by operation.
+    """Time verifications and chains of drafts against one row.
 
-    Ctrl-C ends the bench and shows the measurements made so far.
+    Whole, and by operation. Ctrl-C ends the bench and shows the measurements made so far.
     """
     from pymtp.bench import rows_report
     from pymtp.bench.rows import Settings
@@ -81,8 +80,8 @@ def _measure(settings: Settings, model: Path) -> tuple[Report, bool]:
     from pymtp.cli.progress import Watch
     from pymtp.model import Model
 
-    with screen.status(escape(f"loading {settings.model} …")):
-        loaded = Model(model, n_gpu_layers=settings.gpu_layers)
+    with loading(settings.model):
+        loaded = Model(model, n_gpu_layers=settings.gpu_layers, **settings.placing)
     total = settings.rounds * len(planned(settings, 0))
     with loaded, closing(open_context(loaded, settings)) as context, Watch(total, screen) as watch:
         source = TokenSource(lambda text: loaded.tokenize(text, add_special=False), stdlib_texts)

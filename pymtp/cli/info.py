@@ -61,7 +61,7 @@ def info(
     placing: Placing,
     json_output: AsJson = False,
 ) -> None:
-    """Describe a model file, or one of `pymtp prefix`, this build and this machine. Reads no weights of the model."""
+    """Describe a model or a saved prefix, this build, this machine. Reads no weights of the model."""
     if memory:
         with options_named():
             _show_memory(

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pymtp.cli.model_file import model_file
 from pymtp.cli.options import Cache, CacheType, Ctx, Drafts, DraftVocab, LayersOrAuto, ModelName, Tap, Threads
 from pymtp.cli.placing import OPTIONS, Placing
-from pymtp.cli.screen import screen
+from pymtp.cli.screen import loading
 from pymtp.context_options import check_draft_vocab
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
@@ -113,5 +113,5 @@ class Loading(Placing):
         check_prefix(prefix)  # before a model is brought
         file = model_file(self.model)
         what = file.name if file else "the shipped model"
-        with options_named(), screen.status(f"loading {what} …"):
+        with options_named(), loading(what):
             return load(file, keywords, prefix)

@@ -15,7 +15,7 @@ import typer
 # what runs, and where
 MODEL_HELP = "GGUF file, or hf:OWNER/NAME:Q4_K_M of the Hugging Face hub. Default: the shipped model."
 ModelName = Annotated[str | None, typer.Option("--model", "-m", metavar="FILE|hf:NAME", help=MODEL_HELP)]
-ModelArgument = Annotated[str | None, typer.Argument(metavar="[FILE|hf:NAME]", help=MODEL_HELP)]
+ModelArgument = Annotated[str | None, typer.Argument(metavar="FILE|hf:NAME", help=MODEL_HELP)]
 LAYERS = ("--gpu-layers", "--n-gpu-layers", "-g", "-ngl")
 Layers = Annotated[int, typer.Option(*LAYERS, help="Layers on the GPU, -1 for all.")]
 LayersOrAuto = Annotated[

@@ -23,8 +23,8 @@ OPTIONS = {
 
 
 @dataclass(frozen=True)
-class Placing:
-    """Fields of ModelOptions and RopeOptions, with llama.cpp's names."""
+class Weights:
+    """Fields of ModelOptions, with llama.cpp's names."""
 
     n_cpu_moe: Annotated[
         int, typer.Option("--n-cpu-moe", "-ncmoe", help="Keep the experts of the first N layers in the host's memory.")
@@ -50,9 +50,6 @@ class Placing:
     ] = "layer"
     mmap: Annotated[bool, typer.Option("--mmap/--no-mmap", help="Map the file into memory.")] = True
     mlock: Annotated[bool, typer.Option("--mlock", help="Keep what is loaded in memory.")] = False
-    kv_offload: Annotated[
-        bool, typer.Option("--kv-offload/--no-kv-offload", "-kvo/-nkvo", help="Keep the K and V cache on the GPU.")
-    ] = True
     numa: Annotated[
         str | None, typer.Option(metavar="distribute|isolate|numactl", help="How threads are spread over NUMA nodes.")
     ] = None
@@ -63,21 +60,6 @@ class Placing:
         list[str] | None,
         typer.Option(metavar="FILE:SCALE", help="The same with a scale. May be given several times."),
     ] = None
-    rope_scaling: Annotated[
-        str | None,
-        typer.Option(
-            "--rope-scaling", metavar="none|linear|yarn", help="How positions beyond the training are rotated."
-        ),
-    ] = None
-    rope_freq_base: Annotated[float | None, typer.Option(help="Base frequency of RoPE.")] = None
-    rope_freq_scale: Annotated[float | None, typer.Option(help="Factor of RoPE's frequencies, 0.25 for 4 times.")] = (
-        None
-    )
-    yarn_orig_ctx: Annotated[int | None, typer.Option(help="YaRN: tokens of the training's context.")] = None
-    yarn_ext_factor: Annotated[float | None, typer.Option(help="YaRN: how much extrapolation is mixed in.")] = None
-    yarn_attn_factor: Annotated[float | None, typer.Option(help="YaRN: factor of the magnitude.")] = None
-    yarn_beta_fast: Annotated[float | None, typer.Option(help="YaRN: rotations from which nothing is scaled.")] = None
-    yarn_beta_slow: Annotated[float | None, typer.Option(help="YaRN: rotations up to which all is scaled.")] = None
 
     def of_model(self) -> dict[str, Any]:
         """Keywords of ModelOptions. Raises InvalidRequestError for what cannot be read."""
@@ -105,6 +87,37 @@ class Placing:
             "numa": self.numa,
             "lora": lora,
         }
+
+    def asked(self) -> dict[str, Any]:
+        """Those keywords that are not as they are without options."""
+        usual = Weights().of_model()
+        return {name: value for name, value in self.of_model().items() if value != usual[name]}
+
+
+@dataclass(frozen=True)
+class Placing(Weights):
+    """Fields of ModelOptions and RopeOptions, with llama.cpp's names."""
+
+    kv_offload: Annotated[
+        bool, typer.Option("--kv-offload/--no-kv-offload", "-kvo/-nkvo", help="Keep the K and V cache on the GPU.")
+    ] = True
+    rope_scaling: Annotated[
+        str | None,
+        typer.Option(
+            "--rope-scaling", metavar="none|linear|yarn", help="How positions beyond the training are rotated."
+        ),
+    ] = None
+    rope_freq_base: Annotated[float | None, typer.Option(help="Base frequency of RoPE.")] = None
+    rope_freq_scale: Annotated[float | None, typer.Option(help="Factor of RoPE's frequencies, 0.25 for 4 times.")] = (
+        None
+    )
+    yarn_orig_ctx: Annotated[int | None, typer.Option(help="YaRN: tokens of the training's context.")] = None
+    yarn_ext_factor: Annotated[float | None, typer.Option(help="YaRN: how much extrapolation is mixed in.")] = None
+    yarn_attn_factor: Annotated[
+        float | None, typer.Option(help="YaRN: factor of the size, with --yarn-ext-factor 0.")
+    ] = None
+    yarn_beta_fast: Annotated[float | None, typer.Option(help="YaRN: rotations from which nothing is scaled.")] = None
+    yarn_beta_slow: Annotated[float | None, typer.Option(help="YaRN: rotations up to which all is scaled.")] = None
 
     def of_rope(self) -> dict[str, Any]:
         """Keywords of RopeOptions."""

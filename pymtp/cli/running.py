@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from pymtp.cli.load import options_named
 from pymtp.cli.options import CacheType, Layers, Threads
+from pymtp.cli.placing import Weights
 from pymtp.context_options import check_options
 from pymtp.cores import default_threads
-from pymtp.model_options import check_gpu_layers
+from pymtp.model_options import ModelOptions
 
 
 @dataclass(frozen=True)
-class Running:
-    """Options of all benches."""
+class Running(Weights):
+    """Options of all measurements."""
 
     gpu_layers: Layers = -1
     threads: Threads = None
+
+    def settings(self) -> dict[str, Any]:
+        """By the names that settings of benches have. Raises InvalidRequestError for what no model can run with, and
+        ModelLoadError for adapters that are not there: ask before a model is brought."""
+        threads = default_threads() if self.threads is None else self.threads
+        placing = self.asked()
+        with options_named():
+            ModelOptions(n_gpu_layers=self.gpu_layers, **placing).adapter_bytes()
+            check_options(n_threads=threads)
+        return {"gpu_layers": self.gpu_layers, "threads": threads, "placing": placing}
+
+
+@dataclass(frozen=True)
+class BenchRunning(Running):
+    """Options of all benches."""
+
     cache_type: CacheType = "f16"
 
     def settings(self) -> dict[str, Any]:
-        """By the names that settings of benches have. Raises InvalidRequestError for what no model can run with: ask
-        before one is brought."""
-        threads = default_threads() if self.threads is None else self.threads
+        """As Running's."""
         with options_named():
-            check_gpu_layers(self.gpu_layers)
-            check_options(n_threads=threads, type_k=self.cache_type, type_v=self.cache_type)
-        return asdict(self) | {"threads": threads}
+            check_options(type_k=self.cache_type, type_v=self.cache_type)
+        return {**super().settings(), "cache_type": self.cache_type}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import IO, Any, cast
 
 from rich.console import Console
@@ -41,6 +43,28 @@ screen = Console(file=cast(IO[str], _Stderr()), highlight=False, emoji=False)  #
 def tables() -> Console:
     """stdout for tables: as wide as the terminal, or as the table where a file or a program reads."""
     return Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else NEVER_CUT)
+
+
+@contextmanager
+def loading(what: str) -> Iterator[None]:
+    """Says what is being loaded, and shows what pymtp and llama.cpp warn of meanwhile, each once. Errors are in what
+    is raised."""
+    told: set[str] = set()
+
+    class Shown(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno == logging.WARNING and (said := " ".join(record.getMessage().split())) not in told:
+                told.add(said)
+                screen.print(f"[bold yellow]warning:[/] {escape(said)}", soft_wrap=True)
+
+    handler = Shown(logging.WARNING)
+    logger = logging.getLogger("pymtp")
+    logger.addHandler(handler)
+    try:
+        with screen.status(escape(f"loading {what} …")):
+            yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def show_error(error: Exception | str) -> None:

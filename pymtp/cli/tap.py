@@ -8,28 +8,32 @@ from typing import Annotated
 import typer
 
 from pymtp.cli.model_file import model_file
-from pymtp.cli.options import AsJson, Layers, ModelArgument, Threads
+from pymtp.cli.options import AsJson, ModelArgument, spread
 from pymtp.cli.running import Running
 from pymtp.cli.screen import screen, tables
 from pymtp.model import Model
 
 
+@spread
 def tap(
     model: ModelArgument = None,
     tokens: Annotated[int, typer.Option(min=2, help="Tokens to generate after each prompt.")] = 128,
-    gpu_layers: Layers = -1,
-    threads: Threads = None,
     json_output: AsJson = False,
+    *,
+    running: Running,
 ) -> None:
-    """Find the hidden state that a model's MTP head was trained on: before or after the final norm."""
+    """Find the hidden state that an MTP head was trained on. It is the one before or after the final norm."""
     from pymtp.bench.tap import as_dict, as_table, in_words, judge
     from pymtp.cli.bench_requests import check_head
 
-    running = Running(gpu_layers, threads).settings()
+    given = running.settings()
     file = model_file(model)
-    with screen.status("drafting with both taps …"), Model(file, n_gpu_layers=gpu_layers) as loaded:
+    with (
+        screen.status("drafting with both taps …"),
+        Model(file, n_gpu_layers=given["gpu_layers"], **given["placing"]) as loaded,
+    ):
         check_head(loaded)
-        judgement = judge(loaded, tokens=tokens, n_threads=running["threads"])
+        judgement = judge(loaded, tokens=tokens, n_threads=given["threads"])
     if json_output:
         print(json.dumps(as_dict(judgement), ensure_ascii=False))
         return

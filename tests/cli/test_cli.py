@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +20,12 @@ from helpers.prefix_files import write
 from makers.chat_templates import DROPS_THINKING
 from makers.gguf_variants import rewrite
 from rich.console import ColorSystem
+from typer.main import get_command
 
 import pymtp
 from pymtp import LLM, Model, SamplingParams
 from pymtp.chat import ChatTemplate
+from pymtp.cli.app import app
 from pymtp.cli.screen import screen
 from pymtp.prefix_file import PrefixFile
 
@@ -264,6 +267,36 @@ def test_what_tests_read_of_a_command_has_no_colours_of_the_terminal_that_they_r
 ) -> None:
     monkeypatch.setattr(screen, "_color_system", ColorSystem.STANDARD)  # as with pytest -s
     assert run("info", "-c", "4096").stderr.startswith("error: ")
+
+
+COMMANDS = ["", "generate", "chat", "serve", "prefix", "batch", "info", "tap", "pull", "bench"]
+COMMANDS += [f"bench {name}" for name in ("decode", "batch", "prefill", "prefix", "rows")]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_every_name_whole_on_80_columns(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run(*command.split(), "--help").stdout
+    assert "..." not in shown.replace("[ARGS]...", "")
+    assert max(map(len, shown.splitlines())) <= 80
+    made: Any = get_command(app)
+    for part in command.split():
+        made = made.commands[part]
+    names = [name for parameter in made.params for name in parameter.opts if name.startswith("-")]
+    assert names or command in ("bench", "pull")
+    assert set(names) <= set(re.findall(r"(?<![\w-])--?[a-zA-Z][a-z0-9-]*", shown))
+
+
+def test_warnings_of_what_is_loaded_are_shown_once_and_none_where_there_is_none(demo: Path) -> None:
+    small = ("-n", "1", "-t", "1", "-c", "256", "def")
+    done = run("generate", "-ot", "nothing=CPU", "-ncmoe", "2", *small)
+    assert done.returncode == 0
+    assert done.stderr.count("warning: override_tensor: the model has no tensor whose name matches nothing\n") == 1
+    assert done.stderr.count("warning: n_cpu_moe: the model has no experts\n") == 1
+    done = run("generate", "-ot", "ffn_up=CPU", "--no-mmap", *small)
+    assert (done.returncode, "warning" in done.stderr) == (0, False)
+    done = run("bench", "rows", "-ot", "nothing=CPU", "--rows", "2", "--drafts", "1", "--rounds", "1", "-t", "1")
+    assert (done.returncode, done.stderr.count("warning: override_tensor")) == (0, 1)
 
 
 def test_help_names_every_command() -> None:

@@ -19,6 +19,8 @@ MISTAKES = [
     (["--plot", "x.pdf"], "must end in .svg or .png"),
     (["--plot", "no/such/folder/x.svg"], "cannot be written: No such file or directory"),
     (["--from", "nowhere.json"], "nowhere.json"),
+    (["--n-cpu-moe", "-1"], "--n-cpu-moe -1 must be"),
+    (["-ot", "(=CPU"], "is no regular expression"),
 ]
 
 
