@@ -14,7 +14,7 @@ from pymtp.build import warn_without_gpu
 from pymtp.errors import ClosedError, InvalidRequestError, ModelLoadError, NativeError
 from pymtp.exclusive import refuse_copies
 from pymtp.hub.names import is_hub_name
-from pymtp.model_options import ModelOptions
+from pymtp.model_options import NAMES, ModelOptions
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
 from pymtp.numa import use_numa
 from pymtp.values import shown
@@ -81,6 +81,8 @@ class Model:
         Raises ModelLoadError for a file that is missing, truncated, not a GGUF, or not a model that pymtp runs, and
         InvalidRequestError for a path that is none and for options that are refused.
         """
+        if unknown := placing.keys() - NAMES:
+            raise TypeError(f"Model() got an unexpected keyword argument {min(unknown)!r}")
         self.options = ModelOptions(n_gpu_layers=n_gpu_layers, **placing)
         layers = self.options.layers
         self.path = _file(demo_model() if path is None else path)

@@ -179,7 +179,8 @@ def check_gpu_layers(value: object) -> None:
     """Raises InvalidRequestError for what is no number of layers."""
     if not is_whole(value, -1, 2**31 - 1):
         raise InvalidRequestError(
-            f'n_gpu_layers={shown(value)} must be a whole number from 0 to 2147483647, -1 for all layers, or "auto"',
+            f"n_gpu_layers={shown(value)} must be a whole number, at most 2147483647, or -1 for all layers; "
+            'LLM takes "auto", too',
             "n_gpu_layers",
         )
 

@@ -52,8 +52,8 @@ def generate(prompts: Prompt | Sequence[Prompt], **keywords: Any) -> Completion 
         raise TypeError(f"generate() got unexpected keywords: {', '.join(sorted(unknown))}")
     with _last_lock:
         wanted = read_keywords(keywords)
-        find_adapters(wanted)  # before the model that is there goes
         if _last is None or not _equal(_last[0], wanted):
+            find_adapters(wanted)  # before the model that is there goes
             if _last is not None:
                 _last[1].close()
             _last = None

@@ -10,7 +10,7 @@ from pymtp.answers import NamedTool, Tool, ToolChoice, read_tools
 from pymtp.asks import Ask
 from pymtp.chat import Chat
 from pymtp.errors import InvalidRequestError
-from pymtp.sampling import SamplingParams
+from pymtp.sampling import MAX_COMPLETIONS, SamplingParams
 from pymtp.values import in_range
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -101,7 +101,7 @@ def read_ask(url: str, body: Mapping[str, Any]) -> Ask:
 
 
 def _number_of_texts(name: str, value: object) -> int:
-    return in_range(name, value or 1, 1)  # type: ignore[arg-type] # it is looked at
+    return 1 if value is None else in_range(name, value, 1, MAX_COMPLETIONS)  # type: ignore[arg-type] # it is looked at
 
 
 def _messages(body: Mapping[str, Any]) -> Sequence[Any]:

@@ -11,13 +11,26 @@ from typing import Any
 
 import pytest
 
-from pymtp import cores
+from pymtp import LLM, cores
+from pymtp.cli.running import BenchRunning
+from pymtp.context import Context
+from pymtp.context_options import native_options
 
 
 def test_there_are_no_more_threads_than_llama_cpp_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     for n, threads in ((3, 3), (576, 512)):
         monkeypatch.setattr(cores, "physical_cores", lambda n=n: n)
         assert cores.default_threads() == threads
+    asked: list[int] = []
+
+    def options(*arguments: Any, n_threads: int, **keywords: Any) -> Any:
+        asked.append(n_threads)
+        return native_options(*arguments, n_threads=1, **keywords)
+
+    monkeypatch.setattr("pymtp.context.native_options", options)
+    with LLM(n_ctx=64, draft_tokens=0) as llm, Context(llm.model, n_ctx=64):
+        assert asked == [512, 512]
+    assert BenchRunning().settings()["threads"] == 512
 
 
 class Mac:

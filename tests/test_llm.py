@@ -8,11 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import make_llm
+from makers.lora import make_delta, write_adapter
 
 import pymtp
 from pymtp import (
@@ -354,6 +356,16 @@ def test_an_option_that_is_wrong_leaves_the_model_of_the_last_call(
     assert once._last is not None
     assert once._last[1] is kept
     kept.close()
+
+
+def test_an_adapter_that_is_loaded_may_be_gone(demo_f32: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pymtp.once._last", None)
+    lora = write_adapter(tmp_path / "a.gguf", make_delta(demo_f32, ["blk.0.ffn_up.weight"], seed=1), alpha=4.0)
+    options: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "lora": lora, "max_tokens": 4}
+    text = pymtp.generate("import ", **options).text
+    lora.unlink()
+    assert pymtp.generate("import ", **options).text == text
+    once._last[1].close()  # type: ignore[index]
 
 
 def test_stats_add_up(llm: LLM, prompts: list[str]) -> None:

@@ -10,7 +10,7 @@ import typer
 from pymtp.cli.model_file import model_file
 from pymtp.cli.options import AsJson, ModelArgument, spread
 from pymtp.cli.running import Running
-from pymtp.cli.screen import screen, tables
+from pymtp.cli.screen import loading, screen, tables
 from pymtp.model import Model
 
 
@@ -28,10 +28,9 @@ def tap(
 
     given = running.settings()
     file = model_file(model)
-    with (
-        screen.status("drafting with both taps …"),
-        Model(file, n_gpu_layers=given["gpu_layers"], **given["placing"]) as loaded,
-    ):
+    with loading(file.name if file else "the shipped model"):
+        loaded = Model(file, n_gpu_layers=given["gpu_layers"], **given["placing"])
+    with loaded, screen.status("drafting with both taps …"):
         check_head(loaded)
         judgement = judge(loaded, tokens=tokens, n_threads=given["threads"])
     if json_output:

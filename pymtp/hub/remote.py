@@ -46,7 +46,7 @@ class Remote:
         except Exception as error:  # of whatever the answer has in place of what a hub says, and of odd addresses
             if type(error).__name__ == "InvalidURL":  # httpx's or httpx2's; its words may be a part of a password
                 raise ModelLoadError(
-                    f"cannot reach {endpoint()} for {name.repo}: the address of a proxy is none; {PASSWORDS}"
+                    f"cannot reach {endpoint()} for {name.repo}: the hub's address or a proxy's is none; {PASSWORDS}"
                 ) from None
             raise ModelLoadError(f"{endpoint()} says nothing of {name.repo} as a hub would: {error!r:.200}") from error
         if commit is None:

@@ -8,6 +8,7 @@ out of its `check`. Calls in other threads go on.
 
 import atexit
 import logging
+import re
 import threading
 from pathlib import Path
 from types import TracebackType
@@ -49,7 +50,8 @@ _logger = logging.getLogger("pymtp.native")
 _GGML_DEBUG, _GGML_INFO, _GGML_ERROR = 1, 2, 4  # enum ggml_log_level
 _LEVELS = {_GGML_DEBUG: logging.DEBUG, _GGML_INFO: logging.INFO, 3: logging.WARNING, _GGML_ERROR: logging.ERROR}
 
-_NO_NEWS = "cannot use buft"  # a warning of llama.cpp for each tensor of an adapter whose weight the CPU lays out anew
+# Warnings of llama.cpp, one a tensor: of adapters to weights that the CPU lays out anew, of a head that is not wanted.
+_NO_NEWS = re.compile("cannot use buft|has unused tensor")
 
 startup_errors: list[str] = []  # why CUDA is not there: no error of who does not ask for it, see build.warn_without_gpu
 _started = False
@@ -81,7 +83,7 @@ def pymtp_on_log(level: int, text: Any) -> None:
     if not _started and level == _GGML_ERROR:
         startup_errors.append(line)
     elif line:
-        told = logging.INFO if _NO_NEWS in line else _LEVELS.get(level, logging.INFO)
+        told = logging.INFO if _NO_NEWS.search(line) else _LEVELS.get(level, logging.INFO)
         _logger.log(told, "%s", line.replace("--load-mode none", "use_mmap=False, --no-mmap"))
 
 

@@ -189,18 +189,18 @@ def _params_of(function: Callable[[Row], object], row: Row) -> SamplingParams:
     except Exception as error:
         raise InvalidRequestError(f"params of the row: {type(error).__name__}: {error}", "params") from error
     if isinstance(given, Mapping):
-        given = {name: _whole(value) for name, value in given.items() if not _is_null(value)}
+        given = {name: _of_column(value) for name, value in given.items()}
     return _read(given)
 
 
-def _is_null(value: object) -> bool:
-    """Whether it is what pandas has in place of a number that a row lacks."""
-    return isinstance(value, np.floating) and bool(np.isnan(value))
-
-
-def _whole(value: object) -> object:
-    """A whole number of a column that became one of reals, for some rows lack theirs."""
-    return int(value) if isinstance(value, np.floating) and value.is_integer() else value
+def _of_column(value: object) -> object:
+    """Numbers of a column that became one of reals, for some rows lack theirs: NaN for null, and whole ones, as far as
+    reals hold them."""
+    if not isinstance(value, np.floating):
+        return value
+    if np.isnan(value):
+        return None
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
 
 def _checked(params: SamplingParams) -> SamplingParams:

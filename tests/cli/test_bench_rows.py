@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers import bench_command
 from helpers.bench_command import MISTAKES
-
-from pymtp.model_options import ModelOptions
 
 SMALL = ("--rows", "2,5", "--drafts", "2", "--rounds", "2", "--threads", "1", "--memory", "1")
 
@@ -34,23 +31,6 @@ def test_mistakes_are_told_before_any_work(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench_command.check_told_before_any_work("rows", arguments, words, capsys)
-
-
-def test_weights_may_be_placed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[ModelOptions] = []
-    native = ModelOptions.native
-
-    def kept(self: ModelOptions, **keywords: Any) -> Any:
-        made.append(self)
-        return native(self, **keywords)
-
-    monkeypatch.setattr(ModelOptions, "native", kept)
-    assert run(*SMALL, "--no-mmap", "-ot", "ffn_up=CPU", "-o", "json") == 0
-    assert json.loads(capsys.readouterr().out)["settings"]["placing"] == {
-        "override_tensor": "ffn_up=CPU",
-        "use_mmap": False,
-    }
-    assert (made[-1].override_tensor, made[-1].use_mmap) == ((("ffn_up", "CPU"),), False)
 
 
 def test_a_model_without_head_is_refused(headless: Path, capsys: pytest.CaptureFixture[str]) -> None:

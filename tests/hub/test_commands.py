@@ -239,8 +239,8 @@ def test_a_proxy_s_password_is_not_shown(started: Started, password: str) -> Non
     run = started("pull", "owner/name", HTTP_PROXY=f"http://user:{password}@127.0.0.1:1", NO_PROXY="")
     _, err = run.communicate(timeout=100)
     assert (run.returncode, err.count("\n")) == (NOT_LOADED, 1), err
-    assert "the address of a proxy is none" in err
-    assert "se" not in err.partition("proxy is none; ")[0].split("owner/name")[1]
+    assert "the hub's address or a proxy's is none" in err
+    assert "se" not in err.partition("proxy's is none; ")[0].split("owner/name")[1]
     assert "cret" not in err
 
 

@@ -111,9 +111,14 @@ def test_a_column_of_numbers_may_lack_some(llm: LLM) -> None:
         "seed": np.array([7.0, np.nan]),
         "heat": np.array([1.0, np.nan]),
     }
-    done = Generate(params=params, n_ctx=256, n_threads=1, draft_tokens=1)(rows)
-    alone = [SamplingParams(4, seed=7, temperature=1.0), SamplingParams(5)]
-    assert done["text"].tolist() == [llm.generate("import ", each).text for each in alone]
+    done = Generate(params=params, errors="keep", n_ctx=256, n_threads=1, draft_tokens=1)(rows)
+    first = llm.generate("import ", SamplingParams(4, seed=7, temperature=1.0)).text
+    assert done["text"].tolist() == [first, ""]
+    assert "temperature=None" in done["error"][1]  # a null of reals is the same as one of other columns
+    rows["heat"], rows["most"] = np.array([1.0, 1.0]), np.array([4.0, 2.0**60])
+    done = Generate(params=params, errors="keep", n_ctx=256, n_threads=1, draft_tokens=1)(rows)
+    assert done["text"][0] == first
+    assert "max_tokens=np.float64" in done["error"][1]  # no real tells which one that was
 
 
 def test_a_row_that_fails_ends_the_work_unless_errors_are_kept() -> None:

@@ -17,6 +17,11 @@ import pytest
 from helpers.served import ENDLESS, Served, gone, last_of
 from helpers.servers import LONG, wait_until
 
+from pymtp import LLM
+from pymtp.hub.needed import UnreachableError
+from pymtp.server.process.http_server import HttpServer
+from pymtp.server.settings import Settings
+
 Serve = Callable[..., Served]
 
 
@@ -210,3 +215,11 @@ def test_a_worker_ends_when_its_supervisor_is_silent_for_ever_even_where_the_ker
         assert process.stdout.readline() == b"begun\n"
         ours.close()
         assert process.wait(LONG) == 1
+
+
+def test_an_error_goes_by_a_name_that_the_supervisor_knows() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        HttpServer(Settings(), LLM, theirs)._loaded(UnreachableError("the hub answers 503"))
+        said = json.loads(ours.recv(1000))
+    assert said == {"failed": "ModelLoadError", "message": "the hub answers 503"}

@@ -81,7 +81,7 @@ void pymtp_placing::warn_of_idle(const llama_model & model) const {
             continue;
         }
         if (i + options.n_moe_overrides < patterns.size()) {
-            LLAMA_LOG_WARN("override_tensor: the model has no tensor whose name matches %s\n", patterns[i].c_str());
+            LLAMA_LOG_WARN("override_tensor: no tensor that is loaded has a name that matches %s\n", patterns[i].c_str());
         } else {
             LLAMA_LOG_WARN("n_cpu_moe: the model has no experts\n");
         }

@@ -19,7 +19,7 @@ public:
 
     void write(llama_model_params & params) const;
 
-    // Says in the log which overrides are for no tensor of the model: llama.cpp does not.
+    // Says in the log which overrides are for no tensor that was loaded: llama.cpp does not.
     void warn_of_idle(const llama_model & model) const;
 
 private:

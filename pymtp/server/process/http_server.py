@@ -15,6 +15,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
+from pymtp import errors
 from pymtp.errors import PymtpError
 from pymtp.llm import LLM
 from pymtp.server.app import create_app
@@ -78,7 +79,8 @@ class HttpServer:
             return
         if not isinstance(error, (PymtpError, OSError)):
             log.error("the model cannot be loaded", exc_info=error)
-        self._say({FAILED: type(error).__name__, "message": str(error)})
+        known = (kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+        self._say({FAILED: next(known, ""), "message": str(error)})
         self._server.should_exit = True
 
     async def _beat(self) -> None:
