@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import pickle
 import subprocess
 import sys
@@ -93,6 +94,23 @@ if not child:
     os._exit(7)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), context.prefill([4]).shape)
 """) == ["7 (2048,)"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system makes no processes by fork")
+def test_a_forked_child_computes_with_threads_of_its_own() -> None:
+    """With a new LLM and with the parent's, where both have computed with several threads; so does the parent again."""
+    assert run("""
+import warnings
+warnings.simplefilter("ignore")  # Python 3.12 warns of forks beside threads
+llm = pymtp.LLM(model, n_ctx=256, n_threads=2)
+first = text(llm)
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    with pymtp.LLM(n_ctx=256, n_threads=2) as own:
+        os._exit(7 if text(own) == text(llm) == first else 8)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text(llm) == first)
+""") == ["7 True"]
 
 
 def test_cancel_may_meet_close() -> None:
