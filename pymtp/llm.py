@@ -108,7 +108,7 @@ class LLM(PrefixFiles, FromHub):
         check_keywords({**of_context, **sizes, "n_threads": n_threads, "draft_tokens": draft_tokens})
         cache_bytes = read_cache_bytes(cache_bytes)
         cache_prompt = flag("cache_prompt", cache_prompt)
-        of_model = {name: placing.pop(name) for name in NAMES & placing.keys()}
+        of_model = {name: value for name in NAMES & placing.keys() if (value := placing.pop(name)) is not None}
         if n_gpu_layers is not None:
             of_model["n_gpu_layers"] = n_gpu_layers
         if unknown := placing.keys() - ROPE_NAMES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -9,6 +10,7 @@ from inspect import signature
 from typing import Any, overload
 
 from pymtp.engine.request import Completion
+from pymtp.hub.names import is_hub_name
 from pymtp.llm import LLM
 from pymtp.llm_options import find_adapters, read_keywords
 from pymtp.llm_prefixes import Prompt
@@ -31,6 +33,16 @@ def _equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
         return False
 
 
+def _whole_paths(keywords: dict[str, Any]) -> dict[str, Any]:
+    """With paths that mean the same wherever the process goes."""
+    found = dict(keywords)
+    if isinstance(model := found.get("model"), (str, os.PathLike)) and not is_hub_name(os.fspath(model)):
+        found["model"] = os.path.abspath(model)
+    if "lora" in found:
+        found["lora"] = tuple((os.path.abspath(path), scale) for path, scale in found["lora"])
+    return found
+
+
 @overload
 def generate(prompts: Prompt, **keywords: Any) -> Completion: ...
 @overload
@@ -51,7 +63,7 @@ def generate(prompts: Prompt | Sequence[Prompt], **keywords: Any) -> Completion 
     if unknown := keywords.keys() - known:
         raise TypeError(f"generate() got unexpected keywords: {', '.join(sorted(unknown))}")
     with _last_lock:
-        wanted = read_keywords(keywords)
+        wanted = _whole_paths(read_keywords(keywords))
         if _last is None or not _equal(_last[0], wanted):
             find_adapters(wanted)  # before the model that is there goes
             if _last is not None:

@@ -102,28 +102,40 @@ class SamplingParams:
             bias = MappingProxyType(dict(bias))
             object.__setattr__(self, "logit_bias", bias)
         checks = (
-            ("max_tokens", self.max_tokens is None or is_whole(self.max_tokens, 1), "at least 1, or None"),
+            (
+                "max_tokens",
+                self.max_tokens is None or is_whole(self.max_tokens, 1),
+                "a whole number of at least 1, or None",
+            ),
             ("temperature", is_real(self.temperature) and self.temperature >= 0, "a finite number, 0 or more"),
-            ("top_k", is_whole(self.top_k, 0), "0 or more"),
+            ("top_k", is_whole(self.top_k, 0), "a whole number, 0 or more"),
             ("top_p", is_real(self.top_p) and 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("min_p", is_real(self.min_p) and 0 <= self.min_p <= 1, "from 0 to 1"),
-            ("seed", self.seed is None or is_whole(self.seed, 0, 2**64 - 1), "from 0 to 2**64 - 1, or None"),
+            (
+                "seed",
+                self.seed is None or is_whole(self.seed, 0, 2**64 - 1),
+                "a whole number from 0 to 2**64 - 1, or None",
+            ),
             ("repetition_penalty", _within(self.repetition_penalty, 1 / MOST), "from 1e-30 to 1e30"),
             ("frequency_penalty", _within(self.frequency_penalty, -MOST), "from -1e30 to 1e30"),
             ("presence_penalty", _within(self.presence_penalty, -MOST), "from -1e30 to 1e30"),
-            ("penalty_last_n", is_whole(self.penalty_last_n, -1), "-1, or 0 or more"),
+            ("penalty_last_n", is_whole(self.penalty_last_n, -1), "a whole number, -1 or more"),
             ("logit_bias", _is_bias(bias), "a mapping from token ids to numbers from -1e30 to 1e30, or -inf"),
             ("stop", all(isinstance(s, str) and s for s in stops), "non-empty strings"),
             ("grammar", self.grammar is None or _is_text(self.grammar), "GBNF of at most 2**20 characters, or None"),
             ("json_schema", isinstance(self.json_schema, (str, Mapping, type(None))), "a mapping, JSON text, or None"),
             ("json_schema", self.json_schema is None or self.grammar is None, "None beside a grammar"),
             ("grammar_prefix", is_whole(self.grammar_prefix, 0, 2**31 - 1), "0 or more"),
-            ("logprobs", self.logprobs is None or is_whole(self.logprobs, 0, MAX_LOGPROBS), "from 0 to 100, or None"),
-            ("n", is_whole(self.n, 1, MAX_COMPLETIONS), f"from 1 to {MAX_COMPLETIONS}"),
+            (
+                "logprobs",
+                self.logprobs is None or is_whole(self.logprobs, 0, MAX_LOGPROBS),
+                "a whole number from 0 to 100, or None",
+            ),
+            ("n", is_whole(self.n, 1, MAX_COMPLETIONS), f"a whole number from 1 to {MAX_COMPLETIONS}"),
             (
                 "draft_tokens",
                 self.draft_tokens is None or is_whole(self.draft_tokens, 0, MAX_DRAFTS),
-                f"from 0 to {MAX_DRAFTS}, or None",
+                f"a whole number from 0 to {MAX_DRAFTS}, or None",
             ),
         )
         for name, right, wanted in checks:

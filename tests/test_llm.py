@@ -358,6 +358,24 @@ def test_an_option_that_is_wrong_leaves_the_model_of_the_last_call(
     kept.close()
 
 
+def test_a_path_means_what_it_means_where_the_process_is(
+    headless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pymtp.once._last", None)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "m.gguf").symlink_to(pymtp.model.demo_model())
+    (tmp_path / "sub" / "m.gguf").symlink_to(headless)
+    options: dict[str, Any] = {"model": "m.gguf", "n_ctx": 256, "n_threads": 1, "max_tokens": 1}
+    heads = []
+    for place in (tmp_path, tmp_path, tmp_path / "sub"):
+        monkeypatch.chdir(place)
+        pymtp.generate("import ", **options)
+        heads.append((once._last[1], once._last[1].model.has_head))  # type: ignore[index]
+    assert [head for _, head in heads] == [True, True, False]
+    assert heads[0][0] is heads[1][0]
+    heads[2][0].close()
+
+
 def test_an_adapter_that_is_loaded_may_be_gone(demo_f32: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pymtp.once._last", None)
     lora = write_adapter(tmp_path / "a.gguf", make_delta(demo_f32, ["blk.0.ffn_up.weight"], seed=1), alpha=4.0)

@@ -13,7 +13,7 @@ from rich.console import Group as Stack
 from pymtp.bench import report as shared
 from pymtp.bench.batch import ARMS, REAL, Arriving, Delays, Group, Measurement
 from pymtp.bench.decode import AUTO, NONE, at
-from pymtp.bench.report import Lines, Record, Spread, figures
+from pymtp.bench.report import Lines, Record, Spread, figures, run_with
 
 EXPLAINED = (
     "tokens/s: of all requests together, from the first arrival to the last token, prompts included. of none: ratio to "
@@ -186,8 +186,7 @@ def tables(report: Report) -> Iterator[Lines]:
     arrive = "at once" if settings["rate"] is None else f"{settings['rate']:g} a second"
     title = (
         f"{settings['model']}, requests a sequence: {settings['requests']}, {arrive}, {settings['prompt_tokens']} + "
-        f"{settings['tokens']} tokens, {at(settings['temperature'])}, rounds: {settings['rounds']}, "
-        f"threads: {settings['threads']}"
+        f"{settings['tokens']} tokens, {at(settings['temperature'])}, {run_with(settings)}"
     )
     for acceptance in settings["acceptance"]:
         here = [cell for cell in cells if cell.acceptance == acceptance]

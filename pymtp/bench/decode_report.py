@@ -12,7 +12,7 @@ from rich.console import Group as Stack
 from pymtp.bench import report as shared
 from pymtp.bench.decode import ARMS, NONE, PHASES, Group, Measurement, at, described
 from pymtp.bench.prompts import KINDS
-from pymtp.bench.report import Lines, Record, Spread, figures
+from pymtp.bench.report import Lines, Record, Spread, figures, run_with
 
 ALL = "all"  # kinds together
 MOST_DIFFERENCES = 10  # named under the tables
@@ -172,7 +172,7 @@ def tables(report: Report) -> Iterator[Lines]:
     cells, settings = report.cells(), report.settings
     for temperature in sorted({cell.temperature for cell in cells}):
         here = [cell for cell in cells if cell.temperature == temperature]
-        rounds = f"{settings['tokens']} tokens a prompt, rounds: {settings['rounds']}, threads: {settings['threads']}"
+        rounds = f"{settings['tokens']} tokens a prompt, {run_with(settings)}"
         made_up = ", synthetic acceptance" if settings["synthetic"] is not None else ""
         yield Lines(
             f"Decoding, {at(temperature)}{made_up}: {settings['model']}, {rounds}",

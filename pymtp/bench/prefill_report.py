@@ -12,7 +12,7 @@ from rich.console import Group as Stack
 
 from pymtp.bench import report as shared
 from pymtp.bench.prefill import MODES, NONE, Group, Measurement, MemoryUse, tokens
-from pymtp.bench.report import Lines, Record, Spread, figures
+from pymtp.bench.report import Lines, Record, Spread, figures, run_with
 from pymtp.stats import Stats
 
 EXPLAINED = (
@@ -147,7 +147,7 @@ def tables(report: Report) -> list[Lines]:
     first = ("prompt", "mode", "drafts", "tokens/s", "spread", "of none", "spread")
     return [
         Lines(
-            f"Prefill: {settings['model']}, rounds: {settings['rounds']}, threads: {settings['threads']}",
+            f"Prefill: {settings['model']}, {run_with(settings)}",
             (*first, "first token, s", "elapsed, s", "host", "grown", "device"),
             of_prompts,
         ),

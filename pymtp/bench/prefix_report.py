@@ -13,7 +13,7 @@ from rich.console import Group as Stack
 
 from pymtp.bench import report as shared
 from pymtp.bench.prefix import Group, Measurement, Saved
-from pymtp.bench.report import Lines, Record, Spread, figures
+from pymtp.bench.report import Lines, Record, Spread, figures, run_with
 from pymtp.bench.traces import NAMES
 
 FEW = 24  # requests of a trace, of which each is shown
@@ -178,8 +178,7 @@ def tables(report: Report) -> Iterator[Lines]:
     if not cells:
         return
     title = (
-        f"{settings['model']}, sequences: {settings['n_seq_max']}, scale: {settings['scale']:g}, rounds: "
-        f"{settings['rounds']}, threads: {settings['threads']}"
+        f"{settings['model']}, sequences: {settings['n_seq_max']}, scale: {settings['scale']:g}, {run_with(settings)}"
     )
     yield Lines(
         f"Tokens read: {title}",

@@ -8,7 +8,7 @@ import json
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -65,6 +65,12 @@ def measured_on(model: Model) -> dict[str, Any]:
     return {"model": {name: getattr(model, name) for name in names}, "machine": machine(), "build": build_info()}
 
 
+def run_with(settings: Mapping[str, Any]) -> str:
+    """Of the settings what a title tells beside what was measured."""
+    placing = "".join(f", {name}: {value}" for name, value in settings.get("placing", {}).items())
+    return f"rounds: {settings['rounds']}, threads: {settings['threads']}{placing}"
+
+
 def as_json(bench: str, record: Record[Any], leave_out: Sequence[str] = (), **more: object) -> str:
     """A record of measurements, for `load`; with all figures of their `stats`. Lists of numbers stand on one line each.
 
@@ -102,10 +108,10 @@ def header(whole: dict[str, Any]) -> dict[str, Any]:
 
 def stats_of(record: dict[str, Any]) -> Stats:
     """The Stats that as_json wrote."""
-    record = {"outside_per_position": ()} | record  # records from before there was a draft vocabulary
-    known = {name: record[name] for name in Stats.__dataclass_fields__}
+    names = {field.name for field in fields(Stats)}
+    known = {name: value for name, value in record.items() if name in names}  # older records lack what came later
     lists = ("accepted_per_position", "outside_per_position", "depths")
-    return Stats(**known | {name: tuple(known[name]) for name in lists})
+    return Stats(**known | {name: tuple(known.get(name, ())) for name in lists})
 
 
 def accepted_per_position(several: Sequence[Stats]) -> list[float]:

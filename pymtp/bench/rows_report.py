@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Group as Stack
 
 from pymtp.bench import report as shared
-from pymtp.bench.report import Lines, Record, Spread, figures
+from pymtp.bench.report import Lines, Record, Spread, figures, run_with
 from pymtp.bench.rows import DRAFT, ROWS, Measurement, Reads
 from pymtp.operations import Operation
 
@@ -147,7 +147,7 @@ def tables(report: Report) -> Iterator[Lines]:
     cells, settings = report.cells(), report.settings
     if not cells:
         return
-    title = f"{settings['model']}, rounds: {settings['rounds']}, threads: {settings['threads']}"
+    title = f"{settings['model']}, {run_with(settings)}"
     yield Lines(
         f"A verification of some rows, a chain of some drafts: {title}",
         ("", "n", "ms", "spread", "of one row", "spread", "each, of one row"),

@@ -43,7 +43,7 @@ def rows(
 ) -> None:
     """Time verifications and chains of drafts against one row.
 
-    Whole, and by operation. Ctrl-C ends the bench and shows the measurements made so far.
+    Each is timed as a whole and by operation. Ctrl-C ends the bench and shows the measurements made so far.
     """
     from pymtp.bench import rows_report
     from pymtp.bench.rows import Settings

@@ -189,18 +189,22 @@ def _params_of(function: Callable[[Row], object], row: Row) -> SamplingParams:
     except Exception as error:
         raise InvalidRequestError(f"params of the row: {type(error).__name__}: {error}", "params") from error
     if isinstance(given, Mapping):
-        given = {name: _of_column(value) for name, value in given.items()}
+        given = {name: _of_column(name, value) for name, value in given.items()}
     return _read(given)
 
 
-def _of_column(value: object) -> object:
-    """Numbers of a column that became one of reals, for some rows lack theirs: NaN for null, and whole ones, as far as
-    reals hold them."""
-    if not isinstance(value, np.floating):
-        return value
-    if np.isnan(value):
+def _of_column(name: str, value: object) -> object:
+    """A row's value. Numbers of a column that lacks some became reals: whole ones are so again, and NaN is None."""
+    if type(value).__name__ == "NAType" or (isinstance(value, (float, np.floating)) and np.isnan(value)):
         return None
-    return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    if not isinstance(value, np.floating) or not value.is_integer():
+        return value
+    if abs(value) >= 2**53:
+        raise InvalidRequestError(
+            f"{name}={value!r}: numbers of a column that lacks some are reals, which hold whole numbers below 2**53",
+            name,
+        )
+    return int(value)
 
 
 def _checked(params: SamplingParams) -> SamplingParams:

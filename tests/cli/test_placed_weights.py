@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ RUNS = {
 
 @pytest.mark.parametrize("command", RUNS)
 def test_weights_go_where_options_say(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[Model] = []
     init = Model.__init__
@@ -42,6 +43,11 @@ def test_weights_go_where_options_say(
     assert (model.options.override_tensor, model.options.use_mmap) == ((("nothing", "CPU"),), False)
     assert shown.err.count("warning: override_tensor: no tensor that is loaded has a name that matches nothing") == 1
     if command != "tap":
+        file = tmp_path / "report.json"
+        file.write_text(shown.out)
+        with pytest.raises(SystemExit):
+            app_main([*command.split(), "--from", str(file), "-o", "md"])
+        assert "threads: 1, override_tensor: nothing=CPU, use_mmap: False" in capsys.readouterr().out
         assert json.loads(shown.out)["settings"]["placing"] == {
             "override_tensor": "nothing=CPU",
             "use_mmap": False,

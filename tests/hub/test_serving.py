@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -48,6 +49,14 @@ def test_a_worker_that_follows_another_has_its_file(hub: Hub, serve: Serve) -> N
     assert served.worker(2) != served.worker()
     assert served.ask(temperature=0).json()["choices"][0]["text"] == text
     assert hub.asked == []
+
+
+def test_a_file_that_is_gone_is_brought_again(serve: Serve, tmp_path: Path) -> None:
+    served = serve().ready()
+    shutil.rmtree(tmp_path / "hub")
+    os.kill(served.worker(), signal.SIGKILL)
+    assert served.worker(2) != served.worker()
+    assert served.ask().status_code == 200
 
 
 def test_a_model_that_is_not_there_ends_the_server_with_one_line(hub: Hub, serve: Serve) -> None:

@@ -15,6 +15,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -47,12 +48,13 @@ class Supervisor:
         self._url = url(listener)
         self._asked: list[int] = []  # signals to end, in order
         self._failures = 0  # since a worker did well
+        self._file: Path | None = None  # of the model, once a worker had it
 
     def run(self) -> int:
         """As supervise."""
         served = False
         while True:
-            worker = Worker(self._listener, self._launch)
+            worker = Worker(self._listener, self._next())
             try:
                 self._watch(worker)
             finally:
@@ -68,6 +70,12 @@ class Supervisor:
                 raise SystemExit(128 - code if code < 0 else code or 1)
             if self._pause(self._delay(worker), why):
                 return 0
+
+    def _next(self) -> Launch:
+        """What the next worker is started with: the file that others had, whatever the hub has by now."""
+        if self._file is None or not self._file.is_file():
+            return self._launch
+        return replace(self._launch, model=str(self._file))
 
     def _delay(self, worker: Worker) -> float:
         """Seconds until the next one begins."""
@@ -99,8 +107,7 @@ class Supervisor:
                     heard = True
                     for said in worker.hear():
                         if READY in said:
-                            # the next worker is to have the same file, whatever the hub has by then
-                            self._launch = replace(self._launch, model=said[FILE])
+                            self._file = Path(said[FILE])
                             place = {"url": self._url, "model": said[READY], "worker": worker.process.pid}
                             log.info("serving", extra={"fields": place})
                     if worker.gone:
