@@ -39,9 +39,14 @@ REPACKED_SHAPES = {  # every matrix has rows by the eight, of whole superblocks
     # Q8_0 has a kernel for short rows and one for rows from 768 elements on
     "long": replace(SHAPES["7m"], n_layer=4, linear_v_heads=8, n_ff=1024),
 }
+# of experts, all are used: with a choice, rounding would change it, and with it the logits
+VALUE_SHAPES = {
+    **{name: shape for name, shape in REPACKED_SHAPES.items() if name != "experts"},
+    "all-experts": replace(REPACKED_SHAPES["experts"], n_expert=3, n_expert_used=3),
+}
 SIZES = list(range(2, 10))  # of verifications, one after the other
 SHORT, LONG = 230, 1000  # 44 tokens go on past 256 cells, or 1024: where more is read, and a chunk of sums ends
-TOKENS = [random.Random(0).randrange(256) for _ in range(1100)]
+TOKENS = random.Random(0).choices(range(256), k=1100)
 
 NewModel = Callable[[str, str], Model]
 Logits = NDArray[np.float32]
@@ -56,7 +61,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewModel]:
         key = (preset, weight_type)
         if key not in made:
             path: Path = tmp_path_factory.mktemp("models") / f"{preset}-{weight_type}.gguf"
-            make_model({**SHAPES, **REPACKED_SHAPES}.get(preset, preset), path, weight_type=weight_type)
+            make_model({**SHAPES, **REPACKED_SHAPES, **VALUE_SHAPES}.get(preset, preset), path, weight_type=weight_type)
             made[key] = Model(path)
         return made[key]
 
@@ -110,13 +115,13 @@ def test_so_have_rows_of_every_number_to_65(model: NewModel, shape: str, weight_
             assert same_bits(after(context, 2, [n]), alone[:n]), n
 
 
-@pytest.mark.parametrize("shape", REPACKED_SHAPES)
+@pytest.mark.parametrize("shape", VALUE_SHAPES)
 @pytest.mark.parametrize("weight_type", [*REPACKED, *PLAIN])
 def test_weights_are_multiplied_as_their_values_in_f32_are(
     model: NewModel, tmp_path: Path, shape: str, weight_type: str
 ) -> None:
-    """Activations are rounded to 8 bits. That costs 2 to 7% of the logits' norm with repacked weights, and up to 22%
-    with Q3_K, Q6_K and IQ4_XS as these models have them. A bit, scale or place that is wrong costs more than half."""
+    """Activations are rounded to 8 bits. That costs 2 to 7% of the logits' norm with repacked weights, and up to 12%
+    with others as these models have them. A bit, scale or place that is wrong costs more than half."""
     packed = model(shape, weight_type)
     rewrite(packed.path, tmp_path / "twin.gguf", weights="f32")
     with Model(tmp_path / "twin.gguf") as plain:
@@ -125,8 +130,7 @@ def test_weights_are_multiplied_as_their_values_in_f32_are(
             with Context(one, n_ctx=128, draft_tokens=4, n_threads=1) as context:
                 found.append(after(context, 1, [1, 5]))
     differences = np.linalg.norm(found[0] - found[1], axis=1) / np.linalg.norm(found[1], axis=1)
-    # a token whose experts change differs by more
-    assert np.median(differences) < (0.1 if weight_type in REPACKED else 0.35)
+    assert np.median(differences) < (0.1 if weight_type in REPACKED else 0.2)
 
 
 @pytest.mark.parametrize("weight_type", ["f32", "f16"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import subprocess
@@ -111,7 +110,7 @@ def test_without_mtp_the_plan_is_that_of_a_file_without_head(dense: Model, demo:
 def test_recurrent_layers_take_at_most_1_4_states_of_a_sequence(tmp_path: Path) -> None:
     state = (128 * 128 * 16 + 3 * 6144) * 18 * 4  # bytes, of the 0.8B
     (path,) = make_model("qwen3.5-0.8b", tmp_path / "model.gguf", weight_type="q4_0", weights=False)
-    for draft_tokens, n_seq_max in itertools.product((0, 1, 3, 7), (1, 8)):
+    for draft_tokens, n_seq_max in ((0, 1), (1, 8), (7, 1), (7, 8)):
         plan = planned(path, n_ctx=256 * n_seq_max, draft_tokens=draft_tokens, n_seq_max=n_seq_max)
         assert state < plan.states / n_seq_max < 1.4 * state
 

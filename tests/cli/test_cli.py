@@ -12,11 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from conftest import ROOT
-from helpers.command import PYMTP, run
-from helpers.prefix_files import write
+from helpers.command import PYMTP, generate, run
 from makers.chat_templates import DROPS_THINKING
 from makers.gguf_variants import rewrite
 from rich.console import ColorSystem
@@ -27,13 +25,8 @@ from pymtp import LLM, Model, SamplingParams
 from pymtp.chat import ChatTemplate
 from pymtp.cli.app import app
 from pymtp.cli.screen import screen
-from pymtp.prefix_file import PrefixFile
 
 PROMPT = "def fibonacci(n):"
-
-
-def generate(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return run("generate", "-t", "1", "-c", "1024", "-n", "16", *arguments, stdin=stdin)
 
 
 @pytest.fixture(scope="module")
@@ -231,35 +224,9 @@ def test_a_turn_that_does_not_fit_does_not_end_the_chat() -> None:
     assert len(lengths) == 1
 
 
-def test_a_table_for_a_file_is_not_cut_to_a_terminal() -> None:
-    shown = run("info").stdout
-    assert str(pymtp.model.demo_model()) in shown
-    assert all(patch in shown for patch in pymtp.build_info()["patches"])
-
-
 def test_version_names_this_package_and_its_llama_cpp() -> None:
     build = pymtp.build_info()
     assert run("--version").stdout == f"pymtp {build['pymtp']}, llama.cpp {build['llama_cpp_commit']}\n"
-
-
-def test_info_says_what_the_model_and_the_build_are() -> None:
-    shown = " ".join(run("info").stdout.split())
-    assert "demonstrations and tests" in shown
-    told = json.loads(run("info", "--json").stdout)
-    assert told["model"]["architecture"] == "qwen35"
-    assert told["model"]["mtp_head"] is True
-    assert told["build"] == json.loads(json.dumps(pymtp.build_info()))
-
-
-@pytest.mark.parametrize(
-    ("option", "name"),
-    [("--n-cpu-moe 3", "--n-cpu-moe"), ("-c 4096", "--ctx"), ("--no-mmap", "--no-mmap"), ("-d 0", "--draft-tokens")],
-)
-def test_an_option_of_the_plan_of_memory_is_not_passed_over_without_it(option: str, name: str) -> None:
-    done = run("info", *option.split())
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"error: {name} is for what --memory shows: add --memory\n"
-    assert run("info", "--memory", *option.split()).returncode == 0
 
 
 def test_what_tests_read_of_a_command_has_no_colours_of_the_terminal_that_they_run_on(
@@ -301,112 +268,6 @@ def test_warnings_of_what_is_loaded_are_shown_once_and_none_where_there_is_none(
 def test_help_names_every_command() -> None:
     shown = run("--help").stdout
     assert all(name in shown for name in ("generate", "chat", "info", "tap", "bench"))
-
-
-DOCUMENT = "def area(width, height):\n    return width * height\n\n\n" * 8 + "class"
-
-
-def test_a_prompt_that_was_saved_is_not_read_again(tmp_path: Path) -> None:
-    document, saved = tmp_path / "document.txt", tmp_path / "document.prefix"
-    document.write_text(DOCUMENT)
-    done = run("prefix", "-f", document, "-o", saved, "-t", "1")
-    assert (done.returncode, done.stdout) == (0, "")
-    with PrefixFile(saved, None) as file:
-        n, places = len(file.tokens), file.places
-        assert f"{n} tokens" in done.stderr
-    asked = ["-t", "1", "-n", "8", "--json"]
-    with_it = json.loads(run("generate", f"{DOCUMENT} Box", "--prefix", saved, *asked).stdout)
-    without = json.loads(run("generate", f"{DOCUMENT} Box", *asked).stdout)
-    assert with_it["text"] == without["text"]
-    assert (with_it["stats"]["cached_tokens"], without["stats"]["cached_tokens"]) == (n, 0)
-    about = json.loads(run("info", saved, "--json").stdout)["prefix"]
-    assert (about["tokens"], about["states_after"]) == (n, places)
-    assert about["size_bytes"] == saved.stat().st_size > about["host_memory_bytes"]
-    shown = run("info", saved).stdout
-    assert re.search(rf"^tokens +{n} *$", shown, re.MULTILINE)
-    assert re.search(rf"^states after +{places[0]} {places[1]} *$", shown, re.MULTILINE)
-
-
-def test_a_chat_goes_on_from_a_saved_system_message(tmp_path: Path) -> None:
-    document, saved = tmp_path / "document.txt", tmp_path / "document.prefix"
-    document.write_text(DOCUMENT)
-    n = int(run("prefix", "-f", document, "-o", saved, "--system", "-t", "1").stderr.split()[0])
-    asked = ["chat", "--system-file", document, "-t", "1", "-n", "4", "--temperature", "0"]
-    done, without = run(*asked, "--prefix", saved, stdin="Why?\n"), run(*asked, stdin="Why?\n")
-    assert done.returncode == 0
-    assert done.stdout == without.stdout
-    assert f"({n} cached)" in done.stderr
-    assert "cached" not in without.stderr
-    done = run(*asked, "--system", "x", stdin="Why?\n")
-    assert (done.returncode, done.stdout) == (2, "")
-
-
-def test_a_prefix_that_the_prompt_does_not_begin_with_is_told(tmp_path: Path, expected: str) -> None:
-    saved = tmp_path / "[b]saved.prefix"
-    assert run("prefix", DOCUMENT, "-o", saved, "-t", "1").returncode == 0
-
-    def notes(done: subprocess.CompletedProcess[str]) -> list[str]:
-        return [line for line in done.stderr.splitlines() if line.startswith("note:")]
-
-    done = generate(PROMPT, "--prefix", saved)
-    assert (done.returncode, done.stdout) == (0, expected + "\n")
-    assert notes(done) == [f"note: {saved} is of no use: the prompt does not begin with what it holds"]
-    as_json = generate(PROMPT, "--prefix", saved, "--json")
-    assert json.loads(as_json.stdout)["text"] == expected
-    assert notes(as_json) == notes(done)
-    assert not notes(generate(f"{DOCUMENT} Box", "--prefix", saved))
-    assert not notes(generate(PROMPT))
-    chat = run("chat", "--prefix", saved, "-t", "1", "-n", "4", stdin="Why?\nHow?\n")
-    assert (chat.returncode, notes(chat)) == (0, notes(done))  # once, not at each turn
-
-
-def test_a_prefix_that_is_refused_is_a_wrong_request(tmp_path: Path) -> None:
-    saved = tmp_path / "saved.prefix"
-    assert run("prefix", DOCUMENT, "-o", saved, "-t", "1").returncode == 0
-    for more, why in (
-        (["--prefix", saved, "--cache", "0"], "cache_bytes is 0"),
-        (["--prefix", saved, "--cache-type", "q8_0"], "is of another type_k"),
-        (["--prefix", saved, "-d", "0"], "was made with drafts"),
-        (["--prefix", __file__], "is no prefix"),
-        (["--prefix", tmp_path / "missing"], "cannot read the prefix from"),
-        (["--prefix", tmp_path], "cannot read the prefix from"),
-    ):
-        done = generate(PROMPT, *more)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert why in done.stderr
-    saved.write_bytes(saved.read_bytes()[:-1] + b"x")
-    for command in (["generate", "x", "--prefix", saved], ["info", saved]):
-        done = run(*command)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert "checksum" in done.stderr
-    done = run("prefix", DOCUMENT, "-o", tmp_path / "missing" / "file", "-t", "1")
-    assert (done.returncode, done.stdout) == (2, "")
-
-
-def test_info_shows_what_a_file_says_as_it_is(tmp_path: Path) -> None:
-    saved = tmp_path / "saved.prefix"
-    rows, state = np.zeros((3, 8), dtype=np.uint8), np.zeros(5, dtype=np.uint8)
-    write(
-        saved,
-        {"model": "[/b] [red]m[/red] \x1b[31m", "file": "another", "a_b [/c]": "\ud800"},
-        [1, 2, 3],
-        {3: state},
-        rows,
-    )
-    shown = run("info", saved)
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert re.search(r"^model +\[/b\] \[red\]m\[/red\] \ufffd\[31m *$", shown.stdout, re.MULTILINE)
-    assert re.search(r"^a b \[/c\] +\ufffd *$", shown.stdout, re.MULTILINE)
-    about = json.loads(run("info", saved, "--json").stdout)["prefix"]
-    assert (about["file"], about["tokens"]) == (str(saved), 3)
-
-
-def test_info_takes_a_model_of_any_number_of_tensors_for_a_model(tmp_path: Path) -> None:
-    path = tmp_path / "model.gguf"
-    path.write_bytes(b"GGUF\3\0\0\0" + (123).to_bytes(8, "little") + bytes(8))  # 123 is "{"
-    done = run("info", path)
-    assert (done.returncode, done.stdout) == (3, "")
-    assert "prefix" not in done.stderr
 
 
 def test_a_name_of_the_hub_without_its_prefix_is_recognized() -> None:

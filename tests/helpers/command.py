@@ -34,3 +34,8 @@ def run(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[
         sys.stderr.flush()
         said = [(folder / name).read_text(encoding="utf-8") for name in ("stdout", "stderr")]
     return subprocess.CompletedProcess(asked, int(end.value.code or 0), *said)
+
+
+def generate(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """`pymtp generate`, sized for tests."""
+    return run("generate", "-t", "1", "-c", "1024", "-n", "16", *arguments, stdin=stdin)

@@ -335,4 +335,4 @@ class SimEngine:
 
 def text(seed: int, n: int) -> Path:
     """Tokens that no other seed begins with."""
-    return tuple(random.Random(seed).randrange(200_000) for _ in range(n))
+    return tuple(random.Random(seed).choices(range(200_000), k=n))

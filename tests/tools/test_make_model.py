@@ -21,7 +21,7 @@ from makers.random_weights import CHUNK, TYPES, chunk, type_of
 from pymtp import LLM, InvalidRequestError, Model, SamplingParams
 from pymtp.model import demo_model
 
-PROMPT = [random.Random(0).randrange(256) for _ in range(300)]
+PROMPT = random.Random(0).choices(range(256), k=300)
 
 
 def greedy(path: Path, draft_tokens: int) -> list[int]:

@@ -1,0 +1,66 @@
+"""Claims about `pymtp info`: what a model, a prefix and the build are."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.command import run
+from helpers.prefix_files import write
+
+import pymtp
+
+
+def test_a_table_for_a_file_is_not_cut_to_a_terminal() -> None:
+    shown = run("info").stdout
+    assert str(pymtp.model.demo_model()) in shown
+    assert all(patch in shown for patch in pymtp.build_info()["patches"])
+
+
+def test_info_says_what_the_model_and_the_build_are() -> None:
+    shown = " ".join(run("info").stdout.split())
+    assert "demonstrations and tests" in shown
+    told = json.loads(run("info", "--json").stdout)
+    assert told["model"]["architecture"] == "qwen35"
+    assert told["model"]["mtp_head"] is True
+    assert told["build"] == json.loads(json.dumps(pymtp.build_info()))
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [("--n-cpu-moe 3", "--n-cpu-moe"), ("-c 4096", "--ctx"), ("--no-mmap", "--no-mmap"), ("-d 0", "--draft-tokens")],
+)
+def test_an_option_of_the_plan_of_memory_is_not_passed_over_without_it(option: str, name: str) -> None:
+    done = run("info", *option.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: {name} is for what --memory shows: add --memory\n"
+    assert run("info", "--memory", *option.split()).returncode == 0
+
+
+def test_info_shows_what_a_file_says_as_it_is(tmp_path: Path) -> None:
+    saved = tmp_path / "saved.prefix"
+    rows, state = np.zeros((3, 8), dtype=np.uint8), np.zeros(5, dtype=np.uint8)
+    write(
+        saved,
+        {"model": "[/b] [red]m[/red] \x1b[31m", "file": "another", "a_b [/c]": "\ud800"},
+        [1, 2, 3],
+        {3: state},
+        rows,
+    )
+    shown = run("info", saved)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert re.search(r"^model +\[/b\] \[red\]m\[/red\] \ufffd\[31m *$", shown.stdout, re.MULTILINE)
+    assert re.search(r"^a b \[/c\] +\ufffd *$", shown.stdout, re.MULTILINE)
+    about = json.loads(run("info", saved, "--json").stdout)["prefix"]
+    assert (about["file"], about["tokens"]) == (str(saved), 3)
+
+
+def test_info_takes_a_model_of_any_number_of_tensors_for_a_model(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF\3\0\0\0" + (123).to_bytes(8, "little") + bytes(8))  # 123 is "{"
+    done = run("info", path)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "prefix" not in done.stderr

@@ -1,0 +1,92 @@
+"""Claims about `pymtp prefix` and `--prefix`: a prompt that was saved is not read again."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+from helpers.command import generate, run
+
+from pymtp.prefix_file import PrefixFile
+
+PROMPT = "def fibonacci(n):"
+DOCUMENT = "def area(width, height):\n    return width * height\n\n\n" * 8 + "class"
+
+
+def test_a_prompt_that_was_saved_is_not_read_again(tmp_path: Path) -> None:
+    document, saved = tmp_path / "document.txt", tmp_path / "document.prefix"
+    document.write_text(DOCUMENT)
+    done = run("prefix", "-f", document, "-o", saved, "-t", "1")
+    assert (done.returncode, done.stdout) == (0, "")
+    with PrefixFile(saved, None) as file:
+        n, places = len(file.tokens), file.places
+        assert f"{n} tokens" in done.stderr
+    asked = ["-t", "1", "-n", "8", "--json"]
+    with_it = json.loads(run("generate", f"{DOCUMENT} Box", "--prefix", saved, *asked).stdout)
+    without = json.loads(run("generate", f"{DOCUMENT} Box", *asked).stdout)
+    assert with_it["text"] == without["text"]
+    assert (with_it["stats"]["cached_tokens"], without["stats"]["cached_tokens"]) == (n, 0)
+    about = json.loads(run("info", saved, "--json").stdout)["prefix"]
+    assert (about["tokens"], about["states_after"]) == (n, places)
+    assert about["size_bytes"] == saved.stat().st_size > about["host_memory_bytes"]
+    shown = run("info", saved).stdout
+    assert re.search(rf"^tokens +{n} *$", shown, re.MULTILINE)
+    assert re.search(rf"^states after +{places[0]} {places[1]} *$", shown, re.MULTILINE)
+
+
+def test_a_chat_goes_on_from_a_saved_system_message(tmp_path: Path) -> None:
+    document, saved = tmp_path / "document.txt", tmp_path / "document.prefix"
+    document.write_text(DOCUMENT)
+    n = int(run("prefix", "-f", document, "-o", saved, "--system", "-t", "1").stderr.split()[0])
+    asked = ["chat", "--system-file", document, "-t", "1", "-n", "4", "--temperature", "0"]
+    done, without = run(*asked, "--prefix", saved, stdin="Why?\n"), run(*asked, stdin="Why?\n")
+    assert done.returncode == 0
+    assert done.stdout == without.stdout
+    assert f"({n} cached)" in done.stderr
+    assert "cached" not in without.stderr
+    done = run(*asked, "--system", "x", stdin="Why?\n")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_a_prefix_that_the_prompt_does_not_begin_with_is_told(tmp_path: Path) -> None:
+    saved = tmp_path / "[b]saved.prefix"
+    assert run("prefix", DOCUMENT, "-o", saved, "-t", "1").returncode == 0
+
+    def notes(done: subprocess.CompletedProcess[str]) -> list[str]:
+        return [line for line in done.stderr.splitlines() if line.startswith("note:")]
+
+    without, done = generate(PROMPT), generate(PROMPT, "--prefix", saved)
+    assert (done.returncode, done.stdout) == (0, without.stdout)
+    assert notes(done) == [f"note: {saved} is of no use: the prompt does not begin with what it holds"]
+    as_json = generate(PROMPT, "--prefix", saved, "--json")
+    assert json.loads(as_json.stdout)["text"] + "\n" == without.stdout
+    assert notes(as_json) == notes(done)
+    assert not notes(generate(f"{DOCUMENT} Box", "--prefix", saved))
+    assert not notes(without)
+    chat = run("chat", "--prefix", saved, "-t", "1", "-n", "4", stdin="Why?\nHow?\n")
+    assert (chat.returncode, notes(chat)) == (0, notes(done))  # once, not at each turn
+
+
+def test_a_prefix_that_is_refused_is_a_wrong_request(tmp_path: Path) -> None:
+    saved = tmp_path / "saved.prefix"
+    assert run("prefix", DOCUMENT, "-o", saved, "-t", "1").returncode == 0
+    for more, why in (
+        (["--prefix", saved, "--cache", "0"], "cache_bytes is 0"),
+        (["--prefix", saved, "--cache-type", "q8_0"], "is of another type_k"),
+        (["--prefix", saved, "-d", "0"], "was made with drafts"),
+        (["--prefix", __file__], "is no prefix"),
+        (["--prefix", tmp_path / "missing"], "cannot read the prefix from"),
+        (["--prefix", tmp_path], "cannot read the prefix from"),
+    ):
+        done = generate(PROMPT, *more)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert why in done.stderr
+    saved.write_bytes(saved.read_bytes()[:-1] + b"x")
+    for command in (["generate", "x", "--prefix", saved], ["info", saved]):
+        done = run(*command)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "checksum" in done.stderr
+    done = run("prefix", DOCUMENT, "-o", tmp_path / "missing" / "file", "-t", "1")
+    assert (done.returncode, done.stdout) == (2, "")
