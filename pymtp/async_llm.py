@@ -34,7 +34,8 @@ class AsyncLLM(FromHub):
     """An LLM for coroutines: `await generate`, `async for` over `stream`. All requests run together, on one thread of
     the AsyncLLM. A task that is cancelled ends its requests, and no others.
 
-    Several event loops may use it. `llm` is the LLM itself; its calls from other threads run beside these.
+    Several event loops may use it. `llm` is the LLM itself; its calls from other threads run beside these. Not for a
+    forked child, where the thread is not.
     """
 
     def __init__(self, model: str | os.PathLike[str] | Model | LLM | None = None, **keywords: Any) -> None:

@@ -31,7 +31,7 @@ from pymtp.host_memory import default_cache_bytes, read_cache_bytes
 from pymtp.llm_hub import FromHub
 from pymtp.llm_prefixes import PrefixFiles, Prompt
 from pymtp.model import Model
-from pymtp.model_options import NAMES
+from pymtp.model_options import MAY_BE_NONE, NAMES
 from pymtp.rope_options import NAMES as ROPE_NAMES
 from pymtp.rope_options import RopeOptions
 from pymtp.sampling import SamplingParams
@@ -50,8 +50,8 @@ class LLM(PrefixFiles, FromHub):
     raises, ends the call of the main thread; others go on. The handler itself may cancel() or close() the LLM, no more.
     All methods raise ClosedError after close(), but for cancel() and close(); close() waits for the calls that run.
 
-    A forked child may use an LLM made with n_threads=1, unless another thread was in a call: OpenMP's threads and those
-    that hold locks are not in the child. Start processes by "spawn" otherwise, and load the model in each.
+    A forked child may use the LLM and make others, unless another thread was in a call when it was forked: threads that
+    hold locks are not in the child. Start processes by "spawn" otherwise, and load the model in each.
     """
 
     def __init__(
@@ -108,7 +108,8 @@ class LLM(PrefixFiles, FromHub):
         check_keywords({**of_context, **sizes, "n_threads": n_threads, "draft_tokens": draft_tokens})
         cache_bytes = read_cache_bytes(cache_bytes)
         cache_prompt = flag("cache_prompt", cache_prompt)
-        of_model = {name: value for name in NAMES & placing.keys() if (value := placing.pop(name)) is not None}
+        of_model = {name: placing.pop(name) for name in NAMES & placing.keys()}
+        of_model = {name: value for name, value in of_model.items() if value is not None or name not in MAY_BE_NONE}
         if n_gpu_layers is not None:
             of_model["n_gpu_layers"] = n_gpu_layers
         if unknown := placing.keys() - ROPE_NAMES:

@@ -151,6 +151,7 @@ class ModelOptions:
 
 
 NAMES = frozenset(field.name for field in fields(ModelOptions))
+MAY_BE_NONE = frozenset({"override_tensor", "tensor_split", "lora", "numa"})  # which says nothing
 
 
 def read_options(keywords: Mapping[str, Any], *, here: bool = True) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import os
 import pickle
 import subprocess
 import sys
@@ -72,45 +71,6 @@ print(before_models, max(seen) - 1, *after, sep="\\n")
     )
     assert most == before + 2  # while launches run
     assert after == [before + 2] * 20
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="sees threads as Linux shows them")
-def test_a_forked_child_may_let_go_of_a_context_with_threads() -> None:
-    """Of a build without OpenMP: its threads are the context's own, and a child has none to wait for."""
-    assert run("""
-import warnings
-warnings.simplefilter("ignore")  # Python 3.12 warns of forks beside threads
-context = Context(model, n_ctx=512, n_threads=3)
-context.prefill([1, 2, 3])
-def computing(task):
-    return open(f"/proc/self/task/{task}/stat").read().rsplit(")", 1)[1].split()[0] == "R"
-while any(map(computing, set(os.listdir("/proc/self/task")) - {str(os.getpid())})):
-    time.sleep(0.01)  # until all wait
-child = os.fork()
-if not child:
-    signal.alarm(20)
-    context.close()
-    del context
-    os._exit(7)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), context.prefill([4]).shape)
-""") == ["7 (2048,)"]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system makes no processes by fork")
-def test_a_forked_child_computes_with_threads_of_its_own() -> None:
-    """With a new LLM and with the parent's, where both have computed with several threads; so does the parent again."""
-    assert run("""
-import warnings
-warnings.simplefilter("ignore")  # Python 3.12 warns of forks beside threads
-llm = pymtp.LLM(model, n_ctx=256, n_threads=2)
-first = text(llm)
-child = os.fork()
-if not child:
-    signal.alarm(20)
-    with pymtp.LLM(n_ctx=256, n_threads=2) as own:
-        os._exit(7 if text(own) == text(llm) == first else 8)
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text(llm) == first)
-""") == ["7 True"]
 
 
 def test_cancel_may_meet_close() -> None:

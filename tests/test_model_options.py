@@ -213,6 +213,17 @@ def test_a_loaded_model_takes_no_options_of_loading(dense: Model, options: dict[
         LLM(dense, **options)
 
 
+@pytest.mark.parametrize("name", ["use_mmap", "n_cpu_moe", "split_mode", "main_gpu"])
+def test_none_is_no_value_of_what_has_one(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"{name}=None"):
+        LLM(**{name: None})
+
+
+def test_none_says_nothing_for_what_may_be_empty(dense: Model) -> None:
+    with make_llm(dense, lora=None, override_tensor=None, tensor_split=None, numa=None, n_gpu_layers=None) as llm:
+        assert llm.model is dense
+
+
 def test_an_async_llm_takes_them_too() -> None:
     with pytest.raises(InvalidRequestError, match="n_cpu_moe"):
         AsyncLLM(n_cpu_moe=-1)

@@ -8,7 +8,6 @@ out of its `check`. Calls in other threads go on.
 
 import atexit
 import logging
-import os
 import re
 import threading
 from pathlib import Path
@@ -144,6 +143,4 @@ atexit.register(_end_calls)
 lib.pymtp_set_log(lib.pymtp_on_log, _GGML_DEBUG if _logger.isEnabledFor(logging.DEBUG) else _GGML_INFO)
 lib.pymtp_set_poll(lib.pymtp_on_poll)
 lib.llama_backend_init()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=lib.pymtp_before_fork)  # so that a child finds no team of threads that it does not have
 _started = True

@@ -162,7 +162,6 @@ typedef void (*pymtp_log_callback)(int level, const char * text);
 void pymtp_set_log(pymtp_log_callback callback, int level);
 typedef bool (*pymtp_poll_callback)(void);
 void pymtp_set_poll(pymtp_poll_callback callback);
-void pymtp_before_fork(void);
 
 const char * pymtp_build_llama_commit(void);
 const char * pymtp_build_patches(void);

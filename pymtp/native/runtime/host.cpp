@@ -1,7 +1,6 @@
 #include "host.h"
 #include "pymtp.h"
 #include "build_info.h"
-#include "team.h"
 
 #include <atomic>
 #include <chrono>
@@ -102,10 +101,6 @@ void pymtp_set_log(pymtp_log_callback callback, int level) {
 
 void pymtp_set_poll(pymtp_poll_callback callback) {
     poll_callback = callback;
-}
-
-void pymtp_before_fork(void) {
-    pymtp_end_team();
 }
 
 const char * pymtp_build_llama_commit(void)       { return PYMTP_LLAMA_COMMIT; }

@@ -98,13 +98,7 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
             pair->make_draft_vocab(*shared);
         }
     }
-    ggml_threadpool_params threads = ggml_threadpool_params_default(params.n_threads);
-    pair->threads.reset(ggml_threadpool_new(&threads));
-    for (llama_context * ctx : {pair->target.get(), pair->draft.get()}) {
-        if (ctx) {
-            llama_attach_threadpool(ctx, pair->threads.get(), pair->threads.get());
-        }
-    }
+    pair->make_threads();
     if (!shared->adapters.empty()) {
         // both take all: the target's graph fills the head's cache, the draft's embeds tokens
         for (llama_context * ctx : {pair->target.get(), pair->draft.get()}) {
@@ -117,6 +111,22 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
     }
     pair->reserve();
     return pair;
+}
+
+void pymtp_pair::make_threads() {
+    ggml_threadpool_params params = ggml_threadpool_params_default(llama_n_threads(target.get()));
+    threads = decltype(threads)(ggml_threadpool_new(&params));
+    for (llama_context * ctx : {target.get(), draft.get()}) {
+        if (ctx) {
+            llama_attach_threadpool(ctx, threads.get(), threads.get());
+        }
+    }
+}
+
+void pymtp_pair::find_threads() {
+    if (threads.get_deleter().process != pymtp_process_id()) {
+        make_threads();
+    }
 }
 
 bool pymtp_pair::check_seq(int32_t seq) const {

@@ -96,6 +96,8 @@ struct pymtp_pair {
     pymtp_graph_slots target_slots;
     pymtp_graph_slots draft_slots;
 
+    void make_threads();
+    void find_threads(); // makes others in a forked child
     bool check_seq(int32_t seq) const;
     bool check_seqs(int32_t n_seqs, const int32_t * seqs) const;
     bool check_tokens(const llama_token * tokens, int32_t n) const;

@@ -15,6 +15,7 @@ template <typename F> int pymtp_pair_call(pymtp_pair * pair, const int32_t * seq
     }
     int status = PYMTP_FAILED;
     try {
+        pair->find_threads();
         status = body();
     } catch (...) {
         pymtp_keep_exception();

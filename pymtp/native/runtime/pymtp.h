@@ -44,9 +44,6 @@ PYMTP_API void pymtp_set_log(pymtp_log_callback callback, int level);
 typedef bool (*pymtp_poll_callback)(void);
 PYMTP_API void pymtp_set_poll(pymtp_poll_callback callback);
 
-// To be called by the thread that is about to fork: see pymtp_end_team. No call of this thread may be under way.
-PYMTP_API void pymtp_before_fork(void);
-
 // constants of the build
 PYMTP_API const char * pymtp_build_llama_commit(void);
 PYMTP_API const char * pymtp_build_patches(void); // names, separated by ";"

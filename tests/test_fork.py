@@ -1,0 +1,120 @@
+"""Claims about processes made by fork: a child computes, and lets go of what it has, without the parent's threads."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.scripts import run
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system makes no processes by fork")
+
+FORKS = """
+import ctypes, subprocess, sys, warnings
+warnings.simplefilter("ignore")  # Python 3.12 warns of forks beside threads
+ended = lambda child: os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sees threads as Linux shows them")
+def test_a_forked_child_may_let_go_of_a_context_with_threads() -> None:
+    """Of a build without OpenMP: its threads are the context's own, and a child has none to wait for."""
+    assert run(
+        FORKS
+        + """
+context = Context(model, n_ctx=512, n_threads=3)
+context.prefill([1, 2, 3])
+def computing(task):
+    return open(f"/proc/self/task/{task}/stat").read().rsplit(")", 1)[1].split()[0] == "R"
+while any(map(computing, set(os.listdir("/proc/self/task")) - {str(os.getpid())})):
+    time.sleep(0.01)  # until all wait
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    context.close()
+    del context
+    os._exit(7)
+print(ended(child), context.prefill([4]).shape)
+"""
+    ) == ["7 (2048,)"]
+
+
+def test_a_forked_child_computes_with_threads_of_its_own() -> None:
+    """With a new LLM and with the parent's, where both have computed with several threads; so does the parent again."""
+    assert run(
+        FORKS
+        + """
+llm = pymtp.LLM(model, n_ctx=256, n_threads=2)
+first = text(llm)
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    with pymtp.LLM(n_ctx=256, n_threads=2) as own:
+        os._exit(7 if text(own) == text(llm) == first else 8)
+print(ended(child), text(llm) == first)
+"""
+    ) == ["7 True"]
+
+
+def test_a_child_that_c_made_may_fork() -> None:
+    """As programs that embed Python do: nothing that Python does before a fork was done."""
+    assert run(
+        FORKS
+        + """
+llm = pymtp.LLM(model, n_ctx=256, n_threads=2)
+first = text(llm)
+child = ctypes.PyDLL(None).fork()
+if not child:
+    ctypes.pythonapi.PyOS_AfterFork_Child()
+    signal.alarm(20)
+    subprocess.run([sys.executable, "-Sc", ""], preexec_fn=lambda: None)
+    grandchild = os.fork()
+    if not grandchild:
+        os._exit(7 if text(llm) == first else 8)
+    os._exit(ended(grandchild))
+print(ended(child), text(llm) == first)
+"""
+    ) == ["7 True"]
+
+
+OTHER = """
+static int value;
+#pragma omp threadprivate(value)
+void set(int to) {
+    #pragma omp parallel num_threads(2)
+    value = to;
+}
+int sum(void) {
+    int all = 0;
+    #pragma omp parallel num_threads(2) reduction(+:all)
+    all += value;
+    return all;
+}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="there is no compiler for the other library")
+def test_threads_of_other_libraries_outlive_a_fork_of_a_thread_that_computed_nothing(tmp_path: Path) -> None:
+    (tmp_path / "other.c").write_text(OTHER)
+    built = tmp_path / "other.so"
+    subprocess.run(["gcc", "-fopenmp", "-shared", "-fPIC", "-o", built, tmp_path / "other.c"], check=True)
+    assert run(
+        FORKS
+        + f"""
+text(pymtp.LLM(model, n_ctx=256, n_threads=2))
+other = ctypes.CDLL({str(built)!r})
+def fork():
+    other.set(21)
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    print(ended(child), other.sum())
+thread = threading.Thread(target=fork)
+thread.start()
+thread.join()
+"""
+    ) == ["0 42"]
