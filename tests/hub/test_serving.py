@@ -15,6 +15,7 @@ import pytest
 from helpers.hub import Hub
 from helpers.served import Served
 from helpers.servers import LONG, wait_until
+from makers.make_model import make_model
 
 NAME = "model-Q4_K_M.gguf"
 Serve = Callable[..., Served]
@@ -57,6 +58,28 @@ def test_a_file_that_is_gone_is_brought_again(serve: Serve, tmp_path: Path) -> N
     os.kill(served.worker(), signal.SIGKILL)
     assert served.worker(2) != served.worker()
     assert served.ask().status_code == 200
+    assert "hf:owner/name is asked for by its name" in served.line("WARNING")
+
+
+def test_a_part_that_is_gone_is_brought_again(hub: Hub, serve: Serve, tmp_path: Path) -> None:
+    parts = make_model("tiny", tmp_path / "tiny-F32.gguf", weight_type="f32", split_max_tensors=40)
+    hub.files.update((part.name, part.read_bytes()) for part in parts)
+    served = serve("-m", "hf:owner/name:F32").ready()
+    (gone,) = (tmp_path / "hub").rglob(parts[1].name)
+    gone.unlink()
+    os.kill(served.worker(), signal.SIGKILL)
+    assert served.worker(2) != served.worker()
+    assert gone.is_file()
+
+
+def test_a_file_that_is_away_for_a_while_is_found_again_without_the_hub(hub: Hub, serve: Serve, tmp_path: Path) -> None:
+    served = serve().ready()
+    (tmp_path / "hub").rename(tmp_path / "away")
+    hub.faults.down = True
+    os.kill(served.worker(), signal.SIGKILL)
+    served.line("no such file")
+    (tmp_path / "away").rename(tmp_path / "hub")
+    assert served.worker(2) != served.worker()
 
 
 def test_a_model_that_is_not_there_ends_the_server_with_one_line(hub: Hub, serve: Serve) -> None:

@@ -15,12 +15,12 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from pymtp import errors
-from pymtp.errors import PymtpError
+from pymtp.errors import ModelLoadError, PymtpError
+from pymtp.hub.names import is_hub_name
 from pymtp.server.process.launch import FAILED, FILE, READY, START, Launch, line
 from pymtp.server.process.listener import url
 from pymtp.server.watch.logs import log
@@ -48,13 +48,15 @@ class Supervisor:
         self._url = url(listener)
         self._asked: list[int] = []  # signals to end, in order
         self._failures = 0  # since a worker did well
-        self._file: Path | None = None  # of the model, once a worker had it
+        self._file: str | None = None  # of a model of the hub, once a worker had it
+        self._by_name = True  # the next worker asks the hub
 
     def run(self) -> int:
         """As supervise."""
         served = False
         while True:
-            worker = Worker(self._listener, self._next())
+            launch = self._launch if self._by_name or self._file is None else replace(self._launch, model=self._file)
+            worker = Worker(self._listener, launch)
             try:
                 self._watch(worker)
             finally:
@@ -70,12 +72,21 @@ class Supervisor:
                 raise SystemExit(128 - code if code < 0 else code or 1)
             if self._pause(self._delay(worker), why):
                 return 0
+            self._choose(worker)
 
-    def _next(self) -> Launch:
-        """What the next worker is started with: the file that others had, whatever the hub has by now."""
-        if self._file is None or not self._file.is_file():
-            return self._launch
-        return replace(self._launch, model=str(self._file))
+    def _choose(self, worker: Worker) -> None:
+        """What the next worker loads: the file that others had, whatever the hub has by now. Where that does not load,
+        it may be gone or damaged, and the hub is asked; where the hub does not help, the file may be there again."""
+        if self._file is None or not isinstance(worker.error, ModelLoadError):
+            return
+        self._by_name = not self._by_name
+        if self._by_name:
+            log.warning("%s is asked for by its name: the hub may have another file by now", self._launch.model)
+
+    def _keep(self, file: str) -> None:
+        """Remembers the file of a worker that serves."""
+        if self._launch.model is not None and is_hub_name(self._launch.model):
+            self._file, self._by_name = file, False
 
     def _delay(self, worker: Worker) -> float:
         """Seconds until the next one begins."""
@@ -107,7 +118,7 @@ class Supervisor:
                     heard = True
                     for said in worker.hear():
                         if READY in said:
-                            self._file = Path(said[FILE])
+                            self._keep(said[FILE])
                             place = {"url": self._url, "model": said[READY], "worker": worker.process.pid}
                             log.info("serving", extra={"fields": place})
                     if worker.gone:
