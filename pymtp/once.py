@@ -34,13 +34,25 @@ def _equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def _whole_paths(keywords: dict[str, Any]) -> dict[str, Any]:
-    """With paths that mean the same wherever the process goes."""
+    """With paths that mean the same wherever the process goes. What is no path stays, for LLM to say so."""
     found = dict(keywords)
-    if isinstance(model := found.get("model"), (str, os.PathLike)) and not is_hub_name(os.fspath(model)):
-        found["model"] = os.path.abspath(model)
+    if isinstance(model := found.get("model"), (str, os.PathLike)):
+        path = os.fspath(model)
+        if isinstance(path, str) and path and not is_hub_name(path):
+            found["model"] = _whole(path)
     if "lora" in found:
-        found["lora"] = tuple((os.path.abspath(path), scale) for path, scale in found["lora"])
+        found["lora"] = tuple((_whole(path), scale) for path, scale in found["lora"])
     return found
+
+
+def _whole(path: str) -> str:
+    """The path of the same file from anywhere. ".." stays: a folder before it may be a link to another place."""
+    if os.path.isabs(path):
+        return path
+    try:
+        return os.path.join(os.getcwd(), path)
+    except FileNotFoundError:  # the process is in a folder that is gone
+        return path
 
 
 @overload

@@ -96,6 +96,36 @@ def test_a_path_means_what_it_means_where_the_process_is(
     heads[2][0].close()
 
 
+def test_a_path_is_followed_as_an_llm_follows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pymtp.once._last", None)
+    (tmp_path / "far" / "away").mkdir(parents=True)
+    (tmp_path / "far" / "m.gguf").symlink_to(pymtp.model.demo_model())
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "away")
+    monkeypatch.chdir(tmp_path)
+    pymtp.generate("import ", model="link/../m.gguf", n_ctx=256, n_threads=1, max_tokens=1)
+    once._last[1].close()  # type: ignore[index]
+
+
+class Bytes:
+    def __fspath__(self) -> bytes:
+        return b"m.gguf"
+
+
+@pytest.mark.parametrize("model", ["", Bytes(), "m.gguf", "a\0b"], ids=["empty", "bytes", "relative", "null"])
+def test_what_is_no_model_is_told_as_an_llm_tells_it(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pymtp.once._last", None)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(pymtp.PymtpError) as expected:
+        LLM(model)
+    with pytest.raises(type(expected.value)) as found:
+        pymtp.generate("import ", model=model)
+    assert str(found.value) == str(expected.value)
+
+
 def test_an_adapter_that_is_loaded_may_be_gone(demo_f32: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pymtp.once._last", None)
     lora = write_adapter(tmp_path / "a.gguf", make_delta(demo_f32, ["blk.0.ffn_up.weight"], seed=1), alpha=4.0)

@@ -108,10 +108,10 @@ def header(whole: dict[str, Any]) -> dict[str, Any]:
 
 def stats_of(record: dict[str, Any]) -> Stats:
     """The Stats that as_json wrote."""
-    names = {field.name for field in fields(Stats)}
-    known = {name: value for name, value in record.items() if name in names}  # older records lack what came later
+    later: dict[str, Any] = {"outside_per_position": (), "queue_seconds": 0.0, "time_to_first_token": 0.0}
+    known = {field.name: (later | record)[field.name] for field in fields(Stats)}
     lists = ("accepted_per_position", "outside_per_position", "depths")
-    return Stats(**known | {name: tuple(known.get(name, ())) for name in lists})
+    return Stats(**known | {name: tuple(known[name]) for name in lists})
 
 
 def accepted_per_position(several: Sequence[Stats]) -> list[float]:
@@ -191,7 +191,10 @@ def as_markdown(tables: Iterable[Lines], notes: Sequence[str]) -> str:
     for table in tables:
         rule = ("---", "---", *["---:"] * (len(table.headings) - 2))
         lines = [f"| {' | '.join(line)} |" for line in (table.headings, rule, *table.rows)]
-        blocks.append("\n".join([f"**{table.title}**", "", *lines]))
+        title = re.sub(
+            r"[\\*`<]", r"\\\g<0>", table.title
+        )  # an expression of override_tensor would be taken for markup
+        blocks.append("\n".join([f"**{title}**", "", *lines]))
     return "\n\n".join([*blocks, *notes])
 
 

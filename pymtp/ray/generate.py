@@ -28,6 +28,7 @@ T = TypeVar("T")
 Row = Mapping[str, Any]
 Batch = dict[str, NDArray[Any]]
 Params = SamplingParams | Mapping[str, Any] | None
+WHOLE = {field.name for field in fields(SamplingParams) if field.type in ("int", "int | None")}
 
 
 class Generate:
@@ -194,14 +195,16 @@ def _params_of(function: Callable[[Row], object], row: Row) -> SamplingParams:
 
 
 def _of_column(name: str, value: object) -> object:
-    """A row's value. Numbers of a column that lacks some became reals: whole ones are so again, and NaN is None."""
+    """A row's value. Numbers of a column that lacks some became reals: whole ones are so again where whole ones are
+    wanted, and NaN is None."""
     if type(value).__name__ == "NAType" or (isinstance(value, (float, np.floating)) and np.isnan(value)):
         return None
-    if not isinstance(value, np.floating) or not value.is_integer():
+    if name not in WHOLE or not isinstance(value, np.floating) or not value.is_integer():
         return value
-    if abs(value) >= 2**53:
+    most = 2 ** (int(np.finfo(type(value)).nmant) + 1)
+    if abs(value) >= most:
         raise InvalidRequestError(
-            f"{name}={value!r}: numbers of a column that lacks some are reals, which hold whole numbers below 2**53",
+            f"{name}={value!r}: numbers of a column that lacks some are reals, which hold whole numbers below {most}",
             name,
         )
     return int(value)

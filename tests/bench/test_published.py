@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from pymtp.bench.report import Lines, as_markdown
 from pymtp.cli import app_main
 
 RECORDS = {path: json.loads(path.read_text()) for path in sorted((ROOT / "benchmarks").glob("*.json"))}
@@ -23,3 +24,22 @@ def test_a_published_report_is_shown(path: Path, capsys: pytest.CaptureFixture[s
     assert (ended.value.code, shown.err) == (0, "")
     assert RECORDS[path]["settings"]["model"] in shown.out
     assert "\n|" in shown.out
+
+
+@pytest.mark.parametrize("name", ["accepted", "decode_seconds", "depths"])
+def test_a_figure_that_a_report_lacks_is_not_made_up(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = next(path for path, bench in OURS.items() if bench == "decode")
+    record = json.loads(path.read_text())
+    for measurement in record["measurements"]:
+        del measurement["stats"][name]
+    (tmp_path / "damaged.json").write_text(json.dumps(record))
+    with pytest.raises(SystemExit) as ended:
+        app_main(["bench", "decode", "--from", str(tmp_path / "damaged.json")])
+    assert (ended.value.code, capsys.readouterr().out) == (2, "")
+
+
+def test_markdown_shows_an_expression_as_it_was_given() -> None:
+    shown = as_markdown([Lines(r"override_tensor: blk\.[0-9]*\.ffn_.*=CPU", ("a", "b"), [])], [])
+    assert shown.startswith(r"**override_tensor: blk\\.[0-9]\*\\.ffn_.\*=CPU**")

@@ -117,10 +117,16 @@ def test_a_column_of_numbers_may_lack_some(llm: LLM) -> None:
     first = llm.generate("import ", SamplingParams(4, seed=7, temperature=1.0)).text
     assert done["text"].tolist() == [first, ""]
     assert "temperature=None" in done["error"][1]  # a null of reals is the same as one of other columns
-    rows["heat"], rows["most"] = np.array([1.0, 1.0]), np.array([4.0, 2.0**60])
-    done = Generate(params=params, errors="keep", n_ctx=256, n_threads=1, draft_tokens=1)(rows)
-    assert done["text"][0] == first
-    assert "which hold whole numbers below 2**53" in done["error"][1]  # no real tells which one that was
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+def test_a_whole_number_that_reals_do_not_hold_is_refused(kind: Any) -> None:
+    most = 2 ** (np.finfo(kind).nmant + 1)
+    generate = Generate(params=lambda row: row, n_ctx=64, n_threads=1, draft_tokens=0)
+    assert generate._params({"seed": kind(most - 1)}).seed == most - 1
+    with pytest.raises(InvalidRequestError, match=f"which hold whole numbers below {most}"):
+        generate._params({"seed": kind(most)})
+    assert generate._params({"frequency_penalty": kind(1e20)}).frequency_penalty == kind(1e20)
 
 
 @pytest.mark.parametrize("null", [None, math.nan, np.float32(math.nan), pandas.NA], ids=repr)
