@@ -5,6 +5,8 @@
     apt install g++-aarch64-linux-gnu qemu-user-static
     python tools/checks/cross.py armv8 dotprod i8mm
 
+CMake has to be 3.26 at least: `pip install cmake` where the system's is older.
+
 Fails unless texts are the same with drafts and without. On ARM it also fails unless rows have the bits of single
 rows, and it says what products with some types of weights cost. It also says how many of the tokens are those that
 the installed pymtp generates here: not all need to be, for compilers and processors differ. Python is not part of it.
