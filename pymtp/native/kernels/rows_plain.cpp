@@ -1,6 +1,7 @@
 // The kernels of rows.h for weights that lie as in the file.
 
 #include "rows_plain_prepare.h"
+#include "rows_q4_K_i8mm.h"
 #include "rows_q6_K_i8mm.h"
 
 #include <algorithm>
@@ -76,9 +77,10 @@ template <ggml_type T> struct pairs_of_rows : single_rows<T> {
     }
 };
 
-struct rows_q6_K : single_rows<GGML_TYPE_Q6_K> {
+// Products of pairs of rows of our own, with the bits of single rows.
+template <ggml_type T, typename Q> struct own_pairs : single_rows<T> {
     static const rows_kernel * kernel() {
-        static const rows_kernel it = {1, prepared_size, prepare, q6_K::multiply, INT64_MAX};
+        static const rows_kernel it = {1, single_rows<T>::prepared_size, single_rows<T>::prepare, i8mm::multiply<Q>, INT64_MAX};
         return &it;
     }
 };
@@ -130,8 +132,8 @@ const rows_kernel * plain_kernel_of(const ggml_tensor * weights) {
         case GGML_TYPE_Q4_0:    return pairs_of_rows<GGML_TYPE_Q4_0>::kernel();
         case GGML_TYPE_Q4_1:    return pairs_of_rows<GGML_TYPE_Q4_1>::kernel();
         case GGML_TYPE_Q8_0:    return pairs_of_rows<GGML_TYPE_Q8_0>::kernel();
-        case GGML_TYPE_Q4_K:    return single_rows<GGML_TYPE_Q4_K, INT64_MAX>::kernel();
-        case GGML_TYPE_Q6_K:    return rows_q6_K::kernel();
+        case GGML_TYPE_Q4_K:    return own_pairs<GGML_TYPE_Q4_K, i8mm::q4_K>::kernel();
+        case GGML_TYPE_Q6_K:    return own_pairs<GGML_TYPE_Q6_K, i8mm::q6_K>::kernel();
 #elif defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
         case GGML_TYPE_Q4_0:    return single_rows<GGML_TYPE_Q4_0, INT64_MAX>::kernel();
         case GGML_TYPE_Q8_0:    return single_rows<GGML_TYPE_Q8_0, INT64_MAX>::kernel();
