@@ -104,6 +104,8 @@ class Model:
         self.lora_digest = "" if vocab_only else self.options.lora_digest()
         if not vocab_only:
             use_numa(self.options.numa)
+        # before the weights are read: later the path may be another file's
+        self._digest = None if vocab_only else self._digest_of_files()
         options, _kept = self.options.native(mtp=self.mtp, vocab_only=vocab_only, layers=layers)
         loading = threading.RLock()
         ends_before_exit(loading)
@@ -169,22 +171,29 @@ class Model:
         text = lib.llama_model_chat_template(loaded.model, ffi.NULL)
         return None if text == ffi.NULL else str(ffi.string(text).decode("utf-8", "replace"))
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """A hash that tells models apart: of what the file says of itself (metadata, vocabulary, names, types and
-        shapes of tensors) and of samples of its weights; of all parts of a split model. Reads a few MiB.
+        shapes of tensors) and of samples of its weights; of all parts of a split model. Of the file that was loaded,
+        whatever its path means by now; with vocab_only, of the one that is there. Reads a few MiB.
 
-        Raises OSError and ModelLoadError where the file is not there any more.
+        Raises ModelLoadError where the file is not there any more.
         """
+        return self._digest or self._digest_of_files()
+
+    def _digest_of_files(self) -> str:
         found = sha256()
-        for path, header_bytes in self._files():
-            with open(path, "rb") as file:
-                found.update(file.read(header_bytes))
-                size = os.fstat(file.fileno()).st_size
-                found.update(size.to_bytes(8, "little"))
-                for i in range(SAMPLES):  # to the last bytes
-                    file.seek(header_bytes + max(0, size - header_bytes - SAMPLE_BYTES) * i // (SAMPLES - 1))
-                    found.update(file.read(SAMPLE_BYTES))
+        try:
+            for path, header_bytes in self._files():
+                with open(path, "rb") as file:
+                    found.update(file.read(header_bytes))
+                    size = os.fstat(file.fileno()).st_size
+                    found.update(size.to_bytes(8, "little"))
+                    for i in range(SAMPLES):  # to the last bytes
+                        file.seek(header_bytes + max(0, size - header_bytes - SAMPLE_BYTES) * i // (SAMPLES - 1))
+                        found.update(file.read(SAMPLE_BYTES))
+        except OSError as error:
+            raise ModelLoadError(f"{self.path}: {error.strerror}") from error
         return found.hexdigest()
 
     def _files(self) -> list[tuple[bytes, int]]:

@@ -15,6 +15,7 @@ from pymtp.llm import LLM
 from pymtp.llm_options import find_adapters, read_keywords
 from pymtp.llm_prefixes import Prompt
 from pymtp.model_options import NAMES as MODEL_OPTIONS
+from pymtp.paths import whole
 from pymtp.rope_options import NAMES as ROPE_OPTIONS
 from pymtp.sampling import SamplingParams
 
@@ -39,20 +40,10 @@ def _whole_paths(keywords: dict[str, Any]) -> dict[str, Any]:
     if isinstance(model := found.get("model"), (str, os.PathLike)):
         path = os.fspath(model)
         if isinstance(path, str) and path and not is_hub_name(path):
-            found["model"] = _whole(path)
+            found["model"] = whole(path)
     if "lora" in found:
-        found["lora"] = tuple((_whole(path), scale) for path, scale in found["lora"])
+        found["lora"] = tuple((whole(path), scale) for path, scale in found["lora"])
     return found
-
-
-def _whole(path: str) -> str:
-    """The path of the same file from anywhere. ".." stays: a folder before it may be a link to another place."""
-    if os.path.isabs(path):
-        return path
-    try:
-        return os.path.join(os.getcwd(), path)
-    except FileNotFoundError:  # the process is in a folder that is gone
-        return path
 
 
 @overload

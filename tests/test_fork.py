@@ -81,6 +81,29 @@ print(ended(child), text(llm) == first)
     ) == ["7 True"]
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_child_ends_whatever_other_threads_of_the_parent_computed(n: int) -> None:
+    assert run(
+        FORKS
+        + f"""
+llms = [pymtp.LLM(model, n_ctx=8192, n_threads=1) for _ in range({n})]
+endless = pymtp.SamplingParams(max_tokens=None, ignore_eos=True)
+threads = [threading.Thread(target=llm.generate, args=["import ", endless], daemon=True) for llm in llms]
+for thread in threads:
+    thread.start()
+while not all(llm.figures().running for llm in llms):
+    time.sleep(0.01)
+child = os.fork()
+if not child:
+    signal.alarm(5)
+    sys.exit(7)
+print(ended(child))
+for llm in llms:
+    llm.cancel()
+"""
+    ) == ["7"]
+
+
 OTHER = """
 static int value;
 #pragma omp threadprivate(value)

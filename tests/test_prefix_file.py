@@ -277,6 +277,20 @@ def test_a_prefix_of_another_model_is_refused(c: Context, path: Path, moe: Model
         assert load_prefix(other, path, 1) == c.tokens()
 
 
+def test_a_model_is_the_file_that_was_loaded_whatever_its_path_means_by_now(
+    demo: Path, headless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current = tmp_path / "current.gguf"
+    current.symlink_to(demo)
+    monkeypatch.chdir(tmp_path)
+    with Model("current.gguf") as model, Model(demo) as same, Model(headless) as other:
+        current.unlink()
+        current.symlink_to(headless)
+        assert model.digest == same.digest != other.digest
+        monkeypatch.chdir(tmp_path.parent)
+        assert model.digest == same.digest
+
+
 def test_a_split_model_is_known_by_all_its_parts(tmp_path: Path) -> None:
     first, *rest = make_model("tiny-moe", tmp_path / "model.gguf", weight_type="f32", split_max_tensors=20)
     assert rest

@@ -19,6 +19,7 @@ from pymtp.errors import InvalidRequestError
 from pymtp.hub.names import is_hub_name, read_name
 from pymtp.hub.needed import check_installed
 from pymtp.loading import check_prefix
+from pymtp.paths import whole
 from pymtp.server.process.launch import Launch
 from pymtp.server.process.listener import is_local, listen, open_standard_streams
 from pymtp.server.process.supervisor import supervise
@@ -203,4 +204,4 @@ def _model(name: str | None) -> str | None:
         check_installed()
         return name
     file = model_file(name)
-    return None if file is None else str(file.absolute())
+    return None if file is None else whole(str(file))

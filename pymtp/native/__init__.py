@@ -8,6 +8,7 @@ out of its `check`. Calls in other threads go on.
 
 import atexit
 import logging
+import os
 import re
 import threading
 from pathlib import Path
@@ -128,6 +129,17 @@ def ends_before_exit(lock: Any) -> None:
         _locks.add(lock)
 
 
+def _leave_calls() -> None:
+    """In a forked child: calls of threads that are not there never end."""
+    global _registry
+    _registry = threading.RLock()
+    for lock in list(_locks):
+        if lock.acquire(blocking=False):
+            lock.release()
+        else:
+            _locks.discard(lock)
+
+
 def _end_calls() -> None:
     global _ending
     _ending = True
@@ -140,6 +152,8 @@ def _end_calls() -> None:
 atexit.register(lib.pymtp_set_log, ffi.NULL, _GGML_INFO)
 atexit.register(lib.pymtp_set_poll, ffi.NULL)
 atexit.register(_end_calls)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_calls)
 lib.pymtp_set_log(lib.pymtp_on_log, _GGML_DEBUG if _logger.isEnabledFor(logging.DEBUG) else _GGML_INFO)
 lib.pymtp_set_poll(lib.pymtp_on_poll)
 lib.llama_backend_init()

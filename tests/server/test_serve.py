@@ -188,3 +188,14 @@ def test_a_name_that_no_answer_can_have_is_refused(option: str) -> None:
 def test_it_serves_where_a_standard_stream_is_closed(serve: Serve, closed: int) -> None:
     before = f"import os, sys; os.close({closed}); {'sys.stdout = None' if closed else ''}"
     assert serve(before=before).ready().get("/health").status_code == 200
+
+
+def test_a_relative_name_in_a_folder_that_is_gone_is_told_as_any_file_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    done = run("serve", "-m", "m.gguf", "--port", "0")
+    assert done.returncode == 3
+    assert "error: no such file: m.gguf" in done.stderr

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pymtp.paths import whole
 from pymtp.server.settings import Settings
 
 # The modules that the supervisor found, wherever they came from: -I leaves all other places out, the working directory
@@ -62,7 +63,7 @@ def line(message: Mapping[str, Any]) -> bytes:
 
 def _text(path: Path | None) -> str | None:
     """Whole, whatever directory it is read in."""
-    return None if path is None else str(path.absolute())
+    return None if path is None else whole(str(path))
 
 
 def _path(text: str | None) -> Path | None:
