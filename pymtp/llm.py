@@ -50,8 +50,9 @@ class LLM(PrefixFiles, FromHub):
     raises, ends the call of the main thread; others go on. The handler itself may cancel() or close() the LLM, no more.
     All methods raise ClosedError after close(), but for cancel() and close(); close() waits for the calls that run.
 
-    A forked child may use the LLM and make others, unless another thread was in a call when it was forked: threads that
-    hold locks are not in the child. Start processes by "spawn" otherwise, and load the model in each.
+    On the CPU, a forked child may use the LLM and make others, unless a call was under way when it was forked: threads
+    that compute or hold locks are not in the child, and not even close() comes to an end. Start processes by "spawn"
+    otherwise, and load the model in each.
     """
 
     def __init__(

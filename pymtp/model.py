@@ -46,6 +46,12 @@ def _file(path: str | os.PathLike[str]) -> Path:
     return file
 
 
+def fault_of(path: str) -> str:
+    """What is wrong with the file of a model, with any part of it, by their headers; "" where nothing is."""
+    fine = lib.pymtp_inspect(os.fsencode(path), ffi.new("struct pymtp_file_info *")) == lib.PYMTP_OK
+    return "" if fine else last_error()
+
+
 class _Loaded(NamedTuple):
     """A C handle, and pointers to what lives as long as it does. Calls keep a reference to the whole while they use a
     part, so that close() in another thread frees nothing under them."""
@@ -174,8 +180,9 @@ class Model:
     @property
     def digest(self) -> str:
         """A hash that tells models apart: of what the file says of itself (metadata, vocabulary, names, types and
-        shapes of tensors) and of samples of its weights; of all parts of a split model. Of the file that was loaded,
-        whatever its path means by now; with vocab_only, of the one that is there. Reads a few MiB.
+        shapes of tensors) and of samples of its weights; of all parts of a split model. Of the file as it was
+        just before it was loaded, whatever its path means by now; with vocab_only, of the one that is there. Reads a
+        few MiB.
 
         Raises ModelLoadError where the file is not there any more.
         """

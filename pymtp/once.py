@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from inspect import signature
 from typing import Any, overload
@@ -38,9 +39,10 @@ def _whole_paths(keywords: dict[str, Any]) -> dict[str, Any]:
     """With paths that mean the same wherever the process goes. What is no path stays, for LLM to say so."""
     found = dict(keywords)
     if isinstance(model := found.get("model"), (str, os.PathLike)):
-        path = os.fspath(model)
-        if isinstance(path, str) and path and not is_hub_name(path):
-            found["model"] = whole(path)
+        with suppress(TypeError):  # of an odd __fspath__
+            path = os.fspath(model)
+            if isinstance(path, str) and path and not is_hub_name(path):
+                found["model"] = whole(path)
     if "lora" in found:
         found["lora"] = tuple((whole(path), scale) for path, scale in found["lora"])
     return found

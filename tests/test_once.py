@@ -111,7 +111,16 @@ class Bytes:
         return b"m.gguf"
 
 
-@pytest.mark.parametrize("model", ["", Bytes(), "m.gguf", "a\0b"], ids=["empty", "bytes", "relative", "null"])
+class Number:
+    def __fspath__(self) -> Any:
+        return 3
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["", Bytes(), Number(), "m.gguf", "a\0b"],
+    ids=["empty", "bytes", "number", "relative", "null"],
+)
 def test_what_is_no_model_is_told_as_an_llm_tells_it(
     model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,10 @@ class Spread:
         return cls(statistics.median(values), min(values), max(values), quartiles)
 
 
+# what Markdown would take for markup; an underscore within a word is none
+MARKUP = re.compile(r"[\\*`<>\[\]&~|]|(?<!\w)_|_(?!\w)")
+
+
 @dataclass(frozen=True)
 class Record(Generic[M]):
     """Everything a run gave, as it stands in the JSON file. left_out: what was not measured, and why."""
@@ -191,9 +195,7 @@ def as_markdown(tables: Iterable[Lines], notes: Sequence[str]) -> str:
     for table in tables:
         rule = ("---", "---", *["---:"] * (len(table.headings) - 2))
         lines = [f"| {' | '.join(line)} |" for line in (table.headings, rule, *table.rows)]
-        title = re.sub(
-            r"[\\*`<]", r"\\\g<0>", table.title
-        )  # an expression of override_tensor would be taken for markup
+        title = MARKUP.sub(r"\\\g<0>", table.title)
         blocks.append("\n".join([f"**{title}**", "", *lines]))
     return "\n\n".join([*blocks, *notes])
 

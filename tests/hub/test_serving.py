@@ -15,6 +15,7 @@ import pytest
 from helpers.hub import Hub
 from helpers.served import Served
 from helpers.servers import LONG, wait_until
+from makers.lora import make_delta, write_adapter
 from makers.make_model import make_model
 
 NAME = "model-Q4_K_M.gguf"
@@ -77,9 +78,34 @@ def test_a_file_that_is_away_for_a_while_is_found_again_without_the_hub(hub: Hub
     (tmp_path / "hub").rename(tmp_path / "away")
     hub.faults.down = True
     os.kill(served.worker(), signal.SIGKILL)
-    served.line("no such file")
+    served.line("has nothing of owner/name")
     (tmp_path / "away").rename(tmp_path / "hub")
     assert served.worker(2) != served.worker()
+    assert not any("in the cache is taken" in line for line in served.lines)
+
+
+def test_the_file_is_tried_again_where_the_hub_has_two_by_now(hub: Hub, serve: Serve, tmp_path: Path) -> None:
+    served = serve().ready()
+    (tmp_path / "hub").rename(tmp_path / "away")
+    hub.files["other-Q4_K_M.gguf"] = hub.files[NAME]
+    os.kill(served.worker(), signal.SIGKILL)
+    served.line("name one of them")
+    (tmp_path / "away").rename(tmp_path / "hub")
+    assert served.worker(2) != served.worker()
+
+
+def test_an_adapter_that_is_away_does_not_change_the_model(
+    hub: Hub, serve: Serve, demo: Path, demo_f32: Path, tmp_path: Path
+) -> None:
+    lora = write_adapter(tmp_path / "a.gguf", make_delta(demo_f32, ["blk.0.ffn_up.weight"], seed=1), alpha=4.0)
+    served = serve("--lora", lora).ready()
+    lora.rename(tmp_path / "away.gguf")
+    hub.asked.clear()
+    os.kill(served.worker(), signal.SIGKILL)
+    served.line("no such adapter")
+    (tmp_path / "away.gguf").rename(lora)
+    assert served.worker(2) != served.worker()
+    assert hub.asked == []
 
 
 def test_a_model_that_is_not_there_ends_the_server_with_one_line(hub: Hub, serve: Serve) -> None:

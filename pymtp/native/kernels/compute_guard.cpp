@@ -1,7 +1,6 @@
 #include "compute_guard.h"
 
 #include "ggml-impl.h"
-#include "team.h"
 
 #include <atomic>
 #include <chrono>
@@ -83,7 +82,6 @@ void pymtp_compute_guard(void (*share)(void *), void * data, const void * pool, 
 }
 
 void pymtp_compute_rethrow(const void * pool) {
-    pymtp_mark_team();
     if (n_teams.load(std::memory_order_relaxed) == 0) {
         return;
     }

@@ -4,21 +4,15 @@
 #include <omp.h>
 #include <pthread.h>
 
-static thread_local bool has_team = false;
-
 static void end_team() {
-    if (has_team) {
-        omp_pause_resource_all(omp_pause_hard);
-        has_team = false;
-    }
+    omp_pause_resource_all(omp_pause_hard); // within a parallel region it does nothing
 }
 
 // Not Python's os.register_at_fork: C code may fork as well.
-[[maybe_unused]] static const int registered = pthread_atfork(end_team, nullptr, nullptr);
-
-void pymtp_mark_team() {
-    has_team = true;
+void pymtp_end_teams_before_forks() {
+    static const int registered = pthread_atfork(end_team, nullptr, nullptr);
+    (void) registered;
 }
 #else
-void pymtp_mark_team() {}
+void pymtp_end_teams_before_forks() {}
 #endif

@@ -10,7 +10,6 @@
 
 #include "llama-model.h"
 #include "pymtp_context.h"
-#include "team.h"
 
 #include <string>
 
@@ -41,7 +40,6 @@ static pymtp_model * load(const char * path, const pymtp_model_options & options
             params.progress_callback = keep_loading;
         }
         placing.write(params);
-        pymtp_mark_team(); // of those who lay out weights for AMX
         std::shared_ptr<llama_model> model(llama_model_load_from_file(path, params), llama_model_free);
         if (!model) {
             pymtp_set_error("llama.cpp cannot load the file");

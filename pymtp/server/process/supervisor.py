@@ -19,8 +19,9 @@ from types import TracebackType
 from typing import Any
 
 from pymtp import errors
-from pymtp.errors import ModelLoadError, PymtpError
+from pymtp.errors import PymtpError
 from pymtp.hub.names import is_hub_name
+from pymtp.model import fault_of
 from pymtp.server.process.launch import FAILED, FILE, READY, START, Launch, line
 from pymtp.server.process.listener import url
 from pymtp.server.watch.logs import log
@@ -75,13 +76,18 @@ class Supervisor:
             self._choose(worker)
 
     def _choose(self, worker: Worker) -> None:
-        """What the next worker loads: the file that others had, whatever the hub has by now. Where that does not load,
-        it may be gone or damaged, and the hub is asked; where the hub does not help, the file may be there again."""
-        if self._file is None or not isinstance(worker.error, ModelLoadError):
+        """What the next worker loads: the file that others had, whatever the hub has by now. Where that file or a part
+        of it is gone or damaged, the hub is asked; where the hub does not help, the file may be there again."""
+        if self._file is None or worker.served is not None:
             return
-        self._by_name = not self._by_name
         if self._by_name:
-            log.warning("%s is asked for by its name: the hub may have another file by now", self._launch.model)
+            self._by_name = False
+        elif why := fault_of(self._file):
+            self._by_name = True
+            log.warning(
+                "%s: %s. %s is asked for by its name: the hub may have another file by now",
+                *(self._file, why, self._launch.model),
+            )
 
     def _keep(self, file: str) -> None:
         """Remembers the file of a worker that serves."""
