@@ -34,8 +34,8 @@ class AsyncLLM(FromHub):
     """An LLM for coroutines: `await generate`, `async for` over `stream`. All requests run together, on one thread of
     the AsyncLLM. A task that is cancelled ends its requests, and no others.
 
-    Several event loops may use it. `llm` is the LLM itself; its calls from other threads run beside these. Not for a
-    forked child, where the thread is not.
+    Several event loops may use it. `llm` is the LLM itself; its calls from other threads run beside these. A child
+    made by fork does not have its threads: calls raise ClosedError there.
     """
 
     def __init__(self, model: str | os.PathLike[str] | Model | LLM | None = None, **keywords: Any) -> None:
@@ -49,6 +49,7 @@ class AsyncLLM(FromHub):
         self._threads = ThreadPoolExecutor(thread_name_prefix="pymtp")
         # apart: long prompts and large grammars hold up each other, and nothing else
         self._preparers = ThreadPoolExecutor(PREPARERS, "pymtp prepare")
+        self._process = os.getpid()
         weakref.finalize(self, self._driver.let_go)
 
     @classmethod
@@ -57,17 +58,27 @@ class AsyncLLM(FromHub):
 
     async def close(self) -> None:
         """Ends what runs as "cancelled", and frees everything."""
-        await self.in_thread(self._close)
+        if not self._forked:
+            await self.in_thread(self._close)
 
     async def in_thread(self, call: Callable[[], T]) -> T:
         """What a call returns that takes a while, on a thread of the AsyncLLM."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        return await self._run_on(self._threads, call)
 
     async def prepare(self, call: Callable[[], T]) -> T:
         """As in_thread, for what comes before a request runs: templates, tokens, grammars. These calls have threads of
         their own, PREPARERS of them, and wait for each other. One that has not begun when its task is cancelled never
         does."""
-        return await asyncio.get_running_loop().run_in_executor(self._preparers, call)
+        return await self._run_on(self._preparers, call)
+
+    async def _run_on(self, threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
+        if self._forked:
+            raise ClosedError("this process was forked, and the AsyncLLM's threads are not here: make a new one")
+        return await asyncio.get_running_loop().run_in_executor(threads, call)
+
+    @property
+    def _forked(self) -> bool:
+        return os.getpid() != self._process
 
     def _close(self) -> None:
         self._driver.stop()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, NoReturn, ParamSpec, TypeVar
+from weakref import WeakSet
 
 from pymtp.errors import ClosedError, InvalidRequestError
 
@@ -25,6 +27,8 @@ class Exclusive:
         self._lock = threading.RLock()
         self._busy = False
         self._closed = False
+        self._lost = False  # this process was forked while another thread's call ran: it never ends here
+        _living.add(self)
 
     def close(self) -> None:
         """Refuses new calls, waits for the call that runs in another thread, and frees what is native. `cancel()`
@@ -34,7 +38,7 @@ class Exclusive:
         with self._lock:
             if self._busy:
                 self.cancel()
-            else:
+            elif not self._lost:
                 self._free()
 
     def cancel(self) -> None:
@@ -53,11 +57,20 @@ class Exclusive:
     def refuse(self) -> NoReturn:
         """Raises what a call is refused by: ClosedError, or InvalidRequestError in a handler."""
         name = type(self).__name__
+        if self._lost:
+            raise ClosedError(f"this process was forked while a thread was in a call of the {name}: make a new one")
         if self._closed:
             raise ClosedError(f"the {name} is closed")
         raise InvalidRequestError(
             f"this thread is in a call of the {name}: a signal or log handler may cancel() or close() it, no more"
         )
+
+    def leave_behind(self) -> None:
+        """In a forked child: is closed where a call of another thread runs, which is not there to end it."""
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+        else:
+            self._lock, self._busy, self._closed, self._lost = threading.RLock(), False, True, True
 
     def __enter__(self: Self) -> Self:
         return self
@@ -67,6 +80,18 @@ class Exclusive:
 
     def __reduce__(self) -> NoReturn:
         refuse_copies(self)
+
+
+_living: WeakSet[Exclusive] = WeakSet()
+
+
+def _leave_behind() -> None:
+    for owner in list(_living):
+        owner.leave_behind()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_behind)
 
 
 def alone(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:

@@ -24,6 +24,15 @@ _last: tuple[dict[str, Any], LLM] | None = None
 _last_lock = threading.RLock()
 
 
+def _take_turns_anew() -> None:
+    global _last_lock
+    _last_lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_take_turns_anew)  # another thread's call would never end there
+
+
 def _keywords(of: Callable[..., Any]) -> set[str]:
     return set(signature(of).parameters) - {"self"}
 
@@ -69,7 +78,7 @@ def generate(prompts: Prompt | Sequence[Prompt], **keywords: Any) -> Completion 
         raise TypeError(f"generate() got unexpected keywords: {', '.join(sorted(unknown))}")
     with _last_lock:
         wanted = _whole_paths(read_keywords(keywords))
-        if _last is None or not _equal(_last[0], wanted):
+        if _last is None or _last[1].closed or not _equal(_last[0], wanted):
             find_adapters(wanted)  # before the model that is there goes
             if _last is not None:
                 _last[1].close()

@@ -81,20 +81,102 @@ print(ended(child), text(llm) == first)
     ) == ["7 True"]
 
 
+BUSY = """
+endless = pymtp.SamplingParams(max_tokens=None, ignore_eos=True)
+def keep_busy(llm):
+    threading.Thread(target=lambda: llm.generate("import ", endless), daemon=True).start()
+    while not llm.figures().running:
+        time.sleep(0.01)
+"""
+
+
+def test_a_child_refuses_what_another_thread_was_in() -> None:
+    """It would wait for a thread that it does not have. Others work, and so does the parent."""
+    assert run(
+        FORKS
+        + BUSY
+        + """
+llm, idle = (pymtp.LLM(model, n_ctx=8192, n_threads=1) for _ in range(2))
+first = text(idle)
+keep_busy(llm)
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    for call in text, lambda llm: llm.context.prefill([1]):
+        try:
+            call(llm)
+        except pymtp.ClosedError as error:
+            print(error, flush=True)
+    llm.close()
+    os._exit(7 if text(idle) == first else 8)
+print(ended(child), text(idle) == first, flush=True)
+llm.cancel()
+print(text(llm) == first)
+"""
+    ) == [
+        "this process was forked while a thread was in a call of the LLM: make a new one",
+        "this process was forked while a thread was in a call of the Context: make a new one",
+        "7 True",
+        "True",
+    ]
+
+
+def test_a_child_generates_where_another_thread_of_the_parent_did() -> None:
+    """pymtp.generate: the model that it keeps is the thread's, so the child loads it anew."""
+    assert run(
+        FORKS
+        + """
+small = dict(n_ctx=8192, n_threads=1)
+first = pymtp.generate("import ", max_tokens=8, **small).text
+def endless():
+    pymtp.generate("import ", max_tokens=None, ignore_eos=True, **small)
+threading.Thread(target=endless, daemon=True).start()
+from pymtp import once
+while not once._last[1].figures().running:
+    time.sleep(0.01)
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    os._exit(7 if pymtp.generate("import ", max_tokens=8, **small).text == first else 8)
+print(ended(child), flush=True)
+os._exit(0)
+"""
+    ) == ["7"]
+
+
+def test_a_child_refuses_an_async_llm() -> None:
+    """It has no thread there that computes."""
+    assert run(
+        FORKS
+        + """
+import asyncio
+llm = pymtp.AsyncLLM(model, n_ctx=256, n_threads=1)
+async def write():
+    return (await llm.generate("import ", pymtp.SamplingParams(8))).text
+first = asyncio.run(write())
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    try:
+        asyncio.run(write())
+    except pymtp.ClosedError as error:
+        print(error, flush=True)
+    asyncio.run(llm.close())
+    os._exit(7)
+print(ended(child), asyncio.run(write()) == first)
+"""
+    ) == ["this process was forked, and the AsyncLLM's threads are not here: make a new one", "7 True"]
+
+
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_child_ends_whatever_other_threads_of_the_parent_computed(n: int) -> None:
     assert run(
         FORKS
+        + BUSY
         + f"""
 llms = [pymtp.LLM(model, n_ctx=8192, n_threads=1) for _ in range({n})]
-endless = pymtp.SamplingParams(max_tokens=None, ignore_eos=True)
-def compute(llm):
-    while True:
-        llm.generate("import ", endless)
 for llm in llms:
-    threading.Thread(target=compute, args=[llm], daemon=True).start()
-while not all(llm.figures().running for llm in llms):
-    time.sleep(0.01)
+    keep_busy(llm)
 child = os.fork()
 if not child:
     signal.alarm(9)
