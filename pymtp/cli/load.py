@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pymtp.cli.model_file import model_file
+from pymtp.cli.model_file import model_file, tell
 from pymtp.cli.options import Cache, CacheType, Ctx, Drafts, DraftVocab, LayersOrAuto, ModelName, Tap, Threads
 from pymtp.cli.placing import OPTIONS, Placing
 from pymtp.cli.screen import loading
 from pymtp.context_options import check_draft_vocab
 from pymtp.errors import InvalidRequestError
+from pymtp.hub.names import is_hub_name
 from pymtp.llm import LLM
 from pymtp.llm_options import find_adapters, read_keywords
 from pymtp.loading import check_prefix, load
@@ -114,4 +115,7 @@ class Loading(Placing):
         file = model_file(self.model)
         what = file.name if file else "the shipped model"
         with options_named(), loading(what):
-            return load(file, keywords, prefix)
+            llm = load(file, keywords, prefix)
+        if not llm.model.has_head and keywords["draft_tokens"] == "auto" and not is_hub_name(self.model or ""):
+            tell(f"{what} has no multi-token-prediction head: it is decoded without drafts")  # of the hub's it was told
+        return llm

@@ -29,8 +29,9 @@ def model_file(name: str | None) -> Path | None:
 
 def pull_model(name: str) -> Path:
     """A model of the hub, with a line on stderr for what a user should know. Raises as `hub.pull.pull`."""
-    return pull(read_name(name), say=_tell)
+    return pull(read_name(name), say=tell)
 
 
-def _tell(note: str) -> None:
+def tell(note: str) -> None:
+    """A line on stderr."""
     screen.print(f"[bold yellow]note:[/] {escape(note)}", soft_wrap=True)

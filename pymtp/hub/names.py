@@ -9,6 +9,10 @@ from pymtp.errors import InvalidRequestError
 from pymtp.values import shown
 
 PREFIX = "hf:"
+_ADDRESS = re.compile(  # of a repository, or of a file in it
+    r"https?://[^/]+/(?P<repo>[\w.-]+/[\w.-]+)(/(blob|resolve|raw|tree)/(?P<revision>[^/?]+)(/(?P<file>[^?]+))?)?/?(\?.*)?",
+    re.ASCII,
+)
 _NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^:\s]+))?(:(?P<wanted>\S.*))?", re.ASCII)
 
 
@@ -28,8 +32,14 @@ class HubName(NamedTuple):
 
 def would_be(text: str) -> str:
     """What a text that is no file may have meant, for a message; "" for what is no name."""
-    meant = _NAME.fullmatch(text) and not text.endswith(".gguf")
-    return f"; a model of the hub is {PREFIX}{text}" if meant else ""
+    if text[: len(PREFIX)].lower() == PREFIX:  # "HF:"
+        text = text[len(PREFIX) :]
+    elif text.endswith(".gguf") and "://" not in text:
+        return ""
+    if address := _ADDRESS.fullmatch(text):
+        revision = "" if address["revision"] in (None, "main") else f"@{address['revision']}"
+        text = address["repo"] + revision + (f":{address['file']}" if address["file"] else "")
+    return f"; a model of the hub is {PREFIX}{text}" if _NAME.fullmatch(text) else ""
 
 
 def is_hub_name(text: str) -> bool:

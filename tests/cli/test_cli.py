@@ -279,6 +279,13 @@ def test_a_name_of_the_hub_without_its_prefix_is_recognized() -> None:
     assert "hub" not in run("generate", "x", "-m", "models/m.gguf").stderr
 
 
+def test_a_model_without_a_head_is_told_of_where_drafts_could_be_wanted(headless: Path) -> None:
+    small = ("x", "-m", str(headless), "-n", "1", "-t", "1", "-c", "256")
+    told = "note: headless.gguf has no multi-token-prediction head: it is decoded without drafts"
+    assert " ".join(run("generate", *small).stderr.split()).count(told) == 1
+    assert "note" not in run("generate", *small, "-d", "0").stderr
+
+
 def test_a_level_of_processors_that_is_not_there_is_told_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYMTP_CPU", "v0")
     program = [sys.executable, "-I", "-c", "from pymtp_command import main; main()", "--version"]

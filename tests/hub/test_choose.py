@@ -9,7 +9,7 @@ import pytest
 from pymtp.errors import InvalidRequestError, ModelLoadError
 from pymtp.hub.choose import PREFERRED, choose
 from pymtp.hub.files import HubFile, models
-from pymtp.hub.names import HubName, read_name
+from pymtp.hub.names import HubName, read_name, would_be
 
 
 def chosen(paths: Sequence[str], wanted: str | None, heads: Sequence[str] = ()) -> str:
@@ -28,6 +28,26 @@ def chosen(paths: Sequence[str], wanted: str | None, heads: Sequence[str] = ()) 
 )
 def test_a_name_is_read(text: str, name: HubName) -> None:
     assert read_name(text) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("owner/name", "hf:owner/name"),
+        ("HF:owner/name:Q4_K_M", "hf:owner/name:Q4_K_M"),
+        ("https://huggingface.co/owner/name", "hf:owner/name"),
+        ("https://huggingface.co/owner/name/tree/main", "hf:owner/name"),
+        ("https://huggingface.co/owner/name/blob/main/sub/m.gguf", "hf:owner/name:sub/m.gguf"),
+        ("https://huggingface.co/owner/name/resolve/v2/m.gguf?download=true", "hf:owner/name@v2:m.gguf"),
+    ],
+)
+def test_a_name_or_an_address_that_is_no_file_may_have_meant_a_model_of_the_hub(text: str, meant: str) -> None:
+    assert would_be(text) == f"; a model of the hub is {meant}"
+
+
+@pytest.mark.parametrize("text", ["m.gguf", "models/m.gguf", "a/b/c", "https://example.com", "HF:", ""])
+def test_what_is_no_name_of_the_hub_is_not_taken_for_one(text: str) -> None:
+    assert would_be(text) == ""
 
 
 @pytest.mark.parametrize(
