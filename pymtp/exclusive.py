@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, NoReturn, ParamSpec, TypeVar
-from weakref import WeakSet
 
 from pymtp.errors import ClosedError, InvalidRequestError
+from pymtp.forks import tell_of_forks
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,7 +27,7 @@ class Exclusive:
         self._busy = False
         self._closed = False
         self._lost = False  # this process was forked while another thread's call ran: it never ends here
-        _living.add(self)
+        tell_of_forks(self)
 
     def close(self) -> None:
         """Refuses new calls, waits for the call that runs in another thread, and frees what is native. `cancel()`
@@ -66,7 +65,7 @@ class Exclusive:
         )
 
     def leave_behind(self) -> None:
-        """In a forked child: is closed where a call of another thread runs, which is not there to end it."""
+        """Of forks.Left: is closed where a call of another thread runs."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
         else:
@@ -80,18 +79,6 @@ class Exclusive:
 
     def __reduce__(self) -> NoReturn:
         refuse_copies(self)
-
-
-_living: WeakSet[Exclusive] = WeakSet()
-
-
-def _leave_behind() -> None:
-    for owner in list(_living):
-        owner.leave_behind()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_behind)
 
 
 def alone(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:

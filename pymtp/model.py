@@ -6,21 +6,21 @@ import os
 import threading
 from collections.abc import Hashable
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from pymtp.build import warn_without_gpu
 from pymtp.errors import ClosedError, InvalidRequestError, ModelLoadError, NativeError
 from pymtp.exclusive import refuse_copies
+from pymtp.forks import tell_of_forks
 from pymtp.hub.names import is_hub_name
+from pymtp.model_files import inspect, look_at
 from pymtp.model_options import NAMES, ModelOptions
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
 from pymtp.numa import use_numa
 from pymtp.values import shown
 
 _FAILED = -(2**31)  # what native functions that return a number of tokens or bytes say when llama.cpp fails
-SAMPLES, SAMPLE_BYTES = 64, 4096  # of the weights of each file
 TAPS = ("post_norm", "pre_norm")  # in the order of enum pymtp_tap
 
 
@@ -44,12 +44,6 @@ def _file(path: str | os.PathLike[str]) -> Path:
         meant = "; from_pretrained takes names of the hub" if isinstance(path, str) and is_hub_name(path) else ""
         raise ModelLoadError(f"not a file: {file}" if found else f"no such file: {file}{meant}")
     return file
-
-
-def fault_of(path: str) -> str:
-    """What is wrong with the file of a model, with any part of it, by their headers; "" where nothing is."""
-    fine = lib.pymtp_inspect(os.fsencode(path), ffi.new("struct pymtp_file_info *")) == lib.PYMTP_OK
-    return "" if fine else last_error()
 
 
 class _Loaded(NamedTuple):
@@ -84,18 +78,16 @@ class Model:
         vocab_only: metadata and vocabulary only, for looking at a file.
         placing: other fields of ModelOptions.
 
-        Raises ModelLoadError for a file that is missing, truncated, not a GGUF, or not a model that pymtp runs, and
-        InvalidRequestError for a path that is none and for options that are refused.
+        Raises ModelLoadError for a file that is missing, truncated, not a GGUF, or not a model that pymtp runs, and for
+        one that is replaced meanwhile; InvalidRequestError for a path that is none and for options that are refused.
         """
         if unknown := placing.keys() - NAMES:
             raise TypeError(f"Model() got an unexpected keyword argument {min(unknown)!r}")
         self.options = ModelOptions(n_gpu_layers=n_gpu_layers, **placing)
         layers = self.options.layers
         self.path = _file(demo_model() if path is None else path)
-        info = ffi.new("struct pymtp_file_info *")
-        name = os.fsencode(self.path)
-        if lib.pymtp_inspect(name, info) != lib.PYMTP_OK:
-            raise ModelLoadError(f"{self.path}: {last_error()}")
+        self._seen = None if vocab_only else look_at(self.path)  # before all else: later the path may be another file's
+        info = inspect(self.path)
         self.architecture: str = ffi.string(info.architecture).decode()
         self.n_layer: int = info.n_layer
         self.n_embd: int = info.n_embd
@@ -110,17 +102,17 @@ class Model:
         self.lora_digest = "" if vocab_only else self.options.lora_digest()
         if not vocab_only:
             use_numa(self.options.numa)
-        # before the weights are read: later the path may be another file's
-        self._digest = None if vocab_only else self._digest_of_files()
         options, _kept = self.options.native(mtp=self.mtp, vocab_only=vocab_only, layers=layers)
         loading = threading.RLock()
         ends_before_exit(loading)
         with loading:
-            handle = lib.pymtp_model_load(name, options)
+            handle = lib.pymtp_model_load(os.fsencode(self.path), options)
         if handle == ffi.NULL:
             raise ModelLoadError(f"{self.path}: {last_error()}")
         handle = ffi.gc(handle, lib.pymtp_model_free)
         check(lib.PYMTP_OK)
+        if self._seen is not None:
+            self._seen.check()
         model = lib.pymtp_model_get(handle)
         vocab = lib.llama_model_get_vocab(model)
         self._loaded: _Loaded | None = _Loaded(handle, model, vocab)
@@ -129,6 +121,11 @@ class Model:
         self._pieces: dict[int, bytes] = {}
         self.measuring = threading.RLock()  # a signal handler may open an LLM meanwhile
         self.first_costs: dict[Hashable, Any] = {}  # under that lock, see first_costs.py
+        tell_of_forks(self)
+
+    def leave_behind(self) -> None:
+        """Of forks.Left."""
+        self.measuring = threading.RLock()
 
     @property
     def handle(self) -> Any:
@@ -186,34 +183,7 @@ class Model:
 
         Raises ModelLoadError where the file is not there any more.
         """
-        return self._digest or self._digest_of_files()
-
-    def _digest_of_files(self) -> str:
-        found = sha256()
-        try:
-            for path, header_bytes in self._files():
-                with open(path, "rb") as file:
-                    found.update(file.read(header_bytes))
-                    size = os.fstat(file.fileno()).st_size
-                    found.update(size.to_bytes(8, "little"))
-                    for i in range(SAMPLES):  # to the last bytes
-                        file.seek(header_bytes + max(0, size - header_bytes - SAMPLE_BYTES) * i // (SAMPLES - 1))
-                        found.update(file.read(SAMPLE_BYTES))
-        except OSError as error:
-            raise ModelLoadError(f"{self.path}: {error.strerror}") from error
-        return found.hexdigest()
-
-    def _files(self) -> list[tuple[bytes, int]]:
-        """The paths of the model's files, and where their weights begin."""
-        most = 1
-        while True:
-            parts = ffi.new("struct pymtp_file_part[]", most)
-            n = lib.pymtp_file_parts(os.fsencode(self.path), parts, most)
-            if n < 0:
-                raise ModelLoadError(f"{self.path}: {last_error()}")
-            if n <= most:
-                return [(ffi.string(parts[i].path), parts[i].header_bytes) for i in range(n)]
-            most = n
+        return (self._seen or look_at(self.path)).digest
 
     @property
     def eos_token(self) -> str:

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "pymtp"
 
 # From the ground up. A package stands for all its files; a name may import its own floor and those below.
 FLOORS = (
-    ("errors", "values", "paths", "cores", "native"),
+    ("errors", "values", "paths", "cores", "forks", "native"),
     (
         *(
             "exclusive",
@@ -22,6 +22,7 @@ FLOORS = (
             "numa",
             "placing_values",
             "model_options",
+            "model_files",
             "rope_options",
             "model",
             "sampling",
@@ -51,7 +52,7 @@ FLOORS = (
     ("cli",),
 )
 # Who may hold a C pointer.
-BORDER = {"build", "depth", "memory", "model", "model_options", "numa", "operations", "placing_values"}
+BORDER = {"build", "depth", "memory", "model", "model_files", "model_options", "numa", "operations", "placing_values"}
 BORDER |= {"rope_options", "sampling"}
 BORDER |= {"context", "context_options", "inspected", "saving"}  # all a Context
 

@@ -144,6 +144,25 @@ os._exit(0)
     ) == ["7"]
 
 
+def test_a_child_makes_an_llm_where_another_thread_of_the_parent_was_making_one() -> None:
+    """Of the same model: the first to be made measures what rounds cost."""
+    assert run(
+        FORKS
+        + """
+threading.Thread(target=lambda: pymtp.LLM(model, n_ctx=256, n_seq_max=4, n_threads=1), daemon=True).start()
+while model.measuring.acquire(blocking=False):
+    model.measuring.release()
+    time.sleep(0.001)
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    os._exit(7 if text(pymtp.LLM(model, n_ctx=256, n_threads=1)) else 8)
+print(ended(child), flush=True)
+os._exit(0)
+"""
+    ) == ["7"]
+
+
 def test_a_child_refuses_an_async_llm() -> None:
     """It has no thread there that computes."""
     assert run(

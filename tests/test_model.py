@@ -14,6 +14,7 @@ from makers.gguf_variants import rewrite
 
 from pymtp import ClosedError, InvalidRequestError, ModelLoadError
 from pymtp.model import Model
+from pymtp.model_files import Seen, look_at
 
 DEMO = Model(vocab_only=True)
 
@@ -100,7 +101,7 @@ def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path: Path, demo: Path
     data = demo.read_bytes()
     path = tmp_path / "model.gguf"
     path.write_bytes(data[: int(len(data) * share)])
-    with pytest.raises(ModelLoadError):
+    with pytest.raises(ModelLoadError, match="cut off at" if share >= 0.1 else "not a readable GGUF"):
         Model(path)
 
 
@@ -129,6 +130,24 @@ def test_a_file_with_impossible_metadata_is_refused_and_the_process_lives(
     rewrite(demo, path, metadata=metadata)
     with pytest.raises(ModelLoadError, match=why):
         Model(path)
+
+
+def test_a_file_that_is_replaced_while_it_is_loaded_is_refused(
+    demo: Path, headless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its prefixes would be saved as those of the file before."""
+    current = tmp_path / "current.gguf"
+
+    def look_at_first(path: Path) -> Seen:
+        seen = look_at(path)
+        current.unlink()
+        current.symlink_to(headless)
+        return seen
+
+    current.symlink_to(demo)
+    monkeypatch.setattr("pymtp.model.look_at", look_at_first)
+    with pytest.raises(ModelLoadError, match="was replaced, or written to, while it was loaded"):
+        Model(current)
 
 
 def test_a_file_without_a_head_loads(headless: Path) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from pymtp.errors import InvalidRequestError
 from pymtp.values import shown
 
 PREFIX = "hf:"
-_ADDRESS = re.compile(  # of a repository, or of a file in it
-    r"https?://[^/]+/(?P<repo>[\w.-]+/[\w.-]+)(/(blob|resolve|raw|tree)/(?P<revision>[^/?]+)(/(?P<file>[^?]+))?)?/?(\?.*)?",
-    re.ASCII,
+_HOSTS = ("huggingface.co", "hf.co")
+_PAGE = re.compile(  # of a repository, or of a file in it
+    r"/(?P<repo>[\w.-]+/[\w.-]+)(/(blob|resolve|raw|tree)/(?P<revision>refs/pr/\d+|[^/]+)(/(?P<file>.+))?)?/?", re.ASCII
 )
 _NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^:\s]+))?(:(?P<wanted>\S.*))?", re.ASCII)
 
@@ -34,12 +36,25 @@ def would_be(text: str) -> str:
     """What a text that is no file may have meant, for a message; "" for what is no name."""
     if text[: len(PREFIX)].lower() == PREFIX:  # "HF:"
         text = text[len(PREFIX) :]
-    elif text.endswith(".gguf") and "://" not in text:
+    elif "://" in text:
+        text = _of_address(text)
+    elif text.endswith(".gguf"):
         return ""
-    if address := _ADDRESS.fullmatch(text):
-        revision = "" if address["revision"] in (None, "main") else f"@{address['revision']}"
-        text = address["repo"] + revision + (f":{address['file']}" if address["file"] else "")
     return f"; a model of the hub is {PREFIX}{text}" if _NAME.fullmatch(text) else ""
+
+
+def _of_address(text: str) -> str:
+    """The name, without "hf:", that an address in a browser stands for; "" for one of another site."""
+    try:
+        address = urlsplit(text)
+        known = address.hostname in (*_HOSTS, urlsplit(os.environ.get("HF_ENDPOINT", "")).hostname)
+    except ValueError:  # brackets, perhaps
+        return ""
+    page = _PAGE.fullmatch(unquote(address.path)) if known and address.hostname else None
+    if page is None:
+        return ""
+    revision = "" if page["revision"] in (None, "main") else f"@{page['revision']}"
+    return page["repo"] + revision + (f":{page['file']}" if page["file"] else "")
 
 
 def is_hub_name(text: str) -> bool:

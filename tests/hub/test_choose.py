@@ -38,14 +38,25 @@ def test_a_name_is_read(text: str, name: HubName) -> None:
         ("https://huggingface.co/owner/name", "hf:owner/name"),
         ("https://huggingface.co/owner/name/tree/main", "hf:owner/name"),
         ("https://huggingface.co/owner/name/blob/main/sub/m.gguf", "hf:owner/name:sub/m.gguf"),
-        ("https://huggingface.co/owner/name/resolve/v2/m.gguf?download=true", "hf:owner/name@v2:m.gguf"),
+        ("https://hf.co/owner/name/resolve/v2/m.gguf?download=true", "hf:owner/name@v2:m.gguf"),
+        ("https://huggingface.co/owner/name/resolve/refs%2Fpr%2F1/a%20b.gguf", "hf:owner/name@refs/pr/1:a b.gguf"),
+        ("https://hub.example/owner/name", "hf:owner/name"),
     ],
 )
-def test_a_name_or_an_address_that_is_no_file_may_have_meant_a_model_of_the_hub(text: str, meant: str) -> None:
+def test_a_name_or_an_address_that_is_no_file_may_have_meant_a_model_of_the_hub(
+    text: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.example")
     assert would_be(text) == f"; a model of the hub is {meant}"
 
 
-@pytest.mark.parametrize("text", ["m.gguf", "models/m.gguf", "a/b/c", "https://example.com", "HF:", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("m.gguf", "models/m.gguf", "a/b/c", "HF:", "://", "https://[a/b/c", ""),
+        *("https://huggingface.co", "https://example.com/files/m.gguf", "http://localhost:8080/v1/models"),
+    ],
+)
 def test_what_is_no_name_of_the_hub_is_not_taken_for_one(text: str) -> None:
     assert would_be(text) == ""
 

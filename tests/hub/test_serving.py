@@ -62,6 +62,18 @@ def test_a_file_that_is_gone_is_brought_again(serve: Serve, tmp_path: Path) -> N
     assert "hf:owner/name is asked for by its name" in served.line("WARNING")
 
 
+def test_a_file_that_is_cut_off_is_brought_again(serve: Serve, tmp_path: Path) -> None:
+    served = serve().ready()
+    (file,) = (tmp_path / "hub").rglob(NAME)
+    size = file.stat().st_size
+    os.truncate(file, size // 2)
+    os.kill(served.worker(), signal.SIGKILL)
+    assert served.worker(2) != served.worker()
+    assert file.stat().st_size == size
+    (line,) = [line for line in served.lines if "cut off" in line and "the worker is gone" not in line]
+    assert "hf:owner/name is asked for by its name" in line
+
+
 def test_a_part_that_is_gone_is_brought_again(hub: Hub, serve: Serve, tmp_path: Path) -> None:
     parts = make_model("tiny", tmp_path / "tiny-F32.gguf", weight_type="f32", split_max_tensors=40)
     hub.files.update((part.name, part.read_bytes()) for part in parts)

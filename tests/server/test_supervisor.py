@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -157,6 +158,32 @@ def test_a_worker_that_dies_again_and_again_is_given_more_and_more_time(serve: S
     assert served.end(signal.SIGTERM) == 0  # while it waits
 
 
+# a system that starts no second worker, but a third
+FULL = """
+from pymtp.server.process import supervisor
+starts, start = [], supervisor.subprocess.Popen
+def popen(*arguments, **keywords):
+    starts.append(1)
+    if len(starts) in FULL_AT:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    return start(*arguments, **keywords)
+supervisor.subprocess.Popen = popen
+"""
+
+
+def test_a_worker_that_cannot_be_started_now_is_started_later(serve: Serve) -> None:
+    served = serve(before="FULL_AT = [2]" + FULL).ready()
+    os.kill(served.worker(), signal.SIGKILL)
+    assert "it cannot be started: [Errno 11]" in served.line("starts in 1 s")
+    assert served.worker(2)
+
+
+def test_a_first_worker_that_cannot_be_started_ends_the_server_with_one_line(serve: Serve) -> None:
+    served = serve(before="FULL_AT = [1]" + FULL)
+    assert served.exit_code() == 1
+    assert served.lines[-1].startswith("error: [Errno 11]")
+
+
 def test_the_worker_goes_with_its_supervisor(serve: Serve) -> None:
     served = serve().ready()
     worker = served.worker()
@@ -202,12 +229,16 @@ def free_port() -> int:
         return found
 
 
-def test_a_worker_ends_when_its_supervisor_is_silent_for_ever_even_where_the_kernel_does_not_see_to_it() -> None:
+@pytest.mark.parametrize("unread", [b"", b"a beat that the supervisor has not read"])
+def test_a_worker_ends_when_its_supervisor_is_silent_for_ever_even_where_the_kernel_does_not_see_to_it(
+    unread: bytes,
+) -> None:
     ours, theirs = socket.socketpair()
     program = (
         "import socket, sys, time\nfrom pymtp.server.process.worker import end_with_supervisor\n"
         "sys.platform = 'other'\n"
-        f"end_with_supervisor(socket.socket(fileno={theirs.fileno()}))\nprint('begun', flush=True)\ntime.sleep(1e6)"
+        f"control = socket.socket(fileno={theirs.fileno()})\nend_with_supervisor(control)\ncontrol.sendall({unread})\n"
+        "print('begun', flush=True)\ntime.sleep(1e6)"
     )
     command = [sys.executable, "-I", "-c", program]
     with theirs, subprocess.Popen(command, pass_fds=[theirs.fileno()], stdout=subprocess.PIPE) as process:
@@ -215,6 +246,16 @@ def test_a_worker_ends_when_its_supervisor_is_silent_for_ever_even_where_the_ker
         assert process.stdout.readline() == b"begun\n"
         ours.close()
         assert process.wait(LONG) == 1
+
+
+def test_a_worker_does_not_beat_before_it_serves() -> None:
+    """What it says then must find room, however long a supervisor that was stopped has read nothing."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        server = HttpServer(Settings(), LLM, theirs)
+        asyncio.run(server._beat())
+        theirs.shutdown(socket.SHUT_WR)
+        assert ours.recv(1000) == b""
 
 
 def test_an_error_goes_by_a_name_that_the_supervisor_knows() -> None:

@@ -2,6 +2,7 @@
 #include "inspect.h"
 
 #include "ggml-cpu.h"
+#include "llama-mmap.h"
 
 #include <algorithm>
 #include <cstring>
@@ -38,6 +39,21 @@ void inspect_type(const ggml_tensor * tensor) {
     }
 }
 
+// Weights that the file does not have to the end. llama.cpp says it too, but only as it loads.
+void inspect_extents(const pymtp_gguf_file & part, const std::string & what) {
+    const gguf_context * gguf = part.gguf();
+    const size_t bytes = llama_file(part.path.c_str(), "rb").size();
+    const size_t begin = gguf_get_data_offset(gguf);
+    for (int64_t i = 0; i < gguf_get_n_tensors(gguf); ++i) {
+        const size_t offset = gguf_get_tensor_offset(gguf, i);
+        const size_t left = bytes < begin || bytes - begin < offset ? 0 : bytes - begin - offset;
+        if (left < gguf_get_tensor_size(gguf, i)) {
+            throw pymtp_refused(
+                what + " is cut off at " + std::to_string(bytes) + " bytes, within or before tensor '" + gguf_get_tensor_name(gguf, i) + "'");
+        }
+    }
+}
+
 // Tensors that llama.cpp takes for optional and uses all the same.
 void inspect_presence(const std::set<std::string> & names, const pymtp_file_info & info) {
     for (int32_t i = 0; i < info.n_layer; ++i) {
@@ -65,6 +81,7 @@ void pymtp_inspect_tensors(const std::vector<pymtp_gguf_file> & parts, pymtp_fil
             names.insert(t->name);
             bytes[t->type] += ggml_nbytes(t);
         }
+        inspect_extents(part, parts.size() > 1 ? part.path : "the file");
     }
     const auto most = std::max_element(bytes.begin(), bytes.end(), [](const auto & a, const auto & b) { return a.second < b.second; });
     if (most == bytes.end()) {

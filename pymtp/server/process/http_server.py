@@ -84,7 +84,10 @@ class HttpServer:
         self._server.should_exit = True
 
     async def _beat(self) -> None:
-        self._say({BEAT: True})
+        if (
+            self._app.state.service is not None
+        ):  # until then nobody listens for it, and what is said next must get through
+            self._say({BEAT: True})
 
     def _say(self, message: dict[str, Any]) -> None:
         with suppress(OSError):  # it is stopped, or gone

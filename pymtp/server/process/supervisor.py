@@ -7,6 +7,7 @@ of its own, so that Ctrl-C in a terminal asks it to end once, by way of this one
 from __future__ import annotations
 
 import json
+import logging
 import selectors
 import signal
 import socket
@@ -15,16 +16,17 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from pymtp import errors
-from pymtp.errors import PymtpError
+from pymtp.errors import ModelLoadError, PymtpError
 from pymtp.hub.names import is_hub_name
-from pymtp.model import fault_of
+from pymtp.model_files import inspect
 from pymtp.server.process.launch import FAILED, FILE, READY, START, Launch, line
 from pymtp.server.process.listener import url
-from pymtp.server.watch.logs import log
+from pymtp.server.watch.logs import failures_held, log
 
 GOOD = 60.0  # seconds of service after which the next restart is at once again
 LONGEST_DELAY = 30.0  # seconds before a restart
@@ -57,7 +59,14 @@ class Supervisor:
         served = False
         while True:
             launch = self._launch if self._by_name or self._file is None else replace(self._launch, model=self._file)
-            worker = Worker(self._listener, launch)
+            try:
+                worker = Worker(self._listener, launch)
+            except OSError as error:  # no memory or no process to be had: later there may be
+                if not served:
+                    raise
+                if self._pause(self._delay(None), f"it cannot be started: {error}"):
+                    return 0
+                continue
             try:
                 self._watch(worker)
             finally:
@@ -71,7 +80,7 @@ class Supervisor:
             if not served:
                 log.error("the worker never served: %s", why)
                 raise SystemExit(128 - code if code < 0 else code or 1)
-            if self._pause(self._delay(worker), why):
+            if self._pause(self._delay(worker.served), why):
                 return 0
             self._choose(worker)
 
@@ -82,11 +91,14 @@ class Supervisor:
             return
         if self._by_name:
             self._by_name = False
-        elif why := fault_of(self._file):
+            return
+        try:
+            with failures_held(logging.getLogger("pymtp.native")):
+                inspect(Path(self._file))
+        except ModelLoadError as error:
             self._by_name = True
             log.warning(
-                "%s: %s. %s is asked for by its name: the hub may have another file by now",
-                *(self._file, why, self._launch.model),
+                "%s. %s is asked for by its name: the hub may have another file by now", error, self._launch.model
             )
 
     def _keep(self, file: str) -> None:
@@ -94,9 +106,9 @@ class Supervisor:
         if self._launch.model is not None and is_hub_name(self._launch.model):
             self._file, self._by_name = file, False
 
-    def _delay(self, worker: Worker) -> float:
-        """Seconds until the next one begins."""
-        if worker.served is not None and time.monotonic() - worker.served >= GOOD:
+    def _delay(self, served: float | None) -> float:
+        """Seconds until the next one begins. served: when the last began to, if it did."""
+        if served is not None and time.monotonic() - served >= GOOD:
             self._failures = 0
         self._failures += 1
         return 0.0 if self._failures == 1 else min(LONGEST_DELAY, 2.0 ** (self._failures - 2))
@@ -156,12 +168,16 @@ class Worker:
     def __init__(self, listener: socket.socket, launch: Launch) -> None:
         self.control, theirs = socket.socketpair()
         with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-I", "-c", START, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(listener.fileno(), theirs.fileno()),
-                start_new_session=True,
-            )
+            try:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-I", "-c", START, str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(listener.fileno(), theirs.fileno()),
+                    start_new_session=True,
+                )
+            except OSError:
+                self.control.close()
+                raise
         self.served: float | None = None
         self.error: PymtpError | None = None
         self.gone = False

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from pymtp.llm import LLM
@@ -47,8 +48,9 @@ def end_with_supervisor(control: socket.socket) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def watch() -> None:
-        while control.recv(1):  # it says nothing any more
-            pass
+        with suppress(OSError):  # it ended before it read all that it was told
+            while control.recv(1):  # it says nothing any more
+                pass
         os._exit(1)
 
     threading.Thread(target=watch, name="pymtp supervisor", daemon=True).start()
