@@ -84,9 +84,8 @@ class HttpServer:
         self._server.should_exit = True
 
     async def _beat(self) -> None:
-        if (
-            self._app.state.service is not None
-        ):  # until then nobody listens for it, and what is said next must get through
+        """Not before it serves: until then nobody listens for beats, and what is said next must find room."""
+        if self._app.state.service is not None:
             self._say({BEAT: True})
 
     def _say(self, message: dict[str, Any]) -> None:
