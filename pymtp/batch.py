@@ -8,6 +8,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,6 +45,8 @@ class BatchFiles:
         """Raises InvalidRequestError where the answers are not those of the first requests, and for what is no file of
         its own, OSError for files that cannot be read, or written."""
         for path in (requests, answers):
+            if str(path) == "-":
+                raise InvalidRequestError("- is no file here: a run that goes on reads both files once more")
             if path.exists() and not path.is_file():  # a pipe, perhaps
                 raise InvalidRequestError(f"{path} is no regular file: a run that goes on reads it once more")
         if answers.exists() and answers.samefile(requests):
@@ -126,9 +129,17 @@ def _custom_id(line: str) -> object:
     return found.get("custom_id") if isinstance(found, dict) else None
 
 
+def _finite(number: str) -> float:
+    """Not of JSON are NaN and Infinity, and 1e999, which Python reads as that."""
+    value = float(number)
+    if not isfinite(value):
+        raise ValueError(f"{number} is no number")
+    return value
+
+
 def _parsed(line: str) -> object:
     try:
-        return json.loads(line)
+        return json.loads(line, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"the line is no JSON: {error}") from error
 

@@ -14,6 +14,7 @@ from pymtp.context_options import native_options
 from pymtp.cores import default_threads
 from pymtp.errors import InvalidRequestError, NativeError, PymtpError
 from pymtp.exclusive import alone
+from pymtp.host_memory import check_room
 from pymtp.model import TAPS, Model
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
 from pymtp.native.outcomes import Outcomes, only, read_logprobs
@@ -82,30 +83,32 @@ class Context(Saving):
         embeddings: keep the embeddings of prompts, see `embeddings`; every token becomes an output.
         trace: record what is computed, see `trace`. Slower.
 
-        Raises InvalidRequestError for values outside their range, NativeError when llama.cpp cannot make the contexts.
+        Raises InvalidRequestError for values outside their range, and for a context that the host's memory does not
+        hold; NativeError when llama.cpp cannot make the contexts.
         """
         super().__init__()
-        params, options = native_options(
-            model,
-            n_ctx=n_ctx,
-            n_batch=n_batch,
-            n_ubatch=n_ubatch,
-            n_seq_max=n_seq_max,
-            n_threads=default_threads() if n_threads is None else n_threads,
-            type_k=type_k,
-            type_v=type_v,
-            flash_attn=flash_attn,
-            draft_tokens=draft_tokens,
-            tap=tap,
-            prefill=prefill,
-            draws=draws,
-            draft_vocab=draft_vocab,
-            offload_kqv=offload_kqv,
-            rope=rope,
-            max_outputs=max_outputs,
-            embeddings=embeddings,
-            trace=trace,
-        )
+        given: dict[str, Any] = {
+            "n_ctx": n_ctx,
+            "n_batch": n_batch,
+            "n_ubatch": n_ubatch,
+            "n_seq_max": n_seq_max,
+            "n_threads": default_threads() if n_threads is None else n_threads,
+            "type_k": type_k,
+            "type_v": type_v,
+            "flash_attn": flash_attn,
+            "draft_tokens": draft_tokens,
+            "tap": tap,
+            "prefill": prefill,
+            "draws": draws,
+            "draft_vocab": draft_vocab,
+            "offload_kqv": offload_kqv,
+            "rope": rope,
+            "max_outputs": max_outputs,
+            "embeddings": embeddings,
+            "trace": trace,
+        }
+        params, options = native_options(model, **given)
+        check_room(model, **given)
         ends_before_exit(self._lock)
         with self._lock:
             pair = lib.pymtp_pair_init(model.handle, params, options)

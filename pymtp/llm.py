@@ -48,11 +48,10 @@ class LLM(PrefixFiles, FromHub):
     Calls from several threads run together, as many texts at once as n_seq_max says, and so do streams: whoever waits
     for tokens runs the engine for all. A text is the same alone and in company. Ctrl-C, and what else a signal handler
     raises, ends the call of the main thread; others go on. The handler itself may cancel() or close() the LLM, no more.
-    All methods raise ClosedError after close(), but for cancel() and close(); close() waits for the calls that run.
+    Methods that need the model raise ClosedError after close(); close() waits for the calls that run.
 
-    On the CPU, a forked child may use the LLM and make others, unless a call was under way when it was forked: threads
-    that compute or hold locks are not in the child, and not even close() comes to an end. Start processes by "spawn"
-    otherwise, and load the model in each.
+    On the CPU, a child made by fork may use the LLM and make others. Where another thread was in a call at the fork,
+    the child's LLM is closed. With a GPU, start processes by "spawn", and load the model in each.
     """
 
     def __init__(
@@ -340,10 +339,16 @@ class LLM(PrefixFiles, FromHub):
         return tokens
 
 
+def _token_id(token: object) -> int:
+    if isinstance(token, bool):
+        raise TypeError
+    return index(token)  # type: ignore[arg-type]
+
+
 def _token_ids(prompt: Sequence[int]) -> list[int]:
     with suppress(TypeError):
         if not isinstance(prompt, (bytes, bytearray, Mapping, Set)):  # whose elements may be numbers
-            return [index(token) for token in prompt]
+            return [_token_id(token) for token in prompt]
     raise InvalidRequestError(f"a prompt is a string or token ids, not {shown(prompt)}")
 
 

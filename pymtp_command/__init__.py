@@ -5,7 +5,7 @@ import sys
 
 
 def main() -> None:
-    """Runs the command line. Ctrl-C that comes while it is imported ends with exit code 130, and no more."""
+    """Runs the command line. Ctrl-C ends it with exit code 130, and no more, whenever it comes."""
     try:
         from pymtp.cli import app_main
     except KeyboardInterrupt:
@@ -15,4 +15,7 @@ def main() -> None:
             raise
         print(f"error: {error}", file=sys.stderr)  # such as PYMTP_CPU with what this pymtp has not
         sys.exit(1)
-    app_main()
+    try:
+        app_main()
+    except KeyboardInterrupt:  # before the command began, or as it ended
+        sys.exit(130)

@@ -170,6 +170,8 @@ def test_requests_and_answers_are_two_files_that_can_be_read_again(tmp_path: Pat
         BatchFiles(tmp_path / "pipe", tmp_path / "out.jsonl")
     with pytest.raises(InvalidRequestError, match="pipe is no regular file"):
         BatchFiles(asked, tmp_path / "pipe")
+    with pytest.raises(InvalidRequestError, match="- is no file here"):
+        BatchFiles(asked, Path("-"))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no locks")
@@ -194,6 +196,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line(several: LLM, tmp_path: 
 
 WRONG: list[tuple[Any, str]] = [
     ("no JSON", "the line is no JSON"),
+    *((f'{{"custom_id": {number}}}', f"no JSON: {number} is no number") for number in ("NaN", "-Infinity", "1e999")),
     ([1], "a request is an object"),
     ({"custom_id": "x", "url": TEXT, "body": 3}, "a request is an object"),
     (request("x", "/v1/embeddings", input="a"), "url must be"),

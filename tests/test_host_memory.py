@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pymtp import LLM, host_memory
+from pymtp import LLM, InvalidRequestError, host_memory
+from pymtp.context import Context
 from pymtp.host_memory import MOST, default_cache_bytes
 from pymtp.memory import DeviceMemory
+from pymtp.model import Model
 
 
 def machine(monkeypatch: pytest.MonkeyPatch, total: int, *limits: Path) -> None:
@@ -46,3 +48,36 @@ def test_what_a_container_may_take_counts(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert default_cache_bytes() == MOST
     limit.write_text(f"{2**30}\n")
     assert default_cache_bytes() == 2**28
+
+
+def test_a_context_that_the_memory_does_not_hold_is_refused_before_it_is_written_to(
+    monkeypatch: pytest.MonkeyPatch, dense: Model
+) -> None:
+    """The system would give the memory, and end the process once there is none left."""
+    with Context(dense, n_ctx=4096, n_seq_max=2, draft_tokens=3) as fits:
+        (used,) = fits.memory()
+    machine(monkeypatch, used.total - used.weights - 2**20)
+    with pytest.raises(InvalidRequestError, match=r"n_ctx=4096 with n_seq_max=2 takes 0\.\d GiB of memory"):
+        Context(dense, n_ctx=4096, n_seq_max=2, draft_tokens=3)
+    with Context(dense, n_ctx=1024, n_seq_max=2, draft_tokens=3) as fits:
+        assert fits.n_ctx == 1024
+
+
+def test_a_small_context_is_not_planned(monkeypatch: pytest.MonkeyPatch, dense: Model) -> None:
+    def plan(*_: object, **__: object) -> None:
+        raise AssertionError("it takes a moment, of each context")
+
+    monkeypatch.setattr(host_memory, "plan_memory", plan)
+    Context(dense, n_ctx=4096).close()
+
+
+def test_the_plan_is_of_the_file_that_was_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, demo: Path) -> None:
+    """Where the path means another by now, nothing is known."""
+    current = tmp_path / "model.gguf"
+    current.symlink_to(demo)
+    with Model(current) as model:
+        machine(monkeypatch, 2**20)
+        with pytest.raises(InvalidRequestError, match="GiB of memory"):
+            Context(model, n_ctx=256)
+        current.unlink()
+        Context(model, n_ctx=256).close()

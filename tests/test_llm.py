@@ -70,6 +70,7 @@ def test_a_prompt_of_token_ids_is_as_good_as_its_text(llm: LLM, kind: Callable[[
         ([5, 2048], InvalidRequestError, "token id 2048"),
         ([5, 1.5], InvalidRequestError, "string or token ids"),
         ([None], InvalidRequestError, "string or token ids"),
+        ([5, True], InvalidRequestError, "string or token ids"),
         (None, InvalidRequestError, "NoneType"),
         (7, InvalidRequestError, "int"),
         (b"bytes", InvalidRequestError, "bytes"),
@@ -193,11 +194,24 @@ def test_cancel_ends_a_call_that_is_looking_at_its_prompts(
 
 
 def test_a_cancelled_context_begins_no_ubatch(llm: LLM, caplog: pytest.LogCaptureFixture) -> None:
-    """Any backend asks before a ubatch; only the CPU's also stops within one, which llama.cpp then warns of."""
+    """Any backend asks before a ubatch; only the CPU's also stops within one, which llama.cpp then tells of."""
     llm.context.cancel()
-    with caplog.at_level("WARNING", "pymtp.native"), pytest.raises(pymtp.CancelledError):
+    with caplog.at_level("INFO", "pymtp.native"), pytest.raises(pymtp.CancelledError):
         llm.context.prefill([1, 2, 3])
     assert not [record for record in caplog.records if "removing memory module entries" in record.message]
+
+
+def test_a_call_that_is_cancelled_within_a_ubatch_is_logged_as_no_fault(
+    new_llm: Callable[..., LLM], caplog: pytest.LogCaptureFixture
+) -> None:
+    llm = new_llm(n_ctx=4096, n_batch=4096, n_ubatch=4096)
+    with caplog.at_level("INFO", "pymtp.native"):
+        while not any("failed to decode" in record.message for record in caplog.records):
+            timer = threading.Timer(0.05, llm.cancel)
+            timer.start()
+            assert llm.generate([[7] * 4096] * 50, SamplingParams(max_tokens=1))[-1].finish_reason == "cancelled"
+            timer.join()
+    assert {record.levelname for record in caplog.records} == {"INFO"}
 
 
 def test_threads_get_the_texts_that_they_would_get_alone(llm: LLM) -> None:

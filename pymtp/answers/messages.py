@@ -60,7 +60,7 @@ def _content(content: object, where: str) -> str:
     if isinstance(content, str):
         return content
     texts = []
-    for part in _list(content, where):
+    for part in _list(content, f"{where}.content", "neither text nor a list"):
         kind = part.get("type") if isinstance(part, Mapping) else None
         text = part.get(_TEXTS[kind]) if isinstance(kind, str) and kind in _TEXTS else None
         if not isinstance(text, str):
@@ -84,7 +84,7 @@ def _call(call: object, where: str) -> dict[str, Any]:
     return {**call, "function": {**function, "arguments": arguments or {}}}
 
 
-def _list(value: object, where: str) -> Sequence[Any]:
+def _list(value: object, where: str, otherwise: str = "no list") -> Sequence[Any]:
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
-        raise InvalidRequestError(f"{where}: {shown(value)} is no list")
+        raise InvalidRequestError(f"{where}: {shown(value)} is {otherwise}")
     return value

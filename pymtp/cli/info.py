@@ -35,7 +35,7 @@ from pymtp.context_options import check_keywords, whole_ctx
 from pymtp.depth import MAX_AUTO
 from pymtp.errors import InvalidRequestError
 from pymtp.fit import planned_layers
-from pymtp.host_memory import default_cache_bytes
+from pymtp.host_memory import default_cache_bytes, host_memory
 from pymtp.model import Model
 from pymtp.model_options import ModelOptions
 from pymtp.rope_options import RopeOptions
@@ -171,13 +171,14 @@ def _show_memory(
         "cache_type": cache_type,
         "gpu_layers": gpu_layers,
     }
-    build = build_info()
+    build, total = build_info(), host_memory()
     if json_output:
         found = {
             "model": looked_at.path.name,
             "options": options,
             "devices": [plan.as_dict() for plan in plans],
             "adapter_bytes": adapters,
+            "host_memory": total,
             "prefixes": asdict(prefixes),
             "build": build,
         }
@@ -188,6 +189,8 @@ def _show_memory(
     described = {device["name"]: device["description"] for device in build["devices"]}
     for plan in plans:
         out.print(as_table(plan, described.get(plan.without.device, plan.without.device)))
+    if total is not None and sum(plan.with_mtp.total for plan in plans if plan.with_mtp.host) > total:
+        out.print(f"The host has {total / 2**20:,.1f} MiB of memory: this does not fit.")
     if adapters:
         out.print(f"Adapters take {adapters / 2**20:,.1f} MiB more, where the tensors are that they change.")
     out.print(

@@ -51,8 +51,12 @@ _logger = logging.getLogger("pymtp.native")
 _GGML_DEBUG, _GGML_INFO, _GGML_ERROR = 1, 2, 4  # enum ggml_log_level
 _LEVELS = {_GGML_DEBUG: logging.DEBUG, _GGML_INFO: logging.INFO, 3: logging.WARNING, _GGML_ERROR: logging.ERROR}
 
-# Warnings of llama.cpp, one a tensor: of adapters to weights that the CPU lays out anew, of a head that is not wanted.
-_NO_NEWS = re.compile("cannot use buft|has unused tensor")
+# Of llama.cpp, no news to whoever asked for it: warnings, one a tensor, of adapters to weights that the CPU lays out
+# anew, and of a head that is not wanted; all that is said of a call that was cancelled.
+_NO_NEWS = re.compile(
+    "cannot use buft|has unused tensor|removing memory module entries|"
+    "(graph_compute_async failed with error|failed to compute graph, compute status:) 1$|failed to decode, ret = 2$"
+)
 
 startup_errors: list[str] = []  # why CUDA is not there: no error of who does not ask for it, see build.warn_without_gpu
 _started = False

@@ -72,7 +72,7 @@ def test_instructions_at_the_beginning_are_one_message_of_the_system() -> None:
         ({"content": "a"}, "role"),
         ({"role": 3, "content": "a"}, "role"),
         ({"role": "user"}, "content"),
-        ({"role": "user", "content": 3}, "no list"),
+        ({"role": "user", "content": 3}, r"content: 3 is neither text nor a list"),
         ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "must be text.*image_url"),
         ({"role": "user", "content": [{"type": "text"}]}, "must be text"),
         ({"role": "user", "content": ["a"]}, "must be text"),

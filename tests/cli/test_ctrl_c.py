@@ -29,3 +29,24 @@ def test_ctrl_c_while_modules_are_imported_says_nothing(module: str) -> None:
     code = AT_IMPORT.format(module=module)
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")
+
+
+BEFORE_THE_COMMAND = """
+import os, signal, sys
+import typer.core
+init = typer.core.TyperOption.__init__
+def interrupted(*arguments, **keywords):
+    os.kill(os.getpid(), signal.SIGINT)
+    init(*arguments, **keywords)
+typer.core.TyperOption.__init__ = interrupted
+sys.argv = ["pymtp", "info"]
+from pymtp_command import main
+main()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to this process alone")
+def test_ctrl_c_before_the_command_begins_says_nothing() -> None:
+    command = [sys.executable, "-I", "-c", BEFORE_THE_COMMAND]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")
