@@ -8,8 +8,8 @@ import os
 import secrets
 import stat
 import zlib
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,8 +101,9 @@ class PrefixWriter:
         assert self.n_cells == self.n_tokens > 0
         whole = self._written
         self._put(np.frombuffer(whole.sum.to_bytes(SUM_BYTES, "little"), dtype=np.uint8))
-        os.fsync(self._file.fileno())
-        self._file.close()
+        with self._named():
+            os.fsync(self._file.fileno())
+            self._file.close()
         os.replace(self._beside, self.path)
         _sync_folder(self.path.parent)
 
@@ -120,11 +121,21 @@ class PrefixWriter:
     def _put(self, array: NDArray[Any], rows: int = 0) -> None:
         size, found, cells = self._written
         left = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-        self._file.seek(size)  # a call that was broken off wrote some of this
-        found, size = zlib.crc32(left, found), size + len(left)
-        while left:
-            left = left[self._file.write(left) :]
-        self._written = _Written(size, found, cells + rows)
+        found, end = zlib.crc32(left, found), size + len(left)
+        with self._named():
+            self._file.seek(size)  # a call that was broken off wrote some of this
+            while left:
+                left = left[self._file.write(left) :]
+        self._written = _Written(end, found, cells + rows)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """An OSError says which file, by the name that is to be."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = os.fspath(self.path)
+            raise
 
 
 def _sync_folder(folder: Path) -> None:

@@ -137,6 +137,16 @@ def test_a_full_disk_is_the_callers_error_and_leaves_the_old_file(
         assert path.read_bytes() == saved.read_bytes()
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is full")
+def test_the_error_of_a_full_disk_names_the_file(path: Path) -> None:
+    writer = PrefixWriter(path, {})
+    writer._file.close()
+    writer._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115  # closed by discard
+    with pytest.raises(OSError, match="No space left") as failed:
+        writer.begin([1], {1: np.zeros(4, np.uint8)}, 4)
+    assert failed.value.filename == str(path)
+
+
 def test_cancel_ends_a_save_and_leaves_the_old_file(path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = PrefixWriter.write
     with make_llm() as llm:
