@@ -20,6 +20,7 @@ from pymtp.engine.prefix_saver import PrefixSaver
 from pymtp.engine.request import Caller, Completion, FinishReason, Piece, Request
 from pymtp.engine.scheduler import READ_AHEAD
 from pymtp.errors import ClosedError, InvalidRequestError, NativeError
+from pymtp.forks import tell_of_forks
 from pymtp.llm import LLM, Params, check_stream, is_prompt
 from pymtp.llm_hub import FromHub
 from pymtp.llm_prefixes import Path, Prompt, committed
@@ -49,7 +50,8 @@ class AsyncLLM(FromHub):
         self._threads = ThreadPoolExecutor(thread_name_prefix="pymtp")
         # apart: long prompts and large grammars hold up each other, and nothing else
         self._preparers = ThreadPoolExecutor(PREPARERS, "pymtp prepare")
-        self._process = os.getpid()
+        self._forked = False
+        tell_of_forks(self)
         weakref.finalize(self, self._driver.let_go)
 
     @classmethod
@@ -76,9 +78,10 @@ class AsyncLLM(FromHub):
             raise ClosedError("this process was forked, and the AsyncLLM's threads are not here: make a new one")
         return await asyncio.get_running_loop().run_in_executor(threads, call)
 
-    @property
-    def _forked(self) -> bool:
-        return os.getpid() != self._process
+    def leave_behind(self) -> None:
+        """Of forks.Left."""
+        self._forked = True
+        self._driver.leave_behind()
 
     def _close(self) -> None:
         self._driver.stop()
@@ -335,6 +338,10 @@ class _Driver:
         self._live: set[Request] = set()
         self._last: list[Request] = []  # that were live when it was stopped
         self._stopped = False
+
+    def leave_behind(self) -> None:
+        """In a forked child, which does not have the thread: what it has may still be let go of."""
+        self._lock = threading.Lock()
 
     def take(self, requests: Sequence[Request]) -> None:
         """New requests. Raises ClosedError after stop(), once they have ended."""

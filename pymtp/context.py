@@ -83,32 +83,33 @@ class Context(Saving):
         embeddings: keep the embeddings of prompts, see `embeddings`; every token becomes an output.
         trace: record what is computed, see `trace`. Slower.
 
-        Raises InvalidRequestError for values outside their range, and for a context that the host's memory does not
-        hold; NativeError when llama.cpp cannot make the contexts.
+        Raises InvalidRequestError for values outside their range, and where K, V and states do not fit in the
+        host's memory; NativeError when llama.cpp cannot make the contexts.
         """
         super().__init__()
-        given: dict[str, Any] = {
-            "n_ctx": n_ctx,
-            "n_batch": n_batch,
-            "n_ubatch": n_ubatch,
-            "n_seq_max": n_seq_max,
-            "n_threads": default_threads() if n_threads is None else n_threads,
-            "type_k": type_k,
-            "type_v": type_v,
-            "flash_attn": flash_attn,
-            "draft_tokens": draft_tokens,
-            "tap": tap,
-            "prefill": prefill,
-            "draws": draws,
-            "draft_vocab": draft_vocab,
-            "offload_kqv": offload_kqv,
-            "rope": rope,
-            "max_outputs": max_outputs,
-            "embeddings": embeddings,
-            "trace": trace,
-        }
-        params, options = native_options(model, **given)
-        check_room(model, **given)
+        params, options = native_options(
+            model,
+            n_ctx=n_ctx,
+            n_batch=n_batch,
+            n_ubatch=n_ubatch,
+            n_seq_max=n_seq_max,
+            n_threads=default_threads() if n_threads is None else n_threads,
+            type_k=type_k,
+            type_v=type_v,
+            flash_attn=flash_attn,
+            draft_tokens=draft_tokens,
+            tap=tap,
+            prefill=prefill,
+            draws=draws,
+            draft_vocab=draft_vocab,
+            offload_kqv=offload_kqv,
+            rope=rope,
+            max_outputs=max_outputs,
+            embeddings=embeddings,
+            trace=trace,
+        )
+        needed = lib.pymtp_least_memory(model.handle, params, options)
+        check_room(needed, params.n_ctx // options.n_seq_max, options.n_seq_max)
         ends_before_exit(self._lock)
         with self._lock:
             pair = lib.pymtp_pair_init(model.handle, params, options)

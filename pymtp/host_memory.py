@@ -7,21 +7,21 @@ import mmap
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymtp.build import build_info
 from pymtp.errors import InvalidRequestError
-from pymtp.memory import DeviceMemory, plan_memory
-from pymtp.model import Model
+from pymtp.memory import DeviceMemory
 from pymtp.values import in_range
 
 MOST = 8 * 2**30
 
 # Bytes that get pages of their own. Not less: a process has 65,530 maps by default, see man 5 proc.
 OWN_PAGES = 2**18
+
+SWAP = Path("/proc/meminfo")
 
 # What a container may take: a number, or "max".
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -49,27 +49,29 @@ def host_memory() -> int | None:
     return min(total, default=None)
 
 
-def check_room(model: Model, **options: Any) -> None:
-    """Raises InvalidRequestError where a Context takes more of the host's memory than there is, beside the weights:
-    the system would give it, and end the process, or another one, as it is written to.
+def check_room(needed: int, n_ctx: int, n_seq_max: int) -> None:
+    """Raises InvalidRequestError where a context needs more of the host's memory than there is, swap included: the
+    system would give it, and end the process, or another one, as it is written to.
 
-    options: of Context. Raises what plan_memory raises. Plans, which takes a moment, only where the context may be that
-    large, and where the model's file is still the one that was loaded.
+    needed: bytes.
     """
     total = host_memory()
-    cells = int(options["n_ctx"]) * int(options["n_seq_max"]) if options["n_ctx"] else model.n_ctx_train
-    most = 4 * cells * model.n_layer * model.n_embd  # of K and V, were all layers of full attention in 16 bits
-    if total is None or most < total or not model.is_on_disk:
+    if total is None or needed <= total + _swap():
         return
-    given = {**options, "trace": False}
-    plan = plan_memory(model, n_gpu_layers=model.options.layers, placing=model.options, **given)
-    taken = sum(device.total - device.weights for device in plan if device.host)
-    if taken > total:
-        raise InvalidRequestError(
-            f"n_ctx={options['n_ctx']} with n_seq_max={options['n_seq_max']} takes {taken / 2**30:.1f} GiB of memory "
-            f"beside the weights, and the host has {total / 2**30:.1f} GiB",
-            "n_ctx",
-        )
+    texts = f" with n_seq_max={n_seq_max}" if n_seq_max > 1 else ""
+    raise InvalidRequestError(
+        f"n_ctx={n_ctx}{texts} takes {needed / 2**30:.1f} GiB of memory and more, and the host has "
+        f"{total / 2**30:.1f} GiB",
+        "n_ctx",
+    )
+
+
+def _swap() -> int:
+    with suppress(OSError):  # of systems without
+        for line in SWAP.read_text().splitlines():
+            if line.startswith("SwapTotal:"):
+                return int(line.split()[1]) * 2**10
+    return 0
 
 
 def host_bytes(*shape: int) -> NDArray[np.uint8]:

@@ -186,16 +186,6 @@ class Model:
         return (self._seen or look_at(self.path)).digest
 
     @property
-    def is_on_disk(self) -> bool:
-        """Whether the path still means the files that were loaded; False with vocab_only."""
-        try:
-            if self._seen is not None:
-                self._seen.check()
-        except ModelLoadError:
-            return False
-        return self._seen is not None
-
-    @property
     def eos_token(self) -> str:
         """The text of the end-of-sequence token, "" if the vocabulary has none."""
         return self._special_text(lib.llama_vocab_eos)

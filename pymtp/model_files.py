@@ -39,10 +39,11 @@ class Seen:
     states: Mapping[bytes, tuple[int, int]]
 
     def check(self) -> None:
-        """Raises ModelLoadError where a path means another file by now, or none."""
+        """Raises ModelLoadError where a path means another file by now, or none. A time alone tells nothing: network
+        file systems set it late."""
         with _told(self.path):
             now = {path: _state(os.stat(path)) for path in self.states}
-        if now != self.states:
+        if now != self.states and look_at(self.path).digest != self.digest:
             raise ModelLoadError(f"{self.path}: the file was replaced, or written to, while it was loaded")
 
 

@@ -173,8 +173,11 @@ llm = pymtp.AsyncLLM(model, n_ctx=256, n_threads=1)
 async def write():
     return (await llm.generate("import ", pymtp.SamplingParams(8))).text
 first = asyncio.run(write())
+llm._driver._lock.acquire()  # as a thread has it while it starts the driver's
 child = os.fork()
-if not child:
+if child:
+    llm._driver._lock.release()
+else:
     signal.alarm(20)
     try:
         asyncio.run(write())

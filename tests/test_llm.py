@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -205,12 +206,12 @@ def test_a_call_that_is_cancelled_within_a_ubatch_is_logged_as_no_fault(
     new_llm: Callable[..., LLM], caplog: pytest.LogCaptureFixture
 ) -> None:
     llm = new_llm(n_ctx=4096, n_batch=4096, n_ubatch=4096)
-    with caplog.at_level("INFO", "pymtp.native"):
+    with caplog.at_level("INFO", "pymtp.native"), ThreadPoolExecutor(1) as other:
         while not any("failed to decode" in record.message for record in caplog.records):
-            timer = threading.Timer(0.05, llm.cancel)
-            timer.start()
-            assert llm.generate([[7] * 4096] * 50, SamplingParams(max_tokens=1))[-1].finish_reason == "cancelled"
-            timer.join()
+            done = other.submit(llm.generate, [7] * 4096, SamplingParams(max_tokens=1))
+            while not done.done():
+                time.sleep(0.02)
+                llm.cancel()
     assert {record.levelname for record in caplog.records} == {"INFO"}
 
 
@@ -318,7 +319,9 @@ def test_stats_add_up(llm: LLM, prompts: list[str]) -> None:
     assert stats.mean_accepted_length == pytest.approx(49 / stats.rounds)
     assert set(stats.phase_seconds) == {"prefill", "head_sync", "draft", "verify", "sample", "rewind"}
     assert all(seconds >= 0 for seconds in stats.phase_seconds.values())
-    assert sum(stats.phase_seconds.values()) <= stats.prefill_seconds + stats.decode_seconds <= elapsed
+    sample = stats.phase_seconds["sample"]  # within draft and verify
+    assert sample <= stats.phase_seconds["draft"] + stats.phase_seconds["verify"]
+    assert sum(stats.phase_seconds.values()) - sample <= stats.prefill_seconds + stats.decode_seconds <= elapsed
 
 
 def test_auto_keeps_what_it_learnt_for_the_next_request_and_stats_show_the_depths(

@@ -150,6 +150,23 @@ def test_a_file_that_is_replaced_while_it_is_loaded_is_refused(
         Model(current)
 
 
+def test_a_file_that_is_touched_while_it_is_loaded_is_the_same(
+    demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Network file systems set the time of a change late."""
+    current = tmp_path / "current.gguf"
+    current.write_bytes(demo.read_bytes())
+
+    def look_at_first(path: Path) -> Seen:
+        seen = look_at(path)
+        os.utime(current, (1, 1))
+        return seen
+
+    monkeypatch.setattr("pymtp.model.look_at", look_at_first)
+    with Model(current) as model:
+        assert model.has_head
+
+
 def test_a_file_without_a_head_loads(headless: Path) -> None:
     with Model(headless) as model:
         assert not model.has_head

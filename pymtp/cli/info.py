@@ -190,7 +190,7 @@ def _show_memory(
     for plan in plans:
         out.print(as_table(plan, described.get(plan.without.device, plan.without.device)))
     if total is not None and sum(plan.with_mtp.total for plan in plans if plan.with_mtp.host) > total:
-        out.print(f"The host has {total / 2**20:,.1f} MiB of memory: this does not fit.")
+        out.print(f"This is more than the {total / 2**20:,.1f} MiB of memory that the host has.")
     if adapters:
         out.print(f"Adapters take {adapters / 2**20:,.1f} MiB more, where the tensors are that they change.")
     out.print(

@@ -11,9 +11,11 @@ from pymtp.errors import InvalidRequestError
 from pymtp.values import shown
 
 PREFIX = "hf:"
-_HOSTS = ("huggingface.co", "hf.co")
+_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 _PAGE = re.compile(  # of a repository, or of a file in it
-    r"/(?P<repo>[\w.-]+/[\w.-]+)(/(blob|resolve|raw|tree)/(?P<revision>refs/pr/\d+|[^/]+)(/(?P<file>.+))?)?/?", re.ASCII
+    r"/(?!(?:api|blog|collections|datasets|docs|learn|models|organizations|papers|spaces|tasks)/)(?P<repo>[\w.-]+/[\w.-]+)"
+    r"(/(blob|resolve|raw|tree)/(?P<revision>refs/pr/\d+|[^/]+)(/(?P<file>.+))?)?/?",
+    re.ASCII,
 )
 _NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^:\s]+))?(:(?P<wanted>\S.*))?", re.ASCII)
 
@@ -34,13 +36,15 @@ class HubName(NamedTuple):
 
 def would_be(text: str) -> str:
     """What a text that is no file may have meant, for a message; "" for what is no name."""
-    if text[: len(PREFIX)].lower() == PREFIX:  # "HF:"
-        text = text[len(PREFIX) :]
+    if text[: len(PREFIX)].lower() == PREFIX:  # "HF:", "hf://"
+        name = text[len(PREFIX) :].lstrip("/")
     elif "://" in text:
-        text = _of_address(text)
-    elif text.endswith(".gguf"):
-        return ""
-    return f"; a model of the hub is {PREFIX}{text}" if _NAME.fullmatch(text) else ""
+        name = _of_address(text)
+    elif text.startswith(tuple(f"{host}/" for host in _HOSTS)):
+        name = _of_address(f"https://{text}")
+    else:
+        name = "" if text.endswith(".gguf") else text
+    return f"; a model of the hub is {PREFIX}{name}" if _NAME.fullmatch(name) else ""
 
 
 def _of_address(text: str) -> str:
@@ -50,11 +54,11 @@ def _of_address(text: str) -> str:
         known = address.hostname in (*_HOSTS, urlsplit(os.environ.get("HF_ENDPOINT", "")).hostname)
     except ValueError:  # brackets, perhaps
         return ""
-    page = _PAGE.fullmatch(unquote(address.path)) if known and address.hostname else None
+    page = _PAGE.fullmatch(address.path) if known and address.hostname else None
     if page is None:
         return ""
-    revision = "" if page["revision"] in (None, "main") else f"@{page['revision']}"
-    return page["repo"] + revision + (f":{page['file']}" if page["file"] else "")
+    revision, file = unquote(page["revision"] or "main"), unquote(page["file"] or "")
+    return page["repo"] + (f"@{revision}" if revision != "main" else "") + (f":{file}" if file else "")
 
 
 def is_hub_name(text: str) -> bool:

@@ -258,6 +258,8 @@ int32_t pymtp_pair_n_ctx(const struct pymtp_pair * pair);
 void    pymtp_pair_cancel(struct pymtp_pair * pair, bool cancelled);
 void    pymtp_pair_counters(const struct pymtp_pair * pair, struct pymtp_counters * counters);
 int32_t pymtp_pair_memory(const struct pymtp_pair * pair, struct pymtp_memory * memory, int32_t n_max);
+int64_t pymtp_least_memory(const struct pymtp_model * model, struct llama_context_params params,
+                           const struct pymtp_pair_options * options);
 int32_t pymtp_plan_memory(const char * path, const struct pymtp_model_options * model_options,
                           struct llama_context_params params, const struct pymtp_pair_options * options,
                           struct pymtp_memory * memory, int32_t n_max);

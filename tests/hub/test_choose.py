@@ -40,7 +40,10 @@ def test_a_name_is_read(text: str, name: HubName) -> None:
         ("https://huggingface.co/owner/name/blob/main/sub/m.gguf", "hf:owner/name:sub/m.gguf"),
         ("https://hf.co/owner/name/resolve/v2/m.gguf?download=true", "hf:owner/name@v2:m.gguf"),
         ("https://huggingface.co/owner/name/resolve/refs%2Fpr%2F1/a%20b.gguf", "hf:owner/name@refs/pr/1:a b.gguf"),
+        ("https://huggingface.co/owner/name/blob/feature%2Fx/m.gguf", "hf:owner/name@feature/x:m.gguf"),
         ("https://hub.example/owner/name", "hf:owner/name"),
+        ("hf.co/owner/name", "hf:owner/name"),
+        ("hf://owner/name", "hf:owner/name"),
     ],
 )
 def test_a_name_or_an_address_that_is_no_file_may_have_meant_a_model_of_the_hub(
@@ -54,7 +57,12 @@ def test_a_name_or_an_address_that_is_no_file_may_have_meant_a_model_of_the_hub(
     "text",
     [
         *("m.gguf", "models/m.gguf", "a/b/c", "HF:", "://", "https://[a/b/c", ""),
-        *("https://huggingface.co", "https://example.com/files/m.gguf", "http://localhost:8080/v1/models"),
+        *(
+            "https://huggingface.co/docs/hub",
+            "https://huggingface.co",
+            "https://example.com/files/m.gguf",
+            "http://localhost:8080/v1/models",
+        ),
     ],
 )
 def test_what_is_no_name_of_the_hub_is_not_taken_for_one(text: str) -> None:

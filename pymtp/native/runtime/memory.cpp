@@ -2,6 +2,7 @@
 #include "border.h"
 #include "pair.h"
 
+#include "llama-model.h"
 #include "pymtp_context.h"
 
 #include <algorithm>
@@ -60,6 +61,19 @@ device_sums sums_of(const pymtp_pair & pair) {
     return sums;
 }
 
+// Of one block's K and V, or of its states, in the host's memory.
+int64_t host_bytes(const llama_model & model, uint32_t block, const llama_context_params & params, int32_t n_seqs) {
+    const llama_hparams & hparams = model.hparams;
+    if (params.offload_kqv && ggml_backend_dev_type(model.dev_layer(block)) != GGML_BACKEND_DEVICE_TYPE_CPU) {
+        return 0;
+    }
+    if (hparams.is_recr(block)) {
+        return int64_t(4)*n_seqs*(hparams.n_embd_r() + hparams.n_embd_s());
+    }
+    return params.n_ctx*int64_t(
+        ggml_row_size(params.type_k, hparams.n_embd_k_gqa(block)) + ggml_row_size(params.type_v, hparams.n_embd_v_gqa(block)));
+}
+
 // Samples from rows: those from candidates take a little less.
 pymtp_graph_sample planned_sample() {
     pymtp_graph_sample params;
@@ -113,6 +127,18 @@ void pymtp_pair::reserve() {
 
 int32_t pymtp_pair_memory(const pymtp_pair * pair, pymtp_memory * memory, int32_t n_max) {
     return pymtp_guarded<int32_t>(-1, [&] { return sums_of(*pair).write(memory, n_max); });
+}
+
+int64_t pymtp_least_memory(
+        const pymtp_model * model, llama_context_params params, const pymtp_pair_options * options) {
+    const llama_model & shared = *model->shared;
+    const uint32_t n_trunk  = shared.hparams.n_layer();
+    const uint32_t n_blocks = options->n_draft > 0 ? shared.hparams.n_layer_all : n_trunk;
+    int64_t bytes = PYMTP_CELL_NOTES*int64_t(params.n_ctx)*(options->n_draft > 0 ? 2 : 1);
+    for (uint32_t i = 0; i < n_blocks; ++i) {
+        bytes += host_bytes(shared, i, params, options->n_seq_max);
+    }
+    return bytes;
 }
 
 int32_t pymtp_plan_memory(

@@ -27,12 +27,12 @@ static void check_options(const llama_context_params & params, const pymtp_pair_
     pymtp_require(params.n_batch >= least && params.n_ubatch >= least, "n_batch and n_ubatch have no room for a round");
 }
 
-// llama.cpp keeps 48 bytes of bookkeeping for each cell of a context (llama_kv_cells), apart from K and V. It gets them even
-// where K and V are only planned, and the system may end a process that asks for more than there is.
+// llama.cpp gets the bookkeeping of cells even where K and V are only planned, and the system may end a process that asks for
+// more than there is.
 static void check_cells(const pymtp_pair & pair, const llama_context_params & params) {
     const size_t   total   = pymtp_host_memory();
     const uint64_t n_cells = params.n_ctx ? params.n_ctx : llama_model_n_ctx_train(pair.model.get());
-    const uint64_t bytes   = n_cells*48*(pair.options.n_draft > 0 ? 2 : 1);
+    const uint64_t bytes   = n_cells*PYMTP_CELL_NOTES*(pair.options.n_draft > 0 ? 2 : 1);
     const std::string words = "n_ctx = " + std::to_string(n_cells) + " takes " + std::to_string(bytes >> 30) +
         " GiB beside K and V, and this machine has " + std::to_string(total >> 30) + " GiB";
     pymtp_require(bytes < total, words.c_str());

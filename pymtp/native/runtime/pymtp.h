@@ -357,6 +357,11 @@ PYMTP_API void pymtp_pair_counters(const struct pymtp_pair * pair, struct pymtp_
 // The memory in use by device, at most n_max of them; returns how many, -1 on failure. Graphs of rounds are counted once they have run.
 PYMTP_API int32_t pymtp_pair_memory(const struct pymtp_pair * pair, struct pymtp_memory * memory, int32_t n_max);
 
+// Bytes of the host's memory that are written to as a pair is made, whatever it computes: K, V, states, and the bookkeeping of
+// cells. The system gives more than it has, and ends a process once that is written to.
+PYMTP_API int64_t pymtp_least_memory(
+    const struct pymtp_model * model, struct llama_context_params params, const struct pymtp_pair_options * options);
+
 // What a model, with its head or without, and a pair made from it would take once rounds of every depth have run. Nothing
 // of it is allocated, no weights are read, and adapters are left out. Returns how many devices, -1 on failure.
 PYMTP_API int32_t pymtp_plan_memory(
