@@ -319,8 +319,7 @@ def test_stats_add_up(llm: LLM, prompts: list[str]) -> None:
     assert stats.mean_accepted_length == pytest.approx(49 / stats.rounds)
     assert set(stats.phase_seconds) == {"prefill", "head_sync", "draft", "verify", "sample", "rewind"}
     assert all(seconds >= 0 for seconds in stats.phase_seconds.values())
-    sample = stats.phase_seconds["sample"]  # within draft and verify
-    assert sample <= stats.phase_seconds["draft"] + stats.phase_seconds["verify"]
+    sample = stats.phase_seconds["sample"]  # within draft and verify, but for the first token
     assert sum(stats.phase_seconds.values()) - sample <= stats.prefill_seconds + stats.decode_seconds <= elapsed
 
 
