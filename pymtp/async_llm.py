@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import Any, TypeVar, overload
 
+from pymtp.async_driver import Driver, News
 from pymtp.chat import Chat, Message, Tools
 from pymtp.collected import collected
 from pymtp.engine.figures import Figures
 from pymtp.engine.prefix_saver import PrefixSaver
-from pymtp.engine.request import Caller, Completion, FinishReason, Piece, Request
+from pymtp.engine.request import Completion, FinishReason, Piece, Request
 from pymtp.engine.scheduler import READ_AHEAD
-from pymtp.errors import ClosedError, InvalidRequestError, NativeError
+from pymtp.errors import ClosedError, InvalidRequestError
 from pymtp.forks import tell_of_forks
 from pymtp.llm import LLM, Params, check_stream, is_prompt
 from pymtp.llm_hub import FromHub
@@ -45,7 +44,7 @@ class AsyncLLM(FromHub):
             raise InvalidRequestError(f"an LLM is made already: {', '.join(keywords)} must be given to it")
         self._shares_llm = isinstance(model, LLM)
         self.llm = model if isinstance(model, LLM) else LLM(model, **keywords)
-        self._driver = _Driver(self.llm)
+        self._driver = Driver(self.llm)
         # its own, for all that asyncio has may be busy with other things
         self._threads = ThreadPoolExecutor(thread_name_prefix="pymtp")
         # apart: long prompts and large grammars hold up each other, and nothing else
@@ -112,7 +111,7 @@ class AsyncLLM(FromHub):
     ) -> Completion | list[Completion]:
         """As LLM.generate."""
         one = is_prompt(prompts)
-        news = _News()
+        news = News()
         requests = await self._submit([prompts] if one else prompts, params, news, priority=priority)  # type: ignore[list-item, arg-type]
         try:
             while news.caller.unended:
@@ -137,7 +136,7 @@ class AsyncLLM(FromHub):
 
         Raises what `generate` raises before the first token.
         """
-        news = _News()
+        news = News()
         requests = await self._submit([prompt], params, news, priority=priority, ahead=ahead)
         return AsyncTexts(self._driver, requests, news)
 
@@ -146,7 +145,7 @@ class AsyncLLM(FromHub):
     ) -> AsyncIterator[Piece]:
         """Generates piece by piece, as LLM.stream; an iteration that is left ends the request."""
         check_stream(params)
-        news = _News()
+        news = News()
         requests = await self._submit([prompt], params, news, priority=priority, ahead=READ_AHEAD)
         (request,) = requests
         try:
@@ -189,7 +188,7 @@ class AsyncLLM(FromHub):
 
     async def save_prefix(self, prompt: Prompt | Sequence[Message], path: Path, *, priority: int = 0) -> int:
         """As LLM.save_prefix. A task that is cancelled leaves the old file, or the new one."""
-        news = _News()
+        news = News()
         with PrefixSaver() as saver:
             await self.in_thread(lambda: self.llm.open_saver(saver, prompt, path))
             requests = await self._submit([saver.tokens], None, news, priority=priority, saver=saver)
@@ -208,7 +207,7 @@ class AsyncLLM(FromHub):
         self,
         prompts: Sequence[Prompt],
         params: Params,
-        news: _News,
+        news: News,
         *,
         priority: int,
         ahead: int | None = None,
@@ -244,7 +243,7 @@ class TextPart:
 class AsyncTexts:
     """The texts of one prompt while they are written. One coroutine at a time may take from it."""
 
-    def __init__(self, driver: _Driver, requests: list[Request], news: _News) -> None:
+    def __init__(self, driver: Driver, requests: list[Request], news: News) -> None:
         self._driver, self._requests, self._news = driver, requests, news
         self._live = dict(enumerate(requests))  # whose end was not taken
 
@@ -300,106 +299,3 @@ class AsyncTexts:
 def _taken(request: Request) -> Iterator[Piece]:
     while request.unread:
         yield request.unread.popleft()
-
-
-class _News:
-    """Wakes a coroutine from the thread that runs the engine."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._event = asyncio.Event()
-        self._told = False  # the loop knows that there is something new, and nobody has looked since
-        self.caller = Caller(self._tell)
-
-    def _tell(self) -> None:
-        if self._told:
-            return
-        self._told = True
-        try:
-            self._loop.call_soon_threadsafe(self._event.set)
-        except RuntimeError:  # the loop is closed: nobody waits
-            return
-
-    async def wait(self) -> None:
-        """Until there was something new since the last call."""
-        await self._event.wait()
-        self._event.clear()
-        self._told = False  # what comes from here on tells anew; what came before is seen now
-
-
-class _Driver:
-    """The thread that runs an LLM's engine while there is something to do and nobody else does."""
-
-    def __init__(self, llm: LLM) -> None:
-        self._llm = llm
-        self._work: SimpleQueue[bool] = SimpleQueue()  # whether to go on
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-        self._live: set[Request] = set()
-        self._last: list[Request] = []  # that were live when it was stopped
-        self._stopped = False
-
-    def leave_behind(self) -> None:
-        """In a forked child, which does not have the thread: what it has may still be let go of."""
-        self._lock = threading.Lock()
-
-    def take(self, requests: Sequence[Request]) -> None:
-        """New requests. Raises ClosedError after stop(), once they have ended."""
-        with self._lock:
-            if not self._stopped:
-                self._live.update(requests)
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="pymtp engine", daemon=True)
-                    self._thread.start()
-                self.wake()
-                return
-        self.cancel(requests)
-        with suppress(ClosedError):  # of the LLM: they have ended, too
-            self._llm.turns.wait(self._llm, Caller(), [], lambda: all(request.ended for request in requests))
-        raise ClosedError("the AsyncLLM is closed")
-
-    def wake(self) -> None:
-        """There may be something to do."""
-        if self._work.empty():  # else the thread looks again anyway
-            self._work.put(True)
-
-    def cancel(self, requests: Sequence[Request]) -> None:
-        """Nobody waits for them any more: ends those that have not ended."""
-        with self._lock:
-            self._live.difference_update(requests)
-        for request in requests:
-            if not request.ended:
-                self._llm.engine.cancel(request)
-        self.wake()
-
-    def let_go(self) -> None:
-        """Nobody asks for anything any more: the thread ends, and keeps the LLM no longer."""
-        self._work.put(False)
-
-    def stop(self) -> None:
-        """Ends its requests, and the thread."""
-        with self._lock:
-            self._last, thread = list(self._live), self._thread
-            self._stopped = True
-        self.cancel(self._last)
-        self.let_go()
-        if thread is not None:
-            thread.join()
-
-    def _run(self) -> None:
-        llm = self._llm
-        while self._work.get():
-            try:
-                llm.turns.wait(llm, Caller(), [], lambda: llm.engine.idle or self._ended)
-            except ClosedError:
-                return  # the requests have ended, too
-            except Exception as error:  # of no request: no memory, perhaps. Whoever waits must hear of it
-                threading.excepthook(
-                    threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread()))
-                )
-                llm.fail(NativeError(f"the engine failed: {error!r}"))
-
-    @property
-    def _ended(self) -> bool:
-        """Whether it was stopped, and its requests have ended: others may run on."""
-        return self._stopped and all(request.ended for request in self._last)

@@ -108,8 +108,7 @@ class Context(Saving):
             embeddings=embeddings,
             trace=trace,
         )
-        needed = lib.pymtp_least_memory(model.handle, params, options)
-        check_room(needed, params.n_ctx // options.n_seq_max, options.n_seq_max)
+        check_room(model, params, options)
         ends_before_exit(self._lock)
         with self._lock:
             pair = lib.pymtp_pair_init(model.handle, params, options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Protocol
 from weakref import WeakSet
 
@@ -14,6 +15,13 @@ class Left(Protocol):
         """In the child, once: what another thread holds is never given back."""
 
 
+def in_children(call: Callable[[], None]) -> Callable[[], None]:
+    """A decorator: the function is called in each child, before the child goes on."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=call)
+    return call
+
+
 _living: WeakSet[Left] = WeakSet()
 
 
@@ -22,10 +30,7 @@ def tell_of_forks(owner: Left) -> None:
     _living.add(owner)
 
 
+@in_children
 def _tell_all() -> None:
     for owner in list(_living):
         owner.leave_behind()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_tell_all)

@@ -7,13 +7,15 @@ import mmap
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymtp.build import build_info
 from pymtp.errors import InvalidRequestError
-from pymtp.memory import DeviceMemory
+from pymtp.memory import DeviceMemory, least_memory
+from pymtp.model import Model
 from pymtp.values import in_range
 
 MOST = 8 * 2**30
@@ -49,18 +51,19 @@ def host_memory() -> int | None:
     return min(total, default=None)
 
 
-def check_room(needed: int, n_ctx: int, n_seq_max: int) -> None:
-    """Raises InvalidRequestError where a context needs more of the host's memory than there is, swap included: the
-    system would give it, and end the process, or another one, as it is written to.
+def check_room(model: Model, params: Any, options: Any) -> None:
+    """Raises InvalidRequestError where a Context is sure to take more of the host's memory than there is, swap
+    included: the system would give it, and end the process, or another one, as it is written to.
 
-    needed: bytes.
+    params, options: of `native_options`. Raises what least_memory raises.
     """
-    total = host_memory()
+    needed, total = least_memory(model, params, options), host_memory()
     if total is None or needed <= total + _swap():
         return
+    n_seq_max = options.n_seq_max
     texts = f" with n_seq_max={n_seq_max}" if n_seq_max > 1 else ""
     raise InvalidRequestError(
-        f"n_ctx={n_ctx}{texts} takes {needed / 2**30:.1f} GiB of memory and more, and the host has "
+        f"n_ctx={params.n_ctx // n_seq_max}{texts} takes at least {needed / 2**30:.1f} GiB of memory, and the host has "
         f"{total / 2**30:.1f} GiB",
         "n_ctx",
     )

@@ -62,6 +62,17 @@ def read_memory(ask: Callable[[Any, int], int]) -> list[DeviceMemory]:
     ]
 
 
+def least_memory(model: Model, params: Any, options: Any) -> int:
+    """Bytes of the host's memory that a Context is sure to write to, beside the weights.
+
+    params, options: of `native_options`. Raises ClosedError for a closed model, NativeError when llama.cpp fails.
+    """
+    found: int = lib.pymtp_least_memory(model.handle, params, options)
+    if found < 0:
+        raise NativeError(last_error())
+    return found
+
+
 def plan_memory(
     model: Model, *, n_gpu_layers: int = -1, placing: ModelOptions | None = None, **options: Any
 ) -> list[DeviceMemory]:

@@ -11,6 +11,7 @@ from inspect import signature
 from typing import Any, overload
 
 from pymtp.engine.request import Completion
+from pymtp.forks import in_children
 from pymtp.hub.names import is_hub_name
 from pymtp.llm import LLM
 from pymtp.llm_options import find_adapters, read_keywords
@@ -24,13 +25,10 @@ _last: tuple[dict[str, Any], LLM] | None = None
 _last_lock = threading.RLock()
 
 
+@in_children
 def _take_turns_anew() -> None:
     global _last_lock
     _last_lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_take_turns_anew)  # another thread's call would never end there
 
 
 def _keywords(of: Callable[..., Any]) -> set[str]:

@@ -45,7 +45,7 @@ FLOORS = (
     ("context", "fit", "llm_options", "tensor_file", "prefix_file", "prefix_writer", "depth", "first_costs", "stats"),
     ("engine",),
     ("turns", "stream", "prefix_prompt", "llm_prefixes", "llm_hub", "collected", "llm", "once"),
-    ("async_llm", "loading", "asks"),
+    ("async_driver", "async_llm", "loading", "asks"),
     ("openai_format", "openai_answers"),
     ("batch",),
     ("__init__", "bench", "ray", "server"),

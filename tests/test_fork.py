@@ -17,6 +17,15 @@ FORKS = """
 import ctypes, subprocess, sys, warnings
 warnings.simplefilter("ignore")  # Python 3.12 warns of forks beside threads
 ended = lambda child: os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def in_child(right):
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        try:
+            os._exit(7 if right() else 8)
+        finally:
+            os._exit(9)
+    return ended(child)
 """
 
 
@@ -50,12 +59,10 @@ def test_a_forked_child_computes_with_threads_of_its_own() -> None:
         + """
 llm = pymtp.LLM(model, n_ctx=256, n_threads=2)
 first = text(llm)
-child = os.fork()
-if not child:
-    signal.alarm(20)
+def computes():
     with pymtp.LLM(n_ctx=256, n_threads=2) as own:
-        os._exit(7 if text(own) == text(llm) == first else 8)
-print(ended(child), text(llm) == first)
+        return text(own) == text(llm) == first
+print(in_child(computes), text(llm) == first)
 """
     ) == ["7 True"]
 
@@ -99,17 +106,15 @@ def test_a_child_refuses_what_another_thread_was_in() -> None:
 llm, idle = (pymtp.LLM(model, n_ctx=8192, n_threads=1) for _ in range(2))
 first = text(idle)
 keep_busy(llm)
-child = os.fork()
-if not child:
-    signal.alarm(20)
+def refused():
     for call in text, lambda llm: llm.context.prefill([1]):
         try:
             call(llm)
         except pymtp.ClosedError as error:
             print(error, flush=True)
     llm.close()
-    os._exit(7 if text(idle) == first else 8)
-print(ended(child), text(idle) == first, flush=True)
+    return text(idle) == first
+print(in_child(refused), text(idle) == first, flush=True)
 llm.cancel()
 print(text(llm) == first)
 """
@@ -134,11 +139,7 @@ threading.Thread(target=endless, daemon=True).start()
 from pymtp import once
 while not once._last[1].figures().running:
     time.sleep(0.01)
-child = os.fork()
-if not child:
-    signal.alarm(20)
-    os._exit(7 if pymtp.generate("import ", max_tokens=8, **small).text == first else 8)
-print(ended(child), flush=True)
+print(in_child(lambda: pymtp.generate("import ", max_tokens=8, **small).text == first), flush=True)
 os._exit(0)
 """
     ) == ["7"]
@@ -153,11 +154,7 @@ threading.Thread(target=lambda: pymtp.LLM(model, n_ctx=256, n_seq_max=4, n_threa
 while model.measuring.acquire(blocking=False):
     model.measuring.release()
     time.sleep(0.001)
-child = os.fork()
-if not child:
-    signal.alarm(20)
-    os._exit(7 if text(pymtp.LLM(model, n_ctx=256, n_threads=1)) else 8)
-print(ended(child), flush=True)
+print(in_child(lambda: text(pymtp.LLM(model, n_ctx=256, n_threads=1))), flush=True)
 os._exit(0)
 """
     ) == ["7"]
@@ -173,19 +170,16 @@ llm = pymtp.AsyncLLM(model, n_ctx=256, n_threads=1)
 async def write():
     return (await llm.generate("import ", pymtp.SamplingParams(8))).text
 first = asyncio.run(write())
-llm._driver._lock.acquire()  # as a thread has it while it starts the driver's
-child = os.fork()
-if child:
-    llm._driver._lock.release()
-else:
-    signal.alarm(20)
+def refused():
     try:
         asyncio.run(write())
     except pymtp.ClosedError as error:
         print(error, flush=True)
     asyncio.run(llm.close())
-    os._exit(7)
-print(ended(child), asyncio.run(write()) == first)
+    return True
+with llm._driver._lock:  # as a thread has it while it starts the driver's
+    came = in_child(refused)
+print(came, asyncio.run(write()) == first)
 """
     ) == ["this process was forked, and the AsyncLLM's threads are not here: make a new one", "7 True"]
 
@@ -233,11 +227,7 @@ llm = pymtp.LLM(model, n_ctx=256, n_threads=2)
 first = text(llm)
 for _ in range(2):
     other.add()
-    child = os.fork()
-    if not child:
-        signal.alarm(20)
-        os._exit(7 if text(llm) == first else 8)
-    print(ended(child), other.add())
+    print(in_child(lambda: text(llm) == first), other.add())
 """
         )
         == ["7 2"] * 2

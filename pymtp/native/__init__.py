@@ -8,7 +8,6 @@ out of its `check`. Calls in other threads go on.
 
 import atexit
 import logging
-import os
 import re
 import threading
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from weakref import WeakSet
 
 from pymtp.errors import CancelledError, ContextFullError, InvalidRequestError, NativeError
+from pymtp.forks import in_children
 from pymtp.native.variants import choose
 
 
@@ -133,8 +133,9 @@ def ends_before_exit(lock: Any) -> None:
         _locks.add(lock)
 
 
+@in_children
 def _leave_calls() -> None:
-    """In a forked child: calls of threads that are not there never end."""
+    """Calls of threads that are not there never end."""
     global _registry
     _registry = threading.RLock()
     for lock in list(_locks):
@@ -156,8 +157,6 @@ def _end_calls() -> None:
 atexit.register(lib.pymtp_set_log, ffi.NULL, _GGML_INFO)
 atexit.register(lib.pymtp_set_poll, ffi.NULL)
 atexit.register(_end_calls)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_calls)
 lib.pymtp_set_log(lib.pymtp_on_log, _GGML_DEBUG if _logger.isEnabledFor(logging.DEBUG) else _GGML_INFO)
 lib.pymtp_set_poll(lib.pymtp_on_poll)
 lib.llama_backend_init()

@@ -12,6 +12,7 @@ from helpers.command import run
 from helpers.prefix_files import write
 
 import pymtp
+from pymtp.cli import app_main
 
 
 def test_a_table_for_a_file_is_not_cut_to_a_terminal() -> None:
@@ -64,3 +65,18 @@ def test_info_takes_a_model_of_any_number_of_tensors_for_a_model(tmp_path: Path)
     done = run("info", path)
     assert (done.returncode, done.stdout) == (3, "")
     assert "prefix" not in done.stderr
+
+
+def test_info_says_where_the_host_has_less_memory_than_is_planned(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(total: int | None, *options: str) -> str:
+        monkeypatch.setattr("pymtp.cli.info.host_memory", lambda: total)
+        with pytest.raises(SystemExit):
+            app_main(["info", "--memory", "-c", "256", *options])
+        return capsys.readouterr().out
+
+    assert "This is more than the 1.0 MiB of memory that the host has." in told(2**20)
+    assert "This is more" not in told(2**40)
+    assert "This is more" not in told(None)
+    assert json.loads(told(2**20, "--json"))["host_memory"] == 2**20

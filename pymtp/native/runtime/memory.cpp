@@ -61,6 +61,9 @@ device_sums sums_of(const pymtp_pair & pair) {
     return sums;
 }
 
+// Of a row that need not be of whole blocks of the type: llama.cpp refuses those later.
+int64_t row_bytes(ggml_type type, int64_t n) { return n*ggml_type_size(type)/ggml_blck_size(type); }
+
 // Of one block's K and V, or of its states, in the host's memory.
 int64_t host_bytes(const llama_model & model, uint32_t block, const llama_context_params & params, int32_t n_seqs) {
     const llama_hparams & hparams = model.hparams;
@@ -70,8 +73,8 @@ int64_t host_bytes(const llama_model & model, uint32_t block, const llama_contex
     if (hparams.is_recr(block)) {
         return int64_t(4)*n_seqs*(hparams.n_embd_r() + hparams.n_embd_s());
     }
-    return params.n_ctx*int64_t(
-        ggml_row_size(params.type_k, hparams.n_embd_k_gqa(block)) + ggml_row_size(params.type_v, hparams.n_embd_v_gqa(block)));
+    return params.n_ctx*(
+        row_bytes(params.type_k, hparams.n_embd_k_gqa(block)) + row_bytes(params.type_v, hparams.n_embd_v_gqa(block)));
 }
 
 // Samples from rows: those from candidates take a little less.
@@ -131,14 +134,16 @@ int32_t pymtp_pair_memory(const pymtp_pair * pair, pymtp_memory * memory, int32_
 
 int64_t pymtp_least_memory(
         const pymtp_model * model, llama_context_params params, const pymtp_pair_options * options) {
-    const llama_model & shared = *model->shared;
-    const uint32_t n_trunk  = shared.hparams.n_layer();
-    const uint32_t n_blocks = options->n_draft > 0 ? shared.hparams.n_layer_all : n_trunk;
-    int64_t bytes = PYMTP_CELL_NOTES*int64_t(params.n_ctx)*(options->n_draft > 0 ? 2 : 1);
-    for (uint32_t i = 0; i < n_blocks; ++i) {
-        bytes += host_bytes(shared, i, params, options->n_seq_max);
-    }
-    return bytes;
+    return pymtp_guarded<int64_t>(-1, [&] {
+        const llama_model & shared = *model->shared;
+        const bool     drafts   = options->n_draft > 0;
+        const uint32_t n_blocks = drafts ? shared.hparams.n_layer_all : shared.hparams.n_layer();
+        int64_t bytes = PYMTP_CELL_NOTES*int64_t(params.n_ctx)*(drafts ? 2 : 1);
+        for (uint32_t i = 0; i < n_blocks; ++i) {
+            bytes += host_bytes(shared, i, params, options->n_seq_max);
+        }
+        return bytes;
+    });
 }
 
 int32_t pymtp_plan_memory(

@@ -358,7 +358,7 @@ PYMTP_API void pymtp_pair_counters(const struct pymtp_pair * pair, struct pymtp_
 PYMTP_API int32_t pymtp_pair_memory(const struct pymtp_pair * pair, struct pymtp_memory * memory, int32_t n_max);
 
 // Bytes of the host's memory that are written to as a pair is made, whatever it computes: K, V, states, and the bookkeeping of
-// cells. The system gives more than it has, and ends a process once that is written to.
+// cells; -1 on failure. The system gives more than it has, and ends a process once that is written to.
 PYMTP_API int64_t pymtp_least_memory(
     const struct pymtp_model * model, struct llama_context_params params, const struct pymtp_pair_options * options);
 
