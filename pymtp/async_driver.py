@@ -45,14 +45,14 @@ class Driver:
         self._llm = llm
         self._work: SimpleQueue[bool] = SimpleQueue()  # whether to go on
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a text may be freed at any line, here too, and cancels its requests
         self._live: set[Request] = set()
         self._last: list[Request] = []  # that were live when it was stopped
         self._stopped = False
 
     def leave_behind(self) -> None:
         """In a forked child, which does not have the thread: what it has may still be let go of."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def take(self, requests: Sequence[Request]) -> None:
         """New requests. Raises ClosedError after stop(), once they have ended."""

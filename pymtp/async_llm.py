@@ -49,7 +49,7 @@ class AsyncLLM(FromHub):
         self._threads = ThreadPoolExecutor(thread_name_prefix="pymtp")
         # apart: long prompts and large grammars hold up each other, and nothing else
         self._preparers = ThreadPoolExecutor(PREPARERS, "pymtp prepare")
-        self._forked = False
+        self._process = os.getpid()
         tell_of_forks(self)
         weakref.finalize(self, self._driver.let_go)
 
@@ -79,8 +79,11 @@ class AsyncLLM(FromHub):
 
     def leave_behind(self) -> None:
         """Of forks.Left."""
-        self._forked = True
         self._driver.leave_behind()
+
+    @property
+    def _forked(self) -> bool:
+        return os.getpid() != self._process  # C code may have forked, which nobody is told of
 
     def _close(self) -> None:
         self._driver.stop()

@@ -27,6 +27,7 @@ SWAP = Path("/proc/meminfo")
 
 # What a container may take: a number, or "max".
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+SWAP_LIMIT = Path("/sys/fs/cgroup/memory.swap.max")
 
 
 def read_cache_bytes(value: int | None) -> int | None:
@@ -57,8 +58,8 @@ def check_room(model: Model, params: Any, options: Any) -> None:
 
     params, options: of `native_options`. Raises what least_memory raises.
     """
-    needed, total = least_memory(model, params, options), host_memory()
-    if total is None or needed <= total + _swap():
+    needed, total, swap = least_memory(model, params, options), host_memory(), _swap()
+    if total is None or swap is None or needed <= total + swap:
         return
     n_seq_max = options.n_seq_max
     texts = f" with n_seq_max={n_seq_max}" if n_seq_max > 1 else ""
@@ -69,12 +70,16 @@ def check_room(model: Model, params: Any, options: Any) -> None:
     )
 
 
-def _swap() -> int:
-    with suppress(OSError):  # of systems without
-        for line in SWAP.read_text().splitlines():
-            if line.startswith("SwapTotal:"):
-                return int(line.split()[1]) * 2**10
-    return 0
+def _swap() -> int | None:
+    """Bytes of swap that this process may take; None on systems that do not say, as those whose swap grows."""
+    try:
+        (line,) = (line for line in SWAP.read_text().splitlines() if line.startswith("SwapTotal:"))
+        found = int(line.split()[1]) * 2**10
+    except (OSError, ValueError):
+        return None
+    with suppress(OSError, ValueError):
+        found = min(found, int(SWAP_LIMIT.read_text()))
+    return found
 
 
 def host_bytes(*shape: int) -> NDArray[np.uint8]:

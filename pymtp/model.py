@@ -14,7 +14,7 @@ from pymtp.errors import ClosedError, InvalidRequestError, ModelLoadError, Nativ
 from pymtp.exclusive import refuse_copies
 from pymtp.forks import tell_of_forks
 from pymtp.hub.names import is_hub_name
-from pymtp.model_files import inspect, look_at
+from pymtp.model_files import digest_of, inspect
 from pymtp.model_options import NAMES, ModelOptions
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
 from pymtp.numa import use_numa
@@ -86,7 +86,8 @@ class Model:
         self.options = ModelOptions(n_gpu_layers=n_gpu_layers, **placing)
         layers = self.options.layers
         self.path = _file(demo_model() if path is None else path)
-        self._seen = None if vocab_only else look_at(self.path)  # before all else: later the path may be another file's
+        # before all else: later the path may be another file's
+        self._digest = None if vocab_only else digest_of(self.path)
         info = inspect(self.path)
         self.architecture: str = ffi.string(info.architecture).decode()
         self.n_layer: int = info.n_layer
@@ -111,8 +112,8 @@ class Model:
             raise ModelLoadError(f"{self.path}: {last_error()}")
         handle = ffi.gc(handle, lib.pymtp_model_free)
         check(lib.PYMTP_OK)
-        if self._seen is not None:
-            self._seen.check()
+        if self._digest is not None and digest_of(self.path) != self._digest:
+            raise ModelLoadError(f"{self.path}: the file was replaced while it was loaded")
         model = lib.pymtp_model_get(handle)
         vocab = lib.llama_model_get_vocab(model)
         self._loaded: _Loaded | None = _Loaded(handle, model, vocab)
@@ -183,7 +184,7 @@ class Model:
 
         Raises ModelLoadError where the file is not there any more.
         """
-        return (self._seen or look_at(self.path)).digest
+        return self._digest or digest_of(self.path)
 
     @property
     def eos_token(self) -> str:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -25,42 +22,22 @@ def inspect(path: Path) -> Any:
     return info
 
 
-@dataclass(frozen=True)
-class Seen:
-    """The files of a model at some time.
-
-    digest: a hash of headers, sizes and samples of the weights, in hexadecimal.
-    states: of each part, by its path, bytes and the time of the last change. No number of the file: some network file
-        systems give another one each time.
-    """
-
-    path: Path
-    digest: str
-    states: Mapping[bytes, tuple[int, int]]
-
-    def check(self) -> None:
-        """Raises ModelLoadError where a path means another file by now, or none. A time alone tells nothing: network
-        file systems set it late."""
-        with _told(self.path):
-            now = {path: _state(os.stat(path)) for path in self.states}
-        if now != self.states and look_at(self.path).digest != self.digest:
-            raise ModelLoadError(f"{self.path}: the file was replaced, or written to, while it was loaded")
-
-
-def look_at(path: Path) -> Seen:
-    """Reads a few MiB. Raises ModelLoadError where a part cannot be read."""
+def digest_of(path: Path) -> str:
+    """A hash of a model's headers, of the sizes of its files and of samples of the weights, in hexadecimal. Reads a few
+    MiB. Raises ModelLoadError where a part cannot be read."""
     found = sha256()
-    states = {}
-    with _told(path):
+    try:
         for part, header_bytes in _parts(path):
             with open(part, "rb") as file:
-                states[part] = size, _ = _state(os.fstat(file.fileno()))
                 found.update(file.read(header_bytes))
+                size = os.fstat(file.fileno()).st_size
                 found.update(size.to_bytes(8, "little"))
                 for i in range(SAMPLES):  # to the last bytes
                     file.seek(header_bytes + max(0, size - header_bytes - SAMPLE_BYTES) * i // (SAMPLES - 1))
                     found.update(file.read(SAMPLE_BYTES))
-    return Seen(path, found.hexdigest(), states)
+    except OSError as error:
+        raise ModelLoadError(f"{path}: {error.strerror}") from error
+    return found.hexdigest()
 
 
 def _parts(path: Path) -> list[tuple[bytes, int]]:
@@ -74,16 +51,3 @@ def _parts(path: Path) -> list[tuple[bytes, int]]:
         if n <= most:
             return [(ffi.string(parts[i].path), parts[i].header_bytes) for i in range(n)]
         most = n
-
-
-def _state(file: os.stat_result) -> tuple[int, int]:
-    return file.st_size, file.st_mtime_ns
-
-
-@contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """An OSError becomes a ModelLoadError."""
-    try:
-        yield
-    except OSError as error:
-        raise ModelLoadError(f"{path}: {error.strerror}") from error

@@ -47,6 +47,25 @@ def wait_until(ready: Callable[[], object]) -> None:
         time.sleep(0.001)
 
 
+def test_texts_may_be_freed_while_their_own_thread_takes_a_request(
+    several: LLM, prompts: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Python's collector frees them, at any line: they cancel their requests."""
+
+    async def use(llm: AsyncLLM) -> str:
+        texts = [await llm.open("import ", ENDLESS)]
+        wake = llm._driver.wake
+
+        def freeing() -> None:
+            texts.clear()
+            wake()
+
+        monkeypatch.setattr(llm._driver, "wake", freeing)
+        return (await llm.generate(prompts[0], SHORT)).text
+
+    assert run(several, use) == expected[0]
+
+
 def test_coroutines_get_the_texts_that_they_would_get_alone_and_share_rounds(
     several: LLM, prompts: list[str], expected: list[str]
 ) -> None:

@@ -54,27 +54,39 @@ def test_what_a_container_may_take_counts(monkeypatch: pytest.MonkeyPatch, tmp_p
 @pytest.mark.parametrize("n_ctx", [0, 8192])
 @pytest.mark.parametrize("draft_tokens", [0, 3])
 def test_a_context_that_the_memory_does_not_hold_is_refused_before_it_is_written_to(
-    monkeypatch: pytest.MonkeyPatch, dense: Model, n_ctx: int, draft_tokens: int
+    monkeypatch: pytest.MonkeyPatch, dense: Model, tmp_path: Path, n_ctx: int, draft_tokens: int
 ) -> None:
     """The system would give the memory, and end the process once there is none left."""
     options: dict[str, Any] = {"n_ctx": n_ctx, "n_seq_max": 2, "draft_tokens": draft_tokens}
     with Context(dense, **options) as fits:
         (used,) = fits.memory()
     held = used.kv + used.states + used.head_kv
-    cells = 48 * 2 * 8192 * (2 if draft_tokens else 1)
-    monkeypatch.setattr(host_memory, "SWAP", Path("/nowhere"))
-    machine(monkeypatch, held + cells)
+    cells = 2 * 8192 * (2 if draft_tokens else 1)  # llama.cpp notes some 50 bytes of each
+    (tmp_path / "meminfo").write_text("SwapTotal: 0 kB\n")
+    monkeypatch.setattr(host_memory, "SWAP", tmp_path / "meminfo")
+    machine(monkeypatch, held + 64 * cells)
     Context(dense, **options).close()
-    machine(monkeypatch, held + cells - 2**18)  # what states keep for drafts that are not accepted is not counted
+    machine(monkeypatch, held + 32 * cells)
     with pytest.raises(InvalidRequestError, match=r"n_ctx=8192 with n_seq_max=2 takes at least 0\.\d GiB of memory"):
         Context(dense, **options)
 
 
-def test_swap_counts(monkeypatch: pytest.MonkeyPatch, dense: Model, tmp_path: Path) -> None:
+def test_swap_counts_as_far_as_a_container_may_take_it(
+    monkeypatch: pytest.MonkeyPatch, dense: Model, tmp_path: Path
+) -> None:
+    swap, limit = tmp_path / "meminfo", tmp_path / "memory.swap.max"
+    monkeypatch.setattr(host_memory, "SWAP", swap)
+    monkeypatch.setattr(host_memory, "SWAP_LIMIT", limit)
     machine(monkeypatch, 0)
-    monkeypatch.setattr(host_memory, "SWAP", tmp_path / "meminfo")
-    (tmp_path / "meminfo").write_text("MemTotal: 8 kB\nSwapTotal:  2000000 kB\n")
+    Context(dense, n_ctx=256).close()  # nothing is known of swap
+    swap.write_text("MemTotal: 8 kB\nSwapTotal:  2000000 kB\n")
     Context(dense, n_ctx=256).close()
-    (tmp_path / "meminfo").write_text("MemTotal: 8 kB\nSwapTotal:  20 kB\n")
+    limit.write_text("max\n")
+    Context(dense, n_ctx=256).close()
+    limit.write_text("20000\n")
+    with pytest.raises(InvalidRequestError, match="n_ctx=256 takes"):
+        Context(dense, n_ctx=256)
+    limit.unlink()
+    swap.write_text("MemTotal: 8 kB\nSwapTotal:  20 kB\n")
     with pytest.raises(InvalidRequestError, match="n_ctx=256 takes"):
         Context(dense, n_ctx=256)

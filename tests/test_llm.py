@@ -212,6 +212,8 @@ def test_a_call_that_is_cancelled_within_a_ubatch_is_logged_as_no_fault(
             while not done.done():
                 time.sleep(0.02)
                 llm.cancel()
+            reason = done.result().finish_reason
+    assert reason == "cancelled"
     assert {record.levelname for record in caplog.records} == {"INFO"}
 
 

@@ -14,7 +14,7 @@ from makers.gguf_variants import rewrite
 
 from pymtp import ClosedError, InvalidRequestError, ModelLoadError
 from pymtp.model import Model
-from pymtp.model_files import Seen, look_at
+from pymtp.model_files import digest_of
 
 DEMO = Model(vocab_only=True)
 
@@ -132,39 +132,28 @@ def test_a_file_with_impossible_metadata_is_refused_and_the_process_lives(
         Model(path)
 
 
+@pytest.mark.parametrize("same_size_and_time", [False, True])
 def test_a_file_that_is_replaced_while_it_is_loaded_is_refused(
-    demo: Path, headless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    demo: Path, headless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_size_and_time: bool
 ) -> None:
     """Else its prefixes would be saved as those of the file before."""
-    current = tmp_path / "current.gguf"
-
-    def look_at_first(path: Path) -> Seen:
-        seen = look_at(path)
-        current.unlink()
-        current.symlink_to(headless)
-        return seen
-
+    current, other = tmp_path / "current.gguf", tmp_path / "other.gguf"
     current.symlink_to(demo)
-    monkeypatch.setattr("pymtp.model.look_at", look_at_first)
-    with pytest.raises(ModelLoadError, match="was replaced, or written to, while it was loaded"):
+    weights = bytearray(demo.read_bytes())
+    weights[-4096:] = bytes(4096)
+    other.write_bytes(weights)
+    os.utime(other, ns=(0, demo.stat().st_mtime_ns))
+
+    def first(path: Path) -> str:
+        digest = digest_of(path)
+        current.unlink()
+        current.symlink_to(other if same_size_and_time else headless)
+        monkeypatch.undo()
+        return digest
+
+    monkeypatch.setattr("pymtp.model.digest_of", first)
+    with pytest.raises(ModelLoadError, match="the file was replaced while it was loaded"):
         Model(current)
-
-
-def test_a_file_that_is_touched_while_it_is_loaded_is_the_same(
-    demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Network file systems set the time of a change late."""
-    current = tmp_path / "current.gguf"
-    current.write_bytes(demo.read_bytes())
-
-    def look_at_first(path: Path) -> Seen:
-        seen = look_at(path)
-        os.utime(current, (1, 1))
-        return seen
-
-    monkeypatch.setattr("pymtp.model.look_at", look_at_first)
-    with Model(current) as model:
-        assert model.has_head
 
 
 def test_a_file_without_a_head_loads(headless: Path) -> None:

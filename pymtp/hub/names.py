@@ -14,7 +14,7 @@ PREFIX = "hf:"
 _HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 _PAGE = re.compile(  # of a repository, or of a file in it
     r"/(?!(?:api|blog|collections|datasets|docs|learn|models|organizations|papers|spaces|tasks)/)(?P<repo>[\w.-]+/[\w.-]+)"
-    r"(/(blob|resolve|raw|tree)/(?P<revision>refs/pr/\d+|[^/]+)(/(?P<file>.+))?)?/?",
+    r"(:(?P<wanted>[^/]+)|/(blob|resolve|raw|tree)/(?P<revision>refs/pr/\d+|[^/]+)(/(?P<file>.+))?)?/?",
     re.ASCII,
 )
 _NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^:\s]+))?(:(?P<wanted>\S.*))?", re.ASCII)
@@ -36,15 +36,15 @@ class HubName(NamedTuple):
 
 def would_be(text: str) -> str:
     """What a text that is no file may have meant, for a message; "" for what is no name."""
-    if text[: len(PREFIX)].lower() == PREFIX:  # "HF:", "hf://"
-        name = text[len(PREFIX) :].lstrip("/")
+    if text[: len(PREFIX)].lower() == PREFIX:  # "HF:"
+        name = text[len(PREFIX) :]
     elif "://" in text:
         name = _of_address(text)
-    elif text.startswith(tuple(f"{host}/" for host in _HOSTS)):
+    elif text.lower().startswith(tuple(f"{host}/" for host in _HOSTS)):
         name = _of_address(f"https://{text}")
     else:
         name = "" if text.endswith(".gguf") else text
-    return f"; a model of the hub is {PREFIX}{name}" if _NAME.fullmatch(name) else ""
+    return f"; a model of the hub is {PREFIX}{name}" if _NAME.fullmatch(name) and name.isprintable() else ""
 
 
 def _of_address(text: str) -> str:
@@ -57,8 +57,10 @@ def _of_address(text: str) -> str:
     page = _PAGE.fullmatch(address.path) if known and address.hostname else None
     if page is None:
         return ""
-    revision, file = unquote(page["revision"] or "main"), unquote(page["file"] or "")
-    return page["repo"] + (f"@{revision}" if revision != "main" else "") + (f":{file}" if file else "")
+    revision, wanted = unquote(page["revision"] or "main"), unquote(page["wanted"] or page["file"] or "")
+    if ":" in revision:  # no name says that
+        return ""
+    return page["repo"] + (f"@{revision}" if revision != "main" else "") + (f":{wanted}" if wanted else "")
 
 
 def is_hub_name(text: str) -> bool:

@@ -43,7 +43,7 @@ def test_a_name_is_read(text: str, name: HubName) -> None:
         ("https://huggingface.co/owner/name/blob/feature%2Fx/m.gguf", "hf:owner/name@feature/x:m.gguf"),
         ("https://hub.example/owner/name", "hf:owner/name"),
         ("hf.co/owner/name", "hf:owner/name"),
-        ("hf://owner/name", "hf:owner/name"),
+        ("HF.co/owner/name:Q4_K_M", "hf:owner/name:Q4_K_M"),
     ],
 )
 def test_a_name_or_an_address_that_is_no_file_may_have_meant_a_model_of_the_hub(
@@ -58,6 +58,8 @@ def test_a_name_or_an_address_that_is_no_file_may_have_meant_a_model_of_the_hub(
     [
         *("m.gguf", "models/m.gguf", "a/b/c", "HF:", "://", "https://[a/b/c", ""),
         *(
+            "https://huggingface.co/owner/name/blob/v%3A1/m.gguf",
+            "https://huggingface.co/owner/name/blob/main/%1b[31m.gguf",
             "https://huggingface.co/docs/hub",
             "https://huggingface.co",
             "https://example.com/files/m.gguf",

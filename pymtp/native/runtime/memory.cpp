@@ -2,11 +2,15 @@
 #include "border.h"
 #include "pair.h"
 
+#include "llama-kv-cells.h"
 #include "llama-model.h"
 #include "pymtp_context.h"
 
 #include <algorithm>
 #include <map>
+
+// position, what it was shifted by, what else is known of the token, and which sequences have it
+const int64_t pymtp_notes_of_cell = 2*sizeof(llama_pos) + sizeof(llama_kv_cell_ext) + sizeof(llama_kv_cells::seq_set_t);
 
 namespace {
 
@@ -138,7 +142,7 @@ int64_t pymtp_least_memory(
         const llama_model & shared = *model->shared;
         const bool     drafts   = options->n_draft > 0;
         const uint32_t n_blocks = drafts ? shared.hparams.n_layer_all : shared.hparams.n_layer();
-        int64_t bytes = PYMTP_CELL_NOTES*int64_t(params.n_ctx)*(drafts ? 2 : 1);
+        int64_t bytes = pymtp_notes_of_cell*int64_t(params.n_ctx)*(drafts ? 2 : 1);
         for (uint32_t i = 0; i < n_blocks; ++i) {
             bytes += host_bytes(shared, i, params, options->n_seq_max);
         }

@@ -32,7 +32,7 @@ static void check_options(const llama_context_params & params, const pymtp_pair_
 static void check_cells(const pymtp_pair & pair, const llama_context_params & params) {
     const size_t   total   = pymtp_host_memory();
     const uint64_t n_cells = params.n_ctx ? params.n_ctx : llama_model_n_ctx_train(pair.model.get());
-    const uint64_t bytes   = n_cells*PYMTP_CELL_NOTES*(pair.options.n_draft > 0 ? 2 : 1);
+    const uint64_t bytes   = n_cells*pymtp_notes_of_cell*(pair.options.n_draft > 0 ? 2 : 1);
     const std::string words = "n_ctx = " + std::to_string(n_cells) + " takes " + std::to_string(bytes >> 30) +
         " GiB beside K and V, and this machine has " + std::to_string(total >> 30) + " GiB";
     pymtp_require(bytes < total, words.c_str());

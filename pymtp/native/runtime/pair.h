@@ -44,7 +44,8 @@ struct pymtp_threads_deleter {
     }
 };
 
-constexpr int64_t PYMTP_CELL_NOTES = 48; // bytes that llama.cpp notes of each cell of a context (llama_kv_cells), apart from K and V
+// bytes that llama.cpp notes of each cell of a context (llama_kv_cells), apart from K and V
+extern const int64_t pymtp_notes_of_cell;
 
 constexpr int32_t PYMTP_MOST_DRAFTS = 64; // a round
 constexpr int32_t PYMTP_MOST_KEPT   = 63; // tokens that the head may be behind, see pymtp_set_sync
