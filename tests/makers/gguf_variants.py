@@ -49,7 +49,7 @@ def rewrite(
         changes[f"{arch}.nextn_tap"] = None
 
     writer = GGUFWriter(target, arch)
-    _write_metadata(writer, reader, changes)
+    write_metadata(writer, reader, changes)
     for tensor in reader.tensors:
         if tensor.name.startswith(dropped):
             continue
@@ -68,8 +68,8 @@ def rewrite(
     writer.close()
 
 
-def _write_metadata(writer: GGUFWriter, reader: GGUFReader, changes: dict[str, Any]) -> None:
-    """The reader's keys with `changes` made; new keys come last, their type from the Python value."""
+def write_metadata(writer: GGUFWriter, reader: GGUFReader, changes: dict[str, Any]) -> None:
+    """Write the reader's keys with `changes` made; new keys come last, their type from the Python value."""
     for key, field in reader.fields.items():
         # "GGUF.*" are the reader's names for the file header; the writer has set the architecture
         if key.startswith("GGUF.") or key == "general.architecture":
