@@ -58,7 +58,7 @@ def planned_layers(
     if not free:
         return 0
     room = {device: n - MARGIN - options.adapter_bytes() for device, n in free.items()}
-    with Model(path, vocab_only=True, mtp=_takes_head(options, draft_tokens)) as looked_at:
+    with Model(path, vocab_only=True, mtp=_takes_head(options, draft_tokens), head=options.head) as looked_at:
         most = draft_tokens
         if most == "auto":
             rows = [int(of_context[name]) - 1 for name in ("n_batch", "n_ubatch") if name in of_context]

@@ -86,9 +86,10 @@ class Model:
         self.options = ModelOptions(n_gpu_layers=n_gpu_layers, **placing)
         layers = self.options.layers
         self.path = _file(demo_model() if path is None else path)
-        # before all else: later the path may be another file's
-        self._digest = None if vocab_only else digest_of(self.path)
-        info = inspect(self.path)
+        self.head = str(_file(self.options.head)) if mtp and self.options.head is not None else None
+        # before all else: later the paths may be other files'
+        digests = None if vocab_only else self._read_digests()
+        info = inspect(self.path, self.head)
         self.architecture: str = ffi.string(info.architecture).decode()
         self.n_layer: int = info.n_layer
         self.n_embd: int = info.n_embd
@@ -112,8 +113,11 @@ class Model:
             raise ModelLoadError(f"{self.path}: {last_error()}")
         handle = ffi.gc(handle, lib.pymtp_model_free)
         check(lib.PYMTP_OK)
-        if self._digest is not None and digest_of(self.path) != self._digest:
-            raise ModelLoadError(f"{self.path}: the file was replaced while it was loaded")
+        if digests is not None:
+            for file, before, after in zip((self.path, self.head), digests, self._read_digests(), strict=True):
+                if before != after:
+                    raise ModelLoadError(f"{file}: the file was replaced while it was loaded")
+        self._digests = digests
         model = lib.pymtp_model_get(handle)
         vocab = lib.llama_model_get_vocab(model)
         self._loaded: _Loaded | None = _Loaded(handle, model, vocab)
@@ -184,7 +188,15 @@ class Model:
 
         Raises ModelLoadError where the file is not there any more.
         """
-        return self._digest or digest_of(self.path)
+        return (self._digests or self._read_digests())[0]
+
+    @property
+    def head_digest(self) -> str:
+        """The same of the head's file, "" where the head is none of a file of its own."""
+        return (self._digests or self._read_digests())[1]
+
+    def _read_digests(self) -> tuple[str, str]:
+        return digest_of(self.path), "" if self.head is None else digest_of(Path(self.head))
 
     @property
     def eos_token(self) -> str:

@@ -13,11 +13,14 @@ from pymtp.native import ffi, last_error, lib
 SAMPLES, SAMPLE_BYTES = 64, 4096  # of the weights of each file
 
 
-def inspect(path: Path) -> Any:
-    """What a model says of itself, a struct pymtp_file_info. Raises ModelLoadError for what is wrong with the file, or
-    with any part of it; of the weights, whether they are all there."""
+def inspect(path: Path, head: str | None = None) -> Any:
+    """Read what a model says of itself, with the head of a file of its own where one is given.
+
+    Returns a struct pymtp_file_info. Raises ModelLoadError for what is wrong with a file, or with any part of it, for
+    weights that are not all there, and for a head that is not for this model.
+    """
     info = ffi.new("struct pymtp_file_info *")
-    if lib.pymtp_inspect(os.fsencode(path), info) != lib.PYMTP_OK:
+    if lib.pymtp_inspect(os.fsencode(path), ffi.NULL if head is None else os.fsencode(head), info) != lib.PYMTP_OK:
         raise ModelLoadError(f"{path}: {last_error()}")
     return info
 

@@ -13,7 +13,7 @@ from pymtp.errors import InvalidRequestError, ModelLoadError
 from pymtp.native import check, ffi, last_error, lib
 from pymtp.numa import STRATEGIES as NUMA
 from pymtp.placing_values import read_adapters, read_overrides, read_split
-from pymtp.values import flag, in_range, is_whole, shown
+from pymtp.values import flag, in_range, is_whole, read_path, shown
 
 SPLIT_MODES = ("none", "layer", "row")
 
@@ -25,7 +25,10 @@ Lora = File | Sequence[File | tuple[File, float]] | Mapping[File, float]
 @dataclass(frozen=True)
 class ModelOptions:
     """Options of Model, as keywords of it and of LLM. Values are checked when one is made, which raises
-    InvalidRequestError; files of adapters when the model is loaded. None for a list is an empty one.
+    InvalidRequestError; files when the model is loaded. None for a list is an empty one.
+
+    head: the file of the model's multi-token-prediction head, where it is a file of its own, such as
+        "mtp-Qwen3.8-27B-Q4_0.gguf"; of a split one the first part. It takes the place of a head in the model's file.
 
     n_gpu_layers: layers on a GPU, -1 for all; "auto", for an LLM, for as many as fit.
     n_cpu_moe: the first so many layers keep their experts in the host's memory.
@@ -45,6 +48,7 @@ class ModelOptions:
     here: False where another machine loads the model, which may have other buffers and GPUs. No keyword of LLM.
     """
 
+    head: File | None = None
     n_gpu_layers: int | Literal["auto"] = -1
     n_cpu_moe: int = 0
     override_tensor: Mapping[str, str] | str | Sequence[tuple[str, str]] = ()
@@ -58,6 +62,8 @@ class ModelOptions:
     here: InitVar[bool] = True
 
     def __post_init__(self, here: bool) -> None:
+        if self.head is not None:
+            object.__setattr__(self, "head", str(read_path("head", self.head)))
         if not (isinstance(self.n_gpu_layers, str) and self.n_gpu_layers == "auto"):
             check_gpu_layers(self.n_gpu_layers)
         for name, high in (("n_cpu_moe", 10_000), ("main_gpu", 1_000)):
@@ -116,6 +122,8 @@ class ModelOptions:
         options = ffi.new("struct pymtp_model_options *")
         options.n_gpu_layers = layers
         options.mtp = mtp
+        head = ffi.NULL if self.head is None else ffi.new("char[]", os.fsencode(self.head))
+        options.head = head
         options.vocab_only = vocab_only
         options.use_mmap = self.use_mmap
         options.use_mlock = self.use_mlock
@@ -125,7 +133,7 @@ class ModelOptions:
         options.n_overrides, options.patterns, options.buffers = len(overrides), patterns, buffers
         options.n_moe_overrides = int(self.n_cpu_moe > 0)
         options.n_lora, options.lora, options.lora_scales = len(self.adapters), lora, scales
-        return options, [texts, patterns, buffers, lora, split, scales]
+        return options, [head, texts, patterns, buffers, lora, split, scales]
 
     def lora_digest(self) -> str:
         """A hash of the adapters' files and scales, "" without adapters. Raises ModelLoadError for a file that is not
@@ -151,7 +159,7 @@ class ModelOptions:
 
 
 NAMES = frozenset(field.name for field in fields(ModelOptions))
-MAY_BE_NONE = frozenset({"override_tensor", "tensor_split", "lora", "numa"})  # which says nothing
+MAY_BE_NONE = frozenset({"head", "override_tensor", "tensor_split", "lora", "numa"})  # which says nothing
 
 
 def read_options(keywords: Mapping[str, Any], *, here: bool = True) -> dict[str, Any]:

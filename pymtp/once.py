@@ -50,6 +50,8 @@ def _whole_paths(keywords: dict[str, Any]) -> dict[str, Any]:
             path = os.fspath(model)
             if isinstance(path, str) and path and not is_hub_name(path):
                 found["model"] = whole(path)
+    if found.get("head") is not None:
+        found["head"] = whole(found["head"])
     if "lora" in found:
         found["lora"] = tuple((whole(path), scale) for path, scale in found["lora"])
     return found

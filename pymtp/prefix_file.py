@@ -40,6 +40,7 @@ def made_with(context: Context) -> dict[str, str]:
     info = build_info()
     return {
         "model": context.model.digest,
+        **({"head's file": context.model.head_digest} if context.model.head_digest else {}),
         "pymtp": info["pymtp"],
         "llama.cpp": " ".join([info["llama_cpp_commit"], *info["patches"]]),
         "tap": context.tap,

@@ -40,7 +40,7 @@ from pymtp.model import Model
 from pymtp.model_options import ModelOptions
 from pymtp.rope_options import RopeOptions
 
-OF_ALL = {"name", "memory", "json_output"}  # the other options are for --memory
+OF_ALL = {"name", "head", "memory", "json_output"}  # the other options are for --memory
 
 
 @spread
@@ -80,7 +80,9 @@ def info(
     _check_that_none_is_idle(context)
     model = model_file(name)
     build = build_info()
-    what, about = ("prefix", about_prefix(model)) if model and is_prefix(model) else ("model", _about(model))
+    what, about = (
+        ("prefix", about_prefix(model)) if model and is_prefix(model) else ("model", _about(model, placing.head))
+    )
     if json_output:
         print(json.dumps({what: about, "build": build}, ensure_ascii=False))
         return
@@ -103,10 +105,11 @@ def _check_that_none_is_idle(context: typer.Context) -> None:
             )
 
 
-def _about(model: Path | None) -> dict[str, object]:
-    with Model(model, vocab_only=True) as loaded:
+def _about(model: Path | None, head: str | None) -> dict[str, object]:
+    with Model(model, vocab_only=True, head=head) as loaded:
         return {
             "file": str(loaded.path),
+            **({} if loaded.head is None else {"head_file": loaded.head}),
             "name": loaded.metadata.get("general.name", ""),
             "about": loaded.metadata.get("general.description", ""),
             "architecture": loaded.architecture,
@@ -151,7 +154,7 @@ def _show_memory(
     model = model_file(name)
     if model and is_prefix(model):
         raise InvalidRequestError(f"{model} is a prefix, not a model: --memory is for models")
-    with Model(model, vocab_only=True) as looked_at:
+    with Model(model, vocab_only=True, head=of_model.head) as looked_at:
         most = drafts if drafts != "auto" else MAX_AUTO if looked_at.has_head else 0
         row = 4 * (looked_at.n_vocab + looked_at.n_embd)
         ctx = whole_ctx(ctx or looked_at.n_ctx_train)

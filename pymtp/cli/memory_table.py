@@ -11,6 +11,7 @@ from rich.table import Table
 
 from pymtp.memory import PARTS, DeviceMemory, plan_memory
 from pymtp.model import Model
+from pymtp.model_options import ModelOptions
 
 WORDS = {
     "weights": "weights",
@@ -49,15 +50,23 @@ class Beside:
 
 
 def plan_beside(
-    path: str | os.PathLike[str] | None, *, draft_tokens: int, n_gpu_layers: int = -1, **options: Any
+    path: str | os.PathLike[str] | None,
+    *,
+    draft_tokens: int,
+    placing: ModelOptions | None = None,
+    n_gpu_layers: int = -1,
+    **options: Any,
 ) -> list[Beside]:
     """Plans without the head and with it, see `plan_memory`, for each device that either uses. Without drafts both are
     the same. Raises as `Model` and `plan_memory`."""
+    placing = placing or ModelOptions()
     with Model(path, vocab_only=True, mtp=False) as bare:
-        without = with_mtp = plan_memory(bare, n_gpu_layers=n_gpu_layers, **options)
+        without = with_mtp = plan_memory(bare, placing=placing, n_gpu_layers=n_gpu_layers, **options)
     if draft_tokens:
-        with Model(path, vocab_only=True) as whole:
-            with_mtp = plan_memory(whole, n_gpu_layers=n_gpu_layers, draft_tokens=draft_tokens, **options)
+        with Model(path, vocab_only=True, head=placing.head) as whole:
+            with_mtp = plan_memory(
+                whole, placing=placing, n_gpu_layers=n_gpu_layers, draft_tokens=draft_tokens, **options
+            )
     devices = {m.device: m.host for m in (*without, *with_mtp)}
     return [Beside(*(_of(plan, name, host) for plan in (without, with_mtp))) for name, host in devices.items()]
 

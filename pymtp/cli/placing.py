@@ -26,6 +26,10 @@ OPTIONS = {
 class Weights:
     """Fields of ModelOptions, with llama.cpp's names."""
 
+    head: Annotated[
+        str | None,
+        typer.Option("--head", "-md", metavar="FILE", help="The head (GGUF), where it is a file of its own."),
+    ] = None
     n_cpu_moe: Annotated[
         int, typer.Option("--n-cpu-moe", "-ncmoe", help="Keep the experts of the first N layers in the host's memory.")
     ] = 0
@@ -74,6 +78,7 @@ class Weights:
                 raise InvalidRequestError(f"--lora-scaled {given!r}: a scale is at most {MAX_NUMBER:.0e}")
             lora.append((path, number))
         return {
+            "head": self.head,
             "n_cpu_moe": self.n_cpu_moe,
             "override_tensor": ",".join(self.override_tensor or ()),
             "tensor_split": [

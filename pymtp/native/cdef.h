@@ -169,11 +169,12 @@ const char * pymtp_build_compiler(void);
 const char * pymtp_build_type(void);
 const char * pymtp_build_cuda_architectures(void);
 
-int pymtp_inspect(const char * path, struct pymtp_file_info * info);
+int pymtp_inspect(const char * path, const char * head, struct pymtp_file_info * info);
 int32_t pymtp_file_parts(const char * path, struct pymtp_file_part * parts, int32_t n_max);
 struct pymtp_model_options {
     int32_t n_gpu_layers;
     bool    mtp;
+    const char * head;
     bool    vocab_only;
     bool    use_mmap;
     bool    use_mlock;

@@ -19,6 +19,7 @@ def rewrite(
     *,
     weights: Literal["f32", "f16"] | None = None,
     drop_head: bool = False,
+    leave_out: tuple[str, ...] = (),
     metadata: Metadata | None = None,
     more: Mapping[str, NDArray[np.float32]] | None = None,
     add: Mapping[str, NDArray[np.float32]] | None = None,
@@ -28,6 +29,7 @@ def rewrite(
     weights: the type to bring quantized tensors to, so that results can be compared without quantized arithmetic in
         the way; "f32" brings all of them there, "f16" leaves those that are F32.
     drop_head: leaves out the MTP blocks and what the metadata says of them.
+    leave_out: beginnings of names of tensors to leave out.
     metadata: keys to set, keeping the type of a key that is there; None removes the key.
     more: tensors to add, by name.
     add: what to add to tensors of F32, by name.
@@ -37,11 +39,11 @@ def rewrite(
     changes: dict[str, Any] = dict(metadata or {})
     if weights:
         changes["general.file_type"] = int(_FILE_TYPES[weights])
-    dropped: tuple[str, ...] = ()
+    dropped = leave_out
     if drop_head:
         blocks = reader.fields[f"{arch}.block_count"].contents()
         trunk = blocks - reader.fields[f"{arch}.nextn_predict_layers"].contents()
-        dropped = tuple(f"blk.{block}." for block in range(trunk, blocks))
+        dropped += tuple(f"blk.{block}." for block in range(trunk, blocks))
         recurrent = reader.fields[f"{arch}.attention.recurrent_layers"].contents()
         changes[f"{arch}.block_count"] = trunk
         changes[f"{arch}.attention.recurrent_layers"] = recurrent[:trunk]

@@ -5,13 +5,17 @@
 #include "ggml-backend.h"
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
 struct ggml_context;
 struct ggml_tensor;
 struct llama_cparams;
 struct llama_memory_context_i;
 struct llama_model;
+struct llama_model_loader;
 struct llama_ubatch;
 struct llm_graph_context;
 struct llm_graph_params;
@@ -46,6 +50,25 @@ struct pymtp_graph_settings {
     int32_t           n_candidates = 0;
     bool              probs        = false;
 };
+
+// A head in files of its own, which is to be a part of a model.
+struct pymtp_head_files {
+    std::vector<std::string> paths; // of all parts
+
+    // the tensors to take: their names in the files, and in the model
+    std::map<std::string, std::string> names;
+
+    int32_t block = 0; // its number in the model: that of the trunk's blocks
+};
+
+// The key of an override of metadata whose number is the address of a pymtp_head_files. It must live until the model is made.
+constexpr char PYMTP_HEAD_KEY[] = "pymtp.head";
+
+// ── called while a model is loaded ──
+
+// Adds the tensors of a head, where an override names one, to those that the loader found in the model's files. The model's own
+// head, if it has one, is left out. Throws std::runtime_error where the files cannot be read, or have become others.
+void pymtp_join_head(llama_model_loader & ml);
 
 // ── called by llama_context ──
 

@@ -88,19 +88,18 @@ static bool is_like(const ggml_tensor & a, const ggml_tensor & b) {
     return a.type == b.type && ggml_are_same_shape(&a, &b);
 }
 
-pymtp_file_rows::pymtp_file_rows(const std::string & path, const ggml_tensor & matrix) :
+pymtp_file_rows::pymtp_file_rows(const std::string & path, const std::string & name, const ggml_tensor & matrix) :
     size(ggml_row_size(matrix.type, matrix.ne[0])) {
-    const char * name = ggml_get_name(&matrix);
     for (const pymtp_gguf_file & part : pymtp_parts_of(path)) {
-        const ggml_tensor * found = ggml_get_tensor(part.tensors(), name);
+        const ggml_tensor * found = ggml_get_tensor(part.tensors(), name.c_str());
         if (!found || !is_like(*found, matrix)) {
             continue;
         }
-        start = gguf_get_data_offset(part.gguf()) + gguf_get_tensor_offset(part.gguf(), gguf_find_tensor(part.gguf(), name));
+        start = gguf_get_data_offset(part.gguf()) + gguf_get_tensor_offset(part.gguf(), gguf_find_tensor(part.gguf(), name.c_str()));
         file  = std::make_unique<opened>(part.path);
         return;
     }
-    throw std::runtime_error(std::string("the model's file has no ") + name + " as it was loaded");
+    throw std::runtime_error("the model's file has no " + name + " as it was loaded");
 }
 
 pymtp_file_rows::~pymtp_file_rows() = default;

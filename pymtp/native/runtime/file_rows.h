@@ -10,9 +10,10 @@
 
 class pymtp_file_rows {
 public:
-    // path: of the model, of a split one its first part. matrix: has the name, type and shape of the one in the file. The
-    // file stays open: where the system allows it, it may be deleted or replaced meanwhile. Throws where it has no such matrix.
-    pymtp_file_rows(const std::string & path, const ggml_tensor & matrix);
+    // path: of the model or the head, of a split one its first part. name: of the matrix in the file, where it has the type and
+    // shape of matrix. The file stays open: where the system allows it, it may be deleted or replaced meanwhile. Throws where it
+    // has no such matrix.
+    pymtp_file_rows(const std::string & path, const std::string & name, const ggml_tensor & matrix);
     ~pymtp_file_rows();
 
     // Rows in the order asked for, one after the other. Throws where the file cannot be read, or was written to since it was

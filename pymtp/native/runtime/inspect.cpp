@@ -2,12 +2,21 @@
 #include "inspect.h"
 
 #include "border.h"
+#include "head_files.h"
 
 #include <cstring>
 
 namespace {
 
-void inspect(const char * path, pymtp_file_info & info) {
+int32_t tap_of(const pymtp_gguf_file & file, const std::string & arch) {
+    const std::string tap = file.string(arch + ".nextn_tap").value_or("");
+    if (!tap.empty() && tap != "post_norm" && tap != "pre_norm") {
+        throw pymtp_refused(arch + ".nextn_tap is '" + tap + "', known are post_norm and pre_norm");
+    }
+    return tap == "post_norm" ? PYMTP_TAP_POST_NORM : tap == "pre_norm" ? PYMTP_TAP_PRE_NORM : -1;
+}
+
+void inspect(const char * path, const char * head_path, pymtp_file_info & info) {
     info = {};
     const std::vector<pymtp_gguf_file> parts = pymtp_parts_of(path);
     const pymtp_gguf_file & file = parts[0];
@@ -19,22 +28,27 @@ void inspect(const char * path, pymtp_file_info & info) {
     if (arch != "qwen35" && arch != "qwen35moe") {
         throw pymtp_refused("architecture is '" + arch + "', pymtp runs qwen35 and qwen35moe");
     }
+    if (pymtp_is_head_alone(parts)) {
+        throw pymtp_refused("this file is a head, which goes with its model: head, on command lines --head");
+    }
     pymtp_inspect_shape(file, arch, info);
     pymtp_inspect_vocab(file);
     pymtp_inspect_tensors(parts, info);
+    info.tap = tap_of(file, arch);
 
-    const std::string tap = file.string(arch + ".nextn_tap").value_or("");
-    info.tap = tap == "post_norm" ? PYMTP_TAP_POST_NORM : tap == "pre_norm" ? PYMTP_TAP_PRE_NORM : -1;
-    if (!tap.empty() && info.tap < 0) {
-        throw pymtp_refused(arch + ".nextn_tap is '" + tap + "', known are post_norm and pre_norm");
+    if (head_path) {
+        const pymtp_head_files head = pymtp_find_head(parts, head_path);
+        info.n_layer     = head.block;
+        info.n_layer_mtp = 1;
+        info.tap         = tap_of(pymtp_gguf_file(head.paths[0]), arch);
     }
 }
 
 } // namespace
 
-int pymtp_inspect(const char * path, pymtp_file_info * info) {
+int pymtp_inspect(const char * path, const char * head, pymtp_file_info * info) {
     return pymtp_guarded<int>(PYMTP_INVALID, [&] {
-        inspect(path, *info);
+        inspect(path, head, *info);
         return PYMTP_OK;
     });
 }

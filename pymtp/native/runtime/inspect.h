@@ -17,3 +17,6 @@ void pymtp_inspect_vocab(const pymtp_gguf_file & file);
 
 // inspect_tensors.cpp: the tensors of all parts of a model. Fills in the type of most weights.
 void pymtp_inspect_tensors(const std::vector<pymtp_gguf_file> & parts, pymtp_file_info & info);
+
+// The same of a head in files of its own, whose tensors are complete where llama.cpp says so.
+void pymtp_inspect_head_tensors(const std::vector<pymtp_gguf_file> & parts, pymtp_file_info & info);

@@ -69,7 +69,8 @@ void inspect_presence(const std::set<std::string> & names, const pymtp_file_info
 
 } // namespace
 
-void pymtp_inspect_tensors(const std::vector<pymtp_gguf_file> & parts, pymtp_file_info & info) {
+// Types and extents. Returns the names.
+static std::set<std::string> inspect_each(const std::vector<pymtp_gguf_file> & parts, pymtp_file_info & info) {
     std::map<ggml_type, size_t> bytes;
     std::set<std::string> names;
     for (const pymtp_gguf_file & part : parts) {
@@ -88,5 +89,13 @@ void pymtp_inspect_tensors(const std::vector<pymtp_gguf_file> & parts, pymtp_fil
         throw pymtp_refused("no tensors in the file");
     }
     std::strncpy(info.weight_type, ggml_type_name(most->first), sizeof(info.weight_type) - 1);
-    inspect_presence(names, info);
+    return names;
+}
+
+void pymtp_inspect_tensors(const std::vector<pymtp_gguf_file> & parts, pymtp_file_info & info) {
+    inspect_presence(inspect_each(parts, info), info);
+}
+
+void pymtp_inspect_head_tensors(const std::vector<pymtp_gguf_file> & parts, pymtp_file_info & info) {
+    inspect_each(parts, info);
 }

@@ -5,12 +5,15 @@
 #include "border.h"
 #include "file_rows.h"
 #include "grammar.h"
+#include "head_files.h"
 #include "placing.h"
 #include "pymtp.h"
 
 #include "llama-model.h"
 #include "pymtp_context.h"
 
+#include <cstring>
+#include <optional>
 #include <string>
 
 static bool keep_loading(float /*progress*/, void * /*user_data*/) {
@@ -28,10 +31,41 @@ static llama_load_mode load_mode_of(const pymtp_model_options & options) {
     return options.use_mmap ? LLAMA_LOAD_MODE_AUTO : LLAMA_LOAD_MODE_NONE;
 }
 
+// An override of metadata that brings a head in files of its own. They end with one without a key.
+static std::vector<llama_model_kv_override> overrides_for(const pymtp_head_files & head) {
+    std::vector<llama_model_kv_override> overrides(2);
+    overrides[0].tag = LLAMA_KV_OVERRIDE_TYPE_INT;
+    std::strcpy(overrides[0].key, PYMTP_HEAD_KEY);
+    overrides[0].val_i64 = reinterpret_cast<int64_t>(&head);
+    return overrides;
+}
+
+// The rows of the matrix that drafts are made with, in whichever file it is.
+static std::shared_ptr<const pymtp_file_rows> find_output_rows(
+        const std::string & path, const std::optional<pymtp_head_files> & head, const llama_model & model) {
+    const ggml_tensor & matrix = *pymtp_draft_output(model);
+    const std::string   name   = ggml_get_name(&matrix);
+    if (head) {
+        for (const auto & [in_file, in_model] : head->names) {
+            if (in_model == name) {
+                return std::make_shared<pymtp_file_rows>(head->paths[0], in_file, matrix);
+            }
+        }
+    }
+    return std::make_shared<pymtp_file_rows>(path, name, matrix);
+}
+
 static pymtp_model * load(const char * path, const pymtp_model_options & options, bool plan) {
     return pymtp_guarded<pymtp_model *>(nullptr, [&]() -> pymtp_model * {
         const pymtp_placing placing(options);
         llama_model_params params = llama_model_default_params();
+        std::optional<pymtp_head_files>      head;
+        std::vector<llama_model_kv_override> overrides;
+        if (options.head && options.mtp && !options.vocab_only) {
+            head      = pymtp_find_head(pymtp_parts_of(path), options.head);
+            overrides = overrides_for(*head);
+            params.kv_overrides = overrides.data();
+        }
         params.load_mtp   = options.mtp;
         params.vocab_only = options.vocab_only;
         params.no_alloc   = plan;
@@ -47,7 +81,7 @@ static pymtp_model * load(const char * path, const pymtp_model_options & options
         }
         auto shared = std::make_unique<pymtp_model>(std::move(model));
         if (params.load_mtp && !params.vocab_only && !plan && has_head(*shared->shared)) {
-            shared->output_rows = std::make_shared<pymtp_file_rows>(path, *pymtp_draft_output(*shared->shared));
+            shared->output_rows = find_output_rows(path, head, *shared->shared);
         }
         if (!params.vocab_only && !plan) {
             placing.warn_of_idle(*shared->shared);

@@ -62,7 +62,8 @@ struct pymtp_file_info {
     char    weight_type[32]; // the type that most bytes of this file's tensors have
 };
 
-PYMTP_API int pymtp_inspect(const char * path, struct pymtp_file_info * info);
+// head: the file of a head of its own, which goes with the model; NULL without.
+PYMTP_API int pymtp_inspect(const char * path, const char * head, struct pymtp_file_info * info);
 
 // A file of a model: how many bytes its keys and the names, types and shapes of its tensors take at its beginning.
 struct pymtp_file_part {
@@ -81,6 +82,7 @@ struct pymtp_model;
 struct pymtp_model_options {
     int32_t n_gpu_layers; // -1 for all
     bool    mtp;          // load the head's tensors too
+    const char * head;    // where the head is in a file of its own: that file; NULL where it is in the model's
     bool    vocab_only;   // metadata and vocabulary, no tensors
     bool    use_mmap;
     bool    use_mlock;

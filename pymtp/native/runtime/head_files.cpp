@@ -1,0 +1,264 @@
+#include "head_files.h"
+
+#include "inspect.h"
+
+#include "llama-mmap.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <set>
+
+namespace {
+
+using files = std::vector<pymtp_gguf_file>;
+
+const ggml_tensor * find_tensor(const files & parts, const std::string & name, const pymtp_gguf_file ** in = nullptr) {
+    for (const pymtp_gguf_file & part : parts) {
+        if (const ggml_tensor * found = ggml_get_tensor(part.tensors(), name.c_str())) {
+            if (in) {
+                *in = &part;
+            }
+            return found;
+        }
+    }
+    return nullptr;
+}
+
+std::string block_prefix(int32_t block) { return "blk." + std::to_string(block) + "."; }
+
+bool has_nextn(const files & parts, int32_t block) {
+    return find_tensor(parts, block_prefix(block) + "nextn.eh_proj.weight");
+}
+
+std::set<int32_t> blocks_of(const files & parts) {
+    std::set<int32_t> found;
+    for (const pymtp_gguf_file & part : parts) {
+        for (ggml_tensor * t = ggml_get_first_tensor(part.tensors()); t; t = ggml_get_next_tensor(part.tensors(), t)) {
+            int32_t block = 0;
+            if (std::sscanf(t->name, "blk.%d.", &block) == 1) {
+                found.insert(block);
+            }
+        }
+    }
+    return found;
+}
+
+// How many blocks the trunk has: those that are no head.
+int32_t count_trunk(const files & parts) {
+    int32_t n = 0;
+    for (int32_t block : blocks_of(parts)) {
+        if (!has_nextn(parts, block)) {
+            n = std::max(n, block + 1);
+        }
+    }
+    return n;
+}
+
+// The block of the only head. Throws where there is none, or where there are several.
+int32_t find_block(const files & head) {
+    std::vector<int32_t> found;
+    for (int32_t block : blocks_of(head)) {
+        if (has_nextn(head, block)) {
+            found.push_back(block);
+        }
+    }
+    if (found.size() > 1) {
+        throw pymtp_refused("it has " + std::to_string(found.size()) + " blocks with nextn tensors, pymtp runs heads of one block");
+    }
+    if (!found.empty()) {
+        return found[0];
+    }
+    for (const pymtp_gguf_file & part : head) {
+        for (ggml_tensor * t = ggml_get_first_tensor(part.tensors()); t; t = ggml_get_next_tensor(part.tensors(), t)) {
+            if (std::strncmp(t->name, "mtp.", 4) == 0 || std::strncmp(t->name, "model.mtp.", 10) == 0) {
+                throw pymtp_refused("its tensors have the names of transformers' checkpoints, such as " + std::string(t->name) +
+                    "; llama.cpp's converter names them blk.N.nextn.…");
+            }
+        }
+    }
+    throw pymtp_refused("no head in the file: it has no tensor blk.N.nextn.eh_proj.weight");
+}
+
+// A key's value as text: of an array of equal values that value, nothing where the file does not have the key.
+std::optional<std::string> value_of(const pymtp_gguf_file & file, const std::string & key) {
+    const int64_t id = file.find(key);
+    if (id < 0) {
+        return std::nullopt;
+    }
+    const gguf_context * gguf = file.gguf();
+    switch (gguf_get_kv_type(gguf, id)) {
+        case GGUF_TYPE_UINT32:  return std::to_string(gguf_get_val_u32(gguf, id));
+        case GGUF_TYPE_FLOAT32: {
+            char text[32];
+            snprintf(text, sizeof(text), "%g", gguf_get_val_f32(gguf, id));
+            return text;
+        }
+        case GGUF_TYPE_STRING:  return gguf_get_val_str(gguf, id);
+        case GGUF_TYPE_ARRAY:   break;
+        default:                return std::nullopt;
+    }
+    if (gguf_get_arr_type(gguf, id) != GGUF_TYPE_INT32 && gguf_get_arr_type(gguf, id) != GGUF_TYPE_UINT32) {
+        return std::nullopt;
+    }
+    const auto *                values = static_cast<const int32_t *>(gguf_get_arr_data(gguf, id));
+    const std::vector<int32_t>  all(values, values + gguf_get_arr_n(gguf, id));
+    std::string text;
+    for (int32_t value : all) {
+        text += (text.empty() ? "" : ", ") + std::to_string(value);
+    }
+    const bool same = !all.empty() && std::all_of(all.begin(), all.end(), [&](int32_t value) { return value == all[0]; });
+    return same ? std::to_string(all[0]) : text;
+}
+
+// What a head's block has in common with the blocks of its trunk.
+void check_shape(const pymtp_gguf_file & model, const pymtp_gguf_file & head, const std::string & arch) {
+    for (const char * key : { "embedding_length", "attention.head_count", "attention.head_count_kv", "attention.key_length",
+                              "attention.value_length", "rope.dimension_count", "rope.dimension_sections", "rope.freq_base",
+                              "attention.layer_norm_rms_epsilon", "feed_forward_length", "expert_count", "expert_used_count",
+                              "expert_feed_forward_length", "expert_shared_feed_forward_length" }) {
+        const std::string name = arch + "." + key;
+        const auto of_model = value_of(model, name);
+        const auto of_head  = value_of(head,  name);
+        if (of_model && of_head && *of_model != *of_head) {
+            throw pymtp_refused("its " + name + " is " + *of_head + ", the model's is " + *of_model);
+        }
+    }
+}
+
+// Fine-tunes rename tokens that were free: a few may differ.
+void check_vocab(const pymtp_gguf_file & model, const pymtp_gguf_file & head) {
+    for (const char * key : { "tokenizer.ggml.model", "tokenizer.ggml.pre" }) {
+        const auto of_model = value_of(model, key);
+        const auto of_head  = value_of(head,  key);
+        if (of_model && of_head && *of_model != *of_head) {
+            throw pymtp_refused("its " + std::string(key) + " is '" + *of_head + "', the model's is '" + *of_model + "'");
+        }
+    }
+    const gguf_context * a = model.gguf();
+    const gguf_context * b = head.gguf();
+    const int64_t id_a = model.find("tokenizer.ggml.tokens");
+    const int64_t id_b = head.find("tokenizer.ggml.tokens");
+    const size_t  n    = gguf_get_arr_n(a, id_a);
+    if (n != gguf_get_arr_n(b, id_b)) {
+        throw pymtp_refused("its vocabulary has " + std::to_string(gguf_get_arr_n(b, id_b)) + " tokens, the model's has " + std::to_string(n));
+    }
+    size_t n_other = 0;
+    for (size_t i = 0; i < n; ++i) {
+        n_other += std::strcmp(gguf_get_arr_str(a, id_a, i), gguf_get_arr_str(b, id_b, i)) != 0;
+    }
+    if (n_other > n/100) {
+        throw pymtp_refused(std::to_string(n_other) + " of its " + std::to_string(n) + " tokens are others than the model's");
+    }
+}
+
+constexpr int    N_SAMPLES    = 64;
+constexpr size_t SAMPLE_BYTES = 4096;
+
+std::string samples_of(const pymtp_gguf_file & file, const ggml_tensor & tensor) {
+    const size_t offset = gguf_get_data_offset(file.gguf()) +
+        gguf_get_tensor_offset(file.gguf(), gguf_find_tensor(file.gguf(), tensor.name));
+    const size_t size = ggml_nbytes(&tensor);
+    const size_t n    = std::min(SAMPLE_BYTES, size);
+
+    llama_file  data(file.path.c_str(), "rb");
+    std::string samples(N_SAMPLES*n, '\0');
+    for (int i = 0; i < N_SAMPLES; ++i) {
+        data.seek(offset + (size - n)/(N_SAMPLES - 1)*i, SEEK_SET);
+        data.read_raw(&samples[i*n], n);
+    }
+    return samples;
+}
+
+// Whether the head brings a matrix that the model has: as far as samples tell, which zeros do not.
+bool is_shared(const files & model, const char * name_in_model, const files & head, const char * name_in_head) {
+    const pymtp_gguf_file * file_a = nullptr;
+    const pymtp_gguf_file * file_b = nullptr;
+    const ggml_tensor * a = find_tensor(model, name_in_model, &file_a);
+    const ggml_tensor * b = find_tensor(head,  name_in_head,  &file_b);
+    if (!a || !b || a->type != b->type || !ggml_are_same_shape(a, b)) {
+        return false;
+    }
+    const std::string samples = samples_of(*file_b, *b);
+    return samples.find_first_not_of('\0') != std::string::npos && samples == samples_of(*file_a, *a);
+}
+
+void check_output(const files & head, const ggml_tensor & output, size_t n_vocab) {
+    if ((size_t) output.ne[1] != n_vocab) {
+        throw pymtp_refused("its output layer is for " + std::to_string(output.ne[1]) + " of " + std::to_string(n_vocab) + " tokens" +
+            (find_tensor(head, "d2t") ? ", which the tensor d2t names" : "") + "; pymtp takes heads with a row for each token");
+    }
+}
+
+pymtp_head_files find_head(const files & model, const files & head) {
+    const std::string arch = model[0].string("general.architecture").value_or("");
+    const std::string own  = head[0].string("general.architecture").value_or("");
+    if (arch != own) {
+        throw pymtp_refused("its architecture is '" + own + "', the model's is '" + arch + "'");
+    }
+    const int32_t number = find_block(head);
+
+    pymtp_head_files found;
+    found.block = count_trunk(model);
+    if (number != found.block && number != 0) {
+        throw pymtp_refused("it is block " + std::to_string(number) + ", and the model's trunk has " + std::to_string(found.block) +
+            " blocks, so that its head would be block " + std::to_string(found.block));
+    }
+    pymtp_file_info info = {};
+    check_shape(model[0], head[0], arch);
+    pymtp_inspect_vocab(head[0]);
+    check_vocab(model[0], head[0]);
+    pymtp_inspect_head_tensors(head, info);
+
+    for (const pymtp_gguf_file & part : head) {
+        found.paths.push_back(part.path);
+    }
+    const std::string from = block_prefix(number);
+    const std::string to   = block_prefix(found.block);
+    for (const pymtp_gguf_file & part : head) {
+        for (ggml_tensor * t = ggml_get_first_tensor(part.tensors()); t; t = ggml_get_next_tensor(part.tensors(), t)) {
+            const std::string name = t->name;
+            if (name.rfind(from, 0) == 0) {
+                found.names.emplace(name, to + name.substr(from.size()));
+            }
+        }
+    }
+    // of its own, and not the trunk's again
+    const auto take = [&](const std::string & name, const std::string & in_block) {
+        if (find_tensor(head, name) && !find_tensor(head, from + in_block)) {
+            found.names.emplace(name, to + in_block);
+        }
+    };
+    const size_t n_vocab = gguf_get_arr_n(model[0].gguf(), model[0].find("tokenizer.ggml.tokens"));
+    const char * output  = find_tensor(model, "output.weight") ? "output.weight" : "token_embd.weight";
+    for (const std::string & name : { std::string("output.weight"), from + "nextn.shared_head_head.weight" }) {
+        if (const ggml_tensor * t = find_tensor(head, name)) {
+            check_output(head, *t, n_vocab);
+        }
+    }
+    take("output_norm.weight", "nextn.shared_head_norm.weight");
+    if (!is_shared(model, "token_embd.weight", head, "token_embd.weight")) {
+        take("token_embd.weight", "nextn.embed_tokens.weight");
+    }
+    if (!is_shared(model, output, head, "output.weight")) {
+        take("output.weight",      "nextn.shared_head_head.weight");
+        take("output.scale",       "nextn.shared_head_head.scale");
+        take("output.input_scale", "nextn.shared_head_head.input_scale");
+    }
+    return found;
+}
+
+} // namespace
+
+bool pymtp_is_head_alone(const files & parts) {
+    const std::set<int32_t> blocks = blocks_of(parts);
+    return blocks.size() == 1 && has_nextn(parts, *blocks.begin());
+}
+
+pymtp_head_files pymtp_find_head(const files & model, const std::string & path) {
+    try {
+        return find_head(model, pymtp_parts_of(path));
+    } catch (const pymtp_refused & refused) {
+        throw pymtp_refused("the head " + path + ": " + refused.what());
+    }
+}
