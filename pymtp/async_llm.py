@@ -100,6 +100,10 @@ class AsyncLLM(FromHub):
         """As LLM.figures."""
         return self.llm.figures()
 
+    def get_default_sampling_params(self) -> SamplingParams:
+        """As LLM.get_default_sampling_params."""
+        return self.llm.get_default_sampling_params()
+
     @overload
     async def generate(  # type: ignore[overload-overlap]
         self, prompts: Prompt, params: Params = None, *, priority: int = 0
@@ -175,6 +179,7 @@ class AsyncLLM(FromHub):
         priority: int = 0,
     ) -> Completion:
         """As LLM.chat."""
+        params = self.get_default_sampling_params() if params is None else params
         return await self.generate(Chat(messages, tools, chat_template_kwargs), params, priority=priority)
 
     def stream_chat(
@@ -187,6 +192,7 @@ class AsyncLLM(FromHub):
         priority: int = 0,
     ) -> AsyncIterator[Piece]:
         """As LLM.stream_chat."""
+        params = self.get_default_sampling_params() if params is None else params
         return self.stream(Chat(messages, tools, chat_template_kwargs), params, priority=priority)
 
     async def save_prefix(self, prompt: Prompt | Sequence[Message], path: Path, *, priority: int = 0) -> int:

@@ -188,7 +188,7 @@ async def _answered(llm: AsyncLLM, line: str) -> dict[str, Any]:
     try:
         request = _checked(_parsed(line))
         url, body = request["url"], request["body"]
-        ask = _read_ask(url, body)
+        ask = _read_ask(url, body, llm.llm.sampling_defaults)
         prompt, params, form = await llm.prepare(lambda: prepared(llm.llm, ask))
         done = await llm.generate(prompt, params)
         model = llm.llm.model
@@ -210,13 +210,13 @@ def _checked(request: object) -> Mapping[str, Any]:
     return request
 
 
-def _read_ask(url: str, body: Mapping[str, Any]) -> Ask:
+def _read_ask(url: str, body: Mapping[str, Any], defaults: Mapping[str, Any]) -> Ask:
     """A name that nobody knows is refused: it may be misspelt, and a batch runs for hours."""
     if unknown := unknown_fields(url, body):
         raise InvalidRequestError(f"{', '.join(unknown)}: not supported")
     if body.get("stream"):
         raise InvalidRequestError("stream: a batch has no streams")
-    return read_ask(url, body)
+    return read_ask(url, body, defaults)
 
 
 def _line(custom_id: object, status: int, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
@@ -35,11 +36,13 @@ from pymtp.model_options import MAY_BE_NONE, NAMES
 from pymtp.rope_options import NAMES as ROPE_NAMES
 from pymtp.rope_options import RopeOptions
 from pymtp.sampling import SamplingParams
+from pymtp.sampling_defaults import chat_params, model_sampling
 from pymtp.stream import Stream
 from pymtp.turns import Turns
 from pymtp.values import flag, in_range, shown
 
 Params = SamplingParams | Sequence[SamplingParams] | None
+log = logging.getLogger(__name__)
 
 
 class LLM(PrefixFiles, FromHub):
@@ -52,6 +55,9 @@ class LLM(PrefixFiles, FromHub):
 
     On the CPU, a child made by fork may use the LLM and make others. Where another thread was in a call at the fork,
     the child's LLM is closed. With a GPU, start processes by "spawn", and load the model in each.
+
+    sampling_defaults: how the model's makers want it sampled, as far as its file says (`general.sampling.*`), by the
+        names of SamplingParams. A warning in the log names a key that is left out.
     """
 
     def __init__(
@@ -123,6 +129,9 @@ class LLM(PrefixFiles, FromHub):
             self.model = model
         else:
             self.model = fitting_model(model, of_model, draft_tokens=draft_tokens, **sizes, **of_context)
+        self.sampling_defaults, notes = model_sampling(self.model.metadata)
+        for note in notes:
+            log.warning("%s", note)
         room = [index(n) - 1 for n in (n_batch, n_ubatch)]
         most = max(0, min(MAX_AUTO, *room)) if self.model.mtp else 0
         depends_on: dict[str, Any] = {  # what rounds cost
@@ -188,6 +197,11 @@ class LLM(PrefixFiles, FromHub):
         """What runs and waits, and what was done so far."""
         return self.engine.figures()
 
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Make the params of a chat that is given none: those of SamplingParams(), with `sampling_defaults`, up to the
+        model's end or that of the context, and with a temperature of 0.7 where the model's file names none."""
+        return chat_params(self.sampling_defaults)
+
     def stream(self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0) -> Stream:
         """Generates piece by piece. Raises what `generate` raises, before the first piece; for a list of params and
         n above 1 InvalidRequestError."""
@@ -240,11 +254,13 @@ class LLM(PrefixFiles, FromHub):
     ) -> Completion:
         """The assistant's next turn. What changed of the chat since an earlier turn is read, no more.
 
+        params: None for `get_default_sampling_params()`.
         tools: functions that the model may call, mostly in OpenAI's format.
         chat_template_kwargs: further variables of the template, such as {"enable_thinking": False}.
 
         Raises InvalidRequestError for what the template refuses, and what `generate` raises.
         """
+        params = self.get_default_sampling_params() if params is None else params
         return self.generate(Chat(messages, tools, chat_template_kwargs), params, priority=priority)
 
     def stream_chat(
@@ -257,6 +273,7 @@ class LLM(PrefixFiles, FromHub):
         priority: int = 0,
     ) -> Stream:
         """The assistant's next turn, piece by piece. Takes what `chat` does."""
+        params = self.get_default_sampling_params() if params is None else params
         return self.stream(Chat(messages, tools, chat_template_kwargs), params, priority=priority)
 
     def requests(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from pymtp.answers import NamedTool, Tool, ToolChoice, read_tools
@@ -11,11 +12,12 @@ from pymtp.asks import Ask
 from pymtp.chat import Chat
 from pymtp.errors import InvalidRequestError
 from pymtp.sampling import MAX_COMPLETIONS, SamplingParams
+from pymtp.sampling_defaults import taken
 from pymtp.values import in_range
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
-# OpenAI's defaults; max_tokens of /v1/completions is 16 there
+# OpenAI's defaults, for what neither the server nor the model's file says; max_tokens of /v1/completions is 16 there
 _DEFAULTS: dict[str, dict[str, Any]] = {
     CHAT: {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": None, "max_tokens": None},
     TEXT: {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": None, "max_tokens": 16},
@@ -28,6 +30,8 @@ _SAME = {
     "frequency_penalty": "frequency_penalty",
     "presence_penalty": "presence_penalty",
     "n": "n",
+    "top_p": "top_p",
+    "top_k": "top_k",
     "min_p": "min_p",
     "repetition_penalty": "repetition_penalty",
     "repeat_penalty": "repetition_penalty",
@@ -37,7 +41,7 @@ _SAME = {
     "draft_tokens": "draft_tokens",
 }
 # what is read apart
-_READ = {"top_p", "top_k", "seed", "stop", "logit_bias", "logprobs", "response_format", "json_schema", "timeout"}
+_READ = {"seed", "stop", "logit_bias", "logprobs", "response_format", "json_schema", "timeout"}
 _READ |= {"stream", "stream_options", "pymtp"}
 _READ_OF = {
     CHAT: {"messages", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort"}
@@ -71,8 +75,10 @@ def unknown_fields(url: str, body: Mapping[str, Any]) -> list[str]:
     return sorted(name for name, value in body.items() if value is not None and name not in known)
 
 
-def read_ask(url: str, body: Mapping[str, Any]) -> Ask:
-    """What a body asks for. Raises InvalidRequestError for what is out of range, and what cannot be done."""
+def read_ask(url: str, body: Mapping[str, Any], defaults: Mapping[str, Any] = MappingProxyType({})) -> Ask:
+    """What a body asks for. defaults: of what it leaves open, in place of OpenAI's, by the names of SamplingParams.
+
+    Raises InvalidRequestError for what is out of range, and what cannot be done."""
     for name, neutral in _NEUTRAL.items():
         if body.get(name) is not None and body[name] not in neutral:
             raise InvalidRequestError(f"{name}: not supported", name)
@@ -81,14 +87,14 @@ def read_ask(url: str, body: Mapping[str, Any]) -> Ask:
         raise InvalidRequestError("best_of: not supported beyond n", "best_of")
     stream, timeout = bool(body.get("stream")), body.get("timeout")
     if url == TEXT:
-        params = _params(url, body, _schema_params(_schema(body)))
+        params = _params(url, body, defaults, _schema_params(_schema(body)))
         return Ask(_text_prompt(body), params, stream=stream, timeout=timeout)
     tools = read_tools(body.get("tools") or ())
     choice = _tool_choice(body.get("tool_choice"), tools)
     schema = _schema(body)
     return Ask(
         Chat(_messages(body), body["tools"] if tools and choice != "none" else None, _template_variables(body)),
-        _params(url, body, {}),
+        _params(url, body, defaults, {}),
         tools=tools,
         tool_choice=choice,
         parallel=body.get("parallel_tool_calls") is not False,
@@ -158,13 +164,14 @@ def _template_variables(body: Mapping[str, Any]) -> dict[str, Any]:
     return variables | dict(given)
 
 
-def _params(url: str, body: Mapping[str, Any], more: Mapping[str, Any]) -> SamplingParams:
-    values = dict(_DEFAULTS[url])
+def open_params(url: str, defaults: Mapping[str, Any]) -> SamplingParams:
+    """Make the params of a body that leaves all open. defaults: as for `read_ask`."""
+    return _params(url, {}, defaults, {})
+
+
+def _params(url: str, body: Mapping[str, Any], defaults: Mapping[str, Any], more: Mapping[str, Any]) -> SamplingParams:
+    values = {**_DEFAULTS[url], **defaults}
     values |= {own: body[name] for name, own in _SAME.items() if body.get(name) is not None}
-    if (top_p := body.get("top_p")) is not None:
-        values["top_p"] = top_p or 1e-9  # 0 means the likeliest token alone, and so does what is next to it
-    if (top_k := body.get("top_k")) is not None:
-        values["top_k"] = 0 if top_k == -1 else top_k
     if (seed := body.get("seed")) is not None:
         values["seed"] = _seed(seed)
     if (stop := body.get("stop")) is not None:
@@ -178,7 +185,7 @@ def _params(url: str, body: Mapping[str, Any], more: Mapping[str, Any]) -> Sampl
     elif body.get("logprobs") is not None:
         values["logprobs"] = body["logprobs"]
     try:
-        return SamplingParams(**{**values, **more})
+        return SamplingParams(**{**taken(values), **more})
     except InvalidRequestError as error:
         names = (name for name, own in _SAME.items() if own == error.param and body.get(name) is not None)
         error.param = next(names, error.param)  # as it was given

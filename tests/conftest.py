@@ -26,7 +26,7 @@ from pymtp import LLM, Model
 from pymtp.model import demo_model
 
 # Their fixtures. A machine that is lent for its GPU has not what tests of the server need.
-pytest_plugins = ["helpers.prefix_files", "helpers.saved_prefixes"]
+pytest_plugins = ["helpers.prefix_files", "helpers.saved_prefixes", "helpers.tuned"]
 pytest_plugins += ["helpers.browser"] if find_spec("playwright") else []
 pytest_plugins += ["helpers.scripted_server"] if find_spec("fastapi") and find_spec("uvicorn") else []
 

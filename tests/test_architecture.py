@@ -26,6 +26,7 @@ FLOORS = (
             "rope_options",
             "model",
             "sampling",
+            "sampling_defaults",
             "chat",
             "text",
         ),

@@ -7,12 +7,14 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import make_llm
 from helpers.command import run
+from helpers.tuned import TUNED
 
 from pymtp import LLM, AsyncLLM, InvalidRequestError, SamplingParams
 from pymtp.batch import BatchFiles, Progress, run_batch
@@ -91,6 +93,20 @@ def test_a_chat_is_answered_with_a_message(several: LLM, tmp_path: Path) -> None
     said = body["choices"][0]["logprobs"]["content"]
     assert bytes(byte for one in said for byte in one["bytes"]).decode() == expected
     assert all(len(one["top_logprobs"]) == 2 for one in said)
+
+
+def test_what_a_body_leaves_open_is_as_the_models_file_says(tuned: Path, tmp_path: Path) -> None:
+    hello = [{"role": "user", "content": "Hello."}]
+    bodies = [{"seed": 5}, {"seed": 5, "top_k": 2, "temperature": None}]
+    asked = [request("a", CHAT, messages=hello, max_tokens=24, **({"temperature": None} | body)) for body in bodies]
+    asked.append(request("b", prompt="def f(", max_tokens=24, temperature=None, seed=5))
+    with make_llm(tuned, n_seq_max=2) as llm:
+        answer(llm, write(tmp_path / "in.jsonl", asked), tmp_path / "out.jsonl")
+        found = [line["response"]["body"]["choices"][0] for line in read(tmp_path / "out.jsonl")]
+        params = SamplingParams(24, seed=5, **TUNED)
+        texts = [llm.chat(hello, each).text for each in (params, replace(params, top_k=2))]
+        assert [choice["message"]["content"] for choice in found[:2]] == texts
+        assert found[2]["text"] == llm.generate("def f(", params).text
 
 
 def test_a_batch_calls_tools(several: LLM, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +12,11 @@ import typer
 from pymtp.chat import Message, answer_message
 from pymtp.cli.completion import tell_unused, write, write_figures
 from pymtp.cli.load import Loading
-from pymtp.cli.options import MaxTokens, Prefix, Sampling, Temperature, spread
+from pymtp.cli.model_sampling import ModelSampling
+from pymtp.cli.options import Prefix, Seed, spread
 from pymtp.cli.screen import read_input, screen, show_error
 from pymtp.cli.texts import read_text
 from pymtp.errors import InvalidRequestError
-from pymtp.sampling import SamplingParams
 
 
 @spread
@@ -26,13 +26,21 @@ def chat(
     system_file: Annotated[Path | None, typer.Option(help="Read the system message from this file.")] = None,
     prefix: Prefix = None,
     thinking: Annotated[bool | None, typer.Option(help="Think before an answer.", show_default="the model's")] = None,
-    max_tokens: MaxTokens = 1024,
-    temperature: Temperature = 0.7,
-    sampling: Sampling,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-tokens",
+            "-n",
+            help="Generate at most this many tokens a turn.",
+            show_default="to the end of the model or of --ctx",
+        ),
+    ] = None,
+    sampling: ModelSampling,
+    seed: Seed = 0,
     loading: Loading,
 ) -> None:
     """Talk with a model, turn by turn. Ctrl-C ends a turn, Ctrl-D ends the chat."""
-    params = SamplingParams(max_tokens, temperature, **asdict(sampling))
+    values = sampling.given(max_tokens=max_tokens, seed=seed)
     if system_file is not None:
         if system is not None:
             raise InvalidRequestError("give one system message: --system or --system-file")
@@ -40,6 +48,7 @@ def chat(
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
     given = {} if thinking is None else {"enable_thinking": thinking}
     with loading.llm(prefix=prefix) as llm:
+        params = replace(llm.get_default_sampling_params(), **values)
         while (said := _ask()) is not None:
             if not said.strip():
                 continue

@@ -15,7 +15,7 @@ from rich.text import Text
 from pymtp.build import build_info
 from pymtp.cli.load import options_named, read_draft_vocab, read_drafts, read_layers
 from pymtp.cli.memory_table import as_table, plan_beside, plan_prefixes
-from pymtp.cli.model_file import model_file
+from pymtp.cli.model_file import model_file, tell
 from pymtp.cli.options import (
     AsJson,
     Cache,
@@ -39,6 +39,7 @@ from pymtp.host_memory import default_cache_bytes, host_memory
 from pymtp.model import Model
 from pymtp.model_options import ModelOptions
 from pymtp.rope_options import RopeOptions
+from pymtp.sampling_defaults import model_sampling
 
 OF_ALL = {"name", "head", "memory", "json_output"}  # the other options are for --memory
 
@@ -90,6 +91,8 @@ def info(
     for title, facts in ((what, about), ("build", dict(build))):
         table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
         for name, value in facts.items():
+            if name == "sampling" and isinstance(value, dict):
+                value = ", ".join(f"{field} {each}" for field, each in value.items())
             table.add_row(*(Text(_readable(cell)) for cell in (name.replace("_", " "), value)))
         out.print(table)
 
@@ -107,6 +110,9 @@ def _check_that_none_is_idle(context: typer.Context) -> None:
 
 def _about(model: Path | None, head: str | None) -> dict[str, object]:
     with Model(model, vocab_only=True, head=head) as loaded:
+        sampling, notes = model_sampling(loaded.metadata)
+        for note in notes:
+            tell(note)
         return {
             "file": str(loaded.path),
             **({} if loaded.head is None else {"head_file": loaded.head}),
@@ -123,6 +129,7 @@ def _about(model: Path | None, head: str | None) -> dict[str, object]:
             "vocabulary": loaded.n_vocab,
             "context_trained": loaded.n_ctx_train,
             "chat_template": loaded.chat_template is not None,
+            "sampling": sampling,
         }
 
 

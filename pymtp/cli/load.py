@@ -33,6 +33,16 @@ _OPTIONS = {
     "draft_vocab": "--draft-vocab",
     "tap": "--tap",
     "cache_bytes": "--cache",
+    "temperature": "--temperature",
+    "top_k": "--top-k",
+    "top_p": "--top-p",
+    "min_p": "--min-p",
+    "seed": "--seed",
+    "presence_penalty": "--presence-penalty",
+    "frequency_penalty": "--frequency-penalty",
+    "repetition_penalty": "--repeat-penalty",
+    "penalty_last_n": "--repeat-last-n",
+    "max_tokens": "--max-tokens",
 }
 _NAMED = re.compile(rf"\b({'|'.join(_OPTIONS)})=")
 

@@ -51,10 +51,15 @@ Tap = Annotated[str, typer.Option(help="Hidden state that the MTP head takes: po
 
 # sampling
 MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", help="Generate at most this many tokens.")]
-Temperature = Annotated[float, typer.Option("--temperature", help="0 takes the most likely token.")]
-TopK = Annotated[int, typer.Option(help="Keep the k most likely tokens, 0 for all.")]
-TopP = Annotated[float, typer.Option(help="Keep the most likely tokens whose probabilities add up to p.")]
-MinP = Annotated[float, typer.Option(help="Drop tokens with less than this share of the largest probability.")]
+TEMPERATURE = ("--temperature", "--temp")
+TEMPERATURE_HELP = "0 takes the most likely token."
+TOP_K_HELP = "Keep the k most likely tokens, 0 for all."
+TOP_P_HELP = "Keep the most likely tokens whose probabilities add up to p."
+MIN_P_HELP = "Drop tokens with less than this share of the largest probability."
+Temperature = Annotated[float, typer.Option(*TEMPERATURE, help=TEMPERATURE_HELP)]
+TopK = Annotated[int, typer.Option(help=TOP_K_HELP)]
+TopP = Annotated[float, typer.Option(help=TOP_P_HELP)]
+MinP = Annotated[float, typer.Option(help=MIN_P_HELP)]
 Seed = Annotated[int, typer.Option(help="Seed of the sampling.")]
 
 # output

@@ -13,6 +13,7 @@ import typer
 
 from pymtp.cli.load import Loading, options_named
 from pymtp.cli.model_file import model_file
+from pymtp.cli.model_sampling import ModelSampling
 from pymtp.cli.options import Prefix, SeqMax, spread
 from pymtp.cli.texts import read_text
 from pymtp.errors import InvalidRequestError
@@ -151,6 +152,8 @@ def serve(
         ),
     ] = None,
     prefix: Prefix = None,
+    sampling: ModelSampling,
+    seed: Annotated[int | None, typer.Option(help="Seed of the sampling.", show_default="any")] = None,
     limits: Limits,
     page: Annotated[bool, typer.Option("--page/--no-page", help="Serve the pages at / and /figures.html.")] = True,
     logging: Logging,
@@ -173,6 +176,7 @@ def serve(
         request_timeout=limits.timeout,
         grace=limits.grace,
         page=page,
+        sampling=sampling.given(seed=seed),
         **logging.checked(),
     )
     keywords = loading.keywords(n_seq_max)  # what is wrong with them is told before a download

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from pymtp.errors import InvalidRequestError
 from pymtp.hub.names import is_hub_name, read_name
+from pymtp.sampling_defaults import check_defaults
 from pymtp.server.settings import Settings, check_host, check_names, check_origin
 from pymtp.server.watch.logs import LogFormat, LogLevel
 from pymtp.values import in_range, is_path, is_real, is_whole, shown
@@ -79,6 +80,7 @@ def check(settings: Settings) -> None:
         raise InvalidRequestError(
             f"request_timeout={shown(seconds)} must be seconds, above 0, or None", "request_timeout"
         )
+    check_defaults("sampling", settings.sampling)
     for name, choices in _CHOICES.items():
         value = getattr(settings, name)
         if not isinstance(value, (str, bool)) or value not in choices:

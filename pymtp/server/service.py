@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pymtp.answers import AnswerFormat, AnswerReader, Event, Said
 from pymtp.asks import Ask, EndReason, Text, end_reason, prepared
@@ -55,6 +55,11 @@ class Service:
         self._admissions = Admissions(llm.llm.context.n_seq_max + settings.max_queue)
         self._memory: asyncio.Future[list[DeviceMemory]] | None = None
         metrics.serve(llm, self.model_name)
+
+    @property
+    def sampling(self) -> Mapping[str, Any]:
+        """What a request leaves open, by the names of SamplingParams: the server's own, else the model's."""
+        return {**self.llm.llm.sampling_defaults, **self.settings.sampling}
 
     @property
     def n_open(self) -> int:

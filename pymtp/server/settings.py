@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from pymtp.errors import InvalidRequestError
 from pymtp.server.watch.logs import LogFormat, LogLevel
@@ -54,6 +55,7 @@ class Settings:
     grace: seconds that running requests have when the server ends.
     chunk_interval: seconds between two chunks of a stream, about: what comes faster is joined. 0: nothing is.
     page: whether the pages are served.
+    sampling: what a request leaves open, by the names of SamplingParams: before what the model's file says.
     log_prompts: whether what clients ask is in the log.
     replica: of several servers behind one address, the name of this one: letters and digits. It is in the names of
         stored responses, by which requests for them come here.
@@ -71,6 +73,7 @@ class Settings:
     grace: float = 30.0
     chunk_interval: float = 0.02
     page: bool = True
+    sampling: Mapping[str, Any] = field(default_factory=dict)
     log_format: LogFormat = "text"
     log_level: LogLevel = "info"
     log_prompts: bool = False

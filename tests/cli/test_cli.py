@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, make_llm
 from helpers.command import PYMTP, generate, run
+from helpers.tuned import TUNED
 from makers.chat_templates import DROPS_THINKING
 from makers.gguf_variants import rewrite
 from rich.console import ColorSystem
@@ -191,6 +192,39 @@ def test_chat_answers_each_line_and_remembers_the_turns(llm: LLM) -> None:
     both = [*asked, {"role": "assistant", "content": answer[:-1]}, {"role": "user", "content": "Again."}]
     expected = [len(llm.model.tokenize(llm.chat_template.render(messages))) for messages in (asked, both)]
     assert lengths == expected
+
+
+def test_chat_samples_as_the_models_file_says_where_no_option_does(tuned: Path) -> None:
+    small = ("-t", "1", "-c", "1024", "-n", "24", "-m", str(tuned))
+    said = [{"role": "user", "content": "Hello."}]
+    options = ("--temp", "1.2", "--top-k", "-1", "--repeat-penalty", "1.1", "--presence-penalty", "0.3", "--seed", "4")
+    given = {"temperature": 1.2, "top_k": 0, "repetition_penalty": 1.1, "presence_penalty": 0.3, "seed": 4}
+    with make_llm(tuned) as llm:
+        assert run("chat", *small, stdin="Hello.\n").stdout == llm.chat(said, SamplingParams(24, **TUNED)).text + "\n"
+        wanted = llm.chat(said, SamplingParams(24, **(TUNED | given))).text
+        assert run("chat", *small, *options, stdin="Hello.\n").stdout == wanted + "\n"
+        short = run("chat", *small[:-4], "-m", str(tuned), stdin="Hello.\n").stdout  # without -n
+        assert short == llm.chat(said).text + "\n"
+
+
+@pytest.mark.parametrize("command", ["chat", "serve"])
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--temp", "nan", "--temperature nan must be a finite number"),
+        ("--top-k", "-2", "--top-k -2 must be"),
+        ("--top-p", "1.5", "--top-p 1.5 must be"),
+        ("--min-p", "-1", "--min-p -1.0 must be"),
+        ("--repeat-penalty", "0", "--repeat-penalty 0.0 must be"),
+        ("--repeat-last-n", "-2", "--repeat-last-n -2 must be"),
+        ("--presence-penalty", "inf", "--presence-penalty inf must be"),
+        ("--seed", "-2", "--seed -2 must be"),
+    ],
+)
+def test_options_of_sampling_are_refused_by_their_names(command: str, option: str, value: str, words: str) -> None:
+    done = run(command, option, value, "-m", "nowhere.gguf")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("thinks", [True, False])

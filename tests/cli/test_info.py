@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers.command import run
 from helpers.prefix_files import write
+from helpers.tuned import TUNED, named
 
 import pymtp
 from pymtp.cli import app_main
@@ -28,6 +29,18 @@ def test_info_says_what_the_model_and_the_build_are() -> None:
     assert told["model"]["architecture"] == "qwen35"
     assert told["model"]["mtp_head"] is True
     assert told["build"] == json.loads(json.dumps(pymtp.build_info()))
+
+
+def test_info_says_how_the_model_is_to_be_sampled(tuned: Path, tmp_path: Path) -> None:
+    told = run("info", tuned, "--json")
+    assert json.loads(told.stdout)["model"]["sampling"] == TUNED
+    assert told.stderr == ""
+    words = ", ".join(f"{name} {value}" for name, value in TUNED.items())
+    assert re.search(rf"^sampling +{re.escape(words)} *$", run("info", tuned).stdout, re.MULTILINE)
+    assert json.loads(run("info", "--json").stdout)["model"]["sampling"] == {}
+    odd = run("info", named(tmp_path / "odd.gguf", top_k=-7, mirostat=1, temp=0.5), "--json")
+    assert json.loads(odd.stdout)["model"]["sampling"] == {"temperature": 0.5}
+    assert odd.stderr.count("note: general.sampling.") == 2
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,11 @@ def test_options_are_those_of_an_llm_and_of_the_server() -> None:
     assert held.ray_actor_options["num_cpus"] == 4
 
 
+def test_what_requests_leave_open_may_be_given() -> None:
+    assert made(sampling={"temperature": 0.6})[2][3].sampling == {"temperature": 0.6}
+    assert made({"sampling": '{"top_k": -1}'}, builder=app)[2][3].sampling == {"top_k": -1}
+
+
 def test_options_may_be_iterators() -> None:
     assert made(tensor_split=iter([3, 1]))[2][2]["tensor_split"] == (3, 1)
 
@@ -86,6 +91,7 @@ ODD = {
     "yarn_ext_factor": [-1],
     "allowed_hosts": [["https://api.example"]],
     "cors_origins": [["a.example/"]],
+    "sampling": [None, "hot", {"top": 1}, {"temperature": -1}, {"top_p": "x"}],
 }
 
 

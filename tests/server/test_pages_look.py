@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from fastapi.responses import JSONResponse
 from helpers.browser import Tab
 from helpers.colours import contrast, nearest, read
 from helpers.scripted_server import DONE, ScriptedServer, delta, said, sse
@@ -167,17 +168,19 @@ def test_settings_stay_for_the_next_visit(tab: Tab, scripted: ScriptedServer) ->
     assert 0 <= asked["seed"] < 2**32
 
 
-def test_a_first_visit_asks_at_a_temperature_that_shows_drafts(tab: Tab, scripted: ScriptedServer) -> None:
+def test_a_first_visit_leaves_the_sampling_to_the_server_and_shows_its_defaults(
+    tab: Tab, scripted: ScriptedServer
+) -> None:
+    defaults = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0, "seed": -1}
+    scripted.models = JSONResponse({"data": [{"id": "scripted", "meta": {"sampling": defaults}}]})
     page = tab.open(scripted.url)
-    page.locator("#settings summary").click()
-    for n in range(2):
-        scripted.answers.append([said("well")])
-        page.fill("#question", "go")
-        page.press("#question", "Enter")
-        expect(page.locator(".content")).to_have_count(n + 1)
-        expect(page.locator(".facts:not(:empty)")).to_have_count(n + 1)
-        page.fill("#temperature", "")
-    assert [asked.get("temperature") for asked in scripted.asked] == [0.3, None]
+    for name, shown in (("temperature", "0.6"), ("top_k", "20"), ("top_p", "0.95"), ("min_p", "0"), ("seed", "random")):
+        expect(page.locator(f"#{name}")).to_have_attribute("placeholder", shown)
+    scripted.answers.append([said("well")])
+    page.fill("#question", "go")
+    page.press("#question", "Enter")
+    expect(page.locator(".facts:not(:empty)")).to_have_count(1)
+    assert not scripted.asked[0].keys() & {"temperature", "top_k", "top_p", "min_p", "max_tokens"}
 
 
 def test_wrong_settings_are_shown_and_nothing_is_sent(tab: Tab, scripted: ScriptedServer) -> None:

@@ -43,7 +43,7 @@ async def messages(request: Request, body: MessageRequest, service: CurrentServi
     """The assistant's next turn, as Anthropic's clients ask for it."""
     service.check_model(body.model)
     asked = body.model_dump(exclude_unset=True, by_alias=True)
-    ask = read_ask(CHAT, chat_body(asked))
+    ask = read_ask(CHAT, chat_body(asked), service.sampling)
     display = (asked.get("thinking") or {}).get("display")
     writer = MessageWriter(body.model, shows_thinking=display != "omitted")
     if not ask.stream:

@@ -30,7 +30,7 @@ async def chat_completions(request: Request, body: ChatRequest, service: Current
     service.check_model(body.model)
     asked = body.model_dump(exclude_unset=True, by_alias=True)
     ignored = ignored_header(CHAT, asked)
-    ask = read_ask(CHAT, asked)
+    ask = read_ask(CHAT, asked, service.sampling)
     if not ask.stream:
         return AsciiJson(await while_there(request, _whole(service, ask, asked)), headers=ignored)
     stack = AsyncExitStack()

@@ -38,7 +38,7 @@ async def completions(request: Request, body: CompletionRequest, service: Curren
     ignored = ignored_header(TEXT, asked)
     prompts = text_prompts(asked)
     # once, and on a thread: a schema takes a while
-    first = await service.prepare(lambda: read_ask(TEXT, asked | {"prompt": prompts[0]}))
+    first = await service.prepare(lambda: read_ask(TEXT, asked | {"prompt": prompts[0]}, service.sampling))
     asks = [replace(first, prompt=prompt) for prompt in prompts]
     if asked.get("echo") and asked.get("logprobs") is not None:
         raise InvalidRequestError("echo: not supported beside logprobs, since prompts have none")

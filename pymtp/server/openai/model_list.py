@@ -6,9 +6,10 @@ import time
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from pymtp.openai_answers import fingerprint
+from pymtp.openai_format import CHAT, open_params
 from pymtp.server.current import CurrentService
 from pymtp.server.http.responses_of import failures_of
 from pymtp.server.refusals import UnknownModelError
@@ -24,6 +25,7 @@ class ModelMeta(BaseModel):
     n_ctx: int
     n_ctx_train: int
     mtp: bool
+    sampling: dict[str, int | float] = Field(description="What a chat leaves open. A seed of -1 is any.")
 
 
 class ModelCard(BaseModel):
@@ -69,9 +71,29 @@ async def model(service: CurrentService, name: Annotated[str, Path(description="
 def _card(service: Service, name: str) -> ModelCard:
     llm = service.llm.llm
     meta = ModelMeta(
-        n_vocab=llm.model.n_vocab, n_ctx=llm.context.n_ctx, n_ctx_train=llm.model.n_ctx_train, mtp=llm.model.mtp
+        n_vocab=llm.model.n_vocab,
+        n_ctx=llm.context.n_ctx,
+        n_ctx_train=llm.model.n_ctx_train,
+        mtp=llm.model.mtp,
+        sampling=_sampling(service),
     )
     return ModelCard(id=name, created=STARTED, max_model_len=llm.context.n_ctx, meta=meta)
+
+
+def _sampling(service: Service) -> dict[str, float]:
+    """By the names that llama.cpp's server has, and that requests may have."""
+    params = open_params(CHAT, service.sampling)
+    return {
+        "temperature": params.temperature,
+        "top_k": params.top_k,
+        "top_p": params.top_p,
+        "min_p": params.min_p,
+        "presence_penalty": params.presence_penalty,
+        "frequency_penalty": params.frequency_penalty,
+        "repeat_penalty": params.repetition_penalty,
+        "repeat_last_n": params.penalty_last_n,
+        "seed": -1 if params.seed is None else params.seed,
+    }
 
 
 @router.get("/props", tags=["llama.cpp"], responses=failures_of())
@@ -79,7 +101,7 @@ async def props(service: CurrentService) -> Props:
     """What llama.cpp's clients want to know."""
     llm = service.llm.llm
     return Props(
-        default_generation_settings={"n_ctx": llm.context.n_ctx, "params": {}},
+        default_generation_settings={"n_ctx": llm.context.n_ctx, "params": _sampling(service)},
         total_slots=llm.context.n_seq_max,
         model_path=llm.model.path.name,
         chat_template=llm.model.chat_template or "",

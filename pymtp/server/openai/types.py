@@ -121,7 +121,9 @@ class PymtpOptions(Body):
 class Choosing(Body):
     """How tokens are chosen, whatever API asks."""
 
-    temperature: Annotated[float, Field(ge=0, le=MOST)] | None = Field(None, description="1 where it is left out.")
+    temperature: Annotated[float, Field(ge=0, le=MOST)] | None = Field(
+        None, description="Where it is left out: the server's own, else that of the model's file, else 1."
+    )
     top_p: Probability | None = None
     top_k: Annotated[int, Field(ge=-1, lt=2**31), WHOLE] | None = Field(None, description="0 and -1: all tokens.")
     min_p: Probability | None = None

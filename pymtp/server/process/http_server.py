@@ -75,6 +75,8 @@ class HttpServer:
     def _loaded(self, error: Exception | None) -> None:
         if error is None:
             service = self._app.state.service
+            if service.sampling:
+                log.info("sampling where a request leaves it open", extra={"fields": service.sampling})
             self._say({READY: service.model_name, FILE: str(service.llm.llm.model.path)})
             return
         if not isinstance(error, (PymtpError, OSError)):

@@ -60,7 +60,7 @@ class _Job:
         self._service, self._store = service, store
         self._body = body.model_dump(exclude_unset=True, by_alias=True)
         self._messages = [*_before(self._body, store), *read_input(self._body["input"])]
-        ask = read_ask(CHAT, chat_body(self._body, self._messages))
+        ask = read_ask(CHAT, chat_body(self._body, self._messages), service.sampling)
         allowed = allowed_tools(self._body)
         self.ask = ask if allowed is None else replace(ask, tools=[tool for tool in ask.tools if tool.name in allowed])
         self._writer = ResponseWriter(self._body, ask.params, service.settings.replica)

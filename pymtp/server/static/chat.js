@@ -146,5 +146,6 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") stop();
 });
 if (matchMedia("(max-width: 800px)").matches) for (const part of ["figures", "legend"]) byId(part).open = false;
-byId("key").addEventListener("change", showModel);
-showModel();
+const showCard = () => showModel((card) => settings.showDefaults(card.meta?.sampling ?? {}));
+byId("key").addEventListener("change", showCard);
+showCard();

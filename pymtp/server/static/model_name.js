@@ -5,19 +5,26 @@ import { byId } from "./dom.js";
 
 let known = null;
 
-/** The name, once the server has loaded the model. Raises Failure. */
-export async function modelName(signal) {
-  known ??= (await get("v1/models", signal)).data[0].id;
+/** What the server says of its model, once it has loaded it: a card of /v1/models. Raises Failure. */
+async function modelCard(signal) {
+  known ??= (await get("v1/models", signal)).data[0];
   return known;
 }
 
-/** Shows it, sooner or later. */
-export async function showModel() {
+/** The name. Raises Failure. */
+export async function modelName(signal) {
+  return (await modelCard(signal)).id;
+}
+
+/** Shows it, sooner or later. shown: called with the card then. */
+export async function showModel(shown = () => {}) {
   const place = byId("model");
   try {
-    place.textContent = await modelName();
+    const card = await modelCard();
+    place.textContent = card.id;
+    shown(card);
   } catch (error) {
     place.textContent = error.message;
-    if (error.wait) setTimeout(showModel, 1000 * error.wait);
+    if (error.wait) setTimeout(() => showModel(shown), 1000 * error.wait);
   }
 }

@@ -50,6 +50,13 @@ export class Settings {
     return request;
   }
 
+  /** Tells in empty fields what the server takes for them. defaults: by the fields of a request. */
+  showDefaults(defaults) {
+    for (const id of ["temperature", "top_p", "top_k", "min_p"]) {
+      if (id in defaults) byId(id).placeholder = id === "top_k" && defaults[id] === 0 ? "off" : String(defaults[id]);
+    }
+  }
+
   /** Asks for a key. */
   askForKey() {
     byId("settings").open = true;

@@ -1,0 +1,161 @@
+"""Claims about what requests leave open: the server's options come first, then what the model's file says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from conftest import make_llm
+from helpers.served import Served
+from helpers.servers import LONG, Server
+from helpers.tuned import TUNED
+
+from pymtp import LLM, SamplingParams
+from pymtp.chat import Chat
+from pymtp.server.settings import Settings
+
+SAID = "def fibonacci(n):"
+MESSAGES = [{"role": "user", "content": SAID}]
+OWN = {"temperature": 1.1, "presence_penalty": 0.5, "seed": 5}  # of the server
+# of requests: each other than what the file and the server say
+GIVEN: dict[str, Any] = {
+    "temperature": 0.4,
+    "top_k": 3,
+    "top_p": 0.5,
+    "min_p": 0.3,
+    "repetition_penalty": 1.7,
+    "presence_penalty": 1.5,
+    "frequency_penalty": 0.7,
+    "seed": 9,
+}
+
+
+@pytest.fixture(scope="module")
+def llm(tuned: Path) -> Iterator[LLM]:
+    """Of the file, with no server around it."""
+    with make_llm(tuned) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def tuned_server(tuned: Path) -> Iterator[Server]:
+    """With a file and options that say how to sample."""
+    server = Server(Settings(sampling=OWN), lambda: make_llm(tuned, n_seq_max=4)).ready()
+    yield server
+    server.close()
+
+
+def chat(url: str, **fields: Any) -> str:
+    body = {"model": "m", "messages": MESSAGES, "max_tokens": 24, **fields}
+    found: str = post(f"{url}/v1/chat/completions", body)["choices"][0]["message"]["content"]
+    return found
+
+
+def completion(url: str, **fields: Any) -> str:
+    found: str = post(f"{url}/v1/completions", {"prompt": SAID, "max_tokens": 24, **fields})["choices"][0]["text"]
+    return found
+
+
+def message(url: str, **fields: Any) -> str:
+    body = {"model": "m", "messages": MESSAGES, "max_tokens": 24, **fields}
+    return "".join(block["text"] for block in post(f"{url}/v1/messages", body)["content"])
+
+
+def response(url: str, **fields: Any) -> str:
+    body = {"model": "m", "input": SAID, "max_output_tokens": 24, **fields}
+    return "".join(part["text"] for item in post(f"{url}/v1/responses", body)["output"] for part in item["content"])
+
+
+def post(url: str, body: dict[str, Any]) -> Any:
+    answer = httpx.post(url, json=body, timeout=LONG)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+APIS = [chat, completion, message, response]
+
+
+def wanted(llm: LLM, ask: Callable[..., str], **fields: Any) -> str:
+    params = SamplingParams(24, **{**TUNED, **OWN, **fields})
+    if ask is completion:
+        return llm.generate(SAID, params).text
+    return llm.generate(Chat(MESSAGES), params).text
+
+
+@pytest.mark.parametrize("ask", APIS)
+def test_what_is_left_open_is_the_servers_then_the_models(
+    tuned_server: Server, llm: LLM, ask: Callable[..., str]
+) -> None:
+    text = ask(tuned_server.url)
+    assert text == wanted(llm, ask)
+    assert ask(tuned_server.url, temperature=None, top_k=None, seed=None) == text
+    neutral = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0}
+    assert text != wanted(llm, ask, **neutral)
+
+
+@pytest.mark.parametrize("ask", APIS)
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_field_of_a_request_comes_first_and_leaves_the_others(
+    tuned_server: Server, llm: LLM, ask: Callable[..., str], name: str
+) -> None:
+    given = {name: GIVEN[name]}
+    assert ask(tuned_server.url, **given) == wanted(llm, ask, **given)
+
+
+@pytest.mark.parametrize("ask", APIS)
+def test_a_temperature_of_0_stays_greedy(tuned_server: Server, llm: LLM, ask: Callable[..., str]) -> None:
+    penalties = {"presence_penalty": 0, "repetition_penalty": 1}
+    greedy = SamplingParams(24)
+    text = llm.generate(SAID if ask is completion else Chat(MESSAGES), greedy).text
+    assert ask(tuned_server.url, temperature=0, **penalties) == text
+
+
+def test_the_defaults_are_told_under_the_names_of_requests(tuned_server: Server, server: Server) -> None:
+    told = {
+        "temperature": 1.1,
+        "top_k": 7,
+        "top_p": 0.9,
+        "min_p": 0.02,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.0,
+        "repeat_penalty": 1.2,
+        "repeat_last_n": 9,
+        "seed": 5,
+    }
+    props = httpx.get(f"{tuned_server.url}/props").json()
+    assert props["default_generation_settings"]["params"] == told
+    (card,) = httpx.get(f"{tuned_server.url}/v1/models").json()["data"]
+    assert card["meta"]["sampling"] == told
+    assert chat(tuned_server.url, **told) == chat(tuned_server.url)
+    (card,) = httpx.get(f"{server.url}/v1/models").json()["data"]
+    assert {name: card["meta"]["sampling"][name] for name in ("temperature", "top_k", "top_p", "min_p", "seed")} == {
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        "seed": -1,
+    }
+
+
+def test_a_response_tells_what_it_was_sampled_with(tuned_server: Server) -> None:
+    done = post(f"{tuned_server.url}/v1/responses", {"model": "m", "input": SAID, "max_output_tokens": 2})
+    assert (done["temperature"], done["top_p"], done["presence_penalty"]) == (1.1, 0.9, 0.5)
+
+
+def test_values_that_clients_mean_otherwise_are_taken_of_a_server_too(new_server: Callable[..., Server]) -> None:
+    alone = new_server(sampling={"top_p": 0, "top_k": -1, "seed": -1}).ready()
+    greedy = new_server(sampling={"temperature": 0}).ready()
+    assert chat(alone.url) == chat(greedy.url)
+
+
+def test_options_of_the_command_are_the_defaults(serve: Callable[..., Served], tuned: Path, llm: LLM) -> None:
+    options = ("--temp", "1.1", "--presence-penalty", "0.5", "--top-k", "-1", "--repeat-penalty", "1.3")
+    served = serve("-m", tuned, *options, "--repeat-last-n", "-1", "--seed", "3", "-c", "1024").ready()
+    line = served.line("sampling where a request leaves it open")
+    assert "temperature=1.1 top_k=0 top_p=0.9 min_p=0.02" in line
+    params = TUNED | {"temperature": 1.1, "presence_penalty": 0.5, "top_k": 0, "repetition_penalty": 1.3}
+    params |= {"penalty_last_n": -1, "seed": 3}
+    assert chat(served.url) == llm.generate(Chat(MESSAGES), SamplingParams(24, **params)).text
