@@ -13,6 +13,9 @@ alone counts, from a prompt's last logits to the last token: by the server's own
 
 Every measurement is a process of its own, warmed up with one request. They come in rounds, one of each kind, in
 alternating order: what the machine does meanwhile meets all alike, and the ratio within a round is what counts.
+With --apart each side runs once more on two files, trunk and head, which the model is taken apart into: llama-server
+with `-md`, pymtp with `head`. How its ratio there compares with that on one file is said as well.
+
 The tokens are compared too: where they first differ is reported, and the acceptance of each side. With random weights
 no draft is accepted on either side.
 """
@@ -23,6 +26,7 @@ import json
 import platform
 import statistics
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -42,9 +46,16 @@ from pymtp import LLM, PymtpError, SamplingParams, build_info
 from pymtp.cores import default_threads
 from pymtp.model import demo_model
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+
+from makers.head_file import write_pair
+
 screen = Console(stderr=True, highlight=False)
 
 SERVER, FIXED, AUTO = "llama-server", "pymtp", "pymtp auto"
+SERVER_APART, FIXED_APART = "llama-server -md", "pymtp head"
+
+Files = tuple[Path, Path | None]  # of the model, and of a head apart
 
 
 class Prompts(str, Enum):
@@ -96,11 +107,13 @@ class Measurement:
 Round = dict[str, Measurement]  # by arm
 
 
-def measure_server(program: Path, settings: Settings, prompts: Sequence[Sequence[int]]) -> Measurement:
+def measure_server(program: Path, files: Files, settings: Settings, prompts: Sequence[Sequence[int]]) -> Measurement:
     """One run of llama-server. Raises ServerError."""
+    model, head = files
     with llama_server.start(
         program,
-        settings.model,
+        model,
+        **({} if head is None else {"spec_draft_model": str(head)}),
         spec_type="draft-mtp",
         spec_draft_n_max=settings.drafts,
         threads=settings.threads,
@@ -126,11 +139,17 @@ def measure_server(program: Path, settings: Settings, prompts: Sequence[Sequence
 
 
 def measure_pymtp(
-    settings: Settings, drafts: int | Literal["auto"], prompts: Sequence[Sequence[int]], bias: dict[int, float]
+    files: Files,
+    settings: Settings,
+    drafts: int | Literal["auto"],
+    prompts: Sequence[Sequence[int]],
+    bias: dict[int, float],
 ) -> Measurement:
     """One run of pymtp. To be run in a process of its own."""
+    model, head = files
     with LLM(
-        settings.model,
+        model,
+        head=head,
         n_ctx=settings.n_ctx,
         n_batch=settings.n_batch,
         n_ubatch=settings.n_ubatch,
@@ -153,16 +172,21 @@ def measure_pymtp(
     )
 
 
-def measure(settings: Settings, n: int, *, auto: bool) -> list[Round]:
-    """n rounds of all arms, in alternating order. Says on stderr how it goes."""
+def measure(settings: Settings, n: int, *, auto: bool, apart: Files | None) -> list[Round]:
+    """n rounds of all arms, in alternating order. Says on stderr how it goes. apart: the model as two files."""
     program = llama_server.build()
     held_out = settings.prompts is Prompts.held_out
     prompts, bias = in_a_process(partial(prepare, settings.model, settings.n_prompts, held_out=held_out))
+    whole: Files = (settings.model, None)
     depths: dict[str, int | Literal["auto"]] = {FIXED: settings.drafts} | ({AUTO: "auto"} if auto else {})
-    arms = {SERVER: partial(measure_server, program, settings, prompts)}
+    arms = {SERVER: partial(measure_server, program, whole, settings, prompts)}
     arms |= {
-        arm: partial(in_a_process, measure_pymtp, settings, drafts, prompts, bias) for arm, drafts in depths.items()
+        arm: partial(in_a_process, measure_pymtp, whole, settings, drafts, prompts, bias)
+        for arm, drafts in depths.items()
     }
+    if apart is not None:
+        arms[SERVER_APART] = partial(measure_server, program, apart, settings, prompts)
+        arms[FIXED_APART] = partial(in_a_process, measure_pymtp, apart, settings, settings.drafts, prompts, bias)
     found: list[Round] = []
     for measured in rounds(arms, n):
         found.append(measured)
@@ -175,6 +199,15 @@ def measure(settings: Settings, n: int, *, auto: bool) -> list[Round]:
 def ratios(rounds: Sequence[Round], arm: str) -> list[float]:
     """An arm's tokens a second over llama-server's, round by round."""
     return [measured[arm].speed / measured[SERVER].speed for measured in rounds]
+
+
+def against_inside(rounds: Sequence[Round]) -> list[float]:
+    """pymtp / llama-server on two files, over the same on one file, round by round."""
+    return [
+        m[FIXED_APART].speed / m[SERVER_APART].speed / (m[FIXED].speed / m[SERVER].speed)
+        for m in rounds
+        if FIXED_APART in m
+    ]
 
 
 def rows(rounds: Sequence[Round]) -> list[tuple[str, ...]]:
@@ -228,6 +261,11 @@ def show(settings: Settings, rounds: Sequence[Round]) -> None:
             console.print(f"{arm}: {found['texts'] - found['differing']} of {found['texts']} texts are {SERVER}'s")
             for text, place, theirs, mine in found["first_differences"]:
                 console.print(f"  text {text}: first at token {place}, {theirs} there, {mine} here")
+    if of_two := against_inside(rounds):
+        console.print(
+            f"pymtp / llama-server on two files over the same on one: {statistics.median(of_two):.3f} "
+            f"({min(of_two):.3f} … {max(of_two):.3f})"
+        )
 
 
 def as_json(settings: Settings, rounds: Sequence[Round]) -> str:
@@ -238,6 +276,7 @@ def as_json(settings: Settings, rounds: Sequence[Round]) -> str:
         "settings": asdict(settings) | {"model": settings.model.name},
         "median_tokens_per_second": {arm: statistics.median(m[arm].speed for m in rounds) for arm in arms},
         "median_ratio": {arm: statistics.median(ratios(rounds, arm)) for arm in arms if arm != SERVER},
+        "two_files_over_one": against_inside(rounds),
         "acceptance": {arm: rounds[0][arm].acceptance for arm in arms},
         "same_text": {arm: agreement(rounds, arm) for arm in arms if arm != SERVER},
         "rounds": [
@@ -258,6 +297,7 @@ def main(
     n_prompts: Annotated[int, typer.Option(min=1, help="Prompts in a measurement.")] = 4,
     drafts: Annotated[int, typer.Option("--drafts", "-d", min=1, help="Drafts per round on both sides.")] = 3,
     auto: Annotated[bool, typer.Option(help='Also pymtp with draft_tokens="auto".')] = True,
+    apart: Annotated[bool, typer.Option(help="Also with the head in a file of its own.")] = False,
     threads: Annotated[int | None, typer.Option("--threads", "-t", show_default="physical cores")] = None,
     n_ctx: Annotated[int, typer.Option(help="Tokens that the context holds.")] = 1024,
     gpu_layers: Annotated[int, typer.Option("--gpu-layers", "-g", help="Layers on the GPU, -1 for all.")] = -1,
@@ -281,7 +321,9 @@ def main(
         flash_attn=flash_attn,
     )
     try:
-        rounds = measure(settings, pairs, auto=auto)
+        with tempfile.TemporaryDirectory() as folder:
+            files = write_pair(settings.model, Path(folder)) if apart else None
+            rounds = measure(settings, pairs, auto=auto, apart=files)
     except (BuildError, ServerError, PymtpError) as error:
         screen.print(f"[bold red]error:[/] {error}", soft_wrap=True)
         sys.exit(1)

@@ -2,6 +2,7 @@
 
 #include "inspect.h"
 
+#include "llama-hparams.h"
 #include "llama-mmap.h"
 
 #include <algorithm>
@@ -35,10 +36,16 @@ std::set<int32_t> blocks_of(const files & parts) {
     std::set<int32_t> found;
     for (const pymtp_gguf_file & part : parts) {
         for (ggml_tensor * t = ggml_get_first_tensor(part.tensors()); t; t = ggml_get_next_tensor(part.tensors(), t)) {
-            int32_t block = 0;
-            if (std::sscanf(t->name, "blk.%d.", &block) == 1) {
-                found.insert(block);
+            const std::string name = t->name;
+            if (name.rfind("blk.", 0) != 0) {
+                continue;
             }
+            const std::string number = name.substr(4, name.find('.', 4) - 4);
+            const bool        whole  = !number.empty() && number.find_first_not_of("0123456789") == std::string::npos;
+            if (!whole || number.size() > 4 || std::stoi(number) >= (int32_t) LLAMA_MAX_LAYERS) {
+                throw pymtp_refused("tensor '" + name + "' is of no block that a model has");
+            }
+            found.insert(std::stoi(number));
         }
     }
     return found;
