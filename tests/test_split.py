@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from conftest import make_llm
 from helpers.devices import GPUS, ON_CPU
+from makers.head_file import write_pair
 from makers.make_model import make_model
 
 from pymtp import LLM, SamplingParams
@@ -67,3 +68,15 @@ def test_a_split_model_writes_what_the_cpu_writes(
         held = on_gpus(llm)
     if GPUS:
         assert 0 < held < everything if part else held == everything
+
+
+@pytest.mark.parametrize("placing", [{}, {"n_gpu_layers": 2}, {"n_cpu_moe": 99}], ids=str)
+def test_a_head_in_a_file_of_its_own_goes_where_one_inside_goes(
+    path: Path, expected: list[int], placing: dict[str, Any], tmp_path: Path
+) -> None:
+    trunk, head = write_pair(path, tmp_path)
+    options: dict[str, Any] = {"type_k": "f32", "type_v": "f32", **placing}
+    with make_llm(path, **options) as inside, make_llm(trunk, head=head, **options) as apart:
+        assert written(apart) == expected
+        assert written(inside) == expected
+        assert apart.context.memory() == inside.context.memory()
