@@ -1,4 +1,4 @@
-"""Multi-token-prediction speculative decoding for Qwen3.5, 3.6 and 3.8 GGUF models."""
+"""Multi-token-prediction speculative decoding for Qwen3-Next, Qwen3.5, 3.6 and 3.8 GGUF models."""
 
 import logging
 from typing import TYPE_CHECKING

@@ -56,7 +56,7 @@ class _Loaded(NamedTuple):
 
 
 class Model:
-    """A qwen35 or qwen35moe GGUF, loaded. Split files: name the first part.
+    """A qwen35, qwen35moe or qwen3next GGUF, loaded. Split files: name the first part.
 
     Threads may use it at the same time, and LLMs and contexts may share it. close() does not wait: the last of them, or
     the last call, frees the memory. Methods raise ClosedError after it.
@@ -97,7 +97,7 @@ class Model:
         self.weight_type: str = ffi.string(info.weight_type).decode()
         self.has_head: bool = info.n_layer_mtp > 0
         self.mtp: bool = self.has_head and mtp
-        # Qwen3.5 and 3.6 heads were trained on post-norm rows
+        # heads of Qwen3-Next, 3.5 and 3.6 were trained on post-norm rows
         self.tap: str = TAPS[max(0, info.tap)]
         if layers != 0 and not vocab_only:
             warn_without_gpu()

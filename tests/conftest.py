@@ -99,9 +99,17 @@ def moe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
         yield model
 
 
+@pytest.fixture(scope="session")
+def qwen3next(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    """A tiny Qwen3-Next, random weights in F32."""
+    (path,) = make_model("tiny-next", tmp_path_factory.mktemp("models") / "next.gguf", weight_type="f32")
+    with Model(path) as model:
+        yield model
+
+
 @pytest.fixture
 def model(request: pytest.FixtureRequest) -> Model:
-    """`dense` or `moe`, by parameter: see BOTH in helpers/contexts.py."""
+    """`dense`, `moe` or `qwen3next`, by parameter: see EACH in helpers/contexts.py."""
     found: Model = request.getfixturevalue(request.param)
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.contexts import BOTH, EXACT, context, some_tokens
+from helpers.contexts import EACH, EXACT, context, some_tokens
 from helpers.moments import (
     BOTH_MODES,
     CACHES,
@@ -27,7 +27,7 @@ from pymtp.model import Model
 from pymtp.sampling import Sampler
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("caches", CACHES.values(), ids=CACHES.keys())
 @BOTH_MODES
 def test_a_copy_goes_on_with_the_bits_of_the_original_which_stays_as_it_is(
@@ -50,7 +50,7 @@ def test_a_copy_goes_on_with_the_bits_of_the_original_which_stays_as_it_is(
         assert c.tokens(2) == some_tokens(model, 20, seed=2)
 
 
-@BOTH
+@EACH
 @BOTH_MODES
 @pytest.mark.parametrize("seed", range(4))
 def test_sequences_that_are_copied_and_moved_about_are_what_they_would_be_alone(
@@ -209,7 +209,7 @@ def test_a_sequence_that_moves_takes_its_sampling_along(dense: Model) -> None:
     assert text(moves=True) == text(moves=False)
 
 
-@BOTH
+@EACH
 def test_sequences_with_a_gap_between_them_take_one_launch_once_the_last_has_moved_there(model: Model) -> None:
     with context(model, n_seq_max=4) as c:
         tokens = {seq: begin(c, seq) for seq in (0, 1, 3)}
@@ -235,7 +235,7 @@ def test_a_closed_context_copies_nothing(dense: Model) -> None:
             call(0, 1)
 
 
-@BOTH
+@EACH
 def test_a_context_without_drafts_copies_as_well(model: Model) -> None:
     with context(model, draft_tokens=0, n_seq_max=2) as c:
         token = begin(c, 0)

@@ -116,7 +116,7 @@ def test_a_prompt_cut_anywhere_leaves_the_bits_that_it_leaves_uncut(
         assert_cuts_do_not_matter(context, N, 5)
 
 
-@pytest.mark.parametrize("shape", ["tiny", "tiny-moe"])
+@pytest.mark.parametrize("shape", ["tiny", "tiny-moe", "tiny-next"])
 @pytest.mark.parametrize("weight_type", ["f32", "f16", "bf16", "q8_0", "q4_0"])
 def test_so_does_one_of_a_model_whose_weights_are_not_repacked(model: NewModel, shape: str, weight_type: str) -> None:
     with new_context(model(shape, weight_type), LONG) as context:

@@ -30,6 +30,7 @@ SHAPES = {
         PRESETS["7m"], n_layer=4, n_ff=0, n_expert=8, n_expert_used=2, n_ff_expert=256, n_ff_shared=256, tied=False
     ),
 }
+SHAPES["7m-next"] = replace(SHAPES["7m-moe"], rope_sections=(), next=True)
 REPACKED = ["q4_0", "iq4_nl", "q4_k", "q2_k"]  # on x86: 8 rows of the weights interleaved
 REPACKED_SHAPES = {  # every matrix has rows by the eight, of whole superblocks
     "dense": replace(SHAPES["7m"], n_layer=4, linear_v_heads=8, n_ff=512),
@@ -90,7 +91,7 @@ def assert_rows_do_not_matter(model: Model, n_prompt: int, sizes: list[int], **o
         assert same_bits(after(context, n_prompt, sizes), after(context, n_prompt, [1] * n))
 
 
-@pytest.mark.parametrize("preset", ["tiny", "tiny-moe"])
+@pytest.mark.parametrize("preset", ["tiny", "tiny-moe", "tiny-next"])
 @pytest.mark.parametrize("weight_type", EXACT)
 def test_rows_of_a_verification_have_the_bits_of_single_steps(model: NewModel, preset: str, weight_type: str) -> None:
     assert_rows_do_not_matter(model(preset, weight_type), SHORT, SIZES, n_threads=1)

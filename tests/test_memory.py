@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.contexts import BOTH
+from helpers.contexts import EACH
 from helpers.full_context import taken
 from makers.make_model import make_model
 
@@ -31,7 +31,7 @@ def planned(path: Path, **options: Any) -> DeviceMemory:
     return device
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("draft_tokens", [0, 3, 8])
 @pytest.mark.parametrize(("n_ctx", "n_seq_max"), [(256, 1), (1024, 1), (256, 3)])
 def test_the_plan_is_what_a_full_context_takes(model: Model, n_ctx: int, n_seq_max: int, draft_tokens: int) -> None:
@@ -84,7 +84,7 @@ def test_recurrent_layers_take_at_most_1_4_states_of_a_sequence(tmp_path: Path) 
         assert state < plan.states / n_seq_max < 1.4 * state
 
 
-@BOTH
+@EACH
 def test_the_draft_context_reserves_the_same_for_any_ubatch(model: Model) -> None:
     small, large = (planned(model.path, n_ctx=4096, draft_tokens=3, n_ubatch=n) for n in (64, 2048))
     assert small.head_compute == large.head_compute

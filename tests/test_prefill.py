@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.bits import assert_same
-from helpers.contexts import BOTH, DRAFTS, EXACT, context, drafts, some_tokens, work
+from helpers.contexts import BOTH, DRAFTS, EACH, EXACT, context, drafts, some_tokens, work
 
 from pymtp import InvalidRequestError
 from pymtp.context import Context
@@ -39,7 +39,7 @@ def agree(one: tuple[bytes, bytes, list[int]], other: tuple[bytes, bytes, list[i
     return one[2] == other[2]
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("n", [1, 2, 3, 511, 512, 1300])
 def test_the_head_holds_what_the_long_way_round_would_have_put_there(model: Model, n: int) -> None:
     prompt = some_tokens(model, n)
@@ -47,7 +47,7 @@ def test_the_head_holds_what_the_long_way_round_would_have_put_there(model: Mode
         assert after(fused, prompt) == after(host, prompt)
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize(
     "options",
     [
@@ -68,7 +68,7 @@ def test_it_holds_the_same_with_any_batch_cache_attention_and_tap(model: Model, 
         assert after(fused, prompt) == after(host, prompt)
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("options", [{"n_ubatch": 512}, {"n_ubatch": 7, "n_batch": 50}, {"n_ubatch": 128}], ids=str)
 def test_a_batch_with_a_short_rest_need_not_keep_its_last_tokens_together(
     model: Model, options: dict[str, Any]
@@ -84,7 +84,7 @@ def test_a_batch_with_a_short_rest_need_not_keep_its_last_tokens_together(
     assert rows == [min(n_ubatch, n - start) for n in batches for start in range(0, n, n_ubatch)]
 
 
-@BOTH
+@EACH
 def test_a_prompt_in_pieces_is_the_prompt(model: Model) -> None:
     prompt = some_tokens(model, 400)
     pieces = [prompt[:1], prompt[1:2], prompt[2:200], prompt[200:]]
@@ -92,7 +92,7 @@ def test_a_prompt_in_pieces_is_the_prompt(model: Model) -> None:
         assert after(fused, *pieces) == after(host, *pieces)
 
 
-@BOTH
+@EACH
 def test_all_outputs_is_a_third_way_to_the_same_cache(model: Model) -> None:
     prompt = some_tokens(model, 300)
     with context(model) as fused, context(model, "all-outputs") as every:
@@ -103,7 +103,7 @@ def test_all_outputs_is_a_third_way_to_the_same_cache(model: Model) -> None:
     assert chain == other_chain
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("n_keep", [1, 2, 4])
 @pytest.mark.parametrize("drafted", [True, False])
 def test_a_prompt_goes_on_after_a_round_cut_anywhere(model: Model, n_keep: int, drafted: bool) -> None:
@@ -137,7 +137,7 @@ def test_a_cleared_context_starts_from_nothing(dense: Model) -> None:
         assert after(c, prompt) == after(fresh, prompt)
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("lengths", [(40, 40, 40), (200, 3, 64), (1, 2, 1), (700, 30, 1)], ids=str)
 @pytest.mark.parametrize("mode", ["fused", "host-copy"])
 def test_sequences_in_one_batch_come_out_as_alone(model: Model, lengths: tuple[int, ...], mode: str) -> None:
@@ -190,7 +190,7 @@ def test_sequences_that_are_not_there_are_refused_and_the_others_live_on(dense: 
 # ── Nothing but that ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@BOTH
+@EACH
 def test_a_prompt_computes_what_it_does_without_mtp_and_the_heads_k_and_v(model: Model) -> None:
     prompt = some_tokens(model, 40)
     with (
@@ -206,7 +206,7 @@ def test_a_prompt_computes_what_it_does_without_mtp_and_the_heads_k_and_v(model:
     assert without - with_mtp == {}
 
 
-@BOTH
+@EACH
 def test_a_ubatch_without_outputs_has_no_head(model: Model) -> None:
     for draft_tokens in (0, DRAFTS):
         with context(model, draft_tokens=draft_tokens, trace=True, n_batch=20) as c:
@@ -223,7 +223,7 @@ def test_the_pre_norm_tap_leaves_the_final_norm_to_the_output_rows(dense: Model)
     assert norms == [(dense.n_embd, 1, 1, 1)]
 
 
-@BOTH
+@BOTH  # of a qwen3next, llama.cpp leaves the FFN to rows with outputs
 def test_host_copies_go_through_the_whole_block_as_in_llama_cpp(model: Model) -> None:
     with context(model, "host-copy", trace=True) as c:
         c.prefill(some_tokens(model, 20))
@@ -231,7 +231,7 @@ def test_host_copies_go_through_the_whole_block_as_in_llama_cpp(model: Model) ->
     assert rows["mtp_attn_out"] == rows["mtp_post_ffn"] == 20
 
 
-@BOTH
+@EACH
 def test_what_is_computed_begins_on_cache_lines(model: Model) -> None:
     # or a gated delta net takes 40% longer, by luck
     with context(model, trace=True) as c:
@@ -264,7 +264,7 @@ def test_the_hosts_buffer_grows_with_outputs_not_with_tokens(dense: Model) -> No
         assert every.counters.output_buffer_bytes > 1500 * dense.n_vocab * 4
 
 
-@BOTH
+@EACH
 def test_the_draft_context_reserves_for_a_round_not_for_a_prompt(model: Model) -> None:
     def compute(**options: Any) -> int:
         with context(model, **options) as c:
@@ -278,7 +278,7 @@ def test_the_draft_context_reserves_for_a_round_not_for_a_prompt(model: Model) -
 # ── What the user asks for himself ────────────────────────────────────────────────────────────────────────────────────
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("mode", PREFILL_MODES)
 def test_logits_of_all_positions_come_beside_mtp_and_disturb_no_draft(model: Model, mode: str) -> None:
     prompt = some_tokens(model, 60)
@@ -303,7 +303,7 @@ def test_the_perplexity_of_code_is_far_below_that_of_noise(dense: Model, prompts
     assert perplexity(dense.tokenize(prompts[0])) < 60 < perplexity(some_tokens(dense, 100))
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("mode", PREFILL_MODES)
 def test_embeddings_come_beside_mtp_and_disturb_no_draft(model: Model, mode: str) -> None:
     prompt = some_tokens(model, 60)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gguf import GGUFReader
-from helpers.contexts import BOTH, EXACT, context, some_tokens
+from helpers.contexts import EACH, EXACT, context, some_tokens
 
 from pymtp import InvalidRequestError, NativeError
 from pymtp.context import Context
@@ -52,7 +52,7 @@ def others_go_on(c: Context) -> None:
     c.prefill_batch({seq: more(c.model, seq) for seq in (1, 2)})
 
 
-@BOTH
+@EACH
 @MODES
 def test_what_a_sequence_replays_stays_its_own_while_others_go_on(model: Model, mode: str) -> None:
     with three(model, mode) as c, alone(model, mode, 0) as wanted:
@@ -64,7 +64,7 @@ def test_what_a_sequence_replays_stays_its_own_while_others_go_on(model: Model, 
         assert close(c.verify([7, 8]), wanted.verify([7, 8]))
 
 
-@BOTH
+@EACH
 @MODES
 def test_a_sequence_goes_on_from_where_it_was_rewound_to_before_others_went_on(model: Model, mode: str) -> None:
     with three(model, mode) as c, alone(model, mode, 0) as wanted:
@@ -75,7 +75,7 @@ def test_a_sequence_goes_on_from_where_it_was_rewound_to_before_others_went_on(m
         assert close(c.verify([7, 8]), wanted.verify([7, 8]))
 
 
-@BOTH
+@EACH
 @MODES
 def test_what_is_taken_together_goes_on_from_where_each_was_rewound_to(model: Model, mode: str) -> None:
     with three(model, mode) as c, alone(model, mode, 0) as zero, alone(model, mode, 2) as two:
@@ -105,7 +105,7 @@ def steps(c: Context, tokens: list[int]) -> list[bytes]:
     return [row.tobytes() for row in rows]
 
 
-@BOTH
+@EACH
 def test_devices_replay_with_the_operations_of_llama_cpp_to_the_same_numbers(model: Model) -> None:
     tokens = some_tokens(model, 60)
     with context(model, n_seq_max=2, **EXACT) as host, context(model, n_seq_max=2, **EXACT) as device:
@@ -115,7 +115,7 @@ def test_devices_replay_with_the_operations_of_llama_cpp_to_the_same_numbers(mod
             assert np.abs(rows[0] - rows[1]).max() < 1e-5 * np.abs(rows[1]).max()
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("as_devices", [False, True])
 def test_tokens_can_be_taken_back_one_by_one(model: Model, as_devices: bool) -> None:
     with context(model) as slowly, context(model) as at_once:
@@ -130,7 +130,7 @@ def test_tokens_can_be_taken_back_one_by_one(model: Model, as_devices: bool) -> 
         assert slowly.verify([7, 8]).tobytes() == at_once.verify([7, 8]).tobytes()
 
 
-@BOTH
+@EACH
 def test_the_first_token_of_a_verification_cannot_be_taken_back(model: Model) -> None:
     with context(model) as c:
         c.prefill(some_tokens(model, 20))
@@ -140,7 +140,7 @@ def test_the_first_token_of_a_verification_cannot_be_taken_back(model: Model) ->
             c.rewind(20)
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("draft_tokens", [1, 3, 7])
 def test_a_round_writes_one_state_whatever_the_depth(model: Model, draft_tokens: int) -> None:
     def written(c: Context) -> int:
@@ -246,12 +246,12 @@ def refused(model: Model, fault: str, call: Callable[[Context], object], why: st
         c.draft_chain(5, 3)
 
 
-@BOTH
+@EACH
 def test_a_chain_whose_steps_are_of_two_sequences_is_refused(model: Model) -> None:
     refused(model, "mixed_chain", lambda c: c.draft_chain(5, 3), "of equal length")
 
 
-@BOTH
+@EACH
 def test_more_outputs_than_there_is_room_for_are_refused(model: Model) -> None:
     refused(
         model, "more_outputs", lambda c: c.prefill(some_tokens(model, 20)), "a batch with 20 outputs, but room for 8"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.contexts import BOTH, DRAFTS, EXACT, context, drafts, some_tokens, work
+from helpers.contexts import DRAFTS, EACH, EXACT, context, drafts, some_tokens, work
 from makers.gguf_variants import rewrite
 
 from pymtp import LLM, SamplingParams
@@ -38,7 +38,7 @@ def round_of(c: Context, token: int, keep: int, seq: int = 0) -> list[int]:
     return [token, *made[:keep]]
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("tap", ["post_norm", "pre_norm"])
 @pytest.mark.parametrize("params", [GREEDY, WARM], ids=["greedy", "warm"])
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_chain_in_one_launch_drafts_what_single_steps_draft(
         assert steps.counters.draft_decodes == 1 + DRAFTS
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("params", [GREEDY, WARM], ids=["greedy", "warm"])
 def test_a_verification_draws_from_each_row_until_a_draft_is_wrong(model: Model, params: SamplingParams) -> None:
     text, right = some_tokens(model, 20), [5]
@@ -80,7 +80,7 @@ def test_a_verification_draws_from_each_row_until_a_draft_is_wrong(model: Model,
             assert rounds.verify_chain([*right[: n + 1], *wrong]) == right[1 : n + 2]
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("keep", range(DRAFTS + 1))
 def test_after_a_round_the_caches_are_those_of_the_tokens_that_stayed(model: Model, keep: int) -> None:
     with ready(model, **EXACT) as rounds, ready(model, **EXACT) as plain:
@@ -98,7 +98,7 @@ def test_after_a_round_the_caches_are_those_of_the_tokens_that_stayed(model: Mod
         np.testing.assert_allclose(rounds.verify([3]), plain.verify([3]), atol=1e-4, rtol=1e-5)
 
 
-@BOTH
+@EACH
 def test_sequences_that_take_turns_do_not_see_each_other(model: Model) -> None:
     keeps = {0: (1, 3, 0), 1: (3, 0, 2)}
     alone = {}
@@ -116,7 +116,7 @@ def test_sequences_that_take_turns_do_not_see_each_other(model: Model) -> None:
             assert (texts[seq], c.draft_chain(4, DRAFTS, seq)[0]) == alone[seq]
 
 
-@BOTH
+@EACH
 def test_drafts_that_nothing_followed_leave_no_trace(model: Model) -> None:
     with ready(model) as c, ready(model) as other:
         for each in (c, other):
@@ -134,7 +134,7 @@ def test_drafts_that_nothing_followed_leave_no_trace(model: Model) -> None:
         assert c.tokens() == other.tokens()
 
 
-@BOTH
+@EACH
 def test_steps_whose_logits_are_looked_at_and_chains_can_follow_each_other(model: Model) -> None:
     with ready(model, **EXACT) as c, ready(model, **EXACT) as other:
         text = some_tokens(model, 20)
@@ -149,7 +149,7 @@ def test_steps_whose_logits_are_looked_at_and_chains_can_follow_each_other(model
         assert c.draft_chain(4, DRAFTS)[0] == other.draft_chain(4, DRAFTS)[0] == drafts(other, 4)
 
 
-@BOTH
+@EACH
 def test_a_round_brings_tokens_to_the_host_and_nothing_else(model: Model) -> None:
     with ready(model) as c:
         c.prefill(some_tokens(model, 20))
@@ -164,7 +164,7 @@ def test_a_round_brings_tokens_to_the_host_and_nothing_else(model: Model) -> Non
         assert getattr(after, name) == getattr(before, name), name
 
 
-@BOTH
+@EACH
 def test_a_chain_computes_the_block_once_a_step_and_no_row_twice(model: Model) -> None:
     with ready(model, trace=True) as c:
         c.prefill(some_tokens(model, 20))
@@ -259,7 +259,7 @@ def test_a_generation_launches_twice_a_round(new_llm: Callable[..., LLM]) -> Non
     assert after.draft_decodes - before.draft_decodes == sum(n > 0 for n in stats.depths)
 
 
-@BOTH
+@EACH
 def test_a_round_without_drafts_is_plain_decoding_that_keeps_one_row(model: Model) -> None:
     found = []
     for draft_tokens in (DRAFTS, 0):
@@ -273,7 +273,7 @@ def test_a_round_without_drafts_is_plain_decoding_that_keeps_one_row(model: Mode
     assert found[1] - found[0] == {}
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("n", [1, 62, 63, 64, 65, 130])
 def test_the_head_catches_up_with_tokens_that_came_without_drafts(model: Model, n: int) -> None:
     with ready(model, **EXACT) as plain, ready(model, **EXACT) as prompt:
@@ -292,7 +292,7 @@ def test_the_head_catches_up_with_tokens_that_came_without_drafts(model: Model, 
         np.testing.assert_allclose(one, other, atol=1e-4, rtol=1e-5)
 
 
-@BOTH
+@EACH
 def test_the_head_catches_up_with_each_sequence_by_itself(model: Model) -> None:
     texts = {seq: some_tokens(model, 40, seed=seq) for seq in range(2)}
     with ready(model, n_seq_max=2, **EXACT) as c:
@@ -309,7 +309,7 @@ def test_the_head_catches_up_with_each_sequence_by_itself(model: Model) -> None:
             assert chain == alone.draft_chain(5, DRAFTS, seq)[0]
 
 
-@BOTH
+@EACH
 def test_a_head_with_embeddings_of_its_own_looks_its_tokens_up_there(model: Model, tmp_path: Path) -> None:
     """In prompts, in chains, and of tokens that came without drafts. The files of the published models have none: their
     heads share those of the trunk."""

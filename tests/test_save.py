@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.contexts import BOTH, EXACT, context, some_tokens
+from helpers.contexts import BOTH, EACH, EXACT, context, some_tokens
 from helpers.moments import (
     BOTH_MODES,
     CACHES,
@@ -57,7 +57,7 @@ def test_what_was_saved_goes_on_with_the_bits_of_the_original(model: Model, cach
         assert c.tokens(2) == some_tokens(model, 20, seed=2)
 
 
-@BOTH
+@EACH
 @BOTH_MODES
 @pytest.mark.parametrize("seed", range(3))
 def test_texts_that_go_on_from_checkpoints_are_what_they_would_be_alone(model: Model, mode: str, seed: int) -> None:
@@ -114,7 +114,7 @@ def test_texts_that_go_on_from_checkpoints_are_what_they_would_be_alone(model: M
                 cells.setdefault(tuple(text[: i + 1]), row[None])
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("caches", ALL_CACHES.values(), ids=ALL_CACHES.keys())
 def test_saved_cells_depend_on_neither_the_sequence_nor_how_they_are_cut(model: Model, caches: dict[str, Any]) -> None:
     tokens = some_tokens(model, 300)
@@ -133,7 +133,7 @@ def test_saved_cells_depend_on_neither_the_sequence_nor_how_they_are_cut(model: 
         assert c.counters.saved_bytes == (300 + 2 * (1 + 255 + 2 + 1 + 270)) * c.cell_bytes
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("caches", ALL_CACHES.values(), ids=ALL_CACHES.keys())
 def test_long_texts_come_back_as_they_went(model: Model, caches: dict[str, Any]) -> None:
     with context(model, n_seq_max=3, **caches) as c:
@@ -152,7 +152,7 @@ def test_long_texts_come_back_as_they_went(model: Model, caches: dict[str, Any])
             np.testing.assert_array_equal(c.save_state(seq), state)
 
 
-@BOTH
+@EACH
 def test_a_transposed_v_is_saved_as_any_other(model: Model) -> None:
     """Before the first layer with attention nothing depends on flash attention."""
     rows = []
@@ -189,7 +189,7 @@ def test_a_loaded_sequence_has_the_first_token_after_its_prompt(dense: Model, mo
             c.first_token(seq_that(c, 1, (tokens, pieces, without)))
 
 
-@BOTH
+@EACH
 def test_a_state_takes_one_state_and_what_is_to_be_replayed(model: Model) -> None:
     with context(model) as c, context(model, draft_tokens=0) as plain:
         plain.prefill(some_tokens(model, 40))
@@ -209,7 +209,7 @@ def test_a_state_takes_one_state_and_what_is_to_be_replayed(model: Model) -> Non
         assert sizes[0] * 3 == sizes[1] * 4 > 0
 
 
-@BOTH
+@EACH
 def test_a_context_without_drafts_saves_as_well(model: Model) -> None:
     with context(model, draft_tokens=0, n_seq_max=2) as c:
         token = begin(c, 0)

@@ -45,7 +45,7 @@ def options(
         typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version, and llama.cpp's."),
     ] = False,
 ) -> None:
-    """Multi-token-prediction speculative decoding for Qwen3.5, 3.6 and 3.8 GGUF models."""
+    """Multi-token-prediction speculative decoding for Qwen3-Next, Qwen3.5, 3.6 and 3.8 GGUF models."""
     if sys.stdout is None and context.invoked_subcommand != serve.__name__:  # that one writes to stderr only
         raise OSError("standard output is closed")
 

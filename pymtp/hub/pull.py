@@ -19,7 +19,7 @@ from pymtp.hub.names import HubName, is_hub_name, read_name
 from pymtp.hub.needed import UnreachableError, check_connection, check_installed, explained
 from pymtp.hub.remote import Remote
 
-RUNS = ("qwen35", "qwen35moe")  # architectures
+RUNS = ("qwen35", "qwen35moe", "qwen3next")  # architectures
 
 Say = Callable[[str], None]
 
@@ -141,9 +141,8 @@ def _chosen(
     model = choose(found, name.wanted, has_head, where)
     about = header(model)
     if about.architecture not in RUNS:
-        raise ModelLoadError(
-            f"{model.name} of {name.repo}: architecture is {about.architecture!r}, pymtp runs {' and '.join(RUNS)}"
-        )
+        runs = f"pymtp runs {', '.join(RUNS[:-1])} and {RUNS[-1]}"
+        raise ModelLoadError(f"{model.name} of {name.repo}: architecture is {about.architecture!r}, {runs}")
     if not about.has_head:
         say(f"{model.name} of {name.repo} has no multi-token-prediction head: it is decoded without drafts")
     return model

@@ -1,4 +1,4 @@
-"""Contexts of the models `dense` and `moe` (conftest.py), and what tests do with them."""
+"""Contexts of the models `dense`, `moe` and `qwen3next` (conftest.py), and what tests do with them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pymtp.model import Model
 DRAFTS = 3
 EXACT = {"type_k": "f32", "type_v": "f32", "flash_attn": "off"}
 NO_WORK = ("VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE")
+EACH = pytest.mark.parametrize("model", ["dense", "moe", "qwen3next"], indirect=True)  # what graphs differ in
 BOTH = pytest.mark.parametrize("model", ["dense", "moe"], indirect=True)
 
 

@@ -78,11 +78,12 @@ def write_metadata(writer: GGUFWriter, reader: GGUFReader, changes: dict[str, An
             continue
         value = changes.pop(key) if key in changes else field.contents()
         if value is not None:
-            writer.add_key_value(key, value, field.types[0], _item_type(field))
+            writer.add_key_value(key, value, field.types[0], item_type(field))
     for key, value in changes.items():
         if value is not None:
             writer.add_key_value(key, value, GGUFValueType.get_type(value))
 
 
-def _item_type(field: ReaderField) -> GGUFValueType | None:
+def item_type(field: ReaderField) -> GGUFValueType | None:
+    """The type of an array's items, None of what is no array."""
     return field.types[-1] if field.types[0] == GGUFValueType.ARRAY else None

@@ -1,4 +1,4 @@
-"""Writes a GGUF file with random weights in the shape of a Qwen3.5 or 3.6 model, with its MTP head.
+"""Writes a GGUF file with random weights in the shape of a Qwen3.5, 3.6 or Qwen3-Next model, with its MTP head.
 
 The same arguments make the same bytes, whatever the number of threads. Memory stays below 2 GB. Any text tokenizes
 (byte by byte), and the model writes noise: speed and correctness can be measured, acceptance cannot. The command line
@@ -95,7 +95,7 @@ def _add_metadata(writer: GGUFWriter, shape: Shape, name: str, weight_type: str)
         "general.quantization_version": 2,
         **{f"{shape.arch}.{key}": value for key, value in shape.metadata().items()},
         "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "qwen35",
+        "tokenizer.ggml.pre": "qwen2" if shape.next else "qwen35",
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": types,
         "tokenizer.ggml.merges": ["Ġ Ġ"],  # llama.cpp refuses a file without any

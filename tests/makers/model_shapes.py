@@ -1,7 +1,7 @@
-"""Shapes of Qwen3.5 and 3.6 models: which tensors and which metadata a converted GGUF has.
+"""Shapes of Qwen3.5, 3.6 and Qwen3-Next models: which tensors and which metadata a converted GGUF has.
 
-Names and shapes of tensors are those that llama.cpp's src/models/qwen35.cpp and qwen35moe.cpp load; the metadata is
-what its conversion/qwen.py writes.
+Names and shapes of tensors are those that llama.cpp's src/models/qwen35.cpp, qwen35moe.cpp and qwen3next.cpp load; the
+metadata is what its conversion/qwen.py writes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True)
 class Shape:
-    """The dimensions of a model: every feed-forward network is a mixture of experts (n_expert …), or has n_ff units."""
+    """The dimensions of a model: every feed-forward network is a mixture of experts (n_expert …), or has n_ff units.
+
+    next: a Qwen3-Next, which has experts, no M-RoPE (rope_sections) and one matrix for beta and alpha.
+    """
 
     n_layer: int
     n_embd: int
@@ -38,7 +41,7 @@ class Shape:
     n_head_kv: int
     head_dim: int
     n_rot: int
-    rope_sections: tuple[int, int, int]
+    rope_sections: tuple[int, ...]
     linear_k_heads: int
     linear_v_heads: int
     linear_head_dim: int
@@ -51,9 +54,12 @@ class Shape:
     n_ctx: int = 262_144
     rope_base: float = 10_000_000.0
     head: bool = True
+    next: bool = False
 
     @property
     def arch(self) -> str:
+        if self.next:
+            return "qwen3next"
         return "qwen35moe" if self.n_expert else "qwen35"
 
     @property
@@ -96,8 +102,11 @@ class Shape:
         yield Tensor(f"{block}.ssm_conv1d.weight", (CONV_KERNEL, 2 * k_dim + v_dim))
         yield Tensor(f"{block}.ssm_dt.bias", (self.linear_v_heads,))
         yield Tensor(f"{block}.ssm_a", (self.linear_v_heads,))
-        yield Tensor(f"{block}.ssm_beta.weight", (self.n_embd, self.linear_v_heads))
-        yield Tensor(f"{block}.ssm_alpha.weight", (self.n_embd, self.linear_v_heads))
+        if self.next:
+            yield Tensor(f"{block}.ssm_ba.weight", (self.n_embd, 2 * self.linear_v_heads))
+        else:
+            yield Tensor(f"{block}.ssm_beta.weight", (self.n_embd, self.linear_v_heads))
+            yield Tensor(f"{block}.ssm_alpha.weight", (self.n_embd, self.linear_v_heads))
         yield Tensor(f"{block}.ssm_norm.weight", (self.linear_head_dim,))
         yield Tensor(f"{block}.ssm_out.weight", (v_dim, self.n_embd))
 
@@ -137,7 +146,6 @@ class Shape:
             "attention.recurrent_layers": self.recurrent_layers,
             "full_attention_interval": ATTENTION_INTERVAL,
             "rope.dimension_count": self.n_rot,
-            "rope.dimension_sections": [*self.rope_sections, 0],
             "rope.freq_base": self.rope_base,
             "ssm.conv_kernel": CONV_KERNEL,
             "ssm.state_size": self.linear_head_dim,
@@ -145,6 +153,8 @@ class Shape:
             "ssm.time_step_rank": self.linear_v_heads,
             "ssm.inner_size": self.linear_v_heads * self.linear_head_dim,
         }
+        if not self.next:
+            keys["rope.dimension_sections"] = [*self.rope_sections, 0]
         if self.n_expert:
             keys["expert_count"] = self.n_expert
             keys["expert_used_count"] = self.n_expert_used
@@ -175,9 +185,12 @@ _TINY = Shape(
     n_ctx=4096,
 )
 
+_TINY_MOE = replace(_TINY, n_ff=0, n_expert=4, n_expert_used=2, n_ff_expert=64, n_ff_shared=128, tied=False)
+
 PRESETS = {
     "tiny": _TINY,
-    "tiny-moe": replace(_TINY, n_ff=0, n_expert=4, n_expert_used=2, n_ff_expert=64, n_ff_shared=128, tied=False),
+    "tiny-moe": _TINY_MOE,
+    "tiny-next": replace(_TINY_MOE, rope_sections=(), next=True),
     # the shipped model's, but wider, and with the long context of the large ones: for benches on small machines
     "7m": Shape(
         n_layer=8,
@@ -242,5 +255,24 @@ PRESETS = {
         n_expert_used=8,
         n_ff_expert=512,
         n_ff_shared=512,
+    ),
+    # config.json of huggingface.co/Qwen/Qwen3-Next-80B-A3B-Instruct
+    "qwen3-next-80b-a3b": Shape(
+        n_layer=48,
+        n_embd=2048,
+        n_vocab=151_936,
+        n_head=16,
+        n_head_kv=2,
+        head_dim=256,
+        n_rot=64,
+        rope_sections=(),
+        linear_k_heads=16,
+        linear_v_heads=32,
+        linear_head_dim=128,
+        n_expert=512,
+        n_expert_used=10,
+        n_ff_expert=512,
+        n_ff_shared=512,
+        next=True,
     ),
 }

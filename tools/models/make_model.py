@@ -1,4 +1,4 @@
-"""Writes a GGUF file with random weights in the shape of a Qwen3.5 or 3.6 model, with its MTP head.
+"""Writes a GGUF file with random weights in the shape of a Qwen3.5, 3.6 or Qwen3-Next model, with its MTP head.
 
     python tools/models/make_model.py tiny build/tiny.gguf
     python tools/models/make_model.py qwen3.6-35b-a3b build/35b-a3b.gguf --type iq4_nl

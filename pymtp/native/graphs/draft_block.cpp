@@ -37,6 +37,10 @@ ggml_tensor * pymtp_draft_block::join(ggml_tensor * embd, ggml_tensor * hidden) 
 }
 
 ggml_tensor * pymtp_draft_block::rope(ggml_tensor * cur, ggml_tensor * pos) const {
+    if (graph.hparams.n_pos_per_embd() == 1) { // qwen3next: no M-RoPE
+        return ggml_rope_ext(ctx, cur, pos, nullptr, graph.n_rot, graph.rope_type, graph.n_ctx_orig, graph.freq_base,
+                graph.freq_scale, graph.ext_factor, graph.attn_factor, graph.beta_fast, graph.beta_slow);
+    }
     int sections[4];
     std::copy_n(graph.hparams.rope_sections.begin(), 4, sections);
 

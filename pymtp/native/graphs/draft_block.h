@@ -1,5 +1,5 @@
-// The head's block of qwen35 and qwen35moe as a part of graphs: an attention layer with an FFN, dense or of experts, over
-// the embedding of a token and the hidden state of the token before it.
+// The head's block of qwen35, qwen35moe and qwen3next as a part of graphs: an attention layer with an FFN, dense or of
+// experts, over the embedding of a token and the hidden state of the token before it.
 #pragma once
 
 #include "llama-graph.h"

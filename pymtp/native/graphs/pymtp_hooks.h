@@ -83,7 +83,7 @@ bool pymtp_same_graph(const llama_cparams & one, const llama_cparams & other);
 // In place of model.build_arch_graph(params).
 std::unique_ptr<llm_graph_context> pymtp_build_graph(const llama_model & model, const llm_graph_params & params);
 
-// Ends the trunk of qwen35 and qwen35moe after the last layer. False where llama.cpp's own end is to follow.
+// Ends the trunk of qwen35, qwen35moe and qwen3next after the last layer. False where llama.cpp's own end is to follow.
 bool pymtp_end_trunk(
         const llm_graph_context & graph, const llama_model & model, ggml_tensor * cur, ggml_tensor * inp_pos, ggml_tensor * out_ids);
 

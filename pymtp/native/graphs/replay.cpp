@@ -18,7 +18,9 @@ pymtp_replay::pymtp_replay(const llama_model & model, llama_memory_recurrent & s
     const auto & hparams = model.hparams;
 
     const int64_t n_channels = hparams.ssm_d_inner + 2*hparams.ssm_n_group*hparams.ssm_d_state;
-    const int64_t n_inputs   = hparams.ssm_n_group*hparams.ssm_d_state + hparams.ssm_d_inner + 2*hparams.ssm_dt_rank;
+    // qwen3next repeats k before the delta net, so that each head of v has a k of its own
+    const int64_t n_k        = model.arch == LLM_ARCH_QWEN3NEXT ? hparams.ssm_d_inner : hparams.ssm_n_group*hparams.ssm_d_state;
+    const int64_t n_inputs   = n_k + hparams.ssm_d_inner + 2*hparams.ssm_dt_rank;
 
     std::map<ggml_backend_buffer_type_t, ggml_context_ptr> ctxs;
     for (size_t il = 0; il < layers.size(); ++il) {

@@ -173,8 +173,8 @@ static ggml_tensor * build_on_device(
     const int64_t n_seqs   = v->ne[3];
     const int64_t n_tokens = v->ne[2]*n_seqs;
     const int64_t n_heads  = v->ne[1];
-    const int64_t n_k      = graph.hparams.ssm_n_group*k->ne[0];
     const int64_t n_v      = v->ne[0]*n_heads;
+    const int64_t n_k      = kept ? kept->ne[0] - n_v - 2*n_heads : 0;
 
     const auto at = [](int64_t i) { return i*sizeof(float); };
 

@@ -25,8 +25,8 @@ void inspect(const char * path, const char * head_path, pymtp_file_info & info) 
     }
     const std::string arch = file.string("general.architecture").value_or("");
     std::strncpy(info.architecture, arch.c_str(), sizeof(info.architecture) - 1);
-    if (arch != "qwen35" && arch != "qwen35moe") {
-        throw pymtp_refused("architecture is '" + arch + "', pymtp runs qwen35 and qwen35moe");
+    if (arch != "qwen35" && arch != "qwen35moe" && arch != "qwen3next") {
+        throw pymtp_refused("architecture is '" + arch + "', pymtp runs qwen35, qwen35moe and qwen3next");
     }
     if (pymtp_is_head_alone(parts)) {
         throw pymtp_refused("this file is a head, which goes with its model: head, on command lines --head");

@@ -99,20 +99,8 @@ void inspect_blocks(const pymtp_gguf_file & file, const shape_keys & keys, pymtp
         " blocks " + std::to_string(n_recurrent) + " are recurrent; a model must have recurrent blocks and others");
 }
 
-void inspect_attention(const pymtp_gguf_file & file, const shape_keys & keys, uint32_t n_block, uint32_t n_embd) {
-    const uint32_t n_head    = keys.same_in_all_blocks("attention.head_count",    n_block, 1, most_width);
-    const uint32_t n_head_kv = keys.same_in_all_blocks("attention.head_count_kv", n_block, 1, n_head, n_head);
-    keys.must(n_head % n_head_kv == 0, "attention.head_count is " + std::to_string(n_head) +
-        ", it must be a multiple of attention.head_count_kv = " + std::to_string(n_head_kv));
-
-    const uint32_t n_key   = keys.number("attention.key_length",   1, most_width, n_embd / n_head);
-    const uint32_t n_value = keys.number("attention.value_length", 1, most_width, n_embd / n_head);
-    keys.must(n_key == n_value && n_key > 0, "attention.key_length is " + std::to_string(n_key) +
-        " and attention.value_length " + std::to_string(n_value) + ", they must be equal");
-
-    const uint32_t n_rot = keys.number("rope.dimension_count", 2, n_key, n_key);
-    keys.must(n_rot % 2 == 0, "rope.dimension_count is " + std::to_string(n_rot) + ", it must be even");
-
+// The dimensions that M-RoPE turns by each of a token's positions.
+void inspect_rope_sections(const pymtp_gguf_file & file, const shape_keys & keys, uint32_t n_rot) {
     const int64_t id = file.find(keys.name("rope.dimension_sections"));
     const bool found = id >= 0 && gguf_get_kv_type(file.gguf(), id) == GGUF_TYPE_ARRAY && gguf_get_arr_n(file.gguf(), id) == 4 &&
         (gguf_get_arr_type(file.gguf(), id) == GGUF_TYPE_INT32 || gguf_get_arr_type(file.gguf(), id) == GGUF_TYPE_UINT32);
@@ -125,6 +113,24 @@ void inspect_attention(const pymtp_gguf_file & file, const shape_keys & keys, ui
     }
     keys.must(sum > sections[3] && sum <= n_rot, "rope.dimension_sections add up to " + std::to_string(sum) +
         ", they must to at most rope.dimension_count = " + std::to_string(n_rot) + ", and one of the first three must not be 0");
+}
+
+void inspect_attention(const pymtp_gguf_file & file, const shape_keys & keys, bool sections, uint32_t n_block, uint32_t n_embd) {
+    const uint32_t n_head    = keys.same_in_all_blocks("attention.head_count",    n_block, 1, most_width);
+    const uint32_t n_head_kv = keys.same_in_all_blocks("attention.head_count_kv", n_block, 1, n_head, n_head);
+    keys.must(n_head % n_head_kv == 0, "attention.head_count is " + std::to_string(n_head) +
+        ", it must be a multiple of attention.head_count_kv = " + std::to_string(n_head_kv));
+
+    const uint32_t n_key   = keys.number("attention.key_length",   1, most_width, n_embd / n_head);
+    const uint32_t n_value = keys.number("attention.value_length", 1, most_width, n_embd / n_head);
+    keys.must(n_key == n_value && n_key > 0, "attention.key_length is " + std::to_string(n_key) +
+        " and attention.value_length " + std::to_string(n_value) + ", they must be equal");
+
+    const uint32_t n_rot = keys.number("rope.dimension_count", 2, n_key, n_key);
+    keys.must(n_rot % 2 == 0, "rope.dimension_count is " + std::to_string(n_rot) + ", it must be even");
+    if (sections) {
+        inspect_rope_sections(file, keys, n_rot);
+    }
 }
 
 void inspect_delta_net(const shape_keys & keys) {
@@ -184,9 +190,10 @@ void pymtp_inspect_shape(const pymtp_gguf_file & file, const std::string & arch,
     inspect_blocks(file, keys, info);
     const uint32_t n_block = info.n_layer + info.n_layer_mtp;
     const uint32_t n_embd  = keys.number("embedding_length", 1, most_width);
-    inspect_attention(file, keys, n_block, n_embd);
+    const bool next = arch == "qwen3next"; // experts, and one position a token
+    inspect_attention(file, keys, !next, n_block, n_embd);
     inspect_delta_net(keys);
-    inspect_ffn(keys, arch == "qwen35moe", n_block);
+    inspect_ffn(keys, next || arch == "qwen35moe", n_block);
     inspect_others(file, keys, n_embd);
     info.n_embd      = n_embd;
     info.n_ctx_train = keys.number("context_length", 1, INT32_MAX);

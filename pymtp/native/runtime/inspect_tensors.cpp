@@ -56,10 +56,14 @@ void inspect_extents(const pymtp_gguf_file & part, const std::string & what) {
 
 // Tensors that llama.cpp takes for optional and uses all the same.
 void inspect_presence(const std::set<std::string> & names, const pymtp_file_info & info) {
+    const bool is_next = std::strcmp(info.architecture, "qwen3next") == 0;
     for (int32_t i = 0; i < info.n_layer; ++i) {
         const std::string block = "blk." + std::to_string(i) + ".";
         const bool recurrent = names.count(block + "ssm_conv1d.weight");
-        for (const char * name : { "attn_norm.weight", recurrent ? "attn_qkv.weight" : nullptr, recurrent ? "attn_gate.weight" : nullptr }) {
+        // early files of qwen3next have one matrix in the place of two
+        const bool joined = is_next && names.count(block + "ssm_in.weight") && !names.count(block + "attn_qkv.weight");
+        const bool two    = recurrent && !joined;
+        for (const char * name : { "attn_norm.weight", two ? "attn_qkv.weight" : nullptr, two ? "attn_gate.weight" : nullptr }) {
             if (name && !names.count(block + name)) {
                 throw pymtp_refused("tensor '" + block + name + "' is missing");
             }
