@@ -1,23 +1,26 @@
 """Claims about the numbers: trunk and head compute what transformers and a reference head compute, and every mistake
-that leaves the text fluent is seen (tests/reference/make_golden.py made the golden outputs)."""
+that leaves the text fluent is seen (tests/reference/make_golden.py and make_golden_next.py made the golden outputs)."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import make_llm
+from makers.next_oracle import make_next_oracle, weights_sha256
 from numpy.typing import NDArray
 
 from pymtp import LLM, SamplingParams
 from pymtp.context import Context
 from pymtp.model import Model
 
-GOLDEN = np.load(Path(__file__).parent / "reference" / "golden.npz")
+REFERENCE = Path(__file__).parent / "reference"
+GOLDEN = {"qwen35": np.load(REFERENCE / "golden.npz"), "qwen3next": np.load(REFERENCE / "golden_next.npz")}
 PROMPTS = ("one", "line", "chat", "code")
 TAPS = ("post_norm", "pre_norm")
 BOUND = 2e-3  # on logits; flash attention keeps V sums in half precision, so it is off here
@@ -25,14 +28,33 @@ STEPS = 3
 EXACT: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "type_k": "f32", "type_v": "f32", "flash_attn": "off"}
 
 
+@dataclass
+class Oracle:
+    """A model in F32 and its golden outputs."""
+
+    model: Model
+    golden: Mapping[str, Any]
+
+    def tokens(self, prompt: str) -> list[int]:
+        return [int(token) for token in self.golden[f"{prompt}.tokens"]]
+
+    def drafts(self, prompt: str, tap: str) -> list[int]:
+        """What is fed to the head for three chained steps after a prompt."""
+        return [int(self.golden[f"{prompt}.next"]), *map(int, self.golden[f"{prompt}.{tap}.drafts"])][:STEPS]
+
+
 @pytest.fixture(scope="module")
-def model(demo_f32: Path) -> Iterator[Model]:
-    with Model(demo_f32) as model:
-        yield model
+def next_f32(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "next.gguf"
+    make_next_oracle(path)
+    return path
 
 
-def tokens(prompt: str) -> list[int]:
-    return [int(token) for token in GOLDEN[f"{prompt}.tokens"]]
+@pytest.fixture(scope="module", params=GOLDEN)
+def oracle(request: pytest.FixtureRequest, demo_f32: Path, next_f32: Path) -> Iterator[Oracle]:
+    with Model(demo_f32 if request.param == "qwen35" else next_f32) as model:
+        assert model.architecture == request.param
+        yield Oracle(model, GOLDEN[request.param])
 
 
 def assert_same(logits: NDArray[np.float32], golden: NDArray[np.float32]) -> None:
@@ -42,48 +64,48 @@ def assert_same(logits: NDArray[np.float32], golden: NDArray[np.float32]) -> Non
     assert np.array_equal(logits.argmax(-1)[clear], golden.argmax(-1)[clear])
 
 
-def head_logits(context: Context, prompt: str, tap: str) -> NDArray[np.float32]:
+def head_logits(context: Context, oracle: Oracle, prompt: str, tap: str) -> NDArray[np.float32]:
     """Logits of three chained draft steps after a prompt, the golden drafts fed in: shape (3, n_vocab)."""
-    context.prefill(tokens(prompt))
-    fed = [int(GOLDEN[f"{prompt}.next"]), *map(int, GOLDEN[f"{prompt}.{tap}.drafts"])]
-    return np.stack([context.draft(token) for token in fed[:STEPS]])
+    context.prefill(oracle.tokens(prompt))
+    return np.stack([context.draft(token) for token in oracle.drafts(prompt, tap)])
 
 
-def test_golden_outputs_are_of_the_shipped_model(demo: Path) -> None:
-    assert hashlib.sha256(demo.read_bytes()).hexdigest() == str(GOLDEN["model_sha256"])
+def test_golden_outputs_are_of_the_models_they_are_compared_with(demo: Path, next_f32: Path) -> None:
+    assert hashlib.sha256(demo.read_bytes()).hexdigest() == str(GOLDEN["qwen35"]["model_sha256"])
+    assert weights_sha256(next_f32) == str(GOLDEN["qwen3next"]["model_sha256"])
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
 @pytest.mark.parametrize("rows", [1, 4])
-def test_trunk_logits_match_at_every_position(model: Model, prompt: str, rows: int) -> None:
-    ids = tokens(prompt)
-    with Context(model, draft_tokens=3, **EXACT) as context:
+def test_trunk_logits_match_at_every_position(oracle: Oracle, prompt: str, rows: int) -> None:
+    ids = oracle.tokens(prompt)
+    with Context(oracle.model, draft_tokens=3, **EXACT) as context:
         pieces = [ids[i : i + rows] for i in range(0, len(ids), rows)]
         logits = np.concatenate([context.verify(piece) for piece in pieces])
-    assert_same(logits, GOLDEN[f"{prompt}.logits"])
+    assert_same(logits, oracle.golden[f"{prompt}.logits"])
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
 @pytest.mark.parametrize("batch", [{}, {"n_batch": 16, "n_ubatch": 8}, {"n_batch": 7, "n_ubatch": 7}], ids=str)
 @pytest.mark.parametrize("tap", TAPS)
 def test_head_logits_match_with_both_taps_across_ubatch_and_batch_borders(
-    model: Model, prompt: str, batch: dict[str, int], tap: str
+    oracle: Oracle, prompt: str, batch: dict[str, int], tap: str
 ) -> None:
-    with Context(model, draft_tokens=STEPS, tap=tap, **EXACT, **batch) as context:
-        assert_same(head_logits(context, prompt, tap), GOLDEN[f"{prompt}.{tap}.logits"])
+    with Context(oracle.model, draft_tokens=STEPS, tap=tap, **EXACT, **batch) as context:
+        assert_same(head_logits(context, oracle, prompt, tap), oracle.golden[f"{prompt}.{tap}.logits"])
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_trunk_logits_match_after_a_prefill(model: Model, prompt: str) -> None:
-    with Context(model, draft_tokens=STEPS, **EXACT) as context:
-        assert_same(context.prefill(tokens(prompt)), GOLDEN[f"{prompt}.logits"][-1])
+def test_trunk_logits_match_after_a_prefill(oracle: Oracle, prompt: str) -> None:
+    with Context(oracle.model, draft_tokens=STEPS, **EXACT) as context:
+        assert_same(context.prefill(oracle.tokens(prompt)), oracle.golden[f"{prompt}.logits"][-1])
 
 
 @pytest.mark.parametrize("tap", TAPS)
-def test_head_logits_match_after_rounds_of_verification_and_rewinding(model: Model, tap: str) -> None:
+def test_head_logits_match_after_rounds_of_verification_and_rewinding(oracle: Oracle, tap: str) -> None:
     """The prompt comes in by verified tokens, with wrong drafts made and taken back on the way."""
-    ids = tokens("code")
-    with Context(model, draft_tokens=STEPS, tap=tap, **EXACT) as context:
+    ids = oracle.tokens("code")
+    with Context(oracle.model, draft_tokens=STEPS, tap=tap, **EXACT) as context:
         context.prefill(ids[:5])
         while (n := context.n_past) < len(ids):
             context.draft(ids[n])
@@ -91,20 +113,19 @@ def test_head_logits_match_after_rounds_of_verification_and_rewinding(model: Mod
             right = ids[n : n + 2]
             context.verify([*right, 0, 0][:4])
             context.rewind(n + len(right))
-        fed = [int(GOLDEN["code.next"]), *map(int, GOLDEN[f"code.{tap}.drafts"])]
-        logits = np.stack([context.draft(token) for token in fed[:STEPS]])
-    assert_same(logits, GOLDEN[f"code.{tap}.logits"])
+        logits = np.stack([context.draft(token) for token in oracle.drafts("code", tap)])
+    assert_same(logits, oracle.golden[f"code.{tap}.logits"])
 
 
 @pytest.mark.parametrize("fault", ["empty_head", "shifted_rows", "wrong_tap"])
-def test_a_broken_head_fails_the_comparison(model: Model, fault: str) -> None:
+def test_a_broken_head_fails_the_comparison(oracle: Oracle, fault: str) -> None:
     with Context(
-        model, draft_tokens=STEPS, tap="pre_norm" if fault == "wrong_tap" else "post_norm", **EXACT
+        oracle.model, draft_tokens=STEPS, tap="pre_norm" if fault == "wrong_tap" else "post_norm", **EXACT
     ) as context:
         if fault != "wrong_tap":
             context.break_on_purpose(fault)
         with pytest.raises(AssertionError):
-            assert_same(head_logits(context, "code", "post_norm"), GOLDEN["code.post_norm.logits"])
+            assert_same(head_logits(context, oracle, "code", "post_norm"), oracle.golden["code.post_norm.logits"])
 
 
 def acceptance(llm: LLM, prompts: list[str]) -> float:

@@ -1,13 +1,14 @@
 """Computes the golden outputs that pymtp is tested against, with transformers and a torch MTP head.
 
     pip install torch==2.13.0 transformers==5.23.0 gguf==0.19.0
-    python tests/reference/make_golden.py
+    python tests/reference/make_golden.py        # of the demo model, a qwen35
+    python tests/reference/make_golden_next.py   # of a small qwen3next with random weights
 
-Reads the demo model's GGUF, dequantizes it, takes back what llama.cpp's converter did to the tensors, and runs the
+Reads the model's GGUF, dequantizes it, takes back what llama.cpp's converter did to the tensors, and runs the
 trunk (`transformers`) and the head (tools/models/mtp_head.py) in float64 with the simplest code there is: a full
 causal pass for every draft step, no caches. Nothing of pymtp or llama.cpp takes part.
 
-golden.npz holds, for N prompt tokens, a vocabulary of V, and each `prompt` of PROMPTS:
+golden.npz and golden_next.npz hold, for N prompt tokens, a vocabulary of V, and each `prompt` of PROMPTS:
 
     model_sha256               str             of the GGUF file
     {prompt}.tokens            (N,) int32
@@ -125,18 +126,20 @@ def _widen(value: Any) -> Any:
     return torch.float64 if value is torch.float32 else value
 
 
-def read_config(reader: GGUFReader) -> Qwen3_5TextConfig:
-    """The trunk's configuration in transformers' terms."""
+def keys_of(reader: GGUFReader) -> dict[str, Any]:
+    """The keys of the file's architecture, without its name before each."""
+    prefix = reader.fields["general.architecture"].contents() + "."
+    return {k.removeprefix(prefix): field.contents() for k, field in reader.fields.items() if k.startswith(prefix)}
 
-    def get(key: str) -> Any:
-        return reader.fields[f"qwen35.{key}"].contents()
 
+def common_config(reader: GGUFReader) -> dict[str, Any]:
+    """What the configurations of both families have in transformers' terms."""
+    get = keys_of(reader).__getitem__
     n_layers = get("block_count") - get("nextn_predict_layers")
     recurrent = get("attention.recurrent_layers")[:n_layers]
-    return Qwen3_5TextConfig(
+    return dict(
         vocab_size=len(reader.fields["tokenizer.ggml.tokens"].data),
         hidden_size=get("embedding_length"),
-        intermediate_size=get("feed_forward_length"),
         num_hidden_layers=n_layers,
         layer_types=["linear_attention" if r else "full_attention" for r in recurrent],
         num_attention_heads=get("attention.head_count"),
@@ -154,14 +157,25 @@ def read_config(reader: GGUFReader) -> Qwen3_5TextConfig:
             "rope_type": "default",
             "rope_theta": get("rope.freq_base"),
             "partial_rotary_factor": get("rope.dimension_count") / get("attention.key_length"),
-            "mrope_section": get("rope.dimension_sections")[:3],
         },
         attn_implementation="eager",
     )
 
 
-def read_states(reader: GGUFReader, config: Qwen3_5TextConfig) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The checkpoint's tensors in float64, under their names there: the trunk's and the head's."""
+def read_config(reader: GGUFReader) -> Qwen3_5TextConfig:
+    """The trunk's configuration in transformers' terms."""
+    keys, common = keys_of(reader), common_config(reader)
+    common["rope_parameters"]["mrope_section"] = keys["rope.dimension_sections"][:3]
+    return Qwen3_5TextConfig(intermediate_size=keys["feed_forward_length"], **common)
+
+
+def read_states(
+    reader: GGUFReader, config: Any, block_names: dict[str, str], undo: Callable[[str, Tensor, Any], Tensor]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The checkpoint's tensors in float64, under their names there: the trunk's and the head's.
+
+    undo: takes a tensor's name in the checkpoint, the converted tensor and the configuration.
+    """
     trunk: dict[str, Tensor] = {}
     head: dict[str, Tensor] = {}
     for tensor in reader.tensors:
@@ -171,10 +185,10 @@ def read_states(reader: GGUFReader, config: Qwen3_5TextConfig) -> tuple[dict[str
         if not in_block:
             name, state = TRUNK_NAMES[tensor.name], trunk
         elif int(number) < config.num_hidden_layers:
-            name, state = f"model.layers.{number}.{BLOCK_NAMES[name]}", trunk
+            name, state = f"model.layers.{number}.{block_names[name]}", trunk
         else:
-            name, state = HEAD_NAMES.get(name) or f"layers.0.{BLOCK_NAMES[name]}", head
-        state[name] = undo_conversion(name, value, config)
+            name, state = HEAD_NAMES.get(name) or f"layers.0.{block_names[name]}", head
+        state[name] = undo(name, value, config)
     if config.tie_word_embeddings:
         trunk["lm_head.weight"] = trunk["model.embed_tokens.weight"]
     return trunk, head
@@ -215,13 +229,13 @@ def load(path: Path) -> tuple[Qwen3_5ForCausalLM, MtpHead]:
     reader = GGUFReader(path)
     config = read_config(reader)
     trunk, head = Qwen3_5ForCausalLM(config), MtpHead(config)
-    trunk_state, head_state = read_states(reader, config)
+    trunk_state, head_state = read_states(reader, config, BLOCK_NAMES, undo_conversion)
     trunk.load_state_dict(trunk_state)
     head.load_state_dict(head_state)
     return trunk.eval(), head.eval()
 
 
-def run_trunk(trunk: Qwen3_5ForCausalLM, tokens: list[int]) -> tuple[Tensor, dict[str, Tensor]]:
+def run_trunk(trunk: Any, tokens: list[int]) -> tuple[Tensor, dict[str, Tensor]]:
     """Logits (N, V), and the hidden rows (N, width) before and after the final norm, by the tap's name."""
     rows = {}
 
@@ -234,9 +248,7 @@ def run_trunk(trunk: Qwen3_5ForCausalLM, tokens: list[int]) -> tuple[Tensor, dic
     return logits, rows
 
 
-def run_head(
-    trunk: Qwen3_5ForCausalLM, head: MtpHead, tokens: list[int], hidden: Tensor, tap: str
-) -> tuple[Tensor, list[int]]:
+def run_head(trunk: Any, head: MtpHead, tokens: list[int], hidden: Tensor, tap: str) -> tuple[Tensor, list[int]]:
     """Chained draft steps after N+1 `tokens`, with the `hidden` rows (N, width) of the first N.
 
     Returns logits (DRAFT_STEPS, V) and the drafted tokens.
@@ -245,7 +257,7 @@ def run_head(
     logits, drafts = [], []
     for _ in range(DRAFT_STEPS):
         embedding = trunk.model.embed_tokens(torch.tensor([tokens]))
-        rope = trunk.model.rotary_emb(embedding, torch.arange(len(tokens))[None, None].expand(3, 1, -1))
+        rope = trunk.model.rotary_emb(embedding, torch.arange(len(tokens))[None])
         pre_norm, post_norm = head(embedding, rows[None], rope)
         logits.append(trunk.lm_head(post_norm[0, -1]))
         drafts.append(int(logits[-1].argmax()))
@@ -255,16 +267,15 @@ def run_head(
     return torch.stack(logits), drafts
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=ROOT / "pymtp" / "models" / "demo.gguf")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("golden.npz"))
-    args = parser.parse_args()
-    golden: dict[str, Any] = {"model_sha256": hashlib.sha256(args.model.read_bytes()).hexdigest()}
+def write_golden(
+    out: Path, sha256: str, model: Path, load: Callable[[Path], tuple[Any, MtpHead]], prompts: dict[str, list[int]]
+) -> None:
+    """Computes the golden outputs of a GGUF file for these prompts, and writes them to `out` with its digest."""
+    golden: dict[str, Any] = {"model_sha256": sha256}
     torch.set_default_dtype(torch.float64)
     with torch.inference_mode(), Float64():
-        trunk, head = load(args.model)
-        for prompt, tokens in PROMPTS.items():
+        trunk, head = load(model)
+        for prompt, tokens in prompts.items():
             logits, rows = run_trunk(trunk, tokens)
             following = int(logits[-1].argmax())
             golden[f"{prompt}.tokens"] = np.array(tokens, dtype=np.int32)
@@ -277,8 +288,16 @@ def main() -> None:
                 best = torch.cat([logits[-1:], drafted]).topk(2).values
                 margin = (best[:, 0] - best[:, 1]).min().item()  # near 0 the drafts would hang on rounding
                 print(f"{prompt}: {len(tokens)} tokens, next {following}, {tap} drafts {drafts}, margin {margin:.3f}")
-    np.savez_compressed(args.out, **golden)
-    print(f"{args.out}: {args.out.stat().st_size:,} bytes")
+    np.savez_compressed(out, **golden)
+    print(f"{out}: {out.stat().st_size:,} bytes")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, default=ROOT / "pymtp" / "models" / "demo.gguf")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("golden.npz"))
+    args = parser.parse_args()
+    write_golden(args.out, hashlib.sha256(args.model.read_bytes()).hexdigest(), args.model, load, PROMPTS)
 
 
 if __name__ == "__main__":

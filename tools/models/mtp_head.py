@@ -1,4 +1,4 @@
-"""The multi-token-prediction head of Qwen3.5 in torch: one decoder block that predicts the token after next.
+"""The multi-token-prediction head of Qwen3.5 and Qwen3-Next in torch: a block that predicts the token after the next.
 
 `transformers` drops the `mtp.*` weights of a checkpoint, so the reference is written here, once, for the trainer and
 for the golden outputs. Names of the parameters are those of the published checkpoints.
@@ -7,10 +7,11 @@ Row i of the head takes token i and the trunk's hidden row i-1 (zero for i = 0),
 token i+1. A chained step takes the head's own output row of the step before in the trunk's stead.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
 from transformers.models.qwen3_5.modeling_qwen3_5 import (
     Qwen3_5DecoderLayer,
     Qwen3_5RMSNorm,
@@ -25,17 +26,22 @@ def shift_rows(hidden: Tensor, by: int = 1) -> Tensor:
 
 
 class MtpHead(nn.Module):
-    """x = fc(cat[norm_e(embedding), norm_h(hidden)]), one full-attention decoder layer, norm."""
+    """x = fc(cat[norm_e(embedding), norm_h(hidden)]), one full-attention decoder layer, norm.
 
-    def __init__(self, config: Qwen3_5TextConfig) -> None:
+    layer, norm: the family's decoder layer and RMSNorm.
+    """
+
+    def __init__(
+        self, config: Any, layer: type[nn.Module] = Qwen3_5DecoderLayer, norm: type[nn.Module] = Qwen3_5RMSNorm
+    ) -> None:
         super().__init__()
         full_attention = config.layer_types.index("full_attention")
         self.config = config
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
-        self.pre_fc_norm_embedding = Qwen3_5RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.pre_fc_norm_hidden = Qwen3_5RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.layers = nn.ModuleList([Qwen3_5DecoderLayer(config, full_attention)])
-        self.norm = Qwen3_5RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.pre_fc_norm_embedding = norm(config.hidden_size, eps=config.rms_norm_eps)
+        self.pre_fc_norm_hidden = norm(config.hidden_size, eps=config.rms_norm_eps)
+        self.layers = nn.ModuleList([layer(config, full_attention)])
+        self.norm = norm(config.hidden_size, eps=config.rms_norm_eps)
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=config.initializer_range)
