@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ Change = Callable[[GGUF], object]
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> list[GGUF]:
-    """Sound small models: with a head, without, and one with experts."""
+    """Sound small models: with a head, without, with experts, with wide rows, and a qwen3next."""
     return make_bases(tmp_path_factory.mktemp("sound"))[0]
 
 
@@ -111,6 +112,18 @@ def sections(*values: int) -> Change:
     return lambda file: key(file, "rope.dimension_sections").values.__setitem__(slice(None), encoded)
 
 
+def joined(file: GGUF) -> None:
+    """One matrix in the place of two, as early files of qwen3next have it. Of one key head, its rows lie as in two."""
+    for i in range(3):
+        qkv, gate = (tensor(file, f"blk.{i}.attn_{name}.weight") for name in ("qkv", "gate"))
+        shape = [qkv.shape[0], qkv.shape[1] + gate.shape[1]]
+        file.tensors.append(
+            replace(qkv, name=f"blk.{i}.ssm_in.weight".encode(), shape=shape, data=qkv.data + gate.data)
+        )
+        file.tensors.remove(qkv)
+        file.tensors.remove(gate)
+
+
 NO_TYPE = "which is no type for weights"
 REFUSED: dict[str, tuple[Change, int, str]] = {
     # the first ended the process in llama.cpp, the next two divided by zero there
@@ -173,6 +186,12 @@ REFUSED: dict[str, tuple[Change, int, str]] = {
     "no first norm": (drop_tensor("blk.0.attn_norm.weight"), 0, "tensor 'blk.0.attn_norm.weight' is missing"),
     "an empty tensor": (empty("blk.1.ffn_up.weight"), 0, "tensor 'blk.1.ffn_up.weight' is empty"),
     # types without code for the operation
+    # of a qwen3next
+    "no experts in a qwen3next": (number("expert_count", 0), 4, "expert_count is 0, it must be 1 to 1024"),
+    "no beta and alpha": (drop_tensor("blk.1.ssm_ba.weight"), 4, "blk.1.ssm_ba.weight"),
+    "no qkv in a qwen3next": (drop_tensor("blk.1.attn_qkv.weight"), 4, "tensor 'blk.1.attn_qkv.weight' is missing"),
+    "no gate in a qwen3next": (drop_tensor("blk.1.attn_gate.weight"), 4, "tensor 'blk.1.attn_gate.weight' is missing"),
+    "a qwen35 like early qwen3next": (joined, 0, "tensor 'blk.0.attn_qkv.weight' is missing"),
     "integers": (retype("blk.0.ffn_up.weight", GGMLQuantizationType.I32), 0, f"is of type i32, {NO_TYPE}"),
     "doubles": (retype("blk.0.ffn_up.weight", GGMLQuantizationType.F64), 0, f"is of type f64, {NO_TYPE}"),
     "activations": (retype("blk.0.ffn_up.weight", GGMLQuantizationType.Q8_1), 0, f"is of type q8_1, {NO_TYPE}"),
@@ -193,19 +212,21 @@ def test_a_damaged_file_is_refused_with_what_was_wrong(load: Callable[[Change, i
         load(change, base)
 
 
-WORKING: dict[str, Change] = {
-    "as it is": lambda file: None,
-    "a number for each block": number("attention.head_count_kv", 1, 1, 1, 1, 1),
-    "recurrent layers by their interval": drop("attention.recurrent_layers"),
-    "no file type": drop("file_type"),
-    "empty tokens": lambda file: (token(7, b"")(file), token(8, b"")(file)),
-    "a matrix of bf16": retype("blk.0.ffn_up.weight", GGMLQuantizationType.BF16),
+WORKING: dict[str, tuple[Change, int]] = {
+    "as it is": (lambda file: None, 0),
+    "a number for each block": (number("attention.head_count_kv", 1, 1, 1, 1, 1), 0),
+    "recurrent layers by their interval": (drop("attention.recurrent_layers"), 0),
+    "no file type": (drop("file_type"), 0),
+    "empty tokens": (lambda file: (token(7, b"")(file), token(8, b"")(file)), 0),
+    "a matrix of bf16": (retype("blk.0.ffn_up.weight", GGMLQuantizationType.BF16), 0),
+    "a qwen3next": (lambda file: None, 4),
+    "a qwen3next as first published": (lambda file: (joined(file), drop("attention.recurrent_layers")(file)), 4),
 }
 
 
 @pytest.mark.parametrize("name", WORKING)
 def test_what_is_unusual_and_right_loads(load: Callable[[Change, int], None], name: str) -> None:
-    load(WORKING[name], 0)
+    load(*WORKING[name])
 
 
 def test_a_missing_part_is_named_and_a_wrong_one(bases: list[GGUF], tmp_path: Path) -> None:

@@ -60,11 +60,13 @@ _SMALL = replace(
     n_ff=32,
 )
 _WIDE = replace(_SMALL, n_embd=256, linear_v_heads=8, linear_k_heads=2, head_dim=128, n_ff=256)  # rows of K-quants
+_EXPERTS = replace(_SMALL, n_ff=0, n_expert=4, n_expert_used=2, n_ff_expert=32, n_ff_shared=32, tied=False)
 BASES: tuple[tuple[Shape, str], ...] = (
     (_SMALL, "f32"),
     (replace(_SMALL, tied=False, head=False), "q8_0"),
-    (replace(_SMALL, n_ff=0, n_expert=4, n_expert_used=2, n_ff_expert=32, n_ff_shared=32, tied=False), "q4_0"),
+    (_EXPERTS, "q4_0"),
     (_WIDE, "q4_k"),
+    (replace(_EXPERTS, next=True), "f16"),
 )
 
 

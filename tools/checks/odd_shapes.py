@@ -34,4 +34,5 @@ def odd_shape(rng: Random) -> Shape:
         n_ff_shared=rng.choice((1, 32, 33)) if n_expert else 0,
         tied=rng.random() < 0.5,
         head=rng.random() < 0.7,
+        next=n_expert > 0 and rng.random() < 0.5,
     )
