@@ -177,8 +177,8 @@ def test_split_files_of_both_are_one_model(demo: Path, tmp_path: Path) -> None:
         Model(trunk, head=head)
 
 
-@pytest.mark.parametrize("preset", ["tiny", "tiny-moe"])
-def test_random_heads_of_both_families_apart(preset: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("preset", ["tiny", "tiny-moe", "tiny-next"])
+def test_random_heads_of_each_family_apart(preset: str, tmp_path: Path) -> None:
     (whole,) = make_model(preset, tmp_path / "whole.gguf", weight_type="q8_0")
     trunk, head = write_pair(whole, tmp_path)
     with Model(whole) as inside, Model(trunk, head=head) as apart, context(inside) as a, context(apart) as b:
