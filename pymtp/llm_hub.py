@@ -4,19 +4,69 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar
 
 from pymtp.errors import InvalidRequestError
-from pymtp.hub.names import read_name
-from pymtp.hub.pull import pull
+from pymtp.hub.names import HubName, read_name, read_wanted
+from pymtp.hub.pull import Pulled, pull, warn
+from pymtp.hub.source import Say
+from pymtp.hub.stand_in import headers
 from pymtp.llm_options import find_adapters, read_keywords
 from pymtp.model_options import NAMES as MODEL_OPTIONS
 from pymtp.rope_options import NAMES as ROPE_OPTIONS
 from pymtp.values import shown
 
 T = TypeVar("T", bound="FromHub")
+
+
+def bring(
+    name: HubName,
+    keywords: Mapping[str, Any],
+    *,
+    with_head: bool = True,
+    token: str | bool | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    say: Say = warn,
+) -> tuple[Path, dict[str, Any]]:
+    """Bring a model, and the head that goes with it unless keywords name another or want no drafts. Return the model's
+    path, and the keywords with the head's.
+
+    keywords: of LLM, or some of them. with_head: False where nothing drafts.
+
+    Raises InvalidRequestError where two heads are asked for, else as `pull`.
+    """
+    with_head = _comes(name, keywords) and with_head
+    return _with(keywords, pull(name, with_head=with_head, token=token, cache_dir=cache_dir, say=say))
+
+
+@contextmanager
+def bring_headers(
+    name: HubName, keywords: Mapping[str, Any], *, say: Say = warn
+) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """As `bring`, but of what is not in the cache only headers come, see `hub.stand_in.headers`."""
+    with headers(name, with_head=_comes(name, keywords), say=say) as found:
+        yield _with(keywords, found)
+
+
+def _comes(name: HubName, keywords: Mapping[str, Any]) -> bool:
+    """Tell whether a head of the repository is of use."""
+    head = keywords.get("head")
+    if head is not None and name.head is not None:
+        raise InvalidRequestError(f"head={shown(head)}, but {name.repo} asks for {name.head}: ask once", "head")
+    return head is None and _takes_head(keywords)
+
+
+def _with(keywords: Mapping[str, Any], found: Pulled) -> tuple[Path, dict[str, Any]]:
+    return found.model, {**keywords, **({} if found.head is None else {"head": str(found.head)})}
+
+
+def _takes_head(keywords: Mapping[str, Any]) -> bool:
+    """Tell whether an LLM loads a head, as fit.fitting_model: for drafts, and for what adapters change in it."""
+    return keywords.get("draft_tokens", "auto") != 0 or bool(keywords.get("lora"))
 
 
 class FromHub:
@@ -42,6 +92,7 @@ class FromHub:
         repo_id: str,
         filename: str | None = None,
         *,
+        head_filename: str | None = None,
         revision: str | None = None,
         token: str | bool | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
@@ -54,6 +105,8 @@ class FromHub:
         filename: a pattern such as "*Q4_K_M*.gguf", a quantization such as "Q4_K_M", or a file. None for Q4_K_M, or
             what is nearest to it: hub/choose.py has the order. Of several that match, those with a
             multi-token-prediction head come first; a warning says where there is none. All parts of a split file come.
+        head_filename: the same for a head in a file of its own. None for the model's own head, or, where it has none,
+            the nearest of the repository, as llama.cpp finds it. No head comes with draft_tokens=0 or head=….
         revision: a branch, a tag or a commit. None for the main branch.
         token: for private and gated repositories. None for HF_TOKEN or the one of `hf auth login`, False for none.
         cache_dir: None for huggingface_hub's: HF_HUB_CACHE. With HF_HUB_OFFLINE=1 only what is there is taken; also
@@ -69,14 +122,22 @@ class FromHub:
         keywords = cls._read(keywords)
         find_adapters(keywords)
         name = read_name(repo_id)
-        for what, own, asked in (("filename", name.wanted, filename), ("revision", name.revision, revision)):
-            if asked is not None and not isinstance(asked, str):
-                raise InvalidRequestError(f"{what}={shown(asked)} must be a text or None", what)
+        for what, given in (("filename", filename), ("head_filename", head_filename), ("revision", revision)):
+            if given is not None and not isinstance(given, str):
+                raise InvalidRequestError(f"{what}={shown(given)} must be a text or None", what)
+        wanted, head = read_wanted(filename)
+        for what, own, asked in (
+            ("filename", name.wanted, wanted),
+            ("filename", name.head, head),
+            ("head_filename", name.head or head, head_filename),
+            ("revision", name.revision, revision),
+        ):
             if asked and own and asked != own:
                 raise InvalidRequestError(f"{what}={shown(asked)}, but {repo_id} asks for {own}: ask once", what)
         if not isinstance(token, (str, bool, NoneType)):
             raise InvalidRequestError("token must be a text, True, False or None", "token")  # it is not shown
         if not isinstance(cache_dir, (str, os.PathLike, NoneType)):
             raise InvalidRequestError(f"cache_dir={shown(cache_dir)} must be a path or None", "cache_dir")
-        name = name._replace(wanted=filename or name.wanted, revision=revision or name.revision)
-        return make(pull(name, token=token, cache_dir=cache_dir), **keywords)  # type: ignore[no-any-return]
+        name = HubName(name.repo, wanted or name.wanted, revision or name.revision, head_filename or head or name.head)
+        model, keywords = bring(name, keywords, token=token, cache_dir=cache_dir)
+        return make(model, **keywords)  # type: ignore[no-any-return]

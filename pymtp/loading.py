@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pymtp.errors import InvalidRequestError
-from pymtp.hub.pull import brought
+from pymtp.hub.names import is_hub_name, read_name
+from pymtp.hub.pull import warn
 from pymtp.llm import LLM
+from pymtp.llm_hub import bring
 from pymtp.llm_options import find_adapters
 from pymtp.prefix_file import look_at
 
@@ -19,7 +21,7 @@ def load(
     model: str | Path | None,
     keywords: Mapping[str, Any],
     prefix: Path | None = None,
-    say: Callable[[str], None] = warnings.warn,
+    say: Callable[[str], None] = warn,
 ) -> LLM:
     """model: of LLM, or a name of the hub. keywords: of LLM. prefix: a file to go on from. say: gets what a user should
     know of a model of the hub.
@@ -29,7 +31,8 @@ def load(
     """
     check_prefix(prefix)  # both before a model is brought
     find_adapters(keywords)
-    llm = LLM(brought(model, say), **keywords)
+    file, keywords = brought(model, keywords, say)
+    llm = LLM(file, **keywords)
     if prefix is None:
         return llm
     try:
@@ -39,6 +42,18 @@ def load(
         llm.close()
         raise
     return llm
+
+
+def brought(
+    model: str | os.PathLike[str] | None, keywords: Mapping[str, Any], say: Callable[[str], None] = warn
+) -> tuple[str | os.PathLike[str] | None, Mapping[str, Any]]:
+    """Bring a model of the hub with its head: return its path and the keywords with the head's. What is no name of the
+    hub stays. Raises as `bring`."""
+    return (
+        bring(read_name(model), keywords, say=say)
+        if isinstance(model, str) and is_hub_name(model)
+        else (model, keywords)
+    )
 
 
 def check_prefix(prefix: Path | None) -> None:

@@ -72,7 +72,8 @@ def batch(
     accepted = read_acceptance(acceptance)
     vocabulary = read_draft_vocab(draft_vocab)
     running_with = running.settings()
-    with Model(model_file(model), vocab_only=True) as looked_at:
+    file, running_with["placing"] = model_file(model, running_with["placing"], with_head=arms != (NONE,))
+    with Model(file, vocab_only=True, head=running_with["placing"].get("head")) as looked_at:
         if arms != (NONE,):
             check_head(looked_at, f", it can only be measured with --depths {NONE}")
     settings = Settings(

@@ -89,7 +89,8 @@ def prefill(
     text = None if prompt_file is None else read_text(prompt_file)
     rates = None if synthetic_acceptance is None else read_synthetic(synthetic_acceptance)
     running_with = running.settings()
-    with Model(model_file(model), vocab_only=True) as looked_at:
+    file, running_with["placing"] = model_file(model, running_with["placing"], with_head=chosen != (NONE,))
+    with Model(file, vocab_only=True, head=running_with["placing"].get("head")) as looked_at:
         check_modes(looked_at, chosen)
         fit, left_out = fitting(looked_at, asked, gen, asked=sizes is not None)
     settings = Settings(

@@ -66,7 +66,8 @@ def prefix(
         return
     chosen = read_names("--traces", traces, NAMES)
     running_with = running.settings()
-    with Model(model_file(model), vocab_only=True) as looked_at:
+    file, running_with["placing"] = model_file(model, running_with["placing"])
+    with Model(file, vocab_only=True, head=running_with["placing"].get("head")) as looked_at:
         settings = Settings(
             model=looked_at.path.name,
             traces=chosen,

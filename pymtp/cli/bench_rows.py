@@ -56,7 +56,8 @@ def rows(
     numbers = read_numbers("--rows", rows, MAX_ROWS)
     steps = read_numbers("--drafts", drafts, MAX_ROWS - 1)
     running_with = running.settings()
-    with Model(model_file(model), vocab_only=True) as looked_at:
+    file, running_with["placing"] = model_file(model, running_with["placing"])
+    with Model(file, vocab_only=True, head=running_with["placing"].get("head")) as looked_at:
         check_head(looked_at)
     settings = Settings(
         model=looked_at.path.name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,7 +15,7 @@ from rich.text import Text
 from pymtp.build import build_info
 from pymtp.cli.load import options_named, read_draft_vocab, read_drafts, read_layers
 from pymtp.cli.memory_table import as_table, plan_beside, plan_prefixes
-from pymtp.cli.model_file import model_file, tell
+from pymtp.cli.model_file import model_headers, tell
 from pymtp.cli.options import (
     AsJson,
     Cache,
@@ -36,6 +36,7 @@ from pymtp.depth import MAX_AUTO
 from pymtp.errors import InvalidRequestError
 from pymtp.fit import planned_layers
 from pymtp.host_memory import default_cache_bytes, host_memory
+from pymtp.hub.names import is_hub_name
 from pymtp.model import Model
 from pymtp.model_options import ModelOptions
 from pymtp.rope_options import RopeOptions
@@ -79,11 +80,15 @@ def info(
             )
         return
     _check_that_none_is_idle(context)
-    model = model_file(name)
     build = build_info()
-    what, about = (
-        ("prefix", about_prefix(model)) if model and is_prefix(model) else ("model", _about(model, placing.head))
-    )
+    with model_headers(name, {"head": placing.of_model().get("head")}) as (model, given):
+        if model and is_prefix(model):
+            what, about = "prefix", about_prefix(model)
+        else:
+            what, about = "model", _about(model, given["head"])
+    for key in ("file", "head_file"):
+        if name and is_hub_name(name) and key in about and not (file := Path(str(about[key]))).exists():
+            about[key] = f"{file.name} of {name}"  # its header stood in for it
     if json_output:
         print(json.dumps({what: about, "build": build}, ensure_ascii=False))
         return
@@ -158,18 +163,19 @@ def _show_memory(
     }
     check_keywords(of_context)  # before a model is brought
     of_context["rope"] = RopeOptions(**placing.of_rope())
-    model = model_file(name)
-    if model and is_prefix(model):
-        raise InvalidRequestError(f"{model} is a prefix, not a model: --memory is for models")
-    with Model(model, vocab_only=True, head=of_model.head) as looked_at:
-        most = drafts if drafts != "auto" else MAX_AUTO if looked_at.has_head else 0
-        row = 4 * (looked_at.n_vocab + looked_at.n_embd)
-        ctx = whole_ctx(ctx or looked_at.n_ctx_train)
-    of_context |= {"draft_tokens": most, "n_ctx": ctx}
-    of_model.check_adapters(looked_at.path)
-    if gpu_layers == "auto":
-        gpu_layers = planned_layers(model, of_model, **of_context)
-    plans = plan_beside(model, n_gpu_layers=gpu_layers, placing=of_model, **of_context)
+    with model_headers(name, {**of_context, **placing.of_model()}) as (model, given):
+        of_model = replace(of_model, head=given.get("head"))
+        if model and is_prefix(model):
+            raise InvalidRequestError(f"{model} is a prefix, not a model: --memory is for models")
+        with Model(model, vocab_only=True, head=of_model.head) as looked_at:
+            most = drafts if drafts != "auto" else MAX_AUTO if looked_at.has_head else 0
+            row = 4 * (looked_at.n_vocab + looked_at.n_embd)
+            ctx = whole_ctx(ctx or looked_at.n_ctx_train)
+        of_context |= {"draft_tokens": most, "n_ctx": ctx}
+        of_model.check_adapters(looked_at.path)
+        if gpu_layers == "auto":
+            gpu_layers = planned_layers(model, of_model, **of_context)
+        plans = plan_beside(model, n_gpu_layers=gpu_layers, placing=of_model, **of_context)
     if cache_bytes is None:
         cache_bytes = default_cache_bytes(plan.with_mtp for plan in plans)
     prefixes = plan_prefixes(plans, cache_bytes, n_ctx=ctx, n_seq_max=n_seq_max, row=row)

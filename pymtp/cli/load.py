@@ -122,7 +122,7 @@ class Loading(Placing):
         """The model with its context; without a file, the shipped model. As loading.load."""
         keywords = self.keywords(n_seq_max)
         check_prefix(prefix)  # before a model is brought
-        file = model_file(self.model)
+        file, keywords = model_file(self.model, keywords)
         what = file.name if file else "the shipped model"
         with options_named(), loading(what):
             llm = load(file, keywords, prefix)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from pymtp.cli.load import Loading, options_named
-from pymtp.cli.model_file import model_file
+from pymtp.cli.model_file import local_file
 from pymtp.cli.model_sampling import ModelSampling
 from pymtp.cli.options import Prefix, SeqMax, spread
 from pymtp.cli.texts import read_text
@@ -202,10 +202,10 @@ def serve(
 
 def _model(name: str | None) -> str | None:
     """A file with its whole path, or a name of the hub: the worker brings it, so that the server answers meanwhile.
-    Raises as `model_file`."""
+    Raises as `local_file`."""
     if name is not None and is_hub_name(name):
         read_name(name)
         check_installed()
         return name
-    file = model_file(name)
+    file = local_file(name)
     return None if file is None else whole(str(file))

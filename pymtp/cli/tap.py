@@ -27,9 +27,9 @@ def tap(
     from pymtp.cli.bench_requests import check_head
 
     given = running.settings()
-    file = model_file(model)
+    file, placing = model_file(model, given["placing"])
     with loading(file.name if file else "the shipped model"):
-        loaded = Model(file, n_gpu_layers=given["gpu_layers"], **given["placing"])
+        loaded = Model(file, n_gpu_layers=given["gpu_layers"], **placing)
     with loaded, screen.status("drafting with both taps …"):
         check_head(loaded)
         judgement = judge(loaded, tokens=tokens, n_threads=given["threads"])

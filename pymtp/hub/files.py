@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from pymtp.errors import ModelLoadError
@@ -58,6 +59,15 @@ def models(files: Iterable[HubFile]) -> list[HubModel]:
         if parts:
             whole.append(HubModel(f"{name}-00001-of-{n:05}.gguf", parts, missing=n - len(parts)))
     return sorted(whole)
+
+
+def parts_of(path: Path) -> list[Path]:
+    """Name all files of a model by its first: those of a split one in their order."""
+    part = _PART.fullmatch(path.name)
+    if part is None:
+        return [path]
+    n = int(part["parts"])
+    return [path.with_name(f"{part['whole']}-{number:05}-of-{n:05}.gguf") for number in range(1, n + 1)]
 
 
 def is_safe(path: str) -> bool:

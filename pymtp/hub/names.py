@@ -1,4 +1,5 @@
-"""Names of models on the hub: `hf:owner/name`, `hf:owner/name:Q4_K_M`, `hf:owner/name@revision:*Q4_K_M*.gguf`."""
+"""Names of models on the hub: `hf:owner/name`, `hf:owner/name:Q4_K_M`, `hf:owner/name@revision:*Q4_K_M*.gguf`,
+`hf:owner/name:Q4_K_M+Q8_0`."""
 
 from __future__ import annotations
 
@@ -27,11 +28,13 @@ class HubName(NamedTuple):
     wanted: a quantization such as "Q4_K_M", the name of a file, or a pattern such as "*Q4_K_M*.gguf"; None for what
         choose.py prefers.
     revision: a branch, a tag or a commit; None for the main branch.
+    head: the same as `wanted` of a head in a file of its own; None for that which companion.py finds.
     """
 
     repo: str
     wanted: str | None = None
     revision: str | None = None
+    head: str | None = None
 
 
 def would_be(text: str) -> str:
@@ -77,6 +80,18 @@ def read_name(text: str) -> HubName:
     if found is None:
         raise InvalidRequestError(
             f"{shown(text)} is no name of a model on the hub: it must be like hf:owner/name, hf:owner/name:Q4_K_M, "
-            "hf:owner/name:FILE.gguf or hf:owner/name@REVISION:Q4_K_M"
+            "hf:owner/name:FILE.gguf, hf:owner/name@REVISION:Q4_K_M or, with another head, hf:owner/name:Q4_K_M+Q8_0"
         )
-    return HubName(found["repo"], found["wanted"], found["revision"])
+    wanted, head = read_wanted(found["wanted"])
+    return HubName(found["repo"], wanted, found["revision"], head)
+
+
+def read_wanted(text: str | None) -> tuple[str | None, str | None]:
+    """Read what follows the colon of a name: a model, and after the last "+" a head; None for what is not named.
+
+    Raises InvalidRequestError where a "+" names no head.
+    """
+    model, plus, head = (text or "").rpartition("+")
+    if plus and not head:
+        raise InvalidRequestError(f"{shown(text)} names no head after its +: it must be like Q4_K_M+Q8_0")
+    return (model or None, head) if plus else (head or None, None)

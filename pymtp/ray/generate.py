@@ -16,10 +16,10 @@ from pymtp.async_llm import AsyncLLM
 from pymtp.chat import Chat
 from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError, PymtpError
-from pymtp.hub.pull import brought
 from pymtp.llm import is_prompt
 from pymtp.llm_options import find_adapters
 from pymtp.llm_prefixes import Prompt
+from pymtp.loading import brought
 from pymtp.ray.workers import PLACES, given_cores
 from pymtp.sampling import SamplingParams
 from pymtp.values import shown
@@ -92,7 +92,8 @@ class Generate:
             self._params = lambda _: fixed
         keywords = AsyncLLM._read({"n_seq_max": PLACES, "n_threads": given_cores(), **options})
         find_adapters(keywords)
-        self._llm = AsyncLLM(brought(model), **keywords)
+        file, with_head = brought(model, keywords)
+        self._llm = AsyncLLM(file, **with_head)
 
     def __call__(self, batch: Batch) -> Batch:
         """The batch with columns added: the text, `finish_reason`, `prompt_tokens`, `completion_tokens`, and `error`

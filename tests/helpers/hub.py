@@ -5,28 +5,58 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha1, sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
-from makers.gguf_parts import GGUF, STRING, Key
+from makers.gguf_parts import GGUF, STRING, Key, TensorInfo
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 UINT32 = 4
 LARGE = 10  # bytes; larger files have the name of their SHA-256, as in Git LFS
 
 
-def gguf(*, head: bool = True, architecture: str = "qwen35", late: bool = False, weights: int = 400_000) -> bytes:
-    """A file with a header and so many bytes of what stands for weights. late: the key of the head comes last."""
-    tokens = Key(b"tokenizer.ggml.tokens", STRING, [b"token %d" % i for i in range(30_000)], is_array=True)
-    kinds = Key(b"tokenizer.ggml.token_type", UINT32, [bytes(4)] * 30_000, is_array=True)
-    mark = Key(f"{architecture}.nextn_predict_layers".encode(), UINT32, [(1).to_bytes(4, "little")])
-    keys = [Key(b"general.architecture", STRING, [architecture.encode()])]
-    keys += [mark] * (head and not late) + [tokens, kinds] + [mark] * (head and late)
-    return GGUF(keys, []).encoded() + bytes(i * 7919 % 251 for i in range(1000)) * (weights // 1000)
+TRUNK = ["blk.0.attn_norm.weight", "blk.3.attn_norm.weight", "output_norm.weight", "token_embd.weight"]
+HEAD = ["blk.4.attn_norm.weight", "blk.4.nextn.eh_proj.weight"]
+HEAD_ALONE = [*HEAD, "output.weight", "output_norm.weight", "token_embd.weight"]
+
+
+def gguf(
+    *,
+    head: bool = True,
+    architecture: str = "qwen35",
+    late: bool = False,
+    weights: int = 400_000,
+    tensors: Sequence[str] | None = None,
+    kind: str = "model",
+    width: int = 32,
+    n_tokens: int = 8_000,
+    keys: Sequence[Key] = (),
+) -> bytes:
+    """A file with a header and so many bytes of what stands for weights.
+
+    head: announced by its key, and by its tensors where none are given. late: the key of the head comes last.
+    tensors: all names, such as HEAD_ALONE. kind: general.type.
+    """
+    tokens = Key(b"tokenizer.ggml.tokens", STRING, [b"token %d" % i for i in range(n_tokens)], is_array=True)
+    kinds = Key(b"tokenizer.ggml.token_type", UINT32, [bytes(4)] * n_tokens, is_array=True)
+    mark = number(f"{architecture}.nextn_predict_layers", 1)
+    about = [
+        Key(b"general.architecture", STRING, [architecture.encode()]),
+        Key(b"general.type", STRING, [kind.encode()]),
+    ]
+    about += [number(f"{architecture}.block_count", 4 + head), number(f"{architecture}.embedding_length", width), *keys]
+    about += [mark] * (head and not late) + [tokens, kinds] + [mark] * (head and late)
+    names = TRUNK + HEAD * head if tensors is None else tensors
+    infos = [TensorInfo(name.encode(), [8], 0, bytes(32)) for name in names]
+    return GGUF(about, infos).encoded() + bytes(i * 7919 % 251 for i in range(1000)) * (weights // 1000)
+
+
+def number(name: str, value: int) -> Key:
+    return Key(name.encode(), UINT32, [value.to_bytes(4, "little")])
 
 
 @dataclass

@@ -10,8 +10,8 @@ from helpers.hub import Hub, serving
 from huggingface_hub import constants
 
 from pymtp.hub import needed
-from pymtp.hub.names import HubName
-from pymtp.hub.pull import pull
+from pymtp.hub.names import HubName, read_wanted
+from pymtp.hub.pull import Pulled, pull
 
 
 @pytest.fixture
@@ -38,10 +38,21 @@ def notes() -> list[str]:
 
 
 @pytest.fixture
-def pulled(hub: Hub, notes: list[str]) -> Callable[..., Path]:
-    """Pulls from owner/name."""
+def pulled(both: Callable[..., Pulled]) -> Callable[..., Path]:
+    """Pulls from owner/name, and returns the model's path."""
 
     def get(wanted: str | None = None, revision: str | None = None, **keywords: object) -> Path:
-        return pull(HubName("owner/name", wanted, revision), say=notes.append, **keywords)  # type: ignore[arg-type]
+        return both(wanted, revision, **keywords).model
+
+    return get
+
+
+@pytest.fixture
+def both(hub: Hub, notes: list[str]) -> Callable[..., Pulled]:
+    """Pulls from owner/name, and returns the paths of the model and of its head. wanted: MODEL+HEAD."""
+
+    def get(wanted: str | None = None, revision: str | None = None, **keywords: object) -> Pulled:
+        model, head = read_wanted(wanted)
+        return pull(HubName("owner/name", model, revision, head), say=notes.append, **keywords)  # type: ignore[arg-type]
 
     return get

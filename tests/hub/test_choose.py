@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from pymtp.errors import InvalidRequestError, ModelLoadError
 from pymtp.hub.choose import PREFERRED, choose
-from pymtp.hub.files import HubFile, models
+from pymtp.hub.contents import HEAD, MODEL, Contents
+from pymtp.hub.files import HubFile, HubModel, models
 from pymtp.hub.names import HubName, read_name, would_be
 
 
-def chosen(paths: Sequence[str], wanted: str | None, heads: Sequence[str] = ()) -> str:
+def contents(kind: str, *, has_head: bool = False) -> Contents:
+    return Contents(kind, "qwen35", 5120, has_head, has_head, reduced=False)
+
+
+def chosen(
+    paths: Sequence[str],
+    wanted: str | None,
+    heads: Sequence[str] = (),
+    alone: Sequence[str] = (),
+    others: Mapping[str, str] | None = None,
+) -> str:
+    """What is chosen where some models have heads, some files are heads alone, and others are something else."""
     found = models([HubFile(path, 1) for path in paths])
-    return choose(found, wanted, lambda model: model.name in heads, "owner/name").name
+
+    def look(model: HubModel) -> Contents:
+        kind = HEAD if model.name in alone else (others or {}).get(model.name, MODEL)
+        return contents(kind, has_head=model.name in heads or model.name in alone)
+
+    return choose(found, wanted, look, "owner/name").name
 
 
 @pytest.mark.parametrize(
@@ -24,6 +41,10 @@ def chosen(paths: Sequence[str], wanted: str | None, heads: Sequence[str] = ()) 
         ("owner/name:Q4_K_M", HubName("owner/name", "Q4_K_M")),
         ("hf:o.w-n_er/Qwen3.6-27B@v2:*Q4*.gguf", HubName("o.w-n_er/Qwen3.6-27B", "*Q4*.gguf", "v2")),
         ("hf:owner/name@refs/pr/1:sub/m.gguf", HubName("owner/name", "sub/m.gguf", "refs/pr/1")),
+        ("hf:owner/name:Q4_K_M+Q8_0", HubName("owner/name", "Q4_K_M", None, "Q8_0")),
+        ("owner/name@v2:*Q4*+mtp-a.gguf", HubName("owner/name", "*Q4*", "v2", "mtp-a.gguf")),
+        ("owner/name:+Q8_0", HubName("owner/name", None, None, "Q8_0")),
+        ("owner/name:a+b.gguf+Q8_0", HubName("owner/name", "a+b.gguf", None, "Q8_0")),
     ],
 )
 def test_a_name_is_read(text: str, name: HubName) -> None:
@@ -72,10 +93,10 @@ def test_what_is_no_name_of_the_hub_is_not_taken_for_one(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["hf:", "hf:name", "hf:/name", "hf:owner/name:", "hf://owner/name", "hf:a/b/c", "a/b@"]
+    "text", ["hf:", "hf:name", "hf:/name", "hf:owner/name:", "hf://owner/name", "hf:a/b/c", "a/b@", "hf:a/b:Q4_K_M+"]
 )
 def test_what_is_no_name_is_refused_with_one_that_is_right(text: str) -> None:
-    with pytest.raises(InvalidRequestError, match="it must be like hf:owner/name"):
+    with pytest.raises(InvalidRequestError, match=r"it must be like (hf:owner/name|Q4_K_M)"):
         read_name(text)
 
 
@@ -91,7 +112,6 @@ def test_what_is_no_name_is_refused_with_one_that_is_right(text: str) -> None:
         ("*q4_k_m*", "m-Q4_K_M.gguf"),
         ("sub/*", "sub/m.IQ4_XS.gguf"),
         ("m.IQ4_XS.gguf", "sub/m.IQ4_XS.gguf"),
-        ("mmproj-F16.gguf", "mmproj-F16.gguf"),
     ],
 )
 def test_a_quantization_a_file_or_a_pattern_finds_its_file(wanted: str, name: str) -> None:
@@ -113,6 +133,39 @@ def test_without_a_quantization_a_file_of_any_name_is_taken_where_it_is_the_only
 def test_the_file_with_a_head_comes_first(wanted: str | None) -> None:
     paths = ["a-Q4_K_M.gguf", "b-Q4_K_M.gguf", "c-Q4_K_M.gguf"]
     assert chosen(paths, wanted, heads=["b-Q4_K_M.gguf"]) == "b-Q4_K_M.gguf"
+
+
+@pytest.mark.parametrize("wanted", ["Q8_0", "*Q8_0*"])
+def test_a_file_that_is_no_model_is_not_chosen_whatever_its_name(wanted: str) -> None:
+    paths = ["a-Q8_0.gguf", "b-Q8_0.gguf"]
+    assert chosen(paths, wanted, alone=["a-Q8_0.gguf"]) == "b-Q8_0.gguf"
+    assert chosen(paths, None, others={"a-Q8_0.gguf": "an adapter"}) == "b-Q8_0.gguf"
+
+
+@pytest.mark.parametrize("wanted", [None, "Q4_K_M", "*Q4_K_M*", "mtp-m-Q4_K_M.gguf"])
+def test_a_model_that_is_named_as_a_head_is_chosen_where_no_other_is_meant(wanted: str | None) -> None:
+    paths = ["mtp-m-Q4_K_M.gguf", "dflash-m-Q8_0.gguf", "m-imatrix.gguf"]
+    others = {"dflash-m-Q8_0.gguf": "a drafter of another kind", "m-imatrix.gguf": "an importance matrix"}
+    assert chosen(paths, wanted, heads=paths[:1], others=others) == paths[0]
+    assert chosen(["m-Q4_K_M.gguf", *paths], wanted if wanted != paths[0] else None, paths[:1]) == "m-Q4_K_M.gguf"
+
+
+def test_what_is_no_model_is_told_beside_the_models_that_there_are() -> None:
+    paths = ["m-Q4_K_M.gguf", "mtp-m-Q8_0.gguf", "mmproj-F16.gguf"]
+    for wanted in ("Q8_0", "mtp-m-Q8_0.gguf", "*mtp*"):
+        with pytest.raises(
+            ModelLoadError, match=r"mtp-m-Q8_0.gguf is a multi-token.*without its model; .*: m-Q4_K_M.gguf"
+        ):
+            chosen(paths, wanted, alone=["mtp-m-Q8_0.gguf"])
+    with pytest.raises(ModelLoadError, match=r"mmproj-F16.gguf is an image projector; models by their names: m-Q4_K_M"):
+        chosen(paths, "mmproj-F16.gguf", others={"mmproj-F16.gguf": "an image projector"})
+    with pytest.raises(ModelLoadError, match=r"has no GGUF model: mtp-m-Q8_0.gguf is a multi.*a head is given beside"):
+        chosen(paths[1:2], None, alone=["mtp-m-Q8_0.gguf"])
+
+
+def test_a_whole_path_means_one_file() -> None:
+    assert chosen(["m-Q8_0.gguf", "sub/m-Q8_0.gguf"], "m-Q8_0.gguf") == "m-Q8_0.gguf"
+    assert chosen(["m-Q8_0.gguf", "sub/m-Q8_0.gguf"], "sub/m-Q8_0.gguf") == "sub/m-Q8_0.gguf"
 
 
 def test_without_a_quantization_a_head_counts_more_than_the_quantization() -> None:
@@ -148,7 +201,11 @@ def test_the_parts_of_a_split_file_are_one_model() -> None:
 def test_few_files_are_looked_into() -> None:
     found = models([HubFile(f"m-{tag}.gguf", 1) for tag in PREFERRED])
     looked: list[str] = []
-    look: Callable[..., bool] = lambda model: bool(looked.append(model.name))  # noqa: E731
+
+    def look(model: HubModel) -> Contents:
+        looked.append(model.name)
+        return contents(MODEL)
+
     choose(found, None, look, "owner/name")
     choose(found, "Q8_0", look, "owner/name")
-    assert looked == [f"m-{PREFERRED[0]}.gguf"]
+    assert set(looked) == {f"m-{PREFERRED[0]}.gguf", "m-Q8_0.gguf"}

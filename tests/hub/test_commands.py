@@ -12,14 +12,32 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from helpers.command import PYMTP
-from helpers.hub import Hub, gguf
+from helpers.command import PYMTP, run
+from helpers.hub import HEAD_ALONE, Hub, gguf
 
+from pymtp import Model
 from pymtp.cli import app_main
 from pymtp.cli.exit_codes import MISUSED, NOT_LOADED
+from pymtp.errors import ModelLoadError
 
 Started = Callable[..., subprocess.Popen[str]]
-NAME = "model-Q4_K_M.gguf"
+Made = list[tuple[str, str | None]]
+NAME, HEAD_NAME = "model-Q4_K_M.gguf", "mtp-model-Q8_0.gguf"
+
+
+@pytest.fixture
+def models_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Made:
+    """The files and heads of models that a command makes; the first one fails."""
+    made: Made = []
+
+    def make(_: Model, path: Path, *, head: str | None = None, **options: object) -> None:
+        made.append((Path(path).name, head and Path(head).name))
+        raise ModelLoadError("the test made none")
+
+    monkeypatch.setattr(Model, "__init__", make)
+    monkeypatch.chdir(tmp_path)
+    Path("REQUESTS").write_text("")
+    return made
 
 
 @pytest.fixture
@@ -43,6 +61,56 @@ def test_pull_prints_the_path_and_nothing_else_on_stdout(hub: Hub, started: Star
     assert Path(out.removesuffix("\n")).read_bytes() == hub.files[NAME]
     assert "note: model-Q4_K_M.gguf of owner/name has no multi-token-prediction head" in err
     assert "100%" not in err  # a bar is for terminals
+
+
+def test_pull_prints_both_paths_and_says_what_the_second_is(hub: Hub, started: Started) -> None:
+    hub.files |= {NAME: gguf(head=False), HEAD_NAME: gguf(tensors=HEAD_ALONE)}
+    run = started("pull", "owner/name")
+    out, err = run.communicate(timeout=100)
+    assert run.returncode == 0, err
+    model, head = map(Path, out.splitlines())
+    assert (model.name, head.name) == (NAME, HEAD_NAME)
+    assert [path.read_bytes() for path in (model, head)] == [hub.files[NAME], hub.files[HEAD_NAME]]
+    assert err == f"note: {HEAD_NAME} is the head of {NAME}: -m hf:owner/name takes both\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "generate -m hf:owner/name def",
+        "generate -m hf:owner/name:Q4_K_M+Q8_0 def",
+        "chat -m hf:owner/name",
+        "batch -m hf:owner/name REQUESTS ANSWERS",
+        "prefix -m hf:owner/name -o OUT text",
+        "info hf:owner/name",
+        "info hf:owner/name --memory",
+        "tap hf:owner/name",
+        *(f"bench {bench} -m hf:owner/name" for bench in ("decode", "prefill", "batch", "rows", "prefix")),
+    ],
+)
+def test_every_command_gives_the_head_to_the_model(hub: Hub, command: str, models_made: Made) -> None:
+    hub.files |= {NAME: gguf(head=False), HEAD_NAME: gguf(tensors=HEAD_ALONE)}
+    found = run(*command.split())
+    assert (found.returncode, models_made) == (NOT_LOADED, [(NAME, HEAD_NAME)]), found.stderr
+    assert "decoded without drafts" not in found.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "generate -m hf:owner/name -d 0 def",
+        "info hf:owner/name --memory -d 0",
+        "bench decode -m hf:owner/name --depths none",
+        "bench batch -m hf:owner/name --depths none",
+        "bench prefill -m hf:owner/name --modes none",
+    ],
+)
+def test_without_drafts_no_command_brings_the_head(hub: Hub, command: str, models_made: Made) -> None:
+    hub.files |= {NAME: gguf(head=False), HEAD_NAME: gguf(tensors=HEAD_ALONE)}
+    found = run(*command.split())
+    assert (found.returncode, models_made) == (NOT_LOADED, [(NAME, None)]), found.stderr
+    assert HEAD_NAME not in {answer.path for answer in hub.sent}
+    assert "note:" not in found.stderr
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such terminals")

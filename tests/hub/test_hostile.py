@@ -12,6 +12,9 @@ from helpers.hub import Hub, gguf
 from pymtp.errors import InvalidRequestError, ModelLoadError
 from pymtp.hub import download
 from pymtp.hub.files import HubFile, is_safe, models
+from pymtp.hub.names import HubName
+from pymtp.hub.remote import Remote
+from pymtp.hub.stand_in import headers
 
 Pulled = Callable[..., Path]
 NAME = "model-Q4_K_M.gguf"
@@ -44,6 +47,17 @@ def test_paths_that_leave_a_folder_are_no_files(hub: Hub, pulled: Pulled, path: 
     assert pulled().name == NAME
     with pytest.raises(ModelLoadError, match="has no GGUF file"):
         pulled(path)
+
+
+@pytest.mark.parametrize("size", [2**62, 2**70])
+def test_a_size_that_no_file_has_is_refused(
+    hub: Hub, listed: Callable[[Any], None], size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.files[NAME] = data = gguf()
+    listed({"size": size, "lfs": {"size": size, "sha256": "a" * 64, "pointerSize": 134}})
+    monkeypatch.setattr(Remote, "bytes_of", lambda self, file, offset, n: data[offset : offset + n])
+    with pytest.raises(ModelLoadError), headers(HubName("owner/name"), say=pytest.fail):
+        pass
 
 
 def test_paths_within_a_folder_are_files() -> None:

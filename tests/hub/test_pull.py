@@ -13,7 +13,6 @@ from makers.make_model import make_model
 
 from pymtp import LLM, AsyncLLM, Model
 from pymtp.errors import InvalidRequestError, ModelLoadError
-from pymtp.hub.header import read_header
 from pymtp.hub.names import HubName
 from pymtp.hub.pull import pull
 
@@ -35,29 +34,6 @@ def test_a_file_without_a_head_is_told(hub: Hub, pulled: Pulled, notes: list[str
     assert pulled("Q4_K_M").name == NAME
     (note,) = notes
     assert note == f"{NAME} of owner/name has no multi-token-prediction head: it is decoded without drafts"
-
-
-@pytest.mark.parametrize("late", [False, True])
-def test_a_head_is_seen_in_a_part_of_the_header(late: bool) -> None:
-    data, asked = gguf(late=late), list[int]()
-
-    def read(offset: int, n: int) -> bytes:
-        asked.append(n)
-        return data[offset : offset + n]
-
-    assert read_header("m", read) == ("qwen35", True)
-    assert (len(asked) == 1) == (not late)
-
-
-def test_the_header_says_what_the_model_says(demo: Path, headless: Path) -> None:
-    for path in (demo, headless):
-        with Model(path, vocab_only=True) as model, open(path, "rb") as file:
-
-            def read(offset: int, n: int) -> bytes:
-                file.seek(offset)
-                return file.read(n)
-
-            assert read_header("m", read) == (model.architecture, model.has_head)
 
 
 def test_a_model_that_pymtp_does_not_run_is_refused_before_it_comes(

@@ -15,6 +15,7 @@ import pytest
 from helpers.hub import Hub
 from helpers.served import Served
 from helpers.servers import LONG, wait_until
+from makers.head_file import write_pair
 from makers.lora import make_delta, write_adapter
 from makers.make_model import make_model
 
@@ -51,6 +52,27 @@ def test_a_worker_that_follows_another_has_its_file(hub: Hub, serve: Serve) -> N
     assert served.worker(2) != served.worker()
     assert served.ask(temperature=0).json()["choices"][0]["text"] == text
     assert hub.asked == []
+
+
+@pytest.fixture
+def head(hub: Hub, tmp_path: Path) -> str:
+    """The name of a head in a file of its own; the model is another one that it fits."""
+    (whole,) = make_model("tiny", tmp_path / "tiny.gguf")
+    trunk, head = write_pair(whole, tmp_path)
+    hub.files |= {NAME: trunk.read_bytes(), f"mtp-{NAME}": head.read_bytes()}
+    return f"mtp-{NAME}"
+
+
+def test_a_worker_that_follows_another_has_its_head(hub: Hub, serve: Serve, head: str) -> None:
+    served = serve("-d", "auto").ready()
+    assert head in {answer.path for answer in hub.sent}
+    hub.asked.clear()
+    hub.faults.down = True
+    os.kill(served.worker(), signal.SIGKILL)
+    assert served.worker(2) != served.worker()
+    assert hub.asked == []
+    assert served.end(signal.SIGTERM) == 0
+    assert not any("decoded without drafts" in line for line in served.lines)
 
 
 def test_a_file_that_is_gone_is_brought_again(serve: Serve, tmp_path: Path) -> None:

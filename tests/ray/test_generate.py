@@ -16,6 +16,7 @@ import pytest
 from pymtp import LLM, ContextFullError, InvalidRequestError, ModelLoadError, SamplingParams
 from pymtp.chat import Chat
 from pymtp.hub.names import HubName
+from pymtp.hub.pull import Pulled
 from pymtp.ray import Generate
 from pymtp.ray.generate import prompt_of
 from pymtp.ray.workers import given_cores
@@ -241,10 +242,15 @@ def test_params_of_a_row_may_be_all_that_params_of_all_may_be(llm: LLM) -> None:
 
 
 def test_a_model_may_be_one_of_the_hub(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr("pymtp.hub.pull.pull", lambda name, say: asked.append(name) or demo)
+    asked: list[tuple[HubName, object]] = []
+
+    def pull(name: HubName, *, with_head: bool, **_: object) -> Pulled:
+        asked.append((name, with_head))
+        return Pulled(demo)
+
+    monkeypatch.setattr("pymtp.llm_hub.pull", pull)
     done = Generate("hf:owner/name:Q4_K_M", params=GREEDY, n_ctx=64, n_threads=1, draft_tokens=0)({"prompt": ["a"]})
-    assert asked == [HubName("owner/name", "Q4_K_M")]
+    assert asked == [(HubName("owner/name", "Q4_K_M"), False)]
     assert len(done["text"]) == 1
 
 

@@ -20,7 +20,7 @@ from pymtp.errors import PymtpError
 from pymtp.llm import LLM
 from pymtp.server.app import create_app
 from pymtp.server.http.connection import IDLE, MORE, Connection
-from pymtp.server.process.launch import BEAT, FAILED, FILE, READY, line
+from pymtp.server.process.launch import BEAT, FAILED, FILE, HEAD, READY, line
 from pymtp.server.settings import Settings
 from pymtp.server.watch.logs import log
 
@@ -77,7 +77,8 @@ class HttpServer:
             service = self._app.state.service
             if service.sampling:
                 log.info("sampling where a request leaves it open", extra={"fields": service.sampling})
-            self._say({READY: service.model_name, FILE: str(service.llm.llm.model.path)})
+            model = service.llm.llm.model
+            self._say({READY: service.model_name, FILE: str(model.path), HEAD: model.head})
             return
         if not isinstance(error, (PymtpError, OSError)):
             log.error("the model cannot be loaded", exc_info=error)

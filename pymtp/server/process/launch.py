@@ -28,7 +28,7 @@ work(control, given)
 """
 
 READY, FAILED, BEAT = "ready", "failed", "beat"  # what a worker says
-FILE = "file"  # of the model, which it says beside READY
+FILE, HEAD = "file", "head"  # of the model, which it says beside READY; the head's is None within the model
 
 
 @dataclass(frozen=True)

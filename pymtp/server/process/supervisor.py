@@ -24,7 +24,8 @@ from pymtp import errors
 from pymtp.errors import ModelLoadError, PymtpError
 from pymtp.hub.names import is_hub_name
 from pymtp.model_files import inspect
-from pymtp.server.process.launch import FAILED, FILE, READY, START, Launch, line
+from pymtp.server.process.head_file import HeadFile
+from pymtp.server.process.launch import FAILED, FILE, HEAD, READY, START, Launch, line
 from pymtp.server.process.listener import url
 from pymtp.server.watch.logs import failures_held, log
 
@@ -52,15 +53,15 @@ class Supervisor:
         self._asked: list[int] = []  # signals to end, in order
         self._failures = 0  # since a worker did well
         self._file: str | None = None  # of a model of the hub, once a worker had it
+        self._head: HeadFile | None = None  # its head, where that is a file of its own
         self._by_name = True  # the next worker asks the hub
 
     def run(self) -> int:
         """As supervise."""
         served = False
         while True:
-            launch = self._launch if self._by_name or self._file is None else replace(self._launch, model=self._file)
             try:
-                worker = Worker(self._listener, launch)
+                worker = Worker(self._listener, self._next())
             except OSError as error:  # no memory or no process to be had: later there may be
                 if not served:
                     raise
@@ -84,6 +85,13 @@ class Supervisor:
                 return 0
             self._choose(worker)
 
+    def _next(self) -> Launch:
+        """What a worker is started with: files that another had where there are some, else the model's name."""
+        if self._by_name or self._file is None:
+            return self._launch
+        head = {} if self._head is None else {"head": self._head.path}
+        return replace(self._launch, model=self._file, llm={**self._launch.llm, **head})
+
     def _choose(self, worker: Worker) -> None:
         """What the next worker loads: the file that others had, whatever the hub has by now. Where that file or a part
         of it is gone or damaged, the hub is asked; where the hub does not help, the file may be there again."""
@@ -95,16 +103,19 @@ class Supervisor:
         try:
             with failures_held(logging.getLogger("pymtp.native")):
                 inspect(Path(self._file))
+            if self._head is not None:
+                self._head.check()
         except ModelLoadError as error:
             self._by_name = True
             log.warning(
                 "%s. %s is asked for by its name: the hub may have another file by now", error, self._launch.model
             )
 
-    def _keep(self, file: str) -> None:
-        """Remembers the file of a worker that serves."""
+    def _keep(self, file: str, head: str | None) -> None:
+        """Remembers the files of a worker that serves."""
         if self._launch.model is not None and is_hub_name(self._launch.model):
             self._file, self._by_name = file, False
+            self._head = None if head is None else HeadFile(head)
 
     def _delay(self, served: float | None) -> float:
         """Seconds until the next one begins. served: when the last began to, if it did."""
@@ -136,7 +147,7 @@ class Supervisor:
                     heard = True
                     for said in worker.hear():
                         if READY in said:
-                            self._keep(said[FILE])
+                            self._keep(said[FILE], said.get(HEAD))
                             place = {"url": self._url, "model": said[READY], "worker": worker.process.pid}
                             log.info("serving", extra={"fields": place})
                     if worker.gone:

@@ -1,0 +1,163 @@
+"""Claims about what a GGUF file is by its header: a model with a head, without one, a head alone, or no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from helpers.hub import HEAD, HEAD_ALONE, TRUNK, gguf, number
+from makers.gguf_parts import parse
+from makers.head_file import write_head, write_pair
+from makers.make_model import make_model
+
+from pymtp import Model
+from pymtp.errors import ModelLoadError
+from pymtp.hub.contents import HEAD as ALONE
+from pymtp.hub.contents import MODEL, Contents, look_into
+from pymtp.hub.files import HubFile, models
+from pymtp.hub.header import Read, read_header
+
+PART = "m-{:05}-of-{:05}.gguf"
+
+
+def looked(*parts: bytes) -> Contents:
+    """What a model is that is one file, or split into so many."""
+    names = ["m.gguf"] if len(parts) == 1 else [PART.format(i, len(parts)) for i in range(1, len(parts) + 1)]
+    data = dict(zip(names, parts, strict=True))
+    (model,) = models([HubFile(name, len(part)) for name, part in data.items()])
+    return look_into(model, lambda file: reader(data[file.path]), "owner/name", "owner/name")
+
+
+def reader(data: bytes) -> Read:
+    return lambda offset, n: data[offset : offset + n]
+
+
+def read(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_head_within_a_model_is_seen(late: bool) -> None:
+    it = looked(gguf(late=late))
+    assert (it.kind, it.has_head, it.architecture) == (MODEL, True, "qwen35")
+
+
+def test_contents_say_what_the_model_says(demo: Path, headless: Path) -> None:
+    for path in (demo, headless):
+        with Model(path, vocab_only=True) as model:
+            it = looked(read(path))
+            assert (it.kind, it.architecture, it.has_head) == (MODEL, model.architecture, model.has_head)
+
+
+@pytest.mark.parametrize("preset", ["tiny", "tiny-moe"])
+def test_head_of_the_converter_is_no_model_and_its_trunk_is_one(preset: str, tmp_path: Path) -> None:
+    (whole,) = make_model(preset, tmp_path / "whole.gguf")
+    trunk, head = (looked(read(path)) for path in write_pair(whole, tmp_path))
+    assert (trunk.kind, trunk.has_head, trunk.announced) == (MODEL, False, False)
+    assert (head.kind, head.has_head, head.reduced) == (ALONE, True, False)
+    assert head.width == trunk.width > 0
+
+
+def test_head_in_several_files_is_no_model(tmp_path: Path) -> None:
+    (whole,) = make_model("tiny", tmp_path / "whole.gguf")
+    parts = write_head(whole, tmp_path / "mtp.gguf", split_max_tensors=6)
+    assert len(parts) > 2
+    assert looked(*map(read, parts)).kind == ALONE
+
+
+def test_head_that_is_announced_and_absent_is_none(demo: Path) -> None:
+    """As fine-tunes are that transformers saved."""
+    saved = parse(read(demo))
+    saved.tensors = [tensor for tensor in saved.tensors if b".nextn." not in tensor.name]
+    for data in (gguf(tensors=TRUNK), saved.encoded()):
+        it = looked(data)
+        assert (it.kind, it.has_head, it.announced) == (MODEL, False, True)
+
+
+def test_head_without_its_key_is_none_for_llama_cpp_and_no_model() -> None:
+    whole = looked(gguf(head=False, tensors=[*TRUNK, *HEAD]))
+    assert (whole.kind, whole.has_head) == (MODEL, False)
+    other = gguf(head=False, tensors=[*TRUNK, *HEAD], keys=[number("tokenizer.ggml.nextn_predict_layers", 1)])
+    assert not looked(other).has_head
+    alone = looked(gguf(head=False, tensors=["blk.4.nextn.eh_proj.weight", "blk.4.attn_norm.weight"]))
+    assert (alone.kind, alone.has_head) == (ALONE, False)
+
+
+def test_head_with_the_names_of_transformers_is_no_model() -> None:
+    it = looked(gguf(tensors=["mtp.fc.weight", "mtp.layers.0.input_layernorm.weight", "token_embd.weight"]))
+    assert (it.kind, it.has_head) == (ALONE, False)
+
+
+def test_head_over_part_of_the_vocabulary_is_told_apart() -> None:
+    assert looked(gguf(tensors=[*HEAD_ALONE, "d2t"])).reduced
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind", "what"),
+    [
+        ("clip", "model", "an image projector"),
+        ("clip", "mmproj", "an image projector"),
+        ("qwen35", "adapter", "an adapter"),
+        ("qwen35", "imatrix", "an importance matrix"),
+        ("imatrix", "", "an importance matrix"),
+        ("dflash", "model", "a drafter of another kind"),
+        ("dspark", "model", "a drafter of another kind"),
+        ("eagle3", "model", "a drafter of another kind"),
+    ],
+)
+def test_what_is_no_model_is_told_in_words(architecture: str, kind: str, what: str) -> None:
+    assert looked(gguf(head=False, architecture=architecture, kind=kind)).kind == what
+
+
+def split(*tensors: Sequence[str], head: bool = True) -> list[bytes]:
+    first, *others = tensors
+    return [gguf(head=head, tensors=first), *(gguf(head=False, tensors=names, n_tokens=0) for names in others)]
+
+
+def test_split_model_is_looked_into_until_its_head_is_found() -> None:
+    both = [(TRUNK, ["blk.1.attn_norm.weight"], HEAD), ([], TRUNK[:1], ["token_embd.weight"], HEAD, ["output.weight"])]
+    for tensors in both:
+        it = looked(*split(*tensors))
+        assert (it.kind, it.has_head) == (MODEL, True)
+    absent = looked(*split(TRUNK, ["blk.1.attn_norm.weight"]))
+    assert (absent.kind, absent.has_head, absent.announced) == (MODEL, False, True)
+    alone = looked(*split([], *([name] for name in HEAD_ALONE)))
+    assert (alone.kind, alone.has_head) == (ALONE, True)
+
+
+def test_few_parts_of_a_split_model_are_read() -> None:
+    """Those of a tensor each, as Thireus publishes them, are hundreds."""
+    asked: list[str] = []
+    parts = split([], *([f"blk.{i}.attn_norm.weight"] for i in range(4)), head=False)
+    data = {PART.format(i, len(parts)): part for i, part in enumerate(parts, 1)}
+
+    def note(file: HubFile) -> Read:
+        asked.append(file.path)
+        return reader(data[file.path])
+
+    (model,) = models([HubFile(name, len(part)) for name, part in data.items()])
+    assert look_into(model, note, "owner/name", "owner/name").kind == MODEL
+    assert asked == [PART.format(1, 5), PART.format(5, 5)]
+
+
+@pytest.mark.parametrize("cut", [50, 2000, 170_000])
+def test_header_that_is_cut_off_is_told(cut: int) -> None:
+    with pytest.raises(ModelLoadError, match=r"m is no GGUF file, or it is damaged: it ends within its header"):
+        read_header("m", reader(gguf()[:cut]))
+
+
+def test_header_ends_where_the_weights_begin() -> None:
+    data = gguf()
+    size = read_header("m", reader(data)).size
+    assert read_header("m", reader(data[:size])).size == size
+    with pytest.raises(ModelLoadError):
+        read_header("m", reader(data[: size - 1]))
+
+
+def test_header_of_odd_numbers_is_refused() -> None:
+    data = bytearray(gguf(n_tokens=0))
+    at = data.index(b"blk.0.attn_norm.weight") + len(b"blk.0.attn_norm.weight")
+    data[at : at + 4] = (2**31).to_bytes(4, "little")
+    with pytest.raises(ModelLoadError, match="a tensor has 2147483648 dimensions"):
+        read_header("m", reader(bytes(data)))

@@ -1,0 +1,37 @@
+"""Claims about repositories as they are published: who asks gets the right model and head, or names to choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers.hub import COMMIT, Hub
+from helpers.hub_listings import LISTINGS, Ask, Listing
+from huggingface_hub import constants
+
+from pymtp.errors import InvalidRequestError, ModelLoadError
+from pymtp.hub.pull import Pulled
+
+Both = Callable[..., Pulled]
+ASKS = [pytest.param(listing, ask, id=f"{listing.repo}:{ask.wanted}") for listing in LISTINGS for ask in listing.asks]
+
+
+def within(path: Path | None) -> str | None:
+    """A path within its repository."""
+    return None if path is None else path.as_posix().partition(f"/{COMMIT}/")[2]
+
+
+@pytest.mark.parametrize(("listing", "ask"), ASKS)
+def test_published_repository_gives_the_right_files_or_names_them(
+    hub: Hub, both: Both, listing: Listing, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.files.update(listing.contents())
+    if ask.error:
+        with pytest.raises((InvalidRequestError, ModelLoadError), match=ask.error):
+            both(ask.wanted)
+        return
+    found = both(ask.wanted)
+    assert (within(found.model), within(found.head)) == (ask.model, ask.head)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert both(ask.wanted) == found

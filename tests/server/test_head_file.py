@@ -1,0 +1,29 @@
+"""Claims about the head of a model that a worker had: whether its files are the same yet."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pymtp.errors import ModelLoadError
+from pymtp.server.process.head_file import HeadFile
+
+
+@pytest.mark.parametrize("names", [["mtp.gguf"], ["mtp-00001-of-00002.gguf", "mtp-00002-of-00002.gguf"]])
+@pytest.mark.parametrize("which", [0, -1])
+def test_head_file_tells_what_is_gone_or_cut_off(tmp_path: Path, names: list[str], which: int) -> None:
+    files = [tmp_path / name for name in names]
+    for file in files:
+        file.write_bytes(bytes(1000))
+    head = HeadFile(str(files[0]))
+    head.check()
+    os.truncate(files[which], 500)
+    with pytest.raises(ModelLoadError, match=f"{files[which]}: 500 bytes, and 1,000 when it was loaded"):
+        head.check()
+    files[which].unlink()
+    with pytest.raises(ModelLoadError, match=f"{files[which]}: no such file"):
+        head.check()
+    files[which].write_bytes(bytes(1000))
+    head.check()
