@@ -64,7 +64,7 @@ def head(hub: Hub, tmp_path: Path) -> str:
 
 
 def test_a_worker_that_follows_another_has_its_head(hub: Hub, serve: Serve, head: str) -> None:
-    served = serve("-d", "auto").ready()
+    served = serve().ready()
     assert head in {answer.path for answer in hub.sent}
     hub.asked.clear()
     hub.faults.down = True
@@ -73,6 +73,21 @@ def test_a_worker_that_follows_another_has_its_head(hub: Hub, serve: Serve, head
     assert hub.asked == []
     assert served.end(signal.SIGTERM) == 0
     assert not any("decoded without drafts" in line for line in served.lines)
+
+
+@pytest.mark.parametrize("how", ["gone", "cut off"])
+def test_a_head_that_is_not_whole_any_more_is_brought_again(serve: Serve, head: str, tmp_path: Path, how: str) -> None:
+    served = serve().ready()
+    (file,) = (tmp_path / "hub").rglob(head)
+    size = file.stat().st_size
+    blob = file.resolve()
+    os.truncate(blob, size // 2)
+    if how == "gone":
+        file.unlink()
+    os.kill(served.worker(), signal.SIGKILL)
+    assert served.worker(2) != served.worker()
+    assert f"{head}: " in served.line("is asked for by its name")
+    assert file.stat().st_size == size
 
 
 def test_a_file_that_is_gone_is_brought_again(serve: Serve, tmp_path: Path) -> None:
