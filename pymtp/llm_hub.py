@@ -15,7 +15,7 @@ from pymtp.hub.names import HubName, read_name, read_wanted
 from pymtp.hub.pull import Pulled, pull, warn
 from pymtp.hub.source import Say
 from pymtp.hub.stand_in import headers
-from pymtp.llm_options import find_adapters, read_keywords
+from pymtp.llm_options import find_files, read_keywords
 from pymtp.model_options import NAMES as MODEL_OPTIONS
 from pymtp.rope_options import NAMES as ROPE_OPTIONS
 from pymtp.values import shown
@@ -120,7 +120,7 @@ class FromHub:
         """
         make: Any = cls
         keywords = cls._read(keywords)
-        find_adapters(keywords)
+        find_files(keywords)
         name = read_name(repo_id)
         for what, given in (("filename", filename), ("head_filename", head_filename), ("revision", revision)):
             if given is not None and not isinstance(given, str):

@@ -26,6 +26,6 @@ def read_keywords(keywords: Mapping[str, Any], *, here: bool = True) -> dict[str
     return read_options(keywords, here=here)
 
 
-def find_adapters(keywords: Mapping[str, Any]) -> None:
-    """Raises ModelLoadError for adapters that are not there or cannot be read."""
-    ModelOptions(lora=keywords.get("lora", ())).adapter_bytes()
+def find_files(keywords: Mapping[str, Any]) -> None:
+    """Raise ModelLoadError for a head or adapters that are not there or cannot be read."""
+    ModelOptions(head=keywords.get("head"), lora=keywords.get("lora", ())).find_files()

@@ -13,7 +13,7 @@ from pymtp.hub.names import is_hub_name, read_name
 from pymtp.hub.pull import warn
 from pymtp.llm import LLM
 from pymtp.llm_hub import bring
-from pymtp.llm_options import find_adapters
+from pymtp.llm_options import find_files
 from pymtp.prefix_file import look_at
 
 
@@ -30,7 +30,7 @@ def load(
     be read.
     """
     check_prefix(prefix)  # both before a model is brought
-    find_adapters(keywords)
+    find_files(keywords)
     file, keywords = brought(model, keywords, say)
     llm = LLM(file, **keywords)
     if prefix is None:

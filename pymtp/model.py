@@ -86,7 +86,8 @@ class Model:
         self.options = ModelOptions(n_gpu_layers=n_gpu_layers, **placing)
         layers = self.options.layers
         self.path = _file(demo_model() if path is None else path)
-        self.head = str(_file(self.options.head)) if mtp and self.options.head is not None else None
+        self.options.find_files()
+        self.head = str(self.options.head) if mtp and self.options.head is not None else None
         # before all else: later the paths may be other files'
         digests = None if vocab_only else self._read_digests()
         info = inspect(self.path, self.head)

@@ -142,7 +142,7 @@ class ModelOptions:
             return ""
         found = sha256()
         for path, scale in self.adapters:
-            found.update(_of_adapter(path, _hash))
+            found.update(_ask("adapter", path, _hash))
             found.update(repr(scale).encode())
         return found.hexdigest()
 
@@ -155,7 +155,13 @@ class ModelOptions:
 
     def adapter_bytes(self) -> int:
         """The sizes of the adapters' files. Raises ModelLoadError for a file that is not there or cannot be read."""
-        return sum(_of_adapter(path, _size) for path, _ in self.adapters)
+        return sum(_ask("adapter", path, _size) for path, _ in self.adapters)
+
+    def find_files(self) -> None:
+        """Raise ModelLoadError for a head or an adapter whose file is not there or cannot be read."""
+        if self.head is not None:
+            _ask("head", str(self.head), _size)
+        self.adapter_bytes()
 
 
 NAMES = frozenset(field.name for field in fields(ModelOptions))
@@ -207,14 +213,18 @@ def _hash(path: Path) -> bytes:
     return found.digest()
 
 
-def _of_adapter(path: str, ask: Callable[[Path], Answer]) -> Answer:
-    """Raises ModelLoadError as well for what is no regular file: a pipe would be waited for, a device may never end."""
+def _ask(kind: str, path: str, ask: Callable[[Path], Answer]) -> Answer:
+    """Ask for something of a file that goes with the model. kind: such as "adapter", for messages.
+
+    Raises ModelLoadError for a file that is not there or cannot be read, and for what is no regular file: a pipe would
+    be waited for, a device may never end.
+    """
     file = Path(path)
     try:
         if file.exists() and not file.is_file():
-            raise ModelLoadError(f"the adapter {path} is no regular file")
+            raise ModelLoadError(f"the {kind} {path} is no regular file")
         return ask(file)
     except FileNotFoundError as error:
-        raise ModelLoadError(f"no such adapter: {path}") from error
+        raise ModelLoadError(f"no such {kind}: {path}") from error
     except OSError as error:
-        raise ModelLoadError(f"the adapter {path} cannot be read: {error.strerror}") from error
+        raise ModelLoadError(f"the {kind} {path} cannot be read: {error.strerror}") from error

@@ -14,7 +14,7 @@ from pymtp.engine.request import Completion
 from pymtp.forks import in_children
 from pymtp.hub.names import is_hub_name
 from pymtp.llm import LLM
-from pymtp.llm_options import find_adapters, read_keywords
+from pymtp.llm_options import find_files, read_keywords
 from pymtp.llm_prefixes import Prompt
 from pymtp.model_options import NAMES as MODEL_OPTIONS
 from pymtp.paths import whole
@@ -79,7 +79,7 @@ def generate(prompts: Prompt | Sequence[Prompt], **keywords: Any) -> Completion 
     with _last_lock:
         wanted = _whole_paths(read_keywords(keywords))
         if _last is None or _last[1].closed or not _equal(_last[0], wanted):
-            find_adapters(wanted)  # before the model that is there goes
+            find_files(wanted)  # before the model that is there goes
             if _last is not None:
                 _last[1].close()
             _last = None

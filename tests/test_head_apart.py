@@ -327,8 +327,10 @@ def test_what_is_no_head_is_refused_by_name(demo: Path, pair: tuple[Path, Path],
     write_head(demo, lacks := tmp_path / "lacks.gguf", tensors={"blk.8.attn_k.weight": None})
     with pytest.raises(ModelLoadError, match="attn_k"):
         Model(trunk, head=lacks)
-    with pytest.raises(ModelLoadError, match="no such file"):
+    with pytest.raises(ModelLoadError, match="no such head"):
         Model(trunk, head=tmp_path / "none.gguf")
+    with pytest.raises(ModelLoadError, match="no such head"):
+        LLM.from_pretrained("owner/name", head=tmp_path / "none.gguf")  # before the hub is asked
     (text := tmp_path / "text.gguf").write_text("no GGUF at all")
     refused(trunk, text, "not a readable GGUF file")
     for wrong in ("", 5, "a\0b", ["a"]):

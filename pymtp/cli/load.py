@@ -17,7 +17,7 @@ from pymtp.context_options import check_draft_vocab
 from pymtp.errors import InvalidRequestError
 from pymtp.hub.names import is_hub_name
 from pymtp.llm import LLM
-from pymtp.llm_options import find_adapters, read_keywords
+from pymtp.llm_options import find_files, read_keywords
 from pymtp.loading import check_prefix, load
 
 # by the names that Python knows them by
@@ -115,7 +115,7 @@ class Loading(Placing):
         of_model, of_rope = self.of_model(), self.of_rope()
         with options_named():
             read = read_keywords({**keywords, **of_model, **of_rope, "offload_kqv": self.kv_offload})
-            find_adapters(read)
+            find_files(read)
         return read
 
     def llm(self, n_seq_max: int = 1, prefix: Path | None = None) -> LLM:

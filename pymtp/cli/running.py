@@ -22,11 +22,11 @@ class Running(Weights):
 
     def settings(self) -> dict[str, Any]:
         """By the names that settings of benches have. Raises InvalidRequestError for what no model can run with, and
-        ModelLoadError for adapters that are not there: ask before a model is brought."""
+        ModelLoadError for a head or adapters that are not there: ask before a model is brought."""
         threads = default_threads() if self.threads is None else self.threads
         placing = self.asked()
         with options_named():
-            ModelOptions(n_gpu_layers=self.gpu_layers, **placing).adapter_bytes()
+            ModelOptions(n_gpu_layers=self.gpu_layers, **placing).find_files()
             check_options(n_threads=threads)
         return {"gpu_layers": self.gpu_layers, "threads": threads, "placing": placing}
 

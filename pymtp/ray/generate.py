@@ -17,7 +17,7 @@ from pymtp.chat import Chat
 from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError, PymtpError
 from pymtp.llm import is_prompt
-from pymtp.llm_options import find_adapters
+from pymtp.llm_options import find_files
 from pymtp.llm_prefixes import Prompt
 from pymtp.loading import brought
 from pymtp.ray.workers import PLACES, given_cores
@@ -91,7 +91,7 @@ class Generate:
             fixed = _read(params)
             self._params = lambda _: fixed
         keywords = AsyncLLM._read({"n_seq_max": PLACES, "n_threads": given_cores(), **options})
-        find_adapters(keywords)
+        find_files(keywords)
         file, with_head = brought(model, keywords)
         self._llm = AsyncLLM(file, **with_head)
 

@@ -210,8 +210,16 @@ def test_from_pretrained_gives_the_head_to_the_llm(
     ],
 )
 def test_two_heads_are_refused_before_the_hub_is_asked(
-    hub: Hub, names: tuple[str, ...], keywords: dict[str, Any], why: str
+    hub: Hub,
+    names: tuple[str, ...],
+    keywords: dict[str, Any],
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    for head in ("mine.gguf", "a.gguf"):
+        Path(head).touch()
     with pytest.raises(InvalidRequestError, match=why):
         LLM.from_pretrained(*names, **keywords)
     assert hub.asked == []
