@@ -9,8 +9,9 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-# What configuring and building ggml + llama reads, 5 MB packed; llama.cpp's tools, models and docs are 120 MB.
-SUBSET = ("CMakeLists.txt", "LICENSE", "cmake", "ggml", "include", "src", "vendor")
+# What configuring and building ggml + llama reads, and what tests do, 5 MB packed; llama.cpp's tools, models and docs
+# are 120 MB.
+SUBSET = ("CMakeLists.txt", "LICENSE", "cmake", "ggml", "include", "models/templates", "src", "vendor")
 MANIFEST = "pymtp-layout.json"
 
 Tree = dict[str, bytes]  # path with "/" inside llama.cpp → content
@@ -113,7 +114,7 @@ def read_pristine(sdist: Path) -> Tree:
     with tarfile.open(sdist) as archive:
         for member in archive:
             _, vendor, project, path = [*member.name.split("/", 3), "", "", ""][:4]
-            wanted = path in SUBSET or path.split("/")[0] in SUBSET
+            wanted = any(path == entry or path.startswith(f"{entry}/") for entry in SUBSET)
             if member.isfile() and (vendor, project) == ("vendor", "llama.cpp") and wanted:
                 content = archive.extractfile(member)
                 assert content is not None  # isfile() was true
