@@ -14,6 +14,7 @@ from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
 from pymtp.llm_prefixes import Prompt
 from pymtp.sampling import SamplingParams
+from pymtp.text import whole_text
 
 EndReason = Literal["stop", "length", "tool_calls", "cancelled"]
 
@@ -67,7 +68,7 @@ def prepared(llm: LLM, ask: Ask) -> Prepared:
         return Prepared(ask.prompt, ask.params, None)
     prompt = _continued(llm, ask.prompt) if ask.continues else llm.chat_prompts.prompt(ask.prompt)
     form = AnswerFormat(
-        llm.model.chat_template,
+        llm.template_source,
         prompt.end,
         tools=ask.tools,
         tool_choice=ask.tool_choice,
@@ -92,6 +93,7 @@ def _continued(llm: LLM, chat: Chat) -> ChatPrompt:
     begun: str = last["content"]
     if prompt.end.rstrip().endswith("<think>"):
         begun = f"{last.get('reasoning_content') or ''}\n</think>\n\n{begun}"
+    begun = whole_text(begun)  # no template sees it
     tokens = [*prompt.tokens, *llm.model.tokenize(begun, add_special=False)] if begun else prompt.tokens
     return ChatPrompt(tokens, prompt.marks, prompt.end + begun)
 

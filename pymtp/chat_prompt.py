@@ -45,13 +45,12 @@ class ChatPrompts:
         self._last: deque[_Text] = deque(maxlen=LAST)
 
     def prompt(self, chat: Chat) -> ChatPrompt:
-        """Raises as template_messages and ChatTemplate.render, and InvalidRequestError for text that UTF-8 cannot
-        hold."""
+        """Raises as template_messages and ChatTemplate.render."""
         given = template_messages(chat.messages)
 
         def render(messages: Sequence[Message]) -> bytes:
             text = self._template.render(messages, tools=chat.tools, chat_template_kwargs=chat.chat_template_kwargs)
-            return text.encode(errors="surrogatepass")
+            return text.encode()
 
         text = self._tokenized(render(given))
         places = set()
@@ -65,7 +64,7 @@ class ChatPrompts:
         """Tokenizes what comes after the beginning that it shares with one of the last prompts."""
         known = max(list(self._last), key=lambda text: _shared(text.data, data), default=_Text(b"", [], []))
         n, start = known.cut(_shared(known.data, data))
-        tokens = self._model.tokenize(data[start:].decode(errors="surrogatepass"))
+        tokens = self._model.tokenize(data[start:].decode())
         cuts, pieces, end = [cut for cut in known.cuts if cut[0] <= n], [], start
         for i, token in enumerate(tokens, n + 1):
             piece = self._model.token_bytes(token)

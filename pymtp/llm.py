@@ -12,7 +12,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from pymtp.chat import Chat, ChatTemplate, Message, Tools
+from pymtp.chat import Chat, ChatTemplate, Message, Tools, read_template, read_variables
 from pymtp.chat_prompt import ChatPrompt, ChatPrompts
 from pymtp.collected import collected
 from pymtp.context import Context
@@ -80,6 +80,8 @@ class LLM(PrefixFiles, FromHub):
         draws: str = "auto",
         cache_prompt: bool = True,
         cache_bytes: int | None = None,
+        chat_template: str | os.PathLike[str] | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
         offload_kqv: bool = True,
         **placing: Any,
     ) -> None:
@@ -94,6 +96,9 @@ class LLM(PrefixFiles, FromHub):
         cache_prompt: prompts go on from what was read and written before, where they begin with the same tokens.
         cache_bytes: host memory for what sequences do not hold any more. None for a quarter of what the machine has, at
             most 8 GiB and at most half of what the model leaves; with 0, prompts go on only from what sequences hold.
+        chat_template: for chats in place of the file's own: a text in Jinja, or a path of one.
+        chat_template_kwargs: variables of the template, such as {"enable_thinking": False}, for chats that do not give
+            them themselves.
         n_gpu_layers: layers on the GPU, -1 or None for all; "auto" for as many as fit with what the context takes.
         placing: further fields of ModelOptions and RopeOptions. The others: see `Context`.
 
@@ -112,6 +117,8 @@ class LLM(PrefixFiles, FromHub):
         }
         sizes: dict[str, Any] = {"n_ctx": n_ctx, "n_batch": n_batch, "n_ubatch": n_ubatch, "n_seq_max": n_seq_max}
         check_keywords({**of_context, **sizes, "n_threads": n_threads, "draft_tokens": draft_tokens})
+        self._own_template = read_template(chat_template)
+        self._template_variables = read_variables(chat_template_kwargs)
         cache_bytes = read_cache_bytes(cache_bytes)
         cache_prompt = flag("cache_prompt", cache_prompt)
         of_model = {name: placing.pop(name) for name in NAMES & placing.keys()}
@@ -165,8 +172,14 @@ class LLM(PrefixFiles, FromHub):
 
     @cached_property
     def chat_template(self) -> ChatTemplate:
-        """The model's template. Raises InvalidRequestError when it has none."""
-        return ChatTemplate(self.model)
+        """The model's template, or the one that the LLM was given. Raises InvalidRequestError when there is none, and
+        when the model's cannot be compiled."""
+        return ChatTemplate(self.model, self._own_template, self._template_variables)
+
+    @property
+    def template_source(self) -> str | None:
+        """The text of that template, also where it cannot be compiled; None when there is none."""
+        return self.model.chat_template if self._own_template is None else self._own_template
 
     @cached_property
     def chat_prompts(self) -> ChatPrompts:
@@ -256,7 +269,8 @@ class LLM(PrefixFiles, FromHub):
 
         params: None for `get_default_sampling_params()`.
         tools: functions that the model may call, mostly in OpenAI's format.
-        chat_template_kwargs: further variables of the template, such as {"enable_thinking": False}.
+        chat_template_kwargs: further variables of the template, such as {"enable_thinking": False}. Where one is not
+            given, the LLM's holds.
 
         Raises InvalidRequestError for what the template refuses, and what `generate` raises.
         """

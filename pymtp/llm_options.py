@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pymtp.chat import read_template, read_variables
 from pymtp.context_options import check_keywords
 from pymtp.host_memory import read_cache_bytes
 from pymtp.model_options import ModelOptions, read_options
@@ -23,7 +24,13 @@ def read_keywords(keywords: Mapping[str, Any], *, here: bool = True) -> dict[str
     check_keywords(keywords)
     read_cache_bytes(keywords.get("cache_bytes"))
     flag("cache_prompt", keywords.get("cache_prompt", True))
-    return read_options(keywords, here=here)
+    read = read_options(keywords, here=here)
+    if keywords.get("chat_template_kwargs") is not None:
+        read["chat_template_kwargs"] = read_variables(keywords["chat_template_kwargs"])
+    if keywords.get("chat_template") is not None:
+        # its text: the file may be on this machine only
+        read["chat_template"] = read_template(keywords["chat_template"])
+    return read
 
 
 def find_files(keywords: Mapping[str, Any]) -> None:

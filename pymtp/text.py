@@ -1,7 +1,8 @@
-"""Text as it comes in pieces: no broken characters, and no part of a stop string that may yet complete."""
+"""Texts without broken characters: those that come in pieces, up to a stop string, and those that clients send."""
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 class TextStream:
@@ -39,6 +40,30 @@ class TextStream:
         keep = max((_overlap(text, stop) for stop in self._stop), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
+
+
+def whole_text(text: str) -> str:
+    """Replace halves of characters of UTF-16 by U+FFFD. Clients that cut a text by its UTF-16 units leave them, and
+    JSON may hold them. Two halves that fit become their character."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def whole_texts(value: Any) -> Any:
+    """Apply `whole_text` to all texts in a value as JSON has it. Raises RecursionError for one that is nested too
+    deep."""
+    if isinstance(value, str):
+        return whole_text(value)
+    if isinstance(value, Mapping):
+        return {whole_texts(name): whole_texts(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [each if isinstance(each, (int, float)) else whole_texts(each) for each in value]
+    return value
 
 
 def _overlap(text: str, stop: str) -> int:

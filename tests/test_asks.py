@@ -11,6 +11,7 @@ from makers.chat_templates import DROPS_THINKING
 from makers.gguf_variants import rewrite
 
 from pymtp import LLM, InvalidRequestError, SamplingParams
+from pymtp.answers import Tool
 from pymtp.asks import Ask, prepared, read
 from pymtp.chat import Chat
 from pymtp.chat_prompt import ChatPrompt
@@ -30,6 +31,7 @@ def text_of(llm: LLM, ask: Ask) -> str:
         ({"content": "The sky"}, "assistant\n<think>\n\n</think>\n\nThe sky"),
         ({"content": "The sky", "reasoning_content": "blue?"}, "assistant\n<think>\nblue?\n</think>\n\nThe sky"),
         ({"content": [{"type": "text", "text": "The"}]}, "assistant\n<think>\n\n</think>\n\nThe"),
+        ({"content": "a\ud83d", "reasoning_content": "\ude00"}, "assistant\n<think>\n\ufffd\n</think>\n\na\ufffd"),
     ],
 )
 def test_an_answer_that_has_begun_goes_on_behind_the_thinking(
@@ -46,6 +48,18 @@ def test_an_answer_that_has_begun_goes_on_behind_the_thinking(
 def test_only_an_answer_can_be_gone_on_with(llm: LLM, messages: list[dict[str, Any]]) -> None:
     with pytest.raises(InvalidRequestError, match="gone on with"):
         prepared(llm, Ask(Chat(messages), SamplingParams(), continues=True))
+
+
+@pytest.mark.parametrize(
+    ("template", "call"), [("<tool_call>{}", '{"name": '), ("<tool_call><function=", "<function=f>")]
+)
+def test_calls_are_written_as_a_template_that_is_given_has_them(
+    new_llm: Callable[..., LLM], template: str, call: str
+) -> None:
+    llm = new_llm(chat_template=template + "{{ messages[0].content }}")
+    ask = Ask(Chat(HELLO), SamplingParams(64), tools=[Tool("f")], tool_choice="required")
+    prompt, params, _ = prepared(llm, ask)
+    assert call in llm.generate(prompt, params).text
 
 
 def test_a_grammar_does_not_stand_beside_a_schema(llm: LLM) -> None:

@@ -164,6 +164,6 @@ def test_the_next_turn_is_tokenized_from_where_it_differs(
     assert sum(tokenized) < 400
 
 
-def test_text_that_has_no_utf8_is_refused(make_prompts: MakePrompts) -> None:
-    with pytest.raises(InvalidRequestError, match="Unicode"):
-        make_prompts("DROPS_THINKING").prompt(Chat([user("\ud800")]))
+def test_half_a_character_is_replaced(make_prompts: MakePrompts) -> None:
+    prompts = make_prompts("DROPS_THINKING")
+    assert prompts.prompt(Chat([user("ls \ud83d...")])) == prompts.prompt(Chat([user("ls \ufffd...")]))

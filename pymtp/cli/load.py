@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pymtp.cli.model_file import model_file, tell
-from pymtp.cli.options import Cache, CacheType, Ctx, Drafts, DraftVocab, LayersOrAuto, ModelName, Tap, Threads
+from pymtp.cli.options import (
+    Cache,
+    CacheType,
+    Ctx,
+    Drafts,
+    DraftVocab,
+    LayersOrAuto,
+    ModelName,
+    Tap,
+    TemplateFile,
+    TemplateVariables,
+    Threads,
+)
 from pymtp.cli.placing import OPTIONS, Placing
 from pymtp.cli.screen import loading
 from pymtp.context_options import check_draft_vocab
@@ -43,6 +56,8 @@ _OPTIONS = {
     "repetition_penalty": "--repeat-penalty",
     "penalty_last_n": "--repeat-last-n",
     "max_tokens": "--max-tokens",
+    "chat_template": "--chat-template-file",
+    "chat_template_kwargs": "--chat-template-kwargs",
 }
 _NAMED = re.compile(rf"\b({'|'.join(_OPTIONS)})=")
 
@@ -74,6 +89,16 @@ def read_layers(layers: str) -> int | Literal["auto"]:
         raise InvalidRequestError(f'--gpu-layers {layers!r} must be a whole number or "auto"') from error
 
 
+def read_json(variables: str) -> object:
+    """The value of --chat-template-kwargs. Raises InvalidRequestError for what is no JSON."""
+    try:
+        return json.loads(variables)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(
+            f'--chat-template-kwargs {variables!r:.200} must be JSON such as {{"enable_thinking": false}}: {error}'
+        ) from error
+
+
 @contextmanager
 def options_named() -> Iterator[None]:
     """An InvalidRequestError names options as the command line does."""
@@ -97,6 +122,8 @@ class Loading(Placing):
     threads: Threads = None
     cache_type: CacheType = "f16"
     cache: Cache = None
+    chat_template_file: TemplateFile = None
+    chat_template_kwargs: TemplateVariables = None
 
     def keywords(self, n_seq_max: int = 1) -> dict[str, Any]:
         """Those of LLM. Raises InvalidRequestError for values that no model can be loaded with."""
@@ -112,6 +139,10 @@ class Loading(Placing):
             "tap": self.tap,
             "cache_bytes": None if self.cache is None else self.cache * 2**20,
         }
+        if self.chat_template_file is not None:
+            keywords["chat_template"] = self.chat_template_file
+        if self.chat_template_kwargs is not None:
+            keywords["chat_template_kwargs"] = read_json(self.chat_template_kwargs)
         of_model, of_rope = self.of_model(), self.of_rope()
         with options_named():
             read = read_keywords({**keywords, **of_model, **of_rope, "offload_kqv": self.kv_offload})

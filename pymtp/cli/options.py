@@ -42,6 +42,17 @@ Cache = Annotated[
     ),
 ]
 
+TemplateFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="The chat template, in Jinja.", show_default="the model's"),
+]
+TemplateVariables = Annotated[
+    str | None,
+    typer.Option(
+        metavar="JSON", help='Variables of the chat template, such as {"enable_thinking": false}.', show_default="none"
+    ),
+]
+
 # drafts
 Drafts = Annotated[str, typer.Option("--draft-tokens", "-d", metavar="auto|N", help="Drafts per round.")]
 DraftVocab = Annotated[

@@ -326,3 +326,10 @@ def test_a_level_of_processors_that_is_not_there_is_told_without_a_traceback(mon
     done = subprocess.run(program, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: PYMTP_CPU is 'v0'")
+
+
+def test_chat_takes_a_template_and_its_variables(llm: LLM, tmp_path: Path) -> None:
+    file = tmp_path / "it.jinja"
+    file.write_text("{{ start }}{{ messages[-1].content }}", encoding="utf-8")
+    _, lengths = chat("Hello.\n", "--chat-template-file", str(file), "--chat-template-kwargs", '{"start": "Well. "}')
+    assert lengths == [len(llm.model.tokenize("Well. Hello."))]
