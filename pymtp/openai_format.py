@@ -13,7 +13,8 @@ from pymtp.chat import Chat
 from pymtp.errors import InvalidRequestError
 from pymtp.sampling import MAX_COMPLETIONS, SamplingParams
 from pymtp.sampling_defaults import taken
-from pymtp.values import in_range
+from pymtp.text import whole_texts
+from pymtp.values import flag, in_range
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
@@ -45,13 +46,15 @@ _READ = {"seed", "stop", "logit_bias", "logprobs", "response_format", "json_sche
 _READ |= {"stream", "stream_options", "pymtp"}
 _READ_OF = {
     CHAT: {"messages", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort"}
-    | {"reasoning_format", "chat_template_kwargs", "continue_final_message"},
+    | {"reasoning_format", "chat_template_kwargs", "continue_final_message", "enable_thinking", "preserve_thinking"}
+    | {"thinking"},
     TEXT: {"prompt", "echo"},
 }
 # what OpenAI's clients and llama.cpp's send, and what changes nothing here
 _IGNORED = {"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
 _IGNORED |= {"prompt_cache_retention", "prediction", "verbosity", "cache_prompt", "id_slot", "timings_per_token"}
 _IGNORED |= {"add_generation_prompt", "return_progress", "reasoning_in_content"}
+_STAYING = {*_IGNORED, "messages"}
 # what would change the answer, and cannot be done: the values that ask for nothing
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "functions": ([],),
@@ -79,6 +82,7 @@ def read_ask(url: str, body: Mapping[str, Any], defaults: Mapping[str, Any] = Ma
     """What a body asks for. defaults: of what it leaves open, in place of OpenAI's, by the names of SamplingParams.
 
     Raises InvalidRequestError for what is out of range, and what cannot be done."""
+    body = _whole(body)
     for name, neutral in _NEUTRAL.items():
         if body.get(name) is not None and body[name] not in neutral:
             raise InvalidRequestError(f"{name}: not supported", name)
@@ -104,6 +108,15 @@ def read_ask(url: str, body: Mapping[str, Any], defaults: Mapping[str, Any] = Ma
         stream=stream,
         timeout=timeout,
     )
+
+
+def _whole(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace halves of characters in what is read of a body. Messages stay, of which there may be megabytes: their
+    prompt is looked at as a whole. Raises InvalidRequestError for a body that is nested too deep."""
+    try:
+        return {name: value if name in _STAYING else whole_texts(value) for name, value in body.items()}
+    except RecursionError as error:
+        raise InvalidRequestError("the body cannot be read: its lists and objects are nested too deep") from error
 
 
 def _number_of_texts(name: str, value: object) -> int:
@@ -154,10 +167,19 @@ def _tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
 
 
 def _template_variables(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Variables of the template. What says it more plainly wins: an effort, `thinking`, a field of the variable's name,
+    chat_template_kwargs."""
     variables: dict[str, Any] = {}
     effort = body.get("reasoning_effort")
     if effort is not None:
         variables = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+    if (thinking := body.get("thinking")) is not None:
+        if not isinstance(thinking, Mapping) or not isinstance(thinking.get("type"), str):
+            raise InvalidRequestError('thinking must be an object such as {"type": "disabled"}', "thinking")
+        variables["enable_thinking"] = thinking["type"] != "disabled"
+    for name in ("enable_thinking", "preserve_thinking"):
+        if body.get(name) is not None:
+            variables[name] = flag(name, body[name])
     given = body.get("chat_template_kwargs") or {}
     if not isinstance(given, Mapping):
         raise InvalidRequestError("chat_template_kwargs must be an object", "chat_template_kwargs")

@@ -147,3 +147,70 @@ def test_a_call_that_was_cut_short_comes_with_the_arguments_so_far_as_in_a_strea
     said = message(Answer(unfinished=Call("look", '{"city": "Par')))
     assert said["content"] is None
     assert [call["function"] for call in said["tool_calls"]] == [{"name": "look", "arguments": '{"city": "Par'}]
+
+
+HALF, WHOLE = "ls \ud83d", "ls \ufffd"
+
+
+@pytest.mark.parametrize(
+    ("given", "whole"),
+    [
+        ({"prompt": HALF, "stop": [HALF]}, {"prompt": WHOLE, "stop": [WHOLE]}),
+        ({"prompt": "a", "stop": HALF, "grammar": HALF}, {"prompt": "a", "stop": WHOLE, "grammar": WHOLE}),
+        (
+            {"prompt": "a", "json_schema": {"enum": [{HALF: HALF}]}},
+            {"prompt": "a", "json_schema": {"enum": [{WHOLE: WHOLE}]}},
+        ),
+    ],
+)
+def test_half_a_character_is_replaced_wherever_it_is_read(given: dict[str, Any], whole: dict[str, Any]) -> None:
+    assert text(**given) == text(**whole)
+
+
+def test_half_a_character_is_replaced_in_tools_and_variables_of_a_chat() -> None:
+    def ask(half: str) -> Ask:
+        function = {"name": "f", "description": half, "parameters": {"properties": {half: {"enum": [half, 1]}}}}
+        return chat(
+            messages=[message], tools=[{"type": "function", "function": function}], chat_template_kwargs={"x": half}
+        )
+
+    assert ask(HALF) == ask(WHOLE)
+
+
+def test_a_body_that_is_nested_too_deep_is_refused() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(InvalidRequestError, match="nested too deep"):
+        chat(chat_template_kwargs={"x": deep})
+
+
+def test_variables_may_stand_beside_the_messages() -> None:
+    assert variables(chat(enable_thinking=False, preserve_thinking=True)) == {
+        "enable_thinking": False,
+        "preserve_thinking": True,
+    }
+    assert variables(chat(thinking={"type": "disabled"})) == {"enable_thinking": False}
+    assert variables(chat(thinking={"type": "enabled", "budget_tokens": 9})) == {"enable_thinking": True}
+
+
+def test_of_several_ways_to_ask_for_thinking_the_plainest_wins() -> None:
+    ways: list[dict[str, Any]] = [
+        {"reasoning_effort": "none"},
+        {"thinking": {"type": "enabled"}},
+        {"enable_thinking": False},
+        {"chat_template_kwargs": {"enable_thinking": True}},
+    ]
+    for n in range(1, len(ways) + 1):
+        body = {name: value for way in ways[:n] for name, value in way.items()}
+        assert variables(chat(**body))["enable_thinking"] is (n % 2 == 0)
+
+
+@pytest.mark.parametrize(
+    "body", [{"enable_thinking": "no"}, {"preserve_thinking": 1}, {"thinking": True}, {"thinking": {}}]
+)
+def test_what_is_no_variable_is_refused_by_name(body: dict[str, Any]) -> None:
+    (name,) = body
+    with pytest.raises(InvalidRequestError, match=name) as refused:
+        chat(**body)
+    assert refused.value.param == name

@@ -14,6 +14,7 @@ from pymtp.server.current import CurrentService
 from pymtp.server.http.ascii_json import AsciiJson
 from pymtp.server.http.responses_of import failures_of
 from pymtp.server.openai.types import Body, ListOf, TokenId
+from pymtp.text import whole_text
 
 router = APIRouter(tags=["llama.cpp"])
 MOST = 2**20  # far more than any prompt has: tokens, or characters of a text unless the context is very long
@@ -74,6 +75,7 @@ def _tokens(body: TokenizeRequest, llm: LLM) -> Response:
     text = body.content if body.content is not None else body.prompt
     if text is None:
         raise InvalidRequestError('a text must come, as "content" or "prompt"', "content")
+    text = whole_text(text)
     if len(text) > (most := max(64 * llm.context.n_ctx, MOST)):
         raise InvalidRequestError(f"{len(text)} characters are more than the {most} that are taken at once")
     tokens = llm.model.tokenize(text, add_special=bool(body.add_special or body.add_special_tokens))

@@ -20,9 +20,8 @@ class Turns:
         return [{"content": "", **message} for message in self._messages]
 
     def system(self, text: str) -> None:
-        """Instructions. Templates take them at the beginning only: later ones are the user's."""
-        begins = all(message["role"] == "system" for message in self._messages)
-        self._messages.append({"role": "system" if begins else "user", "content": text})
+        """Instructions, wherever they come."""
+        self._messages.append({"role": "system", "content": text})
 
     def user(self, text: str) -> None:
         """What the user said."""

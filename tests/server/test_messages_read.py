@@ -83,14 +83,14 @@ def test_thinking_that_was_not_shown_comes_back_in_its_signature() -> None:
     assert (mine["reasoning_content"], other["reasoning_content"]) == ("hm", "")
 
 
-def test_instructions_come_first_and_later_ones_are_the_users() -> None:
+def test_instructions_stay_where_they_are() -> None:
     late = {"role": "system", "content": "c"}
     found = messages_of({"role": "system", "content": "b"}, USER, late, system=[text("a")])
     assert found == [
         {"role": "system", "content": "a"},
         {"role": "system", "content": "b"},
         USER,
-        {"role": "user", "content": "c"},
+        late,
     ]
 
 
@@ -180,6 +180,6 @@ def test_a_request_of_claude_code_is_read_whole() -> None:
     assert [(message["role"], message["content"]) for message in body["messages"]] == [
         ("system", "be brief"),
         ("user", "today\n\nhello"),
-        ("user", "agents"),
+        ("system", "agents"),
     ]
     assert body["chat_template_kwargs"] == {"enable_thinking": True, "reasoning_effort": "high"}

@@ -74,14 +74,14 @@ def test_thinking_that_was_sealed_is_read() -> None:
     assert read([item, {"role": "user", "content": "a"}])["messages"][0]["reasoning_content"] == "hm"
 
 
-def test_instructions_come_first() -> None:
+def test_instructions_stay_where_they_are() -> None:
     developer = {"role": "developer", "content": "b"}
     found = read([developer, {"role": "user", "content": "c"}, developer], instructions="a")["messages"]
     assert [(message["role"], message["content"]) for message in found] == [
         ("system", "a"),
         ("system", "b"),
         ("user", "c"),
-        ("user", "b"),
+        ("system", "b"),
     ]
 
 

@@ -9,6 +9,7 @@ from pymtp.server.openai.types import Choosing
 from pymtp.server.turns_of import Turns, unsealed
 
 _SAME = ("max_tokens", "stream", *Choosing.model_fields)
+_VARIABLES = ("enable_thinking", "preserve_thinking")
 Block = Mapping[str, Any]
 
 
@@ -31,6 +32,7 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
     variables: dict[str, Any] = {"enable_thinking": thinks}
     if effort := output.get("effort"):
         variables["reasoning_effort"] = effort
+    variables |= {name: body[name] for name in _VARIABLES if body.get(name) is not None}
     found["chat_template_kwargs"] = variables | (body.get("chat_template_kwargs") or {})
     return found
 

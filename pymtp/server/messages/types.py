@@ -7,10 +7,23 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, JsonValue, StringConstraints, Tag
 from pydantic_core import PydanticCustomError
 
-from pymtp.server.openai.types import BY_FORM, WHOLE, Body, Choosing, Drafting, ListOf, Out, Stops, Text
+from pymtp.server.openai.types import (
+    BY_FORM,
+    WHOLE,
+    WHOLE_TEXT,
+    Body,
+    Choosing,
+    Drafting,
+    Effort,
+    ListOf,
+    Out,
+    Stops,
+    Templating,
+    Text,
+)
 from pymtp.values import shown
 
-Name = Annotated[str, StringConstraints(min_length=1)]
+Name = Annotated[str, StringConstraints(min_length=1), WHOLE_TEXT]
 ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 
 
@@ -153,11 +166,11 @@ class SchemaFormat(Body):
 
 
 class OutputConfig(Body):
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Effort | None = None
     format: SchemaFormat | None = None
 
 
-class CountRequest(Body):
+class CountRequest(Templating):
     """A chat whose tokens are to be counted."""
 
     model: Name
@@ -169,7 +182,6 @@ class CountRequest(Body):
         None, description="disabled where it is left out."
     )
     output_config: OutputConfig | None = None
-    chat_template_kwargs: dict[str, JsonValue] | None = Field(None, description="Variables of the template.")
 
 
 class MessageRequest(CountRequest, Choosing):

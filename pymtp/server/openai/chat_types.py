@@ -9,12 +9,15 @@ from pydantic import Field, JsonValue, StringConstraints
 from pymtp.server.openai.types import (
     READABLE,
     WHOLE,
+    WHOLE_TEXT,
     Body,
     Drafting,
+    Effort,
     ListOf,
     Origins,
     Out,
     Sampling,
+    Templating,
     TopLogprobs,
     Usage,
 )
@@ -32,7 +35,7 @@ class RefusalPart(Body):
 
 Text = str | ListOf[Annotated[TextPart, READABLE]]
 AssistantPart = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
-Name = Annotated[str, StringConstraints(min_length=1)]
+Name = Annotated[str, StringConstraints(min_length=1), WHOLE_TEXT]
 
 
 class SystemMessage(Body):
@@ -102,7 +105,13 @@ class NamedChoice(Body):
     function: NamedFunction
 
 
-class ChatRequest(Sampling):
+class Thinking(Body):
+    """As Anthropic's API and others have it."""
+
+    type: Literal["enabled", "adaptive", "auto", "disabled"]
+
+
+class ChatRequest(Sampling, Templating):
     """A chat that the model is to go on with."""
 
     model: str  # as OpenAI's API demands
@@ -113,11 +122,11 @@ class ChatRequest(Sampling):
     tools: ListOf[Tool] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    reasoning_effort: Effort | None = None
+    thinking: Thinking | None = Field(None, description="disabled: the template's enable_thinking is false.")
     reasoning_format: Literal["auto", "none", "deepseek"] | None = Field(
         None, description="none: thinking stays in the content."
     )
-    chat_template_kwargs: dict[str, JsonValue] | None = Field(None, description="Variables of the template.")
     continue_final_message: bool | None = Field(None, description="The last message, the assistant's, is gone on with.")
     functions: None = Field(None, description="Not supported: use tools.")
     function_call: None = Field(None, description="Not supported: use tool_choice.")

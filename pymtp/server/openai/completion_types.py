@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from pymtp.server.openai.types import WHOLE, Drafting, ListOf, Out, Sampling, TokenId, TopLogprobs, Usage
+from pymtp.server.openai.types import WHOLE, WHOLE_TEXT, Drafting, ListOf, Out, Sampling, TokenId, TopLogprobs, Usage
 
 MAX_PROMPTS = 2048
-Text = Annotated[str, StringConstraints(min_length=1)]
+Text = Annotated[str, StringConstraints(min_length=1), WHOLE_TEXT]
 Tokens = Annotated[ListOf[TokenId], Field(min_length=1)]
 
 

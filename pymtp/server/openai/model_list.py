@@ -104,7 +104,7 @@ async def props(service: CurrentService) -> Props:
         default_generation_settings={"n_ctx": llm.context.n_ctx, "params": _sampling(service)},
         total_slots=llm.context.n_seq_max,
         model_path=llm.model.path.name,
-        chat_template=llm.model.chat_template or "",
+        chat_template=llm.template_source or "",
         modalities={"vision": False, "audio": False},
         build_info=fingerprint(),
     )

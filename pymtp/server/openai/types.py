@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from pydantic_core import PydanticCustomError
 
 from pymtp.sampling import MAX_COMPLETIONS, MAX_DRAFTS, MAX_LOGPROBS, MOST
+from pymtp.text import whole_text
 from pymtp.values import shown
 
 
@@ -23,9 +24,14 @@ def _truth(value: object) -> object:
     return value if isinstance(value, bool) else str(value)
 
 
+def _whole_text(value: object) -> object:
+    return whole_text(value) if isinstance(value, str) else value
+
+
 T = TypeVar("T")
 # of a body: what is wrong is said of the first one only. To say it of all takes a hundred times the body's memory
 ListOf = Annotated[list[T], Field(fail_fast=True)]
+WHOLE_TEXT = BeforeValidator(_whole_text)  # of texts with limits: pydantic's refuse half a character
 WHOLE = BeforeValidator(_whole)  # behind the limits: those before it are in the JSON schema
 No = Annotated[Literal[False], BeforeValidator(_truth)]  # to Python, 0 is False
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -33,7 +39,7 @@ Penalty = Annotated[float, Field(ge=-MOST, le=MOST)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31), WHOLE]
 TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
 # each token is looked at with all of them, by the thread that all requests wait for
-StopText = Annotated[str, StringConstraints(max_length=1000)]
+StopText = Annotated[str, StringConstraints(max_length=1000), WHOLE_TEXT]
 Stops = Annotated[ListOf[StopText], Field(max_length=64)]
 TopLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE]
 
@@ -58,6 +64,8 @@ LogitBias = Annotated[
     few(MOST_BIASES),
 ]
 
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]  # as pymtp/chat/efforts.py has them
 
 # text, or a list of parts: what is wrong is said of the form that came
 Text = Annotated[str, Tag("text")]
@@ -139,6 +147,14 @@ class Choosing(Body):
     timeout: Annotated[float, Field(ge=0.1, le=1e9)] | None = Field(
         None, description="Seconds that the answer may take."
     )
+
+
+class Templating(Body):
+    """What a chat gives its template."""
+
+    enable_thinking: bool | None = Field(None, description="As in chat_template_kwargs, which wins.")
+    preserve_thinking: bool | None = Field(None, description="As in chat_template_kwargs, which wins.")
+    chat_template_kwargs: dict[str, JsonValue] | None = Field(None, description="Variables of the template.")
 
 
 class Sampling(Choosing):

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
 from pymtp.loading import load
 from pymtp.server.process.launch import Launch
@@ -39,7 +40,13 @@ def work(control: socket.socket, given: Mapping[str, Any]) -> None:
 def load_quietly(launch: Launch) -> LLM:
     """As loading.load. What llama.cpp says of a failure is in the error that this raises, and not logged as well."""
     with logs.failures_held(logging.getLogger("pymtp.native")):
-        return load(launch.model, launch.llm, launch.prefix, lambda note: logs.log.warning("%s", note))
+        llm = load(launch.model, launch.llm, launch.prefix, lambda note: logs.log.warning("%s", note))
+    if llm.template_source is not None:
+        try:
+            _ = llm.chat_template  # the first chat need not wait for it
+        except InvalidRequestError as error:  # the file's own: completions can be served
+            logs.log.warning("chats will be refused, for %s; --chat-template-file gives another", error)
+    return llm
 
 
 def end_with_supervisor(control: socket.socket) -> None:

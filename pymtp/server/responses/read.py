@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pymtp.errors import InvalidRequestError
-from pymtp.server.openai.types import Choosing
+from pymtp.server.openai.types import Choosing, Templating
 from pymtp.server.turns_of import Turns, unsealed
 
-_SAME = ("stream", "parallel_tool_calls", "chat_template_kwargs", *Choosing.model_fields)
+_SAME = ("stream", "parallel_tool_calls", *Choosing.model_fields, *Templating.model_fields)
 Messages = Sequence[Mapping[str, Any]]
 
 

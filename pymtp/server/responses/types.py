@@ -11,21 +11,27 @@ from pymtp.server.openai.types import (
     BY_FORM,
     READABLE,
     WHOLE,
+    WHOLE_TEXT,
     Body,
     Choosing,
+    Effort,
     JsonObjectFormat,
     ListOf,
     No,
+    Templating,
     Text,
     TextFormat,
     few,
 )
 from pymtp.values import shown
 
-Name = Annotated[str, StringConstraints(min_length=1)]
+Name = Annotated[str, StringConstraints(min_length=1), WHOLE_TEXT]
 ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 Metadata = Annotated[
-    dict[Annotated[str, StringConstraints(max_length=64)], Annotated[str, StringConstraints(max_length=512)]],
+    dict[
+        Annotated[str, StringConstraints(max_length=64), WHOLE_TEXT],
+        Annotated[str, StringConstraints(max_length=512), WHOLE_TEXT],
+    ],
     Field(max_length=16),
     few(16),
 ]
@@ -168,7 +174,7 @@ class AllowedChoice(Body):
 
 
 class Reasoning(Body):
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = Field(None, description="All thinking comes in any case.")
 
 
@@ -185,7 +191,7 @@ class TextOptions(Body):
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class ResponseRequest(Choosing):
+class ResponseRequest(Choosing, Templating):
     """What the model is to answer."""
 
     model: Name
@@ -216,4 +222,3 @@ class ResponseRequest(Choosing):
     background: No | None = Field(None, description="Not supported.")
     conversation: None = Field(None, description="Not supported: use previous_response_id.")
     prompt: None = Field(None, description="Not supported.")
-    chat_template_kwargs: dict[str, JsonValue] | None = Field(None, description="Variables of the template.")
