@@ -50,7 +50,7 @@ class ChatPrompts:
 
         def render(messages: Sequence[Message]) -> bytes:
             text = self._template.render(messages, tools=chat.tools, chat_template_kwargs=chat.chat_template_kwargs)
-            return text.encode()
+            return self._model.normalized(text).encode()
 
         text = self._tokenized(render(given))
         places = set()
@@ -67,11 +67,9 @@ class ChatPrompts:
         tokens = self._model.tokenize(data[start:].decode())
         cuts, pieces, end = [cut for cut in known.cuts if cut[0] <= n], [], start
         for i, token in enumerate(tokens, n + 1):
-            piece = self._model.token_bytes(token)
-            control = not piece
-            pieces.append(self._model.token_text(token).encode() if control else piece)
+            pieces.append(self._model.token_bytes(token, special=True))
             end += len(pieces[-1])
-            if control:
+            if not self._model.token_bytes(token):  # a control token
                 cuts.append((i, end))
         if b"".join(pieces) != data[start:]:  # a tokenizer that adds something: it may do so after each cut, too
             cuts = []

@@ -17,6 +17,7 @@ from pymtp.hub.names import is_hub_name
 from pymtp.model_files import digest_of, inspect
 from pymtp.model_options import NAMES, ModelOptions
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
+from pymtp.normalization import NFC_PRE_TOKENIZERS, Normalizer
 from pymtp.numa import use_numa
 from pymtp.values import shown
 
@@ -214,10 +215,11 @@ class Model:
         return "" if token < 0 else self.token_text(token)
 
     def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
-        """Token ids of `text`. Special tokens written out in it are taken as such. add_special: what the model wants
-        around a text (BOS), if anything. Raises InvalidRequestError for text that UTF-8 cannot hold."""
+        """Token ids of `text`, in the form that normalized() gives it. Special tokens written out in it are taken as
+        such. add_special: what the model wants around a text (BOS), if anything. Raises InvalidRequestError for text
+        that UTF-8 cannot hold."""
         loaded = self._open()
-        data = _utf8(text)
+        data = _utf8(self.normalized(text))
         capacity = len(data) + 16
         tokens = ffi.new("llama_token[]", capacity)
         n = lib.pymtp_tokenize(loaded.handle, data, len(data), tokens, capacity, add_special)
@@ -227,15 +229,31 @@ class Model:
             raise InvalidRequestError(f"the text cannot be tokenized, {-n} tokens for {len(data)} bytes")
         return list(ffi.unpack(tokens, n))
 
-    def token_bytes(self, token: int) -> bytes:
-        """The bytes that a token stands for in text; b"" for control tokens other than
-        the marks of answers, such as <think>. Raises InvalidRequestError for an id
-        outside the vocabulary. A character may be spread over several tokens."""
+    def normalized(self, text: str) -> str:
+        """Bring `text` to the form that the tokenizer of the model's makers brings it to: NFC, between the special
+        tokens written out in it, for vocabularies of Qwen; as it is for others. Texts that are NFC cost no copy."""
+        if not isinstance(text, str) or text.isascii() or self._normalizer is None:
+            return text
+        return self._normalizer.normalized(text)
+
+    @cached_property
+    def _normalizer(self) -> Normalizer | None:
+        if self.metadata.get("tokenizer.ggml.pre") not in NFC_PRE_TOKENIZERS:
+            return None
+        vocab = self._open().vocab
+        special = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_USER_DEFINED | lib.LLAMA_TOKEN_ATTR_UNKNOWN
+        named = (token for token in range(self.n_vocab) if lib.llama_vocab_get_attr(vocab, token) & special)
+        return Normalizer(map(self.token_text, named))
+
+    def token_bytes(self, token: int, *, special: bool = False) -> bytes:
+        """The bytes that a token stands for in text. Control tokens other than the marks of answers, such as <think>,
+        stand for none; with special, for the text that becomes them. Raises InvalidRequestError for an id outside the
+        vocabulary. A character may be spread over several tokens."""
         piece = self._pieces.get(token)
         if piece is None:
             self.check_tokens([token])
             self._pieces[token] = piece = self._read_piece(token)
-        return piece
+        return self.token_text(token).encode() if special and not piece else piece
 
     def token_text(self, token: int) -> str:
         """How the vocabulary writes a token: text that becomes a control token is this. Raises InvalidRequestError for
@@ -255,9 +273,10 @@ class Model:
                 raise NativeError(last_error())
             capacity = -n
 
-    def detokenize(self, tokens: list[int]) -> str:
-        """The text of `tokens`; bytes that are no UTF-8 become U+FFFD."""
-        return b"".join(map(self.token_bytes, tokens)).decode("utf-8", "replace")
+    def detokenize(self, tokens: list[int], *, special: bool = False) -> str:
+        """The text of `tokens`; bytes that are no UTF-8 become U+FFFD. special: with the control tokens among them, as
+        they are written. Raises InvalidRequestError for an id outside the vocabulary."""
+        return b"".join(self.token_bytes(token, special=special) for token in tokens).decode("utf-8", "replace")
 
     def grammar(self, text: str) -> Any:
         """The C handle of a grammar in GBNF, a context manager that frees it. Raises InvalidRequestError, with

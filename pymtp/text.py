@@ -3,13 +3,14 @@
 import codecs
 from collections.abc import Mapping, Sequence
 from typing import Any
+from unicodedata import normalize
 
 
 class TextStream:
     """Joins the bytes of tokens to text. What is given out is never taken back."""
 
     def __init__(self, stop: Sequence[str] = ()) -> None:
-        self._stop = tuple(stop)
+        self._stop = tuple(spelling for each in stop for spelling in spellings(each))
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""  # may be the start of a stop string
         self.stopped = False
@@ -64,6 +65,11 @@ def whole_texts(value: Any) -> Any:
     if isinstance(value, list):
         return [each if isinstance(each, (int, float)) else whole_texts(each) for each in value]
     return value
+
+
+def spellings(stop: str) -> tuple[str, ...]:
+    """List what a stop string matches: itself and its NFC, in which models write what a client may have in NFD."""
+    return tuple({stop, normalize("NFC", stop)})
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -116,7 +116,23 @@ def test_marks_rise_within_the_prompt(make_prompts: MakePrompts) -> None:
 
 
 PIECES = st.sampled_from(
-    ["a", "An", " ", "\n", "\n\n", "é", "日本", "<think>", "<|im_end|>", "<|im_start|>", "1", ".", "\r"]
+    [
+        "a",
+        "An",
+        " ",
+        "\n",
+        "\n\n",
+        "é",
+        "日本",
+        "<think>",
+        "<|im_end|>",
+        "<|im_start|>",
+        "1",
+        ".",
+        "\r",
+        "e\u0301",
+        "\u0338",
+    ]
 )
 CONTENTS = st.lists(PIECES, max_size=8).map("".join)
 CHATS = st.lists(
@@ -144,8 +160,9 @@ def test_tokens_are_those_of_the_text_whatever_prompts_came_before(
             assert all(0 < mark <= len(tokens) for mark in marks)
 
 
+@pytest.mark.parametrize("words", ["lorem ipsum ", "lore\u0301m ipsum "])
 def test_the_next_turn_is_tokenized_from_where_it_differs(
-    make_prompts: MakePrompts, monkeypatch: pytest.MonkeyPatch
+    make_prompts: MakePrompts, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     prompts = make_prompts("DROPS_THINKING")
     tokenized = []
@@ -156,7 +173,7 @@ def test_the_next_turn_is_tokenized_from_where_it_differs(
         return tokenize(model, text, **keywords)
 
     monkeypatch.setattr(Model, "tokenize", counting)
-    messages = [SYSTEM, user("Look at this: " + "lorem ipsum " * 500)]
+    messages = [SYSTEM, user("Look at this: " + words * 500)]
     prompts.prompt(Chat(messages))
     assert sum(tokenized) > 6000
     tokenized.clear()

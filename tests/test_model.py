@@ -23,13 +23,21 @@ DEMO = Model(vocab_only=True)
 def test_text_survives_the_tokenizer(text: str) -> None:
     tokens = DEMO.tokenize(text)
     if "<|" not in text:  # a special token written out in the text is a special token
-        assert DEMO.detokenize(tokens) == text
+        assert DEMO.detokenize(tokens) == DEMO.normalized(text)
 
 
 def test_special_tokens_in_a_prompt_are_special_and_silent() -> None:
     (token,) = DEMO.tokenize("<|im_end|>")
     assert DEMO.ends_generation(token)
     assert DEMO.token_bytes(token) == b""
+
+
+def test_special_tokens_come_back_where_they_are_asked_for() -> None:
+    text = "<|im_start|>user\nA<|im_end|>"
+    tokens = DEMO.tokenize(text)
+    assert DEMO.detokenize(tokens) == "user\nA"
+    assert DEMO.detokenize(tokens, special=True) == text
+    assert b"".join(DEMO.token_bytes(token, special=True) for token in tokens) == text.encode()
 
 
 def test_marks_of_answers_are_text_in_files_that_have_them_as_control_tokens(tmp_path: Path, demo: Path) -> None:

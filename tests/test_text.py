@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,3 +64,14 @@ def test_bytes_that_never_become_a_character_are_replaced_at_the_end() -> None:
     stream = TextStream()
     assert stream.push("é".encode()[:1]) == ""
     assert stream.flush() == "\N{REPLACEMENT CHARACTER}"
+
+
+@pytest.mark.parametrize("stop", ["caf\u00e9:", "cafe\u0301:"])
+def test_a_stop_string_that_is_not_nfc_is_found_in_nfc_and_as_written(stop: str) -> None:
+    nfc, nfd = "un caf\u00e9: oui", "un cafe\u0301: oui"
+    found = {text: TextStream([stop]) for text in (nfc, nfd)}
+    for text, stream in found.items():
+        out = "".join(stream.push(bytes([byte])) for byte in text.encode()) + stream.flush()
+        assert out == ("un " if stream.stopped else text)
+    assert found[nfc].stopped
+    assert found[nfd].stopped == (stop in nfd)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from pymtp.asks import Ask, EndReason
 from pymtp.engine.request import Completion
 from pymtp.model import Model
+from pymtp.text import spellings
 
 
 class Ended(NamedTuple):
@@ -52,7 +53,7 @@ def ended(ask: Ask, done: Completion, reason: EndReason, thoughts: Sequence[tupl
 def stop_found(data: bytes, text: str, stops: str | Sequence[str]) -> str | None:
     """The stop string that ended a text: it follows where the text was cut."""
     behind = data.decode(errors="replace")[len(text) :]
-    return min((stop for stop in stops if behind.startswith(stop)), key=len, default=None)
+    return min((stop for stop in stops if behind.startswith(spellings(stop))), key=len, default=None)
 
 
 def tokens_within(each: Iterable[bytes], places: Sequence[tuple[int, int]]) -> int:

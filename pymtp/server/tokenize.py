@@ -45,6 +45,8 @@ class Tokens(BaseModel):
 
 class DetokenizeRequest(Body):
     tokens: Annotated[ListOf[TokenId], Field(max_length=MOST)]
+    special: bool | None = Field(None, description="Whether control tokens come as they are written.")
+    skip_special_tokens: bool | None = Field(None, description="SGLang's name, and the opposite.")
 
 
 class Detokenized(BaseModel):
@@ -63,7 +65,7 @@ async def tokenize(body: TokenizeRequest, service: CurrentService) -> Response:
 @router.post("/detokenize", response_model=None, responses={200: {"model": Detokenized}, **failures_of()})
 async def detokenize(body: DetokenizeRequest, service: CurrentService) -> Response:
     """The text of tokens; bytes that are no UTF-8 become U+FFFD."""
-    return await service.prepare(lambda: _text(body.tokens, service.llm.llm))
+    return await service.prepare(lambda: _text(body, service.llm.llm))
 
 
 # Off the event loop, the JSON too: there may be a million tokens. Nothing looks at them one by one as pydantic would.
@@ -93,6 +95,9 @@ def _piece(data: bytes) -> str | list[int]:
         return list(data)
 
 
-def _text(tokens: list[int], llm: LLM) -> Response:
-    text = llm.model.detokenize(tokens)
+def _text(body: DetokenizeRequest, llm: LLM) -> Response:
+    if body.special is not None and body.skip_special_tokens is not None:
+        raise InvalidRequestError('"special" and "skip_special_tokens" say the same: one may come', "special")
+    special = body.special if body.skip_special_tokens is None else not body.skip_special_tokens
+    text = llm.model.detokenize(body.tokens, special=bool(special))
     return AsciiJson({"content": text, "prompt": text})

@@ -42,3 +42,12 @@ def test_tokens_are_counted_where_they_begin(text: str, data: st.DataObject) -> 
 @pytest.mark.parametrize(("places", "n"), [([], 0), ([(0, 2)], 1), ([(0, 3)], 2), ([(2, 4)], 1), ([(0, 99)], 3)])
 def test_a_token_of_several_characters_counts_once(places: list[tuple[int, int]], n: int) -> None:
     assert tokens_within([b"ab", b"cd", b"e"], places) == n
+
+
+@pytest.mark.parametrize("text", ["un caf\u00e9: oui", "un cafe\u0301: oui"])
+def test_a_stop_string_found_in_nfc_is_told_as_the_client_wrote_it(text: str) -> None:
+    stops = ["oui", "cafe\u0301:"]
+    stream = TextStream(stops)
+    out = stream.push(text.encode())
+    assert stream.stopped
+    assert stop_found(text.encode(), out, stops) == stops[1]

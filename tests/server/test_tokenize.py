@@ -32,6 +32,19 @@ def test_tokens_are_those_of_the_model_and_lead_back_to_the_text(http: httpx.Cli
     assert back["content"] == back["prompt"] == "def f(ö): "  # control tokens have no text
 
 
+@pytest.mark.parametrize("asked", [{"special": True}, {"skip_special_tokens": False}])
+def test_control_tokens_come_back_where_they_are_asked_for(http: httpx.Client, asked: dict[str, bool]) -> None:
+    tokens = http.post("/tokenize", json={"content": TEXT}).json()["tokens"]
+    assert http.post("/detokenize", json={"tokens": tokens, **asked}).json()["content"] == TEXT
+    (name, said), *_ = asked.items()
+    assert http.post("/detokenize", json={"tokens": tokens, name: not said}).json()["content"] == "def f(ö): "
+
+
+def test_what_is_asked_twice_of_control_tokens_is_refused(http: httpx.Client) -> None:
+    asked = {"tokens": [1], "special": True, "skip_special_tokens": True}
+    assert http.post("/detokenize", json=asked).status_code == 400
+
+
 def test_pieces_are_text_or_bytes(http: httpx.Client, server: Server) -> None:
     asked = {"content": "aö", "with_pieces": True, "return_token_strs": True}
     found = http.post("/tokenize", json=asked).json()
