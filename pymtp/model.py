@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Hashable
@@ -21,6 +22,7 @@ from pymtp.normalization import NFC_PRE_TOKENIZERS, Normalizer
 from pymtp.numa import use_numa
 from pymtp.values import shown
 
+_logger = logging.getLogger("pymtp.model")
 _FAILED = -(2**31)  # what native functions that return a number of tokens or bytes say when llama.cpp fails
 TAPS = ("post_norm", "pre_norm")  # in the order of enum pymtp_tap
 
@@ -75,7 +77,8 @@ class Model:
         """
         path: the file; None for the model that ships with pymtp.
         n_gpu_layers: layers to keep on a GPU, -1 for all. Where a build with CUDA finds no GPU, a warning says so once.
-        mtp: load the multi-token-prediction head, where the file has one.
+        mtp: load the multi-token-prediction head, where the file has one. Where the file announces one that it has not,
+            a warning says so.
         vocab_only: metadata and vocabulary only, for looking at a file.
         placing: other fields of ModelOptions.
 
@@ -98,6 +101,8 @@ class Model:
         self.n_ctx_train: int = info.n_ctx_train
         self.weight_type: str = ffi.string(info.weight_type).decode()
         self.has_head: bool = info.n_layer_mtp > 0
+        # why a head that the file announces is not there, "" where it is or none is announced
+        self.head_absent: str = ffi.string(info.head_absent).decode("utf-8", "replace")
         self.mtp: bool = self.has_head and mtp
         # heads of Qwen3-Next, 3.5 and 3.6 were trained on post-norm rows
         self.tap: str = TAPS[max(0, info.tap)]
@@ -120,6 +125,8 @@ class Model:
                 if before != after:
                     raise ModelLoadError(f"{file}: the file was replaced while it was loaded")
         self._digests = digests
+        if self.head_absent and mtp and not vocab_only:
+            _logger.warning("%s: %s. It is decoded without drafts", self.path.name, self.head_absent)
         model = lib.pymtp_model_get(handle)
         vocab = lib.llama_model_get_vocab(model)
         self._loaded: _Loaded | None = _Loaded(handle, model, vocab)

@@ -129,6 +129,7 @@ def _about(model: Path | None, head: str | None) -> dict[str, object]:
             "size_bytes": loaded.path.stat().st_size,
             "layers": loaded.n_layer,
             "mtp_head": loaded.has_head,
+            **({"mtp_head_absent": loaded.head_absent} if loaded.head_absent else {}),
             "tap": loaded.tap if loaded.has_head else None,
             "width": loaded.n_embd,
             "vocabulary": loaded.n_vocab,

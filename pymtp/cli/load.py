@@ -157,6 +157,7 @@ class Loading(Placing):
         what = file.name if file else "the shipped model"
         with options_named(), loading(what):
             llm = load(file, keywords, prefix)
-        if not llm.model.has_head and keywords["draft_tokens"] == "auto" and not is_hub_name(self.model or ""):
-            tell(f"{what} has no multi-token-prediction head: it is decoded without drafts")  # of the hub's it was told
+        told = is_hub_name(self.model or "") or llm.model.head_absent  # as it was brought, or as it was loaded
+        if not llm.model.has_head and keywords["draft_tokens"] == "auto" and not told:
+            tell(f"{what} has no multi-token-prediction head: it is decoded without drafts")
         return llm

@@ -76,6 +76,7 @@ struct pymtp_file_info {
     char    architecture[64];
     int32_t n_layer;
     int32_t n_layer_mtp;
+    char    head_absent[256];
     int32_t tap;
     int32_t n_embd;
     int32_t n_ctx_train;

@@ -50,29 +50,30 @@ size_t add_file(llama_model_loader & ml, const std::string & path, const std::ma
     return n;
 }
 
-// Of the keys that may have a value for each block, the head's is that of the block before it, but that it has attention.
-void add_block(gguf_context * keys, const std::string & prefix, size_t n_block) {
+// Of the keys that may have a value for each block, a head's is that of the block before it, but that it has attention.
+void set_blocks(gguf_context * keys, const std::string & prefix, size_t n_before, size_t n_block) {
     for (const char * key : { "attention.head_count", "attention.head_count_kv", "attention.recurrent_layers", "feed_forward_length",
                               "expert_feed_forward_length", "expert_used_count" }) {
         const std::string name = prefix + key;
         const int64_t     id   = gguf_find_key(keys, name.c_str());
-        if (id < 0 || gguf_get_kv_type(keys, id) != GGUF_TYPE_ARRAY || gguf_get_arr_n(keys, id) != n_block) {
+        if (id < 0 || gguf_get_kv_type(keys, id) != GGUF_TYPE_ARRAY || gguf_get_arr_n(keys, id) != n_before) {
             continue;
         }
         const gguf_type type = gguf_get_arr_type(keys, id);
         const bool      recr = name == prefix + "attention.recurrent_layers";
-        const auto      add  = [&](auto no) {
+        const auto      set  = [&](auto no) {
             const auto * from = static_cast<const decltype(no) *>(gguf_get_arr_data(keys, id));
-            std::vector<decltype(no)> values(from, from + n_block);
-            values.push_back(recr ? no : values.back());
+            std::vector<decltype(no)> values(from, from + n_before);
+            values.resize(n_block, recr ? no : values.back());
             gguf_set_arr_data(keys, name.c_str(), type, values.data(), values.size());
         };
         if (type == GGUF_TYPE_BOOL) {
-            add(int8_t(0));
+            set(int8_t(0));
         } else if (type == GGUF_TYPE_INT32 || type == GGUF_TYPE_UINT32) {
-            add(int32_t(0));
+            set(int32_t(0));
         }
     }
+    gguf_set_val_u32(keys, (prefix + "block_count").c_str(), n_block);
 }
 
 } // namespace
@@ -94,12 +95,10 @@ void pymtp_join_head(llama_model_loader & ml) {
     }
     ml.n_tensors = ml.weights_map.size();
 
-    const std::string prefix = ml.get_arch_name() + ".";
-    uint32_t n_block = 0;
-    ml.get_key(LLM_KV_BLOCK_COUNT, n_block);
-    if ((int32_t) n_block == head.block) {
-        add_block(ml.metadata, prefix, n_block);
-    }
-    gguf_set_val_u32(ml.metadata, (prefix + "block_count").c_str(), head.block + 1);
-    gguf_set_val_u32(ml.metadata, (prefix + "nextn_predict_layers").c_str(), 1);
+    const std::string prefix  = ml.get_arch_name() + ".";
+    const uint32_t    n_heads = head.paths.empty() ? 0 : 1;
+    uint32_t n_before = 0;
+    ml.get_key(LLM_KV_BLOCK_COUNT, n_before);
+    set_blocks(ml.metadata, prefix, n_before, head.block + n_heads);
+    gguf_set_val_u32(ml.metadata, (prefix + "nextn_predict_layers").c_str(), n_heads);
 }

@@ -51,9 +51,9 @@ struct pymtp_graph_settings {
     bool              probs        = false;
 };
 
-// A head in files of its own, which is to be a part of a model.
+// A head in files of its own, which is to be a part of a model; or that a model has none, whatever its keys say.
 struct pymtp_head_files {
-    std::vector<std::string> paths; // of all parts
+    std::vector<std::string> paths; // of all parts; none where there is no head
 
     // the tensors to take: their names in the files, and in the model
     std::map<std::string, std::string> names;
@@ -66,8 +66,8 @@ constexpr char PYMTP_HEAD_KEY[] = "pymtp.head";
 
 // ── called while a model is loaded ──
 
-// Adds the tensors of a head, where an override names one, to those that the loader found in the model's files. The model's own
-// head, if it has one, is left out. Throws std::runtime_error where the files cannot be read, or have become others.
+// Where an override says so: adds the tensors of a head to those that the loader found in the model's files, and leaves out what
+// is of another head there; the keys say so, too. Throws std::runtime_error where the files cannot be read, or have become others.
 void pymtp_join_head(llama_model_loader & ml);
 
 // ── called by llama_context ──

@@ -80,7 +80,7 @@ int32_t find_block(const files & head) {
         for (ggml_tensor * t = ggml_get_first_tensor(part.tensors()); t; t = ggml_get_next_tensor(part.tensors(), t)) {
             if (std::strncmp(t->name, "mtp.", 4) == 0 || std::strncmp(t->name, "model.mtp.", 10) == 0) {
                 throw pymtp_refused("its tensors have the names of transformers' checkpoints, such as " + std::string(t->name) +
-                    "; llama.cpp's converter names them blk.N.nextn.…");
+                    "; llama.cpp's converter names them blk.N.nextn.*");
             }
         }
     }

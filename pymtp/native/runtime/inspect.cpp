@@ -31,16 +31,22 @@ void inspect(const char * path, const char * head_path, pymtp_file_info & info) 
     if (pymtp_is_head_alone(parts)) {
         throw pymtp_refused("this file is a head, which goes with its model: head, on command lines --head");
     }
-    pymtp_inspect_shape(file, arch, info);
+    const pymtp_head_found head = pymtp_inspect_head(parts);
+    std::strncpy(info.head_absent, head.absent.c_str(), sizeof(info.head_absent) - 1);
+    pymtp_inspect_shape(file, arch, head, info);
+    if (!head.refused.empty()) {
+        throw pymtp_refused(head.refused);
+    }
     pymtp_inspect_vocab(file);
     pymtp_inspect_tensors(parts, info);
     info.tap = tap_of(file, arch);
 
     if (head_path) {
-        const pymtp_head_files head = pymtp_find_head(parts, head_path);
-        info.n_layer     = head.block;
-        info.n_layer_mtp = 1;
-        info.tap         = tap_of(pymtp_gguf_file(head.paths[0]), arch);
+        const pymtp_head_files given = pymtp_find_head(parts, head_path);
+        info.n_layer        = given.block;
+        info.n_layer_mtp    = 1;
+        info.head_absent[0] = '\0';
+        info.tap            = tap_of(pymtp_gguf_file(given.paths[0]), arch);
     }
 }
 

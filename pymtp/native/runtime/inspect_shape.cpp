@@ -80,14 +80,15 @@ bool is_recurrent(const pymtp_gguf_file & file, const shape_keys & keys, uint32_
     return type == GGUF_TYPE_BOOL ? static_cast<const int8_t *>(values)[block] : static_cast<const int32_t *>(values)[block];
 }
 
-void inspect_blocks(const pymtp_gguf_file & file, const shape_keys & keys, pymtp_file_info & info) {
+// Returns how many blocks the keys speak of: those of the trunk, and the head's.
+uint32_t inspect_blocks(const pymtp_gguf_file & file, const shape_keys & keys, const pymtp_head_found & head, pymtp_file_info & info) {
     const uint32_t n_block = keys.number("block_count", 1, LLAMA_MAX_LAYERS);
     const uint32_t n_mtp   = keys.number("nextn_predict_layers", 0, n_block, 0);
     if (n_mtp > 1 || n_mtp >= n_block) {
         throw pymtp_refused(keys.name("nextn_predict_layers") + " is " + std::to_string(n_mtp) + ", pymtp runs heads of one block");
     }
-    info.n_layer     = n_block - n_mtp;
-    info.n_layer_mtp = n_mtp;
+    info.n_layer     = head.n_trunk;
+    info.n_layer_mtp = head.n_layer;
 
     uint32_t n_recurrent = 0; // in the trunk
     for (uint32_t i = 0; i < n_block; ++i) {
@@ -97,6 +98,7 @@ void inspect_blocks(const pymtp_gguf_file & file, const shape_keys & keys, pymtp
     }
     keys.must(n_recurrent > 0 && n_recurrent < (uint32_t) info.n_layer, "of " + std::to_string(info.n_layer) +
         " blocks " + std::to_string(n_recurrent) + " are recurrent; a model must have recurrent blocks and others");
+    return n_block;
 }
 
 // The dimensions that M-RoPE turns by each of a token's positions.
@@ -185,10 +187,9 @@ void inspect_others(const pymtp_gguf_file & file, const shape_keys & keys, uint3
 
 } // namespace
 
-void pymtp_inspect_shape(const pymtp_gguf_file & file, const std::string & arch, pymtp_file_info & info) {
+void pymtp_inspect_shape(const pymtp_gguf_file & file, const std::string & arch, const pymtp_head_found & head, pymtp_file_info & info) {
     const shape_keys keys(file, arch);
-    inspect_blocks(file, keys, info);
-    const uint32_t n_block = info.n_layer + info.n_layer_mtp;
+    const uint32_t n_block = inspect_blocks(file, keys, head, info);
     const uint32_t n_embd  = keys.number("embedding_length", 1, most_width);
     const bool next = arch == "qwen3next"; // experts, and one position a token
     inspect_attention(file, keys, !next, n_block, n_embd);

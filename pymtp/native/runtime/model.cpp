@@ -6,6 +6,7 @@
 #include "file_rows.h"
 #include "grammar.h"
 #include "head_files.h"
+#include "inspect.h"
 #include "placing.h"
 #include "pymtp.h"
 
@@ -15,6 +16,7 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <vector>
 
 static bool keep_loading(float /*progress*/, void * /*user_data*/) {
     return !pymtp_host_wants_stop();
@@ -31,7 +33,23 @@ static llama_load_mode load_mode_of(const pymtp_model_options & options) {
     return options.use_mmap ? LLAMA_LOAD_MODE_AUTO : LLAMA_LOAD_MODE_NONE;
 }
 
-// An override of metadata that brings a head in files of its own. They end with one without a key.
+// What the loader has to know of the head beside the model's own files: one in files of its own, or that there is none, which
+// is left out or announced and not there. Of a head that is left out, llama.cpp would look for all tensors.
+static std::optional<pymtp_head_files> look_for_head(const char * path, const pymtp_model_options & options) {
+    const std::vector<pymtp_gguf_file> parts = pymtp_parts_of(path);
+    if (options.head && options.mtp && !options.vocab_only) {
+        return pymtp_find_head(parts, options.head);
+    }
+    const pymtp_head_found found = pymtp_inspect_head(parts);
+    if (found.absent.empty() && (options.mtp || found.n_layer == 0)) {
+        return std::nullopt;
+    }
+    pymtp_head_files none;
+    none.block = found.n_trunk;
+    return none;
+}
+
+// An override of metadata that tells the loader of it. They end with one without a key.
 static std::vector<llama_model_kv_override> overrides_for(const pymtp_head_files & head) {
     std::vector<llama_model_kv_override> overrides(2);
     overrides[0].tag = LLAMA_KV_OVERRIDE_TYPE_INT;
@@ -59,10 +77,9 @@ static pymtp_model * load(const char * path, const pymtp_model_options & options
     return pymtp_guarded<pymtp_model *>(nullptr, [&]() -> pymtp_model * {
         const pymtp_placing placing(options);
         llama_model_params params = llama_model_default_params();
-        std::optional<pymtp_head_files>      head;
-        std::vector<llama_model_kv_override> overrides;
-        if (options.head && options.mtp && !options.vocab_only) {
-            head      = pymtp_find_head(pymtp_parts_of(path), options.head);
+        const std::optional<pymtp_head_files> head = look_for_head(path, options);
+        std::vector<llama_model_kv_override>  overrides;
+        if (head) {
             overrides = overrides_for(*head);
             params.kv_overrides = overrides.data();
         }

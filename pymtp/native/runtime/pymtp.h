@@ -55,7 +55,8 @@ PYMTP_API const char * pymtp_build_cuda_architectures(void);
 struct pymtp_file_info {
     char    architecture[64];
     int32_t n_layer;      // blocks of the trunk
-    int32_t n_layer_mtp;  // blocks of the head
+    int32_t n_layer_mtp;  // blocks of the head, where its tensors are in the file
+    char    head_absent[256]; // why a head that the file announces is not there, "" where it is or none is announced
     int32_t tap;          // enum pymtp_tap, -1 when the file does not say
     int32_t n_embd;
     int32_t n_ctx_train;
