@@ -250,13 +250,13 @@ class Context(Saving):
 
     def draft_chain(self, token: int, n: int, seq: int = 0) -> tuple[list[int], list[float]]:
         """n draft steps, each from the token drawn in the one before, the first from `token`, which follows the last
-        that the target holds: the drafts, and the head's probability of each. Raises as `draft`."""
-        return only(self.draft_chains({seq: token}, n))
+        that the target holds: the drafts, and the head's probability of each. Fewer where the head's logits are no
+        finite numbers: a chain ends there. Raises as `draft`."""
+        return self.draft_chains({seq: token}, n)[seq]
 
     @alone
-    def draft_chains(self, tokens: Mapping[int, int], n: int) -> dict[int, tuple[list[int], list[float]] | PymtpError]:
-        """As `draft_chain`, for each sequence named: its token. Sequences side by side take one launch. A sequence that
-        fails by itself has its error as its value, and the others their drafts."""
+    def draft_chains(self, tokens: Mapping[int, int], n: int) -> dict[int, tuple[list[int], list[float]]]:
+        """As `draft_chain`, for each sequence named: its token. Sequences side by side take one launch."""
         seqs, out = sorted(tokens), self._outcomes
         first = [tokens[seq] for seq in seqs]
         check(

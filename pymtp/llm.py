@@ -20,6 +20,7 @@ from pymtp.context_options import check_keywords
 from pymtp.cores import default_threads
 from pymtp.depth import MAX_AUTO, Costs
 from pymtp.engine.depth import BatchDepth
+from pymtp.engine.draft_watch import DraftWatch
 from pymtp.engine.engine import Engine
 from pymtp.engine.figures import Figures
 from pymtp.engine.prefix_saver import PrefixSaver
@@ -31,7 +32,7 @@ from pymtp.fit import fitting_model
 from pymtp.host_memory import default_cache_bytes, read_cache_bytes
 from pymtp.llm_hub import FromHub
 from pymtp.llm_prefixes import PrefixFiles, Prompt
-from pymtp.model import Model
+from pymtp.model import TAPS, Model
 from pymtp.model_options import MAY_BE_NONE, NAMES
 from pymtp.rope_options import NAMES as ROPE_NAMES
 from pymtp.rope_options import RopeOptions
@@ -150,7 +151,9 @@ class LLM(PrefixFiles, FromHub):
         costs = Costs() if auto else None
         depth = BatchDepth(self._context.n_ctx, self._context.n_ubatch, self._context.draft_tokens, costs)
         budget = default_cache_bytes(self._context.memory()) if cache_bytes is None else cache_bytes
-        self.engine = Engine(self.context, depth, cache_prompt=cache_prompt, cache_bytes=budget)
+        other_tap = TAPS[(self.model.tap if tap == "auto" else tap) == TAPS[0]]
+        watch = DraftWatch(self.model.path.name, f'tap="{other_tap}", another file, or draft_tokens=0')
+        self.engine = Engine(self.context, depth, cache_prompt=cache_prompt, cache_bytes=budget, drafts=watch)
         self.turns = Turns(self.engine)
         if costs is not None and most:
             try:

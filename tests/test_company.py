@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from helpers.contexts import BOTH, DRAFTS, EXACT, context, some_tokens
 
-from pymtp import ContextFullError, InvalidRequestError, NativeError
+from pymtp import ContextFullError, InvalidRequestError
 from pymtp.context import Context
 from pymtp.model import Model
 from pymtp.sampling import Sampler, SamplingParams
@@ -166,7 +166,7 @@ def test_a_sequence_whose_grammar_has_no_way_on_fails_alone(dense: Model) -> Non
 
 @BOTH
 @pytest.mark.parametrize("mode", ["fused", "host-copy"])
-def test_a_sequence_whose_drafts_have_no_finite_logits_fails_alone(model: Model, mode: str) -> None:
+def test_a_sequence_whose_drafts_have_no_finite_logits_loses_its_drafts_alone(model: Model, mode: str) -> None:
     prompts = {seq: some_tokens(model, 20, seq) for seq in range(3)}
     infinite = Sampler(SamplingParams(logit_bias={7: 1e30}))
     infinite.native.bias[0].bias = math.inf
@@ -176,11 +176,11 @@ def test_a_sequence_whose_drafts_have_no_finite_logits_fails_alone(model: Model,
         tokens = begin(c, prompts, SETTINGS)
         c.set_sampling(infinite, 1)
         found = c.draft_chains(tokens, DRAFTS)
-        assert isinstance(found[1], NativeError)
-        assert "no finite logits at position 21" in str(found[1])
+        assert found[1] == ([], [])
         assert [found[seq] for seq in (0, 2)] == [drafts[seq] for seq in (0, 2)]
-        assert [c.tokens_held(seq) for seq in range(3)] == [20, 0, 20]
-        out = c.verify_chains({seq: [tokens[seq], *found[seq][0]] for seq in (0, 2)})  # type: ignore[index]
+        assert [c.tokens_held(seq) for seq in range(3)] == [20, 20, 20]
+        c.set_sampling(Sampler(SETTINGS[1]), 1)
+        out = c.verify_chains({seq: [tokens[seq], *found[seq][0]] for seq in range(3)})
         assert all(isinstance(sampled, list) for sampled in out.values())
 
 

@@ -47,10 +47,10 @@ class SyntheticContext:
             self._texts[number] += 1
             self._luck.pop(number, None)
 
-    def draft_chains(self, tokens: Mapping[int, int], n: int) -> dict[int, tuple[list[int], list[float]] | PymtpError]:
+    def draft_chains(self, tokens: Mapping[int, int], n: int) -> dict[int, tuple[list[int], list[float]]]:
         """As the context's."""
         found = self._context.draft_chains(tokens, n)
-        self._made = {seq: chain[0] for seq, chain in found.items() if not isinstance(chain, PymtpError)}
+        self._made = {seq: chain[0] for seq, chain in found.items()}
         return found
 
     def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, list[int] | PymtpError]:

@@ -25,7 +25,7 @@ from pymtp.cli.options import (
     Threads,
 )
 from pymtp.cli.placing import OPTIONS, Placing
-from pymtp.cli.screen import loading
+from pymtp.cli.screen import loading, show_warnings_of_drafts
 from pymtp.context_options import check_draft_vocab
 from pymtp.errors import InvalidRequestError
 from pymtp.hub.names import is_hub_name
@@ -157,6 +157,7 @@ class Loading(Placing):
         what = file.name if file else "the shipped model"
         with options_named(), loading(what):
             llm = load(file, keywords, prefix)
+        show_warnings_of_drafts()
         told = is_hub_name(self.model or "") or llm.model.head_absent  # as it was brought, or as it was loaded
         if not llm.model.has_head and keywords["draft_tokens"] == "auto" and not told:
             tell(f"{what} has no multi-token-prediction head: it is decoded without drafts")

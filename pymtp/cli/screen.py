@@ -45,19 +45,31 @@ def tables() -> Console:
     return Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else NEVER_CUT)
 
 
+class _Shown(logging.Handler):
+    """Shows warnings, each once."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._told: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno == logging.WARNING and (said := " ".join(record.getMessage().split())) not in self._told:
+            self._told.add(said)
+            screen.print(f"[bold yellow]warning:[/] {escape(said)}", soft_wrap=True)
+
+
+def show_warnings_of_drafts() -> None:
+    """From now on, show what is wrong with a head that drafts: it comes to light while a text is written."""
+    logger = logging.getLogger("pymtp.drafts")
+    if not any(isinstance(handler, _Shown) for handler in logger.handlers):
+        logger.addHandler(_Shown())
+
+
 @contextmanager
 def loading(what: str) -> Iterator[None]:
     """Says what is being loaded, and shows what pymtp and llama.cpp warn of meanwhile, each once. Errors are in what
     is raised."""
-    told: set[str] = set()
-
-    class Shown(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if record.levelno == logging.WARNING and (said := " ".join(record.getMessage().split())) not in told:
-                told.add(said)
-                screen.print(f"[bold yellow]warning:[/] {escape(said)}", soft_wrap=True)
-
-    handler = Shown(logging.WARNING)
+    handler = _Shown()
     logger = logging.getLogger("pymtp")
     logger.addHandler(handler)
     try:

@@ -62,7 +62,7 @@ class BatchDepth:
         """How many of the drafts just made to verify."""
         if len(writers) == 1:
             return self._own.keep(writers)
-        made = len(writers[0].made)
+        made = max(len(writer.made) for writer in writers)  # fewer of one whose head gives no numbers
         return self._shared.keep(made) if self._shared else made
 
     def observe(self, writers: Sequence[Writer], drafted: int, draft_seconds: float, verify_seconds: float) -> None:

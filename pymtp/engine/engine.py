@@ -10,6 +10,7 @@ from itertools import count
 
 from pymtp.engine.context import EngineContext
 from pymtp.engine.depth import BatchDepth
+from pymtp.engine.draft_watch import DraftWatch
 from pymtp.engine.figures import Counts, Figures
 from pymtp.engine.prefix_files import StoredPrefix
 from pymtp.engine.prefixes import Prefixes
@@ -35,11 +36,13 @@ class Engine(Prompts):
         *,
         cache_prompt: bool = True,
         cache_bytes: int = 0,
+        drafts: DraftWatch | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """
         cache_prompt: prompts go on from what was read and written before. False: only completions of one prompt do.
         cache_bytes: of host memory, for prefixes that sequences do not hold any more.
+        drafts: says where the head does not fit the model; None for one that names no file.
         """
         self._context, self.depth, self._clock, self.cache_prompt = context, depth, clock, cache_prompt
         self.prefixes = Prefixes(context, cache_bytes if cache_prompt else 0)
@@ -52,6 +55,7 @@ class Engine(Prompts):
         self._torn = False  # a step has not come to its end: it is going on, or was broken off
         self._late = False  # whether all were cancelled after one was asked for, and before it came
         self._counts = Counts()
+        self._drafts = drafts or DraftWatch()
         self._left_apart: list[int] = []  # numbers of requests with gaps between them that it does not pay to close
 
     def check(self, prompt: Sequence[int]) -> None:
@@ -306,7 +310,10 @@ class Engine(Prompts):
         self._write(request, request.tokens[-1], len(request.tokens))
 
     def _write(self, request: Request, token: int, n_out: int) -> Writer:
-        return request.write(token, n_out, self._context.n_ctx, self.depth.open(request.params.temperature))
+        writer = request.write(token, n_out, self._context.n_ctx, self.depth.open(request.params.temperature))
+        if self._drafts.gives_up:
+            writer.cap = 0
+        return writer
 
     # ── Rounds ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -321,9 +328,9 @@ class Engine(Prompts):
                 continue
             tokens += len(writer.out)
             self._counts.add_drafts(len(writer.drafts), writer.accepted)
+            self._drafts.add(len(writer.made), writer.right, writer.mute, request.params.temperature)
             self._hand_out(request, writer.out, now)
-        if rows:  # else all failed in their drafts
-            self._counts.add_round(len(writers), rows, tokens, now)
+        self._counts.add_round(len(writers), rows, tokens, now)
 
     def _hand_out(self, request: Request, tokens: list[int], now: float) -> None:
         writer = request.writer

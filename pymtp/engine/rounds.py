@@ -16,9 +16,7 @@ class RoundContext(Protocol):
 
     n_ctx: int
 
-    def draft_chains(
-        self, tokens: Mapping[int, int], n: int
-    ) -> dict[int, tuple[list[int], list[float]] | PymtpError]: ...
+    def draft_chains(self, tokens: Mapping[int, int], n: int) -> dict[int, tuple[list[int], list[float]]]: ...
     def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, list[int] | PymtpError]: ...
     def drafts_over(self, token: int) -> bool: ...
     def rewind(self, n_keep: int, seq: int = 0) -> None: ...
@@ -28,7 +26,8 @@ class Writer:
     """A sequence that writes: where it stands, and what came of its last round.
 
     token: the last that came out; the target does not hold it. n_past: tokens that the target holds. left: tokens still
-    to come. cap: the most drafts that it wants a round. ended: its text ended, or nothing is left.
+    to come. cap: the most drafts that it wants a round; 0 once the head gave no finite logits, whose cache may hold
+    such numbers from there on. mute: that it did so in the last round. ended: its text ended, or nothing is left.
     made, confidences: the drafts of the last round. drafts: those of them that were verified. out: the tokens that
     came. right: of the drafts made, those before the first wrong one, as far as the target told. accepted: of those
     verified, the ones that came out. error: why none came; the context's sequence is then in no known state.
@@ -45,6 +44,7 @@ class Writer:
         "error",
         "left",
         "made",
+        "mute",
         "n_past",
         "out",
         "right",
@@ -75,6 +75,7 @@ class Writer:
         self.drafts: Sequence[int] = ()
         self.out: list[int] = []
         self.right = self.accepted = 0
+        self.mute = False
         self.error: PymtpError | None = None
 
     @property
@@ -173,21 +174,18 @@ def play_round(
     if n:
         drafts = context.draft_chains({writer.seq: writer.token for writer in writers}, n)
         for writer in writers:
-            made = drafts[writer.seq]
-            if isinstance(made, PymtpError):
-                writer.error = made
-            else:
-                writer.made, writer.confidences = made
-        writers = [writer for writer in writers if writer.error is None]
-        if not writers:
-            return 0
+            writer.made, writer.confidences = drafts[writer.seq]
         kept = depth.keep(writers)
         for writer in writers:
             room = writer.room
             writer.drafts = writer.made[: kept if kept < room else room]
+            writer.mute = len(writer.made) < n
+            if writer.mute:
+                writer.cap = 0
     else:
         for writer in writers:
             writer.made = writer.confidences = writer.drafts = ()
+            writer.mute = False
     drafted = clock()
     chains = {writer.seq: [writer.token, *writer.drafts] for writer in writers}
     found = context.verify_chains(chains)

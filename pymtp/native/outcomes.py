@@ -21,14 +21,13 @@ class Outcomes:
         self.tokens = ffi.new("llama_token[]", n_seqs * n_tokens)
         self.confidences = ffi.new("float[]", n_seqs * n_tokens)
 
-    def drafts(self, seqs: Sequence[int], n: int) -> dict[int, tuple[list[int], list[float]] | PymtpError]:
-        """After a call that made n drafts of each sequence."""
+    def drafts(self, seqs: Sequence[int], n: int) -> dict[int, tuple[list[int], list[float]]]:
+        """Read what a call made that was asked for n drafts of each sequence."""
         tokens, confidences = ffi.unpack(self.tokens, len(seqs) * n), ffi.unpack(self.confidences, len(seqs) * n)
-        found: dict[int, tuple[list[int], list[float]] | PymtpError] = {}
+        found: dict[int, tuple[list[int], list[float]]] = {}
         for k, seq in enumerate(seqs):
-            i, j = k * n, (k + 1) * n
-            ok = self.native[k].status == lib.PYMTP_OK
-            found[seq] = (tokens[i:j], confidences[i:j]) if ok else self._error(k)
+            i, j = k * n, k * n + self.native[k].n
+            found[seq] = tokens[i:j], confidences[i:j]
         return found
 
     def sampled(self, seqs: Sequence[int], lengths: Sequence[int]) -> dict[int, list[int] | PymtpError]:

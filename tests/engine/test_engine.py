@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from random import Random
 
@@ -260,14 +260,26 @@ def test_figures_say_what_runs_and_waits() -> None:
     assert 0 < figures.tokens_per_second < 150
 
 
-def test_a_round_that_came_to_no_verification_is_not_counted() -> None:
-    bed = Bed(depth=2)
-    request = bed.submit(PROMPT)
-    bed.engine.step()
-    bed.context.draft_chains = lambda tokens, n: {seq: NativeError("no finite logits") for seq in tokens}  # type: ignore[method-assign]
+@pytest.mark.parametrize("depth", [3, "auto"])
+@pytest.mark.parametrize("n_good", [0, 1])
+def test_a_request_whose_head_gives_no_numbers_drafts_no_more_and_others_do(depth: int | str, n_good: int) -> None:
+    bed = Bed(depth=depth, n_seq_max=3, hits=[True])
+    made = bed.context.draft_chains
+
+    def drafts(tokens: Mapping[int, int], n: int) -> dict[int, tuple[list[int], list[float]]]:
+        return {
+            seq: (chain[: n_good if seq == 1 else n], sure[: n_good if seq == 1 else n])
+            for seq, (chain, sure) in made(tokens, n).items()
+        }
+
+    bed.context.draft_chains = drafts  # type: ignore[method-assign]
+    requests = [bed.submit(PROMPT, 30, seed=i) for i in range(3)]
     bed.run()
-    assert isinstance(request.error, NativeError)
-    assert (bed.engine.figures().rounds, bed.engine.figures().depths) == (0, {})
+    bed.check()
+    mute = requests[1].tally
+    assert sum(mute.accepted_per_position) <= n_good
+    assert mute.rounds >= 29 - n_good
+    assert depth == "auto" or all(requests[i].tally.rounds < 25 for i in (0, 2))
 
 
 def test_ten_thousand_requests_leave_nothing_behind() -> None:

@@ -250,8 +250,8 @@ PYMTP_API int pymtp_pair_first_token(struct pymtp_pair * pair, int32_t seq, llam
 // What came of one sequence of a call for several.
 struct pymtp_outcome {
     int32_t n;        // tokens
-    int32_t status;   // PYMTP_OK, or why there is no token at position: PYMTP_DEAD_END; PYMTP_FAILED where a logit is no
-                      // number, and the sequence is empty now
+    int32_t status;   // PYMTP_OK, or why the target has no token at position: PYMTP_DEAD_END; PYMTP_FAILED where a logit is
+                      // no number, and the sequence is empty now
     int32_t position;
 };
 
@@ -261,7 +261,8 @@ PYMTP_API int pymtp_outcome_error(const struct pymtp_outcome * outcome);
 // For sequences in rising order, n draft steps each: each from the token sampled in the one before, the first from the
 // sequence's of tokens, which follows the last that it holds. drafts, confidences: n of each sequence. confidences: the head's
 // probability of each draft, among the likeliest candidates or, where the graph took the likeliest, among all.
-// Sequences side by side take one launch.
+// Sequences side by side take one launch. The outcome's n are the drafts before the first step whose logits are no finite
+// numbers: that is no failure, for a head never decides on the text.
 PYMTP_API int pymtp_pair_draft_tokens(
         struct pymtp_pair * pair, int32_t n_seqs, const int32_t * seqs, const llama_token * tokens, int32_t n,
         llama_token * drafts, float * confidences, struct pymtp_outcome * outcomes);

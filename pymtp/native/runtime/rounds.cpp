@@ -47,9 +47,7 @@ int pymtp_pair::draft_tokens(
     drafts_over_rows = fuses() && vocabulary && vocabulary->pays();
     if (!fuses()) {
         return by_launches(n_seqs, seqs, 1, [&](int32_t k, int32_t) {
-            const int status = host->draft_tokens(seqs[k], tokens[k], n, drafts + k*n, confidences + k*n, outcomes[k]);
-            finish(seqs[k], outcomes[k]);
-            return status;
+            return host->draft_tokens(seqs[k], tokens[k], n, drafts + k*n, confidences + k*n, outcomes[k].n);
         });
     }
     return by_launches(n_seqs, seqs, n_head_rows / n, [&](int32_t first, int32_t count) {
@@ -62,8 +60,7 @@ int pymtp_pair::draft_tokens(
             return status;
         }
         for (int32_t k = first; k < first + count; ++k) {
-            outcomes[k] = samples.jobs[k - first].outcome();
-            finish(seqs[k], outcomes[k]);
+            outcomes[k].n = samples.jobs[k - first].n_sampled; // fewer where the head gives no numbers: it decides on nothing
         }
         return (int) PYMTP_OK;
     });

@@ -212,7 +212,7 @@ int pymtp_host_rows::first_step(int32_t seq, llama_token token) {
 }
 
 int pymtp_host_rows::draft_tokens(
-        int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences, pymtp_outcome & outcome) {
+        int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences, int32_t & n_made) {
     pymtp_sequence & s = pair.sequences[seq];
     for (int32_t i = 0; i < n; ++i) {
         if (int status = draft_step(seq, token)) {
@@ -220,8 +220,8 @@ int pymtp_host_rows::draft_tokens(
         }
         pymtp_stopwatch watch(pair.counters.sample_seconds);
         const pymtp_logits from = pair.row(llama_get_logits_ith(pair.draft.get(), -1));
-        if (int status = pair.sample(seq, from, s.tokens.size(), &token, &confidences[i])) {
-            outcome = {i, status, (int32_t) s.tokens.size()};
+        if (pair.sample(seq, from, s.tokens.size(), &token, &confidences[i])) {
+            n_made = i; // the head gives no numbers
             break;
         }
         drafts[i] = token;

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <vector>
 
-struct pymtp_outcome;
 struct pymtp_pair;
 struct pymtp_sequence;
 
@@ -44,7 +43,7 @@ public:
     // One draft step, and n of them, each from the token sampled in the one before.
     int  draft_step(int32_t seq, llama_token token);
     int  draft_tokens(
-            int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences, pymtp_outcome & outcome);
+            int32_t seq, llama_token token, int32_t n, llama_token * drafts, float * confidences, int32_t & n_made);
     void take_back_step(int32_t seq);
 
 private:
