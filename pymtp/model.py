@@ -24,6 +24,7 @@ from pymtp.values import shown
 
 _logger = logging.getLogger("pymtp.model")
 _FAILED = -(2**31)  # what native functions that return a number of tokens or bytes say when llama.cpp fails
+_MOST_NORMS = 16
 TAPS = ("post_norm", "pre_norm")  # in the order of enum pymtp_tap
 
 
@@ -206,6 +207,15 @@ class Model:
 
     def _read_digests(self) -> tuple[str, str]:
         return digest_of(self.path), "" if self.head is None else digest_of(Path(self.head))
+
+    @cached_property
+    def head_norms(self) -> dict[str, float]:
+        """Of a head that is loaded: the means of its norms' weights, by the names of their tensors."""
+        norms = ffi.new("struct pymtp_norm[]", _MOST_NORMS)
+        n = lib.pymtp_head_norms(self._open().handle, norms, _MOST_NORMS)
+        if n < 0:
+            raise NativeError(last_error())
+        return {ffi.string(norm.name).decode(): float(norm.mean) for norm in norms[0:n]}
 
     @property
     def eos_token(self) -> str:

@@ -198,6 +198,11 @@ int pymtp_check_adapters(const char * path, const struct pymtp_model_options * o
 struct pymtp_model * pymtp_model_load(const char * path, const struct pymtp_model_options * options);
 void                 pymtp_model_free(struct pymtp_model * model);
 struct llama_model * pymtp_model_get(const struct pymtp_model * model);
+struct pymtp_norm {
+    char   name[64];
+    double mean;
+};
+int32_t pymtp_head_norms(const struct pymtp_model * model, struct pymtp_norm * norms, int32_t n_max);
 int32_t pymtp_tokenize(const struct pymtp_model * model, const char * text, int32_t length, llama_token * tokens, int32_t n_max,
                        bool add_special);
 int32_t pymtp_token_piece(const struct pymtp_model * model, llama_token token, char * piece, int32_t n_max);

@@ -1,4 +1,5 @@
-"""Claims about `pymtp tap`: it finds the tap that a head was trained on, or says that it cannot tell."""
+"""Claims about `pymtp tap`: it finds the tap that a head was trained on, or says that it cannot tell or that neither
+is."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from makers.gguf_variants import rewrite
+from makers.unfit_heads import KINDS, NO_NUMBERS, with_head
 
 from pymtp import Stats
 from pymtp.bench.tap import Judgement, in_words
@@ -21,15 +23,17 @@ def run(*arguments: str | Path) -> int:
     return int(end.value.code or 0)
 
 
-def judgement(post: Sequence[int], pre: Sequence[int], says: str = "post_norm") -> Judgement:
-    """20 rounds of one draft after each prompt, of which so many were accepted."""
+def judgement(
+    post: Sequence[int], pre: Sequence[int], says: str = "post_norm", guessed: Sequence[int] = (), norm: float = 1.0
+) -> Judgement:
+    """20 rounds of one draft after each prompt, of which so many were accepted. guessed: of 10 tokens each."""
 
     def stats(accepted: int) -> Stats:
         depths = (1,) * 20
         return Stats(rounds=20, drafted=20, accepted=accepted, depths=depths, accepted_per_position=(accepted,))
 
     taps = {"post_norm": [stats(n) for n in post], "pre_norm": [stats(n) for n in pre]}
-    return Judgement("m.gguf", says, "qwen35.nextn_tap", taps)
+    return Judgement("m.gguf", says, "qwen35.nextn_tap", taps, [(10, n) for n in guessed], {"blk.1.nextn.hnorm": norm})
 
 
 def test_the_tap_that_brings_more_after_every_prompt_is_wanted() -> None:
@@ -64,10 +68,54 @@ def test_the_verdict_says_what_to_do() -> None:
     assert "within the noise: keep pre_norm" in words(high, high, says="pre_norm")
 
 
+def test_a_head_that_is_worse_than_guesses_after_every_prompt_does_not_fit_whichever_tap_is_better() -> None:
+    high, low = [8, 7, 9, 7, 8, 6], [4, 3, 5, 3, 4, 2]
+    assert judgement(high, low).wants == "post_norm"
+    for found in (judgement(high, low, guessed=[6] * 6), judgement(low, high, guessed=[6] * 6)):
+        assert (found.fits, found.wants) == (False, None)
+        said = " ".join(in_words(found))
+        assert "the head of m.gguf does not fit" in said
+        assert all(figure in said for figure in ("38% with", "18% with", "guesses 60%"))
+        assert "--draft-tokens 0" in said
+        assert "--tap" not in said
+
+
+def test_a_head_fits_where_guesses_are_worse_or_only_luck_is_better() -> None:
+    high, low = [8, 7, 9, 7, 8, 6], [4, 3, 5, 3, 4, 2]
+    assert judgement(high, low, guessed=[2] * 6).wants == "post_norm"
+    assert judgement(high, low, guessed=[9, 1, 9, 1, 9, 2]).wants == "post_norm"
+
+
+def test_norms_without_their_one_are_named_where_drafts_are_poor() -> None:
+    high, low = [18, 17, 19, 17, 18, 16], [14, 13, 15, 13, 14, 12]
+    poor, poorer = [8, 7, 9, 7, 8, 6], [4, 3, 5, 3, 4, 2]
+    named = "stored without the 1 that the model's RMSNorm adds, by their means: blk.1.nextn.hnorm (0.03)"
+    assert named in " ".join(in_words(judgement(poor, poorer, norm=0.03)))
+    assert named in " ".join(in_words(judgement(poor, poorer, norm=0.03, guessed=[9] * 6)))
+    assert "stored" not in " ".join(in_words(judgement(high, low, norm=0.03)))
+    assert "stored" not in " ".join(in_words(judgement(poor, poorer, norm=0.8, guessed=[9] * 6)))
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "nan in a norm"])
+def test_a_head_that_does_not_fit_is_told_with_its_figures_and_no_tap(
+    demo: Path, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = with_head(demo, tmp_path / "unfit.gguf", (KINDS | NO_NUMBERS)[kind])
+    assert run(path, "--threads", "1", "--tokens", "16") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the head of unfit.gguf does not fit: of its first drafts" in said
+    assert "was trained on" not in said
+    assert ("no finite numbers" in said) == (kind in NO_NUMBERS)
+    norms = {"hnorm": "hnorm.weight (0.03)", "enorm": "enorm.weight (0.07)", "norms": "blk.8.attn_norm.weight (0.03)"}
+    assert (norms.get(kind, "stored without the 1") in said) == (kind in norms)
+
+
 def test_the_shipped_head_wants_the_tap_it_was_trained_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--threads", "1", "--json") == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["wants"], told["says"]) == ("post_norm", "post_norm")
+    assert (told["wants"], told["says"], told["fits"]) == ("post_norm", "post_norm", True)
+    assert 0.3 < told["guesses"]["right"] < told["taps"]["post_norm"]["first_draft"] < 1
+    assert told["norms_without_one"] == []
     assert told["taps"]["post_norm"]["mean_accepted_length"] > told["taps"]["pre_norm"]["mean_accepted_length"]
     assert len(told["taps"]["pre_norm"]["accepted_per_position"]) == 3
 

@@ -112,6 +112,15 @@ PYMTP_API struct pymtp_model * pymtp_model_load(const char * path, const struct 
 PYMTP_API void pymtp_model_free(struct pymtp_model * model);
 PYMTP_API struct llama_model * pymtp_model_get(const struct pymtp_model * model);
 
+// A norm of a model's head, by the name of its tensor, and the mean of its weights.
+struct pymtp_norm {
+    char   name[64];
+    double mean;
+};
+
+// The norms of a head that is loaded, at most n_max of them. Returns how many they are, 0 without a head, -1 on failure.
+PYMTP_API int32_t pymtp_head_norms(const struct pymtp_model * model, struct pymtp_norm * norms, int32_t n_max);
+
 // As llama_tokenize, special tokens in the text taken as such, and llama_token_to_piece, control tokens left out
 // but for the marks of answers.
 // INT32_MIN on failure.
