@@ -18,7 +18,7 @@ static double mean_of(const ggml_tensor * norm) {
 int32_t pymtp_head_norms(const pymtp_model * model, pymtp_norm * norms, int32_t n_max) {
     return pymtp_guarded<int32_t>(-1, [&] {
         const llama_model & shared = *model->shared;
-        if (shared.hparams.n_layer_nextn == 0) {
+        if (shared.hparams.n_layer_nextn == 0 || shared.layers.empty()) { // none, or metadata alone were loaded
             return 0;
         }
         const llama_layer & layer = shared.layers[shared.hparams.n_layer()];
