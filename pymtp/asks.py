@@ -15,6 +15,7 @@ from pymtp.llm import LLM
 from pymtp.llm_prefixes import Prompt
 from pymtp.sampling import SamplingParams
 from pymtp.text import whole_text
+from pymtp.thinking import within_budget
 
 EndReason = Literal["stop", "length", "tool_calls", "cancelled"]
 
@@ -66,7 +67,8 @@ def prepared(llm: LLM, ask: Ask) -> Prepared:
     """
     if not isinstance(ask.prompt, Chat):
         return Prepared(ask.prompt, ask.params, None)
-    prompt = _continued(llm, ask.prompt) if ask.continues else llm.chat_prompts.prompt(ask.prompt)
+    chat = within_budget(ask.prompt, ask.params)
+    prompt = _continued(llm, chat) if ask.continues else llm.chat_prompts.prompt(chat)
     form = AnswerFormat(
         llm.template_source,
         prompt.end,
@@ -76,6 +78,8 @@ def prepared(llm: LLM, ask: Ask) -> Prepared:
         schema=ask.schema,
         splits_thinking=ask.splits_thinking,
     )
+    if not ask.splits_thinking:
+        prompt = prompt._replace(end="")  # all of the text is one to stop strings, too
     if form.gbnf is None:
         return Prepared(prompt, ask.params, form)
     if ask.params.gbnf is not None:
@@ -95,7 +99,7 @@ def _continued(llm: LLM, chat: Chat) -> ChatPrompt:
         begun = f"{last.get('reasoning_content') or ''}\n</think>\n\n{begun}"
     begun = whole_text(begun)  # no template sees it
     tokens = [*prompt.tokens, *llm.model.tokenize(begun, add_special=False)] if begun else prompt.tokens
-    return ChatPrompt(tokens, prompt.marks, prompt.end + begun)
+    return prompt._replace(tokens=tokens, end=prompt.end + begun)
 
 
 def end_reason(completion_reason: EndReason, reader: AnswerReader | None) -> EndReason:

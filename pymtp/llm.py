@@ -39,6 +39,7 @@ from pymtp.rope_options import RopeOptions
 from pymtp.sampling import SamplingParams
 from pymtp.sampling_defaults import chat_params, model_sampling
 from pymtp.stream import Stream
+from pymtp.thinking import has_tools, thinking_of, within_budget
 from pymtp.turns import Turns
 from pymtp.values import flag, in_range, shown
 
@@ -318,33 +319,35 @@ class LLM(PrefixFiles, FromHub):
         cancels = self.context.cancels  # by now: one that comes while prompts are looked at means these, too
         priority = in_range("priority", priority, -(2**31))
         marks = marks if saver is None else [saver.places]
-        looked_at = [self._looked_at(prompt) for prompt in prompts]
         if params is None or isinstance(params, SamplingParams):
-            each: Sequence[SamplingParams] = [params or SamplingParams()] * len(looked_at)
+            each: Sequence[SamplingParams] = [params or SamplingParams()] * len(prompts)
         elif isinstance(params, Sequence):
             each = params
         else:
             raise InvalidRequestError(f"params must be SamplingParams, or one for each, not {type(params).__name__}")
-        if len(each) != len(looked_at):
-            raise InvalidRequestError(f"{len(each)} params for {len(looked_at)} prompts")
+        if len(each) != len(prompts):
+            raise InvalidRequestError(f"{len(each)} params for {len(prompts)} prompts")
         for one in each:
             if not isinstance(one, SamplingParams):
                 raise InvalidRequestError(f"params must be SamplingParams, not {type(one).__name__}")
+        looked_at = [self._looked_at(prompt, one) for prompt, one in zip(prompts, each, strict=True)]
         found = [] if into is None else into
         found += [
             Request(
                 self.model,
-                tokens,
+                prompt.tokens,
                 one,
                 caller,
                 priority=priority,
                 ahead=ahead,
                 seed_offset=i,
                 family=family,
-                marks=(*places, *more),
+                marks=(*prompt.marks, *more),
                 saver=saver,
+                thinking=thinking,
             )
-            for (tokens, places, _), one, more in zip(looked_at, each, marks or [()] * len(looked_at), strict=True)
+            for prompt, one, more, given in zip(looked_at, each, marks or [()] * len(looked_at), prompts, strict=True)
+            for thinking in [thinking_of(self.model, prompt, one, self.context.n_ctx, calls=has_tools(given))]
             for family in [object() if one.n > 1 else None]
             for i in range(one.n)
         ]
@@ -352,9 +355,9 @@ class LLM(PrefixFiles, FromHub):
             self.engine.submit(request, cancels)
         return found
 
-    def _looked_at(self, prompt: Prompt) -> ChatPrompt:
+    def _looked_at(self, prompt: Prompt, params: SamplingParams) -> ChatPrompt:
         if isinstance(prompt, Chat):
-            found = self.chat_prompts.prompt(prompt)
+            found = self.chat_prompts.prompt(within_budget(prompt, params))
         elif isinstance(prompt, ChatPrompt):
             found = prompt._replace(tokens=self.tokens_of(prompt.tokens))
         else:

@@ -36,6 +36,8 @@ MAX_LOGPROBS = 100
 MOST = 1e30  # of a bias or penalty: what becomes of logits then stays within float32
 MAX_COMPLETIONS = 128  # as OpenAI's API
 MAX_DRAFTS = 64  # a round
+MOST_END = 1000  # characters of a message that closes a thinking
+TAGS = ("<think>", "</think>", "<tool_call>", "<function=")  # of Qwen's templates
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,12 @@ class SamplingParams:
     n: completions of one prompt, at most 128; the further ones are `Completion.others`. Each has a seed of its own:
         that of the first and 1, 2, … more. Greedy ones are the same.
     draft_tokens: the most drafts a round for this text, 0 for plain decoding; None for what the LLM does.
+    thinking_budget: the most tokens of thinking, at most n_ctx; 0 for no thinking, None for any number. When so many
+        are out and `</think>` is not, `thinking_end` and `</think>` are written in one round, and the answer follows.
+        Thinking begins where the prompt ends with `<think>`, or the text begins with it. With a budget, the grammar of
+        a text whose prompt ends with `<think>` begins behind the thinking, unless the grammar itself names `</think>`.
+    thinking_end: a message that is written before `</think>` when a budget of 1 or more is out, "" for none. It is no
+        part of the budget, and counts for max_tokens.
 
     Grammar, bias, penalties, top-k, top-p, min-p and temperature are applied in this order, with llama.cpp's
     definitions and defaults.
@@ -93,6 +101,8 @@ class SamplingParams:
     logprobs: int | None = None
     n: int = 1
     draft_tokens: int | None = None
+    thinking_budget: int | None = None
+    thinking_end: str = ""
 
     def __post_init__(self) -> None:
         stops = _listed(self.stop)
@@ -136,6 +146,16 @@ class SamplingParams:
                 "draft_tokens",
                 self.draft_tokens is None or is_whole(self.draft_tokens, 0, MAX_DRAFTS),
                 f"a whole number from 0 to {MAX_DRAFTS}, or None",
+            ),
+            (
+                "thinking_budget",
+                self.thinking_budget is None or is_whole(self.thinking_budget, 0),
+                "a whole number, 0 or more, or None for any number of tokens",
+            ),
+            (
+                "thinking_end",
+                _is_text(self.thinking_end) and len(self.thinking_end) <= MOST_END and not _has_tag(self.thinking_end),
+                f"text of at most {MOST_END} characters, without {', '.join(TAGS)}",
             ),
         )
         for name, right, wanted in checks:
@@ -186,6 +206,10 @@ def _is_text(value: object) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _has_tag(text: str) -> bool:
+    return any(tag in text for tag in TAGS)
 
 
 def _within(value: Any, low: float) -> bool:

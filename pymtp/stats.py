@@ -23,6 +23,8 @@ class Tally:
 class Stats:
     """Figures of one completion; seconds are wall time.
 
+    thinking_tokens: those of completion_tokens that the model thought: before `</think>`, neither tags nor a closing
+        message among them.
     cached_tokens: of the prompt, held already and not computed again.
     queue_seconds: until its turn came. prefill_seconds: from then until the first token was there, the head's share
         included. time_to_first_token: both, and what came between; 0 without tokens.
@@ -52,6 +54,7 @@ class Stats:
     phase_seconds: dict[str, float] = field(default_factory=dict)
     queue_seconds: float = 0.0
     time_to_first_token: float = 0.0
+    thinking_tokens: int = 0
 
     @property
     def acceptance_rate(self) -> float:
@@ -93,6 +96,7 @@ def collect(
     cached_tokens: int = 0,
     queue_seconds: float = 0.0,
     time_to_first_token: float = 0.0,
+    thinking_tokens: int = 0,
 ) -> Stats:
     """The stats of a completion from what the rounds counted and what the context did meanwhile, if it did."""
     phases = {
@@ -115,4 +119,5 @@ def collect(
         phase_seconds=phases,
         queue_seconds=queue_seconds,
         time_to_first_token=time_to_first_token,
+        thinking_tokens=thinking_tokens,
     )

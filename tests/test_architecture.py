@@ -43,7 +43,10 @@ FLOORS = (
         "inspected",
         "saving",
     ),
-    ("context", "fit", "llm_options", "tensor_file", "prefix_file", "prefix_writer", "depth", "first_costs", "stats"),
+    (
+        *("context", "fit", "llm_options", "tensor_file", "prefix_file", "prefix_writer", "depth", "first_costs"),
+        *("stats", "thinking"),
+    ),
     ("engine",),
     ("turns", "stream", "prefix_prompt", "llm_prefixes", "llm_hub", "collected", "llm", "once"),
     ("async_driver", "async_llm", "loading", "asks"),

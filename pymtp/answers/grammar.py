@@ -23,8 +23,16 @@ Thinking = Literal["begun", "may", "no"]  # whether the prompt has begun it, the
 # Where one of these stands, a reader looks for a call.
 _CALL, _FUNCTION = Mark(written.CALL), Mark("\n<function=")
 _THOUGHT = Mark(written.THOUGHT)
+_BEHIND = "behind-thinking"  # the rule of an answer without its thinking, where the root has both
 ANY_ORDER = 6  # parameters, at most: more come in the schema's order
 _IN_TAG = re.compile(r"[^<>\n]+")
+
+
+def behind_thinking(gbnf: str) -> str | None:
+    """The grammar of what stands behind the thinking of an answer; None where GBNF is of no answers that may think."""
+    if f"\n{_BEHIND} ::= " not in gbnf:
+        return None
+    return f"root ::= {_BEHIND}\n{gbnf.partition(chr(10))[2]}"
 
 
 def answer_gbnf(
@@ -51,6 +59,7 @@ def answer_gbnf(
         thought = FreeText(calls.never if calls else [], rules, "thought", follows)
         begun = thought.rule(thought.automaton.begin("\n"), may_end=False)
         rules.says["root"] = begun if thinking == "begun" else f'{answer} | "{written.THINK}" {begun}'
+        rules.says[_BEHIND] = answer
     return rules.gbnf()
 
 

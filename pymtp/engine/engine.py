@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 
+from pymtp.engine.closing import close_thinking
 from pymtp.engine.context import EngineContext
 from pymtp.engine.depth import BatchDepth
 from pymtp.engine.draft_watch import DraftWatch
@@ -19,6 +20,7 @@ from pymtp.engine.request import FinishReason, Request
 from pymtp.engine.rounds import Writer, play_round
 from pymtp.engine.scheduler import Scheduler
 from pymtp.errors import CancelledError, ClosedError, NativeError, PymtpError
+from pymtp.sampling import TokenLogprobs
 
 
 class Engine(Prompts):
@@ -156,11 +158,15 @@ class Engine(Prompts):
         writing = scheduler.writing()
         reads = len(writing) < len(scheduler.running)
         reading = reads and self.read_prompts(scheduler.reading())
-        writing = [request for request in writing if request.writer is not None]  # what fails may begin others anew
-        if writing:
-            self.guarded(writing, self._play)
+        closing = [request for request in writing if request.closes]
+        if closing:
+            self.guarded(closing, self._close_thinking)
+        # what fails may begin others anew
+        playing = [request for request in writing if request.writer is not None and request not in closing]
+        if playing:
+            self.guarded(playing, self._play)
         self._torn = False
-        return reading or bool(writing)
+        return reading or bool(playing) or bool(closing)
 
     def adopt(self, file: StoredPrefix) -> None:
         """Between two steps: prompts go on from what a file has. Raises InvalidRequestError where it does not fit, and
@@ -237,7 +243,7 @@ class Engine(Prompts):
                 if not request.started:
                     request.started = self._clock()
                     request.before = self._context.counters
-                self._context.set_sampling(request.sampler, reader.seq)
+                self._context.set_sampling(request.reading_sampler, reader.seq)
             except PymtpError as error:
                 self.fail_one(request, error)
 
@@ -293,7 +299,7 @@ class Engine(Prompts):
     def begin(self, request: Request, token: int) -> None:
         """Its prompt is read, and the first token after it was sampled."""
         self._write(request, token, 1).ended |= request.text.ends(token)
-        self._counts.add_first_token()
+        self._counts.add_tokens(1)
         self._hand_out(request, [token], self._clock())
 
     def saved(self, request: Request) -> None:
@@ -307,7 +313,10 @@ class Engine(Prompts):
 
     def go_on(self, request: Request) -> None:
         """Its sequence holds again what came out before, but for the last token."""
-        self._write(request, request.tokens[-1], len(request.tokens))
+        writer = self._write(request, request.tokens[-1], len(request.tokens))
+        closed_at = request.text.thinking.closed_at
+        if closed_at is not None:
+            self._context.set_sampling(request.samplers.behind(len(request.tokens) - closed_at), writer.seq)
 
     def _write(self, request: Request, token: int, n_out: int) -> Writer:
         writer = request.write(token, n_out, self._context.n_ctx, self.depth.open(request.params.temperature))
@@ -332,12 +341,24 @@ class Engine(Prompts):
             self._hand_out(request, writer.out, now)
         self._counts.add_round(len(writers), rows, tokens, now)
 
+    def _close_thinking(self, requests: Sequence[Request]) -> None:
+        close_thinking(self._context, requests)
+        now = self._clock()
+        for request in requests:
+            if request.at.error is not None:
+                self.fail_one(request, request.at.error)
+                continue
+            self._counts.add_tokens(len(request.at.out))
+            self._hand_out(request, request.at.out, now)
+
     def _hand_out(self, request: Request, tokens: list[int], now: float) -> None:
-        writer = request.writer
-        assert writer is not None
-        logprobs = [] if request.logprobs is None else self._context.logprobs(writer.seq)[: len(tokens)]
+        writer = request.at
+        logprobs: list[TokenLogprobs] = []
+        if request.logprobs is not None:
+            logprobs = [*request.forced_logprobs, *self._context.logprobs(writer.seq)][: len(tokens)]
+            request.forced_logprobs = []
         reason: FinishReason | None = None
-        if writer.ended:
+        if writer.ended and not request.closes:
             request.after = self._context.counters
             self._leave(request, tokens)
             self._scheduler.stop(request)

@@ -71,9 +71,9 @@ class Counts:
         self._tokens += tokens
         self._recent.append((now, tokens))
 
-    def add_first_token(self) -> None:
-        """A token that came with a prompt."""
-        self._tokens += 1
+    def add_tokens(self, n: int) -> None:
+        """Tokens that came with a prompt, or closed the thinking of a text."""
+        self._tokens += n
 
     def figures(self, running: int, waiting: int, read: int, prefixes: PrefixFigures) -> Figures:
         """A snapshot."""

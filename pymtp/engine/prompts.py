@@ -140,7 +140,10 @@ class Prompts:
         (request,) = requests
         reader = request.reader
         assert reader is not None
+        forced = () if request.tokens else request.text.thinking.forced  # of a budget of 0
         try:
+            if forced and request.logprobs is not None:
+                self._context.set_sampling(request.samplers.certain(forced[0]), reader.seq)
             token = self._context.first_token(reader.seq)
         except InvalidRequestError as error:  # of a grammar
             self.fail_one(request, error)
@@ -148,7 +151,7 @@ class Prompts:
         self.prefixes.write(reader)
         request.begun = True
         if not request.tokens:  # else they are brought back in steps to come
-            self.begin(request, token)
+            self.begin(request, forced[0] if forced else token)
 
     def _catch_up(self, requests: Sequence[Request], _others: Iterable[Request]) -> None:
         """Brings what came out before to a sequence that begins anew, as rounds did: verified, not read."""

@@ -14,11 +14,13 @@ from pymtp.depth import Depth
 from pymtp.engine.prefix_records import Reader
 from pymtp.engine.prefix_saver import PrefixSaver
 from pymtp.engine.rounds import Writer
+from pymtp.engine.samplers import Samplers
 from pymtp.errors import InvalidRequestError, PymtpError
 from pymtp.model import Model
 from pymtp.sampling import Sampler, SamplingParams, TokenLogprobs
 from pymtp.stats import Stats, Tally, collect
 from pymtp.text import TextStream
+from pymtp.thinking import Thinking, ThinkingText
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -135,6 +137,7 @@ class Request:
         family: object = None,
         marks: tuple[int, ...] = (),
         saver: PrefixSaver | None = None,
+        thinking: Thinking | None = None,
     ) -> None:
         """
         caller: who waits for it.
@@ -145,6 +148,7 @@ class Request:
         family: the same for all requests for completions of one prompt; None for no others.
         marks: places of the prompt that prompts to come are expected to part from it at.
         saver: for a prompt that is to be saved; nothing is written after it then.
+        thinking: of the text; None where nothing is known of it.
 
         Raises InvalidRequestError for params that the model's vocabulary has no place for, and a grammar that is
         refused.
@@ -153,15 +157,18 @@ class Request:
         self.priority, self.ahead, self.family, self.marks = priority, ahead, family, marks
         self.saver = saver
         model.check_tokens(list(params.logit_bias))
-        self.sampler = Sampler(params, seed_offset)
+        self.thinking = Thinking() if thinking is None else thinking
+        self.samplers = Samplers(params, self.thinking, seed_offset)
+        self.sampler = self.samplers.first
         if params.gbnf is not None and seed_offset == 0:  # once for all completions of a prompt
-            with self.sampler.compiled(model):
+            with Sampler(params).compiled(model):
                 pass  # refused now, not when its turn comes
         self._model = model
-        self.text = RequestText(model, params)
+        self.text = RequestText(model, params, self.thinking)
         self.tally = Tally()
         self.tokens: list[int] = []
         self.logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
+        self.forced_logprobs: list[TokenLogprobs] = []  # of tokens that close its thinking, until they are handed out
         self.unread = Unread()
         self.reason: FinishReason | None = None
         self.error: PymtpError | None = None
@@ -204,6 +211,25 @@ class Request:
     def n_held(self) -> int:
         """Tokens that its sequence holds."""
         return self.n_read + self.n_caught if self.writer is None else self.writer.n_past
+
+    @property
+    def at(self) -> Writer:
+        """Its writer, where it has one."""
+        assert self.writer is not None
+        return self.writer
+
+    @property
+    def closes(self) -> bool:
+        """Whether its thinking is to be closed before it writes on."""
+        if self.writer is None or self.text.ended:
+            return False
+        return self.text.thinking.closing and self.writer.left > 0
+
+    @property
+    def reading_sampler(self) -> Sampler:
+        """Of a sequence that is to read its prompt, and what came out before."""
+        # what closed the thinking may be outside of the grammar
+        return self.sampler if self.text.thinking.closed_at is None else self.samplers.free()
 
     @property
     def paused(self) -> bool:
@@ -270,7 +296,10 @@ class Request:
         self.writer = self.reader = None
         self.n_caught = 0
         self.begun = False
-        self.text = RequestText(self._model, self.params)  # tokens of a round that was broken off may be in it
+        self.forced_logprobs = []
+        self.text = RequestText(
+            self._model, self.params, self.thinking
+        )  # tokens of a round that was broken off may be in it
         with suppress(PymtpError):  # of a model that was closed: its next use says so
             for token in self.tokens:
                 self.text.ends(token)
@@ -343,27 +372,46 @@ class Request:
             cached_tokens=self.cached,
             queue_seconds=self.started - self.submitted,
             time_to_first_token=self.prefilled - self.submitted if self.tokens else 0.0,
+            thinking_tokens=self.text.thinking.tokens,
         )
 
 
 class RequestText:
-    """The text of the tokens that came out, and whether one of them ended it."""
+    """The text of the tokens that came out, and whether one of them ended it, or its thinking."""
 
-    def __init__(self, model: Model, params: SamplingParams) -> None:
+    def __init__(self, model: Model, params: SamplingParams, thinking: Thinking) -> None:
         self._model = model
         self._ignores_end = params.ignore_eos
-        self._stream = TextStream(params.stop)
+        self._apart = thinking.apart
+        self._stops = params.stop
+        self.thinking = ThinkingText(thinking)
+        self._stream = self._new_stream()
         self._fresh = ""  # not taken yet
         self.ended = False
 
     def ends(self, token: int) -> bool:
-        """Takes the next token; whether it is the last."""
+        """Takes the next token; whether a round ends with it: it is the last, or the thinking is to be closed."""
         if not self._ignores_end and self._model.ends_generation(token):
             self.ended = True
+            return True
+        data, within = self._model.token_bytes(token), self.thinking.within
+        n = self.thinking.push(data)
+        if self._apart and within != self.thinking.within:
+            self._push(data[:n])
+            self.flush()
+            if not self._stream.stopped:
+                self._stream = self._new_stream()
+                self._push(data[n:])
         else:
-            self._fresh += self._stream.push(self._model.token_bytes(token))
-            self.ended = self._stream.stopped
-        return self.ended
+            self._push(data)
+        return self.ended or self.thinking.closing
+
+    def _new_stream(self) -> TextStream:
+        return TextStream(() if self._apart and self.thinking.within else self._stops)
+
+    def _push(self, data: bytes) -> None:
+        self._fresh += self._stream.push(data)
+        self.ended = self._stream.stopped
 
     def flush(self) -> None:
         """Gives out what was held back for a stop string or a character."""

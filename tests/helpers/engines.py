@@ -10,6 +10,7 @@ from pymtp.engine.depth import BatchDepth
 from pymtp.engine.engine import Engine
 from pymtp.engine.request import Caller, Request
 from pymtp.sampling import SamplingParams
+from pymtp.thinking import Thinking
 
 
 class Bed:
@@ -53,6 +54,7 @@ class Bed:
         caller: Caller | None = None,
         family: object = None,
         marks: tuple[int, ...] = (),
+        thinking: Thinking | None = None,
         **params: Any,
     ) -> Request:
         request = Request(
@@ -64,6 +66,7 @@ class Bed:
             ahead=ahead,
             family=family,
             marks=marks,
+            thinking=thinking,
         )
         self.engine.submit(request)
         self.requests.append(request)

@@ -1,0 +1,172 @@
+"""Where the thinking of a text begins and ends, how many tokens it has, and what closes it when its budget is out."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pymtp.answers.grammar import behind_thinking
+from pymtp.answers.written import CALL, THINK, THOUGHT
+from pymtp.chat import Chat
+from pymtp.chat_prompt import ChatPrompt
+from pymtp.errors import InvalidRequestError
+from pymtp.model import Model
+from pymtp.sampling import SamplingParams
+
+BEHIND = "\n\n"  # what templates write behind </think>
+LAST = 16  # tokens of a prompt that are looked at for an open <think>
+
+_THINK = THINK.encode()
+_SPACE = b" \t\r\n"
+_END = re.compile(THOUGHT.encode())
+_MAY_END = re.compile(rb"<[/a-z]{0,6}\Z")
+# A call within thinking is a call, as AnswerReader reads it.
+_END_OR_CALL = re.compile(rb"</think>|<tool_call>[ \t\r\n]*(?:<function=|\{)")
+_MAY_END_OR_CALL = re.compile(rb"(?:<tool_call>[ \t\r\n]*)?<[/a-z_=]{0,9}\Z|<tool_call>[ \t\r\n]*\Z")
+
+
+@dataclass(frozen=True)
+class Thinking:
+    """What is known of a text's thinking before it is written.
+
+    begun: the prompt ends within it. apart: stop strings wait for its end. calls: a call of a tool ends it, too.
+    budget: the most tokens that it may have; None for any number.
+    closing: tokens that are written when the budget is out: the message, `</think>` and newlines.
+    waits: the grammar begins behind it, however it ends; `newlines` are written in between where the model closed it.
+    grammar: what holds the text once `closing` is written, None for nothing. grammar_prefix: so many tokens of
+        `closing` are the beginning of the grammar's text.
+    """
+
+    begun: bool = False
+    apart: bool = False
+    calls: bool = False
+    budget: int | None = None
+    closing: tuple[int, ...] = ()
+    newlines: tuple[int, ...] = ()
+    waits: bool = False
+    grammar: str | None = None
+    grammar_prefix: int = 0
+
+
+def thinking_of(model: Model, prompt: ChatPrompt, params: SamplingParams, n_ctx: int, *, calls: bool) -> Thinking:
+    """What is known of the thinking after a prompt. calls: whether the prompt offers tools.
+
+    Raises InvalidRequestError for a budget beyond the context.
+    """
+    end = prompt.end or b"".join(map(model.token_bytes, prompt.tokens[-LAST:])).decode(errors="ignore")
+    begun, apart, budget, gbnf = end.rstrip().endswith(THINK), prompt.end != "", params.thinking_budget, params.gbnf
+    calls = calls or (gbnf is not None and CALL in gbnf)
+    if budget is None:
+        return Thinking(begun, apart, calls)
+    if budget > n_ctx:
+        raise InvalidRequestError(
+            f"thinking_budget={budget} is beyond the context of n_ctx={n_ctx} tokens: give a smaller budget, or None",
+            "thinking_budget",
+        )
+    message = model.tokenize(params.thinking_end, add_special=False) if budget and params.thinking_end else []
+    close = model.tokenize(THOUGHT + BEHIND, add_special=False)
+    of_answers = None if params.grammar is None else behind_thinking(params.grammar)
+    covers = params.grammar is not None and of_answers is None and THOUGHT in params.grammar
+    waits = begun and gbnf is not None and not covers and of_answers is None and params.grammar_prefix == 0
+    return Thinking(
+        begun,
+        apart,
+        calls and not waits,
+        budget,
+        closing=(*message, *close),
+        newlines=tuple(model.tokenize(BEHIND, add_special=False)),
+        waits=waits,
+        grammar=of_answers or gbnf,
+        grammar_prefix=len(close) if covers else 0,
+    )
+
+
+def has_tools(prompt: object) -> bool:
+    """Whether it is a chat whose answer may call tools."""
+    return isinstance(prompt, Chat) and bool(prompt.tools)
+
+
+def within_budget(chat: Chat, params: SamplingParams) -> Chat:
+    """The chat, whose template is told not to think where the budget is 0, unless the chat itself says otherwise."""
+    variables = {} if chat.chat_template_kwargs is None else chat.chat_template_kwargs
+    if params.thinking_budget != 0 or "enable_thinking" in variables:
+        return chat
+    return replace(chat, chat_template_kwargs={"enable_thinking": False, **variables})
+
+
+class ThinkingText:
+    """Follows a text token by token: whether it is within its thinking, and whether that is to be closed now.
+
+    tokens: of the thinking, those that begin before `</think>`. Neither tags nor what closes the thinking count.
+    closing: the next tokens are `forced`, whatever the model would sample, and a grammar may begin behind them.
+    closed_at: how many tokens had come when that was done; None before, and where the model closed it by itself.
+    """
+
+    def __init__(self, thinking: Thinking) -> None:
+        self._thinking = thinking
+        self._end, self._may_end = (_END_OR_CALL, _MAY_END_OR_CALL) if thinking.calls else (_END, _MAY_END)
+        self.tokens = 0
+        self.within = thinking.begun
+        self.closing = False
+        self.forced: deque[int] = deque()
+        self.closed_at: int | None = None
+        self._n = 0
+        self._over = False
+        self._head = b""  # of a text that may begin with <think>
+        self._tail = b""  # what may become a tag
+        self._starts: list[int] = []  # of the tokens within it
+        self._check_budget()
+
+    def push(self, data: bytes) -> int:
+        """Takes a token's bytes. How many of them stand before the place where the thinking began or ended, all of
+        them where neither is within the token."""
+        self._n += 1
+        if self.closing:
+            if self.forced:
+                self.forced.popleft()
+            else:
+                self.closing, self.closed_at = False, self._n - 1
+        if self._over:
+            return len(data)
+        if self.within:
+            return self._think(data, counts=not self.closing)
+        self._head += data
+        begins = self._head.lstrip(_SPACE)
+        if not begins.startswith(_THINK):
+            self._over = not _THINK.startswith(begins)
+            return len(data)
+        self.within = True
+        rest = begins[len(_THINK) :]
+        self._think(rest, counts=False)
+        self._check_budget()
+        return len(data) - len(rest)
+
+    def _think(self, data: bytes, *, counts: bool) -> int:
+        if counts:
+            self.tokens += 1
+            self._starts.append(len(self._tail))
+        self._tail += data
+        found = self._end.search(self._tail)
+        if found is None:
+            begun = self._may_end.search(self._tail)
+            cut = len(self._tail) if begun is None else begun.start()
+            self._tail = self._tail[cut:]
+            self._starts = [start - cut for start in self._starts if start >= cut]
+            if counts:
+                self._check_budget()
+            return len(data)
+        self._over, self.within = True, False
+        self.tokens -= sum(start >= found.start() for start in self._starts)
+        if self._thinking.waits and not self.closing:
+            self._close(self._thinking.newlines)
+        return max(0, len(data) - (len(self._tail) - found.end()))
+
+    def _check_budget(self) -> None:
+        budget = self._thinking.budget
+        if self.within and budget is not None and self.tokens >= budget and not self.closing:
+            self._close(self._thinking.closing)
+
+    def _close(self, tokens: Sequence[int]) -> None:
+        self.closing, self.forced = True, deque(tokens)
