@@ -71,6 +71,9 @@ def usage(each: Sequence[Sequence[Completion]]) -> dict[str, Any]:
         "completion_tokens": n_written,
         "total_tokens": n_prompt + n_written,
         "prompt_tokens_details": {"cached_tokens": sum(done[0].stats.cached_tokens for done in each)},
+        "completion_tokens_details": {
+            "reasoning_tokens": sum(one.stats.thinking_tokens for done in each for one in done)
+        },
     }
 
 

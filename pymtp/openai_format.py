@@ -44,6 +44,9 @@ _SAME = {
 # what is read apart
 _READ = {"seed", "stop", "logit_bias", "logprobs", "response_format", "json_schema", "timeout"}
 _READ |= {"stream", "stream_options", "pymtp"}
+# of how much is thought: this package's name and Alibaba's, and those of llama.cpp's server
+BUDGETS = ("thinking_budget", "thinking_budget_tokens", "reasoning_budget", "reasoning_budget_tokens")
+_READ |= {*BUDGETS}
 _READ_OF = {
     CHAT: {"messages", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort"}
     | {"reasoning_format", "chat_template_kwargs", "continue_final_message", "enable_thinking", "preserve_thinking"}
@@ -173,9 +176,7 @@ def _template_variables(body: Mapping[str, Any]) -> dict[str, Any]:
     effort = body.get("reasoning_effort")
     if effort is not None:
         variables = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
-    if (thinking := body.get("thinking")) is not None:
-        if not isinstance(thinking, Mapping) or not isinstance(thinking.get("type"), str):
-            raise InvalidRequestError('thinking must be an object such as {"type": "disabled"}', "thinking")
+    if (thinking := _thinking(body)) is not None:
         variables["enable_thinking"] = thinking["type"] != "disabled"
     for name in ("enable_thinking", "preserve_thinking"):
         if body.get(name) is not None:
@@ -191,6 +192,21 @@ def open_params(url: str, defaults: Mapping[str, Any]) -> SamplingParams:
     return _params(url, {}, defaults, {})
 
 
+def _thinking(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    thinking = body.get("thinking")
+    if thinking is not None and not (isinstance(thinking, Mapping) and isinstance(thinking.get("type"), str)):
+        raise InvalidRequestError('thinking must be an object such as {"type": "disabled"}', "thinking")
+    return thinking
+
+
+def _budget(url: str, body: Mapping[str, Any]) -> tuple[str, Any]:
+    """The field that the budget of thinking is in, and the budget: None for none, for which llama.cpp has -1."""
+    name, value = next(((name, body[name]) for name in BUDGETS if body.get(name) is not None), ("thinking", None))
+    if value is None and url == CHAT:
+        value = (_thinking(body) or {}).get("budget_tokens")
+    return name, None if value == -1 else value
+
+
 def _params(url: str, body: Mapping[str, Any], defaults: Mapping[str, Any], more: Mapping[str, Any]) -> SamplingParams:
     values = {**_DEFAULTS[url], **defaults}
     values |= {own: body[name] for name, own in _SAME.items() if body.get(name) is not None}
@@ -199,6 +215,7 @@ def _params(url: str, body: Mapping[str, Any], defaults: Mapping[str, Any], more
     if (stop := body.get("stop")) is not None:
         several = [stop] if isinstance(stop, str) else stop
         values["stop"] = [each for each in several if each != ""] if isinstance(several, list) else several
+    budget_field, values["thinking_budget"] = _budget(url, body)
     if bias := body.get("logit_bias"):
         values["logit_bias"] = _logit_bias(bias)
     if url == CHAT:
@@ -210,7 +227,8 @@ def _params(url: str, body: Mapping[str, Any], defaults: Mapping[str, Any], more
         return SamplingParams(**{**taken(values), **more})
     except InvalidRequestError as error:
         names = (name for name, own in _SAME.items() if own == error.param and body.get(name) is not None)
-        error.param = next(names, error.param)  # as it was given
+        given = budget_field if error.param == "thinking_budget" else error.param
+        error.param = next(names, given)  # as it was given
         raise
 
 

@@ -38,6 +38,7 @@ MAX_COMPLETIONS = 128  # as OpenAI's API
 MAX_DRAFTS = 64  # a round
 MOST_END = 1000  # characters of a message that closes a thinking
 TAGS = ("<think>", "</think>", "<tool_call>", "<function=")  # of Qwen's templates
+CLOSING_MESSAGE = f"text of at most {MOST_END} characters, without {', '.join(TAGS)}"
 
 
 @dataclass(frozen=True)
@@ -154,8 +155,8 @@ class SamplingParams:
             ),
             (
                 "thinking_end",
-                _is_text(self.thinking_end) and len(self.thinking_end) <= MOST_END and not _has_tag(self.thinking_end),
-                f"text of at most {MOST_END} characters, without {', '.join(TAGS)}",
+                is_closing_message(self.thinking_end),
+                CLOSING_MESSAGE,
             ),
         )
         for name, right, wanted in checks:
@@ -208,8 +209,9 @@ def _is_text(value: object) -> bool:
     return True
 
 
-def _has_tag(text: str) -> bool:
-    return any(tag in text for tag in TAGS)
+def is_closing_message(value: object) -> bool:
+    """Whether it may be written where a budget of thinking is out; see CLOSING_MESSAGE."""
+    return _is_text(value) and len(str(value)) <= MOST_END and not any(tag in str(value) for tag in TAGS)
 
 
 def _within(value: Any, low: float) -> bool:

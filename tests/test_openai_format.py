@@ -214,3 +214,32 @@ def test_what_is_no_variable_is_refused_by_name(body: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match=name) as refused:
         chat(**body)
     assert refused.value.param == name
+
+
+@pytest.mark.parametrize(
+    "name", ["thinking_budget", "thinking_budget_tokens", "reasoning_budget", "reasoning_budget_tokens"]
+)
+def test_a_budget_of_thinking_has_several_names(name: str) -> None:
+    for ask in (chat, text):
+        assert ask(**{name: 5}).params.thinking_budget == 5
+        assert ask(**{name: 0}).params.thinking_budget == 0
+        assert ask(**{name: -1}).params.thinking_budget is None
+        for wrong in (-2, 1.5, "5", True, [5]):
+            with pytest.raises(InvalidRequestError, match="must be a whole number, 0 or more") as found:
+                ask(**{name: wrong})
+            assert found.value.param == name
+    assert unknown_fields(CHAT, {"messages": [], name: 5, "thinking": {}}) == []
+
+
+def test_thinking_is_read_as_anthropic_has_it() -> None:
+    assert variables(chat(thinking={"type": "disabled"})) == {"enable_thinking": False}
+    on = chat(thinking={"type": "enabled", "budget_tokens": 5})
+    assert variables(on) == {"enable_thinking": True}
+    assert on.params.thinking_budget == 5
+    assert variables(chat(thinking={"type": "enabled"}, chat_template_kwargs={"enable_thinking": False})) == {
+        "enable_thinking": False
+    }
+    for wrong in ("on", 5, ["enabled"]):
+        with pytest.raises(InvalidRequestError, match="thinking must be an object") as found:
+            chat(thinking=wrong)
+        assert found.value.param == "thinking"

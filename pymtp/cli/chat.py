@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 
 from pymtp.chat import Message, answer_message
+from pymtp.cli import options
 from pymtp.cli.completion import tell_unused, write, write_figures
 from pymtp.cli.load import Loading
 from pymtp.cli.model_sampling import ModelSampling
-from pymtp.cli.options import Prefix, Seed, spread
+from pymtp.cli.options import Prefix, ReasoningBudget, ReasoningBudgetMessage, Seed, spread
 from pymtp.cli.screen import read_input, screen, show_error
 from pymtp.cli.texts import read_text
 from pymtp.errors import InvalidRequestError
@@ -26,6 +27,8 @@ def chat(
     system_file: Annotated[Path | None, typer.Option(help="Read the system message from this file.")] = None,
     prefix: Prefix = None,
     thinking: Annotated[bool | None, typer.Option(help="Think before an answer.", show_default="the model's")] = None,
+    reasoning_budget: ReasoningBudget = -1,
+    reasoning_budget_message: ReasoningBudgetMessage = "",
     max_tokens: Annotated[
         int | None,
         typer.Option(
@@ -40,7 +43,10 @@ def chat(
     loading: Loading,
 ) -> None:
     """Talk with a model, turn by turn. Ctrl-C ends a turn, Ctrl-D ends the chat."""
-    values = sampling.given(max_tokens=max_tokens, seed=seed)
+    budget = options.thinking(reasoning_budget, reasoning_budget_message)
+    values = {**sampling.given(max_tokens=max_tokens, seed=seed), **budget}
+    if reasoning_budget == 0 and thinking is None:
+        thinking = False
     if system_file is not None:
         if system is not None:
             raise InvalidRequestError("give one system message: --system or --system-file")

@@ -12,6 +12,10 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from pymtp.errors import InvalidRequestError
+from pymtp.sampling import CLOSING_MESSAGE, is_closing_message
+from pymtp.values import shown
+
 # what runs, and where
 MODEL_HELP = "GGUF file, or hf:OWNER/NAME:Q4_K_M of the Hugging Face hub. Default: the shipped model."
 ModelName = Annotated[str | None, typer.Option("--model", "-m", metavar="FILE|hf:NAME", help=MODEL_HELP)]
@@ -73,6 +77,15 @@ TopP = Annotated[float, typer.Option(help=TOP_P_HELP)]
 MinP = Annotated[float, typer.Option(help=MIN_P_HELP)]
 Seed = Annotated[int, typer.Option(help="Seed of the sampling.")]
 
+# thinking, by llama.cpp's names
+ReasoningBudget = Annotated[
+    int,
+    typer.Option(min=-1, max=2**31 - 1, metavar="N", help="Most tokens of thinking, 0 for none, -1 for any number."),
+]
+ReasoningBudgetMessage = Annotated[
+    str, typer.Option(metavar="TEXT", help="Write this where a budget is out, before the thinking is closed.")
+]
+
 # output
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
@@ -85,6 +98,13 @@ class Sampling:
     top_p: TopP = 0.95
     min_p: MinP = 0.05
     seed: Seed = 0
+
+
+def thinking(budget: int, message: str) -> dict[str, Any]:
+    """Both options by their names in SamplingParams. Raises InvalidRequestError for a message that cannot be."""
+    if not is_closing_message(message):
+        raise InvalidRequestError(f"--reasoning-budget-message {shown(message)} must be {CLOSING_MESSAGE}")
+    return {"thinking_budget": None if budget < 0 else budget, "thinking_end": message}
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:

@@ -14,13 +14,14 @@ import typer
 from pymtp.cli.load import Loading, options_named
 from pymtp.cli.model_file import local_file
 from pymtp.cli.model_sampling import ModelSampling
-from pymtp.cli.options import Prefix, SeqMax, spread
+from pymtp.cli.options import Prefix, ReasoningBudget, ReasoningBudgetMessage, SeqMax, spread, thinking
 from pymtp.cli.texts import read_text
 from pymtp.errors import InvalidRequestError
 from pymtp.hub.names import is_hub_name, read_name
 from pymtp.hub.needed import check_installed
 from pymtp.loading import check_prefix
 from pymtp.paths import whole
+from pymtp.server.budgets import read_effort_budgets
 from pymtp.server.process.launch import Launch
 from pymtp.server.process.listener import is_local, listen, open_standard_streams
 from pymtp.server.process.supervisor import supervise
@@ -118,6 +119,31 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Budgets:
+    """How much chats may think."""
+
+    reasoning_budget: ReasoningBudget = -1
+    reasoning_budget_message: ReasoningBudgetMessage = ""
+    effort_budgets: Annotated[
+        str,
+        typer.Option(
+            metavar="EFFORT=N,…",
+            help="Tokens of thinking by the effort that a client asks for, such as low=1024,high=8192.",
+            show_default="none",
+        ),
+    ] = ""
+
+    def checked(self) -> dict[str, Any]:
+        """By the names of Settings. Raises InvalidRequestError for a message or budgets that cannot be."""
+        budget = thinking(self.reasoning_budget, self.reasoning_budget_message)
+        return {
+            "reasoning_budget": budget["thinking_budget"],
+            "reasoning_budget_message": budget["thinking_end"],
+            "effort_budgets": read_effort_budgets("--effort-budgets", self.effort_budgets),
+        }
+
+
+@dataclass(frozen=True)
 class Logging:
     """What is logged, on stderr."""
 
@@ -155,6 +181,7 @@ def serve(
     sampling: ModelSampling,
     seed: Annotated[int | None, typer.Option(help="Seed of the sampling.", show_default="any")] = None,
     limits: Limits,
+    budgets: Budgets,
     page: Annotated[bool, typer.Option("--page/--no-page", help="Serve the pages at / and /figures.html.")] = True,
     logging: Logging,
     loading: Loading,
@@ -177,6 +204,7 @@ def serve(
         grace=limits.grace,
         page=page,
         sampling=sampling.given(seed=seed),
+        **budgets.checked(),
         **logging.checked(),
     )
     keywords = loading.keywords(n_seq_max)  # what is wrong with them is told before a download

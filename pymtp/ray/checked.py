@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from pymtp.errors import InvalidRequestError
 from pymtp.hub.names import is_hub_name, read_name
+from pymtp.sampling import CLOSING_MESSAGE, is_closing_message
 from pymtp.sampling_defaults import check_defaults
 from pymtp.server.settings import Settings, check_host, check_names, check_origin
 from pymtp.server.watch.logs import LogFormat, LogLevel
@@ -81,6 +83,17 @@ def check(settings: Settings) -> None:
             f"request_timeout={shown(seconds)} must be seconds, above 0, or None", "request_timeout"
         )
     check_defaults("sampling", settings.sampling)
+    if settings.reasoning_budget is not None:
+        in_range("reasoning_budget", settings.reasoning_budget, 0)
+    if not is_closing_message(message := settings.reasoning_budget_message):
+        raise InvalidRequestError(
+            f"reasoning_budget_message={shown(message)} must be {CLOSING_MESSAGE}", "reasoning_budget_message"
+        )
+    efforts = settings.effort_budgets
+    if not isinstance(efforts, Mapping) or not all(is_whole(budget, 0, 2**31 - 1) for budget in efforts.values()):
+        raise InvalidRequestError(
+            f"effort_budgets={shown(efforts)} must be a mapping of efforts to tokens", "effort_budgets"
+        )
     for name, choices in _CHOICES.items():
         value = getattr(settings, name)
         if not isinstance(value, (str, bool)) or value not in choices:

@@ -53,7 +53,6 @@ class Parts:
 
     def __init__(self) -> None:
         self.row: list[Part] = []
-        self.thoughts: list[tuple[int, int]] = []  # where the text is thinking: from, to
 
     def take(self, events: Sequence[Event]) -> list[Change]:
         """What the events change. Text of one part that came at once is one change."""
@@ -78,8 +77,7 @@ class Parts:
     def _changes(self, events: Sequence[Event]) -> Iterator[Change]:
         for event in events:
             match event:
-                case Thought(text, start, end):
-                    self.thoughts.append((start, end))
+                case Thought(text):
                     yield from self._grow("thinking", text)
                 case Said(text):
                     yield from self._grow("text", text)

@@ -20,6 +20,7 @@ from pymtp.errors import InvalidRequestError
 from pymtp.memory import DeviceMemory
 from pymtp.sampling import SamplingParams
 from pymtp.server.admission import Admission, Admissions
+from pymtp.server.budgets import within_budget
 from pymtp.server.refusals import OverdueError, UnavailableError, UnknownModelError
 from pymtp.server.settings import Settings
 from pymtp.server.watch.metrics import Metrics, Watch
@@ -117,6 +118,7 @@ class Service:
         UnavailableError and ClosedError.
         """
         n = ask.params.n
+        ask = self.within_budget(ask)
         self._check_logprobs(ask.params)
         with ExitStack() as stack:
             admission = admission or stack.enter_context(self.admit(n))
@@ -136,6 +138,10 @@ class Service:
         """Where this is left, a thread goes on that has begun, and nobody waits for it."""
         prompt, params, form = await self.llm.prepare(lambda: prepared(self.llm.llm, ask))
         return await self.llm.open(prompt, params, ahead=AHEAD if ask.stream else None), form
+
+    def within_budget(self, ask: Ask) -> Ask:
+        """The request, with the budget of thinking that it has here."""
+        return within_budget(ask, self.settings, self.llm.llm.context.n_ctx)
 
     def _check_logprobs(self, params: SamplingParams) -> None:
         """Raises InvalidRequestError where the log-probabilities of one request could take hundreds of megabytes."""

@@ -54,6 +54,9 @@ class Settings:
     request_timeout: seconds that a request may take, the waiting included; None for any number.
     grace: seconds that running requests have when the server ends.
     chunk_interval: seconds between two chunks of a stream, about: what comes faster is joined. 0: nothing is.
+    reasoning_budget: tokens that a chat may think at most; None for any number.
+    reasoning_budget_message: is written where a budget is out, before the thinking is closed.
+    effort_budgets: of chats without a budget of their own, by the effort that they ask for.
     page: whether the pages are served.
     sampling: what a request leaves open, by the names of SamplingParams: before what the model's file says.
     log_prompts: whether what clients ask is in the log.
@@ -72,6 +75,9 @@ class Settings:
     request_timeout: float | None = None
     grace: float = 30.0
     chunk_interval: float = 0.02
+    reasoning_budget: int | None = None
+    reasoning_budget_message: str = ""
+    effort_budgets: Mapping[str, int] = field(default_factory=dict)
     page: bool = True
     sampling: Mapping[str, Any] = field(default_factory=dict)
     log_format: LogFormat = "text"

@@ -243,6 +243,32 @@ def test_chat_keeps_what_was_thought_apart_unless_nothing_was(demo: Path, tmp_pa
     assert shown.startswith(answer)
 
 
+def test_chat_thinks_within_its_budget(demo: Path, tmp_path: Path) -> None:
+    path = tmp_path / "thinks.gguf"
+    rewrite(demo, path, metadata={"tokenizer.chat_template": DROPS_THINKING})
+    budget = ("--reasoning-budget", "2", "--reasoning-budget-message", " Enough. ")
+    shown, _ = chat("Hello.\n", "-m", str(path), "-n", "40", *budget)
+    thought, _, said = shown.partition(" Enough. </think>\n\n")
+    assert thought
+    assert said
+    assert chat("Hello.\nMore.\n", "-m", str(path), "--reasoning-budget", "0") == chat(
+        "Hello.\nMore.\n", "-m", str(path), "--no-thinking"
+    )
+
+
+@pytest.mark.parametrize("command", ["chat", "serve"])
+def test_budgets_that_cannot_be_are_refused_by_their_option(command: str) -> None:
+    for options, code in (
+        (["--reasoning-budget", "-2"], 2),
+        (["--reasoning-budget", "x"], 2),
+        (["--reasoning-budget-message", "</think>"], 2),
+        *([(["--effort-budgets", "low"], 2)] if command == "serve" else []),
+    ):
+        done = run(command, *options)
+        assert done.returncode == code
+        assert options[0] in done.stderr
+
+
 def test_chat_says_what_was_cached() -> None:
     long = "word " * 100
     done = run("chat", "-t", "1", "-c", "1024", "-n", "12", stdin=f"{long}\n{long}\n")

@@ -92,6 +92,9 @@ ODD = {
     "allowed_hosts": [["https://api.example"]],
     "cors_origins": [["a.example/"]],
     "sampling": [None, "hot", {"top": 1}, {"temperature": -1}, {"top_p": "x"}],
+    "reasoning_budget": [-1, "x", 1.5],
+    "reasoning_budget_message": [None, "</think>"],
+    "effort_budgets": [None, 5, {"low": -1}],
 }
 
 

@@ -28,7 +28,10 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
     output = body.get("output_config") or {}
     if form := output.get("format"):
         found["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": form["schema"]}}
-    thinks = (body.get("thinking") or {}).get("type", "disabled") != "disabled"
+    thinking = body.get("thinking") or {}
+    thinks = thinking.get("type", "disabled") != "disabled"
+    if thinking.get("budget_tokens") is not None:
+        found["thinking_budget"] = thinking["budget_tokens"]
     variables: dict[str, Any] = {"enable_thinking": thinks}
     if effort := output.get("effort"):
         variables["reasoning_effort"] = effort

@@ -59,6 +59,7 @@ async def count_tokens(body: CountRequest, service: CurrentService) -> Count:
     """How many tokens the prompt of these messages has."""
     service.check_model(body.model)
     ask = read_ask(CHAT, chat_body(body.model_dump(exclude_unset=True, by_alias=True)))
+    ask = service.within_budget(ask)
     prompt = (await service.prepare(lambda: prepared(service.llm.llm, ask))).prompt
     assert isinstance(prompt, ChatPrompt)
     return Count(input_tokens=len(prompt.tokens))
@@ -84,7 +85,7 @@ async def _events(
 
 def _ended(service: Service, ask: Ask, answering: Answering, last: Update, writer: MessageWriter) -> Ended:
     assert last.finish_reason is not None
-    return ended(ask, answering.completions[0], last.finish_reason, writer.parts.thoughts, service.llm.llm.model)
+    return ended(ask, answering.completions[0], last.finish_reason, service.llm.llm.model)
 
 
 def _drafting(answering: Answering) -> dict[str, Any]:

@@ -152,7 +152,9 @@ Display = Literal["summarized", "omitted"]
 
 class ThinkingOn(Body):
     type: Literal["enabled", "adaptive", "between_tools"]
-    budget_tokens: Annotated[int, Field(ge=0), WHOLE] | None = Field(None, description="Not held to.")
+    budget_tokens: Annotated[int, Field(ge=0, lt=2**31), WHOLE] | None = Field(
+        None, description="Most tokens of thinking, 0 for none."
+    )
     display: Display | None = Field(None, description="omitted: the thinking is in the signature only.")
 
 

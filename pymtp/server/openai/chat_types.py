@@ -18,6 +18,7 @@ from pymtp.server.openai.types import (
     Out,
     Sampling,
     Templating,
+    Thinking,
     TopLogprobs,
     Usage,
 )
@@ -103,12 +104,6 @@ class NamedFunction(Body):
 class NamedChoice(Body):
     type: Literal["function"]
     function: NamedFunction
-
-
-class Thinking(Body):
-    """As Anthropic's API and others have it."""
-
-    type: Literal["enabled", "adaptive", "auto", "disabled"]
 
 
 class ChatRequest(Sampling, Templating):

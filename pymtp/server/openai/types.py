@@ -41,6 +41,7 @@ TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
 # each token is looked at with all of them, by the thread that all requests wait for
 StopText = Annotated[str, StringConstraints(max_length=1000), WHOLE_TEXT]
 Stops = Annotated[ListOf[StopText], Field(max_length=64)]
+Budget = Annotated[int, Field(ge=-1, lt=2**31), WHOLE]  # of thinking
 TopLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE]
 
 
@@ -147,6 +148,17 @@ class Choosing(Body):
     timeout: Annotated[float, Field(ge=0.1, le=1e9)] | None = Field(
         None, description="Seconds that the answer may take."
     )
+    thinking_budget: Budget | None = Field(None, description="Most tokens of thinking, 0 for none, -1 for any number.")
+    thinking_budget_tokens: Budget | None = Field(None, description="llama.cpp's name.")
+    reasoning_budget: Budget | None = Field(None, description="The same.")
+    reasoning_budget_tokens: Budget | None = Field(None, description="The same.")
+
+
+class Thinking(Body):
+    """As Anthropic's API has it."""
+
+    type: Literal["enabled", "disabled", "adaptive", "auto"]
+    budget_tokens: Budget | None = Field(None, description="As thinking_budget.")
 
 
 class Templating(Body):
@@ -189,11 +201,16 @@ class PromptTokensDetails(Out):
     cached_tokens: int = Field(description="Of the prompt, held already and not read again.")
 
 
+class CompletionTokensDetails(Out):
+    reasoning_tokens: int = Field(description="Of the thinking, without its tags and a closing message.")
+
+
 class Usage(Out):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
 
 
 class Drafting(Out):

@@ -89,7 +89,7 @@ class _Job:
     def _end(self, answering: Answering, last: Update) -> list[dict[str, Any]]:
         assert last.finish_reason is not None
         done, model = answering.completions[0], self._service.llm.llm.model
-        how = ended(self.ask, done, last.finish_reason, self._writer.parts.thoughts, model)
+        how = ended(self.ask, done, last.finish_reason, model)
         events = self._writer.end(how, {"pymtp": drafting([done])})
         response = events[-1]["response"]
         if response["store"]:

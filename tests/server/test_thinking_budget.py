@@ -1,0 +1,206 @@
+"""Claims about thinking in requests: its budget by any name, the server's limit, stop strings, and usage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from helpers.servers import LONG, Server
+from makers.chat_templates import DROPS_THINKING
+from makers.gguf_variants import rewrite
+
+from pymtp import InvalidRequestError
+from pymtp.server.budgets import read_effort_budgets
+
+CHAT, TEXT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
+HELLO = [{"role": "user", "content": "hi"}]
+ASKED: dict[str, dict[str, Any]] = {
+    CHAT: {"model": "m", "messages": HELLO, "max_tokens": 30, "temperature": 0},
+    TEXT: {"model": "m", "prompt": "def f(x):\n<think>\n", "max_tokens": 30, "temperature": 0},
+    RESPONSES: {"model": "m", "input": "hi", "max_output_tokens": 30, "temperature": 0},
+    MESSAGES: {"model": "m", "messages": HELLO, "max_tokens": 30, "temperature": 0},
+}
+NAMES = ("thinking_budget", "thinking_budget_tokens", "reasoning_budget", "reasoning_budget_tokens")
+SCHEMA = {"type": "object", "properties": {"v": {"const": 7}}, "required": ["v"], "additionalProperties": False}
+
+
+@pytest.fixture(scope="module")
+def path(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped model with a template that begins to think."""
+    path = tmp_path_factory.mktemp("models") / "thinker.gguf"
+    rewrite(demo, path, metadata={"tokenizer.chat_template": DROPS_THINKING})
+    return path
+
+
+@pytest.fixture(scope="module")
+def thinker(path: Path) -> Iterator[Server]:
+    server = Server(model=path, n_ctx=1024).ready()
+    yield server
+    server.close()
+
+
+def post(server: Server, url: str, **body: Any) -> httpx.Response:
+    return httpx.post(f"{server.url}{url}", json=ASKED[url] | body, timeout=LONG)
+
+
+def chat(server: Server, **body: Any) -> tuple[dict[str, Any], int]:
+    """The message, and how many tokens were thought."""
+    answer = post(server, CHAT, **body)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    n: int = found["usage"]["completion_tokens_details"]["reasoning_tokens"]
+    return found["choices"][0]["message"], n
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_budget_is_taken_by_any_of_its_names(thinker: Server, name: str) -> None:
+    message, thought = chat(thinker, **{name: 4})
+    assert thought == 4
+    assert message["reasoning_content"]
+    assert message["content"]
+    responded = post(thinker, RESPONSES, **{name: 4}).json()
+    assert responded["usage"]["output_tokens_details"] == {"reasoning_tokens": 4}
+    assert [item["type"] for item in responded["output"]] == ["reasoning", "message"]
+    usage = post(thinker, TEXT, **{name: 4}).json()["usage"]
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": 4}
+
+
+def test_a_budget_is_taken_as_anthropic_has_it(thinker: Server) -> None:
+    thinking = {"type": "enabled", "budget_tokens": 4}
+    message = post(thinker, MESSAGES, thinking=thinking).json()
+    assert message["usage"]["output_tokens_details"] == {"thinking_tokens": 4}
+    assert [block["type"] for block in message["content"]] == ["thinking", "text"]
+    assert chat(thinker, thinking=thinking)[1] == 4
+    assert chat(thinker, thinking=thinking, thinking_budget=2)[1] == 2
+
+
+def test_usage_of_streams_tells_what_was_thought(thinker: Server) -> None:
+    def events(url: str, **body: Any) -> list[dict[str, Any]]:
+        lines = post(thinker, url, stream=True, **body).text.splitlines()
+        return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+
+    budget = {"thinking_budget": 3}
+    *_, last = events(CHAT, **budget, stream_options={"include_usage": True})
+    assert last["usage"]["completion_tokens_details"] == {"reasoning_tokens": 3}
+    *_, last = events(RESPONSES, **budget)
+    assert last["response"]["usage"]["output_tokens_details"] == {"reasoning_tokens": 3}
+    *_, last, _ = events(MESSAGES, thinking={"type": "enabled", "budget_tokens": 3})
+    assert last["usage"]["output_tokens_details"] == {"thinking_tokens": 3}
+
+
+@pytest.mark.parametrize("body", [{"thinking_budget": 0}, {"thinking": {"type": "disabled"}}])
+def test_thinking_can_be_off(thinker: Server, body: dict[str, Any]) -> None:
+    message, thought = chat(thinker, **body)
+    assert thought == 0
+    assert "reasoning_content" not in message
+    assert message["content"]
+
+
+@pytest.mark.parametrize("body", [{}, {"thinking_budget": -1}, {"thinking": {"type": "enabled"}}])
+def test_thinking_has_no_limit_of_its_own(thinker: Server, body: dict[str, Any]) -> None:
+    message, thought = chat(thinker, **body)
+    assert thought == 30
+    assert message["content"] == ""
+
+
+@pytest.mark.parametrize("url", [CHAT, TEXT, RESPONSES, MESSAGES])
+@pytest.mark.parametrize("budget", [-2, 2.5, "many", True, 1025, 2**31])
+def test_a_budget_that_cannot_be_is_a_clear_error(thinker: Server, url: str, budget: Any) -> None:
+    answer = post(thinker, url, thinking_budget=budget)
+    assert answer.status_code == 400
+    assert "thinking_budget" in answer.json()["error"]["message"]
+    if url == MESSAGES:
+        answer = post(thinker, url, thinking={"type": "enabled", "budget_tokens": budget})
+        assert answer.status_code == 400
+        assert "budget" in answer.json()["error"]["message"]
+
+
+def test_stop_strings_wait_for_the_answer(thinker: Server) -> None:
+    held = {
+        "grammar": 'root ::= "I STOP think</think>\\n\\nanswer STOP now"',
+        "max_tokens": 99,
+        "stop": ["STOP"],
+    }
+    message, thought = chat(thinker, **held)
+    assert (message["reasoning_content"], message["content"]) == ("I STOP think", "answer ")
+    assert 0 < thought <= len("I STOP think")
+    message, _ = chat(thinker, **held, reasoning_format="none")
+    assert message["content"] == "I "
+    both = {name: held[name] for name in ("grammar", "max_tokens")}
+    told = post(thinker, MESSAGES, **both, stop_sequences=["STOP"], thinking={"type": "enabled"}).json()
+    assert (told["stop_reason"], told["stop_sequence"]) == ("stop_sequence", "STOP")
+    assert [block.get("thinking", block.get("text")) for block in told["content"]] == ["I STOP think", "answer "]
+
+
+@pytest.mark.parametrize("budget", [0, 1, 5, 9])
+def test_schemas_and_tools_hold_with_a_budget(thinker: Server, budget: int) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    more = {"temperature": 1, "seed": budget, "thinking_budget": budget, "max_tokens": 200}
+    message, thought = chat(thinker, **more, response_format=form)
+    assert json.loads(message["content"]) == {"v": 7}
+    assert thought <= budget
+    tool = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
+    one = {"tools": [tool], "tool_choice": "required", "parallel_tool_calls": False}
+    message, thought = chat(thinker, **more, **one)
+    (call,) = message["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"v": 7}
+    assert thought <= budget
+    assert "</think>" not in (message["content"] or "")
+
+
+def test_a_servers_budget_is_a_limit_and_efforts_have_theirs(path: Path, new_server: Callable[..., Server]) -> None:
+    server = new_server(
+        reasoning_budget=8,
+        reasoning_budget_message="\nEnough.",
+        effort_budgets={"low": 2, "medium": 5, "high": 99},
+        llm={"model": path, "n_ctx": 1024},
+    ).ready()
+    for body, n in (
+        ({}, 8),
+        ({"thinking_budget": 3}, 3),
+        ({"thinking_budget": 100}, 8),
+        ({"thinking_budget": -1}, 8),
+        ({"reasoning_effort": "low"}, 2),
+        ({"reasoning_effort": "medium", "thinking_budget": 6}, 6),
+        ({"reasoning_effort": "high"}, 8),
+        ({"reasoning_effort": "none"}, 0),
+        ({"reasoning_effort": "xhigh"}, 8),
+    ):
+        message, thought = chat(server, **body)
+        assert thought == n, body
+        assert message.get("reasoning_content", "").endswith("\nEnough.") == (n > 0)
+    responded = post(server, RESPONSES, reasoning={"effort": "medium"}).json()
+    assert responded["usage"]["output_tokens_details"] == {"reasoning_tokens": 5}
+    asked = {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}
+    assert post(server, MESSAGES, **asked).json()["usage"]["output_tokens_details"] == {"thinking_tokens": 2}
+    assert post(server, TEXT).json()["usage"]["completion_tokens_details"] == {"reasoning_tokens": 30}
+
+
+def test_a_servers_budget_of_0_is_no_thinking(path: Path, new_server: Callable[..., Server]) -> None:
+    server = new_server(reasoning_budget=0, llm={"model": path, "n_ctx": 1024}).ready()
+    for body in ({}, {"thinking_budget": 9}, {"chat_template_kwargs": {"enable_thinking": True}}):
+        message, thought = chat(server, **body)
+        assert thought == 0
+        assert "reasoning_content" not in message
+
+
+def test_a_servers_budget_beyond_the_context_is_as_none(path: Path, new_server: Callable[..., Server]) -> None:
+    limits: dict[str, Any] = {"reasoning_budget": 2**20, "effort_budgets": {"low": 2**20}}
+    server = new_server(**limits, llm={"model": path, "n_ctx": 1024}).ready()
+    assert chat(server, reasoning_effort="low")[1] == 30
+    assert chat(server, thinking_budget=2)[1] == 2
+
+
+def test_efforts_and_their_budgets_are_read() -> None:
+    assert read_effort_budgets("--effort-budgets", "low=1024, high=0") == {"low": 1024, "high": 0}
+    assert read_effort_budgets("--effort-budgets", "") == {}
+
+
+@pytest.mark.parametrize("text", ["low", "low=", "=5", "low=-1", "low=x", "low=1,low=2", "low=1,", "low=99999999999"])
+def test_budgets_of_efforts_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r"--effort-budgets .* such as low=1024,high=8192"):
+        read_effort_budgets("--effort-budgets", text)
