@@ -15,7 +15,7 @@ from pymtp.llm import LLM
 from pymtp.llm_prefixes import Prompt
 from pymtp.sampling import SamplingParams
 from pymtp.text import whole_text
-from pymtp.thinking import within_budget
+from pymtp.thinking import chat_of_budget
 
 EndReason = Literal["stop", "length", "tool_calls", "cancelled"]
 
@@ -67,7 +67,7 @@ def prepared(llm: LLM, ask: Ask) -> Prepared:
     """
     if not isinstance(ask.prompt, Chat):
         return Prepared(ask.prompt, ask.params, None)
-    chat = within_budget(ask.prompt, ask.params)
+    chat = chat_of_budget(ask.prompt, ask.params)
     prompt = _continued(llm, chat) if ask.continues else llm.chat_prompts.prompt(chat)
     form = AnswerFormat(
         llm.template_source,

@@ -39,7 +39,7 @@ from pymtp.rope_options import RopeOptions
 from pymtp.sampling import SamplingParams
 from pymtp.sampling_defaults import chat_params, model_sampling
 from pymtp.stream import Stream
-from pymtp.thinking import has_tools, thinking_of, within_budget
+from pymtp.thinking import chat_of_budget, has_tools, thinking_of
 from pymtp.turns import Turns
 from pymtp.values import flag, in_range, shown
 
@@ -357,7 +357,7 @@ class LLM(PrefixFiles, FromHub):
 
     def _looked_at(self, prompt: Prompt, params: SamplingParams) -> ChatPrompt:
         if isinstance(prompt, Chat):
-            found = self.chat_prompts.prompt(within_budget(prompt, params))
+            found = self.chat_prompts.prompt(chat_of_budget(prompt, params))
         elif isinstance(prompt, ChatPrompt):
             found = prompt._replace(tokens=self.tokens_of(prompt.tokens))
         else:

@@ -249,7 +249,15 @@ class Sampler:
         self.native.bias = self._bias
         self.native.n_grammar_prefix = params.grammar_prefix
         self.native.n_logprobs = -1 if params.logprobs is None else params.logprobs
+        self._gbnf = params.gbnf
         self._n_vocab = 0  # any
+
+    def held_to(self, gbnf: str | None, grammar_prefix: int = 0) -> Sampler:
+        """One that differs by its grammar, None for none, and by how many tokens before it begin the grammar's text."""
+        other = Sampler(self.params)
+        other.seed = other.native.seed = self.seed
+        other._gbnf, other.native.n_grammar_prefix = gbnf, grammar_prefix
+        return other
 
     def __reduce__(self) -> NoReturn:
         refuse_copies(self)
@@ -258,8 +266,7 @@ class Sampler:
     def compiled(self, model: Model) -> Iterator[Any]:
         """`native` with the grammar, while it lasts, ready for a model's vocabulary. Raises InvalidRequestError, with
         the reason, for one that is refused."""
-        gbnf = self.params.gbnf
-        with self._lock, nullcontext(ffi.NULL) if gbnf is None else model.grammar(gbnf) as grammar:
+        with self._lock, nullcontext(ffi.NULL) if self._gbnf is None else model.grammar(self._gbnf) as grammar:
             self.native.grammar, self._n_vocab = grammar, model.n_vocab
             try:
                 yield self.native

@@ -88,7 +88,7 @@ def has_tools(prompt: object) -> bool:
     return isinstance(prompt, Chat) and bool(prompt.tools)
 
 
-def within_budget(chat: Chat, params: SamplingParams) -> Chat:
+def chat_of_budget(chat: Chat, params: SamplingParams) -> Chat:
     """The chat, whose template is told not to think where the budget is 0, unless the chat itself says otherwise."""
     variables = {} if chat.chat_template_kwargs is None else chat.chat_template_kwargs
     if params.thinking_budget != 0 or "enable_thinking" in variables:

@@ -11,12 +11,15 @@ from pymtp.engine.request import Request
 from pymtp.errors import InvalidRequestError
 from pymtp.sampling import Logits, TokenLogprobs
 
+ROWS = 16  # of logits that are held at once: each may take a megabyte
+
 
 def close_thinking(context: EngineContext, requests: Sequence[Request]) -> None:
     """Writes what closes the thinking of each, which the target reads as it reads a prompt, and the token behind it.
 
     Then each writer has its tokens in `out`, or its error, as after a round. Where the text ends within what closes the
-    thinking, nothing is launched for it. What is raised tells of no tokens.
+    thinking, nothing is launched for it. With log-probabilities there is more than one launch. What is raised tells of
+    no tokens.
     """
     plain: list[Request] = []
     reported: list[Request] = []
@@ -29,9 +32,12 @@ def close_thinking(context: EngineContext, requests: Sequence[Request]) -> None:
         _write_next(context, request)
     for request in reported:
         writer = request.at
-        rows = context.prefill_logits([writer.token, *writer.out], writer.seq)
-        pairs = zip(rows, writer.out, strict=False)
-        request.forced_logprobs = [logprobs_of(row, token, request.params.logprobs or 0) for row, token in pairs]
+        chain = [writer.token, *writer.out]
+        request.forced_logprobs = []
+        for start in range(0, len(chain), ROWS):
+            rows = context.prefill_logits(chain[start : start + ROWS], writer.seq)
+            pairs = zip(rows, writer.out[start:], strict=False)
+            request.forced_logprobs += [logprobs_of(row, token, request.params.logprobs or 0) for row, token in pairs]
         _write_next(context, request)
 
 

@@ -1,0 +1,176 @@
+"""Counts texts whose thinking goes beyond its budget, and tokens of them that drafting changes.
+
+    pip install . gguf typer jsonschema
+    python tools/checks/thinking_budget.py --texts 2000
+
+The shipped model, with a template that begins to think, answers chats at three temperatures: freely, held to a schema,
+with tools that may or must be called. It goes on with prompts, too, held to a schema and with penalties. Each text is
+written with 0, 3 and 7 drafts, four at once. What closes a thinking must come in one round.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import jsonschema
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from pymtp import LLM, SamplingParams
+from pymtp.answers import AnswerFormat, Tool
+from pymtp.asks import Ask, prepared
+from pymtp.chat import Chat
+from pymtp.engine.request import Completion
+from pymtp.model import demo_model
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+
+from makers.chat_templates import DROPS_THINKING
+from makers.demo_corpus import held_out_prompts
+from makers.gguf_variants import rewrite
+
+AT_ONCE = 4
+DEPTHS = (0, 3, 7)
+TEMPERATURES = (0.0, 0.7, 1.0)
+MESSAGES = ("", "\nEnough.\n", " é\U0001f600")
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 8}, "days": {"type": "integer", "minimum": 1, "maximum": 7}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+TOOLS = (Tool("weather", parameters=SCHEMA), Tool("now", parameters={"type": "object", "properties": {}}))
+# what an answer is held to: fields of an Ask, or of the params of a raw prompt
+HELD: dict[str, dict[str, Any]] = {
+    "chat": {},
+    "chat, schema": {"schema": SCHEMA},
+    "chat, tools": {"tools": TOOLS},
+    "chat, a tool": {"tools": TOOLS, "tool_choice": "required", "parallel": False},
+    "chat, schema, tools": {"schema": SCHEMA, "tools": TOOLS},
+    "prompt, schema": {"json_schema": SCHEMA},
+    "prompt, penalties": {"repetition_penalty": 1.1, "frequency_penalty": 0.1, "logprobs": 1},
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One text, the same at each depth."""
+
+    held: str
+    prompt: Any
+    params: SamplingParams
+    form: AnswerFormat | None
+    closing: list[int]
+
+
+def texts(llm: LLM, n: int) -> Iterator[Asked]:
+    """Texts of all kinds in turn, with budgets and messages by chance."""
+    luck, prompts = random.Random(5), held_out_prompts(20)
+    for i in range(n):
+        held = list(HELD)[i % len(HELD)]
+        asked, message = prompts[luck.randrange(20)][: luck.randint(20, 200)], luck.choice(MESSAGES)
+        budget = luck.choice([0, 1, 2, luck.randint(3, 40)])
+        common: dict[str, Any] = {
+            "temperature": TEMPERATURES[i // len(HELD) % 3],
+            "seed": i,
+            "top_k": luck.choice([0, 40]),
+        }
+        params = SamplingParams(luck.randint(60, 160), thinking_budget=budget, thinking_end=message, **common)
+        close = llm.model.tokenize("</think>\n\n", add_special=False)
+        closing = [*(llm.model.tokenize(message, add_special=False) if budget and message else []), *close]
+        if held.startswith("chat"):
+            # the template would begin no thinking with a budget of 0
+            chat = Chat([{"role": "user", "content": asked}], chat_template_kwargs={"enable_thinking": True})
+            yield Asked(held, *prepared(llm, Ask(chat, params, **HELD[held])), closing)
+        else:
+            given = SamplingParams(
+                params.max_tokens, thinking_budget=budget, thinking_end=message, **common, **HELD[held]
+            )
+            yield Asked(held, f"{asked}\n<think>\n", given, None, closing)
+
+
+def written(llm: LLM, each: Sequence[Asked]) -> Iterator[tuple[Completion, int]]:
+    """Each text, and the rounds that what closed its thinking took; 0 where the model closed it, or nothing did."""
+    streams = [llm.stream(asked.prompt, asked.params) for asked in each]
+    for asked, stream in zip(each, streams, strict=True):
+        pieces = [piece.token_ids for piece in stream]
+        done, n, rounds = stream.completion, 0, 0
+        start = asked.params.thinking_budget or 0
+        end = start + len(asked.closing)
+        closed = done.stats.thinking_tokens == start and done.token_ids[start:end] == asked.closing
+        for i, tokens in enumerate(pieces):
+            # the first token comes with the prompt
+            rounds += i > 0 and n < end and n + len(tokens) > start and closed
+            n += len(tokens)
+        yield done, rounds
+
+
+def holds(asked: Asked, done: Completion) -> bool:
+    """Whether a text that ended by itself is what it is held to."""
+    if done.finish_reason != "stop" or ("schema" not in asked.held and "tool" not in asked.held):
+        return True
+    try:
+        if asked.form is None:
+            jsonschema.validate(json.loads(done.text.partition("</think>")[2]), SCHEMA)
+            return True
+        reader = asked.form.reader()
+        reader.push(done.text)
+        reader.finish()
+        for call in reader.answer.calls:
+            if call.name == "weather":
+                jsonschema.validate(json.loads(call.arguments), SCHEMA)
+        if not reader.answer.calls and "schema" in asked.held:
+            jsonschema.validate(json.loads(reader.answer.content or ""), SCHEMA)
+        return bool(reader.answer.calls) or asked.held != "chat, a tool"
+    except (ValueError, jsonschema.ValidationError):
+        return False
+
+
+def main(texts_: Annotated[int, typer.Option("--texts", help="How many texts, each at three depths.")] = 2000) -> None:
+    """Counts, and ends with 1 where a count is not what it must be."""
+    began = time.monotonic()
+    counts = {
+        held: dict.fromkeys(("texts", "closed", "beyond", "rounds", "differ", "tokens", "broken"), 0) for held in HELD
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "thinks.gguf"
+        rewrite(demo_model(), path, metadata={"tokenizer.chat_template": DROPS_THINKING})
+        llms = [LLM(path, n_ctx=1024, n_threads=1, draft_tokens=depth, n_seq_max=AT_ONCE) for depth in DEPTHS]
+        all_asked = list(texts(llms[0], texts_))
+        for at in track(range(0, texts_, AT_ONCE), console=Console(stderr=True)):
+            batch = all_asked[at : at + AT_ONCE]
+            plain = [done for done, _ in written(llms[0], batch)]
+            for llm in llms:
+                for asked, right, (done, rounds) in zip(batch, plain, written(llm, batch), strict=True):
+                    count = counts[asked.held]
+                    count["texts"] += 1
+                    count["tokens"] += len(done.token_ids)
+                    count["beyond"] += done.stats.thinking_tokens > (asked.params.thinking_budget or 0)
+                    count["closed"] += rounds > 0
+                    count["rounds"] += rounds
+                    same = sum(a == b for a, b in zip(done.token_ids, right.token_ids, strict=False))
+                    count["differ"] += max(len(done.token_ids), len(right.token_ids)) - same
+                    count["broken"] += not holds(asked, done)
+    table = Table("held to", *next(iter(counts.values())))
+    for held, count in counts.items():
+        table.add_row(held, *map(str, count.values()))
+    totals = {name: sum(count[name] for count in counts.values()) for name in next(iter(counts.values()))}
+    table.add_row("all", *map(str, totals.values()))
+    Console(width=110).print(table)
+    print(f"{texts_} texts with {', '.join(map(str, DEPTHS))} drafts, {time.monotonic() - began:.0f} s")
+    if totals["beyond"] or totals["differ"] or totals["broken"] or totals["rounds"] != totals["closed"]:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)
