@@ -305,3 +305,29 @@ def test_a_grammar_that_has_no_end_of_thinking_where_the_budget_ends_is_named(ll
     with pytest.raises(InvalidRequestError, match="thinking_budget=3 closed the thinking where the grammar"):
         llm.generate(OPEN, held)
     assert llm.generate(OPEN, replace(held, grammar='root ::= "yes"')).text.endswith("</think>\n\nyes")
+
+
+def test_a_stream_that_gave_way_goes_on_behind_a_message_outside_of_its_grammar(new_llm: Callable[..., LLM]) -> None:
+    llm = new_llm(draft_tokens=0)
+    grammar = 'root ::= [^<E]* "</think>" "\\n\\n" [a-z ]{20}'
+    params = SamplingParams(60, 1.0, seed=4, thinking_budget=2, thinking_end="E", grammar=grammar)
+    right = llm.generate(OPEN, params)
+    assert "E</think>" in right.text
+    with llm.stream(OPEN, params) as stream:
+        llm.generate("import ", SamplingParams(20))
+        text = "".join(piece.text for piece in stream)
+    assert text == right.text
+
+
+def test_a_call_that_begins_within_the_budget_is_not_broken_off(chats: dict[str, LLM]) -> None:
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    call = "so <tool_call>\\n<function=look>\\n<parameter=at>\\nhere and there and everywhere\\n</parameter>"
+    params = SamplingParams(200, thinking_budget=40, grammar=f'root ::= "{call}" "</think>"?', stop="everywhere")
+    n = params.thinking_budget or 0
+    for name in ("begun", "may"):
+        grammar = params.grammar or ""
+        held = replace(params, grammar=grammar if name == "begun" else grammar.replace('"so', '"<think>so'))
+        done = chats[name].chat(HELLO, held, tools=tools)
+        assert done.text.endswith("there and ")  # stop strings match in a call
+        assert len(done.token_ids) > n, "else the budget had no part in it"
+        assert 0 < done.stats.thinking_tokens <= 3
