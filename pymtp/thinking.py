@@ -14,6 +14,7 @@ from pymtp.chat_prompt import ChatPrompt
 from pymtp.errors import InvalidRequestError
 from pymtp.model import Model
 from pymtp.sampling import SamplingParams
+from pymtp.values import shown
 
 BEHIND = "\n\n"  # what templates write behind </think>
 LAST = 16  # tokens of a prompt that are looked at for an open <think>
@@ -62,7 +63,7 @@ def thinking_of(model: Model, prompt: ChatPrompt, params: SamplingParams, n_ctx:
         return Thinking(begun, apart, calls)
     if budget > n_ctx:
         raise InvalidRequestError(
-            f"thinking_budget={budget} is beyond the context of n_ctx={n_ctx} tokens: give a smaller budget, or None",
+            f"thinking_budget={shown(budget)} is beyond the context of n_ctx={n_ctx} tokens: give less, or None",
             "thinking_budget",
         )
     message = model.tokenize(params.thinking_end, add_special=False) if budget and params.thinking_end else []
