@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pymtp.answers.grammar import behind_thinking
@@ -90,11 +90,11 @@ def has_tools(prompt: object) -> bool:
 
 
 def chat_of_budget(chat: Chat, params: SamplingParams) -> Chat:
-    """The chat, whose template is told not to think where the budget is 0, unless the chat itself says otherwise."""
+    """The chat, whose template is told not to think where the budget is 0."""
     variables = {} if chat.chat_template_kwargs is None else chat.chat_template_kwargs
-    if params.thinking_budget != 0 or "enable_thinking" in variables:
+    if params.thinking_budget != 0 or not isinstance(variables, Mapping):  # what is none is refused by the template
         return chat
-    return replace(chat, chat_template_kwargs={"enable_thinking": False, **variables})
+    return replace(chat, chat_template_kwargs={**variables, "enable_thinking": False})
 
 
 class ThinkingText:

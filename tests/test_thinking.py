@@ -235,13 +235,13 @@ HELLO = [{"role": "user", "content": "Hi."}]
 
 
 def test_a_chat_with_a_budget_of_0_is_told_not_to_think(chats: dict[str, LLM]) -> None:
-    done = chats["begun"].chat(HELLO, SamplingParams(5, thinking_budget=0))
-    prompt = chats["begun"].model.detokenize(done.prompt_token_ids)
-    assert prompt.endswith("<think>\n\n</think>\n\n")
-    told = {"enable_thinking": True}
-    done = chats["begun"].chat(HELLO, SamplingParams(20, thinking_budget=0), chat_template_kwargs=told)
-    assert done.text.startswith("</think>\n\n")
-    assert done.stats.thinking_tokens == 0
+    llm = chats["begun"]
+    for told in (None, {}, {"enable_thinking": True}):
+        done = llm.chat(HELLO, SamplingParams(5, thinking_budget=0), chat_template_kwargs=told)
+        assert llm.model.detokenize(done.prompt_token_ids).endswith("<think>\n\n</think>\n\n")
+        assert done.stats.thinking_tokens == 0
+    with pytest.raises(InvalidRequestError, match="chat_template_kwargs must map"):
+        llm.chat(HELLO, SamplingParams(5, thinking_budget=0), chat_template_kwargs=5)  # type: ignore[arg-type]
 
 
 def test_a_chats_stop_strings_wait_for_its_answer(chats: dict[str, LLM]) -> None:
@@ -331,3 +331,10 @@ def test_a_call_that_begins_within_the_budget_is_not_broken_off(chats: dict[str,
         assert done.text.endswith("there and ")  # stop strings match in a call
         assert len(done.token_ids) > n, "else the budget had no part in it"
         assert 0 < done.stats.thinking_tokens <= 3
+
+
+def test_a_text_with_log_probabilities_is_closed_beside_others(llms: list[LLM]) -> None:
+    params = [SamplingParams(20, thinking_budget=2, logprobs=n) for n in (None, 0, 2)]
+    done = [llm.generate([OPEN] * 3, params) for llm in llms]
+    assert len({tuple(one.token_ids) for each in done for one in each}) == 1
+    assert [len(one.logprobs or ()) for one in done[0]] == [0, 20, 20]

@@ -2,43 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from pymtp.engine.context import EngineContext
 from pymtp.engine.request import Request
-from pymtp.errors import InvalidRequestError
+from pymtp.errors import InvalidRequestError, NativeError
 from pymtp.sampling import Logits, TokenLogprobs
 
 ROWS = 16  # of logits that are held at once: each may take a megabyte
+
+
+def launches(requests: Iterable[Request]) -> list[list[Request]]:
+    """Requests whose thinking is to be closed, by the launch that they share: none with log-probabilities do."""
+    each = [request for request in requests if request.closes]
+    together = [request for request in each if request.logprobs is None]
+    return [*([together] if together else []), *([request] for request in each if request.logprobs is not None)]
 
 
 def close_thinking(context: EngineContext, requests: Sequence[Request]) -> None:
     """Writes what closes the thinking of each, which the target reads as it reads a prompt, and the token behind it.
 
     Then each writer has its tokens in `out`, or its error, as after a round. Where the text ends within what closes the
-    thinking, nothing is launched for it. With log-probabilities there is more than one launch. What is raised tells of
-    no tokens.
+    thinking, nothing is launched for it. What is raised tells of no tokens.
     """
-    plain: list[Request] = []
-    reported: list[Request] = []
-    for request in requests:
-        if _write_forced(request):
-            (plain if request.logprobs is None else reported).append(request)
-    if plain:
-        context.prefill_batch({request.at.seq: [request.at.token, *request.at.out] for request in plain})
-    for request in plain:
+    going_on = [request for request in requests if _write_forced(request)]
+    chains = {request.at.seq: [request.at.token, *request.at.out] for request in going_on}
+    if chains and going_on[0].logprobs is None:
+        context.prefill_batch(chains)
+    for request in going_on:
+        if request.logprobs is not None:
+            request.forced_logprobs = list(_read_with_logprobs(context, request, chains[request.at.seq]))
         _write_next(context, request)
-    for request in reported:
-        writer = request.at
-        chain = [writer.token, *writer.out]
-        request.forced_logprobs = []
-        for start in range(0, len(chain), ROWS):
-            rows = context.prefill_logits(chain[start : start + ROWS], writer.seq)
-            pairs = zip(rows, writer.out[start:], strict=False)
-            request.forced_logprobs += [logprobs_of(row, token, request.params.logprobs or 0) for row, token in pairs]
-        _write_next(context, request)
+
+
+def _read_with_logprobs(context: EngineContext, request: Request, chain: list[int]) -> Iterator[TokenLogprobs]:
+    for start in range(0, len(chain), ROWS):
+        rows = context.prefill_logits(chain[start : start + ROWS], request.at.seq)
+        for row, token in zip(rows, request.at.out[start:], strict=False):
+            yield logprobs_of(row, token, request.params.logprobs or 0)
 
 
 def _write_forced(request: Request) -> bool:
@@ -61,9 +64,9 @@ def _write_next(context: EngineContext, request: Request) -> None:
     writer.n_past += 1 + len(writer.out)
     try:
         writer.token = context.first_token(writer.seq)
-    except InvalidRequestError as error:  # of a grammar
+    except (InvalidRequestError, NativeError) as error:  # of a grammar, or logits that are no numbers
         writer.error = error.with_traceback(None)
-        if request.thinking.grammar_prefix:
+        if isinstance(error, InvalidRequestError) and request.thinking.grammar_prefix:
             writer.error = InvalidRequestError(
                 f"thinking_budget={request.thinking.budget} closed the thinking where the grammar does not allow "
                 "</think>: let the grammar allow it anywhere, or give a grammar of the answer alone"

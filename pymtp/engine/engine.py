@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 
-from pymtp.engine.closing import close_thinking
+from pymtp.engine.closing import close_thinking, launches
 from pymtp.engine.context import EngineContext
 from pymtp.engine.depth import BatchDepth
 from pymtp.engine.draft_watch import DraftWatch
@@ -158,15 +158,14 @@ class Engine(Prompts):
         writing = scheduler.writing()
         reads = len(writing) < len(scheduler.running)
         reading = reads and self.read_prompts(scheduler.reading())
-        closing = [request for request in writing if request.closes]
-        if closing:
-            self.guarded(closing, self._close_thinking)
-        # what fails may begin others anew
-        playing = [request for request in writing if request.writer is not None and request not in closing]
+        playing = [request for request in writing if not request.closes]
+        for together in launches(writing):
+            self.guarded(together, self._close_thinking)
+        playing = [request for request in playing if request.writer is not None]  # what fails may begin others anew
         if playing:
             self.guarded(playing, self._play)
         self._torn = False
-        return reading or bool(playing) or bool(closing)
+        return reading or bool(writing)
 
     def adopt(self, file: StoredPrefix) -> None:
         """Between two steps: prompts go on from what a file has. Raises InvalidRequestError where it does not fit, and
@@ -342,6 +341,7 @@ class Engine(Prompts):
         self._counts.add_round(len(writers), rows, tokens, now)
 
     def _close_thinking(self, requests: Sequence[Request]) -> None:
+        requests = [request for request in requests if request.closes]  # what failed before may have begun it anew
         close_thinking(self._context, requests)
         now = self._clock()
         for request in requests:

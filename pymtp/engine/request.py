@@ -297,9 +297,8 @@ class Request:
         self.n_caught = 0
         self.begun = False
         self.forced_logprobs = []
-        self.text = RequestText(
-            self._model, self.params, self.thinking
-        )  # tokens of a round that was broken off may be in it
+        # tokens of a round that was broken off may be in what there was
+        self.text = RequestText(self._model, self.params, self.thinking)
         with suppress(PymtpError):  # of a model that was closed: its next use says so
             for token in self.tokens:
                 self.text.ends(token)

@@ -175,6 +175,18 @@ def test_a_launch_that_fails_as_it_closes_fails_its_texts_alone() -> None:
     assert other.completion.token_ids == right([7], 1, 20, Thinking())[0]
 
 
+def test_a_text_that_fails_as_it_is_closed_fails_alone() -> None:
+    made = bed(n_seq_max=2, depth=0)
+    for seed in (0, 1):
+        made.submit(PROMPT, 20, seed=seed, thinking=Thinking(begun=True, budget=0, closing=CLOSING))
+    made.engine.step()
+    made.context.alone_fails = lambda seq: NativeError("no finite logits") if seq == 0 else None
+    made.run()
+    failed, other = made.requests
+    assert isinstance(failed.error, NativeError)
+    assert other.completion.token_ids == right(PROMPT, 1, 20, other.thinking)[0]
+
+
 def test_a_stop_string_within_what_closes_a_thinking_ends_the_text_without_a_launch() -> None:
     made = bed(depth=3)
     request = made.submit(

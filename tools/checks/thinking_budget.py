@@ -89,8 +89,7 @@ def texts(llm: LLM, n: int) -> Iterator[Asked]:
         close = llm.model.tokenize("</think>\n\n", add_special=False)
         closing = [*(llm.model.tokenize(message, add_special=False) if budget and message else []), *close]
         if held.startswith("chat"):
-            # the template would begin no thinking with a budget of 0
-            chat = Chat([{"role": "user", "content": asked}], chat_template_kwargs={"enable_thinking": True})
+            chat = Chat([{"role": "user", "content": asked}])
             yield Asked(held, *prepared(llm, Ask(chat, params, **HELD[held])), closing)
         else:
             given = SamplingParams(
