@@ -338,3 +338,12 @@ def test_a_text_with_log_probabilities_is_closed_beside_others(llms: list[LLM]) 
     done = [llm.generate([OPEN] * 3, params) for llm in llms]
     assert len({tuple(one.token_ids) for each in done for one in each}) == 1
     assert [len(one.logprobs or ()) for one in done[0]] == [0, 20, 20]
+
+
+def test_a_text_does_not_end_before_its_grammar_begins(llm: LLM) -> None:
+    (end,) = llm.model.tokenize(llm.model.eos_token, add_special=False)
+    params = SamplingParams(60, logit_bias={end: 1000.0}, thinking_budget=5)
+    assert llm.generate(OPEN, params).token_ids == [end]
+    done = llm.generate(OPEN, replace(params, json_schema=SCHEMA))
+    assert done.stats.thinking_tokens == 5
+    assert set(json.loads(done.text.partition("</think>")[2])) == {"v"}

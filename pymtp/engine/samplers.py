@@ -7,18 +7,21 @@ from dataclasses import replace
 from pymtp.sampling import MOST, Sampler, SamplingParams
 from pymtp.thinking import Thinking
 
+# Any text. It never ends: no character comes last.
+ENDLESS = r"root ::= [^\x00]* [^\x00-\U0010ffff]"
+
 
 class Samplers:
     """Samplers of one request. All have its seed.
 
-    first: of the first token on; without the grammar where that waits for the end of the thinking.
+    first: of the first token on. Where the grammar waits for the end of the thinking, the text may not end before.
     """
 
     def __init__(self, params: SamplingParams, thinking: Thinking, seed_offset: int) -> None:
         self._thinking = thinking
         self.first = Sampler(params, seed_offset)
         if thinking.waits:
-            self.first = self.free()
+            self.first = self.first.held_to(ENDLESS)
 
     def behind(self, n: int) -> Sampler:
         """Of the tokens behind a thinking that was closed. n: those that the sequence has by then."""
