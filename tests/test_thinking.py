@@ -240,7 +240,7 @@ def test_a_chat_with_a_budget_of_0_is_told_not_to_think(chats: dict[str, LLM]) -
         done = llm.chat(HELLO, SamplingParams(5, thinking_budget=0), chat_template_kwargs=told)
         assert llm.model.detokenize(done.prompt_token_ids).endswith("<think>\n\n</think>\n\n")
         assert done.stats.thinking_tokens == 0
-    with pytest.raises(InvalidRequestError, match="chat_template_kwargs must map"):
+    with pytest.raises(InvalidRequestError, match="chat_template_kwargs=5 must map"):
         llm.chat(HELLO, SamplingParams(5, thinking_budget=0), chat_template_kwargs=5)  # type: ignore[arg-type]
 
 
