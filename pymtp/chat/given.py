@@ -66,6 +66,8 @@ def _is_template(text: str) -> bool:
 
 def _read_file(given: object) -> str:
     path = read_path("chat_template", given)
+    if path.exists() and not path.is_file():  # a pipe would be waited for, a device may never end
+        raise InvalidRequestError(f"chat_template={shown(str(path))} is no regular file", "chat_template")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
