@@ -165,6 +165,17 @@ def test_a_head_that_is_announced_and_absent_is_the_one_given(
         assert came(apart, GREEDY) == came(inside, GREEDY)
 
 
+@pytest.mark.parametrize("block", [8, 0])
+def test_a_block_that_lacks_what_makes_it_a_head_gives_way_to_the_head_given(
+    demo: Path, pair: tuple[Path, Path], tmp_path: Path, block: int
+) -> None:
+    rewrite(demo, path := tmp_path / "half.gguf", leave_out=("blk.8.nextn.",))
+    names = [tensor.name for tensor in GGUFReader(pair[1]).tensors if tensor.name.startswith("blk.")]
+    write_head(demo, head := tmp_path / "mtp.gguf", rename={n: n.replace("blk.8.", f"blk.{block}.") for n in names})
+    with make_llm(demo) as inside, make_llm(path, head=head) as apart:
+        assert came(apart, GREEDY) == came(inside, GREEDY)
+
+
 def test_split_files_of_both_are_one_model(demo: Path, tmp_path: Path) -> None:
     (trunk, *_) = make_model("tiny", tmp_path / "m.gguf", split_max_tensors=20)
     (whole,) = make_model("tiny", tmp_path / "whole.gguf")

@@ -51,17 +51,6 @@ std::set<int32_t> blocks_of(const files & parts) {
     return found;
 }
 
-// How many blocks the trunk has: those that are no head.
-int32_t count_trunk(const files & parts) {
-    int32_t n = 0;
-    for (int32_t block : blocks_of(parts)) {
-        if (!has_nextn(parts, block)) {
-            n = std::max(n, block + 1);
-        }
-    }
-    return n;
-}
-
 // The block of the only head. Throws where there is none, or where there are several.
 int32_t find_block(const files & head) {
     std::vector<int32_t> found;
@@ -206,7 +195,7 @@ pymtp_head_files find_head(const files & model, const files & head) {
     const int32_t number = find_block(head);
 
     pymtp_head_files found;
-    found.block = count_trunk(model);
+    found.block = pymtp_inspect_head(model).n_trunk;
     if (number != found.block && number != 0) {
         throw pymtp_refused("it is block " + std::to_string(number) + ", and the model's trunk has " + std::to_string(found.block) +
             " blocks, so that its head would be block " + std::to_string(found.block));
