@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import make_llm
 from gguf import GGUFReader
@@ -335,6 +336,9 @@ def test_what_is_no_head_is_refused_by_name(demo: Path, pair: tuple[Path, Path],
     rows = read_tensor(demo, "token_embd.weight")[:128]
     write_head(demo, fewer := tmp_path / "fast.gguf", tensors={"output.weight": rows})
     refused(trunk, fewer, "128 of")
+    tensors = {"output.weight": rows, "d2t": np.arange(128, dtype=np.int64)}
+    write_head(demo, mapped := tmp_path / "mapped.gguf", tensors=tensors)
+    refused(trunk, mapped, "128 of", "which the tensor d2t names")
     write_head(demo, lacks := tmp_path / "lacks.gguf", tensors={"blk.8.attn_k.weight": None})
     with pytest.raises(ModelLoadError, match="attn_k"):
         Model(trunk, head=lacks)

@@ -204,7 +204,13 @@ pymtp_head_files find_head(const files & model, const files & head) {
     check_shape(model[0], head[0], arch);
     pymtp_inspect_vocab(head[0]);
     check_vocab(model[0], head[0]);
-    pymtp_inspect_head_tensors(head, info);
+    const size_t n_vocab = gguf_get_arr_n(model[0].gguf(), model[0].find("tokenizer.ggml.tokens"));
+    for (const std::string & name : { std::string("output.weight"), block_prefix(number) + "nextn.shared_head_head.weight" }) {
+        if (const ggml_tensor * t = find_tensor(head, name)) {
+            check_output(head, *t, n_vocab);
+        }
+    }
+    pymtp_inspect_head_tensors(head, info); // after the output's size: a d2t is of no type for weights
 
     for (const pymtp_gguf_file & part : head) {
         found.paths.push_back(part.path);
@@ -225,13 +231,7 @@ pymtp_head_files find_head(const files & model, const files & head) {
             found.names.emplace(name, to + in_block);
         }
     };
-    const size_t n_vocab = gguf_get_arr_n(model[0].gguf(), model[0].find("tokenizer.ggml.tokens"));
     const char * output  = find_tensor(model, "output.weight") ? "output.weight" : "token_embd.weight";
-    for (const std::string & name : { std::string("output.weight"), from + "nextn.shared_head_head.weight" }) {
-        if (const ggml_tensor * t = find_tensor(head, name)) {
-            check_output(head, *t, n_vocab);
-        }
-    }
     take("output_norm.weight", "nextn.shared_head_norm.weight");
     if (!is_shared(model, "token_embd.weight", head, "token_embd.weight")) {
         take("token_embd.weight", "nextn.embed_tokens.weight");
