@@ -6,14 +6,17 @@ import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import make_llm
+from makers.head_file import read_tensor, write_pair
 from makers.unfit_heads import KINDS, NO_NUMBERS, with_head
 
-from pymtp import Completion, SamplingParams
+from pymtp import Completion, Model, SamplingParams
 from pymtp.engine.draft_watch import FEW_DRAFTS, FIRST_DRAFTS, MUTE, ROUNDS, DraftWatch
 
 PROMPTS = ["import os\n\n\ndef main() -> None:\n", "class Stack:\n", "x = 1\nx = 1\nx = 1\n"]
+ODD = "# zebra"
 PARAMS = [
     SamplingParams(12, ignore_eos=True),
     SamplingParams(12, temperature=1.0, top_k=0, seed=3, ignore_eos=True),
@@ -83,6 +86,24 @@ def test_a_head_without_numbers_is_asked_once_a_text_and_after_a_few_texts_never
             launches.append(llm.context.counters.draft_decodes - before)
         assert MUTE == 3
         assert launches == [1, 1, 1, 0, 0, 0]
+
+
+@pytest.fixture(scope="module")
+def odd(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The shipped model's trunk, and its head, which gives no numbers once a text has " z" as in ODD."""
+    embeddings = read_tensor(demo, "token_embd.weight")
+    with Model(demo, vocab_only=True) as model:
+        embeddings[model.tokenize(" z", add_special=False)] = np.nan
+    return write_pair(demo, tmp_path_factory.mktemp("odd"), tensors={"token_embd.weight": embeddings})
+
+
+def test_texts_without_numbers_do_not_take_the_drafts_of_others(odd: tuple[Path, Path]) -> None:
+    with make_llm(odd[0], head=odd[1], n_ctx=256, n_seq_max=3, draft_tokens=3) as llm:
+        long, short = SamplingParams(100, ignore_eos=True), PARAMS[0]
+        prompts = [ODD, ODD + "a", PROMPTS[0], ODD + "b", PROMPTS[1]]
+        found = llm.generate(prompts, [long, long, short, short, short])
+        assert [one.stats.drafted > 0 for one in found] == [False, False, True, False, True]
+        assert llm.generate(PROMPTS[2], short).stats.drafted > 0
 
 
 def test_a_prefix_that_a_head_without_numbers_took_goes_on(unfit: Callable[[str], Path], tmp_path: Path) -> None:

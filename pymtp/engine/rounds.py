@@ -27,7 +27,7 @@ class Writer:
 
     token: the last that came out; the target does not hold it. n_past: tokens that the target holds. left: tokens still
     to come. cap: the most drafts that it wants a round; 0 once the head gave no finite logits, whose cache may hold
-    such numbers from there on. mute: that it did so in the last round. ended: its text ended, or nothing is left.
+    such numbers from there on. mute: that it first did so in the last round. ended: its text ended, or nothing is left.
     made, confidences: the drafts of the last round. drafts: those of them that were verified. out: the tokens that
     came. right: of the drafts made, those before the first wrong one, as far as the target told. accepted: of those
     verified, the ones that came out. error: why none came; the context's sequence is then in no known state.
@@ -179,7 +179,7 @@ def play_round(
         for writer in writers:
             room = writer.room
             writer.drafts = writer.made[: kept if kept < room else room]
-            writer.mute = len(writer.made) < n
+            writer.mute = len(writer.made) < n and writer.cap > 0
             if writer.mute:
                 writer.cap = 0
     else:
