@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,6 +105,18 @@ def test_texts_without_numbers_do_not_take_the_drafts_of_others(odd: tuple[Path,
         found = llm.generate(prompts, [long, long, short, short, short])
         assert [one.stats.drafted > 0 for one in found] == [False, False, True, False, True]
         assert llm.generate(PROMPTS[2], short).stats.drafted > 0
+
+
+@pytest.mark.parametrize("options", [{}, {"prefill": "host-copy"}, {"n_seq_max": 2}], ids=str)
+@pytest.mark.parametrize("flash_attn", ["auto", "off"])
+def test_what_is_no_number_ends_with_its_text(odd: tuple[Path, Path], flash_attn: str, options: dict[str, Any]) -> None:
+    prompts = PROMPTS[:2] * 2
+    with make_llm(odd[0], head=odd[1], n_ctx=512, draft_tokens=3, flash_attn=flash_attn, **options) as llm:
+        alone = [llm.generate(prompt, PARAMS[0]).stats.accepted_per_position for prompt in prompts]
+        assert all(alone)
+        for prompt, accepted in zip(prompts, alone, strict=True):
+            assert llm.generate(prompt[:6] + ODD, PARAMS[0]).stats.drafted == 0  # goes on from what is kept
+            assert llm.generate(prompt, PARAMS[0]).stats.accepted_per_position == accepted
 
 
 def test_a_prefix_that_a_head_without_numbers_took_goes_on(unfit: Callable[[str], Path], tmp_path: Path) -> None:

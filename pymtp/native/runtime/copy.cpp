@@ -36,6 +36,7 @@ int pymtp_pair::copy(int32_t from, int32_t to) {
     }
     t.n_past = s.n_past;
     t.n_head = s.n_head;
+    t.odd_cells = s.odd_cells;
     t.tokens = s.tokens;
     if (s.first_logits) {
         t.copied_logits.assign(s.first_logits, s.first_logits + n_vocab);

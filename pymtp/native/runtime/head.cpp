@@ -6,6 +6,7 @@
 #include "pymtp_context.h"
 
 #include <algorithm>
+#include <vector>
 
 pymtp_kept_rows::pymtp_kept_rows(pymtp_pair & pair) : draft(pair.draft.get()) { pymtp_take_kept_rows(draft, pair.target.get()); }
 pymtp_kept_rows::~pymtp_kept_rows() { pymtp_take_kept_rows(draft, nullptr); }
@@ -99,6 +100,21 @@ int pymtp_pair::level(int32_t seq) {
 // Frees the head's rows that stand on its own hidden states: the true ones are to take their place.
 void pymtp_pair::drop_drafts(int32_t seq) {
     llama_memory_seq_rm(llama_get_memory(draft.get()), seq, sequences[seq].n_head, -1);
+}
+
+// Of an empty sequence: attention multiplies what the cells of no token hold with 0, and NaN times 0 is NaN in the next text.
+// What was put into its first cells stays.
+void pymtp_pair::wipe_head(int32_t seq) {
+    const pymtp_sequence & s = sequences[seq];
+    if (!s.odd_cells) {
+        return;
+    }
+    constexpr int32_t n_together = 256;
+    const size_t size = pymtp_cell_bytes(draft.get());
+    const std::vector<uint8_t> zeros(n_together*size);
+    for (int32_t i = s.n_staged; i < n_ctx; i += n_together) {
+        pymtp_load_cells(draft.get(), seq, i, std::min(n_together, n_ctx - i), zeros.data(), size);
+    }
 }
 
 // Forgets what was drafted after the tokens that the target holds.

@@ -202,6 +202,7 @@ void pymtp_pair::clear(int32_t seq) {
     llama_memory_seq_rm(llama_get_memory(target.get()), seq, -1, -1);
     if (draft) {
         llama_memory_seq_rm(llama_get_memory(draft.get()), seq, -1, -1);
+        wipe_head(seq);
         host->clear(seq);
     }
     auto sampler = std::move(sequences[seq].sampler);

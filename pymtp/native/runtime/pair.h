@@ -125,6 +125,7 @@ struct pymtp_pair {
     int  take_kept(int32_t n_seqs, const int32_t * seqs);
     int  level(int32_t seq);
     void drop_drafts(int32_t seq);
+    void wipe_head(int32_t seq);
     void take_back_draft(int32_t seq);
 
     // rounds.cpp

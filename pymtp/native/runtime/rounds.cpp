@@ -47,7 +47,9 @@ int pymtp_pair::draft_tokens(
     drafts_over_rows = fuses() && vocabulary && vocabulary->pays();
     if (!fuses()) {
         return by_launches(n_seqs, seqs, 1, [&](int32_t k, int32_t) {
-            return host->draft_tokens(seqs[k], tokens[k], n, drafts + k*n, confidences + k*n, outcomes[k].n);
+            const int status = host->draft_tokens(seqs[k], tokens[k], n, drafts + k*n, confidences + k*n, outcomes[k].n);
+            sequences[seqs[k]].odd_cells |= outcomes[k].n < n;
+            return status;
         });
     }
     return by_launches(n_seqs, seqs, n_head_rows / n, [&](int32_t first, int32_t count) {
@@ -61,6 +63,7 @@ int pymtp_pair::draft_tokens(
         }
         for (int32_t k = first; k < first + count; ++k) {
             outcomes[k].n = samples.jobs[k - first].n_sampled; // fewer where the head gives no numbers: it decides on nothing
+            sequences[seqs[k]].odd_cells |= outcomes[k].n < n;
         }
         return (int) PYMTP_OK;
     });

@@ -143,6 +143,7 @@ int pymtp_pair::keep_cells(int32_t seq, int32_t n) {
         pymtp_set_error("the tokens are not in the first cells of their sequence");
         return PYMTP_FAILED;
     }
+    sequences[seq].n_staged = n; // which clear() leaves as they are
     clear(seq);
     sequences[seq].n_staged = n;
     return PYMTP_OK;

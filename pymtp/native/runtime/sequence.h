@@ -14,6 +14,8 @@ struct pymtp_sequence {
                           // head is behind, one more while draft steps go on from a row
     int32_t n_chain  = 0; // drafts made since the last verification
 
+    bool odd_cells = false; // the head gave no numbers: its cells may hold such
+
     int32_t n_staged = 0; // tokens whose K and V were put into its first cells while it is empty, see pymtp_pair_load_cells
 
     std::unique_ptr<pymtp_sampler> sampler; // null until told how to sample
