@@ -236,6 +236,8 @@ def test_without_drafts_the_head_is_not_loaded(pair: tuple[Path, Path]) -> None:
         assert not llm.model.mtp
     with Model(pair[0], head=pair[1], mtp=False) as model:
         assert model.n_params == bare.n_params
+        with pytest.raises(InvalidRequestError, match="was loaded without it"):
+            context(model)
 
 
 def test_a_model_with_a_head_apart_may_be_closed_in_any_order(pair: tuple[Path, Path]) -> None:
