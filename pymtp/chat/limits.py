@@ -20,6 +20,8 @@ READ = 2**10  # characters that are read in a step
 LOOK = 32  # steps between two looks at the clock
 CALL = 4  # steps that a call counts for
 
+DEPTH = 400  # of lists in lists: Python ends the process where it hashes tuples nested a hundred thousand times
+
 PART = 8  # characters that a part of a list counts for, and a value that is neither text nor list
 _LISTS = (list, tuple, dict, set, frozenset)  # before those of collections.abc, which take longer to look up
 _OTHERS = (Mapping, KeysView, ValuesView, ItemsView)
@@ -34,7 +36,9 @@ class Budget:
 
     def __init__(self, given: object) -> None:
         """given: all that the template is given, which it may read and copy."""
-        self._weights: dict[int, tuple[object, int]] = {}  # each with its object: an id is good while that lives
+        # weights and depths, each with its object: an id is good while that lives
+        self._weights: dict[int, tuple[object, int, int]] = {}
+        self._below = 0  # the depth of what was weighed last beside each other
         self._next_look = 0
         self._steps, self._characters = 2**63, 2**63  # to look at what is given costs nothing
         self._deadline = time.thread_time() + SECONDS
@@ -61,7 +65,8 @@ class Budget:
 
     def weigh(self, value: object) -> int:
         """Estimate the characters of a value's text. A list in two places counts twice, as its text does. Raises
-        OverrunError for a value whose text would be too long, and for a whole number of too many digits."""
+        OverrunError for a value whose text would be too long, for lists that are nested too deep, and for a whole
+        number of too many digits."""
         if isinstance(value, (str, bytes)):
             return len(value)
         if value is None or value is True or value is False:
@@ -72,15 +77,21 @@ class Budget:
             return PART * len(value) if isinstance(value, range) else PART
         known = self._weights.get(id(value))
         if known is not None:
+            self._below = max(self._below, known[2])
             return known[1]
         self.step(len(value))
         parts: Iterable[object] = value
         if isinstance(value, Mapping):
             parts = (part for pair in value.items() for part in pair)
+        beside, self._below = self._below, 0
         weight = PART * len(value) + sum(map(self.weigh, parts))
+        depth = self._below + 1
+        if depth > DEPTH:
+            raise OverrunError(f"it nests lists more than {DEPTH} deep")
+        self._below = max(beside, depth)
         if weight > self._characters:
             raise OverrunError(f"it makes a list of more than {self._limit} characters")
-        self._weights[id(value)] = (value, weight)
+        self._weights[id(value)] = (value, weight, depth)
         return weight
 
     def checked(self, value: Any, *known: object) -> Any:
