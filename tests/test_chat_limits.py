@@ -93,6 +93,8 @@ ENORMOUS = {
     "wordwrap": LONG + "{{ ('a ' * 9999) | wordwrap(1, wrapstring=x) }}",
     "sum of lists": "{{ ([[1] * 9999] * 999) | sum(start=[]) }}",
     "hexadecimal": "{{ ('f' * 10 ** 6) | int(0, 16) // 3 }}",
+    "a time": "{{ strftime_now('%1000000d' * 100000) }}",
+    "slices of a text": "{% set x = 'a' * 15000000 %}" + "".join(f"{{% set x{i} = x[1:] %}}" for i in range(40)),
     "tuples within tuples": "{% set ns = namespace(x=()) %}"
     + "{% for i in range(99999) %}{% set ns.x = (ns.x,) %}{% endfor %}{{ {ns.x: 1} | length }}",
 }

@@ -23,6 +23,7 @@ from jinja2.utils import Namespace
 from pymtp.chat.costs import filter_cost, method_cost, operator_cost
 from pymtp.chat.limits import CALL, Budget, OverrunError, running, within
 
+FORMAT = 1000  # characters for strftime_now: Python takes 256 times the memory
 MAX_SOURCE = 2**20  # characters of a template: the longest of the field have 30,000
 
 
@@ -84,6 +85,12 @@ class _Counted(CodeGenerator):
         super().visit_Dict(node, frame)
         self.write(")")
 
+    def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:  # noqa: N802
+        cuts = isinstance(node.arg, nodes.Slice)
+        self.write("environment.cut(" if cuts else "")
+        super().visit_Getitem(node, frame)
+        self.write(")" if cuts else "")
+
     def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:  # noqa: N802
         loads = node.ctx == "load"
         self.write("environment.kept(" if loads else "")
@@ -123,6 +130,11 @@ class _Environment(ImmutableSandboxedEnvironment):
     def kept(self, value: Any) -> Any:
         """A list or the like that the template wrote."""
         running().weigh(value)
+        return value
+
+    def cut(self, value: Any) -> Any:
+        """A part of a text or a list: a copy."""
+        running().write(len(value))
         return value
 
     def joined(self, context: Context, parts: Iterable[Any]) -> str:
@@ -195,6 +207,8 @@ def _refuse(message: object) -> None:
 
 
 def _now(format: str) -> str:
+    if len(format) > FORMAT:
+        raise OverrunError(f"it gives strftime_now {len(format)} characters, and {FORMAT} are the most that is taken")
     return datetime.now().strftime(format)
 
 
