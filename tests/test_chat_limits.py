@@ -37,6 +37,11 @@ ENDLESS = {
     "dicts in a loop": "{% for i in range(99999) %}{% set x = dict.fromkeys(range(99999)) %}{% endfor %}",
     "slices": "{{ [1] | slice(10 ** 9) | list }}",
     "a generator without end": "{{ [1] | slice(10 ** 15) | map('string') | select | join }}",
+    "a search from the end": "{{ ('a' * 3000000).rfind('ab' + 'a' * 1000000) }}",
+    "a split from the end": "{{ ('a' * 3000000).rsplit(sep='ab' + 'a' * 1000000) }}",
+    "a strip of many characters": "{{ ('a' * 2000000).strip('b' * 2000000 + 'a') }}",
+    "a trim of many characters": "{{ ('a' * 2000000) | trim('b' * 2000000 + 'a') }}",
+    "a long word in short lines": "{{ ('a' * 1000000) | wordwrap(1) }}",
 }
 ENORMOUS = {
     "a text times a number": "{{ 'a' * 10 ** 9 }}",
@@ -93,7 +98,10 @@ ENORMOUS = {
     "wordwrap": LONG + "{{ ('a ' * 9999) | wordwrap(1, wrapstring=x) }}",
     "sum of lists": "{{ ([[1] * 9999] * 999) | sum(start=[]) }}",
     "hexadecimal": "{{ ('f' * 10 ** 6) | int(0, 16) // 3 }}",
+    "round up": "{{ 5 | round(10 ** 9, 'ceil') }}",
+    "round to thousands": "{{ 5 | round(-10 ** 9) }}",
     "a time": "{{ strftime_now('%1000000d' * 100000) }}",
+    "an encoding": "{{ ('b' * 500000 ~ '-' ~ 'a' * 500000).encode().decode('punycode') }}",
     "slices of a text": "{% set x = 'a' * 15000000 %}" + "".join(f"{{% set x{i} = x[1:] %}}" for i in range(40)),
     "tuples within tuples": "{% set ns = namespace(x=()) %}"
     + "{% for i in range(99999) %}{% set ns.x = (ns.x,) %}{% endfor %}{{ {ns.x: 1} | length }}",

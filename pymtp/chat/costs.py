@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any
 
-from pymtp.chat.limits import BITS, PART, Budget, OverrunError, bits
+from pymtp.chat.limits import BITS, PART, READ, Budget, OverrunError, bits
 
 _DIGITS = re.compile(r"\d+")
 _NESTED = re.compile(r"\{[^{}]*:[^{}]*\{")  # a field whose width is a value itself
@@ -42,6 +42,10 @@ def method_cost(budget: Budget, method: object, args: Sequence[Any], more: Mappi
     if not isinstance(owner, (str, bytes)):
         return 0
     budget.read(owner)
+    if name in _QUADRATIC:
+        budget.step(len(owner) * sum(map(_length, (*args, *more.values()))) // READ)
+    if name in ("encode", "decode"):
+        _check_codec(*args, **more)
     if name in ("format", "format_map"):
         return _format_cost(budget, str(owner), (*args, *more.values()))
     return _METHODS[name](budget, owner, *args, **more) if name in _METHODS else 0
@@ -54,6 +58,8 @@ def filter_cost(budget: Budget, name: str, value: Any, args: Sequence[Any], more
         return 0
     if name not in _CONSTANT and not isinstance(value, (str, bytes)):
         budget.step(_length(value) // PART)  # a filter goes through a list faster than a loop
+    if name == "trim":
+        budget.step(_length(value) * sum(map(_length, (*args, *more.values()))) // READ)
     if name in _SLOW:  # a few characters take as long as a step
         budget.step(budget.weigh(value) // PART)
     if name == "format":
@@ -66,6 +72,12 @@ def filter_cost(budget: Budget, name: str, value: Any, args: Sequence[Any], more
 def _check_bits(n: int) -> None:
     if n > BITS:
         raise OverrunError(f"it computes a number of more than {BITS} bits")
+
+
+def _check_codec(encoding: object = "utf-8", errors: object = None) -> None:
+    """Raise OverrunError for encodings that texts are not in: "punycode" takes hours for a long text."""
+    if str(encoding).lower().replace("_", "-") not in _ENCODINGS:
+        raise OverrunError(f"it asks for the encoding {str(encoding)[:100]!r}: {', '.join(_ENCODINGS)} are taken")
 
 
 def _whole(value: object) -> int:
@@ -121,12 +133,19 @@ def _indent_cost(budget: Budget, s: Any, width: object = 4, *_: object, **__: ob
 def _wrap_cost(
     budget: Budget, s: Any, width: object = 79, _: object = True, wrapstring: object = "\n", *__: object, **___: object
 ) -> int:
+    longest = max(map(len, str(s).splitlines()), default=0)
+    budget.step(longest**2 // max(1, _whole(width)) // READ)  # what is left of a long word is copied for each line
     lines = str(s).count("\n") + 2 * budget.weigh(s) // max(1, _whole(width)) + 1
     return budget.weigh(s) + lines * _length(wrapstring)
 
 
 def _batch_cost(budget: Budget, value: object, linecount: object = 1, fill_with: object = None) -> int:
     return PART * _whole(linecount)
+
+
+def _round_cost(budget: Budget, value: object, precision: object = 0, method: object = "common") -> int:
+    _check_bits(bits(10) * _whole(precision))
+    return 0
 
 
 def _json_cost(
@@ -163,9 +182,13 @@ _FILTERS: dict[str, Callable[..., int]] = {
     "indent": _indent_cost,
     "join": _join_cost,
     "replace": _replace_cost,
+    "round": _round_cost,
     "tojson": _json_cost,
     "wordwrap": _wrap_cost,
 }
+# which look for each character of what they are given from each place
+_QUADRATIC = frozenset({"lstrip", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "strip"})
+_ENCODINGS = ("utf-8", "utf8", "ascii", "latin-1")
 _CONSTANT = frozenset({"count", "d", "default", "first", "last", "length"})  # whatever the length of a list
-_PLAIN = frozenset({"items", "lower", "safe", "string", "trim", "upper"})  # by far the most
+_PLAIN = frozenset({"items", "lower", "safe", "string", "upper"})  # by far the most
 _SLOW = frozenset({"pprint", "striptags", "title", "urlencode", "urlize", "wordcount", "wordwrap", "xmlattr"})
