@@ -125,6 +125,16 @@ def test_instructions_that_a_template_passes_over_are_found_by_each_chat(model: 
         assert "<|im_start|>user\nOnly JSON.<|im_end|>" in template.render([USER, ANSWER, LATE])
 
 
+def test_an_effort_stays_where_instructions_are_passed_over_and_taken_in_no_other_way(made: Callable[..., str]) -> None:
+    source = (
+        "{% set others = messages | rejectattr('role', 'equalto', 'system') | list %}"
+        "{% for message in others %}{% if message.role != ('user', 'assistant')[loop.index0 % 2] %}"
+        "{{ raise_exception('roles must alternate') }}{% endif %}{{ message.content }}{% endfor %}"
+        "{{ reasoning_effort }}"
+    )
+    assert made(source, USER, LATE, ANSWER, variables={"reasoning_effort": "high"}) == "HiHello.high"
+
+
 @pytest.mark.parametrize(
     "messages",
     [[SYSTEM], [SYSTEM, ANSWER], [ANSWER], [SYSTEM, ANSWER, {"role": "tool", "content": "1"}]],

@@ -87,8 +87,8 @@ class ChatTemplate:
         # as transformers has it: templates take a missing name for none, and write None as text
         given = [{name: value for name, value in message.items() if value is not None} for message in messages]
         refusal: Exception | None = None
-        incomplete: str | None = None
         for asked in self._efforts(variables):
+            incomplete: str | None = None
             for arranged in arrangements(given):
                 try:
                     text = self._text(arranged, tools, asked)
@@ -102,8 +102,8 @@ class ChatTemplate:
                     continue
                 self._learn(variables.get("reasoning_effort"), asked.get("reasoning_effort"))
                 return whole_text(text)
-        if incomplete is not None:
-            return whole_text(incomplete)
+            if incomplete is not None:  # it takes this effort, and the messages in no other way
+                return whole_text(incomplete)
         raise InvalidRequestError(f"the chat template refuses these messages: {refusal}") from refusal
 
     def _text(self, messages: Sequence[Message], tools: Tools | None, variables: Mapping[str, object]) -> str:
