@@ -11,7 +11,7 @@ from pymtp.hub.files import HubFile, HubModel
 from pymtp.hub.header import Header, Read, read_header
 
 MODEL, HEAD = "a model", "a multi-token-prediction head without its model"
-_BLOCK = re.compile(r"blk\.(\d+)\.(nextn\.)?")
+_BLOCK = re.compile(r"blk\.([0-9]{1,9})\.(nextn\.)?")
 
 # what llama.cpp and its converters write as architecture or general.type
 _OTHERS = {
@@ -100,4 +100,4 @@ def _kind(header: Header, seen: _Seen) -> str:
 
 def _words(header: Header) -> Iterator[str]:
     yield header.kind.lower()
-    yield re.sub(r"\d+$", "", header.architecture.lower())
+    yield header.architecture.lower().rstrip("0123456789")

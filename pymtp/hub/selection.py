@@ -43,7 +43,7 @@ def select(source: Source, with_head: bool, say: Say) -> Selection:
     about = look(model)
     if about.architecture not in RUNS:
         runs = f"pymtp runs {', '.join(RUNS[:-1])} and {RUNS[-1]}"
-        raise ModelLoadError(f"{model.name} of {repo}: architecture is {about.architecture!r}, {runs}")
+        raise ModelLoadError(f"{model.name} of {repo}: architecture is {about.architecture!r:.100}, {runs}")
     if not with_head:
         return Selection(model, None)
     if wanted_head is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -161,3 +162,9 @@ def test_header_of_odd_numbers_is_refused() -> None:
     data[at : at + 4] = (2**31).to_bytes(4, "little")
     with pytest.raises(ModelLoadError, match="a tensor has 2147483648 dimensions"):
         read_header("m", reader(bytes(data)))
+
+
+def test_header_of_long_numbers_is_read_soon() -> None:
+    begun = time.process_time()
+    it = looked(gguf(tensors=[*TRUNK, f"blk.{'1' * 5000}.x"], architecture=f"{'1' * 1_000_000}x"))
+    assert (it.kind, time.process_time() - begun < 2) == (MODEL, True)
