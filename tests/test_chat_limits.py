@@ -147,6 +147,20 @@ def test_a_template_that_is_slow_for_its_steps_is_refused_by_the_clock(
     assert "more than 0 seconds" in refusal(model, ENDLESS["loops in loops"])
 
 
+def test_a_slow_template_that_refuses_is_not_asked_in_all_ways(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    template = ChatTemplate(model, "{% for i in range(60000) %}{% endfor %}{{ raise_exception('not today') }}")
+    asked: list[object] = []
+    text = template._text
+    monkeypatch.setattr(template, "_text", lambda *args: asked.append(args) or text(*args))
+    monkeypatch.setattr("pymtp.chat.limits.SECONDS", 0.05)
+    with pytest.raises(InvalidRequestError):
+        template.render(
+            [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}],
+            chat_template_kwargs={"reasoning_effort": "high"},
+        )
+    assert len(asked) < 14  # seven efforts, with instructions as they are and as the user's
+
+
 def test_a_function_that_writes_as_much_as_it_is_asked_for_is_not_there(model: Model) -> None:
     with pytest.raises(InvalidRequestError, match="lipsum"):
         ChatTemplate(model, "{{ lipsum(10 ** 9) }}").render([{"role": "user", "content": "a"}])

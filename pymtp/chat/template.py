@@ -6,9 +6,11 @@ takes a tenth of the import of pymtp.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pymtp.chat import limits
 from pymtp.chat.arrangements import arrangements, later_systems
 from pymtp.chat.efforts import EFFORTS, nearest
 from pymtp.chat.given import Message, Tools, check_messages, check_tools, compiled_template, read_variables
@@ -87,9 +89,12 @@ class ChatTemplate:
         # as transformers has it: templates take a missing name for none, and write None as text
         given = [{name: value for name, value in message.items() if value is not None} for message in messages]
         refusal: Exception | None = None
+        deadline = time.thread_time() + limits.SECONDS  # for all ways together, once one was refused
         for asked in self._efforts(variables):
             incomplete: str | None = None
             for arranged in arrangements(given):
+                if refusal is not None and time.thread_time() > deadline:
+                    raise InvalidRequestError(f"the chat template refuses these messages: {refusal}") from refusal
                 try:
                     text = self._text(arranged, tools, asked)
                 except InvalidRequestError:
