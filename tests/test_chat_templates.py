@@ -233,7 +233,9 @@ def test_a_word_that_the_template_itself_knows_is_taken(made: Callable[..., str]
 def test_a_template_is_a_text_or_a_path(new_llm: Callable[..., LLM], tmp_path: Path) -> None:
     file = tmp_path / "it.jinja"
     file.write_text("{{ messages[0].content }}é", encoding="utf-8")
-    for given in (file, str(file), "{{ messages[0].content }}é"):
+    marked = tmp_path / "marked.jinja"
+    marked.write_text("{{ messages[0].content }}é", encoding="utf-8-sig")  # as editors of Windows write it
+    for given in (file, str(file), marked, "{{ messages[0].content }}é"):
         llm = new_llm(chat_template=given)
         assert llm.chat_template.render([USER]) == "Hié"
         assert llm.model.detokenize(llm.chat([USER]).prompt_token_ids) == "Hié"
@@ -249,6 +251,7 @@ def test_a_template_is_a_text_or_a_path(new_llm: Callable[..., LLM], tmp_path: P
         ("{% for a in b %}" * 40 + "{% endfor %}" * 40, "broken chat template"),
         ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "broken chat template"),
         ("{{ " + "9" * 5000 + " }}", "broken chat template"),
+        ("{% if a %}" + "{% elif a %}" * 9999 + "{% endif %}", "broken chat template: [RM]"),  # Python's, out of memory
         ("{{ 1 }}" * 200_000, "characters"),
         ("no file", "neither a template"),
         ("", "must be a path"),

@@ -69,7 +69,7 @@ def _read_file(given: object) -> str:
     if path.exists() and not path.is_file():  # a pipe would be waited for, a device may never end
         raise InvalidRequestError(f"chat_template={shown(str(path))} is no regular file", "chat_template")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # editors of Windows write a mark before a text
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequestError(
             f"chat_template={shown(str(path))} is neither a template, which has {{{{ }}}} or {{% %}}, nor a file that "
@@ -92,4 +92,6 @@ def compiled_template(whose: str, source: str) -> jinja2.Template:
         return compiled(source)
     except Exception as error:  # of Python's compiler, too, which compiles what jinja2 makes of it
         line = f", line {error.lineno}" if isinstance(getattr(error, "lineno", None), int) else ""  # type: ignore[attr-defined]
-        raise InvalidRequestError(f"{whose} a broken chat template{line}: {error}", "chat_template") from error
+        raise InvalidRequestError(
+            f"{whose} a broken chat template{line}: {str(error) or type(error).__name__}", "chat_template"
+        ) from error
