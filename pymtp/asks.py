@@ -90,10 +90,11 @@ def prepared(llm: LLM, ask: Ask) -> Prepared:
 def _continued(llm: LLM, chat: Chat) -> ChatPrompt:
     """The prompt of a chat whose last message is the beginning of the answer."""
     messages = template_messages(chat.messages)
-    if len(messages) < 2 or messages[-1]["role"] != "assistant" or messages[-1].get("tool_calls"):
-        raise InvalidRequestError("what is gone on with must be text of the assistant, after other messages")
+    if not messages or messages[-1]["role"] != "assistant" or messages[-1].get("tool_calls"):
+        raise InvalidRequestError("what is gone on with must be text of the assistant")
     *before, last = messages
-    prompt = llm.chat_prompts.prompt(replace(chat, messages=before))
+    question = [{"role": "user", "content": ""}]  # of a chat that was cut, as in `arrangements`
+    prompt = llm.chat_prompts.prompt(replace(chat, messages=before or question))
     begun: str = last["content"]
     if prompt.end.rstrip().endswith("<think>"):
         begun = f"{last.get('reasoning_content') or ''}\n</think>\n\n{begun}"

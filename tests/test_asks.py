@@ -17,6 +17,7 @@ from pymtp.chat import Chat
 from pymtp.chat_prompt import ChatPrompt
 
 HELLO: list[dict[str, Any]] = [{"role": "user", "content": "Hello."}]
+EMPTY: dict[str, Any] = {"role": "user", "content": ""}
 
 
 def text_of(llm: LLM, ask: Ask) -> str:
@@ -44,7 +45,13 @@ def test_an_answer_that_has_begun_goes_on_behind_the_thinking(
     assert text_of(llm, ask).endswith(end)
 
 
-@pytest.mark.parametrize("messages", [[], HELLO, [{"role": "assistant", "content": "a"}]])
+def test_an_answer_without_a_question_goes_on_behind_an_empty_one(llm: LLM) -> None:
+    begun = {"role": "assistant", "content": "The sky"}
+    asks = [Ask(Chat(messages), SamplingParams(), continues=True) for messages in ([begun], [EMPTY, begun])]
+    assert text_of(llm, asks[0]) == text_of(llm, asks[1])
+
+
+@pytest.mark.parametrize("messages", [[], HELLO])
 def test_only_an_answer_can_be_gone_on_with(llm: LLM, messages: list[dict[str, Any]]) -> None:
     with pytest.raises(InvalidRequestError, match="gone on with"):
         prepared(llm, Ask(Chat(messages), SamplingParams(), continues=True))

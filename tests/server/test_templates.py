@@ -84,6 +84,11 @@ def test_a_chat_may_have_no_question(server: Server, messages: Any) -> None:
     assert asked(server, CHAT, messages)
 
 
+def test_an_answer_alone_may_be_gone_on_with(server: Server) -> None:
+    assert asked(server, MESSAGES, [ANSWER])
+    assert asked(server, CHAT, [ANSWER], continue_final_message=True)
+
+
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
 def test_half_a_character_is_read_as_one_that_says_so(server: Server, path: str) -> None:
     cut, whole = (asked(server, path, [{"role": "user", "content": f"ls {end}..."}]) for end in ("\ud83d", "\ufffd"))
