@@ -16,6 +16,7 @@ from pymtp.model import Model
 SECONDS = 12  # of the processor; none takes more than two on an idle core
 BYTES = 2**28
 LONG = "{% set x = 'a' * 10000 %}"
+ITSELF = "{% set ns = namespace() %}{% set ns.a = ns %}"
 GROWS = "{{% set ns = namespace(x={0}, y={0}) %}}{{% for i in range(99) %}}{1}{{% endfor %}}{{{{ ns.x }}}}"
 
 ENDLESS = {
@@ -98,6 +99,9 @@ ENORMOUS = {
     "wordwrap": LONG + "{{ ('a ' * 9999) | wordwrap(1, wrapstring=x) }}",
     "sum of lists": "{{ ([[1] * 9999] * 999) | sum(start=[]) }}",
     "hexadecimal": "{{ ('f' * 10 ** 6) | int(0, 16) // 3 }}",
+    "a long attribute": ITSELF + "{{ ([ns] * 9999) | sort(attribute='a.' * 100000 ~ 'a') }}",
+    "many attributes": ITSELF + "{{ ([ns] * 9999) | sort(false, false, 'a,' * 100000) }}",
+    "a mapped attribute": ITSELF + "{{ ([ns] * 9999) | map(attribute='a.' * 10 ** 6 ~ 'a') | list }}",
     "round up": "{{ 5 | round(10 ** 9, 'ceil') }}",
     "round to thousands": "{{ 5 | round(-10 ** 9) }}",
     "a time": "{{ strftime_now('%1000000d' * 100000) }}",

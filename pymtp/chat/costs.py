@@ -11,6 +11,8 @@ from typing import Any
 
 from pymtp.chat.limits import BITS, PART, READ, Budget, OverrunError, bits
 
+ATTRIBUTES = 32  # dots and commas of an attribute's name in a filter
+
 _DIGITS = re.compile(r"\d+")
 _NESTED = re.compile(r"\{[^{}]*:[^{}]*\{")  # a field whose width is a value itself
 
@@ -58,6 +60,9 @@ def filter_cost(budget: Budget, name: str, value: Any, args: Sequence[Any], more
         return 0
     if name not in _CONSTANT and not isinstance(value, (str, bytes)):
         budget.step(_length(value) // PART)  # a filter goes through a list faster than a loop
+    if name in _BY_ATTRIBUTE:
+        at = _BY_ATTRIBUTE[name]
+        budget.step(_attributes(more.get("attribute", args[at] if len(args) > at else None)) * _length(value))
     if name == "trim":
         budget.step(_length(value) * sum(map(_length, (*args, *more.values()))) // READ)
     if name in _SLOW:  # a few characters take as long as a step
@@ -72,6 +77,15 @@ def filter_cost(budget: Budget, name: str, value: Any, args: Sequence[Any], more
 def _check_bits(n: int) -> None:
     if n > BITS:
         raise OverrunError(f"it computes a number of more than {BITS} bits")
+
+
+def _attributes(names: object) -> int:
+    """Count the further attributes in "a.b,c", which are looked for in each part of a list. Raise OverrunError for more
+    than ATTRIBUTES."""
+    n = names.count(".") + names.count(",") if isinstance(names, str) else 0
+    if n > ATTRIBUTES:
+        raise OverrunError(f"it asks for an attribute with {n} dots and commas, and {ATTRIBUTES} are the most")
+    return n
 
 
 def _check_codec(encoding: object = "utf-8", errors: object = None) -> None:
@@ -189,6 +203,9 @@ _FILTERS: dict[str, Callable[..., int]] = {
 # which look for each character of what they are given from each place
 _QUADRATIC = frozenset({"lstrip", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "strip"})
 _ENCODINGS = ("utf-8", "utf8", "ascii", "latin-1")
+# filters that look for an attribute, and where they are given it
+_BY_ATTRIBUTE = dict.fromkeys(("groupby", "rejectattr", "selectattr", "sum"), 0)
+_BY_ATTRIBUTE |= {**dict.fromkeys(("join", "max", "min", "unique"), 1), "sort": 2, "map": 2**31}
 _CONSTANT = frozenset({"count", "d", "default", "first", "last", "length"})  # whatever the length of a list
 _PLAIN = frozenset({"items", "lower", "safe", "string", "upper"})  # by far the most
 _SLOW = frozenset({"pprint", "striptags", "title", "urlencode", "urlize", "wordcount", "wordwrap", "xmlattr"})
