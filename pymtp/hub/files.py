@@ -71,9 +71,11 @@ def parts_of(path: Path) -> list[Path]:
 
 
 def is_safe(path: str) -> bool:
-    """Whether a path that a hub lists stays within a folder, on any system."""
+    """Whether a path that a hub lists stays within a folder, on any system, and can be shown on any terminal."""
     parts = path.split("/")
-    return not re.search(r"[\\:\x00-\x1f\x7f]", path) and all(part not in ("", ".", "..") for part in parts)
+    return not re.search(r"[\\:\x00-\x1f\x7f-\x9f\ud800-\udfff]", path) and all(
+        part not in ("", ".", "..") for part in parts
+    )
 
 
 def listed(names: Sequence[str]) -> str:

@@ -39,7 +39,19 @@ def listed(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
 
 
 @pytest.mark.parametrize(
-    "path", ["../v.gguf", "a/../../v.gguf", "/v.gguf", "a\\v.gguf", "C:v.gguf", "a\x1bv.gguf", "a//v"]
+    "path",
+    [
+        "../v.gguf",
+        "a/../../v.gguf",
+        "/v.gguf",
+        "a\\v.gguf",
+        "C:v.gguf",
+        "a\x1bv.gguf",
+        "a\x9bv.gguf",
+        "a\ud83dv.gguf",
+        "a//v",
+    ],
+    ids=ascii,
 )
 def test_paths_that_leave_a_folder_are_no_files(hub: Hub, pulled: Pulled, path: str) -> None:
     assert not is_safe(path)
