@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pymtp.errors import InvalidRequestError
+from pymtp.text import whole_text
 from pymtp.values import read_path, shown
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def read_template(given: object) -> str | None:
     """
     if given is None:
         return None
-    text = given if isinstance(given, str) and _is_template(given) else _read_file(given)
+    text = whole_text(given) if isinstance(given, str) and _is_template(given) else _read_file(given)
     compiled_template("what was given as chat_template= is", text)
     return text
 

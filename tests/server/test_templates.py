@@ -222,6 +222,11 @@ def test_a_request_s_variables_win_over_the_server_s_one_by_one(new_server: Call
     assert httpx.get(f"{server.url}/props").json()["chat_template"] == QWEN
 
 
+def test_half_a_character_in_the_template_is_told_as_one_that_says_so(new_server: Callable[..., Server]) -> None:
+    server = new_server(llm={"chat_template": "{{ messages[0].content }}\ud83d"}).ready()
+    assert httpx.get(f"{server.url}/props", timeout=LONG).json()["chat_template"] == "{{ messages[0].content }}\ufffd"
+
+
 def test_a_template_without_end_is_a_400_and_others_are_answered(new_server: Callable[..., Server]) -> None:
     loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     server = new_server(llm={"chat_template": "{% if loops %}" + loop + "{% endif %}{{ messages[0].content }}"}).ready()
