@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pymtp.errors import InvalidRequestError
@@ -56,7 +57,8 @@ def read_template(given: object) -> str | None:
     """
     if given is None:
         return None
-    text = whole_text(given) if isinstance(given, str) and _is_template(given) else _read_file(given)
+    is_text = isinstance(given, str) and _is_template(given)
+    text = whole_text(given) if is_text else _read_file(read_path("chat_template", given))
     compiled_template("what was given as chat_template= is", text)
     return text
 
@@ -65,12 +67,13 @@ def _is_template(text: str) -> bool:
     return any(tag in text for tag in ("{{", "{%", "{#"))
 
 
-def _read_file(given: object) -> str:
-    path = read_path("chat_template", given)
-    if path.exists() and not path.is_file():  # a pipe would be waited for, a device may never end
-        raise InvalidRequestError(f"chat_template={shown(str(path))} is no regular file", "chat_template")
+def _read_file(path: Path) -> str:
+    from pymtp.chat.environment import MAX_SOURCE
+
     try:
-        text = path.read_text(encoding="utf-8-sig")  # editors of Windows write a mark before a text
+        with path.open(encoding="utf-8-sig") as file:
+            # editors of Windows write a mark before a text
+            text = file.read(MAX_SOURCE + 1)  # a device never ends; what is longer is refused when it is compiled
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequestError(
             f"chat_template={shown(str(path))} is neither a template, which has {{{{ }}}} or {{% %}}, nor a file that "
