@@ -278,6 +278,14 @@ def test_a_file_without_end_is_no_template() -> None:
         LLM("no such file", chat_template="/dev/zero")
 
 
+def test_a_broken_template_is_named_as_it_was_given(tmp_path: Path) -> None:
+    (file := tmp_path / "broken.jinja").write_text("{% for")
+    with pytest.raises(InvalidRequestError, match=r"^chat_template='.*broken.jinja' is a broken chat template, line 1"):
+        LLM("no such file", chat_template=file)
+    with pytest.raises(InvalidRequestError, match=r"^chat_template is a broken chat template, line 1"):
+        LLM("no such file", chat_template="{% for")
+
+
 def test_variables_of_the_llm_are_defaults_one_by_one(new_llm: Callable[..., LLM]) -> None:
     given = {"a": 1, "b": 2}
     llm = new_llm(chat_template="{{ a }}{{ b }}{{ c }}", chat_template_kwargs=given)

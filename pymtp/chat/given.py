@@ -57,9 +57,12 @@ def read_template(given: object) -> str | None:
     """
     if given is None:
         return None
-    is_text = isinstance(given, str) and _is_template(given)
-    text = whole_text(given) if is_text else _read_file(read_path("chat_template", given))
-    compiled_template("what was given as chat_template= is", text)
+    if isinstance(given, str) and _is_template(given):
+        text, whose = whole_text(given), "chat_template is"
+    else:
+        path = read_path("chat_template", given)
+        text, whose = _read_file(path), f"chat_template={shown(str(path))} is"
+    compiled_template(whose, text)
     return text
 
 
