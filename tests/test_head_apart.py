@@ -356,7 +356,7 @@ def test_what_is_no_head_is_refused_by_name(demo: Path, pair: tuple[Path, Path],
 
 
 def test_a_head_given_as_the_model_is_told_where_it_belongs(pair: tuple[Path, Path]) -> None:
-    with pytest.raises(ModelLoadError, match=r"this file is a head, .*--head"):
+    with pytest.raises(ModelLoadError, match=r"this file is a head and no model: give the model's file, .*--head"):
         Model(pair[1])
     done = run("generate", "a", "--model", pair[1])
     assert done.returncode != 0

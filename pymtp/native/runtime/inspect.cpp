@@ -29,7 +29,7 @@ void inspect(const char * path, const char * head_path, pymtp_file_info & info) 
         throw pymtp_refused("architecture is '" + arch + "', pymtp runs qwen35, qwen35moe and qwen3next");
     }
     if (pymtp_is_head_alone(parts)) {
-        throw pymtp_refused("this file is a head, which goes with its model: head, on command lines --head");
+        throw pymtp_refused("this file is a head and no model: give the model's file, and this one as head, on command lines --head");
     }
     const pymtp_head_found head = pymtp_inspect_head(parts);
     std::strncpy(info.head_absent, head.absent.c_str(), sizeof(info.head_absent) - 1);
