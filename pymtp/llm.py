@@ -153,7 +153,7 @@ class LLM(PrefixFiles, FromHub):
         depth = BatchDepth(self._context.n_ctx, self._context.n_ubatch, self._context.draft_tokens, costs)
         budget = default_cache_bytes(self._context.memory()) if cache_bytes is None else cache_bytes
         other_tap = TAPS[(self.model.tap if tap == "auto" else tap) == TAPS[0]]
-        watch = DraftWatch(self.model.path.name, f'tap="{other_tap}", another file, or draft_tokens=0')
+        watch = DraftWatch(self.model.file_names, f'tap="{other_tap}", another file, or draft_tokens=0')
         self.engine = Engine(self.context, depth, cache_prompt=cache_prompt, cache_bytes=budget, drafts=watch)
         self.turns = Turns(self.engine)
         if costs is not None and most:

@@ -201,6 +201,11 @@ class Model:
         return (self._digests or self._read_digests())[0]
 
     @property
+    def file_names(self) -> str:
+        """The model's file for messages and reports, "m.gguf + mtp-m.gguf" where the head has a file of its own."""
+        return self.path.name if self.head is None else f"{self.path.name} + {Path(self.head).name}"
+
+    @property
     def head_digest(self) -> str:
         """The same of the head's file, "" where the head is none of a file of its own."""
         return (self._digests or self._read_digests())[1]

@@ -391,6 +391,21 @@ def test_a_head_that_is_replaced_while_it_is_loaded_is_refused(
         Model(pair[0], head=head)
 
 
+def test_messages_and_reports_name_the_head_s_file(
+    pair: tuple[Path, Path], demo: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trunk, head = pair
+    lost = write_head(demo, tmp_path / "lost.gguf", tensors={"blk.8.nextn.hnorm.weight": np.full(192, np.nan, "f4")})[0]
+    with make_llm(trunk, head=lost, draft_tokens=1) as llm:
+        llm.generate(PROMPT, GREEDY)
+    (record,) = (record for record in caplog.records if record.name == "pymtp.drafts")
+    assert record.getMessage().startswith(f"{trunk.name} + lost.gguf: the head's logits are no finite numbers")
+    done = run("info", "--memory", trunk, "--head", head)
+    assert f"{trunk.name} + {head.name}: n_ctx" in " ".join(done.stdout.split())
+    with Model(trunk, head=head, mtp=False) as model:
+        assert model.file_names == trunk.name
+
+
 def test_a_trunk_alone_needs_no_head(pair: tuple[Path, Path]) -> None:
     with make_llm(pair[0], draft_tokens="auto") as llm:
         assert not llm.model.has_head

@@ -136,7 +136,7 @@ def judge(model: Model, *, tokens: int, n_threads: int | None = None) -> Judgeme
             stats[tap] = [completion.stats for completion in completions]
     texts = [(prompt, completion.token_ids) for prompt, completion in zip(prompts, completions, strict=True)]
     guesses = _guesses(model, texts, n_threads)
-    return Judgement(model.path.name, model.tap, f"{model.architecture}.nextn_tap", stats, guesses, model.head_norms)
+    return Judgement(model.file_names, model.tap, f"{model.architecture}.nextn_tap", stats, guesses, model.head_norms)
 
 
 def _guesses(

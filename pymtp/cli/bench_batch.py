@@ -77,7 +77,7 @@ def batch(
         if arms != (NONE,):
             check_head(looked_at, f", it can only be measured with --depths {NONE}")
     settings = Settings(
-        model=looked_at.path.name,
+        model=looked_at.file_names,
         sequences=numbers,
         arms=arms,
         acceptance=accepted,

@@ -70,7 +70,7 @@ def decode(
         if arms != (NONE,):
             check_head(looked_at, f", it can only be measured with --depths {NONE}")
     settings = Settings(
-        model=looked_at.path.name,
+        model=looked_at.file_names,
         arms=arms,
         kinds=chosen,
         temperatures=heats,

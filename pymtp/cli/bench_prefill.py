@@ -94,7 +94,7 @@ def prefill(
         check_modes(looked_at, chosen)
         fit, left_out = fitting(looked_at, asked, gen, asked=sizes is not None)
     settings = Settings(
-        model=looked_at.path.name,
+        model=looked_at.file_names,
         modes=chosen,
         sizes=fit,
         depths=(0,) if chosen == (NONE,) else drafts,

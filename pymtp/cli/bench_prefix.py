@@ -69,7 +69,7 @@ def prefix(
     file, running_with["placing"] = model_file(model, running_with["placing"])
     with Model(file, vocab_only=True, head=running_with["placing"].get("head")) as looked_at:
         settings = Settings(
-            model=looked_at.path.name,
+            model=looked_at.file_names,
             traces=chosen,
             rounds=rounds,
             n_ctx=ctx,

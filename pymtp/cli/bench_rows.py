@@ -60,7 +60,7 @@ def rows(
     with Model(file, vocab_only=True, head=running_with["placing"].get("head")) as looked_at:
         check_head(looked_at)
     settings = Settings(
-        model=looked_at.path.name,
+        model=looked_at.file_names,
         rows=tuple(sorted({1, *numbers})),
         steps=tuple(sorted(set(steps))),
         rounds=rounds,

@@ -191,7 +191,7 @@ def _show_memory(
     build, total = build_info(), host_memory()
     if json_output:
         found = {
-            "model": looked_at.path.name,
+            "model": looked_at.file_names,
             "options": options,
             "devices": [plan.as_dict() for plan in plans],
             "adapter_bytes": adapters,
@@ -202,7 +202,7 @@ def _show_memory(
         print(json.dumps(found))
         return
     out = tables()
-    out.print(f"{escape(looked_at.path.name)}: {', '.join(f'{k} {v}' for k, v in options.items())}", soft_wrap=True)
+    out.print(f"{escape(looked_at.file_names)}: {', '.join(f'{k} {v}' for k, v in options.items())}", soft_wrap=True)
     described = {device["name"]: device["description"] for device in build["devices"]}
     for plan in plans:
         out.print(as_table(plan, described.get(plan.without.device, plan.without.device)))
