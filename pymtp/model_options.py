@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from pymtp.errors import InvalidRequestError, ModelLoadError
+from pymtp.hub.names import is_hub_name
 from pymtp.native import check, ffi, last_error, lib
 from pymtp.numa import STRATEGIES as NUMA
 from pymtp.placing_values import read_adapters, read_overrides, read_split
@@ -225,6 +226,8 @@ def _ask(kind: str, path: str, ask: Callable[[Path], Answer]) -> Answer:
             raise ModelLoadError(f"the {kind} {path} is no regular file")
         return ask(file)
     except FileNotFoundError as error:
-        raise ModelLoadError(f"no such {kind}: {path}") from error
+        of_hub = kind == "head" and is_hub_name(path)
+        where = "; a head of the hub comes with its model, as hf:OWNER/NAME:Q4_K_M+Q8_0" if of_hub else ""
+        raise ModelLoadError(f"no such {kind}: {path}{where}") from error
     except OSError as error:
         raise ModelLoadError(f"the {kind} {path} cannot be read: {error.strerror}") from error

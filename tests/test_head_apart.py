@@ -348,6 +348,8 @@ def test_what_is_no_head_is_refused_by_name(demo: Path, pair: tuple[Path, Path],
         Model(trunk, head=tmp_path / "none.gguf")
     with pytest.raises(ModelLoadError, match="no such head"):
         LLM.from_pretrained("owner/name", head=tmp_path / "none.gguf")  # before the hub is asked
+    with pytest.raises(ModelLoadError, match=r"no such head: hf:o/n:Q8_0; .* comes with its model, as hf:.*\+Q8_0"):
+        Model(trunk, head="hf:o/n:Q8_0")
     (text := tmp_path / "text.gguf").write_text("no GGUF at all")
     refused(trunk, text, "not a readable GGUF file")
     for wrong in ("", 5, "a\0b", ["a"]):
