@@ -56,7 +56,9 @@ def _comes(name: HubName, keywords: Mapping[str, Any]) -> bool:
     """Tell whether a head of the repository is of use."""
     head = keywords.get("head")
     if head is not None and name.head is not None:
-        raise InvalidRequestError(f"head={shown(head)}, but {name.repo} asks for {name.head}: ask once", "head")
+        raise InvalidRequestError(
+            f"two heads are asked for, head={shown(head)} and {name.head} of {name.repo}: name one", "head"
+        )
     return head is None and _takes_head(keywords)
 
 

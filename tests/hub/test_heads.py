@@ -205,8 +205,16 @@ def test_from_pretrained_gives_the_head_to_the_llm(
         ),
         (("owner/name:+Q8_0", "Q4_K_M+Q4_0"), {}, "filename='Q4_0', but owner/name:.Q8_0 asks for Q8_0: ask once"),
         (("owner/name", "Q4_K_M+"), {}, "names no head after its ."),
-        (("owner/name", "+Q8_0"), {"head": "mine.gguf"}, "head='mine.gguf', but owner/name asks for Q8_0: ask once"),
-        (("owner/name",), {"head": "a.gguf", "head_filename": "Q8_0"}, "but owner/name asks for Q8_0: ask once"),
+        (
+            ("owner/name", "+Q8_0"),
+            {"head": "mine.gguf"},
+            "two heads .* head='mine.gguf' and Q8_0 of owner/name: name one",
+        ),
+        (
+            ("owner/name",),
+            {"head": "a.gguf", "head_filename": "Q8_0"},
+            "head='a.gguf' and Q8_0 of owner/name: name one",
+        ),
     ],
 )
 def test_two_heads_are_refused_before_the_hub_is_asked(
