@@ -175,7 +175,8 @@ def _damaged(path: Path, error: DamagedFileError) -> InvalidRequestError:
 
 def _differs(name: str, theirs: str, ours: str) -> str:
     if name == "head":  # "with drafts" or "without drafts"
-        return f"was made {theirs}, here it is {ours}: draft_tokens=0 goes with draft_tokens=0 only"
+        takes = "draft_tokens=0" if ours == "with drafts" else "a head, and draft_tokens other than 0"
+        return f"was made {theirs}, here it is {ours}: it takes {takes}"
     if name == "adapters":  # hashes, or none
         return "was made with other adapters, or with other scales of them"
     return f"is of another {_shown(name)}: {theirs}, here it is {ours}"

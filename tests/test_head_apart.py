@@ -228,6 +228,11 @@ def test_a_saved_prefix_names_the_head_that_it_was_read_with(
         llm.load_prefix(saved)
     with make_llm(demo) as llm, pytest.raises(InvalidRequestError, match="model"):
         llm.load_prefix(saved)
+    with (
+        make_llm(pair[0], draft_tokens="auto") as llm,
+        pytest.raises(InvalidRequestError, match=r"made with drafts, .* it takes a head, and"),
+    ):
+        llm.load_prefix(saved)
 
 
 def test_without_drafts_the_head_is_not_loaded(pair: tuple[Path, Path]) -> None:

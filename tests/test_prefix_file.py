@@ -237,7 +237,7 @@ def test_whole_files_that_do_not_fit_are_refused_with_what_does_not(c: Context, 
         ({"type_v": "f32"}, "is of another type_v:"),
         ({"flash_attn": "off"}, "is of another flash_attn:"),
         ({"tap": "pre_norm"}, "is of another tap:"),
-        ({"draft_tokens": 0}, "was made with drafts, here it is without drafts: draft_tokens=0 goes with"),
+        ({"draft_tokens": 0}, "was made with drafts, here it is without drafts: it takes a head, and"),
         ({"mode": "host-copy"}, "is of another prefill:"),
     ],
 )
