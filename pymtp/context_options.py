@@ -75,7 +75,11 @@ def native_options(
     if draft_tokens and not model.mtp:
         raise InvalidRequestError(
             f"draft_tokens={draft_tokens} needs a multi-token-prediction head, and {model.path.name} "
-            + ("was loaded without it" if model.has_head or model.options.head else "has none: use draft_tokens=0")
+            + (
+                "was loaded without it"
+                if model.has_head or model.options.head
+                else "has none: use draft_tokens=0, or head=FILE for one in a file of its own"
+            )
             + (f" ({model.head_absent})" if model.head_absent else "")
         )
     _check_tap(draft_tokens, prefill, tap)

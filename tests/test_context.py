@@ -112,7 +112,7 @@ def test_the_smallest_batches_that_are_allowed_work(
 def test_drafting_without_a_head_is_refused_and_plain_decoding_works(
     new_llm: Callable[..., LLM], headless: Path, prompts: list[str]
 ) -> None:
-    with pytest.raises(InvalidRequestError, match=r"headless.gguf has none: use draft_tokens=0"):
+    with pytest.raises(InvalidRequestError, match=r"headless.gguf has none: use draft_tokens=0, or head=FILE for one"):
         new_llm(headless, draft_tokens=1)
     plain = new_llm(headless, draft_tokens="auto")
     assert plain.context.draft_tokens == 0

@@ -99,7 +99,9 @@ def read_text(file: Path) -> str:
 def check_head(model: Model, otherwise: str = "") -> None:
     """Raises InvalidRequestError for a model without head. otherwise: what can be done with it all the same."""
     if not model.has_head:
-        raise InvalidRequestError(f"{model.path.name} has no multi-token-prediction head{otherwise}")
+        raise InvalidRequestError(
+            f"{model.path.name} has no multi-token-prediction head{otherwise}; --head FILE gives it one"
+        )
 
 
 def check_modes(model: Model, modes: tuple[str, ...]) -> None:

@@ -160,5 +160,5 @@ class Loading(Placing):
         show_warnings_of_drafts()
         told = is_hub_name(self.model or "") or llm.model.head_absent  # as it was brought, or as it was loaded
         if not llm.model.has_head and keywords["draft_tokens"] == "auto" and not told:
-            tell(f"{what} has no multi-token-prediction head: it is decoded without drafts")
+            tell(f"{what} has no multi-token-prediction head: it is decoded without drafts. --head FILE gives it one")
         return llm

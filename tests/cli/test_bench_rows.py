@@ -35,7 +35,7 @@ def test_mistakes_are_told_before_any_work(
 
 def test_a_model_without_head_is_refused(headless: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("-m", headless) == 2
-    assert "has no multi-token-prediction head" in " ".join(capsys.readouterr().err.split())
+    assert "has no multi-token-prediction head; --head FILE gives it one" in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_shipped_model_goes_through_and_its_report_is_shown_again(

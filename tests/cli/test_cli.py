@@ -341,7 +341,7 @@ def test_a_name_of_the_hub_without_its_prefix_is_recognized() -> None:
 
 def test_a_model_without_a_head_is_told_of_where_drafts_could_be_wanted(headless: Path) -> None:
     small = ("x", "-m", str(headless), "-n", "1", "-t", "1", "-c", "256")
-    told = "note: headless.gguf has no multi-token-prediction head: it is decoded without drafts"
+    told = "note: headless.gguf has no multi-token-prediction head: it is decoded without drafts. --head FILE"
     assert " ".join(run("generate", *small).stderr.split()).count(told) == 1
     assert "note" not in run("generate", *small, "-d", "0").stderr
 
