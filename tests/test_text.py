@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymtp.text import TextStream
+from pymtp.text import TextStream, whole_texts
 
 
 def chop(data: bytes, sizes: list[int]) -> list[bytes]:
@@ -75,3 +75,12 @@ def test_a_stop_string_that_is_not_nfc_is_found_in_nfc_and_as_written(stop: str)
         assert out == ("un " if stream.stopped else text)
     assert found[nfc].stopped
     assert found[nfd].stopped == (stop in nfd)
+
+
+def test_texts_without_halves_of_characters_stay_the_same_value() -> None:
+    whole = {"a": ["b", {"c": "\U0001f600"}], "n": float("nan")}
+    assert whole_texts(whole) is whole
+    assert whole_texts({"\ud83d": ["\ude00", 1, [True, "\ud83d\ude00"]]}) == {
+        "\ufffd": ["\ufffd", 1, [True, "\U0001f600"]]
+    }
+    assert whole_texts([{1, 2}]) == [{1, 2}]  # no value of JSON
