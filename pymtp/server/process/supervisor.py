@@ -149,6 +149,8 @@ class Supervisor:
                         if READY in said:
                             self._keep(said[FILE], said.get(HEAD))
                             place = {"url": self._url, "model": said[READY], "worker": worker.process.pid}
+                            if said.get(HEAD) is not None:
+                                place["head"] = Path(said[HEAD]).name
                             log.info("serving", extra={"fields": place})
                     if worker.gone:
                         return
