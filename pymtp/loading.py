@@ -56,6 +56,18 @@ def brought(
     )
 
 
+def note_of_no_head(llm: LLM, model: str | Path | None, keywords: Mapping[str, Any]) -> str | None:
+    """Say that a model has no head, where drafts could be wanted. None where it has one, and where the hub or the model
+    said it already. model, keywords: those of `load`."""
+    told = (isinstance(model, str) and is_hub_name(model)) or llm.model.head_absent
+    if llm.model.has_head or told or keywords.get("draft_tokens", "auto") != "auto":
+        return None
+    return (
+        f"{llm.model.path.name} has no multi-token-prediction head: it is decoded without drafts. "
+        "--head FILE gives it one"
+    )
+
+
 def check_prefix(prefix: Path | None) -> None:
     """Raises InvalidRequestError for a file that cannot be read, or that is no prefix by its first bytes."""
     if prefix is not None:

@@ -28,10 +28,9 @@ from pymtp.cli.placing import OPTIONS, Placing
 from pymtp.cli.screen import loading, show_warnings_of_drafts
 from pymtp.context_options import check_draft_vocab
 from pymtp.errors import InvalidRequestError
-from pymtp.hub.names import is_hub_name
 from pymtp.llm import LLM
 from pymtp.llm_options import find_files, read_keywords
-from pymtp.loading import check_prefix, load
+from pymtp.loading import check_prefix, load, note_of_no_head
 
 # by the names that Python knows them by
 _OPTIONS = {
@@ -158,7 +157,6 @@ class Loading(Placing):
         with options_named(), loading(what):
             llm = load(file, keywords, prefix)
         show_warnings_of_drafts()
-        told = is_hub_name(self.model or "") or llm.model.head_absent  # as it was brought, or as it was loaded
-        if not llm.model.has_head and keywords["draft_tokens"] == "auto" and not told:
-            tell(f"{what} has no multi-token-prediction head: it is decoded without drafts. --head FILE gives it one")
+        if note := note_of_no_head(llm, self.model, keywords):
+            tell(note)
         return llm

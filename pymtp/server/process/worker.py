@@ -17,7 +17,7 @@ from typing import Any
 
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
-from pymtp.loading import load
+from pymtp.loading import load, note_of_no_head
 from pymtp.server.process.launch import Launch
 from pymtp.server.watch import logs
 
@@ -41,6 +41,8 @@ def load_quietly(launch: Launch) -> LLM:
     """As loading.load. What llama.cpp says of a failure is in the error that this raises, and not logged as well."""
     with logs.failures_held(logging.getLogger("pymtp.native")):
         llm = load(launch.model, launch.llm, launch.prefix, lambda note: logs.log.warning("%s", note))
+    if note := note_of_no_head(llm, launch.model, launch.llm):
+        logs.log.warning("%s", note)
     if llm.template_source is not None:
         try:
             _ = llm.chat_template  # the first chat need not wait for it
