@@ -113,6 +113,7 @@ def header(whole: dict[str, Any]) -> dict[str, Any]:
 def stats_of(record: dict[str, Any]) -> Stats:
     """The Stats that as_json wrote."""
     later: dict[str, Any] = {"outside_per_position": (), "queue_seconds": 0.0, "time_to_first_token": 0.0}
+    later["thinking_tokens"] = 0
     known = {field.name: (later | record)[field.name] for field in fields(Stats)}
     lists = ("accepted_per_position", "outside_per_position", "depths")
     return Stats(**known | {name: tuple(known[name]) for name in lists})
