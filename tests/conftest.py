@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import ssl
@@ -54,6 +55,18 @@ def pytest_collection_finish() -> None:
     """Thousands of tests stay to the end: the garbage collector need not look through them each time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A command that runs in this process and logs leaves its handlers behind, and they the stream of its test."""
+    loggers = [logging.getLogger(name) for name in ("pymtp", "pymtp.drafts", "pymtp.native", "uvicorn")]
+    before = [(list(logger.handlers), logger.level, logger.propagate) for logger in loggers]
+    yield
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers[:], logger.propagate = handlers, propagate
+        if logger.level != level:
+            logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")
