@@ -208,6 +208,18 @@ def test_of_two_efforts_as_near_the_higher_is_taken_and_none_is_the_last(
     assert made(source, USER, variables={"reasoning_effort": asked}) == taken
 
 
+@pytest.mark.parametrize(("effort", "thinks"), [("none", False), ("high", True)])
+def test_an_effort_that_is_asked_for_goes_before_whether_the_llm_thinks(
+    new_llm: Callable[..., LLM], effort: str, thinks: bool
+) -> None:
+    source = "{{ enable_thinking | default(true) }}"
+    template = new_llm(chat_template=source, chat_template_kwargs={"enable_thinking": not thinks}).chat_template
+    assert template.render([USER]) == str(not thinks)
+    assert template.render([USER], chat_template_kwargs={"reasoning_effort": effort}) == str(thinks)
+    both = {"reasoning_effort": effort, "enable_thinking": not thinks}
+    assert template.render([USER], chat_template_kwargs=both) == str(not thinks)
+
+
 def test_a_template_that_takes_all_efforts_gets_the_one_asked_for(made: Callable[..., str]) -> None:
     assert made("{{ reasoning_effort }}", USER, variables={"reasoning_effort": "max"}) == "max"
 

@@ -85,7 +85,10 @@ class ChatTemplate:
         """
         check_messages(messages)
         check_tools(tools)
-        variables = {**self._defaults, **read_variables(chat_template_kwargs)}
+        own, defaults = read_variables(chat_template_kwargs), dict(self._defaults)
+        if "reasoning_effort" in own:
+            defaults.pop("enable_thinking", None)  # the effort says whether
+        variables = {**defaults, **own}
         # as transformers has it: templates take a missing name for none, and write None as text
         given = [{name: value for name, value in message.items() if value is not None} for message in messages]
         refusal: Exception | None = None
