@@ -72,6 +72,13 @@ class _Bytes:
         (value,) = struct.unpack("<" + form, self.take(struct.calcsize(form)))
         return int(value)
 
+    def count(self, least: int) -> int:
+        """How many values come, each of at least so many bytes. Raises ValueError where no header holds so many."""
+        n = self.number("Q")
+        if n > _MOST // least:
+            raise ValueError(f"it counts {n} entries, more than any model's")
+        return n
+
     def string(self) -> str:
         return self.take(self.number("Q")).decode("utf-8", "replace")
 
@@ -79,12 +86,12 @@ class _Bytes:
         if kind == _STRING:
             self.skip(self.number("Q"))
         elif kind == _ARRAY:
-            kind, n = self.number("I"), self.number("Q")
+            kind = self.number("I")
             if kind == _STRING:
-                for _ in range(n):
+                for _ in range(self.count(8)):
                     self.skip(self.number("Q"))
             else:
-                self.skip(n * _size(kind))
+                self.skip(self.number("Q") * _size(kind))
         else:
             self.skip(_size(kind))
 
@@ -108,7 +115,7 @@ def read_header(name: str, read: Read) -> Header:
             raise ValueError("its first bytes are not GGUF")
         if (version := file.number("I")) not in (2, 3):
             raise ValueError(f"version {version} of the format is not known")
-        n_tensors, n_keys = file.number("Q"), file.number("Q")
+        n_tensors, n_keys = file.count(24), file.count(13)  # bytes of one whose name is empty
         for _ in range(n_keys):
             key, kind = file.string(), file.number("I")
             if kind == _STRING and key.startswith("general."):

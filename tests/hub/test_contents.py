@@ -164,6 +164,23 @@ def test_header_of_odd_numbers_is_refused() -> None:
         read_header("m", reader(bytes(data)))
 
 
+@pytest.mark.parametrize("at", ["tensors", "keys", "strings"])
+def test_header_that_counts_more_than_any_models_is_refused_at_once(at: str) -> None:
+    data = bytearray(gguf())
+    tokens = data.index(b"tokenizer.ggml.tokens") + len(b"tokenizer.ggml.tokens")
+    begin = {"tensors": 8, "keys": 16, "strings": tokens + 8}[at]
+    data[begin : begin + 8] = (2**63).to_bytes(8, "little")
+    read = list[int]()
+
+    def note(offset: int, n: int) -> bytes:
+        read.append(n)
+        return bytes(data[offset : offset + n])
+
+    with pytest.raises(ModelLoadError, match=f"it counts {2**63} entries, more than any model's"):
+        read_header("m", note)
+    assert len(read) == 1
+
+
 def test_header_of_long_numbers_is_read_soon() -> None:
     begun = time.process_time()
     it = looked(gguf(tensors=[*TRUNK, f"blk.{'1' * 5000}.x"], architecture=f"{'1' * 1_000_000}x"))
