@@ -244,7 +244,42 @@ pymtp_head_files find_head(const files & model, const files & head) {
     return found;
 }
 
+// What a block's tensor is, without its block and its last word ("weight", "scale"): "attn_q", "nextn.eh_proj".
+std::string kind_of(const std::string & name, const std::string & prefix) {
+    return name.substr(prefix.size(), name.rfind('.') - prefix.size());
+}
+
+template <typename F> void each_name(const files & parts, F && f) {
+    for (const pymtp_gguf_file & part : parts) {
+        for (ggml_tensor * t = ggml_get_first_tensor(part.tensors()); t; t = ggml_get_next_tensor(part.tensors(), t)) {
+            f(std::string(t->name));
+        }
+    }
+}
+
 } // namespace
+
+std::string pymtp_find_unknown_tensor(const std::string & model, const std::string & head) {
+    const files trunk = pymtp_parts_of(model);
+    const files parts = pymtp_parts_of(head);
+
+    std::set<std::string> known = { "nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "nextn.embed_tokens", "nextn.shared_head_head",
+                                    "nextn.shared_head_norm" };
+    const std::string block = block_prefix(find_block(parts));
+    each_name(trunk, [&](const std::string & name) {
+        const size_t dot = name.rfind("blk.", 0) == 0 ? name.find('.', 4) : std::string::npos;
+        if (dot != std::string::npos && (model != head || name.rfind(block, 0) != 0)) {
+            known.insert(kind_of(name, name.substr(0, dot + 1)));
+        }
+    });
+    std::string unknown;
+    each_name(parts, [&](const std::string & name) {
+        if (unknown.empty() && name.rfind(block, 0) == 0 && !known.count(kind_of(name, block))) {
+            unknown = name;
+        }
+    });
+    return unknown;
+}
 
 bool pymtp_is_head_alone(const files & parts) {
     const std::set<int32_t> blocks = blocks_of(parts);

@@ -14,3 +14,8 @@ pymtp_head_files pymtp_find_head(const std::vector<pymtp_gguf_file> & model, con
 
 // Whether the files hold a head, and not the trunk that it belongs to.
 bool pymtp_is_head_alone(const std::vector<pymtp_gguf_file> & files);
+
+// A tensor of the head's block that is like none of the trunk's and none of a head's own, "" where there is none: what llama.cpp
+// may have counted where it could not load. head: the model's own path where the head is inside. Throws pymtp_refused where there
+// is no head.
+std::string pymtp_find_unknown_tensor(const std::string & model, const std::string & head);

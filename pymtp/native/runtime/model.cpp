@@ -73,6 +73,19 @@ static std::shared_ptr<const pymtp_file_rows> find_output_rows(
     return std::make_shared<pymtp_file_rows>(path, name, matrix);
 }
 
+// llama.cpp tells how many tensors it did not expect, and not which.
+static std::string why_not(const char * path, const pymtp_model_options & options) {
+    std::string unknown;
+    if (options.mtp && !options.vocab_only) {
+        try {
+            unknown = pymtp_find_unknown_tensor(path, options.head ? options.head : path);
+        } catch (const pymtp_refused &) {
+            // there is no head
+        }
+    }
+    return "llama.cpp cannot load the file" + (unknown.empty() ? "" : "; its head's tensor '" + unknown + "' is like none of the model's");
+}
+
 static pymtp_model * load(const char * path, const pymtp_model_options & options, bool plan) {
     return pymtp_guarded<pymtp_model *>(nullptr, [&]() -> pymtp_model * {
         const pymtp_placing placing(options);
@@ -93,7 +106,7 @@ static pymtp_model * load(const char * path, const pymtp_model_options & options
         placing.write(params);
         std::shared_ptr<llama_model> model(llama_model_load_from_file(path, params), llama_model_free);
         if (!model) {
-            pymtp_set_error("llama.cpp cannot load the file");
+            pymtp_set_error(why_not(path, options).c_str());
             return nullptr;
         }
         auto shared = std::make_unique<pymtp_model>(std::move(model));
