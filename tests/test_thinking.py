@@ -19,7 +19,7 @@ from pymtp import LLM, InvalidRequestError, SamplingParams
 from pymtp.answers import AnswerFormat, Tool
 from pymtp.asks import Ask, prepared, read
 from pymtp.chat import Chat
-from pymtp.engine.request import RequestText
+from pymtp.engine.request_text import RequestText
 from pymtp.thinking import Thinking, ThinkingText
 
 OPEN = "def f(x):\n<think>\n"

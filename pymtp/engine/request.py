@@ -13,14 +13,14 @@ from pymtp.counters import Counters
 from pymtp.depth import Depth
 from pymtp.engine.prefix_records import Reader
 from pymtp.engine.prefix_saver import PrefixSaver
+from pymtp.engine.request_text import RequestText
 from pymtp.engine.rounds import Writer
 from pymtp.engine.samplers import Samplers
 from pymtp.errors import InvalidRequestError, PymtpError
 from pymtp.model import Model
 from pymtp.sampling import Sampler, SamplingParams, TokenLogprobs
 from pymtp.stats import Stats, Tally, collect
-from pymtp.text import TextStream
-from pymtp.thinking import Thinking, ThinkingText
+from pymtp.thinking import Thinking
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -373,50 +373,3 @@ class Request:
             time_to_first_token=self.prefilled - self.submitted if self.tokens else 0.0,
             thinking_tokens=self.text.thinking.tokens,
         )
-
-
-class RequestText:
-    """The text of the tokens that came out, and whether one of them ended it, or its thinking."""
-
-    def __init__(self, model: Model, params: SamplingParams, thinking: Thinking) -> None:
-        self._model = model
-        self._ignores_end = params.ignore_eos
-        self._apart = thinking.apart
-        self._stops = params.stop
-        self.thinking = ThinkingText(thinking)
-        self._stream = self._new_stream()
-        self._fresh = ""  # not taken yet
-        self.ended = False
-
-    def ends(self, token: int) -> bool:
-        """Takes the next token; whether a round ends with it: it is the last, or the thinking is to be closed."""
-        if not self._ignores_end and self._model.ends_generation(token):
-            self.ended = True
-            return True
-        data, within = self._model.token_bytes(token), self.thinking.within
-        n = self.thinking.push(data)
-        if self._apart and within != self.thinking.within:
-            self._push(data[:n])
-            self.flush()
-            if not self._stream.stopped:
-                self._stream = self._new_stream()
-                self._push(data[n:])
-        else:
-            self._push(data)
-        return self.ended or self.thinking.closing
-
-    def _new_stream(self) -> TextStream:
-        return TextStream(() if self._apart and self.thinking.within else self._stops)
-
-    def _push(self, data: bytes) -> None:
-        self._fresh += self._stream.push(data)
-        self.ended = self._stream.stopped
-
-    def flush(self) -> None:
-        """Gives out what was held back for a stop string or a character."""
-        self._fresh += self._stream.flush()
-
-    def take(self) -> str:
-        """What is new since the last call."""
-        text, self._fresh = self._fresh, ""
-        return text
