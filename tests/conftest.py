@@ -47,6 +47,11 @@ ssl.create_default_context = cache(ssl.create_default_context)  # type: ignore[a
 LAST = ("test_same_text.py", "test_packaging.py")  # the slowest
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Two more than cores: many tests wait for other processes, or for a time to pass."""
+    return (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) + 2
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LAST.index(item.path.name) + 1 if item.path.name in LAST else 0)
 

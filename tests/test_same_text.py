@@ -14,7 +14,7 @@ from pymtp.context import Context
 
 # for each of twenty prompts, at each depth; of the same model in F32, which is slow, for half of them. More tokens:
 # tools/checks/same_text.py
-TOKENS = 125
+TOKENS = 100
 
 
 @pytest.fixture(scope="module")

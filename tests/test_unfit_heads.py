@@ -136,9 +136,13 @@ def test_a_head_that_is_hardly_ever_right_is_named_once_with_what_may_help(
     unfit: Callable[[str], Path], kind: str, drafts: int | str, said: Callable[[], list[str]]
 ) -> None:
     with make_llm(unfit(kind), n_ctx=2048, draft_tokens=drafts) as llm:
-        n = 1900 if drafts == "auto" else 400  # which seldom drafts
-        llm.generate(PROMPTS[0], SamplingParams(n, temperature=1.0, ignore_eos=True))
-    (line,) = said()
+        for _ in range(8 if drafts == "auto" else 1):  # which seldom drafts, the less the more the machine has to do
+            llm.generate(
+                PROMPTS[0], SamplingParams(1000 if drafts == "auto" else 400, temperature=1.0, ignore_eos=True)
+            )
+            if lines := said():
+                break
+    (line,) = lines
     assert line.startswith(f"{kind}.gguf: of the first ")
     assert "this head does not fit the model" in line
     assert 'Try tap="pre_norm", another file, or draft_tokens=0; `pymtp tap` measures it' in line

@@ -58,7 +58,7 @@ def rewrite(
         if add and tensor.name in add:
             writer.add_tensor(tensor.name, tensor.data + add[tensor.name])
         elif weights and (weights == "f32" or tensor.tensor_type != GGMLQuantizationType.F32):
-            values = dequantize(tensor.data, tensor.tensor_type)
+            values = dequantize(np.asarray(tensor.data), tensor.tensor_type)
             writer.add_tensor(tensor.name, values.astype(np.float16) if weights == "f16" else values)
         else:
             writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)

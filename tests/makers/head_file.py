@@ -69,7 +69,7 @@ def write_head(
     def write(name: str, values: NDArray[Any], own: GGMLQuantizationType) -> None:
         kind = _type_of(name, types or {}, own) if values.ndim > 1 else own
         if kind != own:
-            values = quantize(dequantize(values, own), kind)
+            values = quantize(dequantize(np.asarray(values), own), kind)
         writer.add_tensor(names.get(name, name), values, raw_dtype=kind)
 
     for tensor in reader.tensors:
@@ -93,7 +93,7 @@ def read_tensor(source: Path, name: str) -> NDArray[np.float32]:
     """Read a tensor of a GGUF file as F32. Raises KeyError where the file has none of this name."""
     for tensor in GGUFReader(source).tensors:
         if tensor.name == name:
-            return np.asarray(dequantize(tensor.data, tensor.tensor_type), np.float32)
+            return np.asarray(dequantize(np.asarray(tensor.data), tensor.tensor_type), np.float32)
     raise KeyError(name)
 
 
