@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shutil
 import statistics
 import sys
 import tempfile
@@ -73,8 +74,9 @@ def main(
     depths: list[Drafts] = ["auto" if d == "auto" else int(d) for d in drafts.split(",")]
     found: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
+        whole = Path(shutil.copy(file, folder))  # file systems differ in how they map files
         trunk, head = write_pair(file, Path(folder))
-        files: dict[str, tuple[Path, Path | None]] = {INSIDE: (file, None), APART: (trunk, head)}
+        files: dict[str, tuple[Path, Path | None]] = {INSIDE: (whole, None), APART: (trunk, head)}
         kinds: dict[str, tuple[Any, ...]] = {f"prompts of {prompt}": (3, threads, long, bias, 1)}
         kinds |= {f"drafts {depth}": (depth, threads, texts, bias, tokens) for depth in depths}
         for kind, settings in kinds.items():
