@@ -96,7 +96,7 @@ def test_norms_without_their_one_are_named_where_drafts_are_poor() -> None:
     assert "stored" not in " ".join(in_words(judgement(poor, poorer, norm=0.8, guessed=[9] * 6)))
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "nan in a norm"])
+@pytest.mark.parametrize("kind", ["hnorm", "norms", "random", "nan in a norm"])
 def test_a_head_that_does_not_fit_is_told_with_its_figures_and_no_tap(
     demo: Path, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,7 +106,7 @@ def test_a_head_that_does_not_fit_is_told_with_its_figures_and_no_tap(
     assert "the head of unfit.gguf does not fit: of its first drafts" in said
     assert "was trained on" not in said
     assert ("no finite numbers" in said) == (kind in NO_NUMBERS)
-    norms = {"hnorm": "hnorm.weight (0.03)", "enorm": "enorm.weight (0.07)", "norms": "blk.8.attn_norm.weight (0.03)"}
+    norms = {"hnorm": "hnorm.weight (0.03)", "norms": "blk.8.attn_norm.weight (0.03)"}
     assert (norms.get(kind, "stored without the 1") in said) == (kind in norms)
 
 
