@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import make_llm
-from gguf import GGUFReader
 from helpers.sample import sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from makers.gguf_read import open_gguf
 from makers.gguf_variants import rewrite
 
 from pymtp import LLM, Completion, InvalidRequestError, Model, SamplingParams
@@ -311,7 +311,7 @@ def test_bytes_that_no_character_has_are_no_text(llm: LLM) -> None:
 
 
 def test_a_token_may_be_of_any_length(demo: Path, tmp_path: Path) -> None:
-    tokens = GGUFReader(demo).fields["tokenizer.ggml.tokens"].contents()
+    tokens = open_gguf(demo).fields["tokenizer.ggml.tokens"].contents()
     long = tokens.index("def")
     tokens[long] = "x" * 200
     rewrite(demo, tmp_path / "long.gguf", metadata={"tokenizer.ggml.tokens": tokens})

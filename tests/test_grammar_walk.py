@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf import GGUFReader
 from helpers.gbnf import Characters, Either, Place, Repeat, Rule, Rules, Text, Token, gbnf
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
+from makers.gguf_read import open_gguf
 from makers.gguf_variants import rewrite
 
 from pymtp import InvalidRequestError, Model, SamplingParams
@@ -28,7 +28,7 @@ LETTERS = "abé→🙂 \n"
 def model(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
     """The shipped model with CUTS among its tokens."""
     path = tmp_path_factory.mktemp("models") / "cuts.gguf"
-    tokens = GGUFReader(demo).fields["tokenizer.ggml.tokens"].contents()
+    tokens = open_gguf(demo).fields["tokenizer.ggml.tokens"].contents()
     for i, cut in enumerate(CUTS):
         tokens[-1 - i] = "".join(map(_letter_of, cut))
     rewrite(demo, path, metadata={"tokenizer.ggml.tokens": tokens})

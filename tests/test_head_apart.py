@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import make_llm
-from gguf import GGUFReader
 from helpers.command import run
 from helpers.contexts import context, some_tokens
 from helpers.full_context import taken
+from makers.gguf_read import open_gguf
 from makers.gguf_variants import rewrite
 from makers.head_file import read_tensor, tied_output, write_head, write_pair
 from makers.lora import make_delta, write_adapter
@@ -169,7 +169,7 @@ def test_a_block_that_lacks_what_makes_it_a_head_gives_way_to_the_head_given(
     demo: Path, pair: tuple[Path, Path], tmp_path: Path, block: int
 ) -> None:
     rewrite(demo, path := tmp_path / "half.gguf", leave_out=("blk.8.nextn.",))
-    names = [tensor.name for tensor in GGUFReader(pair[1]).tensors if tensor.name.startswith("blk.")]
+    names = [tensor.name for tensor in open_gguf(pair[1]).tensors if tensor.name.startswith("blk.")]
     write_head(demo, head := tmp_path / "mtp.gguf", rename={n: n.replace("blk.8.", f"blk.{block}.") for n in names})
     with make_llm(demo) as inside, make_llm(path, head=head) as apart:
         assert came(apart, GREEDY) == came(inside, GREEDY)

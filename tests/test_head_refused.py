@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf import GGUFReader
 from helpers.command import run
+from makers.gguf_read import open_gguf
 from makers.gguf_variants import rewrite
 from makers.head_file import read_tensor, write_head, write_pair
 from makers.make_model import make_model
@@ -50,7 +50,7 @@ def test_a_head_of_another_shape_is_refused_with_both_numbers(
     demo: Path, pair: tuple[Path, Path], key: str, value: float, tmp_path: Path
 ) -> None:
     name = f"qwen35.{key}"
-    own = GGUFReader(demo).fields[name].contents()
+    own = open_gguf(demo).fields[name].contents()
     number = own[0] if isinstance(own, list) else own
     other = value if value != number else 2 * value
     write_head(
@@ -62,7 +62,7 @@ def test_a_head_of_another_shape_is_refused_with_both_numbers(
 def test_a_head_with_another_vocabulary_is_refused_with_both_numbers(
     demo: Path, pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    fields = GGUFReader(demo).fields
+    fields = open_gguf(demo).fields
     tokens, types = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type"))
     fewer = {"tokenizer.ggml.tokens": tokens[:-64], "tokenizer.ggml.token_type": types[:-64]}
     write_head(demo, head := tmp_path / "fewer.gguf", metadata=fewer)
@@ -75,7 +75,7 @@ def test_a_head_with_another_vocabulary_is_refused_with_both_numbers(
 
 
 def test_a_few_renamed_tokens_are_no_other_vocabulary(demo: Path, pair: tuple[Path, Path], tmp_path: Path) -> None:
-    tokens = list(GGUFReader(demo).fields["tokenizer.ggml.tokens"].contents())
+    tokens = list(open_gguf(demo).fields["tokenizer.ggml.tokens"].contents())
     tokens[-1] = "<|PAD_TOKEN|>"
     write_head(demo, head := tmp_path / "mtp.gguf", metadata={"tokenizer.ggml.tokens": tokens})
     Model(pair[0], head=head).close()

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gguf import GGUFReader, TokenType
+from gguf import TokenType
 from hypothesis import given
 from hypothesis import strategies as st
+from makers.gguf_read import open_gguf
 from makers.gguf_variants import rewrite
 
 from pymtp import ClosedError, InvalidRequestError, ModelLoadError
@@ -42,7 +43,7 @@ def test_special_tokens_come_back_where_they_are_asked_for() -> None:
 
 def test_marks_of_answers_are_text_in_files_that_have_them_as_control_tokens(tmp_path: Path, demo: Path) -> None:
     marks = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
-    fields = GGUFReader(demo).fields
+    fields = open_gguf(demo).fields
     names, kinds = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type"))
     names[-5:], kinds[-5:] = [*marks, "<|vision_start|>"], 5 * [int(TokenType.CONTROL)]
     merges = [pair for pair in fields["tokenizer.ggml.merges"].contents() if pair.replace(" ", "") in names]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gguf import GGUFReader
 from helpers.contexts import BOTH, context, some_tokens, work
+from makers.gguf_read import open_gguf
 
 from pymtp.context import Context
 from pymtp.errors import InvalidRequestError, NativeError
@@ -58,7 +58,7 @@ def test_a_row_reads_the_weights_of_all_layers_and_of_the_output_but_not_the_hea
     dense: Model, demo_f32: Path
 ) -> None:
     n_bytes = sum(o.weight_bytes for o in launched(opened(dense), some_tokens(dense, 1)))
-    tensors = {t.name: int(t.n_bytes) for t in GGUFReader(demo_f32).tensors if len(t.shape) == 2}
+    tensors = {t.name: int(t.n_bytes) for t in open_gguf(demo_f32).tensors if len(t.shape) == 2}
     trunk = [f"blk.{i}." for i in range(dense.n_layer)]
     last = max(int(name.split(".")[1]) for name in tensors if name.startswith("blk."))
     assert last >= dense.n_layer, "the head's block follows"
@@ -77,7 +77,7 @@ def test_of_experts_only_those_count_that_a_row_chose(moe: Model) -> None:
     assert each > 0
     # the head's block takes both rows along: it chooses experts, too
     assert each < both <= 3 * each
-    of_all = sum(int(t.n_bytes) for t in GGUFReader(moe.path).tensors if "_exps." in t.name)
+    of_all = sum(int(t.n_bytes) for t in open_gguf(moe.path).tensors if "_exps." in t.name)
     assert both < experts(some_tokens(moe, 4)) <= of_all  # four rows choose eight times, of four experts
 
 

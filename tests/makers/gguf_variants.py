@@ -9,6 +9,8 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, Ll
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
+from makers.gguf_read import open_gguf
+
 Metadata = Mapping[str, str | int | float | bool | list[str] | None]
 _FILE_TYPES = {"f32": LlamaFileType.ALL_F32, "f16": LlamaFileType.MOSTLY_F16}
 
@@ -34,7 +36,7 @@ def rewrite(
     more: tensors to add, by name.
     add: what to add to tensors of F32, by name.
     """
-    reader = GGUFReader(source)
+    reader = open_gguf(source)
     arch = reader.fields["general.architecture"].contents()
     changes: dict[str, Any] = dict(metadata or {})
     if weights:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
+from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 
+from makers.gguf_read import open_gguf
 from makers.gguf_variants import Metadata, rewrite, write_metadata
 
 SHARED = ("token_embd.weight", "output.weight", "output_norm.weight")  # in both files; a tied model has no output
@@ -59,7 +60,7 @@ def write_head(
     metadata: keys to set; None removes the key.
     split_max_tensors: the most tensors a file, 0 for one file.
     """
-    reader = GGUFReader(source)
+    reader = open_gguf(source)
     arch = reader.fields["general.architecture"].contents()
     block = reader.fields[f"{arch}.block_count"].contents() - 1
     others, names = dict(tensors or {}), dict(rename or {})
@@ -91,7 +92,7 @@ def write_head(
 
 def read_tensor(source: Path, name: str) -> NDArray[np.float32]:
     """Read a tensor of a GGUF file as F32. Raises KeyError where the file has none of this name."""
-    for tensor in GGUFReader(source).tensors:
+    for tensor in open_gguf(source).tensors:
         if tensor.name == name:
             return np.asarray(dequantize(np.asarray(tensor.data), tensor.tensor_type), np.float32)
     raise KeyError(name)

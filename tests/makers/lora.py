@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from gguf import GGUFReader, GGUFWriter
+from gguf import GGUFWriter
 from numpy.typing import NDArray
 
+from makers.gguf_read import open_gguf
 from makers.gguf_variants import rewrite
 
 Delta = Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
@@ -17,7 +18,7 @@ Delta = Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
 def make_delta(base: Path, names: Sequence[str], *, seed: int, rank: int = 4, size: float = 0.02) -> Delta:
     """For each of some matrices of an F32 file A of shape (rank, in) and B of shape (out, rank)."""
     random = np.random.default_rng(seed)
-    shapes = {tensor.name: tensor.data.shape for tensor in GGUFReader(base).tensors}
+    shapes = {tensor.name: tensor.data.shape for tensor in open_gguf(base).tensors}
     return {
         name: (
             random.normal(0, size, (rank, shapes[name][1])).astype(np.float32),

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGUFReader, GGUFValueType, GGUFWriter
+from gguf import GGUFValueType, GGUFWriter
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
+from makers.gguf_read import open_gguf
 from makers.gguf_variants import item_type
 
 Floats = NDArray[np.float32]
@@ -26,7 +27,7 @@ def write_next_twin(source: Path, target: Path, *, joined: bool = False) -> None
 
     joined: with one matrix for q, k, v and z, as early files have it.
     """
-    reader = GGUFReader(source)
+    reader = open_gguf(source)
     keys = {name.removeprefix("qwen35."): field for name, field in reader.fields.items()}
     n_keys, n_values = (int(keys[f"ssm.{name}"].contents()) for name in ("group_count", "time_step_rank"))
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gguf import GGMLQuantizationType, GGUFReader
+from gguf import GGMLQuantizationType
+from makers.gguf_read import open_gguf
 from makers.head_file import SHARED, read_tensor, tied_output, write_head, write_pair
 from makers.make_model import make_model
 
@@ -19,7 +20,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def types_of(path: Path) -> dict[str, GGMLQuantizationType]:
-    return {tensor.name: tensor.tensor_type for tensor in GGUFReader(path).tensors}
+    return {tensor.name: tensor.tensor_type for tensor in open_gguf(path).tensors}
 
 
 @pytest.mark.parametrize("preset", ["tiny", "tiny-moe"])
@@ -33,8 +34,8 @@ def test_trunk_and_head_share_the_models_tensors_out_between_them(preset: str, t
 
 
 def test_head_file_has_the_models_metadata_and_the_trunk_names_no_head(tiny: Path, tmp_path: Path) -> None:
-    trunk, head = (GGUFReader(path) for path in write_pair(tiny, tmp_path))
-    whole = GGUFReader(tiny)
+    trunk, head = (open_gguf(path) for path in write_pair(tiny, tmp_path))
+    whole = open_gguf(tiny)
     assert [key for key in head.fields if "GGUF" not in key] == [key for key in whole.fields if "GGUF" not in key]
     assert head.fields["qwen35.block_count"].contents() == trunk.fields["qwen35.block_count"].contents() + 1 == 5
     assert head.fields["qwen35.nextn_predict_layers"].contents() == 1
@@ -59,7 +60,7 @@ def test_head_file_has_the_types_names_and_tensors_that_are_asked_for(tiny: Path
         rename={"blk.4.nextn.eh_proj.weight": "mtp.fc.weight"},
         metadata={"qwen35.nextn_predict_layers": None, "general.name": "another"},
     )
-    types, fields = types_of(head), GGUFReader(head).fields
+    types, fields = types_of(head), open_gguf(head).fields
     assert types["output.weight"] == types["mtp.fc.weight"] == GGMLQuantizationType.Q4_0
     assert types["token_embd.weight"] == GGMLQuantizationType.F16
     assert types["blk.4.nextn.enorm.weight"] == GGMLQuantizationType.F32
