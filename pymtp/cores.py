@@ -8,12 +8,17 @@ import struct
 import sys
 from pathlib import Path
 
+from pymtp.cpu_quota import cpu_quota
+
 MAX_THREADS = 512  # GGML_MAX_N_THREADS
 
 
 def default_threads() -> int:
-    """A thread for each core, as far as llama.cpp takes as many."""
-    return min(physical_cores(), MAX_THREADS)
+    """A thread for each core that this process may have: a container's bound on processor time counts, as far as whole
+    cores go. At most as many as llama.cpp takes."""
+    quota = cpu_quota()
+    bound = MAX_THREADS if quota is None else max(1, int(quota + 0.5))
+    return min(physical_cores(), bound, MAX_THREADS)
 
 
 def physical_cores() -> int:

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "pymtp"
 
 # From the ground up. A package stands for all its files; a name may import its own floor and those below.
 FLOORS = (
-    ("errors", "values", "paths", "cores", "forks", "normalization", "native"),
+    ("errors", "values", "paths", "cores", "cpu_quota", "forks", "normalization", "native"),
     (
         *(
             "exclusive",
