@@ -76,9 +76,7 @@ def first_costs(model: Model, kind: Hashable, context: EmptyContext) -> FirstCos
 
 
 def _measured_apart(context: EmptyContext, n_vocab: int) -> FirstCosts:
-    """On a thread that ends. OpenMP keeps a team of threads for each thread that launched something; where all teams
-    together are more than the cores, it lets them sleep between two operations, and a small model is three times
-    slower. The thread that opens an LLM is often not the one that runs it: an AsyncLLM's never is."""
+    """On a thread of its own: what a signal handler raises, on the main thread, breaks off no launch there."""
     came: list[FirstCosts | BaseException] = []
     ended = (
         _thread.allocate_lock()

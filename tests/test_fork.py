@@ -32,7 +32,6 @@ def in_child(right, fork=os.fork):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sees threads as Linux shows them")
 def test_a_forked_child_may_let_go_of_a_context_with_threads() -> None:
-    """Of a build without OpenMP: its threads are the context's own, and a child has none to wait for."""
     assert run(
         FORKS
         + """

