@@ -13,8 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-# Before numpy and pymtp. Each core has a process of tests: a thread that spins while it waits takes time from one.
-os.environ |= {"OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before numpy: its threads would take time from other processes of tests
 
 import helpers.devices  # noqa: F401 — before pymtp
 import pytest

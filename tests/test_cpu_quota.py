@@ -32,6 +32,7 @@ def old(folder: str, quota: int, period: int = 100_000) -> dict[str, str]:
         (V2, {"docker/abc/cpu.max": "max 100000\n"}, None),
         (V2, {"docker/abc/cpu.max": "max 100000\n", "docker/cpu.max": "50000 100000\n"}, 0.5),
         (V2, {"docker/abc/cpu.max": "100000 100000\n", "docker/cpu.max": "400000 100000\n"}, 1),
+        (V2, {"docker/abc/cpu.max": "400000 100000\n", "docker/cpu.max": "100000 100000\n"}, 1),
         (V2, {"cpu.max": "200000 100000\n"}, 2),  # a container sees its own group as the outermost
         ("0::/\n", {"cpu.max": "250000 50000\n"}, 5),
         ("0::/\n", {"unified/cpu.max": "250000 50000\n"}, 5),

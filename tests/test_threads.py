@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from threading import Thread
 
 import pytest
 from conftest import make_llm
+from helpers.scripts import run
 from makers.make_model import make_model
 
 from pymtp import Model, SamplingParams
@@ -53,3 +55,83 @@ def test_a_loaded_model_takes_no_processor_time_between_calls(demo: Path) -> Non
         before = time.process_time()
         time.sleep(0.5)
         assert time.process_time() - before < 0.02
+
+
+HANDLED = """
+import sys
+came = []
+def handler(*_):
+    if not came:
+        came.append(in_handler())
+signal.signal(signal.SIGALRM, handler)
+def long(llm):
+    try:
+        return llm.generate("import ", pymtp.SamplingParams(1500, ignore_eos=True)).finish_reason
+    except pymtp.PymtpError as error:
+        return type(error).__name__
+llm, other = (pymtp.LLM(model, n_threads=64, n_ctx=2048) for _ in range(2))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="signals as Unix has them")
+def test_a_handler_within_a_graph_may_close_what_waits_for_its_cores() -> None:
+    assert (
+        run(
+            HANDLED
+            + """
+def in_handler():
+    other.close()
+    return "closed"
+for _ in range(3):
+    came.clear()
+    other = pymtp.LLM(model, n_threads=64, n_ctx=2048)
+    thread = threading.Thread(target=long, args=[other])
+    thread.start()
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    print(long(llm), came)
+    thread.join()
+"""
+        )
+        == ["length ['closed']"] * 3
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="signals as Unix has them")
+def test_a_handler_within_a_graph_may_compute_with_another_llm() -> None:
+    assert (
+        run(
+            HANDLED
+            + """
+expected = text(other)
+in_handler = lambda: text(other) == expected
+for _ in range(5):
+    came.clear()
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    print(long(llm), came)
+"""
+        )
+        == ["length [True]"] * 5
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_forked_within_a_graph_ends_and_the_parent_goes_on() -> None:
+    assert run(
+        HANDLED
+        + """
+def in_handler():
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        os.close(2)  # what it says at its end
+        return 0
+    return child
+parent = os.getpid()
+signal.setitimer(signal.ITIMER_REAL, 0.1)
+reason = long(llm)
+if os.getpid() != parent:
+    os._exit(0)
+status = os.waitpid(came[0], 0)[1]
+print(reason, os.WIFEXITED(status) or os.WTERMSIG(status) == signal.SIGABRT)
+"""
+    ) == ["length True"]

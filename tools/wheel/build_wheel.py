@@ -89,7 +89,7 @@ def _cross(processor: str) -> dict[str, str]:
         "CMAKE_CROSSCOMPILING_EMULATOR": f"{emulator};-L;/usr/{compiler}",  # FindPython asks
     }
     given = [f"-D{name}={value}" for name, value in settings.items()]
-    libraries = [f"/usr/{compiler}/lib"]  # where auditwheel finds libgomp
+    libraries = [f"/usr/{compiler}/lib"]  # where auditwheel finds libstdc++
     return {
         "CMAKE_ARGS": " ".join(filter(None, [os.environ.get("CMAKE_ARGS"), *given])),
         "_PYTHON_HOST_PLATFORM": f"linux-{processor}",  # the wheel's tag

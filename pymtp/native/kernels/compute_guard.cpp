@@ -85,6 +85,7 @@ void pymtp_compute_rethrow(const void * pool) {
     if (n_teams.load(std::memory_order_relaxed) == 0) {
         return;
     }
+    n_to_break = 0; // of a graph with fewer threads than were told to fail
     std::exception_ptr thrown;
     {
         const std::lock_guard<std::mutex> lock(mutex);

@@ -24,7 +24,7 @@ double pymtp_free_cores() {
     while (std::fgets(line, sizeof(line), file) && std::strncmp(line, "cpu", 3) == 0) {
         int cpu = 0;
         long long nice = 0, idle = 0, waiting = 0;
-        if (std::sscanf(line, "cpu%d %*d %lld %*d %lld %lld", &cpu, &nice, &idle, &waiting) == 4 && cpu < CPU_SETSIZE && CPU_ISSET(cpu, &usable)) {
+        if (line[3] >= '0' && line[3] <= '9' && std::sscanf(line, "cpu%d %*d %lld %*d %lld %lld", &cpu, &nice, &idle, &waiting) == 4 && cpu < CPU_SETSIZE && CPU_ISSET(cpu, &usable)) {
             ticks += nice + idle + waiting;
         }
     }
@@ -32,7 +32,7 @@ double pymtp_free_cores() {
 
     const auto now = std::chrono::steady_clock::now();
     const double seconds = std::chrono::duration<double>(now - then).count();
-    const double cores   = last < 0 || seconds <= 0 ? -1 : (ticks - last)/(seconds*sysconf(_SC_CLK_TCK));
+    const double cores   = last < 0 || ticks == 0 || seconds <= 0 ? -1 : (ticks - last)/(seconds*sysconf(_SC_CLK_TCK));
     last = ticks;
     then = now;
     return cores;

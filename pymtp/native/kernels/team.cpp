@@ -10,15 +10,20 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <system_error>
+#include <exception>
 #include <thread>
 #include <vector>
 
 #if defined(__x86_64__) || defined(_M_X64)
 #include <immintrin.h>
+#endif
+#ifdef __linux__
+#include <sched.h>
 #endif
 #ifndef _WIN32
 #include <pthread.h>
@@ -119,19 +124,23 @@ void work(crew * team, worker * self, int i) {
     }
 }
 
-// Whether the system gave one more. Signals are for the threads of who uses this library.
+// Whether the system gave one more. Signals are for the threads of who uses this library, but for faults of its own.
 bool start_thread(crew & team) {
 #ifndef _WIN32
     sigset_t all, before;
     sigfillset(&all);
+    for (int fault : { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS }) {
+        sigdelset(&all, fault);
+    }
     pthread_sigmask(SIG_SETMASK, &all, &before);
 #endif
-    team.workers.push_back(std::make_unique<worker>());
+    const size_t before_this = team.workers.size();
     bool started = true;
     try {
+        team.workers.push_back(std::make_unique<worker>());
         std::thread(work, &team, team.workers.back().get(), (int) team.workers.size()).detach();
-    } catch (const std::system_error &) {
-        team.workers.pop_back();
+    } catch (const std::exception &) { // no thread, or no memory for one
+        team.workers.resize(before_this);
         started = false;
     }
 #ifndef _WIN32
@@ -146,11 +155,11 @@ struct team_sizes {
         uint64_t  kind = 0;
         team_size size;
     };
-    std::array<entry, 64> entries;
+    std::array<entry, 256> entries;
 
     team_size & of(uint64_t kind, int n_most) {
         const uint64_t key   = 521*kind + n_most;
-        entry &        found = entries[key*0x9e3779b97f4a7c15u >> 58];
+        entry &        found = entries[key*0x9e3779b97f4a7c15u >> 56];
         if (found.kind != key) {
             found = { key, team_size(n_most) };
         }
@@ -158,14 +167,26 @@ struct team_sizes {
     }
 };
 
+// That this process may use.
+int count_cores() {
+#ifdef __linux__
+    cpu_set_t usable;
+    if (sched_getaffinity(0, sizeof(usable), &usable) == 0) {
+        return std::max(1, CPU_COUNT(&usable));
+    }
+#endif
+    return std::max(1u, std::thread::hardware_concurrency());
+}
+
 struct pool {
     std::mutex              mutex;
     std::condition_variable freed;
     std::deque<uint64_t>    turns;    // of those who wait
     uint64_t                next = 0;
-    int                     n_cores = std::max(1u, std::thread::hardware_concurrency());
+    int                     n_cores = count_cores();
     int                     n_used  = 0;
     std::vector<crew *>     free;
+    size_t                  n_crews = 0; // free has room for as many
     double                  looked     = 0; // when free_cores was
     double                  free_cores = -1;
     team_sizes              sizes;
@@ -216,17 +237,19 @@ int pymtp_team_begin(int n_asked, int n_nodes, int64_t n_rows) {
         all.turns.pop_front();
         all.freed.notify_all();
     }
-    all.n_used += n_taken;
     if (n_most == 1) {
+        all.n_used += n_taken;
         current = nullptr;
         return 1;
     }
     if (all.free.empty()) {
-        current = new crew;
-    } else {
-        current = all.free.back();
-        all.free.pop_back();
+        all.free.reserve(all.n_crews + 1);
+        all.free.push_back(new crew);
+        all.n_crews++;
     }
+    current = all.free.back();
+    all.free.pop_back();
+    all.n_used += n_taken;
     lock.unlock();
     while ((int) current->workers.size() < n - 1 && start_thread(*current)) {
     }
@@ -253,6 +276,7 @@ void pymtp_team_run(int n, void (*share)(void *, int), void * data) {
     pool & all = find_pool();
     const std::lock_guard<std::mutex> lock(all.mutex);
     all.n_used -= n_taken;
+    n_taken = 0;
     if (team) {
         const auto   now     = team_clock::now();
         const double seconds = seconds_of(now.time_since_epoch());
@@ -269,6 +293,36 @@ void pymtp_team_run(int n, void (*share)(void *, int), void * data) {
     if (!all.turns.empty()) {
         all.freed.notify_all();
     }
+}
+
+pymtp_team_part pymtp_team_leave(void) {
+    pool & all = find_pool();
+    const pymtp_team_part part = { &all, current, n_taken };
+    if (n_taken > 0) {
+        const std::lock_guard<std::mutex> lock(all.mutex);
+        all.n_used -= n_taken;
+        all.freed.notify_all();
+    }
+    current = nullptr;
+    n_taken = 0;
+    return part;
+}
+
+void pymtp_team_return(pymtp_team_part part) {
+    pool & all = find_pool();
+    if (part.pool != &all) { // a child made by fork
+        if (part.crew) {
+            std::fputs("pymtp: a child that was forked within a call cannot go on with it\n", stderr);
+            std::abort();
+        }
+        return;
+    }
+    if (part.n_cores > 0) {
+        const std::lock_guard<std::mutex> lock(all.mutex);
+        all.n_used += part.n_cores;
+    }
+    current = static_cast<crew *>(part.crew);
+    n_taken = part.n_cores;
 }
 
 void pymtp_team_barrier(int n) {

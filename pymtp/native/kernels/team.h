@@ -17,6 +17,18 @@ int pymtp_team_begin(int n_most, int n_nodes, int64_t n_rows);
 // n: what pymtp_team_begin returned.
 void pymtp_team_run(int n, void (*share)(void * data, int i), void * data);
 
+// What a thread has of the team while it computes a graph.
+struct pymtp_team_part {
+    void * pool;
+    void * crew;
+    int    n_cores;
+};
+
+// Around code of others that this thread runs within share, which may wait for other graphs, compute some, and fork: gives the
+// cores back, and takes them again without waiting.
+struct pymtp_team_part pymtp_team_leave(void);
+void                   pymtp_team_return(struct pymtp_team_part part);
+
 // Within share: returns when all n threads of the graph came here.
 void pymtp_team_barrier(int n);
 

@@ -1,6 +1,7 @@
 #include "host.h"
 #include "pymtp.h"
 #include "build_info.h"
+#include "team.h"
 
 #include <atomic>
 #include <chrono>
@@ -84,7 +85,9 @@ bool pymtp_host_wants_stop() {
         return wants_stop;
     }
     asked = now;
+    const pymtp_team_part part = pymtp_team_leave(); // a signal handler of Python may do anything
     wants_stop = callback();
+    pymtp_team_return(part);
     return wants_stop;
 }
 
@@ -108,14 +111,6 @@ const char * pymtp_build_patches(void)            { return PYMTP_PATCHES; }
 const char * pymtp_build_compiler(void)           { return PYMTP_COMPILER; }
 const char * pymtp_build_type(void)               { return PYMTP_BUILD_TYPE; }
 const char * pymtp_build_cuda_architectures(void) { return PYMTP_CUDA_ARCHITECTURES; }
-
-int64_t pymtp_process_id() {
-#ifdef _WIN32
-    return 0;
-#else
-    return getpid();
-#endif
-}
 
 size_t pymtp_host_memory() {
     ggml_backend_dev_t host = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);

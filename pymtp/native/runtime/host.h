@@ -16,8 +16,5 @@ void pymtp_log_error(const std::string & text);
 // whether this thread's call shall stop: asks the poll callback, at most 20 times a second
 bool pymtp_host_wants_stop();
 
-// another one in a forked child; 0 on Windows, which has no forks
-int64_t pymtp_process_id();
-
 // bytes of memory that this machine has; the largest number where it does not tell
 size_t pymtp_host_memory();

@@ -123,12 +123,6 @@ void pymtp_pair::make_threads() {
     }
 }
 
-void pymtp_pair::find_threads() {
-    if (threads.get_deleter().process != pymtp_process_id()) {
-        make_threads();
-    }
-}
-
 bool pymtp_pair::check_seq(int32_t seq) const {
     if (seq >= 0 && seq < options.n_seq_max) {
         return true;

@@ -33,15 +33,8 @@ struct pymtp_context_deleter {
 };
 using pymtp_context_ptr = std::unique_ptr<llama_context, pymtp_context_deleter>;
 
-// In a forked child the threads are not there, and waiting for their end would not end: the child leaves them.
 struct pymtp_threads_deleter {
-    int64_t process = pymtp_process_id();
-
-    void operator()(ggml_threadpool * threads) const {
-        if (process == pymtp_process_id()) {
-            ggml_threadpool_free(threads);
-        }
-    }
+    void operator()(ggml_threadpool * threads) const { ggml_threadpool_free(threads); }
 };
 
 // bytes that llama.cpp notes of each cell of a context (llama_kv_cells), apart from K and V
@@ -59,7 +52,8 @@ struct pymtp_pair {
     std::unique_ptr<pymtp_trace>     trace;    // null unless asked for
     std::unique_ptr<pymtp::op_times> op_times; // likewise
 
-    // Of both contexts, for as long as they live. Without one, and without OpenMP, each graph would start threads and end them.
+    // What a graph's threads share, of both contexts: without one, each graph would make one and free it. The threads themselves
+    // are the process's (kernels/team.h).
     std::unique_ptr<ggml_threadpool, pymtp_threads_deleter> threads;
 
     pymtp_context_ptr target;
@@ -100,7 +94,6 @@ struct pymtp_pair {
     pymtp_graph_slots draft_slots;
 
     void make_threads();
-    void find_threads(); // makes others in a forked child
     bool check_seq(int32_t seq) const;
     bool check_seqs(int32_t n_seqs, const int32_t * seqs) const;
     bool check_tokens(const llama_token * tokens, int32_t n) const;

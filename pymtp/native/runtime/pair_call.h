@@ -15,7 +15,6 @@ template <typename F> int pymtp_pair_call(pymtp_pair * pair, const int32_t * seq
     }
     int status = PYMTP_FAILED;
     try {
-        pair->find_threads();
         status = body();
     } catch (...) {
         pymtp_keep_exception();

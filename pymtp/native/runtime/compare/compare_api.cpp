@@ -1,6 +1,5 @@
 #include "compare/pymtp_compare.h"
 
-#include "compute_guard.h"
 #include "pair_call.h"
 #include "pymtp_context.h"
 
@@ -16,7 +15,6 @@ int pymtp_pair_draft(pymtp_pair * pair, int32_t seq, llama_token token, const fl
 }
 
 void pymtp_pair_break(pymtp_pair * pair, enum pymtp_fault fault) {
-    pymtp_compute_break(0, 10); // of an earlier fault
     pair->fault = fault;
 }
 
