@@ -7,11 +7,12 @@ import json
 import os
 import secrets
 import stat
+import weakref
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,8 +52,12 @@ class PrefixWriter:
         self.path = place_of(path)
         self._metadata = {"format": FORMAT, "version": str(VERSION), **depends_on}
         self._beside = self.path.with_name(f".{self.path.name[:40]}.{secrets.token_hex(8)}")  # no other process has it
+        files: list[BinaryIO] = []
+        # not __del__: there Python drops what a signal handler raises, and most writers end with nothing left to do
+        self._abandoned = weakref.finalize(self, _take_away, files, self._beside)
         try:
-            self._file = open(self._beside, "xb", buffering=0)  # noqa: SIM115  # closed by commit and discard
+            files.append(open(self._beside, "xb", buffering=0))  # noqa: SIM115  # closed by commit and discard
+            (self._file,) = files
         except OSError as error:
             error.filename = os.fspath(path)  # the name that the caller knows
             raise
@@ -105,18 +110,13 @@ class PrefixWriter:
             os.fsync(self._file.fileno())
             self._file.close()
         os.replace(self._beside, self.path)
+        self._abandoned.detach()
         _sync_folder(self.path.parent)
 
     def discard(self) -> None:
         """Takes away what was written. Harmless after commit()."""
-        with suppress(AttributeError):  # where a signal handler raised in __init__
-            self._file.close()
-        with suppress(OSError):
-            self._beside.unlink()
-
-    def __del__(self) -> None:
-        with suppress(AttributeError):
-            self.discard()
+        _take_away([self._file], self._beside)
+        self._abandoned.detach()
 
     def _put(self, array: NDArray[Any], rows: int = 0) -> None:
         size, found, cells = self._written
@@ -136,6 +136,14 @@ class PrefixWriter:
         except OSError as error:
             error.filename = os.fspath(self.path)
             raise
+
+
+def _take_away(files: Sequence[BinaryIO], beside: Path) -> None:
+    """Closes the file, and removes it."""
+    for file in files:
+        file.close()
+    with suppress(OSError):
+        beside.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -147,6 +147,27 @@ def test_the_error_of_a_full_disk_names_the_file(path: Path) -> None:
     assert failed.value.filename == str(path)
 
 
+@pytest.mark.parametrize("end", [PrefixWriter.commit, PrefixWriter.discard])
+def test_a_writer_that_is_done_runs_no_code_when_it_is_freed(path: Path, end: Callable[[PrefixWriter], None]) -> None:
+    # what a signal handler raises there would be lost
+    writer = PrefixWriter(path, {})
+    writer.begin([1], {1: np.zeros(4, np.uint8)}, 4)
+    writer.write(np.zeros((1, 4), np.uint8))
+    end(writer)
+    called: list[str] = []
+    sys.setprofile(lambda frame, event, _: called.append(f"{event} {frame.f_code.co_name}"))
+    del writer
+    sys.setprofile(None)
+    assert [name for name in called if name.startswith("call")] == []
+
+
+def test_a_writer_that_was_given_up_leaves_nothing_behind(path: Path) -> None:
+    writer = PrefixWriter(path, {})
+    writer.begin([1], {1: np.zeros(4, np.uint8)}, 4)
+    del writer
+    assert os.listdir(path.parent) == []
+
+
 def test_cancel_ends_a_save_and_leaves_the_old_file(path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = PrefixWriter.write
     with make_llm() as llm:
