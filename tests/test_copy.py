@@ -16,6 +16,7 @@ from helpers.moments import (
     SAMPLED,
     after_a_rewind,
     begin,
+    each_cache,
     goes_on,
     play,
     without_drafts,
@@ -28,8 +29,7 @@ from pymtp.sampling import Sampler
 
 
 @EACH
-@pytest.mark.parametrize("caches", CACHES.values(), ids=CACHES.keys())
-@BOTH_MODES
+@each_cache(CACHES)
 def test_a_copy_goes_on_with_the_bits_of_the_original_which_stays_as_it_is(
     model: Model, caches: dict[str, Any], mode: str
 ) -> None:

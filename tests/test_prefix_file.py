@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.contexts import BOTH, context, some_tokens
-from helpers.moments import BOTH_MODES, CACHES, MOMENTS, SAMPLED, goes_on, without_drafts
+from helpers.moments import CACHES, MOMENTS, SAMPLED, each_cache, goes_on, without_drafts
 from helpers.prefix_files import load_prefix, save_prefix, write
 from makers.gguf_variants import rewrite
 from makers.make_model import make_model
@@ -27,8 +27,7 @@ FUZZER = Path(__file__).parent.parent / "tools" / "checks" / "fuzz_prefixes.py"
 
 
 @BOTH
-@pytest.mark.parametrize("caches", CACHES.values(), ids=CACHES.keys())
-@BOTH_MODES
+@each_cache(CACHES)
 def test_a_prefix_from_a_file_goes_on_with_the_bits_of_the_original(
     model: Model, path: Path, caches: dict[str, Any], mode: str
 ) -> None:

@@ -16,6 +16,7 @@ from helpers.moments import (
     after_a_prompt,
     after_plain_rounds,
     begin,
+    each_cache,
     goes_on,
     head_rows,
     without_drafts,
@@ -33,8 +34,7 @@ ALL_CACHES = CACHES | {"q4_0": {"type_k": "q4_0", "type_v": "q4_0"}, "bf16": {"t
 
 
 @BOTH
-@pytest.mark.parametrize("caches", ALL_CACHES.values(), ids=ALL_CACHES.keys())
-@BOTH_MODES
+@each_cache(ALL_CACHES)
 def test_what_was_saved_goes_on_with_the_bits_of_the_original(model: Model, caches: dict[str, Any], mode: str) -> None:
     with (
         context(model, mode, **caches) as other,

@@ -19,6 +19,16 @@ CACHES: dict[str, dict[str, Any]] = {
     "q8_0": {"type_k": "q8_0", "type_v": "q8_0"},
 }
 BOTH_MODES = pytest.mark.parametrize("mode", ["fused", "host-copy"])
+
+
+def each_cache(caches: dict[str, dict[str, Any]]) -> pytest.MarkDecorator:
+    """Each with the fused mode, and the first with the other."""
+    pairs = [(name, its, "fused") for name, its in caches.items()]
+    pairs += [(name, its, "host-copy") for name, its in list(caches.items())[:1]]
+    ids = [f"{name}, {mode}" for name, _, mode in pairs]
+    return pytest.mark.parametrize(("caches", "mode"), [(its, mode) for _, its, mode in pairs], ids=ids)
+
+
 SAMPLED = Sampler(SamplingParams(temperature=1.0, seed=4, repetition_penalty=1.2))
 
 
