@@ -22,19 +22,45 @@ def default_threads() -> int:
 
 
 def physical_cores() -> int:
-    """Cores this process may run on, hardware threads of one core counted once. On macOS the fast cores only: a graph
-    waits for its slowest thread."""
-    n = {"darwin": _of_macos, "win32": _of_windows}.get(sys.platform, _of_linux)()
+    """Count the cores that this process may run on, hardware threads of one core once. Of a processor with two kinds of
+    cores the fast ones count: a graph waits for its slowest thread."""
+    n = {"darwin": _of_macos, "win32": _of_windows}.get(sys.platform, linux_cores)()
     return max(1, n or os.cpu_count() or 1)
 
 
-def _of_linux() -> int:
+def linux_cores(devices: Path = Path("/sys/devices")) -> int:
+    """Count the cores that this process may run on, by the kernel's files about them."""
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    siblings = set()
-    for cpu in usable:
-        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        siblings.add(topology.read_text() if topology.is_file() else str(cpu))
-    return len(siblings)
+    cpus = _fast(usable, devices)
+    return len({_read(devices, f"system/cpu/cpu{cpu}/topology/thread_siblings_list") or str(cpu) for cpu in cpus})
+
+
+def _fast(cpus: set[int], devices: Path) -> set[int]:
+    """Leave out slow ones. Intel's kinds are devices of their own; elsewhere each has a capacity, of 1024 at most.
+
+    Sources: Documentation/ABI/testing/sysfs-devices-system-cpu and tools/perf/Documentation/intel-hybrid.txt of Linux.
+    """
+    if fast := cpus & _numbers(_read(devices, "cpu_core/cpus")):
+        return fast
+    capacities = {
+        cpu: int(text) for cpu in cpus if (text := _read(devices, f"system/cpu/cpu{cpu}/cpu_capacity")).isdigit()
+    }
+    most = max(capacities.values(), default=0)
+    return {cpu for cpu in cpus if 2 * capacities.get(cpu, most) >= most}
+
+
+def _numbers(text: str) -> set[int]:
+    """Read a list as the kernel writes it: 0-7,16."""
+    ends = [part.split("-") for part in text.split(",") if part]
+    return {cpu for first, *last in ends for cpu in range(int(first), int(last[0] if last else first) + 1)}
+
+
+def _read(devices: Path, name: str) -> str:
+    """Read a file of the kernel; nothing where there is none."""
+    try:
+        return (devices / name).read_text().strip()
+    except OSError:
+        return ""
 
 
 def _of_macos() -> int:
@@ -60,11 +86,14 @@ def _of_windows() -> int:
 
 
 def windows_cores(records: bytes) -> int:
-    """How many cores the system's records tell of: SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX, each beginning with a kind
-    and its own size, 32 bits each."""
-    n = at = 0
+    """Count the fastest cores that the system's records tell of: SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX, each with a
+    kind and its own size first, 32 bits each. A core's record goes on with a byte of flags and one of its class: the
+    greater, the faster."""
+    classes = []
+    at = 0
     while at + 8 <= len(records):
         kind, size = struct.unpack_from("<II", records, at)
-        n += kind == 0
+        if kind == 0:
+            classes.append(records[at + 9] if size >= 10 and at + 9 < len(records) else 0)
         at += max(size, 8)
-    return n
+    return classes.count(max(classes, default=0))

@@ -47,8 +47,8 @@ class Mac:
         return 0
 
 
-def core(kind: int, size: int) -> bytes:
-    return struct.pack("<II", kind, size) + b"\1" * (size - 8)
+def core(kind: int, size: int, speed: int = 1) -> bytes:
+    return struct.pack("<IIBB", kind, size, 1, speed) + b"\1" * (size - 10)
 
 
 class Windows:
@@ -74,8 +74,9 @@ class Windows:
         ("darwin", Mac(), os.cpu_count()),
         ("win32", Windows(core(0, 48) * 3 + core(0, 64)), 4),
         ("win32", Windows(core(0, 48) + core(3, 80) + core(0, 48)), 2),
+        ("win32", Windows(core(0, 48, 0) * 8 + core(0, 48, 1) * 6), 6),
         ("win32", Windows(b""), os.cpu_count()),
-        ("win32", Windows(core(0, 0)[:8] + core(0, 48)), 2),  # a size that would never end
+        ("win32", Windows(core(0, 0)[:8] + core(0, 48, 0)), 2),  # a size that would never end
     ],
 )
 def test_cores_are_counted_as_the_system_tells(
@@ -86,10 +87,25 @@ def test_cores_are_counted_as_the_system_tells(
     assert cores.physical_cores() == n
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux's own words")
-def test_hardware_threads_of_one_core_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    siblings = {0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3", 5: "5"}
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(siblings))
-    monkeypatch.setattr(Path, "is_file", lambda path: path.name == "thread_siblings_list")
-    monkeypatch.setattr(Path, "read_text", lambda path: siblings[int(path.parts[5].removeprefix("cpu"))])
-    assert cores.physical_cores() == 3
+@pytest.mark.parametrize(
+    ("files", "n"),
+    [
+        ({f"cpu{cpu}/topology/thread_siblings_list": f"{cpu & ~1}-{cpu | 1}\n" for cpu in range(4)}, 3 + 2),
+        ({"../../cpu_core/cpus": "0-1,4\n", "../../cpu_atom/cpus": "2-3,5-6\n"}, 3),
+        ({"../../cpu_core/cpus": "8-15\n"}, 7),  # none of which this process may use
+        ({f"cpu{cpu}/cpu_capacity": f"{[1024, 1024, 800, 800, 250, 250, 250][cpu]}\n" for cpu in range(7)}, 4),
+        ({"cpu0/cpu_capacity": "1024\n"}, 7),
+        ({}, 7),
+    ],
+    ids=["siblings", "Intel's two kinds", "others' fast ones", "ARM's three kinds", "one that tells", "nothing"],
+)
+def test_linux_counts_fast_cores_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], n: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(7)), raising=False)
+    (tmp_path / "system/cpu").mkdir(parents=True)
+    for name, text in files.items():
+        path = tmp_path / "system/cpu" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert cores.linux_cores(tmp_path) == n
