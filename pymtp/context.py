@@ -44,6 +44,7 @@ class Context(Saving):
         n_ubatch: int = 512,
         n_seq_max: int = 1,
         n_threads: int | None = None,
+        all_threads: bool = False,
         type_k: str = "f16",
         type_v: str = "f16",
         flash_attn: str = "auto",
@@ -63,7 +64,8 @@ class Context(Saving):
         n_batch, n_ubatch: tokens of a prompt handed over at once, and computed at once: the latter no more than the
             former, and both are at least 1 + draft_tokens.
         n_seq_max: sequences that can be held at a time.
-        n_threads: None for the physical cores.
+        n_threads: the most threads that compute. None for the physical cores, as far as a container may use them.
+        all_threads: as many compute always, also where fewer are faster: beside other work, and for small graphs.
         type_k, type_v: types of the K and V cache, one of CACHE_TYPES. A quantized V needs flash attention.
         draft_tokens: the most drafts a round; 0 for no draft context.
         tap: the hidden state that the head takes: "post_norm", "pre_norm", or "auto" for what the model wants.
@@ -107,6 +109,7 @@ class Context(Saving):
             max_outputs=max_outputs,
             embeddings=embeddings,
             trace=trace,
+            all_threads=all_threads,
         )
         check_room(model, params, options)
         ends_before_exit(self._lock)

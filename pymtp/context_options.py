@@ -46,6 +46,7 @@ def native_options(
     max_outputs: int = 1,
     embeddings: bool = False,
     trace: bool = False,
+    all_threads: bool = False,
 ) -> tuple[Any, Any]:
     """The C structs `llama_context_params` and `pymtp_pair_options`. All but n_threads are as for Context.
 
@@ -66,6 +67,7 @@ def native_options(
         prefill=prefill,
         draws=draws,
         offload_kqv=offload_kqv,
+        all_threads=all_threads,
     )
     n_ctx, n_seq_max, n_threads, draft_tokens = map(int, (n_ctx, n_seq_max, n_threads, draft_tokens))
     tap = model.tap if tap == "auto" else tap
@@ -110,6 +112,7 @@ def native_options(
     options.weigh_draft_vocab = draft_vocab == "auto"
     options.embeddings = bool(embeddings)
     options.trace = bool(trace)
+    options.all_threads = bool(all_threads)
     return params, options
 
 
@@ -134,6 +137,7 @@ def check_options(
     prefill: str = "fused",
     draws: str = "auto",
     offload_kqv: bool = True,
+    all_threads: bool = False,
 ) -> None:
     """What can be said without a model. Raises InvalidRequestError for values outside their range."""
     _one_of("tap", tap, (*TAPS, "auto"))
@@ -154,6 +158,7 @@ def check_options(
     if type_v not in ("f16", "f32", "bf16") and flash_attn == "off":
         raise InvalidRequestError(f'type_v="{type_v}" needs flash attention: flash_attn="auto" or "on"')
     flag("offload_kqv", offload_kqv)
+    flag("all_threads", all_threads)
     _check_tap(draft_tokens, prefill, tap)
     _check_cells(int(n_ctx), int(n_seq_max))
 

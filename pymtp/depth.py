@@ -21,6 +21,16 @@ MAX_AUTO = 7
 FirstRounds = Mapping[tuple[int, int], tuple[float, float]]
 
 
+def thread_changes() -> int:
+    """How often the number of threads was changed so far, for what else computes on this machine."""
+    return int(lib.pymtp_thread_changes())
+
+
+def thread_trials() -> int:
+    """How many graphs were computed with another number of threads so far, to see whether that is faster."""
+    return int(lib.pymtp_thread_trials())
+
+
 class Depth(Protocol):
     """Chooses the depth of each round, and hears what came of it."""
 
@@ -85,6 +95,11 @@ class Costs:
                 lib.pymtp_costs_begin_verify(self.native, rows, seconds)
             for steps, seconds in draft.items():
                 lib.pymtp_costs_begin_draft(self.native, steps, seconds)
+
+    def forget(self) -> None:
+        """Begins anew: what rounds cost has changed."""
+        with self.lock:
+            lib.pymtp_costs_forget(self.native)
 
     def observe(
         self, n_past: int, drafted: int, draft_seconds: float, rows: int, verify_seconds: float, run: int
@@ -179,6 +194,10 @@ class SharedDepth:
         self.native: Any = ffi.gc(native, lib.pymtp_batch_depth_free)
         for (n, drafted), (draft_seconds, verify_seconds) in first.items():
             lib.pymtp_batch_depth_begin(self.native, n, drafted, draft_seconds, verify_seconds)
+
+    def forget(self) -> None:
+        """Begins anew with what rounds cost."""
+        lib.pymtp_batch_depth_forget(self.native)
 
     def choose(self, rooms: Sequence[int], n_past: int, top: int, opened: int) -> int:
         """The drafts that each sequence is to make, `top` at most. rooms: the drafts that each can use. n_past: tokens

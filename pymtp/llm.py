@@ -71,6 +71,7 @@ class LLM(PrefixFiles, FromHub):
         n_ubatch: int = 512,
         n_seq_max: int = 1,
         n_threads: int | None = None,
+        all_threads: bool = False,
         n_gpu_layers: int | Literal["auto"] | None = None,
         type_k: str = "f16",
         type_v: str = "f16",
@@ -116,6 +117,7 @@ class LLM(PrefixFiles, FromHub):
             "prefill": prefill,
             "draws": draws,
             "offload_kqv": offload_kqv,
+            "all_threads": all_threads,
         }
         sizes: dict[str, Any] = {"n_ctx": n_ctx, "n_batch": n_batch, "n_ubatch": n_ubatch, "n_seq_max": n_seq_max}
         check_keywords({**of_context, **sizes, "n_threads": n_threads, "draft_tokens": draft_tokens})

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pymtp.cli.model_file import model_file, tell
 from pymtp.cli.options import (
+    AllThreads,
     Cache,
     CacheType,
     Ctx,
@@ -39,6 +40,7 @@ _OPTIONS = {
     "n_seq_max": "--n-seq-max",
     "n_gpu_layers": "--gpu-layers",
     "n_threads": "--threads",
+    "all_threads": "--all-threads",
     "type_k": "--cache-type",
     "type_v": "--cache-type",
     "draft_tokens": "--draft-tokens",
@@ -119,6 +121,7 @@ class Loading(Placing):
     ctx: Ctx = 8192
     gpu_layers: LayersOrAuto = "-1"
     threads: Threads = None
+    all_threads: AllThreads = False
     cache_type: CacheType = "f16"
     cache: Cache = None
     chat_template_file: TemplateFile = None
@@ -131,6 +134,7 @@ class Loading(Placing):
             "n_seq_max": n_seq_max,
             "n_gpu_layers": read_layers(self.gpu_layers),
             "n_threads": self.threads,
+            "all_threads": self.all_threads,
             "type_k": self.cache_type,
             "type_v": self.cache_type,
             "draft_tokens": read_drafts(self.draft_tokens),

@@ -28,6 +28,7 @@ LayersOrAuto = Annotated[
 Threads = Annotated[int | None, typer.Option("--threads", "-t", help="CPU threads.", show_default="physical cores")]
 CacheType = Annotated[str, typer.Option("--cache-type", help="Type of the K and V cache: f16, q8_0, q4_0 …")]
 Ctx = Annotated[int, typer.Option("--ctx", "-c", help="Context length in tokens, 0 for the model's own.")]
+AllThreads = Annotated[bool, typer.Option("--all-threads", help="Compute with all --threads, also beside other work.")]
 SeqMax = Annotated[int, typer.Option("--n-seq-max", "-s", help="Texts written at once, with --ctx tokens each.")]
 
 # prompts

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pymtp.depth import AutoDepth, Costs, Depth, FirstRounds, FixedDepth, SharedDepth
+from pymtp.depth import AutoDepth, Costs, Depth, FirstRounds, FixedDepth, SharedDepth, thread_changes, thread_trials
 from pymtp.engine.rounds import OwnDepth, Writer
 
 
@@ -28,6 +28,7 @@ class BatchDepth:
         self._first: FirstRounds = {}
         self._shared: SharedDepth | None = None
         self._opened = 0  # sequences since the last round
+        self._changes, self._trials = thread_changes(), thread_trials()
 
     def begin(self, first: FirstRounds) -> None:
         """Rounds of several sequences that were timed before the first one."""
@@ -67,6 +68,8 @@ class BatchDepth:
 
     def observe(self, writers: Sequence[Writer], drafted: int, draft_seconds: float, verify_seconds: float) -> None:
         """What came of the round that was chosen last."""
+        if self._costs is not None and not self._had_its_threads(self._costs):
+            return
         if len(writers) == 1:
             self._own.observe(writers, drafted, draft_seconds, verify_seconds)
         elif self._shared and all(writer.error is None for writer in writers):
@@ -81,6 +84,18 @@ class BatchDepth:
                 draft_seconds,
                 verify_seconds,
             )
+
+    def _had_its_threads(self, costs: Costs) -> bool:
+        """Tell whether what the round took says something of others. Where what else computes has changed the number of
+        threads, forget what is known of costs."""
+        trials, self._trials = self._trials, thread_trials()
+        changes, self._changes = self._changes, thread_changes()
+        if changes != self._changes:
+            costs.forget()
+            self._first = {}
+            if self._shared:
+                self._shared.forget()
+        return (changes, trials) == (self._changes, self._trials)
 
 
 def _mean_past(writers: Sequence[Writer]) -> int:

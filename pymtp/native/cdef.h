@@ -145,6 +145,7 @@ struct pymtp_pair_options {
     bool    weigh_draft_vocab;
     bool    embeddings;
     bool    trace;
+    bool    all_threads;
 };
 struct pymtp_memory {
     char    device[64];
@@ -302,6 +303,9 @@ int     pymtp_pair_head_state(struct pymtp_pair * pair, int32_t seq, uint8_t * d
 struct pymtp_costs;
 struct pymtp_costs * pymtp_costs_init(void);
 void pymtp_costs_free(struct pymtp_costs * costs);
+void pymtp_costs_forget(struct pymtp_costs * costs);
+uint32_t pymtp_thread_changes(void);
+uint32_t pymtp_thread_trials(void);
 void pymtp_costs_observe(
         struct pymtp_costs * costs, int32_t n_past, int32_t drafted, double draft_seconds, int32_t rows,
         double verify_seconds, int32_t run);
@@ -322,6 +326,7 @@ void    pymtp_depth_observe(
 struct pymtp_batch_depth;
 struct pymtp_batch_depth * pymtp_batch_depth_init(const struct pymtp_costs * single);
 void    pymtp_batch_depth_free(struct pymtp_batch_depth * depth);
+void    pymtp_batch_depth_forget(struct pymtp_batch_depth * depth);
 void    pymtp_batch_depth_begin(
         struct pymtp_batch_depth * depth, int32_t n_seqs, int32_t drafted, double draft_seconds, double verify_seconds);
 int32_t pymtp_batch_depth_choose(

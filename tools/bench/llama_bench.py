@@ -1,6 +1,6 @@
-"""llama-bench, llama.cpp's own benchmark, from the patched sources that pymtp is built from: built, and run.
+"""llama-bench, llama.cpp's own benchmark: built, and run.
 
-It is what a loop without Python does with the same kernels, so it is the bound for pymtp's plain decoding.
+From the patched sources it is what a loop without Python does with pymtp's kernels: the bound for plain decoding.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 import llama_build
 
 
-def build() -> Path:
+def build(*, patched: bool = True) -> Path:
     """Builds llama-bench; returns the program. See `llama_build.build`."""
-    return llama_build.build("llama-bench", ("common/", "tools/llama-bench/"), patched=True)
+    return llama_build.build("llama-bench", ("common/", "tools/llama-bench/"), patched=patched)
 
 
 def run(program: Path, model: Path, **options: str | int) -> dict[str, Any]:

@@ -36,10 +36,11 @@ using team_clock = std::chrono::steady_clock;
 
 // How long a thread looks before it sleeps. To be woken takes 20 to 100 us.
 constexpr std::chrono::microseconds LOOKS_AT_BARRIER{100};
+constexpr std::chrono::microseconds LOOKS_IN_A_CROWD{0}; // with more threads than cores: who looks is in the way
 constexpr std::chrono::microseconds LOOKS_FOR_WORK{500};
 constexpr int    LOOKS_PER_CLOCK = 32;
 constexpr double LOOKS_AT_CORES  = 0.1; // seconds
-constexpr double STALL_SECONDS   = 1e-3; // the system lets another process compute for longer; shares of a node differ by less
+constexpr double STALL_SECONDS   = 2e-4; // shares of a node differ by less, and who is put aside is so for longer
 
 double seconds_of(team_clock::duration time) {
     return std::chrono::duration<double>(time).count();
@@ -107,10 +108,12 @@ struct crew {
     std::atomic<int>                  n_asleep{0};
     std::atomic<int64_t>              stalled{0}; // nanoseconds of the graph
 
+    bool                   every  = false; // all threads that were asked for
     uint64_t               kind   = 0;
     int64_t                n_rows = 1;
     int                    n      = 0;
     int                    n_most = 0;
+    bool                   crowded = false;
     team_clock::time_point begin;
 };
 
@@ -152,18 +155,48 @@ bool start_thread(crew & team) {
 // The sizes for kinds of graphs: those that were computed lately.
 struct team_sizes {
     struct entry {
-        uint64_t  kind = 0;
+        uint64_t  kind  = 0;
+        uint64_t  used  = 0; // when, in launches
+        uint32_t  heard = 0;
         team_size size;
     };
-    std::array<entry, 256> entries;
+    static constexpr size_t PLACES = 8; // of a kind, one beside the other
+
+    std::array<entry, 256 + PLACES> entries;
+
+    team_stalls stalls;
+    uint64_t    n_asked = 0;
+
+    uint32_t n_news = 0; // how often what else computes changed a number, and the number of then
+    int      news   = 0;
+
+    uint32_t n_trials = 0; // graphs
 
     team_size & of(uint64_t kind, int n_most) {
         const uint64_t key   = 521*kind + n_most;
-        entry &        found = entries[key*0x9e3779b97f4a7c15u >> 56];
-        if (found.kind != key) {
-            found = { key, team_size(n_most) };
+        entry * const  first = &entries[key*0x9e3779b97f4a7c15u >> 56];
+        entry *        place = std::find_if(first, first + PLACES, [&](const entry & e) { return e.kind == key; });
+        if (place == first + PLACES) {
+            place  = std::min_element(first, first + PLACES, [](const entry & a, const entry & b) { return a.used < b.used; });
+            *place = { key, 0, 0, team_size(n_most) };
+        }
+        entry & found = *place;
+        found.used = ++n_asked;
+        if (found.heard != n_news) {
+            found.heard = n_news;
+            found.size.hear(news);
         }
         return found.size;
+    }
+
+    void saw(uint64_t kind, int n_most, const team_launch & launch, double now, double free_cores) {
+        const bool stalled = launch.n > 1 && stalls.saw(launch);
+        team_size & size = of(kind, n_most);
+        n_trials += size.trying();
+        if (const int n = size.saw(launch, stalled, now, free_cores)) {
+            news = n;
+            n_news++;
+        }
     }
 };
 
@@ -223,13 +256,13 @@ thread_local int n_taken = 0; // cores, by the graph of this thread
 
 } // namespace
 
-int pymtp_team_begin(int n_asked, int n_nodes, int64_t n_rows) {
+int pymtp_team_begin(int n_asked, bool every, int n_nodes, int64_t n_rows) {
     const uint64_t kind = kind_of(n_nodes, n_rows);
     pool & all = find_pool();
     std::unique_lock<std::mutex> lock(all.mutex);
-    const int n_most = std::min(n_asked, all.n_cores);
-    const int n = n_most > 1 ? all.sizes.of(kind, n_most).choose() : 1;
-    n_taken = n;
+    const int n_most = every ? n_asked : std::min(n_asked, all.n_cores);
+    const int n = every || n_most == 1 ? n_most : all.sizes.of(kind, n_most).choose();
+    n_taken = std::min(n, all.n_cores);
     if (!all.turns.empty() || all.n_used + n_taken > all.n_cores) {
         const uint64_t turn = all.next++;
         all.turns.push_back(turn);
@@ -253,10 +286,12 @@ int pymtp_team_begin(int n_asked, int n_nodes, int64_t n_rows) {
     lock.unlock();
     while ((int) current->workers.size() < n - 1 && start_thread(*current)) {
     }
+    current->every  = every;
     current->kind   = kind;
     current->n_rows = std::max<int64_t>(1, n_rows);
     current->n      = std::min(n, 1 + (int) current->workers.size());
     current->n_most = n_most;
+    current->crowded = n > all.n_cores;
     current->begin  = team_clock::now();
     current->stalled.store(0, std::memory_order_relaxed);
     return current->n;
@@ -286,13 +321,27 @@ void pymtp_team_run(int n, void (*share)(void *, int), void * data) {
             all.free_cores = pymtp_free_cores();
         }
         const double stalled = team->n > 1 ? 1e-9*team->stalled.load(std::memory_order_relaxed)/((team->n - 1)*whole) : 0;
-        all.sizes.of(team->kind, team->n_most).saw({ team->n, whole/team->n_rows, stalled }, whole, seconds, all.free_cores);
+        if (!team->every) {
+            all.sizes.saw(team->kind, team->n_most, { team->n, whole/team->n_rows, whole, stalled }, seconds, all.free_cores);
+        }
         all.free.push_back(team);
         current = nullptr;
     }
     if (!all.turns.empty()) {
         all.freed.notify_all();
     }
+}
+
+uint32_t pymtp_team_changes(void) {
+    pool & all = find_pool();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    return all.sizes.n_news;
+}
+
+uint32_t pymtp_team_trials(void) {
+    pool & all = find_pool();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    return all.sizes.n_trials;
 }
 
 pymtp_team_part pymtp_team_leave(void) {
@@ -333,7 +382,7 @@ void pymtp_team_barrier(int n) {
         change(team.phase, team.n_asleep);
         return;
     }
-    const double seconds = wait_while(team.phase, phase, team.n_asleep, LOOKS_AT_BARRIER);
+    const double seconds = wait_while(team.phase, phase, team.n_asleep, team.crowded ? LOOKS_IN_A_CROWD : LOOKS_AT_BARRIER);
     if (seconds > STALL_SECONDS) {
         team.stalled.fetch_add((int64_t) (1e9*seconds), std::memory_order_relaxed);
     }

@@ -3,19 +3,30 @@
 // look for work for a moment, then sleep.
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
+
+// As ggml_threadpool_params.poll: all threads that were asked for compute each graph.
+#define PYMTP_TEAM_ALL 100
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// Waits for its turn, and returns with how many threads a graph is to be computed, at most n_most. Is followed by
-// pymtp_team_run in the same thread. n_nodes, n_rows: of the graph; graphs that are alike take about as long.
-int pymtp_team_begin(int n_most, int n_nodes, int64_t n_rows);
+// Waits for its turn, and returns with how many threads a graph is to be computed, at most n_most, and with all: n_most, as far
+// as the system gives them. Is followed by pymtp_team_run in the same thread. n_nodes, n_rows: of the graph; graphs that are
+// alike take about as long.
+int pymtp_team_begin(int n_most, bool all, int n_nodes, int64_t n_rows);
 
 // Calls share(data, i) for each i of 0 to n - 1, each in a thread of its own, 0 in the calling one. share throws nothing.
 // n: what pymtp_team_begin returned.
 void pymtp_team_run(int n, void (*share)(void * data, int i), void * data);
+
+// How often what else computes has changed the number of threads of some kind of graphs so far.
+uint32_t pymtp_team_changes(void);
+
+// How many graphs were computed with another number of threads so far, to try it.
+uint32_t pymtp_team_trials(void);
 
 // What a thread has of the team while it computes a graph.
 struct pymtp_team_part {

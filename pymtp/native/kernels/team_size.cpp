@@ -11,10 +11,10 @@ constexpr double WORSE          = 1.15;  // of the time, for a trial to end at o
 constexpr double WINDOW_SECONDS = 0.050; // of graphs whose stalls are looked at together, and at least TRIAL_GRAPHS
 constexpr double STALLED        = 0.6;   // of one thread's time, and at least LEAST_STALLED of all: fewer threads are tried
 constexpr double LEAST_STALLED  = 0.1;
+constexpr double LATELY_SECONDS = 0.1;   // of graphs whose mean another number is compared with
 constexpr double SMALL_SECONDS  = 0.002; // of a graph that may be done sooner by half the threads
 constexpr int    SMALL_GRAPHS   = 16;    // after which they are tried
 constexpr double FREE_CORES     = 0.6;   // for one thread more
-constexpr double LEARNS         = 0.25;  // of a new time
 
 // Seconds after a trial that was lost, the first time and at most.
 constexpr double DOWN_FIRST  = 0.05, DOWN_MOST  = 4;
@@ -25,81 +25,98 @@ int step_of(int n) { return std::max(1, n/8); }
 
 } // namespace
 
+bool team_stalls::saw(const team_launch & launch) {
+    whole   += launch.whole;
+    stalled += launch.whole*(launch.stalled - std::max(LEAST_STALLED, STALLED/launch.n));
+    n++;
+    if (whole < WINDOW_SECONDS || n < TRIAL_GRAPHS) {
+        return false;
+    }
+    const bool said = stalled > 0;
+    *this = {};
+    return said;
+}
+
 void team_size::patience::lose(double now, double first, double most) {
     wait = std::min(most, wait > 0 ? 2*wait : first);
     next = now + wait;
 }
 
+void team_size::sums::add(const team_launch & launch) {
+    seconds += launch.seconds;
+    whole   += launch.whole;
+    n       += 1;
+}
+
+void team_size::sums::forget_half() {
+    seconds /= 2;
+    whole   /= 2;
+    n       /= 2;
+}
+
 void team_size::settle(int n_now) {
     if (n_now != n) {
-        n       = n_now;
-        seconds = 0;
+        n    = n_now;
+        used = {};
     }
-    n_try  = 0;
-    window = window_stalled = 0;
-    n_window = 0;
+    n_try = 0;
 }
 
-void team_size::try_size(int n_other) {
-    n_try = n_other;
-    tried_seconds = tried_whole = 0;
-    n_tried = 0;
+void team_size::try_size(int n_other, bool for_small) {
+    n_try    = n_other;
+    is_small = for_small;
+    tried    = {};
 }
 
-void team_size::judge(double now) {
-    if (tried_seconds/n_tried < BETTER*seconds) {
+int team_size::judge(double now) {
+    if (tried.mean() < BETTER*used.mean()) {
         patience & back = n_try > n ? down : up;
         back = {};
         back.lose(now, UP_FIRST, UP_MOST);
         settle(n_try);
-        return;
+        return is_small ? 0 : n;
     }
     if (n_try > n) {
         up.lose(now, UP_FIRST, UP_MOST);
-    } else {
+    } else if (!is_small) {
         down.lose(now, DOWN_FIRST, DOWN_MOST);
     }
     settle(n);
+    return 0;
 }
 
-void team_size::look_down(const team_launch & launch, double whole, double now) {
-    window         += whole;
-    window_stalled += whole*launch.stalled;
-    n_window++;
-    if (window >= WINDOW_SECONDS && n_window >= TRIAL_GRAPHS) {
-        const bool stalled = window_stalled > std::max(LEAST_STALLED, STALLED/n)*window;
-        window = window_stalled = 0;
-        n_window = 0;
-        if (stalled && now >= down.next) {
-            try_size(n - step_of(n));
-            return;
-        }
-    }
-    if (n_window >= SMALL_GRAPHS && whole < SMALL_SECONDS && now >= small.next) {
-        small.lose(now, SMALL_FIRST, SMALL_MOST);
-        try_size(n - n/2);
+void team_size::hear(int n_other) {
+    n_other = std::min(n_other, n_most);
+    if (n_other < n) {
+        settle(n_other);
+    } else if (n_other > n) {
+        up = {};
     }
 }
 
-void team_size::saw(const team_launch & launch, double whole, double now, double free_cores) {
+int team_size::saw(const team_launch & launch, bool stalls, double now, double free_cores) {
     if (n_most == 1 || launch.n != choose()) {
-        return;
+        return 0;
     }
     if (n_try) {
-        tried_seconds += launch.seconds;
-        tried_whole   += whole;
-        n_tried++;
-        const bool worse = whole >= TRIAL_SECONDS/4 && launch.seconds > WORSE*seconds;
-        if (worse || (n_tried >= TRIAL_GRAPHS && tried_whole >= TRIAL_SECONDS)) {
-            judge(now);
+        tried.add(launch);
+        const bool worse = launch.whole >= TRIAL_SECONDS/4 && launch.seconds > WORSE*used.mean();
+        if (worse || (tried.n >= TRIAL_GRAPHS && tried.whole >= TRIAL_SECONDS)) {
+            return judge(now);
         }
-        return;
+        return 0;
     }
-    seconds = seconds > 0 ? seconds + LEARNS*(launch.seconds - seconds) : launch.seconds;
-    if (n > 1) {
-        look_down(launch, whole, now);
+    if (used.whole > LATELY_SECONDS) {
+        used.forget_half();
     }
-    if (!n_try && n < n_most && now >= up.next && (free_cores >= FREE_CORES || free_cores < 0)) {
-        try_size(std::min(n_most, n + step_of(n)));
+    used.add(launch);
+    if (n > 1 && stalls && now >= down.next) {
+        try_size(n - step_of(n), false);
+    } else if (n > 1 && used.n >= SMALL_GRAPHS && launch.whole < SMALL_SECONDS && now >= small.next) {
+        small.lose(now, SMALL_FIRST, SMALL_MOST);
+        try_size(n - n/2, true);
+    } else if (n < n_most && now >= up.next && (free_cores >= FREE_CORES || free_cores < 0)) {
+        try_size(std::min(n_most, n + step_of(n)), false);
     }
+    return 0;
 }

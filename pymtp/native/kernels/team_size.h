@@ -2,12 +2,25 @@
 // barrier, and small graphs are done sooner by few threads: another number is tried now and then, and time decides.
 #pragma once
 
-// What came of a graph. n: its threads. seconds: it took, of one row. stalled: the part of the time that each of its threads
-// waited for others for longer than computing explains.
+// What came of a graph. n: its threads. seconds: it took, of one row, and whole: of all. stalled: the part of the time that each
+// of its threads waited for others for longer than computing explains.
 struct team_launch {
     int    n;
     double seconds;
+    double whole;
     double stalled;
+};
+
+// Whether threads are put aside again and again, by graphs of all kinds.
+class team_stalls {
+  public:
+    // True where they were, over the graphs since this was last said or denied.
+    bool saw(const team_launch & launch);
+
+  private:
+    double whole   = 0; // seconds
+    double stalled = 0; // of them, beyond what is put up with
+    int    n       = 0; // graphs
 };
 
 // Not for several threads at once. Times are seconds of one clock.
@@ -15,12 +28,18 @@ class team_size {
   public:
     explicit team_size(int n_most = 1) : n(n_most), n_most(n_most) {}
 
+    // Another kind of graph has gone over to so many threads, because of what else computes or no longer does.
+    void hear(int n_other);
+
     // The threads for the next graph.
     int choose() const { return n_try ? n_try : n; }
 
-    // whole: seconds of the graph, all rows. free_cores: that nothing else computes on, besides those in use; below 0 where the
-    // system does not say.
-    void saw(const team_launch & launch, double whole, double now, double free_cores);
+    bool trying() const { return n_try > 0; }
+
+    // stalls: what team_stalls says with this graph. free_cores: that nothing else computes on, besides those in use; below 0
+    // where the system does not say. Returns the threads of now on if what else computes, or no longer does, made it another
+    // number, else 0.
+    int saw(const team_launch & launch, bool stalls, double now, double free_cores);
 
   private:
     // A number that did not prove better is tried again after a while, each time a longer one.
@@ -31,24 +50,27 @@ class team_size {
         void lose(double now, double first, double most);
     };
 
+    // Sums over graphs.
+    struct sums {
+        double seconds = 0;
+        double whole   = 0;
+        double n       = 0;
+
+        void   add(const team_launch & launch);
+        void   forget_half();
+        double mean() const { return seconds/n; }
+    };
+
     void settle(int n_now);
-    void try_size(int n_other);
-    void judge(double now);
-    void look_down(const team_launch & launch, double whole, double now);
+    void try_size(int n_other, bool small);
+    int  judge(double now);
 
     int n;
     int n_most;
     int n_try = 0; // another number that is being tried, 0 for none
+    bool is_small = false; // the graph is what it is tried for, not what else computes
 
-    double seconds = 0; // of a row with n threads, lately; 0: not known
-
-    double tried_seconds = 0; // sums over the graphs of a trial
-    double tried_whole   = 0;
-    int    n_tried       = 0;
-
-    double window         = 0; // seconds since stalls were last looked at
-    double window_stalled = 0;
-    int    n_window       = 0;
+    sums used, tried; // lately, and since the trial began
 
     patience down, up, small;
 };

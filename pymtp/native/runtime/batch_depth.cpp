@@ -142,6 +142,10 @@ void pymtp_batch_depth_free(pymtp_batch_depth * depth) {
     delete depth;
 }
 
+void pymtp_batch_depth_forget(pymtp_batch_depth * depth) {
+    pymtp_guarded([&] { depth->forget_costs(); });
+}
+
 void pymtp_batch_depth_begin(
         pymtp_batch_depth * depth, int32_t n_seqs, int32_t drafted, double draft_seconds, double verify_seconds) {
     pymtp_guarded([&] {

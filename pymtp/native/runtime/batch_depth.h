@@ -22,6 +22,8 @@ struct pymtp_batch_depth {
     // What a round of n sequences at that depth took, timed before the first.
     void begin(int n, int drafted, double draft_seconds, double verify_seconds);
 
+    void forget_costs() { costs = pymtp_batch_costs{}; }
+
     // The drafts that each is to make, `top` at most. rooms: the drafts that each can use. opened: so many of them were not
     // there before.
     int choose(const std::vector<int> & rooms, int n_past, int top, int opened);

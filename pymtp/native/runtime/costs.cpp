@@ -2,6 +2,7 @@
 
 #include "border.h"
 #include "pymtp_depth.h"
+#include "team.h"
 
 #include <algorithm>
 #include <cmath>
@@ -58,6 +59,18 @@ pymtp_costs * pymtp_costs_init(void) {
 
 void pymtp_costs_free(pymtp_costs * costs) {
     delete costs;
+}
+
+void pymtp_costs_forget(pymtp_costs * costs) {
+    pymtp_guarded([&] { *costs = pymtp_costs{}; });
+}
+
+uint32_t pymtp_thread_changes(void) {
+    return pymtp_team_changes();
+}
+
+uint32_t pymtp_thread_trials(void) {
+    return pymtp_team_trials();
 }
 
 void pymtp_costs_observe(

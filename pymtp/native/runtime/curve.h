@@ -58,7 +58,7 @@ private:
     size_t              stride = 0;
     double              pace   = 0.0; // variance that all counts share: added to each pair of them
 
-    const double     wander;
+    double           wander;
     double           cold = 0.0;
     std::vector<int> times{0}; // how often each count was timed
 };

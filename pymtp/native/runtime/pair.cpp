@@ -5,6 +5,7 @@
 #include "sample_job.h"
 
 #include "pymtp_context.h"
+#include "team.h"
 
 #include <algorithm>
 
@@ -115,6 +116,7 @@ std::unique_ptr<pymtp_pair> pymtp_make_pair(const pymtp_model * shared, llama_co
 
 void pymtp_pair::make_threads() {
     ggml_threadpool_params params = ggml_threadpool_params_default(llama_n_threads(target.get()));
+    params.poll = options.all_threads ? PYMTP_TEAM_ALL : 0;
     threads = decltype(threads)(ggml_threadpool_new(&params));
     for (llama_context * ctx : {target.get(), draft.get()}) {
         if (ctx) {

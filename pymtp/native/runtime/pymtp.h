@@ -157,6 +157,7 @@ struct pymtp_pair_options {
     bool    weigh_draft_vocab; // make drafts over all while that is worth more
     bool    embeddings; // keep the embeddings of prompts: every token an output
     bool    trace;      // record the nodes that are computed
+    bool    all_threads; // as many threads as asked for compute each graph, whatever else runs and however small it is
 };
 
 // A grammar in GBNF with the rule "root", read for a model's vocabulary. NULL, with the error set, when it is refused.

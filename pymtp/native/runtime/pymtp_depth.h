@@ -12,6 +12,11 @@ struct pymtp_costs;
 PYMTP_API struct pymtp_costs * pymtp_costs_init(void); // NULL: no memory; and so below
 PYMTP_API void pymtp_costs_free(struct pymtp_costs * costs);
 
+// Begins anew: what rounds cost has changed, with the number of threads perhaps, which is changed by what else computes.
+PYMTP_API void     pymtp_costs_forget(struct pymtp_costs * costs);
+PYMTP_API uint32_t pymtp_thread_changes(void); // how often that was so far
+PYMTP_API uint32_t pymtp_thread_trials(void);  // graphs that another number was tried with so far
+
 // A chain of `drafted` steps and a verification of so many rows, after n_past tokens. run: rounds of as many
 // right before.
 PYMTP_API void pymtp_costs_observe(
@@ -45,6 +50,7 @@ PYMTP_API void    pymtp_depth_observe(
 struct pymtp_batch_depth;
 PYMTP_API struct pymtp_batch_depth * pymtp_batch_depth_init(const struct pymtp_costs * single);
 PYMTP_API void    pymtp_batch_depth_free(struct pymtp_batch_depth * depth);
+PYMTP_API void    pymtp_batch_depth_forget(struct pymtp_batch_depth * depth); // what rounds cost
 PYMTP_API void    pymtp_batch_depth_begin( // a round that was timed before the first
         struct pymtp_batch_depth * depth, int32_t n_seqs, int32_t drafted, double draft_seconds, double verify_seconds);
 PYMTP_API int32_t pymtp_batch_depth_choose(
