@@ -4,9 +4,10 @@
     python tools/bench/bench_busy.py --json busy.json
     python tools/bench/bench_busy.py --model build/0.8b-q4_0.gguf --tokens 48 --only busy,quota-1
 
-Each way of pymtp is a process with a loaded model. They generate in turn, so that what the machine does meanwhile meets
-all alike; those whose turn it is not sleep. The load is this program's own: processes that do nothing but compute, and
-control groups with a bound on processor time, for which it has to be root. Linux only.
+Each measurement is a process of its own, which generates once before: a small model is up to 20% faster or slower by
+where its memory lies. The ways follow each other in alternating order, so that what the machine does meanwhile meets
+all alike. The load is this program's own: processes that do nothing but compute, and control groups with a bound on
+processor time, for which it has to be root. Linux only.
 """
 
 from __future__ import annotations
@@ -172,22 +173,21 @@ def measure(
 ) -> dict[str, list[Speed]]:
     """n generations of each way under a load, by way: "default/3" is the default number of threads with 3 drafts."""
     threads = [DEFAULT, *map(str, sorted({1, (physical_cores() + 1) // 2, physical_cores()}))]
+    ways = [(number, draft) for draft in drafts for number in threads]
     found: dict[str, list[Speed]] = {}
     with LOADS[load]():
-        ways = {f"{number}/{draft}": Way(model, number, draft) for draft in drafts for number in threads}
-        try:
-            for way in ways.values():
-                way.generate(tokens)  # as far as the process has to get used to the load
-            for turn in range(n):
-                for name, way in ways.items() if turn % 2 == 0 else reversed(ways.items()):
-                    seconds = 4 * TOGGLE if load == CHANGES else 0.0
-                    found.setdefault(name, []).append(way.generate(tokens, seconds))
-                if program is not None and turn < MOST_PEERS:
-                    record = llama_bench.run(program, model, n_prompt=0, n_gen=tokens, threads=physical_cores())
-                    found.setdefault(LLAMA, []).append(Speed(float(record["avg_ts"])))
-        finally:
-            for way in ways.values():
-                way.close()
+        for turn in range(n):
+            for number, draft in ways if turn % 2 == 0 else ways[::-1]:
+                way = Way(model, number, draft)
+                try:
+                    way.generate(tokens)
+                    speed = way.generate(tokens, 4 * TOGGLE if load == CHANGES else 0.0)
+                finally:
+                    way.close()
+                found.setdefault(f"{number}/{draft}", []).append(speed)
+            if program is not None and turn < MOST_PEERS:
+                record = llama_bench.run(program, model, n_prompt=0, n_gen=tokens, threads=physical_cores())
+                found.setdefault(LLAMA, []).append(Speed(float(record["avg_ts"])))
     return found
 
 

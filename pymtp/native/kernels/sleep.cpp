@@ -4,12 +4,14 @@
 #include <climits>
 #include <linux/futex.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t), "the kernel looks at 32 bits");
 
-void pymtp_sleep_while(std::atomic<uint32_t> & word, uint32_t value) {
-    syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+void pymtp_sleep_while(std::atomic<uint32_t> & word, uint32_t value, int microseconds) {
+    const timespec time = { microseconds/1000000, 1000L*(microseconds % 1000000) };
+    syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, microseconds > 0 ? &time : nullptr, nullptr, 0);
 }
 
 void pymtp_wake_all(std::atomic<uint32_t> & word) {
@@ -17,11 +19,14 @@ void pymtp_wake_all(std::atomic<uint32_t> & word) {
 }
 
 #elif defined(_WIN32)
+#define NOMINMAX
 #define WIN32_LEAN_AND_MEAN
 #include <windows.h>
 
-void pymtp_sleep_while(std::atomic<uint32_t> & word, uint32_t value) {
-    WaitOnAddress(&word, &value, sizeof(value), INFINITE);
+#include <algorithm>
+
+void pymtp_sleep_while(std::atomic<uint32_t> & word, uint32_t value, int microseconds) {
+    WaitOnAddress(&word, &value, sizeof(value), microseconds > 0 ? std::max(1, microseconds/1000) : INFINITE);
 }
 
 void pymtp_wake_all(std::atomic<uint32_t> & word) {
@@ -29,6 +34,7 @@ void pymtp_wake_all(std::atomic<uint32_t> & word) {
 }
 
 #else
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 
@@ -36,9 +42,14 @@ void pymtp_wake_all(std::atomic<uint32_t> & word) {
 static std::mutex              mutex;
 static std::condition_variable changed;
 
-void pymtp_sleep_while(std::atomic<uint32_t> & word, uint32_t value) {
+void pymtp_sleep_while(std::atomic<uint32_t> & word, uint32_t value, int microseconds) {
     std::unique_lock<std::mutex> lock(mutex);
-    if (word.load() == value) {
+    if (word.load() != value) {
+        return;
+    }
+    if (microseconds > 0) {
+        changed.wait_for(lock, std::chrono::microseconds(microseconds));
+    } else {
         changed.wait(lock);
     }
 }

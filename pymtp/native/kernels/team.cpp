@@ -34,13 +34,24 @@ namespace {
 
 using team_clock = std::chrono::steady_clock;
 
-// How long a thread looks before it sleeps. To be woken takes 20 to 100 us.
-constexpr std::chrono::microseconds LOOKS_AT_BARRIER{100};
-constexpr std::chrono::microseconds LOOKS_IN_A_CROWD{0}; // with more threads than cores: who looks is in the way
-constexpr std::chrono::microseconds LOOKS_FOR_WORK{500};
-constexpr int    LOOKS_PER_CLOCK = 32;
-constexpr double LOOKS_AT_CORES  = 0.1; // seconds
-constexpr double STALL_SECONDS   = 2e-4; // shares of a node differ by less, and who is put aside is so for longer
+// How a thread waits. It looks; then it looks and lets others have its core in between, for one of those it waits for may be
+// on the same; then it sleeps. A core that sleeps soon is taken by another program, and is had back only when that has had its
+// time, some ms; and to be woken takes 20 to 100 us.
+struct wait_kind {
+    std::chrono::microseconds looks;
+    std::chrono::microseconds yields; // until then
+    int                       sleep;  // us at most: a barrier is left without looking who is about to sleep. 0: until it is woken
+};
+
+constexpr std::chrono::microseconds NONE(0), SHORT(40), LONGER_THAN_A_SLICE(10000);
+
+constexpr wait_kind AT_BARRIER = { SHORT, LONGER_THAN_A_SLICE,            1000 };
+constexpr wait_kind IN_A_CROWD = { NONE,  NONE,                           1000 }; // more threads than cores: who looks is in the way
+constexpr wait_kind FOR_WORK   = { std::chrono::microseconds(500), NONE,  0    };
+
+constexpr int LOOKS_PER_CLOCK = 32;
+
+constexpr double LOOKS_AT_CORES = 0.1; // seconds
 
 double seconds_of(team_clock::duration time) {
     return std::chrono::duration<double>(time).count();
@@ -54,8 +65,8 @@ void relax() {
 #endif
 }
 
-// Returns when the word is not `value` any more, with the seconds that it took, 0 for a moment.
-double wait_while(std::atomic<uint32_t> & word, uint32_t value, std::atomic<int> & n_asleep, std::chrono::microseconds looks) {
+// Returns when the word is not `value` any more, with about the seconds that it took, 0 for a moment.
+double wait_while(std::atomic<uint32_t> & word, uint32_t value, std::atomic<int> & n_asleep, const wait_kind & kind) {
     const auto changed = [&] {
         for (int i = 0; i < LOOKS_PER_CLOCK; ++i) {
             if (word.load(std::memory_order_acquire) != value) {
@@ -69,17 +80,22 @@ double wait_while(std::atomic<uint32_t> & word, uint32_t value, std::atomic<int>
         return 0;
     }
     const auto begin = team_clock::now();
+    auto       now   = begin;
     while (!changed()) {
-        if (team_clock::now() - begin > looks) {
+        now = team_clock::now();
+        if (now - begin > kind.looks && now - begin <= kind.yields) {
+            std::this_thread::yield();
+        } else if (now - begin > kind.looks) {
             n_asleep.fetch_add(1);
             while (word.load() == value) {
-                pymtp_sleep_while(word, value);
+                pymtp_sleep_while(word, value, kind.sleep);
             }
             n_asleep.fetch_sub(1);
+            now = team_clock::now();
             break;
         }
     }
-    return seconds_of(team_clock::now() - begin);
+    return seconds_of(now - begin);
 }
 
 void change(std::atomic<uint32_t> & word, std::atomic<int> & n_asleep) {
@@ -122,7 +138,7 @@ thread_local crew * current = nullptr;
 void work(crew * team, worker * self, int i) {
     current = team;
     for (uint32_t seen = 0;; ++seen) {
-        wait_while(self->bell, seen, self->n_asleep, LOOKS_FOR_WORK);
+        wait_while(self->bell, seen, self->n_asleep, FOR_WORK);
         team->share(team->data, i);
     }
 }
@@ -376,14 +392,18 @@ void pymtp_team_return(pymtp_team_part part) {
 
 void pymtp_team_barrier(int n) {
     crew & team = *current;
+    const wait_kind & kind = team.crowded ? IN_A_CROWD : AT_BARRIER; // once all have arrived, another graph may begin
     const uint32_t phase = team.phase.load(std::memory_order_relaxed);
     if (team.n_arrived.fetch_add(1, std::memory_order_acq_rel) == n - 1) {
         team.n_arrived.store(0, std::memory_order_relaxed);
-        change(team.phase, team.n_asleep);
+        team.phase.store(phase + 1, std::memory_order_release);
+        if (team.n_asleep.load(std::memory_order_relaxed) > 0) {
+            pymtp_wake_all(team.phase);
+        }
         return;
     }
-    const double seconds = wait_while(team.phase, phase, team.n_asleep, team.crowded ? LOOKS_IN_A_CROWD : LOOKS_AT_BARRIER);
-    if (seconds > STALL_SECONDS) {
+    const double seconds = wait_while(team.phase, phase, team.n_asleep, kind);
+    if (seconds > seconds_of(SHORT)) { // shares of a node differ by less
         team.stalled.fetch_add((int64_t) (1e9*seconds), std::memory_order_relaxed);
     }
 }

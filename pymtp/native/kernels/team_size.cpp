@@ -7,6 +7,7 @@ namespace {
 constexpr double BETTER         = 0.97;  // of the time, for another number to be taken
 constexpr double TRIAL_SECONDS  = 0.010; // of graphs that another number is tried with,
 constexpr int    TRIAL_GRAPHS   = 3;     // and at least so many
+constexpr double UP_SECONDS     = 0.150; // of graphs that more threads are tried with: a bound on processor time shows after 100 ms
 constexpr double WORSE          = 1.15;  // of the time, for a trial to end at once
 constexpr double WINDOW_SECONDS = 0.050; // of graphs whose stalls are looked at together, and at least TRIAL_GRAPHS
 constexpr double STALLED        = 0.6;   // of one thread's time, and at least LEAST_STALLED of all: fewer threads are tried
@@ -14,7 +15,7 @@ constexpr double LEAST_STALLED  = 0.1;
 constexpr double LATELY_SECONDS = 0.1;   // of graphs whose mean another number is compared with
 constexpr double SMALL_SECONDS  = 0.002; // of a graph that may be done sooner by half the threads
 constexpr int    SMALL_GRAPHS   = 16;    // after which they are tried
-constexpr double FREE_CORES     = 0.6;   // for one thread more
+constexpr double FREE_CORES     = 0.25;  // for one thread more
 
 // Seconds after a trial that was lost, the first time and at most.
 constexpr double DOWN_FIRST  = 0.05, DOWN_MOST  = 4;
@@ -73,8 +74,11 @@ int team_size::judge(double now) {
         patience & back = n_try > n ? down : up;
         back = {};
         back.lose(now, UP_FIRST, UP_MOST);
+        const bool more = n_try > n;
         settle(n_try);
-        return is_small ? 0 : n;
+        const bool tells = more ? gave_way : !is_small;
+        gave_way = n < n_most && (more ? gave_way : gave_way || !is_small);
+        return tells ? n : 0;
     }
     if (n_try > n) {
         up.lose(now, UP_FIRST, UP_MOST);
@@ -89,6 +93,7 @@ void team_size::hear(int n_other) {
     n_other = std::min(n_other, n_most);
     if (n_other < n) {
         settle(n_other);
+        gave_way = true;
     } else if (n_other > n) {
         up = {};
     }
@@ -100,8 +105,8 @@ int team_size::saw(const team_launch & launch, bool stalls, double now, double f
     }
     if (n_try) {
         tried.add(launch);
-        const bool worse = launch.whole >= TRIAL_SECONDS/4 && launch.seconds > WORSE*used.mean();
-        if (worse || (tried.n >= TRIAL_GRAPHS && tried.whole >= TRIAL_SECONDS)) {
+        const bool worse = tried.mean() > WORSE*used.mean() && tried.whole >= TRIAL_SECONDS/4;
+        if (worse || (tried.n >= TRIAL_GRAPHS && tried.whole >= (n_try > n ? UP_SECONDS : TRIAL_SECONDS))) {
             return judge(now);
         }
         return 0;

@@ -69,6 +69,7 @@ class team_size {
     int n_most;
     int n_try = 0; // another number that is being tried, 0 for none
     bool is_small = false; // the graph is what it is tried for, not what else computes
+    bool gave_way = false; // it has fewer for what else computes
 
     sums used, tried; // lately, and since the trial began
 
