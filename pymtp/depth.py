@@ -22,12 +22,13 @@ FirstRounds = Mapping[tuple[int, int], tuple[float, float]]
 
 
 def thread_changes() -> int:
-    """How often the number of threads was changed so far, for what else computes on this machine."""
+    """Count how often what else computes on this machine has taken threads away, or given them back, so far."""
     return int(lib.pymtp_thread_changes())
 
 
 def thread_trials() -> int:
-    """How many graphs were computed with another number of threads so far, to see whether that is faster."""
+    """Count the graphs that this thread had computed with another number of threads so far, to see whether that is
+    faster."""
     return int(lib.pymtp_thread_trials())
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from pymtp.depth import thread_changes
 from pymtp.errors import NativeError, PymtpError
 from pymtp.model import Model
 from pymtp.sampling import Sampler, SamplingParams
@@ -61,7 +62,7 @@ def first_costs(model: Model, kind: Hashable, context: EmptyContext) -> FirstCos
     Weights that give no finite logits tell nothing: the first request says so. Raises what else the context raises.
     """
     with model.measuring:
-        found: FirstCosts | None = model.first_costs.get(kind)
+        found: FirstCosts | None = model.first_costs.get((kind, thread_changes()))
         if found is None:
             try:
                 found = _measured_apart(context, model.n_vocab)
@@ -71,7 +72,7 @@ def first_costs(model: Model, kind: Hashable, context: EmptyContext) -> FirstCos
                 context.clear()
                 return FirstCosts()
             if found.verify:  # else the weights came from the disk meanwhile
-                model.first_costs[kind] = found
+                model.first_costs[kind, thread_changes()] = found
     return found
 
 

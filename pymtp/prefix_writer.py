@@ -52,9 +52,10 @@ class PrefixWriter:
         self.path = place_of(path)
         self._metadata = {"format": FORMAT, "version": str(VERSION), **depends_on}
         self._beside = self.path.with_name(f".{self.path.name[:40]}.{secrets.token_hex(8)}")  # no other process has it
+        self._process = os.getpid()
         files: list[BinaryIO] = []
         # not __del__: there Python drops what a signal handler raises, and most writers end with nothing left to do
-        self._abandoned = weakref.finalize(self, _take_away, files, self._beside)
+        self._abandoned = weakref.finalize(self, _take_away, files, self._beside, self._process)
         try:
             files.append(open(self._beside, "xb", buffering=0))  # noqa: SIM115  # closed by commit and discard
             (self._file,) = files
@@ -115,7 +116,7 @@ class PrefixWriter:
 
     def discard(self) -> None:
         """Takes away what was written. Harmless after commit()."""
-        _take_away([self._file], self._beside)
+        _take_away([self._file], self._beside, self._process)
         self._abandoned.detach()
 
     def _put(self, array: NDArray[Any], rows: int = 0) -> None:
@@ -138,12 +139,13 @@ class PrefixWriter:
             raise
 
 
-def _take_away(files: Sequence[BinaryIO], beside: Path) -> None:
-    """Closes the file, and removes it."""
+def _take_away(files: Sequence[BinaryIO], beside: Path, process: int) -> None:
+    """Close the file, and remove it where this is the process that made it, and no child made by fork."""
     for file in files:
         file.close()
-    with suppress(OSError):
-        beside.unlink()
+    if os.getpid() == process:
+        with suppress(OSError):
+            beside.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -12,17 +12,35 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parent.parent
-DECODING, PROMPT, SMALL = (0.04, 5), (2.0, 100), (0.0004, 150)  # seconds with one thread, µs that each further one adds
+SCATTER = 0.1  # of the times of graphs
+
+
+class Graph(NamedTuple):
+    """A kind of graphs. most: threads, 0 for the cores of the machine."""
+
+    seconds: float  # with one thread
+    added: float  # µs that each further thread adds
+    in_a_row: int = 1
+    most: int = 0
+
+
+DECODING, PROMPT, SMALL = Graph(0.04, 5), Graph(2.0, 100), Graph(0.0004, 20)
+ROUNDS = [DECODING, Graph(0.06, 5), Graph(0.09, 5), Graph(0.012, 5, 3), Graph(0.004, 5)]  # of several depths
+
+
+class Kind(NamedTuple):
+    threads: int  # at the end
+    best: int
+    changed: float  # seconds until the number last changed
 
 
 class Came(NamedTuple):
-    threads: int  # at the end
-    best: int  # number of threads
-    changed: float  # seconds until the number last changed
-    share: float  # of the work that the best number does
+    changes: int  # how often threads were taken away or given back
+    share: float  # of the work that the best numbers do
+    kinds: list[Kind]
 
 
-Phase = tuple[int, tuple[float, float], float]
+Phase = tuple[int, float, list[Graph]]  # processes beside, seconds, what is computed
 Run = Callable[..., list[Came]]
 
 
@@ -35,63 +53,113 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{kernels}"]
     subprocess.run([compiler, *flags, *sources, "-o", program], check=True)
 
-    def call(cores: int, *phases: Phase, most: int | None = None, says: bool = True) -> list[Came]:
-        """phases: processes beside, the graphs, and the seconds."""
-        lines = "".join(f"{beside} {graph[0]} {graph[1]} {seconds}\n" for beside, graph, seconds in phases)
-        command = [program, str(cores), str(most or cores), str(int(says))]
-        done = subprocess.run(command, input=lines, text=True, stdout=subprocess.PIPE, check=True)
-        found = [line.split() for line in done.stdout.splitlines()]
-        return [Came(int(threads), int(best), float(changed), float(share)) for threads, best, changed, share in found]
+    def call(cores: int, *phases: Phase, says: bool = True, scatter: float = SCATTER) -> list[Came]:
+        lines = [
+            f"{beside} {seconds} " + " ".join(f"{g.in_a_row} {g.most or cores} {g.seconds} {g.added}" for g in graphs)
+            for beside, seconds, graphs in phases
+        ]
+        command = [program, str(cores), str(int(says)), str(scatter)]
+        done = subprocess.run(command, input="\n".join(lines), text=True, stdout=subprocess.PIPE, check=True)
+        return [read(line.split()) for line in done.stdout.splitlines()]
 
     return call
+
+
+def read(words: list[str]) -> Came:
+    changes, share, *kinds = words
+    found = [Kind(int(n), int(best), float(changed)) for n, best, changed in zip(*[iter(kinds)] * 3, strict=True)]
+    return Came(int(changes), float(share), found)
 
 
 @pytest.mark.parametrize("says", [True, False], ids=["known", "unknown"])
 @pytest.mark.parametrize("cores", [2, 4, 16, 64])
 def test_alone_all_threads_compute(run: Run, cores: int, says: bool) -> None:
-    for came in run(cores, (0, DECODING, 10), (0, PROMPT, 60), says=says):
-        assert (came.threads, came.changed) == (cores, 0)
-        assert came.share > 0.99
+    for came in run(cores, (0, 10, [DECODING]), (0, 60, [PROMPT]), says=says):
+        assert came.kinds == [Kind(cores, cores, 0)]
+        assert came.changes == 0
 
 
+@pytest.mark.parametrize("graphs", [[DECODING], ROUNDS], ids=["plain", "rounds"])
 @pytest.mark.parametrize(("cores", "beside"), [(2, 1), (2, 2), (4, 1), (8, 3), (16, 1), (16, 8)])
-def test_beside_others_as_many_compute_as_cores_are_left(run: Run, cores: int, beside: int) -> None:
-    (came,) = run(cores, (beside, DECODING, 20))
-    assert came.best in (cores, max(1, cores - beside))
-    assert came.best * 0.85 <= came.threads <= came.best
-    assert came.share > 0.85
+def test_beside_others_as_many_compute_as_cores_are_left(
+    run: Run, cores: int, beside: int, graphs: list[Graph]
+) -> None:
+    _, came = run(cores, (beside, 10, graphs), (beside, 20, graphs))
+    assert came.share > 0.9
+    for kind in came.kinds:
+        assert kind.best * 0.8 <= kind.threads <= kind.best
 
 
-@pytest.mark.parametrize("graph", [DECODING, SMALL], ids=["model", "small"])
-def test_a_process_that_comes_is_noticed_at_once_and_so_is_that_it_went(run: Run, graph: tuple[float, float]) -> None:
-    _, came, went = run(4, (0, graph, 3), (1, graph, 3), (0, graph, 3))
-    assert came.changed < 0.8
-    assert went.changed < 0.8
+@pytest.mark.parametrize(
+    ("cores", "graphs"),
+    [
+        (2, [DECODING]),
+        (2, [SMALL]),
+        (2, ROUNDS),
+        (4, [DECODING]),
+        (4, [SMALL]),
+        (4, ROUNDS),
+        (16, [DECODING]),
+        (16, ROUNDS),
+    ],
+    ids=str,
+)
+def test_what_comes_is_noticed_soon_by_all_kinds_of_graphs_and_so_is_that_it_went(
+    run: Run, cores: int, graphs: list[Graph]
+) -> None:
+    _, came, went = run(cores, (0, 3, graphs), (1, 10, graphs), (0, 10, graphs))
+    assert came.changes >= 1
+    assert came.changes + went.changes == 2  # of many it takes too many, and gives some back
+    assert [kind.threads for kind in went.kinds] == [cores] * len(graphs)
     assert min(came.share, went.share) > 0.85
 
 
+def test_all_threads_are_soon_back(run: Run) -> None:
+    _, _, went = run(64, (0, 3, [DECODING]), (60, 10, [DECODING]), (0, 10, [DECODING]))
+    assert went.kinds[0].threads == 64
+    assert went.kinds[0].changed < 2.5
+
+
 def test_one_that_comes_and_goes_costs_little(run: Run) -> None:
-    for came in run(2, *[(n % 2, DECODING, 2) for n in range(10)]):
+    for came in run(2, *[(n % 2, 2, [DECODING]) for n in range(10)]):
         assert came.share > 0.85
 
 
+def test_no_kind_loses_threads_while_another_gets_more(run: Run) -> None:
+    rare = [DECODING._replace(in_a_row=20), Graph(0.004, 5)]
+    *_, went = run(16, (0, 3, rare), (12, 10, rare), (0, 12, rare))
+    assert went.share > 0.9
+    assert [kind.threads for kind in went.kinds] == [16, 16]
+
+
+def test_a_kind_that_was_away_begins_with_all_threads(run: Run) -> None:
+    """A prompt, long after something else was there."""
+    *_, came = run(16, (15, 5, [DECODING]), (0, 60, [DECODING._replace(most=4)]), (0, 10, [PROMPT]))
+    assert came.kinds == [Kind(16, 16, 0)]
+
+
 def test_small_graphs_have_as_many_threads_as_pay(run: Run) -> None:
-    (came,) = run(2, (0, (0.0004, 250), 5))
-    assert came.threads == 1
-    (came,) = run(2, (0, (0.0004, 20), 5))
-    assert came.threads == 2
-    assert came.share > 0.98
+    (came,) = run(2, (0, 5, [Graph(0.0004, 250)]))
+    assert came.kinds[0].threads == 1
+    (came,) = run(2, (0, 5, [SMALL]))
+    assert came.kinds[0].threads == 2
+    assert came.share > 0.95
+
+
+def test_large_graphs_have_all_threads_beside_small_ones_that_do_not(run: Run) -> None:
+    (came,) = run(4, (0, 10, [DECODING, Graph(0.0004, 250, 20)]))
+    assert came.kinds[0].threads == 4
+    assert came.kinds[1].threads < 3
+    assert came.changes == 0
+
+
+def test_llms_with_fewer_threads_take_none_from_others(run: Run) -> None:
+    _, came = run(16, (15, 5, [DECODING._replace(most=2)]), (0, 10, [DECODING, Graph(0.05, 5, 1, 2)]))
+    assert came.kinds == [Kind(16, 16, 0), Kind(2, 2, came.kinds[1].changed)]
 
 
 def test_where_free_cores_are_not_known_trials_cost_little(run: Run) -> None:
-    (_, later) = run(2, (1, DECODING, 5), (1, DECODING, 60), says=False)
-    assert later.threads == 1
-    assert later.share > 0.95
-
-
-def test_no_more_threads_than_were_given_compute(run: Run) -> None:
-    assert [came.threads for came in run(16, (0, DECODING, 5), (15, DECODING, 5), (0, DECODING, 5), most=4)] == [
-        4,
-        1,
-        4,
-    ]
+    for graph, least in ((DECODING, 0.95), (PROMPT, 0.9)):
+        _, later = run(2, (1, 30, [graph]), (1, 60, [graph]), says=False)
+        assert later.kinds[0].threads == 1
+        assert later.share > least

@@ -136,7 +136,7 @@ def test_a_head_that_is_hardly_ever_right_is_named_once_with_what_may_help(
     unfit: Callable[[str], Path], kind: str, drafts: int | str, said: Callable[[], list[str]]
 ) -> None:
     with make_llm(unfit(kind), n_ctx=2048, draft_tokens=drafts) as llm:
-        for _ in range(8 if drafts == "auto" else 1):  # which seldom drafts, the less the more the machine has to do
+        for _ in range(24 if drafts == "auto" else 1):  # which seldom drafts, the less the more the machine has to do
             llm.generate(
                 PROMPTS[0], SamplingParams(1000 if drafts == "auto" else 400, temperature=1.0, ignore_eos=True)
             )

@@ -69,7 +69,7 @@ class BatchDepth:
     def observe(self, writers: Sequence[Writer], drafted: int, draft_seconds: float, verify_seconds: float) -> None:
         """What came of the round that was chosen last."""
         if self._costs is not None and not self._had_its_threads(self._costs):
-            return
+            draft_seconds = verify_seconds = 0.0  # which says nothing of others
         if len(writers) == 1:
             self._own.observe(writers, drafted, draft_seconds, verify_seconds)
         elif self._shared and all(writer.error is None for writer in writers):
@@ -89,13 +89,14 @@ class BatchDepth:
         """Tell whether what the round took says something of others. Where what else computes has changed the number of
         threads, forget what is known of costs."""
         trials, self._trials = self._trials, thread_trials()
-        changes, self._changes = self._changes, thread_changes()
-        if changes != self._changes:
+        changes, before = thread_changes(), self._changes
+        if changes != before:
             costs.forget()
             self._first = {}
             if self._shared:
                 self._shared.forget()
-        return (changes, trials) == (self._changes, self._trials)
+            self._changes = changes  # last: a signal handler may raise before
+        return (changes, trials) == (before, self._trials)
 
 
 def _mean_past(writers: Sequence[Writer]) -> int:

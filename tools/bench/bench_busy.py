@@ -111,20 +111,17 @@ def hog(n: int, seconds: float | None = None, **options: Any) -> list[subprocess
 @contextmanager
 def beside(n: int, seconds: float | None = None, *, group: bool = False, nice: int = 0) -> Iterator[None]:
     """Let n processes compute meanwhile; group: in a control group of their own."""
-    processes = hog(n, seconds, preexec_fn=(lambda: os.nice(nice)) if nice else None)
-    try:
-        with control_group() if group else ExitStack() as place:
+    with control_group() if group else ExitStack() as place:
+        processes = hog(n, seconds, preexec_fn=(lambda: os.nice(nice)) if nice else None)
+        try:
             for process in processes if group else []:
                 (place / "cgroup.procs").write_text(str(process.pid))
             time.sleep(0.3)
             yield
+        finally:
             for process in processes:
                 process.kill()
                 process.wait()
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
 
 
 @contextmanager
@@ -151,7 +148,7 @@ def quota(cores: float) -> Iterator[None]:
         (place / "cgroup.procs").write_text(str(os.getpid()))
         try:
             yield
-        finally:
+        finally:  # in the outermost group: where else it was is not kept
             (place.parent / "cgroup.procs").write_text(str(os.getpid()))
 
 

@@ -19,8 +19,10 @@ void pymtp_wake_all(std::atomic<uint32_t> & word) {
 }
 
 #elif defined(_WIN32)
-#define NOMINMAX
 #define WIN32_LEAN_AND_MEAN
+#ifndef NOMINMAX
+#define NOMINMAX
+#endif
 #include <windows.h>
 
 #include <algorithm>

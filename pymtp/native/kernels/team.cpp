@@ -85,6 +85,7 @@ double wait_while(std::atomic<uint32_t> & word, uint32_t value, std::atomic<int>
         now = team_clock::now();
         if (now - begin > kind.looks && now - begin <= kind.yields) {
             std::this_thread::yield();
+            now = team_clock::now();
         } else if (now - begin > kind.looks) {
             n_asleep.fetch_add(1);
             while (word.load() == value) {
@@ -125,8 +126,10 @@ struct crew {
     std::atomic<int64_t>              stalled{0}; // nanoseconds of the graph
 
     bool                   every  = false; // all threads that were asked for
+    bool                   trial  = false; // of another number of threads
     uint64_t               kind   = 0;
     int64_t                n_rows = 1;
+    int                    asked  = 0;
     int                    n      = 0;
     int                    n_most = 0;
     bool                   crowded = false;
@@ -167,54 +170,6 @@ bool start_thread(crew & team) {
 #endif
     return started;
 }
-
-// The sizes for kinds of graphs: those that were computed lately.
-struct team_sizes {
-    struct entry {
-        uint64_t  kind  = 0;
-        uint64_t  used  = 0; // when, in launches
-        uint32_t  heard = 0;
-        team_size size;
-    };
-    static constexpr size_t PLACES = 8; // of a kind, one beside the other
-
-    std::array<entry, 256 + PLACES> entries;
-
-    team_stalls stalls;
-    uint64_t    n_asked = 0;
-
-    uint32_t n_news = 0; // how often what else computes changed a number, and the number of then
-    int      news   = 0;
-
-    uint32_t n_trials = 0; // graphs
-
-    team_size & of(uint64_t kind, int n_most) {
-        const uint64_t key   = 521*kind + n_most;
-        entry * const  first = &entries[key*0x9e3779b97f4a7c15u >> 56];
-        entry *        place = std::find_if(first, first + PLACES, [&](const entry & e) { return e.kind == key; });
-        if (place == first + PLACES) {
-            place  = std::min_element(first, first + PLACES, [](const entry & a, const entry & b) { return a.used < b.used; });
-            *place = { key, 0, 0, team_size(n_most) };
-        }
-        entry & found = *place;
-        found.used = ++n_asked;
-        if (found.heard != n_news) {
-            found.heard = n_news;
-            found.size.hear(news);
-        }
-        return found.size;
-    }
-
-    void saw(uint64_t kind, int n_most, const team_launch & launch, double now, double free_cores) {
-        const bool stalled = launch.n > 1 && stalls.saw(launch);
-        team_size & size = of(kind, n_most);
-        n_trials += size.trying();
-        if (const int n = size.saw(launch, stalled, now, free_cores)) {
-            news = n;
-            n_news++;
-        }
-    }
-};
 
 // That this process may use.
 int count_cores() {
@@ -268,7 +223,8 @@ uint64_t kind_of(int n_nodes, int64_t n_rows) {
     return 1000003ull*n_nodes + most;
 }
 
-thread_local int n_taken = 0; // cores, by the graph of this thread
+thread_local int      n_taken  = 0; // cores, by the graph of this thread
+thread_local uint32_t n_trials = 0; // graphs of this thread
 
 } // namespace
 
@@ -277,7 +233,9 @@ int pymtp_team_begin(int n_asked, bool every, int n_nodes, int64_t n_rows) {
     pool & all = find_pool();
     std::unique_lock<std::mutex> lock(all.mutex);
     const int n_most = every ? n_asked : std::min(n_asked, all.n_cores);
-    const int n = every || n_most == 1 ? n_most : all.sizes.of(kind, n_most).choose();
+    const auto chosen = every || n_most == 1 ? team_sizes::choice{ n_most, false }
+                                             : all.sizes.choose(kind, n_most, seconds_of(team_clock::now().time_since_epoch()));
+    const int n = chosen.n;
     n_taken = std::min(n, all.n_cores);
     if (!all.turns.empty() || all.n_used + n_taken > all.n_cores) {
         const uint64_t turn = all.next++;
@@ -303,6 +261,8 @@ int pymtp_team_begin(int n_asked, bool every, int n_nodes, int64_t n_rows) {
     while ((int) current->workers.size() < n - 1 && start_thread(*current)) {
     }
     current->every  = every;
+    current->trial  = chosen.trial;
+    current->asked  = n;
     current->kind   = kind;
     current->n_rows = std::max<int64_t>(1, n_rows);
     current->n      = std::min(n, 1 + (int) current->workers.size());
@@ -338,7 +298,8 @@ void pymtp_team_run(int n, void (*share)(void *, int), void * data) {
         }
         const double stalled = team->n > 1 ? 1e-9*team->stalled.load(std::memory_order_relaxed)/((team->n - 1)*whole) : 0;
         if (!team->every) {
-            all.sizes.saw(team->kind, team->n_most, { team->n, whole/team->n_rows, whole, stalled }, seconds, all.free_cores);
+            all.sizes.saw(team->kind, team->n_most, { team->asked, team->n, whole/team->n_rows, whole, stalled }, seconds, all.free_cores);
+            n_trials += team->trial;
         }
         all.free.push_back(team);
         current = nullptr;
@@ -351,13 +312,11 @@ void pymtp_team_run(int n, void (*share)(void *, int), void * data) {
 uint32_t pymtp_team_changes(void) {
     pool & all = find_pool();
     const std::lock_guard<std::mutex> lock(all.mutex);
-    return all.sizes.n_news;
+    return all.sizes.changes();
 }
 
 uint32_t pymtp_team_trials(void) {
-    pool & all = find_pool();
-    const std::lock_guard<std::mutex> lock(all.mutex);
-    return all.sizes.n_trials;
+    return n_trials;
 }
 
 pymtp_team_part pymtp_team_leave(void) {

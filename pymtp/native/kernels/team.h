@@ -22,10 +22,10 @@ int pymtp_team_begin(int n_most, bool all, int n_nodes, int64_t n_rows);
 // n: what pymtp_team_begin returned.
 void pymtp_team_run(int n, void (*share)(void * data, int i), void * data);
 
-// How often what else computes has changed the number of threads of some kind of graphs so far.
+// How often what else computes has taken threads away, or given them back, so far.
 uint32_t pymtp_team_changes(void);
 
-// How many graphs were computed with another number of threads so far, to try it.
+// How many graphs this thread had computed with another number of threads so far, to try it.
 uint32_t pymtp_team_trials(void);
 
 // What a thread has of the team while it computes a graph.

@@ -1,10 +1,15 @@
-// With how many threads the graphs of one kind are computed. Threads that the system puts aside hold up the others at each
+// With how many threads the graphs of each kind are computed. Threads that the system puts aside hold up the others at each
 // barrier, and small graphs are done sooner by few threads: another number is tried now and then, and time decides.
 #pragma once
 
-// What came of a graph. n: its threads. seconds: it took, of one row, and whole: of all. stalled: the part of the time that each
-// of its threads waited for others for longer than computing explains.
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+// What came of a graph. n: its threads, of those that were asked for. seconds: it took, of one row, and whole: of all. stalled:
+// the part of the time that each of its threads waited for others for longer than computing explains.
 struct team_launch {
+    int    asked;
     int    n;
     double seconds;
     double whole;
@@ -14,22 +19,28 @@ struct team_launch {
 // Whether threads are put aside again and again, by graphs of all kinds.
 class team_stalls {
   public:
-    // True where they were, over the graphs since this was last said or denied.
-    bool saw(const team_launch & launch);
+    // The part of the time that each waited, where it is too much, over the graphs since this was last told; else 0.
+    double saw(const team_launch & launch);
 
   private:
     double whole   = 0; // seconds
-    double stalled = 0; // of them, beyond what is put up with
+    double stalled = 0; // of them
+    double allowed = 0; // of them, to be put up with
     int    n       = 0; // graphs
 };
 
-// Not for several threads at once. Times are seconds of one clock.
+// The threads for graphs of one kind. Times are seconds of one clock.
 class team_size {
   public:
+    enum class told { nothing, fewer, more }; // what a trial found of the cores that are to be had
+
     explicit team_size(int n_most = 1) : n(n_most), n_most(n_most) {}
 
-    // Another kind of graph has gone over to so many threads, because of what else computes or no longer does.
-    void hear(int n_other);
+    // Another kind of graphs goes on with so many threads, because of what else computes.
+    void hear_fewer(int n_other);
+
+    // Another kind has more again: this one tries so at once.
+    void hear_more() { up = {}; }
 
     // The threads for the next graph.
     int choose() const { return n_try ? n_try : n; }
@@ -37,9 +48,8 @@ class team_size {
     bool trying() const { return n_try > 0; }
 
     // stalls: what team_stalls says with this graph. free_cores: that nothing else computes on, besides those in use; below 0
-    // where the system does not say. Returns the threads of now on if what else computes, or no longer does, made it another
-    // number, else 0.
-    int saw(const team_launch & launch, bool stalls, double now, double free_cores);
+    // where the system does not say.
+    told saw(const team_launch & launch, double stalls, double now, double free_cores);
 
   private:
     // A number that did not prove better is tried again after a while, each time a longer one.
@@ -62,16 +72,62 @@ class team_size {
     };
 
     void settle(int n_now);
-    void try_size(int n_other, bool small);
-    int  judge(double now);
+    void try_size(int n_other, bool small, double now);
+    told judge(double now);
 
     int n;
     int n_most;
     int n_try = 0; // another number that is being tried, 0 for none
     bool is_small = false; // the graph is what it is tried for, not what else computes
     bool gave_way = false; // it has fewer for what else computes
+    bool in_steps = false; // more threads are tried a few at a time: twice as many were not better
 
-    sums used, tried; // lately, and since the trial began
+    sums   used, tried; // lately, and since the trial began
+    int    n_used = 0;  // graphs since the number changed
+    double began  = 0;  // the trial
 
     patience down, up, small;
+};
+
+// The sizes for kinds of graphs: those that were computed lately. Not for several threads at once.
+class team_sizes {
+  public:
+    struct choice {
+        int  n;
+        bool trial; // whether that is another number than the best one known
+    };
+
+    // The threads for a graph, n_most at most.
+    choice choose(uint64_t kind, int n_most, double now);
+
+    void saw(uint64_t kind, int n_most, const team_launch & launch, double now, double free_cores);
+
+    // How often what else computes took threads away, or gave them back, so far.
+    uint32_t changes() const { return n_changes; }
+
+  private:
+    static constexpr size_t PLACES = 8; // of a kind, one beside the other
+
+    struct entry {
+        uint64_t  kind  = 0;
+        uint64_t  used  = 0; // when, in launches
+        uint32_t  heard = 0; // of the news
+        team_size size;
+    };
+
+    struct {
+        team_size::told what   = team_size::told::nothing;
+        int             n      = 0;
+        int             n_most = 0; // of those whom it is for
+        double          when   = 0;
+        uint32_t        number = 0;
+    } news;
+
+    team_size & of(uint64_t kind, int n_most, double now);
+
+    std::array<entry, 256 + PLACES> entries;
+
+    team_stalls stalls;
+    uint64_t    n_asked   = 0;
+    uint32_t    n_changes = 0;
 };

@@ -15,7 +15,7 @@ PYMTP_API void pymtp_costs_free(struct pymtp_costs * costs);
 // Begins anew: what rounds cost has changed, with the number of threads perhaps, which is changed by what else computes.
 PYMTP_API void     pymtp_costs_forget(struct pymtp_costs * costs);
 PYMTP_API uint32_t pymtp_thread_changes(void); // how often that was so far
-PYMTP_API uint32_t pymtp_thread_trials(void);  // graphs that another number was tried with so far
+PYMTP_API uint32_t pymtp_thread_trials(void);  // graphs of this thread that another number was tried with so far
 
 // A chain of `drafted` steps and a verification of so many rows, after n_past tokens. run: rounds of as many
 // right before.
