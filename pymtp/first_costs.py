@@ -97,7 +97,8 @@ def _measured_apart(context: EmptyContext, n_vocab: int) -> FirstCosts:
     except RuntimeError:  # the interpreter is about to end, and begins no thread
         return measure(context, n_vocab)
     try:
-        ended.acquire()
+        while not ended.acquire(timeout=0.1):  # a signal that comes right before it sleeps does not wake it
+            pass
     except BaseException:  # of a signal handler
         context.cancel()
         while not came:
