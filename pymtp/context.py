@@ -30,9 +30,8 @@ class Context(Saving):
     each draft it led to; `verify` takes that token and the drafts; `rewind` takes back the drafts that were not
     accepted. Sequences do not see each other; where none is named, it is sequence 0.
 
-    Calls from several threads take turns. Ctrl-C, and what else a signal handler raises, ends the call that runs on
-    the main thread, with the sequences of that call emptied; the next call works. All methods raise ClosedError after
-    close().
+    Calls from several threads take turns. Ctrl-C, as each exception of a signal handler, ends the call that runs on the
+    main thread and empties its sequences; the next call works. All methods raise ClosedError after close().
     """
 
     def __init__(
@@ -69,14 +68,12 @@ class Context(Saving):
         type_k, type_v: types of the K and V cache, one of CACHE_TYPES. A quantized V needs flash attention.
         draft_tokens: the most drafts a round; 0 for no draft context.
         tap: the hidden state that the head takes: "post_norm", "pre_norm", or "auto" for what the model wants.
-        prefill: how a prompt reaches the head, one of PREFILL_MODES. "fused": the target's own graph fills the head's
-            cache. "host-copy": through the host and the whole block, as llama.cpp does it. "all-outputs": every token
-            an output with embeddings, as the first implementations did, with the post-norm tap only. The latter two
-            are for comparison.
-        draws: where tokens are drawn, one of DRAWS; they are the same. "device": greedy tokens are picked where the
-            logits are, and a top_k of up to 128 brings as many candidates to the host; rows of logits come only for
-            bias, penalties, grammars, logprobs and a larger top_k. "host": from rows. "auto": "device" where the
-            logits are on a CUDA or Vulkan device.
+        prefill: one of PREFILL_MODES. "fused": the target's graph fills the head's cache. For comparison,
+            "host-copy" takes hidden states through the host and the whole block, as llama.cpp does; "all-outputs"
+            makes every token an output with embeddings, with the post-norm tap only.
+        draws: one of DRAWS; the tokens are the same. "device" picks greedy tokens where the logits are, and brings the
+            candidates of a top_k of up to 128 to the host; rows of logits come for bias, penalties, grammars, logprobs
+            and a larger top_k. "host" draws from rows. "auto": "device" on CUDA and Vulkan.
         draft_vocab: how many tokens drafts are made over, rounded up to a multiple of 64, at least 128, or "all". The
             set follows the text, which stays the same. "auto": 32,768, or all of less than twice that. Needs "fused".
         offload_kqv: K and V, and attention, are on the GPU where their layers are; False: in the host's memory.

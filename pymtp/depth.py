@@ -22,7 +22,7 @@ FirstRounds = Mapping[tuple[int, int], tuple[float, float]]
 
 
 def thread_changes() -> int:
-    """Count how often what else computes on this machine has taken threads away, or given them back, so far."""
+    """Count how often other programs have taken threads away, or given them back, so far."""
     return int(lib.pymtp_thread_changes())
 
 
@@ -98,7 +98,7 @@ class Costs:
                 lib.pymtp_costs_begin_draft(self.native, steps, seconds)
 
     def forget(self) -> None:
-        """Begins anew: what rounds cost has changed."""
+        """Forget all: rounds have other costs from now on."""
         with self.lock:
             lib.pymtp_costs_forget(self.native)
 
@@ -197,7 +197,7 @@ class SharedDepth:
             lib.pymtp_batch_depth_begin(self.native, n, drafted, draft_seconds, verify_seconds)
 
     def forget(self) -> None:
-        """Begins anew with what rounds cost."""
+        """Forget the costs of rounds."""
         lib.pymtp_batch_depth_forget(self.native)
 
     def choose(self, rooms: Sequence[int], n_past: int, top: int, opened: int) -> int:

@@ -54,7 +54,7 @@ class PrefixWriter:
         self._beside = self.path.with_name(f".{self.path.name[:40]}.{secrets.token_hex(8)}")  # no other process has it
         self._process = os.getpid()
         files: list[BinaryIO] = []
-        # not __del__: there Python drops what a signal handler raises, and most writers end with nothing left to do
+        # not __del__: there Python drops an exception of a signal handler; most writers are done when they are freed
         self._abandoned = weakref.finalize(self, _take_away, files, self._beside, self._process)
         try:
             files.append(open(self._beside, "xb", buffering=0))  # noqa: SIM115  # closed by commit and discard

@@ -48,6 +48,22 @@ def test_threads_that_ask_at_once_get_the_texts_that_each_gets_alone(demo: Path)
     assert came == [alone] * len(askers)
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads as Linux counts them")
+@pytest.mark.parametrize("every", [False, True])
+def test_more_threads_than_cores_compute_only_where_all_are_asked_for(every: bool) -> None:
+    (more,) = run(
+        f"""
+import os
+llm = pymtp.LLM(model, n_threads=1, n_ctx=256, draft_tokens=0)
+text(llm)
+before = len(os.listdir("/proc/self/task"))
+text(pymtp.LLM(llm.model, n_threads=os.cpu_count() + 5, all_threads={every}, n_ctx=256, draft_tokens=0))
+print(len(os.listdir("/proc/self/task")) - before - (os.cpu_count() - 1))
+"""
+    )
+    assert int(more) == 5 * every
+
+
 def test_a_loaded_model_takes_no_processor_time_between_calls(demo: Path) -> None:
     with make_llm(demo, n_threads=2) as llm:
         llm.generate(PROMPT, PARAMS[0])

@@ -69,7 +69,7 @@ class BatchDepth:
     def observe(self, writers: Sequence[Writer], drafted: int, draft_seconds: float, verify_seconds: float) -> None:
         """What came of the round that was chosen last."""
         if self._costs is not None and not self._had_its_threads(self._costs):
-            draft_seconds = verify_seconds = 0.0  # which says nothing of others
+            draft_seconds = verify_seconds = 0.0  # which teaches nothing
         if len(writers) == 1:
             self._own.observe(writers, drafted, draft_seconds, verify_seconds)
         elif self._shared and all(writer.error is None for writer in writers):
@@ -86,8 +86,8 @@ class BatchDepth:
             )
 
     def _had_its_threads(self, costs: Costs) -> bool:
-        """Tell whether what the round took says something of others. Where what else computes has changed the number of
-        threads, forget what is known of costs."""
+        """Tell whether the time of the round counts for others: not where another number of threads was tried in it, or
+        other programs changed the number. Forget the costs of before in the latter case."""
         trials, self._trials = self._trials, thread_trials()
         changes, before = thread_changes(), self._changes
         if changes != before:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import count
 from random import Random
 
 import pytest
 from helpers.estimates import BatchCosts
 from helpers.simulate_batch import MOST, N_CTX, Batch, Machine, fixed_rates, known, phases, steady
 
-from pymtp.depth import AutoDepth, Costs, FixedDepth
+from pymtp.depth import AutoDepth, Costs, FixedDepth, thread_changes
 from pymtp.engine.depth import BatchDepth
 from pymtp.engine.rounds import Writer
 from pymtp.stats import Tally
@@ -203,6 +204,42 @@ def test_one_sequence_has_the_depth_of_its_own_policy() -> None:
         took = luck.uniform(0.005, 0.02), luck.uniform(0.01, 0.02)
         own.observe(depth, kept, writer.right, *took, writer.confidences)
         depths.observe([writer], depth, *took)
+
+
+def test_costs_are_forgotten_where_other_programs_change_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in (1, 4):
+        costs = known(MACHINES["fast rows"])
+        depths = BatchDepth(N_CTX, 512, MOST, costs)
+        sequences = writers(depths, n)
+        for writer in sequences:
+            writer.made, writer.drafts, writer.right, writer.confidences = [0] * 3, [0] * 3, 3, [0.9] * 3
+        depths.choose(sequences)
+        depths.observe(sequences, 3, 0.01, 0.02)
+        assert costs.verify_seconds(1) < 1
+        monkeypatch.setattr("pymtp.engine.depth.thread_changes", lambda: thread_changes() + 1)
+        depths.observe(sequences, 3, 0.01, 0.02)
+        assert costs.verify_seconds(1) == float("inf")
+        assert depths.choose(sequences) == 0  # plain, to be timed anew
+        monkeypatch.undo()
+
+
+def test_a_round_that_another_number_of_threads_was_tried_in_teaches_acceptance_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    costs = known(MACHINES["fast rows"])
+    depths = BatchDepth(N_CTX, 512, MOST, costs)
+    (writer,) = writers(depths, 1)
+    writer.made, writer.drafts, writer.right, writer.confidences = [0] * 3, [0] * 3, 3, [0.9] * 3
+    depth = writer.depth
+    assert isinstance(depth, AutoDepth)
+    trials = count(1)
+    monkeypatch.setattr("pymtp.engine.depth.thread_trials", lambda: next(trials))
+    before, rate = costs.rounds(MOST), depth.rates(1)[0]
+    for _ in range(20):
+        depths.choose([writer])
+        depths.observe([writer], 3, 1.0, 2.0)
+    assert costs.rounds(MOST) == before
+    assert depth.rates(1)[0] > rate
 
 
 def test_a_fixed_depth_is_that_of_all_and_no_more_than_there_are_rows_and_room() -> None:

@@ -1,4 +1,4 @@
-// Lets team_sizes choose for graphs of a simulated machine, and prints what came of it.
+// Lets team_sizes choose for graphs of a simulated machine, and prints its choices.
 //
 // Arguments: the cores, 0 where the system does not say which cores are free, and by how much times scatter (0.1: a tenth).
 // Each line of the input: processes beside, the seconds to go on for, and the kinds of graphs that follow each other, each as

@@ -5,8 +5,8 @@
     python tools/bench/bench_busy.py --model build/0.8b-q4_0.gguf --tokens 48 --only busy,quota-1
 
 Each measurement is a process of its own, which generates once before: a small model is up to 20% faster or slower by
-where its memory lies. The ways follow each other in alternating order, so that what the machine does meanwhile meets
-all alike. The load is this program's own: processes that do nothing but compute, and control groups with a bound on
+where its memory lies. The ways follow each other in alternating order, so that changes of the machine meet all
+alike. The load is this program's own: processes that do nothing but compute, and control groups with a bound on
 processor time, for which it has to be root. Linux only.
 """
 
@@ -39,7 +39,7 @@ PERIOD = 100_000  # microseconds in which a quota is given
 DEFAULT, LLAMA = "default", "llama.cpp/0"
 CHANGES = "comes-and-goes"
 MOST_PEERS = 3  # measurements of llama-bench, which may be very slow
-TOGGLE = 2.0  # seconds for which what comes and goes is there, and is not
+TOGGLE = 2.0  # seconds that a program which comes and goes is there, and is not
 
 # Reads lines of "tokens", answers with tokens a second and the longest time between two.
 CHILD = """

@@ -5,7 +5,6 @@
 #include "team_size.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -34,20 +33,20 @@ namespace {
 
 using team_clock = std::chrono::steady_clock;
 
-// How a thread waits. It looks; then it looks and lets others have its core in between, for one of those it waits for may be
-// on the same; then it sleeps. A core that sleeps soon is taken by another program, and is had back only when that has had its
-// time, some ms; and to be woken takes 20 to 100 us.
+// How a thread waits. It looks. Then it looks, and lets other threads have its core in between: one of those it waits
+// for may be on the same core. Then it sleeps. Another program takes the core of a thread that sleeps, and keeps it for
+// some ms; and to be woken takes 20 to 100 us.
 struct wait_kind {
     std::chrono::microseconds looks;
     std::chrono::microseconds yields; // until then
-    int                       sleep;  // us at most: a barrier is left without looking who is about to sleep. 0: until it is woken
+    int                       sleep;  // us at most, for nobody looks who is about to sleep. 0: until it is woken
 };
 
 constexpr std::chrono::microseconds NONE(0), SHORT(40), LONGER_THAN_A_SLICE(10000);
 
-constexpr wait_kind AT_BARRIER = { SHORT, LONGER_THAN_A_SLICE,            1000 };
-constexpr wait_kind IN_A_CROWD = { NONE,  NONE,                           1000 }; // more threads than cores: who looks is in the way
-constexpr wait_kind FOR_WORK   = { std::chrono::microseconds(500), NONE,  0    };
+constexpr wait_kind AT_BARRIER = { SHORT, LONGER_THAN_A_SLICE, 1000 };
+constexpr wait_kind IN_A_CROWD = { NONE,  NONE,                1000 }; // more threads than cores: none is to look
+constexpr wait_kind FOR_WORK   = { std::chrono::microseconds(500), NONE, 0 };
 
 constexpr int LOOKS_PER_CLOCK = 32;
 
@@ -233,8 +232,10 @@ int pymtp_team_begin(int n_asked, bool every, int n_nodes, int64_t n_rows) {
     pool & all = find_pool();
     std::unique_lock<std::mutex> lock(all.mutex);
     const int n_most = every ? n_asked : std::min(n_asked, all.n_cores);
-    const auto chosen = every || n_most == 1 ? team_sizes::choice{ n_most, false }
-                                             : all.sizes.choose(kind, n_most, seconds_of(team_clock::now().time_since_epoch()));
+    team_sizes::choice chosen = { n_most, false };
+    if (!every && n_most > 1) {
+        chosen = all.sizes.choose(kind, n_most, seconds_of(team_clock::now().time_since_epoch()));
+    }
     const int n = chosen.n;
     n_taken = std::min(n, all.n_cores);
     if (!all.turns.empty() || all.n_used + n_taken > all.n_cores) {
@@ -267,8 +268,8 @@ int pymtp_team_begin(int n_asked, bool every, int n_nodes, int64_t n_rows) {
     current->n_rows = std::max<int64_t>(1, n_rows);
     current->n      = std::min(n, 1 + (int) current->workers.size());
     current->n_most = n_most;
-    current->crowded = n > all.n_cores;
     current->begin  = team_clock::now();
+    current->crowded = n > all.n_cores;
     current->stalled.store(0, std::memory_order_relaxed);
     return current->n;
 }
@@ -296,9 +297,12 @@ void pymtp_team_run(int n, void (*share)(void *, int), void * data) {
             all.looked     = seconds;
             all.free_cores = pymtp_free_cores();
         }
-        const double stalled = team->n > 1 ? 1e-9*team->stalled.load(std::memory_order_relaxed)/((team->n - 1)*whole) : 0;
         if (!team->every) {
-            all.sizes.saw(team->kind, team->n_most, { team->asked, team->n, whole/team->n_rows, whole, stalled }, seconds, all.free_cores);
+            const double waited = 1e-9*team->stalled.load(std::memory_order_relaxed); // all threads together
+            const team_launch launch = {
+                team->asked, team->n, whole/team->n_rows, whole, team->n > 1 ? waited/((team->n - 1)*whole) : 0,
+            };
+            all.sizes.saw(team->kind, team->n_most, launch, seconds, all.free_cores);
             n_trials += team->trial;
         }
         all.free.push_back(team);

@@ -1,6 +1,6 @@
-// The threads that compute graphs. There is one set of them for the process, whatever thread asks and however many contexts
-// there are: a graph that is asked for while others are computed waits until enough of the cores are free. Threads that wait
-// look for work for a moment, then sleep.
+// The threads that compute graphs. There is one set of them for the process, whatever thread asks and however many
+// contexts there are: a graph that is asked for while others are computed waits until enough of the cores are free.
+// Threads that wait look for work for a moment, then sleep.
 #pragma once
 
 #include <stdbool.h>
@@ -13,19 +13,19 @@
 extern "C" {
 #endif
 
-// Waits for its turn, and returns with how many threads a graph is to be computed, at most n_most, and with all: n_most, as far
-// as the system gives them. Is followed by pymtp_team_run in the same thread. n_nodes, n_rows: of the graph; graphs that are
-// alike take about as long.
+// Waits for its turn. Returns the number of threads that a graph is to be computed with: n_most at most, and with all
+// n_most, as far as the system gives them. Is followed by pymtp_team_run in the same thread. n_nodes, n_rows: of the
+// graph; graphs that are alike take about as long.
 int pymtp_team_begin(int n_most, bool all, int n_nodes, int64_t n_rows);
 
-// Calls share(data, i) for each i of 0 to n - 1, each in a thread of its own, 0 in the calling one. share throws nothing.
-// n: what pymtp_team_begin returned.
+// Calls share(data, i) for each i of 0 to n - 1, each in a thread of its own, 0 in the calling one. share throws
+// nothing. n: as pymtp_team_begin returned it.
 void pymtp_team_run(int n, void (*share)(void * data, int i), void * data);
 
-// How often what else computes has taken threads away, or given them back, so far.
+// Counts how often other programs have taken threads away, or given them back, so far.
 uint32_t pymtp_team_changes(void);
 
-// How many graphs this thread had computed with another number of threads so far, to try it.
+// Counts the graphs of the calling thread that another number of threads was tried with so far.
 uint32_t pymtp_team_trials(void);
 
 // What a thread has of the team while it computes a graph.
@@ -35,8 +35,8 @@ struct pymtp_team_part {
     int    n_cores;
 };
 
-// Around code of others that this thread runs within share, which may wait for other graphs, compute some, and fork: gives the
-// cores back, and takes them again without waiting.
+// Around code of others that this thread runs within share, which may wait for other graphs, compute some, and fork:
+// gives the cores back, and takes them again without waiting.
 struct pymtp_team_part pymtp_team_leave(void);
 void                   pymtp_team_return(struct pymtp_team_part part);
 

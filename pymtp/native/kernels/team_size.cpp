@@ -7,12 +7,12 @@ namespace {
 constexpr double BETTER         = 0.97;  // of the time, for another number to be taken
 constexpr double TRIAL_SECONDS  = 0.010; // of graphs that another number is tried with,
 constexpr int    TRIAL_GRAPHS   = 3;     // and at least so many
-constexpr double UP_SECONDS     = 0.150; // of graphs that more threads are tried with: a bound on processor time shows after 100 ms
+constexpr double UP_SECONDS     = 0.150; // the same for more threads: a bound on processor time shows after 100 ms
 constexpr double LONGEST_TRIAL  = 1;     // of a clock, for kinds that are rare
-constexpr double NEWS_SECONDS   = 5;     // for which what one kind found counts for others
+constexpr double NEWS_SECONDS   = 5;     // that a number found by one kind counts for others
 constexpr double WORSE          = 1.15;  // of the time, for a trial to end at once
 constexpr double WINDOW_SECONDS = 0.050; // of graphs whose stalls are looked at together, and at least TRIAL_GRAPHS
-constexpr double STALLED        = 0.6;   // of one thread's time, and at least LEAST_STALLED of all: fewer threads are tried
+constexpr double STALLED        = 0.6;   // of one thread's time, and LEAST_STALLED of all: fewer are tried
 constexpr double LEAST_STALLED  = 0.1;
 constexpr double MUCH_STALLED   = 0.5;   // half the threads are tried
 constexpr double LATELY_SECONDS = 0.1;   // of graphs whose mean another number is compared with
@@ -143,7 +143,8 @@ team_size & team_sizes::of(uint64_t kind, int n_most, double now) {
     entry * const  first = &entries[key*0x9e3779b97f4a7c15u >> 56];
     entry *        place = std::find_if(first, first + PLACES, [&](const entry & e) { return e.kind == key; });
     if (place == first + PLACES) {
-        place  = std::min_element(first, first + PLACES, [](const entry & a, const entry & b) { return a.used < b.used; });
+        const auto earlier = [](const entry & a, const entry & b) { return a.used < b.used; };
+        place  = std::min_element(first, first + PLACES, earlier);
         *place = { key, 0, 0, team_size(n_most) };
     }
     place->used = ++n_asked;

@@ -1,19 +1,19 @@
-// With how many threads the graphs of each kind are computed. Threads that the system puts aside hold up the others at each
-// barrier, and small graphs are done sooner by few threads: another number is tried now and then, and time decides.
+// The number of threads that graphs of each kind are computed with. Threads that the system puts aside hold up the
+// others at each barrier, and small graphs are done sooner by few threads: another number is tried now and then, and time
+// decides.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 
-// What came of a graph. n: its threads, of those that were asked for. seconds: it took, of one row, and whole: of all. stalled:
-// the part of the time that each of its threads waited for others for longer than computing explains.
+// A graph that was computed.
 struct team_launch {
-    int    asked;
-    int    n;
-    double seconds;
-    double whole;
-    double stalled;
+    int    asked;   // threads
+    int    n;       // threads that it had
+    double seconds; // for one row
+    double whole;   // seconds for all rows
+    double stalled; // part of the time that each thread waited for others, where it waited long
 };
 
 // Whether threads are put aside again and again, by graphs of all kinds.
@@ -32,11 +32,11 @@ class team_stalls {
 // The threads for graphs of one kind. Times are seconds of one clock.
 class team_size {
   public:
-    enum class told { nothing, fewer, more }; // what a trial found of the cores that are to be had
+    enum class told { nothing, fewer, more }; // by a trial: cores that are to be had
 
     explicit team_size(int n_most = 1) : n(n_most), n_most(n_most) {}
 
-    // Another kind of graphs goes on with so many threads, because of what else computes.
+    // Another kind of graphs has given way to other programs, and goes on with so many threads.
     void hear_fewer(int n_other);
 
     // Another kind has more again: this one tries so at once.
@@ -47,8 +47,8 @@ class team_size {
 
     bool trying() const { return n_try > 0; }
 
-    // stalls: what team_stalls says with this graph. free_cores: that nothing else computes on, besides those in use; below 0
-    // where the system does not say.
+    // stalls: as team_stalls tells them with this graph. free_cores: on which nothing computes; below 0 where the
+    // system does not say.
     told saw(const team_launch & launch, double stalls, double now, double free_cores);
 
   private:
@@ -78,8 +78,8 @@ class team_size {
     int n;
     int n_most;
     int n_try = 0; // another number that is being tried, 0 for none
-    bool is_small = false; // the graph is what it is tried for, not what else computes
-    bool gave_way = false; // it has fewer for what else computes
+    bool is_small = false; // it is tried because the graph is small
+    bool gave_way = false; // other programs are why it has fewer
     bool in_steps = false; // more threads are tried a few at a time: twice as many were not better
 
     sums   used, tried; // lately, and since the trial began
@@ -102,7 +102,7 @@ class team_sizes {
 
     void saw(uint64_t kind, int n_most, const team_launch & launch, double now, double free_cores);
 
-    // How often what else computes took threads away, or gave them back, so far.
+    // How often other programs took threads away, or gave them back, so far.
     uint32_t changes() const { return n_changes; }
 
   private:

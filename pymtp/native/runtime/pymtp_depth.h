@@ -12,7 +12,7 @@ struct pymtp_costs;
 PYMTP_API struct pymtp_costs * pymtp_costs_init(void); // NULL: no memory; and so below
 PYMTP_API void pymtp_costs_free(struct pymtp_costs * costs);
 
-// Begins anew: what rounds cost has changed, with the number of threads perhaps, which is changed by what else computes.
+// Forgets the costs of rounds: with another number of threads, which other programs may bring about, they are others.
 PYMTP_API void     pymtp_costs_forget(struct pymtp_costs * costs);
 PYMTP_API uint32_t pymtp_thread_changes(void); // how often that was so far
 PYMTP_API uint32_t pymtp_thread_trials(void);  // graphs of this thread that another number was tried with so far

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 SCATTER = 0.1  # of the times of graphs
 
 
@@ -40,7 +40,7 @@ class Came(NamedTuple):
     kinds: list[Kind]
 
 
-Phase = tuple[int, float, list[Graph]]  # processes beside, seconds, what is computed
+Phase = tuple[int, float, list[Graph]]  # processes beside, seconds, graphs
 Run = Callable[..., list[Came]]
 
 
@@ -104,7 +104,7 @@ def test_beside_others_as_many_compute_as_cores_are_left(
     ],
     ids=str,
 )
-def test_what_comes_is_noticed_soon_by_all_kinds_of_graphs_and_so_is_that_it_went(
+def test_all_kinds_of_graphs_give_way_soon_and_have_their_threads_back_soon(
     run: Run, cores: int, graphs: list[Graph]
 ) -> None:
     _, came, went = run(cores, (0, 3, graphs), (1, 10, graphs), (0, 10, graphs))
