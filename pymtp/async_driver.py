@@ -49,6 +49,8 @@ class Driver:
         self._live: set[Request] = set()
         self._last: list[Request] = []  # that were live when it was stopped
         self._stopped = False
+        if not llm.is_timed:
+            self._start()
 
     def leave_behind(self) -> None:
         """In a forked child, which does not have the thread: what it has may still be let go of."""
@@ -59,9 +61,7 @@ class Driver:
         with self._lock:
             if not self._stopped:
                 self._live.update(requests)
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="pymtp engine", daemon=True)
-                    self._thread.start()
+                self._start()
                 self.wake()
                 return
         self.cancel(requests)
@@ -97,8 +97,15 @@ class Driver:
         if thread is not None:
             thread.join()
 
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="pymtp engine", daemon=True)
+            self._thread.start()
+
     def _run(self) -> None:
         llm = self._llm
+        with suppress(Exception):  # the first request hears of it
+            llm.time_launches(unless=lambda: not self._work.empty())
         while self._work.get():
             try:
                 llm.turns.wait(llm, Caller(), [], lambda: llm.engine.idle or self._ended)

@@ -43,7 +43,7 @@ class AsyncLLM(FromHub):
         if isinstance(model, LLM) and keywords:
             raise InvalidRequestError(f"an LLM is made already: {', '.join(keywords)} must be given to it")
         self._shares_llm = isinstance(model, LLM)
-        self.llm = model if isinstance(model, LLM) else LLM(model, **keywords)
+        self.llm = model if isinstance(model, LLM) else LLM(model, **keywords, _times_later=True)
         self._driver = Driver(self.llm)
         # its own, for all that asyncio has may be busy with other things
         self._threads = ThreadPoolExecutor(thread_name_prefix="pymtp")

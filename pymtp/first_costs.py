@@ -1,8 +1,12 @@
-"""What rounds cost, before there was one: a few launches in an empty context. `auto` drafts from the first token on."""
+"""What rounds cost, before there was one: a few launches in an empty context. `auto` drafts from the first token on.
+
+An LLM times them in its constructor; that of an AsyncLLM while nobody has asked for anything yet.
+"""
 
 from __future__ import annotations
 
 import _thread
+import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +23,7 @@ BATCH_DEPTHS = (0, 1, 3, 7)  # of rounds of all sequences, each twice: the first
 LEAST_TURNS, MOST_TURNS = 2, 4  # no third after ENOUGH seconds
 ENOUGH = 0.2
 LONGEST = 2.0  # seconds after which nothing is begun; the first token, which may wait for the disk, counts
+HELD_UP = 0.1  # seconds that a request may wait for rounds of all sequences that are timed
 TOKENS = 64  # different ones, for experts to be chosen as text chooses them
 
 
@@ -55,23 +60,32 @@ class EmptyContext(Protocol):
     def forget_chosen(self) -> None: ...
 
 
-def first_costs(model: Model, kind: Hashable, context: EmptyContext) -> FirstCosts:
-    """What rounds cost in a context of the model that holds no tokens, and is left so. Measured once for each kind.
+def first_costs(
+    model: Model, kind: Hashable, context: EmptyContext, unless: Callable[[], object] | None = None
+) -> FirstCosts:
+    """Time what rounds cost in a context of the model that holds no tokens, and is left so, once for each kind.
 
     kind: all that rounds of the model's contexts differ by. What a busy machine has disturbed, rounds put right.
+    unless: asked before each launch, True where somebody waits for the context: what was found until then is returned.
+        Launches run on this thread then. None: on one of their own, and to the end.
+
     Weights that give no finite logits tell nothing: the first request says so. Raises what else the context raises.
     """
     with model.measuring:
         found: FirstCosts | None = model.first_costs.get((kind, thread_changes()))
         if found is None:
             try:
-                found = _measured_apart(context, model.n_vocab)
+                if unless is None:
+                    found = _measured_apart(context, model.n_vocab)
+                else:
+                    found = measure(context, model.n_vocab, unless=unless)
             except NativeError as error:
                 if "no finite logits" not in str(error):
                     raise
                 context.clear()
                 return FirstCosts()
-            if found.verify:  # else the weights came from the disk meanwhile
+            # else the weights came from the disk meanwhile, or somebody came
+            if found.verify and not (unless and unless()):
                 model.first_costs[kind, thread_changes()] = found
     return found
 
@@ -110,10 +124,19 @@ def _measured_apart(context: EmptyContext, n_vocab: int) -> FirstCosts:
     return found
 
 
-def measure(context: EmptyContext, n_vocab: int, clock: Callable[[], float] = time.perf_counter) -> FirstCosts:
-    """The fastest launches of some turns: others build graphs, find cold caches, or meet a busy machine."""
+def measure(
+    context: EmptyContext,
+    n_vocab: int,
+    clock: Callable[[], float] = time.perf_counter,
+    unless: Callable[[], object] | None = None,
+) -> FirstCosts:
+    """The fastest launches of some turns: others build graphs, find cold caches, or meet a busy machine. unless: as
+    for `first_costs`."""
     tokens = [(i + 1) * n_vocab // (TOKENS + 1) for i in range(TOKENS)]
     times: dict[tuple[str, int], list[float]] = {}
+
+    def wanted() -> object:
+        return unless is not None and unless()
 
     def draft(steps: int) -> None:
         context.draft_chain(tokens[0], steps)
@@ -128,36 +151,48 @@ def measure(context: EmptyContext, n_vocab: int, clock: Callable[[], float] = ti
     launches = [("verify", 1), ("draft", min(STEPS, most)), *more]
     context.set_sampling(Sampler(SamplingParams()))
     begun = clock()
+    if wanted():
+        return FirstCosts()
     context.prefill(tokens[:1])  # brings the weights into memory
     for turn in range(MOST_TURNS):
         if turn >= LEAST_TURNS and clock() - begun > ENOUGH:
             break
         for what, n in launches:
             started = clock()
-            if started - begun <= LONGEST:
+            if started - begun <= LONGEST and not wanted():
                 (verify if what == "verify" else draft)(n)
                 times.setdefault((what, n), []).append(clock() - started)
     context.clear()
+    if wanted():  # what was launched once only took longer than it will
+        times = {launch: seconds for launch, seconds in times.items() if len(seconds) >= LEAST_TURNS}
     found = judged(times)
     if found.verify:
-        found = replace(found, batch=_rounds_of_all(context, tokens, found.verify[1], begun + LONGEST, clock))
+        longest = math.inf if unless is None else HELD_UP
+        batch = _rounds_of_all(context, tokens, found.verify[1], begun + LONGEST, clock, wanted, longest)
+        found = replace(found, batch=batch)
         context.clear()
     context.forget_chosen()
     return found
 
 
 def _rounds_of_all(
-    context: EmptyContext, tokens: Sequence[int], row: float, end: float, clock: Callable[[], float]
+    context: EmptyContext,
+    tokens: Sequence[int],
+    row: float,
+    end: float,
+    clock: Callable[[], float],
+    wanted: Callable[[], object],
+    longest: float,
 ) -> dict[tuple[int, int], tuple[float, float]]:
-    """Rounds of all sequences at a few depths, as far as they are expected to be over by the end. row: seconds of
-    one."""
+    """Rounds of all sequences at a few depths, as far as they are expected to be over by the end and to take no longer
+    than `longest`, until the context is wanted. row: seconds of one."""
     found: dict[tuple[int, int], tuple[float, float]] = {}
     n = context.n_seq_max
     expected = LEAST_TURNS * n * row
     for depth in BATCH_DEPTHS:
         started = clock()
         fits = depth <= context.draft_tokens and n * (1 + depth) <= context.n_ubatch
-        if n == 1 or not fits or started + expected > end:
+        if n == 1 or not fits or started + expected > end or expected > LEAST_TURNS * longest or wanted():
             break
         if not depth:
             for seq in range(n):
@@ -166,12 +201,14 @@ def _rounds_of_all(
             n_past = 1
         for _ in range(LEAST_TURNS):
             chains = {seq: [tokens[(seq + i) % TOKENS] for i in range(1 + depth)] for seq in range(n)}
+            if wanted():
+                return found
             begun = clock()
             if depth:
                 context.draft_chains({seq: chain[0] for seq, chain in chains.items()}, depth)
             drafted = clock()
             verified = context.verify_chains(chains)
-            found[n, depth] = drafted - begun, clock() - drafted  # the last turn counts
+            last = drafted - begun, clock() - drafted
             for outcome in verified.values():
                 if isinstance(outcome, PymtpError):  # its sequence is empty
                     raise outcome
@@ -179,13 +216,14 @@ def _rounds_of_all(
             if depth:
                 for seq in range(n):
                     context.rewind(n_past, seq)
+        found[n, depth] = last
         expected = 2 * (clock() - started)  # the next has about twice as many rows
     return found
 
 
 def judged(times: dict[tuple[str, int], list[float]]) -> FirstCosts:
     """The fastest of each kind of launch. No number of rows, and no step of a chain, costs more than as many rows."""
-    if not times:
+    if ("verify", 1) not in times:
         return FirstCosts()
     one = min(times["verify", 1])
     costs: dict[str, dict[int, float]] = {"verify": {}, "draft": {}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import cached_property
 from operator import index
@@ -127,6 +127,7 @@ class LLM(PrefixFiles, FromHub):
         cache_prompt = flag("cache_prompt", cache_prompt)
         of_model = {name: placing.pop(name) for name in NAMES & placing.keys()}
         of_model = {name: value for name, value in of_model.items() if value is not None or name not in MAY_BE_NONE}
+        times_later = placing.pop("_times_later", False)  # within pymtp only
         if n_gpu_layers is not None:
             of_model["n_gpu_layers"] = n_gpu_layers
         if unknown := placing.keys() - ROPE_NAMES:
@@ -158,14 +159,14 @@ class LLM(PrefixFiles, FromHub):
         watch = DraftWatch(self.model.file_names, f'tap="{other_tap}", another file, or draft_tokens=0')
         self.engine = Engine(self.context, depth, cache_prompt=cache_prompt, cache_bytes=budget, drafts=watch)
         self.turns = Turns(self.engine)
-        if costs is not None and most:
+        self._kind = (n_seq_max, *depends_on.values())
+        self.is_timed = costs is None or not most
+        if not self.is_timed and not times_later:
             try:
-                first = first_costs(self.model, (n_seq_max, *depends_on.values()), self._context)
+                self._time_launches()
             except BaseException:  # Ctrl-C, perhaps, and an interpreter that keeps what was raised
                 self.close()
                 raise
-            costs.begin(first.verify, first.draft)
-            depth.begin(first.batch)
         # one lock for both: of two, a thread in the context's call could hold one, and a thread in the LLM's the other
         self._lock = self._context._lock
 
@@ -175,6 +176,28 @@ class LLM(PrefixFiles, FromHub):
         if self._context is None:
             raise ClosedError("the LLM is closed")
         return self._context
+
+    def time_launches(self, unless: Callable[[], object]) -> None:
+        """Time what rounds of "auto" cost, where the constructor left it, while nobody asks for anything: until
+        `unless`, or until a thread wants to run the engine. Raises as `generate`."""
+
+        def wanted() -> bool:
+            return bool(unless()) or self.turns.wanted or self.closed
+
+        if not self.is_timed:
+            self.turns.between(self, lambda: self._time_launches(wanted))
+
+    def _time_launches(self, unless: Callable[[], object] | None = None) -> None:
+        self.is_timed = True
+        context = self.context
+        if any(map(context.tokens_held, range(context.n_seq_max))):
+            return
+        try:
+            self.engine.depth.begin(first_costs(self.model, self._kind, context, unless))
+        except Exception:
+            with suppress(PymtpError):
+                context.clear()
+            raise
 
     @cached_property
     def chat_template(self) -> ChatTemplate:

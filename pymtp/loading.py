@@ -22,9 +22,11 @@ def load(
     keywords: Mapping[str, Any],
     prefix: Path | None = None,
     say: Callable[[str], None] = warn,
+    *,
+    times_later: bool = False,
 ) -> LLM:
     """model: of LLM, or a name of the hub. keywords: of LLM. prefix: a file to go on from. say: gets what a user should
-    know of a model of the hub.
+    know of a model of the hub. times_later: for an AsyncLLM, which times launches while nobody asks for anything.
 
     Raises what `LLM`, `LLM.from_pretrained` and `load_prefix` raise, and InvalidRequestError for a prefix that cannot
     be read.
@@ -32,7 +34,7 @@ def load(
     check_prefix(prefix)  # both before a model is brought
     find_files(keywords)
     file, keywords = brought(model, keywords, say)
-    llm = LLM(file, **keywords)
+    llm = LLM(file, **keywords, _times_later=times_later)
     if prefix is None:
         return llm
     try:

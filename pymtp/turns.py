@@ -74,6 +74,11 @@ class Turns:
             self._hand_over()
 
     @property
+    def wanted(self) -> bool:
+        """Whether a thread is about to run the engine, or to make a call between two of its steps."""
+        return bool(self._next)
+
+    @property
     def _nobody(self) -> bool:
         """Whether no thread runs the engine or is about to."""
         return not self._next and not self._running.locked()

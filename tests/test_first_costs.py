@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -141,6 +142,26 @@ def test_no_round_of_all_sequences_is_begun_that_would_not_be_over_in_time() -> 
         found = measured(context).batch
         assert context.now <= max(1.25 * LONGEST, 6 * row)
         assert len(found) == {0.001: 4, 0.005: 3, 0.01: 3, 0.03: 1, 0.3: 0}[row]
+
+
+def test_a_timing_ends_before_the_next_launch_once_somebody_waits_and_launches_made_once_do_not_count() -> None:
+    whole = ScriptedContext(0.001, n_seq_max=4)
+    measured(whole)
+    for n in range(len(whole.launches)):
+        context = ScriptedContext(0.001, n_seq_max=4)
+        found = measure(context, 1000, context.clock, lambda: len(context.launches) >= n)  # noqa: B023
+        assert len(context.launches) <= n + 1  # drafts and their verification go together
+        assert (context.n_past, context.forgotten) == (0, len(context.launches))
+        timed = [launch for launch in set(context.launches) if context.launches.count(launch) > 1]
+        assert set(found.verify) == {rows for what, rows in timed if what == "verify"}
+        assert len(found.batch) <= context.rounds // 2
+
+
+def test_a_request_is_held_up_by_no_long_round_of_all_sequences() -> None:
+    for row in (0.001, 0.005, 0.05):
+        context = ScriptedContext(row, n_seq_max=4)
+        found = measure(context, 1000, context.clock, lambda: False).batch
+        assert (context.rounds, len(found)) == {0.001: (8, 4), 0.005: (4, 2), 0.05: (0, 0)}[row]
 
 
 def test_rounds_of_all_sequences_have_no_more_rows_and_drafts_than_the_context_takes() -> None:
@@ -378,3 +399,90 @@ def test_rounds_correct_what_was_told_before() -> None:
     for i in range(10):
         costs.observe(0, 0, 0.0, 4, 0.014, i)
     assert costs.verify_seconds(4) == pytest.approx(0.014, rel=0.1)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    for _ in range(3000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never came to that")
+
+
+PARAMS = pymtp.SamplingParams(max_tokens=8)
+
+
+def test_an_async_llm_times_launches_before_the_first_request_and_not_in_its_constructor(demo: Path) -> None:
+    async def use() -> None:
+        with pymtp.Model(demo) as model:
+            async with pymtp.AsyncLLM(model, n_ctx=256, n_seq_max=2) as llm:
+                await until(lambda: model.first_costs)
+                ((kind, _),) = model.first_costs
+                assert kind[0] == 2
+                assert llm.llm.engine.depth.first_rounds
+                launches = llm.llm.context.counters.target_decodes
+                text = await llm.generate("def f(", PARAMS)
+                assert text.stats.rounds == llm.llm.context.counters.target_decodes - launches - 1  # of the prompt
+            with auto(model) as alone:
+                assert text.text == alone.generate("def f(", PARAMS).text
+
+    asyncio.run(use())
+
+
+@pytest.mark.parametrize("way", ["ask", "cancel", "close", "fail"])
+def test_whoever_comes_while_an_async_llm_times_launches_waits_for_one_at_most(
+    demo: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    verify_chain = Context.verify_chain
+    launched, asked = threading.Event(), threading.Event()
+    timed: list[int] = []
+
+    def held(context: Context, tokens: Sequence[int], seq: int = 0) -> list[int]:
+        timed.append(len(tokens))
+        launched.set()
+        assert asked.wait(60)
+        if way == "fail":
+            raise NativeError("out of memory")
+        return verify_chain(context, tokens, seq)
+
+    async def use() -> None:
+        monkeypatch.setattr(Context, "verify_chain", held)
+        llm = pymtp.AsyncLLM(demo, n_ctx=256, n_threads=1)
+        await until(launched.is_set)
+        if way == "close":
+            closing = asyncio.create_task(llm.close())
+            await until(lambda: llm._driver._stopped)
+            asked.set()
+            await closing
+        elif way == "cancel":
+            llm.llm.cancel()
+            asked.set()
+            await until(lambda: not llm.llm.turns._running.locked())
+        elif way == "ask":
+            asking = asyncio.create_task(llm.generate("def f(", PARAMS))
+            await until(lambda: not llm.llm.engine.idle)
+            asked.set()
+            await asking
+        asked.set()
+        await until(lambda: not llm.llm.turns._running.locked())
+        assert (timed, llm.llm.closed) == ([1], way == "close")
+        monkeypatch.undo()
+        if way != "close":
+            assert llm.llm.context.tokens() == [] or way == "ask"
+            assert (await llm.generate("def f(", PARAMS)).text == pymtp.generate("def f(", max_tokens=8).text
+            await llm.close()
+
+    asyncio.run(use())
+
+
+def test_an_async_llm_times_nothing_where_its_sequences_hold_tokens(demo: Path) -> None:
+    async def use() -> None:
+        with pymtp.Model(demo) as model, auto(model, _times_later=True) as llm:
+            text = llm.generate("def f(", PARAMS).text
+            held = llm.context.tokens()
+            async with pymtp.AsyncLLM(llm) as made:
+                await until(lambda: llm.is_timed and not llm.turns._running.locked())
+                assert (llm.context.tokens(), model.first_costs) == (held, {})
+                assert (await made.generate("def f(", PARAMS)).text == text
+
+    asyncio.run(use())

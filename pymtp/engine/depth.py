@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from pymtp.depth import AutoDepth, Costs, Depth, FirstRounds, FixedDepth, SharedDepth, thread_changes, thread_trials
 from pymtp.engine.rounds import OwnDepth, Writer
+from pymtp.first_costs import FirstCosts
 
 
 class BatchDepth:
@@ -25,14 +26,17 @@ class BatchDepth:
         self._costs = costs
         self._own = OwnDepth(n_ctx)
         self._last: dict[float, AutoDepth] = {}  # of the last request at each temperature: acceptance depends on it
-        self._first: FirstRounds = {}
+        self.first_rounds: FirstRounds = {}
         self._shared: SharedDepth | None = None
         self._opened = 0  # sequences since the last round
         self._changes, self._trials = thread_changes(), thread_trials()
 
-    def begin(self, first: FirstRounds) -> None:
-        """Rounds of several sequences that were timed before the first one."""
-        self._first = first
+    def begin(self, first: FirstCosts) -> None:
+        """Take what was timed just now, before the first round."""
+        if self._costs is not None:
+            self._costs.begin(first.verify, first.draft)
+        self.first_rounds = first.batch
+        self._changes = thread_changes()
 
     def open(self, temperature: float) -> Depth:
         """For a new sequence."""
@@ -55,7 +59,7 @@ class BatchDepth:
         if self._costs is None:
             return top
         if self._shared is None:
-            self._shared = SharedDepth(self._costs, self._first)
+            self._shared = SharedDepth(self._costs, self.first_rounds)
         rooms = [writer.room for writer in writers]
         return self._shared.choose(rooms, _mean_past(writers), top, min(opened, len(writers)))
 
@@ -92,7 +96,7 @@ class BatchDepth:
         changes, before = thread_changes(), self._changes
         if changes != before:
             costs.forget()
-            self._first = {}
+            self.first_rounds = {}
             if self._shared:
                 self._shared.forget()
             self._changes = changes  # last: a signal handler may raise before

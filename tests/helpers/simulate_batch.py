@@ -15,7 +15,7 @@ from random import Random
 from pymtp.depth import Costs, FirstRounds
 from pymtp.engine.depth import BatchDepth
 from pymtp.engine.rounds import Writer, play_round
-from pymtp.first_costs import BATCH_DEPTHS
+from pymtp.first_costs import BATCH_DEPTHS, FirstCosts
 from pymtp.stats import Tally
 
 MOST = 7
@@ -166,7 +166,7 @@ class Batch:
         self.depth = BatchDepth(N_CTX, 512, MOST if fixed is None else fixed, costs)
         self.rounds = Rounds(machine, seed, n_seq_max * (1 + MOST) if timed else 1 + MOST)
         if timed:
-            self.depth.begin(first_rounds(machine, n_seq_max, luck))
+            self.depth.begin(FirstCosts(batch=first_rounds(machine, n_seq_max, luck)))
         self.depths: list[tuple[int, int]] = []  # of all rounds: sequences, and drafts that were verified
         self.caps: dict[int, int] = {}  # by sequence, the most drafts that its texts want
 

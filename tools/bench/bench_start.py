@@ -1,7 +1,7 @@
-"""Seconds from `pymtp serve` to the first answer of /health with 200, and to its first answer of any kind.
+"""Seconds from `pymtp serve` to its first answer of any kind, to the first of /health with 200, and to the first token.
 
 python tools/bench/bench_start.py
-python tools/bench/bench_start.py -n 20 -- -m MODEL.gguf -s 8
+python tools/bench/bench_start.py -n 20 --drafts 3,auto -- -m MODEL.gguf -s 8
 """
 
 from __future__ import annotations
@@ -42,8 +42,19 @@ def status(port: int) -> int | None:
         return None
 
 
-def start(options: list[str]) -> tuple[float, float]:
-    """Seconds to the first answer, and to the first that is 200."""
+def first_token(port: int) -> None:
+    """Returns once a completion's first token is there."""
+    asked = json.dumps({"prompt": "def fibonacci(n):", "max_tokens": 16, "stream": True, "temperature": 0})
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/completions", asked.encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=LIMIT) as answer:
+        if not answer.readline().startswith(b"data: {"):
+            raise SystemExit("the first line of a stream is no token")
+
+
+def start(options: list[str]) -> dict[str, float]:
+    """Seconds to the first answer, to the first that is 200, and to the first token of a completion asked for then."""
     port, first = free_port(), None
     begun = time.perf_counter()
     server = subprocess.Popen([*PYMTP, "--port", str(port), *options], stderr=subprocess.PIPE, text=True)
@@ -53,7 +64,9 @@ def start(options: list[str]) -> tuple[float, float]:
             if found is not None and first is None:
                 first = time.perf_counter() - begun
             if found == 200 and first is not None:
-                return first, time.perf_counter() - begun
+                ok = time.perf_counter() - begun
+                first_token(port)
+                return {"any_answer": first, "health_ok": ok, "first_token": time.perf_counter() - begun}
             if server.poll() is not None:
                 raise SystemExit(f"the server ended: {server.communicate()[1]}")
             time.sleep(0.005)
@@ -65,17 +78,29 @@ def start(options: list[str]) -> tuple[float, float]:
 
 def main(
     options: Annotated[list[str] | None, typer.Argument(help="Of `pymtp serve`, after --.")] = None,
-    runs: Annotated[int, typer.Option("-n", min=1, help="Starts, after one that does not count.")] = 9,
+    runs: Annotated[int, typer.Option("-n", min=1, help="Starts of each kind, after one that does not count.")] = 9,
+    drafts: Annotated[str, typer.Option(help="Values of --draft-tokens, in turn; the first one is compared with.")] = (
+        "auto"
+    ),
     as_json: Annotated[bool, typer.Option("--json", help="Print all seconds as one JSON object.")] = False,
 ) -> None:
-    start(options or [])  # brings files into memory
-    found = [start(options or []) for _ in range(runs)]
-    seconds = {"any_answer": [first for first, _ in found], "health_ok": [ok for _, ok in found]}
+    kinds = drafts.split(",")
+    start(["--draft-tokens", kinds[0], *(options or [])])  # brings files into memory
+    found: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
+    for run in range(runs):
+        for kind in kinds if run % 2 else reversed(kinds):
+            found[kind].append(start(["--draft-tokens", kind, *(options or [])]))
     if as_json:
-        print(json.dumps(seconds))
+        print(json.dumps(found))
         return
-    for name, each in seconds.items():
-        print(f"{name}: median {statistics.median(each):.2f} s, {min(each):.2f} to {max(each):.2f} s")
+    for kind, each in found.items():
+        for name in each[0]:
+            seconds, base = ([run[name] for run in runs_of] for runs_of in (each, found[kinds[0]]))
+            middle = statistics.median(seconds)
+            print(
+                f"{kind}: {name}: median {middle:.2f} s, {min(seconds):.2f} to {max(seconds):.2f} s, "
+                f"{middle / statistics.median(base):.3f} of -d {kinds[0]}"
+            )
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def work(control: socket.socket, given: Mapping[str, Any]) -> None:
 def load_quietly(launch: Launch) -> LLM:
     """As loading.load. What llama.cpp says of a failure is in the error that this raises, and not logged as well."""
     with logs.failures_held(logging.getLogger("pymtp.native")):
-        llm = load(launch.model, launch.llm, launch.prefix, lambda note: logs.log.warning("%s", note))
+        llm = load(launch.model, launch.llm, launch.prefix, lambda note: logs.log.warning("%s", note), times_later=True)
     if note := note_of_no_head(llm, launch.model, launch.llm):
         logs.log.warning("%s", note)
     if llm.template_source is not None:
