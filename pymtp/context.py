@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, Literal
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from pymtp.context_options import native_options
 from pymtp.cores import default_threads
+from pymtp.cpu_quota import cpu_quotas
 from pymtp.errors import InvalidRequestError, NativeError, PymtpError
 from pymtp.exclusive import alone
 from pymtp.host_memory import check_room
@@ -109,6 +111,8 @@ class Context(Saving):
             all_threads=all_threads,
         )
         check_room(model, params, options)
+        for file, cores in cpu_quotas().items():
+            lib.pymtp_watch_quota(os.fsencode(file), cores)
         ends_before_exit(self._lock)
         with self._lock:
             pair = lib.pymtp_pair_init(model.handle, params, options)

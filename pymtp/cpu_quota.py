@@ -14,8 +14,13 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
     Sources: the kernel's Documentation/admin-guide/cgroup-v2.rst ("cpu.max") and scheduler/sched-bwc.rst.
     """
-    found = [quota for folder in _folders(root) if (quota := _quota_of(folder)) is not None]
-    return min(found, default=None)
+    return min(cpu_quotas(root).values(), default=None)
+
+
+def cpu_quotas(root: Path = Path("/")) -> dict[Path, float]:
+    """Find the bounds of all levels: their processors by the files that count how often they were met (cpu.stat)."""
+    found = ((folder / "cpu.stat", _quota_of(folder)) for folder in _folders(root))
+    return {file: quota for file, quota in found if quota is not None}
 
 
 def _folders(root: Path) -> Iterator[Path]:

@@ -1,13 +1,14 @@
 // Lets team_sizes choose for graphs of a simulated machine, and prints its choices.
 //
 // Arguments: the cores, 0 where the system does not say which cores are free, and by how much times scatter (0.1: a tenth).
-// Each line of the input: processes beside, the seconds to go on for, and the kinds of graphs that follow each other, each as
-// four numbers: how many in a row, the most threads, seconds with one thread, and microseconds that each further thread adds.
+// Each line of the input: processes beside, cores of a bound on processor time (0 for none), the seconds to go on for, and
+// the kinds of graphs that follow each other, each as four numbers: how many in a row, the most threads, seconds with one thread, and microseconds that each further thread adds.
 // Of each line it prints how often threads were taken away or given back, the share of the work that the best numbers of
 // threads had done, and of each kind the threads at the end, the best number, and the seconds until it last changed.
 #include "team_size.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -19,9 +20,40 @@
 struct machine {
     int    cores;
     int    beside;
+    double quota;
 
     // threads that the system puts aside hold up the others
     double crowd(int n) const { return n + beside > cores ? 1 + 1.5*(n + beside - cores) : 1; }
+
+    double slower(int n) const { return std::max(crowd(n), quota > 0 ? n/quota : 0); }
+
+    double period = 0, used = 0, stopped = -100; // of the bound: its period's number, seconds used, when it was met
+
+    // How long n threads take that compute for so long: each period of 0.1 s has a part of it.
+    double take(int n, double busy, double now) {
+        const double begin = now;
+        while (quota > 0) {
+            const double current = std::floor(10*now + 1e-6);
+            if (current != period) {
+                period = current;
+                used   = 0;
+            }
+            const double end  = (period + 1)/10;
+            const double left = (0.1*quota - used)/n;
+            if (busy <= std::min(left, end - now)) {
+                used += n*busy;
+                return now + busy - begin;
+            }
+            if (left < end - now) { // all threads are stopped
+                stopped = now + left;
+                busy   -= left;
+            } else {
+                busy -= end - now;
+            }
+            now = end;
+        }
+        return busy;
+    }
 };
 
 struct graphs {
@@ -38,7 +70,7 @@ int main(int argc, char ** argv) {
     if (argc != 4) {
         return 2;
     }
-    machine      m       = { std::atoi(argv[1]), 0 };
+    machine      m       = { std::atoi(argv[1]), 0, 0 };
     const bool   says    = std::atoi(argv[2]);
     const double scatter = std::atof(argv[3]);
 
@@ -49,11 +81,11 @@ int main(int argc, char ** argv) {
         std::istringstream words(line);
         double seconds;
         std::vector<graphs> kinds;
-        words >> m.beside >> seconds;
+        words >> m.beside >> m.quota >> seconds;
         for (graphs g; words >> g.in_a_row >> g.n_most >> g.work >> g.added; kinds.push_back(g)) {
             g.best = 1;
             for (int n = 1; n <= g.n_most; ++n) {
-                g.best = g.alone(n)*m.crowd(n) < g.alone(g.best)*m.crowd(g.best) ? n : g.best;
+                g.best = g.alone(n)*m.slower(n) < g.alone(g.best)*m.slower(g.best) ? n : g.best;
             }
         }
         const double   begin   = now;
@@ -66,15 +98,19 @@ int main(int argc, char ** argv) {
                     const auto   chosen = sizes->choose(kind, g.n_most, now);
                     const int    n      = chosen.n;
                     luck = 1664525*luck + 1013904223;
-                    const double took   = g.alone(n)*m.crowd(n)*(1 + scatter*((luck >> 8)/8388608.0 - 1));
+                    const double busy   = g.alone(n)*m.crowd(n)*(1 + scatter*((luck >> 8)/8388608.0 - 1));
+                    const double took   = m.take(n, busy, now);
                     now  += took;
-                    best += g.alone(g.best)*m.crowd(g.best);
+                    best += g.alone(g.best)*m.slower(g.best);
                     if (!chosen.trial && n != g.settled) {
                         g.changed = g.settled ? now - begin : 0;
                         g.settled = n;
                     }
                     const double free_cores = says ? std::max(0, m.cores - m.beside - n) : -1;
-                    sizes->saw(kind, g.n_most, { n, n, took, took, std::max(0.0, 1 - g.alone(n)/took) }, now, free_cores);
+                    const double quota   = now - m.stopped < 5 ? m.quota : 0;
+                    const double cost    = quota > 0 ? busy*std::max(1.0, n/quota) : took;
+                    const double stalled = std::max(0.0, 1 - g.alone(n)/busy);
+                    sizes->saw(kind, g.n_most, { n, n, cost, took, stalled, quota }, now, free_cores);
                 }
             }
         }

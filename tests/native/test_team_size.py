@@ -53,9 +53,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{kernels}"]
     subprocess.run([compiler, *flags, *sources, "-o", program], check=True)
 
-    def call(cores: int, *phases: Phase, says: bool = True, scatter: float = SCATTER) -> list[Came]:
+    def call(cores: int, *phases: Phase, says: bool = True, scatter: float = SCATTER, quota: float = 0) -> list[Came]:
         lines = [
-            f"{beside} {seconds} " + " ".join(f"{g.in_a_row} {g.most or cores} {g.seconds} {g.added}" for g in graphs)
+            f"{beside} {quota} {seconds} "
+            + " ".join(f"{g.in_a_row} {g.most or cores} {g.seconds} {g.added}" for g in graphs)
             for beside, seconds, graphs in phases
         ]
         command = [program, str(cores), str(int(says)), str(scatter)]
@@ -156,6 +157,32 @@ def test_large_graphs_have_all_threads_beside_small_ones_that_do_not(run: Run) -
 def test_llms_with_fewer_threads_take_none_from_others(run: Run) -> None:
     _, came = run(16, (15, 5, [DECODING._replace(most=2)]), (0, 10, [DECODING, Graph(0.05, 5, 1, 2)]))
     assert came.kinds == [Kind(16, 16, 0), Kind(2, 2, came.kinds[1].changed)]
+
+
+@pytest.mark.parametrize("quota", [0.5, 1, 1.5, 2, 3, 3.5])
+@pytest.mark.parametrize(
+    "graphs",
+    [[DECODING], [Graph(0.0004, 100)], ROUNDS, [Graph(0.0004, 100), Graph(0.0007, 60), Graph(0.0002, 100, 3)]],
+    ids=["plain", "small", "rounds", "small rounds"],
+)
+def test_within_a_quota_threads_that_pay_for_their_share_of_it_compute(
+    run: Run, quota: float, graphs: list[Graph]
+) -> None:
+    """One kind may be why all are stopped, and each that has fewer threads leaves its share to others."""
+    _, came = run(4, (0, 20, graphs), (0, 60, graphs), quota=quota)
+    assert came.share > 0.9
+    assert came.changes == 0
+
+
+@pytest.mark.parametrize("cores", [2, 4])
+@pytest.mark.parametrize("times", [1, 10, 100])
+def test_no_kind_takes_a_quota_away_from_others_for_little(run: Run, cores: int, times: int) -> None:
+    """Each is a tenth faster with two threads, and all are stopped for it."""
+    graphs = [Graph(0.0004, 160), Graph(0.0007, 280), Graph(0.0002, 80, 3)]
+    graphs = [each._replace(seconds=times * each.seconds, added=times * each.added) for each in graphs]
+    _, came = run(cores, (0, 20, graphs), (0, 60, graphs), quota=1.5)
+    assert came.share > 0.97
+    assert [kind.best for kind in came.kinds] == [1, 1, 1]
 
 
 def test_where_free_cores_are_not_known_trials_cost_little(run: Run) -> None:

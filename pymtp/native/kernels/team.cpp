@@ -1,6 +1,7 @@
 #include "team.h"
 
 #include "free_cores.h"
+#include "quota.h"
 #include "sleep.h"
 #include "team_size.h"
 
@@ -51,9 +52,21 @@ constexpr wait_kind FOR_WORK   = { std::chrono::microseconds(500), NONE, 0 };
 constexpr int LOOKS_PER_CLOCK = 32;
 
 constexpr double LOOKS_AT_CORES = 0.1; // seconds
+constexpr double MINDS_QUOTA    = 5;   // seconds after the process has met one
 
 double seconds_of(team_clock::duration time) {
     return std::chrono::duration<double>(time).count();
+}
+
+// Seconds that this thread has computed; 0 where the system does not say.
+double seconds_computed() {
+#ifdef __linux__
+    timespec time;
+    if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) == 0) {
+        return time.tv_sec + 1e-9*time.tv_nsec;
+    }
+#endif
+    return 0;
 }
 
 void relax() {
@@ -132,6 +145,8 @@ struct crew {
     int                    n      = 0;
     int                    n_most = 0;
     bool                   crowded = false;
+    double                 quota    = 0; // cores, of a bound on processor time that is met; 0 for none
+    double                 computed = 0; // seconds that the first thread had when the graph began; within a quota
     team_clock::time_point begin;
 };
 
@@ -192,8 +207,15 @@ struct pool {
     size_t                  n_crews = 0; // free has room for as many
     double                  looked     = 0; // when free_cores was
     double                  free_cores = -1;
+    double                  quota     = 0; // cores, of a bound on processor time; 0 for none that was met lately
+    double                  quota_met = 0; // when
     team_sizes              sizes;
 };
+
+cpu_quotas & the_quotas() {
+    static cpu_quotas * const quotas = new cpu_quotas; // threads may outlive static objects
+    return *quotas;
+}
 
 pool * the_pool = nullptr;
 
@@ -258,6 +280,7 @@ int pymtp_team_begin(int n_asked, bool every, int n_nodes, int64_t n_rows) {
     current = all.free.back();
     all.free.pop_back();
     all.n_used += n_taken;
+    const double quota = all.quota;
     lock.unlock();
     while ((int) current->workers.size() < n - 1 && start_thread(*current)) {
     }
@@ -269,6 +292,8 @@ int pymtp_team_begin(int n_asked, bool every, int n_nodes, int64_t n_rows) {
     current->n      = std::min(n, 1 + (int) current->workers.size());
     current->n_most = n_most;
     current->begin  = team_clock::now();
+    current->quota    = quota;
+    current->computed = quota > 0 ? seconds_computed() : 0;
     current->crowded = n > all.n_cores;
     current->stalled.store(0, std::memory_order_relaxed);
     return current->n;
@@ -296,11 +321,20 @@ void pymtp_team_run(int n, void (*share)(void *, int), void * data) {
         if (seconds - all.looked > LOOKS_AT_CORES) {
             all.looked     = seconds;
             all.free_cores = pymtp_free_cores();
+            if (const double cores = the_quotas().met()) {
+                all.quota     = cores;
+                all.quota_met = seconds;
+            } else if (seconds - all.quota_met > MINDS_QUOTA) {
+                all.quota = 0;
+            }
         }
         if (!team->every) {
             const double waited = 1e-9*team->stalled.load(std::memory_order_relaxed); // all threads together
+            // Threads that have used up a quota are all stopped, whatever graph is computed then.
+            const double cost = team->quota > 0
+                ? (seconds_computed() - team->computed)*std::max(1.0, team->n/team->quota) : whole;
             const team_launch launch = {
-                team->asked, team->n, whole/team->n_rows, whole, team->n > 1 ? waited/((team->n - 1)*whole) : 0,
+                team->asked, team->n, cost/team->n_rows, whole, team->n > 1 ? waited/((team->n - 1)*whole) : 0, team->quota,
             };
             all.sizes.saw(team->kind, team->n_most, launch, seconds, all.free_cores);
             n_trials += team->trial;
@@ -311,6 +345,10 @@ void pymtp_team_run(int n, void (*share)(void *, int), void * data) {
     if (!all.turns.empty()) {
         all.freed.notify_all();
     }
+}
+
+void pymtp_team_watch_quota(const char * file, double cores) {
+    the_quotas().watch(file, cores);
 }
 
 uint32_t pymtp_team_changes(void) {

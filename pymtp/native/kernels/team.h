@@ -22,6 +22,9 @@ int pymtp_team_begin(int n_most, bool all, int n_nodes, int64_t n_rows);
 // nothing. n: as pymtp_team_begin returned it.
 void pymtp_team_run(int n, void (*share)(void * data, int i), void * data);
 
+// Takes notice of a bound on processor time that a control group of Linux sets, of so many cores. file: its cpu.stat.
+void pymtp_team_watch_quota(const char * file, double cores);
+
 // Counts how often other programs have taken threads away, or given them back, so far.
 uint32_t pymtp_team_changes(void);
 

@@ -48,15 +48,15 @@ void team_size::patience::lose(double now, double first, double most) {
 }
 
 void team_size::sums::add(const team_launch & launch) {
-    seconds += launch.seconds;
-    whole   += launch.whole;
-    n       += 1;
+    cost  += launch.cost;
+    whole += launch.whole;
+    n     += 1;
 }
 
 void team_size::sums::forget_half() {
-    seconds /= 2;
-    whole   /= 2;
-    n       /= 2;
+    cost  /= 2;
+    whole /= 2;
+    n     /= 2;
 }
 
 void team_size::settle(int n_now) {
@@ -68,20 +68,20 @@ void team_size::settle(int n_now) {
     n_try = 0;
 }
 
-void team_size::try_size(int n_other, bool for_small, double now) {
-    n_try    = n_other;
-    is_small = for_small;
-    tried    = {};
-    began    = now;
+void team_size::try_size(int n_other, bool says_nothing, double now) {
+    n_try   = n_other;
+    quietly = says_nothing;
+    tried   = {};
+    began   = now;
 }
 
 team_size::told team_size::judge(double now) {
     const bool more = n_try > n;
     if (tried.n > 0 && tried.mean() < BETTER*used.mean()) {
-        const bool tells = more ? gave_way : !is_small;
+        const bool tells = more ? gave_way : !quietly;
         patience & back  = more ? down : up;
         back = {};
-        back.lose(now, is_small ? SMALL_FIRST : UP_FIRST, UP_MOST);
+        back.lose(now, quietly ? SMALL_FIRST : UP_FIRST, UP_MOST);
         settle(n_try);
         in_steps = false;
         gave_way = n < n_most && (gave_way || tells);
@@ -90,7 +90,7 @@ team_size::told team_size::judge(double now) {
     if (more) {
         in_steps = n_try > n + step_of(n);
         up.lose(now, UP_FIRST, UP_MOST);
-    } else if (!is_small) {
+    } else if (!quietly) {
         down.lose(now, DOWN_FIRST, DOWN_MOST);
     }
     settle(n);
@@ -112,6 +112,13 @@ team_size::told team_size::saw(const team_launch & launch, double stalls, double
     if (n_most == 1 || launch.n != choose()) {
         return told::nothing;
     }
+    if (launch.quota != quota) { // what was measured before were other costs
+        quota  = launch.quota;
+        used   = {};
+        n_used = 0;
+        n_try  = 0;
+        return told::nothing;
+    }
     if (n_try) {
         tried.add(launch);
         const bool   worse  = tried.mean() > WORSE*used.mean() && tried.whole >= TRIAL_SECONDS/4;
@@ -129,6 +136,9 @@ team_size::told team_size::saw(const team_launch & launch, double stalls, double
     }
     if (n > 1 && stalls > 0 && now >= down.next) {
         try_size(n - (stalls > MUCH_STALLED ? n/2 : step_of(n)), false, now);
+    } else if (quota > 0 && n > quota && now >= down.next) {
+        down.lose(now, DOWN_FIRST, DOWN_MOST);
+        try_size(n - step_of(n), true, now);
     } else if (n > 1 && n_used >= SMALL_GRAPHS && launch.whole < SMALL_SECONDS && now >= small.next) {
         small.lose(now, SMALL_FIRST, SMALL_MOST);
         try_size(n - n/2, true, now);

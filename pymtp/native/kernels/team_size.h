@@ -11,9 +11,10 @@
 struct team_launch {
     int    asked;   // threads
     int    n;       // threads that it had
-    double seconds; // for one row
+    double cost;    // seconds for one row; within a quota, of that
     double whole;   // seconds for all rows
     double stalled; // part of the time that each thread waited for others, where it waited long
+    double quota;   // cores, of a bound on processor time that the process meets; 0 for none
 };
 
 // Whether threads are put aside again and again, by graphs of all kinds.
@@ -62,29 +63,30 @@ class team_size {
 
     // Sums over graphs.
     struct sums {
-        double seconds = 0;
-        double whole   = 0;
-        double n       = 0;
+        double cost  = 0;
+        double whole = 0;
+        double n     = 0;
 
         void   add(const team_launch & launch);
         void   forget_half();
-        double mean() const { return seconds/n; }
+        double mean() const { return cost/n; }
     };
 
     void settle(int n_now);
-    void try_size(int n_other, bool small, double now);
+    void try_size(int n_other, bool quietly, double now);
     told judge(double now);
 
     int n;
     int n_most;
     int n_try = 0; // another number that is being tried, 0 for none
-    bool is_small = false; // it is tried because the graph is small
+    bool quietly = false;  // what comes of that says nothing of other kinds
     bool gave_way = false; // other programs are why it has fewer
     bool in_steps = false; // more threads are tried a few at a time: twice as many were not better
 
     sums   used, tried; // lately, and since the trial began
     int    n_used = 0;  // graphs since the number changed
     double began  = 0;  // the trial
+    double quota  = 0;  // that the last graph was computed within
 
     patience down, up, small;
 };

@@ -65,6 +65,10 @@ void pymtp_costs_forget(pymtp_costs * costs) {
     pymtp_guarded([&] { *costs = pymtp_costs{}; });
 }
 
+void pymtp_watch_quota(const char * file, double cores) {
+    pymtp_guarded([&] { pymtp_team_watch_quota(file, cores); });
+}
+
 uint32_t pymtp_thread_changes(void) {
     return pymtp_team_changes();
 }
