@@ -34,12 +34,13 @@ namespace {
 
 using team_clock = std::chrono::steady_clock;
 
-// How a thread waits. It looks. Then it looks, and lets other threads have its core in between: one of those it waits
-// for may be on the same core. Then it sleeps. Another program takes the core of a thread that sleeps, and keeps it for
-// some ms; and to be woken takes 20 to 100 us.
+// How a thread waits. It looks. Then it lets others have its core, for one of those it waits for may be there, and looks
+// on, each time longer: Linux takes each time that it does so for a part of its share, and gives it even to programs
+// that are to come last (nice 19). Then it sleeps. Another program takes the core of a thread that sleeps, and keeps it
+// for some ms; and to be woken takes 20 to 100 us.
 struct wait_kind {
-    std::chrono::microseconds looks;
-    std::chrono::microseconds yields; // until then
+    std::chrono::microseconds looks;  // the first time
+    std::chrono::microseconds yields; // the last time by then
     int                       sleep;  // us at most, for nobody looks who is about to sleep. 0: until it is woken
 };
 
@@ -50,6 +51,7 @@ constexpr wait_kind IN_A_CROWD = { NONE,  NONE,                1000 }; // more t
 constexpr wait_kind FOR_WORK   = { std::chrono::microseconds(500), NONE, 0 };
 
 constexpr int LOOKS_PER_CLOCK = 32;
+constexpr int LOOKS_LONGER    = 4; // times
 
 constexpr double LOOKS_AT_CORES = 0.1; // seconds
 constexpr double MINDS_QUOTA    = 5;   // seconds after the process has met one
@@ -93,12 +95,17 @@ double wait_while(std::atomic<uint32_t> & word, uint32_t value, std::atomic<int>
     }
     const auto begin = team_clock::now();
     auto       now   = begin;
+    auto       looks = kind.looks;
     while (!changed()) {
         now = team_clock::now();
-        if (now - begin > kind.looks && now - begin <= kind.yields) {
+        if (now - begin <= looks) {
+            continue;
+        }
+        if (now - begin <= kind.yields) {
             std::this_thread::yield();
-            now = team_clock::now();
-        } else if (now - begin > kind.looks) {
+            looks *= LOOKS_LONGER;
+            now   = team_clock::now();
+        } else {
             n_asleep.fetch_add(1);
             while (word.load() == value) {
                 pymtp_sleep_while(word, value, kind.sleep);
