@@ -244,7 +244,7 @@ def test_a_call_that_is_required_is_shown_and_gone_on_with(tab: Tab, server: Ser
     page = tab.open(server.url)
     parameters = {"type": "object", "properties": {"days": {"type": "integer"}}, "required": ["days"]}
     tools = [{"type": "function", "function": {"name": "weather", "parameters": parameters}}]
-    settle(page, max_tokens=100, tools=json.dumps(tools))
+    settle(page, max_tokens=100, seed=1, tools=json.dumps(tools))
     page.select_option("#tool_choice", "required")
     ask(page)
     ended(page)

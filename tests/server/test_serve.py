@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 from helpers.command import run
 from helpers.served import Served
 from typer.testing import CliRunner
+from uvicorn import Config
 
 from pymtp import LLM, SamplingParams
 from pymtp.cli.app import app
 from pymtp.errors import InvalidRequestError
+from pymtp.server.process import http_server
+from pymtp.server.process.http_server import _Server
 from pymtp.server.process.listener import is_local, listen, url
 
 Serve = Callable[..., Served]
@@ -204,3 +209,28 @@ def test_a_relative_name_in_a_folder_that_is_gone_is_told_as_any_file_that_is_no
     done = run("serve", "-m", "m.gguf", "--port", "0")
     assert done.returncode == 3
     assert "error: no such file: m.gguf" in done.stderr
+
+
+def test_an_idle_server_ticks_for_its_beats_alone_and_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks: list[float] = []
+
+    async def use() -> None:
+        server = _Server(Config(FastAPI()), FastAPI(), 30.0)
+        on_tick = server.on_tick
+
+        async def counted(counter: int) -> bool:
+            ticks.append(asyncio.get_running_loop().time())
+            return await on_tick(counter)
+
+        monkeypatch.setattr(server, "on_tick", counted)
+        asyncio.get_running_loop().call_later(0.5, server.end)
+        await server.main_loop()
+
+    monkeypatch.setattr(http_server, "BEATS", 0.2)
+    asyncio.run(use())
+    assert len(ticks) in (3, 4)
+    assert ticks[1] - ticks[0] >= 0.19
+    ticks.clear()
+    monkeypatch.setattr(http_server, "BEATS", 1000)
+    asyncio.run(use())
+    assert len(ticks) == 2

@@ -30,7 +30,7 @@ Serve = Callable[..., Served]
 SLOW = """
 from pymtp.server.process import supervisor
 supervisor.START = supervisor.START.replace("work(", "import time; from pymtp.server.process import worker\\n"
-    "worker.load = lambda *_: time.sleep(1e6)\\nwork(")
+    "worker.load = lambda *_, **__: time.sleep(1e6)\\nwork(")
 """
 
 
