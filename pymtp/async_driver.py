@@ -104,9 +104,7 @@ class Driver:
 
     def _run(self) -> None:
         llm = self._llm
-        with suppress(Exception):  # the first request hears of it
-            llm.time_launches(unless=lambda: not self._work.empty())
-        while self._work.get():
+        while self._goes_on():
             try:
                 llm.turns.wait(llm, Caller(), [], lambda: llm.engine.idle or self._ended)
             except ClosedError:
@@ -116,6 +114,13 @@ class Driver:
                     threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread()))
                 )
                 llm.fail(NativeError(f"the engine failed: {error!r}"))
+
+    def _goes_on(self) -> bool:
+        """Wait for work. Meanwhile, before anything was asked for, time launches."""
+        with suppress(Exception):  # the first request hears of it
+            while not self._llm.is_timed and self._work.empty():
+                self._llm.time_launches(unless=lambda: not self._work.empty())
+        return self._work.get()
 
     @property
     def _ended(self) -> bool:

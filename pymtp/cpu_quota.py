@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -14,24 +15,24 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
     Sources: the kernel's Documentation/admin-guide/cgroup-v2.rst ("cpu.max") and scheduler/sched-bwc.rst.
     """
-    return min(cpu_quotas(root).values(), default=None)
+    found = [quota for folder in _folders(root) if (quota := _quota_of(folder)) is not None]
+    return min(found, default=None)
 
 
-def cpu_quotas(root: Path = Path("/")) -> dict[Path, float]:
-    """Find the bounds of all levels: their processors by the files that count how often they were met (cpu.stat)."""
-    found = ((folder / "cpu.stat", _quota_of(folder)) for folder in _folders(root))
-    return {file: quota for file, quota in found if quota is not None}
+def control_groups(root: Path = Path("/")) -> list[Path]:
+    """Find the folders of this process's groups that may have a bound on processor time, from its own to the outermost,
+    of both versions."""
+    return [folder for folder in _folders(root) if (folder / "cpu.stat").is_file()]
 
 
 def _folders(root: Path) -> Iterator[Path]:
-    """Yield the folders of this process's groups, from its own to the outermost, of both versions."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    try:  # names of groups may be no text
+        lines = os.fsdecode((root / "proc/self/cgroup").read_bytes()).split("\n")
     except OSError:
         return
     mounts = root / "sys/fs/cgroup"
     for line in lines:
-        number, names, path = line.split(":", 2)
+        number, names, path = [*line.split(":", 2), "", ""][:3]
         if number == "0":  # version 2
             places = [mounts, mounts / "unified"]
         elif "cpu" in names.split(","):

@@ -71,22 +71,37 @@ def first_costs(
 
     Weights that give no finite logits tell nothing: the first request says so. Raises what else the context raises.
     """
-    with model.measuring:
-        found: FirstCosts | None = model.first_costs.get((kind, thread_changes()))
-        if found is None:
-            try:
-                if unless is None:
-                    found = _measured_apart(context, model.n_vocab)
-                else:
-                    found = measure(context, model.n_vocab, unless=unless)
-            except NativeError as error:
-                if "no finite logits" not in str(error):
-                    raise
-                context.clear()
-                return FirstCosts()
-            # else the weights came from the disk meanwhile, or somebody came
-            if found.verify and not (unless and unless()):
-                model.first_costs[kind, thread_changes()] = found
+    while unless is not None and not model.measuring.acquire(timeout=0.01):  # another context of the model is timed
+        if unless():
+            return FirstCosts()
+    try:
+        with model.measuring:
+            return _known_or_measured(model, kind, context, unless)
+    finally:
+        if unless is not None:
+            model.measuring.release()
+
+
+def _known_or_measured(
+    model: Model, kind: Hashable, context: EmptyContext, unless: Callable[[], object] | None
+) -> FirstCosts:
+    found: FirstCosts | None = model.first_costs.get((kind, thread_changes()))
+    if found is not None:
+        return found
+    try:
+        if unless is None:
+            found = _measured_apart(context, model.n_vocab)
+        else:
+            found = measure(context, model.n_vocab, unless=unless)
+    except NativeError as error:
+        if "no finite logits" not in str(error):
+            raise
+        context.clear()
+        context.forget_chosen()
+        return FirstCosts()
+    # else the weights came from the disk meanwhile, or somebody came
+    if found.verify and not (unless and unless()):
+        model.first_costs[kind, thread_changes()] = found
     return found
 
 

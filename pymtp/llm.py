@@ -178,8 +178,8 @@ class LLM(PrefixFiles, FromHub):
         return self._context
 
     def time_launches(self, unless: Callable[[], object]) -> None:
-        """Time what rounds of "auto" cost, where the constructor left it, while nobody asks for anything: until
-        `unless`, or until a thread wants to run the engine. Raises as `generate`."""
+        """Time what rounds of "auto" cost, where the constructor left it and nothing was asked for yet: until `unless`,
+        or until a thread wants to run the engine. `is_timed` says whether that is done. Raises as `generate`."""
 
         def wanted() -> bool:
             return bool(unless()) or self.turns.wanted or self.closed
@@ -188,15 +188,18 @@ class LLM(PrefixFiles, FromHub):
             self.turns.between(self, lambda: self._time_launches(wanted))
 
     def _time_launches(self, unless: Callable[[], object] | None = None) -> None:
-        self.is_timed = True
         context = self.context
-        if any(map(context.tokens_held, range(context.n_seq_max))):
+        if self.is_timed or any(map(context.tokens_held, range(context.n_seq_max))):
+            self.is_timed = True
             return
         try:
             self.engine.depth.begin(first_costs(self.model, self._kind, context, unless))
+            self.is_timed |= unless is None or not unless()
         except Exception:
+            self.is_timed = True
             with suppress(PymtpError):
                 context.clear()
+                context.forget_chosen()
             raise
 
     @cached_property
@@ -356,6 +359,7 @@ class LLM(PrefixFiles, FromHub):
             if not isinstance(one, SamplingParams):
                 raise InvalidRequestError(f"params must be SamplingParams, not {type(one).__name__}")
         looked_at = [self._looked_at(prompt, one) for prompt, one in zip(prompts, each, strict=True)]
+        self.is_timed = True  # by its rounds
         found = [] if into is None else into
         found += [
             Request(

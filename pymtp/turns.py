@@ -75,8 +75,8 @@ class Turns:
 
     @property
     def wanted(self) -> bool:
-        """Whether a thread is about to run the engine, or to make a call between two of its steps."""
-        return bool(self._next)
+        """Whether a thread waits to run the engine, or to make a call between two of its steps."""
+        return bool(self._next or self._waiting)
 
     @property
     def _nobody(self) -> bool:

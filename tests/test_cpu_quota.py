@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pymtp import cores
-from pymtp.cpu_quota import cpu_quota, cpu_quotas
+from pymtp.cpu_quota import control_groups, cpu_quota
 
 V2 = "0::/docker/abc\n"
 V1 = "9:name=systemd:/\n4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n"
@@ -55,13 +55,21 @@ def test_the_least_bound_of_all_levels_and_both_versions_counts(
 
 def test_a_system_without_control_groups_has_no_bound(tmp_path: Path) -> None:
     assert cpu_quota(tmp_path) is None
-    assert cpu_quotas(tmp_path) == {}
+    assert control_groups(tmp_path) == []
 
 
-def test_each_level_with_a_bound_has_a_file_that_counts_how_often_it_was_met(tmp_path: Path) -> None:
-    levels = {"docker/abc/cpu.max": "150000 100000\n", "docker/cpu.max": "max 100000\n", "cpu.max": "400000 100000\n"}
-    group = system(tmp_path, V2, levels) / "sys/fs/cgroup"
-    assert cpu_quotas(tmp_path) == {group / "docker/abc/cpu.stat": 1.5, group / "cpu.stat": 4}
+def test_each_level_whose_processor_time_is_counted_is_found(tmp_path: Path) -> None:
+    group = (
+        system(tmp_path, V2, {f"{name}cpu.stat": "nr_throttled 0\n" for name in ("docker/abc/", "")}) / "sys/fs/cgroup"
+    )
+    assert control_groups(tmp_path) == [group / "docker/abc", group]
+
+
+def test_names_of_groups_need_be_no_text(tmp_path: Path) -> None:
+    group = system(tmp_path, V2, {"cpu.max": "150000 100000\n", "cpu.stat": "nr_throttled 0\n"})
+    (tmp_path / "proc/self/cgroup").write_bytes(b"nonsense\n0::/docker/\xff\xfe\n")
+    assert cpu_quota(tmp_path) == 1.5
+    assert control_groups(tmp_path) == [group / "sys/fs/cgroup"]
 
 
 @pytest.mark.parametrize(("quota", "threads"), [(0.3, 1), (0.5, 1), (1.0, 1), (1.5, 2), (2.2, 2), (64.0, 8), (None, 8)])

@@ -429,7 +429,7 @@ def test_an_async_llm_times_launches_before_the_first_request_and_not_in_its_con
     asyncio.run(use())
 
 
-@pytest.mark.parametrize("way", ["ask", "cancel", "close", "fail"])
+@pytest.mark.parametrize("way", ["ask", "ask from a thread", "cancel", "close", "fail"])
 def test_whoever_comes_while_an_async_llm_times_launches_waits_for_one_at_most(
     demo: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
@@ -458,9 +458,10 @@ def test_whoever_comes_while_an_async_llm_times_launches_waits_for_one_at_most(
             llm.llm.cancel()
             asked.set()
             await until(lambda: not llm.llm.turns._running.locked())
-        elif way == "ask":
-            asking = asyncio.create_task(llm.generate("def f(", PARAMS))
-            await until(lambda: not llm.llm.engine.idle)
+        elif way.startswith("ask"):
+            in_thread = asyncio.to_thread(llm.llm.generate, "def f(", PARAMS)
+            asking = asyncio.create_task(llm.generate("def f(", PARAMS) if way == "ask" else in_thread)
+            await until(lambda: not llm.llm.engine.idle and (way == "ask" or llm.llm.turns.wanted))
             asked.set()
             await asking
         asked.set()
@@ -468,7 +469,7 @@ def test_whoever_comes_while_an_async_llm_times_launches_waits_for_one_at_most(
         assert (timed, llm.llm.closed) == ([1], way == "close")
         monkeypatch.undo()
         if way != "close":
-            assert llm.llm.context.tokens() == [] or way == "ask"
+            assert llm.llm.context.tokens() == [] or way.startswith("ask")
             assert (await llm.generate("def f(", PARAMS)).text == pymtp.generate("def f(", max_tokens=8).text
             await llm.close()
 
@@ -484,5 +485,36 @@ def test_an_async_llm_times_nothing_where_its_sequences_hold_tokens(demo: Path) 
                 await until(lambda: llm.is_timed and not llm.turns._running.locked())
                 assert (llm.context.tokens(), model.first_costs) == (held, {})
                 assert (await made.generate("def f(", PARAMS)).text == text
+
+    asyncio.run(use())
+
+
+@pytest.mark.parametrize("way", ["refused", "looked at"])
+def test_who_asks_for_no_text_ends_no_timing_for_good(demo: Path, way: str) -> None:
+    async def use() -> None:
+        with pymtp.Model(demo) as model:
+            async with pymtp.AsyncLLM(model, n_ctx=256) as llm:
+                if way == "refused":
+                    with pytest.raises(pymtp.InvalidRequestError):
+                        await llm.generate("", PARAMS)
+                else:
+                    await llm.in_thread(lambda: llm.llm.turns.between(llm.llm, llm.llm.context.memory))
+                await until(lambda: llm.llm.is_timed)
+                assert len(model.first_costs) == 1
+
+    asyncio.run(use())
+
+
+@pytest.mark.parametrize("way", ["ask", "close"])
+def test_an_async_llm_does_not_wait_for_the_timing_of_another_one(demo: Path, way: str) -> None:
+    async def use() -> None:
+        with pymtp.Model(demo) as model, model.measuring:
+            llm = pymtp.AsyncLLM(model, n_ctx=256)
+            await until(llm.llm.turns._running.locked)
+            if way == "ask":
+                assert (await llm.generate("def f(", PARAMS)).token_ids
+            else:
+                llm.llm.close()  # as a signal handler may
+            await llm.close()
 
     asyncio.run(use())

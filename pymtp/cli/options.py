@@ -25,10 +25,20 @@ Layers = Annotated[int, typer.Option(*LAYERS, help="Layers on the GPU, -1 for al
 LayersOrAuto = Annotated[
     str, typer.Option(*LAYERS, metavar="auto|N", help="Layers on the GPU, -1 for all, auto for what fits.")
 ]
-Threads = Annotated[int | None, typer.Option("--threads", "-t", help="CPU threads.", show_default="physical cores")]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        "-t",
+        help="Most CPU threads.",
+        show_default="a thread for each fast core, as far as a container may use them",
+    ),
+]
 CacheType = Annotated[str, typer.Option("--cache-type", help="Type of the K and V cache: f16, q8_0, q4_0 …")]
 Ctx = Annotated[int, typer.Option("--ctx", "-c", help="Context length in tokens, 0 for the model's own.")]
-AllThreads = Annotated[bool, typer.Option("--all-threads", help="Compute with all --threads, also beside other work.")]
+AllThreads = Annotated[
+    bool, typer.Option("--all-threads", help="Compute with all --threads always: slower beside other work.")
+]
 SeqMax = Annotated[int, typer.Option("--n-seq-max", "-s", help="Texts written at once, with --ctx tokens each.")]
 
 # prompts

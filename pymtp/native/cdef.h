@@ -304,7 +304,7 @@ struct pymtp_costs;
 struct pymtp_costs * pymtp_costs_init(void);
 void pymtp_costs_free(struct pymtp_costs * costs);
 void pymtp_costs_forget(struct pymtp_costs * costs);
-void pymtp_watch_quota(const char * file, double cores);
+void pymtp_watch_quota(const char * folder);
 uint32_t pymtp_thread_changes(void);
 uint32_t pymtp_thread_trials(void);
 void pymtp_costs_observe(

@@ -31,16 +31,14 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def watching(program: Path, *watched: object) -> Iterator[Callable[[], float]]:
-    """Ask for the bound that was met."""
-    with subprocess.Popen(
-        [program, *map(str, watched)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+def watching(program: Path, *folders: Path) -> Iterator[Callable[[float], float]]:
+    """Ask for the bound that was met lately, at a second."""
+    with subprocess.Popen([program, *folders], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
 
-        def met() -> float:
-            process.stdin.write("\n")
+        def met(second: float) -> float:
+            process.stdin.write(f"{second}\n")
             process.stdin.flush()
             return float(process.stdout.readline())
 
@@ -48,48 +46,82 @@ def watching(program: Path, *watched: object) -> Iterator[Callable[[], float]]:
         process.stdin.close()
 
 
-@pytest.mark.parametrize("text", [V1, V2], ids=["version 1", "version 2"])
-def test_a_bound_counts_each_time_that_it_was_met_and_the_least_of_all_levels(
-    program: Path, tmp_path: Path, text: str
+def group(folder: Path, stops: int, cores: float | None, version: int = 2) -> Path:
+    """Write a control group's files."""
+    folder.mkdir(exist_ok=True)
+    (folder / "cpu.stat").write_text((V2 if version == 2 else V1).format(stops))
+    if version == 2:
+        (folder / "cpu.max").write_text("max 100000\n" if cores is None else f"{int(cores * 50_000)} 50000\n")
+    else:
+        (folder / "cpu.cfs_quota_us").write_text(f"{-1 if cores is None else int(cores * 50_000)}\n")
+        (folder / "cpu.cfs_period_us").write_text("50000\n")
+    return folder
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_bound_counts_for_a_while_after_it_was_met_and_the_least_of_all_levels(
+    program: Path, tmp_path: Path, version: int
 ) -> None:
-    inner, outer = tmp_path / "inner", tmp_path / "outer"
-    inner.write_text(text.format(5))
-    outer.write_text(text.format(7))
-    with watching(program, inner, 1.5, outer, 4, inner, 2) as met:
-        assert met() == 0, "what was before does not count"
-        outer.write_text(text.format(8))
-        assert [met(), met()] == [4, 0]
-        inner.write_text(text.format(50))
-        outer.write_text(text.format(9))
-        assert [met(), met()] == [2, 0]
+    inner, outer, free = (tmp_path / name for name in ("inner", "outer", "free"))
+    group(inner, 5, 1.5, version)
+    group(outer, 7, 4, version)
+    group(free, 0, None, version)
+    with watching(program, inner, outer, free) as met:
+        assert met(0) == 0, "what was before does not count"
+        group(outer, 8, 4, version)
+        assert [met(1), met(6)] == [4, 4]
+        group(inner, 6, 1.5, version)
+        assert met(7) == 1.5
+        group(outer, 9, 4, version)
+        assert [met(8), met(12), met(12.5), met(14)] == [1.5, 1.5, 4, 0]
+
+
+def test_a_bound_that_is_changed_or_set_later_counts_as_it_is(program: Path, tmp_path: Path) -> None:
+    folder = group(tmp_path / "group", 0, None)
+    with watching(program, folder) as met:
+        assert met(0) == 0
+        group(folder, 1, 1.5)
+        assert met(1) == 1.5
+        group(folder, 2, 8)
+        assert met(2) == 8
+        group(folder, 3, None)
+        assert met(3) == 0
 
 
 def test_files_that_come_and_go_are_no_bound(program: Path, tmp_path: Path) -> None:
-    file = tmp_path / "cpu.stat"
-    with watching(program, file, 1.5) as met:
-        assert met() == 0
-        file.write_text("nonsense\n")
-        assert met() == 0
-        file.write_text(V2.format(3))
-        assert met() == 1.5
-        file.unlink()
-        assert met() == 0
+    folder = tmp_path / "group"
+    with watching(program, folder) as met:
+        assert met(0) == 0
+        group(folder, 500, 1.5)
+        assert [met(1), met(2)] == [0, 0]
+        (folder / "cpu.stat").unlink()
+        assert met(3) == 0
+        group(folder, 500, 1.5)
+        assert met(4) == 0, "a file that could not be opened for a while says nothing new"
+        (folder / "cpu.stat").write_text("nonsense\n")
+        (folder / "cpu.max").write_text("nonsense\n")
+        assert met(5) == 0
+        (folder / "cpu.stat").write_text(V2.format(500))
+        (folder / "cpu.max").write_text("150000 0\n")
+        assert met(6) == 0
+        (folder / "cpu.stat").write_text(V2.format(501))
+        assert met(7) == 0
 
 
-def test_each_new_context_takes_notice_of_all_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[bytes, float]] = []
+def test_each_new_context_looks_at_all_groups_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[bytes] = []
 
     class Library:
         def __getattr__(self, name: str) -> Any:
             return getattr(lib, name)
 
-        def pymtp_watch_quota(self, file: bytes, cores: float) -> None:
-            told.append((file, cores))
-            lib.pymtp_watch_quota(file, cores)
+        def pymtp_watch_quota(self, folder: bytes) -> None:
+            told.append(folder)
+            lib.pymtp_watch_quota(folder)
 
-    lib, found = context.lib, {Path("/nowhere/é/cpu.stat"): 1.5, Path("/nowhere/cpu.stat"): 4.0}
+    lib = context.lib
     monkeypatch.setattr(context, "lib", Library())
-    monkeypatch.setattr(context, "cpu_quotas", lambda: found)
+    monkeypatch.setattr(context, "control_groups", lambda: [Path("/nowhere/é"), Path("/nowhere")])
     with pymtp.LLM(n_ctx=64, draft_tokens=0) as llm:
-        assert told == [("/nowhere/é/cpu.stat".encode(), 1.5), (b"/nowhere/cpu.stat", 4.0)]
+        assert told == ["/nowhere/é".encode(), b"/nowhere"]
         assert llm.generate("import ", pymtp.SamplingParams(max_tokens=4)).token_ids

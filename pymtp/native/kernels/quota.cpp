@@ -2,15 +2,18 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 
-// A line of cpu.stat, of both versions of control groups: in so many periods the group was stopped.
-static long long count_stops(const std::string & name) {
-    FILE * file = std::fopen(name.c_str(), "r");
+namespace {
+
+constexpr double MINDED = 5; // seconds after a bound was met
+
+// The periods in which the group was stopped: a line of cpu.stat in both versions of control groups. -1: nobody knows.
+long long count_stops(const std::string & folder) {
+    FILE * file = std::fopen((folder + "/cpu.stat").c_str(), "r");
     if (!file) {
-        return 0;
+        return -1;
     }
-    long long stops = 0;
+    long long stops = -1;
     char line[128];
     while (std::fgets(line, sizeof(line), file) && std::sscanf(line, "nr_throttled %lld", &stops) != 1) {
     }
@@ -18,25 +21,49 @@ static long long count_stops(const std::string & name) {
     return stops;
 }
 
-void cpu_quotas::watch(const std::string & file, double cores) {
-    const std::lock_guard<std::mutex> lock(mutex);
-    const auto known = std::find_if(quotas.begin(), quotas.end(), [&](const quota & q) { return q.file == file; });
-    if (known == quotas.end()) {
-        quotas.push_back({ file, cores, count_stops(file) });
-    } else {
-        known->cores = cores;
+// Numbers of a file; returns how many there were.
+int read_numbers(const std::string & name, double * first, double * second) {
+    FILE * file = std::fopen(name.c_str(), "r");
+    const int n = file ? std::fscanf(file, "%lf %lf", first, second) : 0;
+    if (file) {
+        std::fclose(file);
+    }
+    return n;
+}
+
+// The cores whose time the group has now; 0 or less for no bound.
+double read_cores(const std::string & folder) {
+    double quota = 0, period = 0, none = 0;
+    if (read_numbers(folder + "/cpu.max", &quota, &period) == 2 ||
+            (read_numbers(folder + "/cpu.cfs_quota_us", &quota, &none) == 1 &&
+             read_numbers(folder + "/cpu.cfs_period_us", &period, &none) == 1)) {
+        return period > 0 ? quota/period : 0;
+    }
+    return 0;
+}
+
+} // namespace
+
+void cpu_quotas::watch(const std::string & folder) {
+    const std::lock_guard<std::mutex> guard(mutex);
+    if (std::none_of(groups.begin(), groups.end(), [&](const group & g) { return g.folder == folder; })) {
+        groups.push_back({ folder, count_stops(folder) });
     }
 }
 
-double cpu_quotas::met() {
-    const std::lock_guard<std::mutex> lock(mutex);
+double cpu_quotas::met(double now) {
+    const std::lock_guard<std::mutex> guard(mutex);
     double least = 0;
-    for (quota & q : quotas) {
-        const long long stops = count_stops(q.file);
-        if (stops > q.stops && (least == 0 || q.cores < least)) {
-            least = q.cores;
+    for (group & g : groups) {
+        const long long stops = count_stops(g.folder);
+        if (stops > g.stops && g.stops >= 0) {
+            g.cores = read_cores(g.folder);
+            g.when  = now;
         }
-        q.stops = stops;
+        g.stops = stops;
+        if (g.cores > 0 && now - g.when <= MINDED && (least == 0 || g.cores < least)) {
+            least = g.cores;
+        }
     }
     return least;
 }

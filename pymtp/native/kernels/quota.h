@@ -7,19 +7,24 @@
 
 class cpu_quotas {
   public:
-    // Takes notice of a group's bound. file: its cpu.stat. cores: whose time it has.
-    void watch(const std::string & file, double cores);
+    // Looks at a group from now on. folder: where its files are.
+    void watch(const std::string & folder);
 
-    // Returns the cores of the least bound that has stopped this process since the last call; 0 for none.
-    double met();
+    // Returns the cores of the least bound that has stopped this process in the last seconds; 0 for none. now: seconds.
+    double met(double now);
+
+    // Around a fork, which is to find the list whole.
+    void lock() { mutex.lock(); }
+    void unlock() { mutex.unlock(); }
 
   private:
-    struct quota {
-        std::string file;
-        double      cores;
-        long long   stops; // so far
+    struct group {
+        std::string folder;
+        long long   stops;     // so far
+        double      cores = 0; // of its bound, when it was met last
+        double      when  = 0;
     };
 
     std::mutex         mutex;
-    std::vector<quota> quotas;
+    std::vector<group> groups;
 };

@@ -54,7 +54,6 @@ constexpr int LOOKS_PER_CLOCK = 32;
 constexpr int LOOKS_LONGER    = 4; // times
 
 constexpr double LOOKS_AT_CORES = 0.1; // seconds
-constexpr double MINDS_QUOTA    = 5;   // seconds after the process has met one
 
 double seconds_of(team_clock::duration time) {
     return std::chrono::duration<double>(time).count();
@@ -146,6 +145,7 @@ struct crew {
 
     bool                   every  = false; // all threads that were asked for
     bool                   trial  = false; // of another number of threads
+    bool                   broken = false; // off
     uint64_t               kind   = 0;
     int64_t                n_rows = 1;
     int                    asked  = 0;
@@ -214,24 +214,21 @@ struct pool {
     size_t                  n_crews = 0; // free has room for as many
     double                  looked     = 0; // when free_cores was
     double                  free_cores = -1;
-    double                  quota     = 0; // cores, of a bound on processor time; 0 for none that was met lately
-    double                  quota_met = 0; // when
+    double                  quota = 0; // cores, of a bound on processor time; 0 for none that was met lately
     team_sizes              sizes;
 };
 
-cpu_quotas & the_quotas() {
-    static cpu_quotas * const quotas = new cpu_quotas; // threads may outlive static objects
-    return *quotas;
-}
-
-pool * the_pool = nullptr;
+pool *       the_pool   = nullptr;
+cpu_quotas * the_quotas = nullptr;
 
 // A child made by fork has none of the threads.
 pool & find_pool() {
     static const bool made = [] {
-        the_pool = new pool;
+        the_pool   = new pool;
+        the_quotas = new cpu_quotas;
 #ifndef _WIN32
-        pthread_atfork(nullptr, nullptr, [] {
+        pthread_atfork([] { the_quotas->lock(); }, [] { the_quotas->unlock(); }, [] {
+            the_quotas->unlock();
             the_pool = new pool;
             current  = nullptr;
         });
@@ -293,6 +290,7 @@ int pymtp_team_begin(int n_asked, bool every, int n_nodes, int64_t n_rows) {
     }
     current->every  = every;
     current->trial  = chosen.trial;
+    current->broken = false;
     current->asked  = n;
     current->kind   = kind;
     current->n_rows = std::max<int64_t>(1, n_rows);
@@ -328,14 +326,9 @@ void pymtp_team_run(int n, void (*share)(void *, int), void * data) {
         if (seconds - all.looked > LOOKS_AT_CORES) {
             all.looked     = seconds;
             all.free_cores = pymtp_free_cores();
-            if (const double cores = the_quotas().met()) {
-                all.quota     = cores;
-                all.quota_met = seconds;
-            } else if (seconds - all.quota_met > MINDS_QUOTA) {
-                all.quota = 0;
-            }
+            all.quota      = the_quotas->met(seconds);
         }
-        if (!team->every) {
+        if (!team->every && !team->broken) {
             const double waited = 1e-9*team->stalled.load(std::memory_order_relaxed); // all threads together
             // Threads that have used up a quota are all stopped, whatever graph is computed then.
             const double cost = team->quota > 0
@@ -354,8 +347,9 @@ void pymtp_team_run(int n, void (*share)(void *, int), void * data) {
     }
 }
 
-void pymtp_team_watch_quota(const char * file, double cores) {
-    the_quotas().watch(file, cores);
+void pymtp_team_watch_quota(const char * folder) {
+    find_pool();
+    the_quotas->watch(folder);
 }
 
 uint32_t pymtp_team_changes(void) {
@@ -396,6 +390,12 @@ void pymtp_team_return(pymtp_team_part part) {
     }
     current = static_cast<crew *>(part.crew);
     n_taken = part.n_cores;
+}
+
+void pymtp_team_learn_nothing(void) {
+    if (current) {
+        current->broken = true;
+    }
 }
 
 void pymtp_team_barrier(int n) {

@@ -22,8 +22,8 @@ int pymtp_team_begin(int n_most, bool all, int n_nodes, int64_t n_rows);
 // nothing. n: as pymtp_team_begin returned it.
 void pymtp_team_run(int n, void (*share)(void * data, int i), void * data);
 
-// Takes notice of a bound on processor time that a control group of Linux sets, of so many cores. file: its cpu.stat.
-void pymtp_team_watch_quota(const char * file, double cores);
+// Looks at a control group of Linux from now on, which may have a bound on processor time. folder: where its files are.
+void pymtp_team_watch_quota(const char * folder);
 
 // Counts how often other programs have taken threads away, or given them back, so far.
 uint32_t pymtp_team_changes(void);
@@ -42,6 +42,10 @@ struct pymtp_team_part {
 // gives the cores back, and takes them again without waiting.
 struct pymtp_team_part pymtp_team_leave(void);
 void                   pymtp_team_return(struct pymtp_team_part part);
+
+// Within share of the calling thread: the graph is broken off, and the time that it took tells nothing. Elsewhere no more than
+// a call.
+void pymtp_team_learn_nothing(void);
 
 // Within share: returns when all n threads of the graph came here.
 void pymtp_team_barrier(int n);

@@ -68,20 +68,20 @@ void team_size::settle(int n_now) {
     n_try = 0;
 }
 
-void team_size::try_size(int n_other, bool says_nothing, double now) {
-    n_try   = n_other;
-    quietly = says_nothing;
-    tried   = {};
-    began   = now;
+void team_size::try_size(int n_other, reason r, double now) {
+    n_try = n_other;
+    why   = r;
+    tried = {};
+    began = now;
 }
 
 team_size::told team_size::judge(double now) {
-    const bool more = n_try > n;
+    const bool more = why == reason::more;
     if (tried.n > 0 && tried.mean() < BETTER*used.mean()) {
-        const bool tells = more ? gave_way : !quietly;
+        const bool tells = more ? gave_way : why == reason::stalls; // else it says nothing of other kinds
         patience & back  = more ? down : up;
         back = {};
-        back.lose(now, quietly ? SMALL_FIRST : UP_FIRST, UP_MOST);
+        back.lose(now, more || tells ? UP_FIRST : SMALL_FIRST, UP_MOST);
         settle(n_try);
         in_steps = false;
         gave_way = n < n_most && (gave_way || tells);
@@ -90,7 +90,7 @@ team_size::told team_size::judge(double now) {
     if (more) {
         in_steps = n_try > n + step_of(n);
         up.lose(now, UP_FIRST, UP_MOST);
-    } else if (!quietly) {
+    } else if (why != reason::small) {
         down.lose(now, DOWN_FIRST, DOWN_MOST);
     }
     settle(n);
@@ -135,15 +135,14 @@ team_size::told team_size::saw(const team_launch & launch, double stalls, double
         return told::nothing;
     }
     if (n > 1 && stalls > 0 && now >= down.next) {
-        try_size(n - (stalls > MUCH_STALLED ? n/2 : step_of(n)), false, now);
+        try_size(n - (stalls > MUCH_STALLED ? n/2 : step_of(n)), reason::stalls, now);
     } else if (quota > 0 && n > quota && now >= down.next) {
-        down.lose(now, DOWN_FIRST, DOWN_MOST);
-        try_size(n - step_of(n), true, now);
+        try_size(n - step_of(n), reason::quota, now);
     } else if (n > 1 && n_used >= SMALL_GRAPHS && launch.whole < SMALL_SECONDS && now >= small.next) {
         small.lose(now, SMALL_FIRST, SMALL_MOST);
-        try_size(n - n/2, true, now);
+        try_size(n - n/2, reason::small, now);
     } else if (n < n_most && now >= up.next && (free_cores >= FREE_CORES || free_cores < 0)) {
-        try_size(std::min(n_most, n + (in_steps ? step_of(n) : n)), false, now);
+        try_size(std::min(n_most, n + (in_steps ? step_of(n) : n)), reason::more, now);
     }
     return told::nothing;
 }

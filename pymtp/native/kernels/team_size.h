@@ -72,14 +72,16 @@ class team_size {
         double mean() const { return cost/n; }
     };
 
+    enum class reason { more, stalls, quota, small };
+
     void settle(int n_now);
-    void try_size(int n_other, bool quietly, double now);
+    void try_size(int n_other, reason why, double now);
     told judge(double now);
 
     int n;
     int n_most;
     int n_try = 0; // another number that is being tried, 0 for none
-    bool quietly = false;  // what comes of that says nothing of other kinds
+    reason why = reason::more; // for
     bool gave_way = false; // other programs are why it has fewer
     bool in_steps = false; // more threads are tried a few at a time: twice as many were not better
 

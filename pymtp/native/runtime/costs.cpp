@@ -65,8 +65,8 @@ void pymtp_costs_forget(pymtp_costs * costs) {
     pymtp_guarded([&] { *costs = pymtp_costs{}; });
 }
 
-void pymtp_watch_quota(const char * file, double cores) {
-    pymtp_guarded([&] { pymtp_team_watch_quota(file, cores); });
+void pymtp_watch_quota(const char * folder) {
+    pymtp_guarded([&] { pymtp_team_watch_quota(folder); });
 }
 
 uint32_t pymtp_thread_changes(void) {

@@ -14,7 +14,11 @@ static bool on_abort(void * data) {
     if (pymtp::op_times * times = pymtp::timing()) {
         times->end_share();
     }
-    return pair->cancelled.load(std::memory_order_relaxed) || pymtp_host_wants_stop();
+    const bool stops = pair->cancelled.load(std::memory_order_relaxed) || pymtp_host_wants_stop();
+    if (stops) {
+        pymtp_team_learn_nothing();
+    }
+    return stops;
 }
 
 // What llama.cpp would end the process for, or take for another number. Python refuses it first, in the user's words.

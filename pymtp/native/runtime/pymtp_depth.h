@@ -14,7 +14,7 @@ PYMTP_API void pymtp_costs_free(struct pymtp_costs * costs);
 
 // Forgets the costs of rounds: with another number of threads, which other programs may bring about, they are others.
 PYMTP_API void     pymtp_costs_forget(struct pymtp_costs * costs);
-PYMTP_API void pymtp_watch_quota(const char * file, double cores);
+PYMTP_API void     pymtp_watch_quota(const char * folder); // of a control group that may have a bound on processor time
 PYMTP_API uint32_t pymtp_thread_changes(void); // how often that was so far
 PYMTP_API uint32_t pymtp_thread_trials(void);  // graphs of this thread that another number was tried with so far
 
