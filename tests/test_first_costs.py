@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -459,8 +460,8 @@ def test_whoever_comes_while_an_async_llm_times_launches_waits_for_one_at_most(
             asked.set()
             await until(lambda: not llm.llm.turns._running.locked())
         elif way.startswith("ask"):
-            in_thread = asyncio.to_thread(llm.llm.generate, "def f(", PARAMS)
-            asking = asyncio.create_task(llm.generate("def f(", PARAMS) if way == "ask" else in_thread)
+            in_thread = partial(asyncio.to_thread, llm.llm.generate)
+            asking = asyncio.create_task((llm.generate if way == "ask" else in_thread)("def f(", PARAMS))
             await until(lambda: not llm.llm.engine.idle and (way == "ask" or llm.llm.turns.wanted))
             asked.set()
             await asking
