@@ -6,11 +6,13 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from pymtp.engine.request import Caller, Request
 from pymtp.errors import ClosedError, NativeError
 from pymtp.llm import LLM
+
+PAUSE = 0.1  # seconds until launches are timed again, where somebody wanted the context
 
 
 class News:
@@ -49,7 +51,8 @@ class Driver:
         self._live: set[Request] = set()
         self._last: list[Request] = []  # that were live when it was stopped
         self._stopped = False
-        if not llm.is_timed:
+        self._times_launches = llm.first_launches.claim()
+        if self._times_launches:
             self._start()
 
     def leave_behind(self) -> None:
@@ -116,10 +119,20 @@ class Driver:
                 llm.fail(NativeError(f"the engine failed: {error!r}"))
 
     def _goes_on(self) -> bool:
-        """Wait for work. Meanwhile, before anything was asked for, time launches."""
-        with suppress(Exception):  # the first request hears of it
-            while not self._llm.is_timed and self._work.empty():
-                self._llm.time_launches(unless=lambda: not self._work.empty())
+        """Wait for work: tell whether to go on. Time launches meanwhile, before the first request."""
+        llm, first = self._llm, self._llm.first_launches
+
+        def wanted() -> bool:
+            return not self._work.empty() or llm.turns.wanted or llm.closed
+
+        while self._times_launches and not first.done:
+            try:
+                llm.turns.between(llm, lambda: first.time(llm.context, wanted))
+            except Exception:  # the first request hears of it
+                break
+            if not first.done:
+                with suppress(Empty):
+                    return self._work.get(timeout=PAUSE)
         return self._work.get()
 
     @property

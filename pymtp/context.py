@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, Literal
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from pymtp.context_options import native_options
 from pymtp.cores import default_threads
-from pymtp.cpu_quota import control_groups
+from pymtp.depth import watch_quotas
 from pymtp.errors import InvalidRequestError, NativeError, PymtpError
 from pymtp.exclusive import alone
 from pymtp.host_memory import check_room
@@ -65,8 +64,7 @@ class Context(Saving):
         n_batch, n_ubatch: tokens of a prompt handed over at once, and computed at once: the latter no more than the
             former, and both are at least 1 + draft_tokens.
         n_seq_max: sequences that can be held at a time.
-        n_threads: the most threads that compute. None for one each physical core, of two kinds the fast ones, as far as
-            a container may use them.
+        n_threads: the most threads that compute. None for one each fast core, as far as a container may use them.
         all_threads: as many compute always, also where fewer are faster: beside other work, and for small graphs.
         type_k, type_v: types of the K and V cache, one of CACHE_TYPES. A quantized V needs flash attention.
         draft_tokens: the most drafts a round; 0 for no draft context.
@@ -112,8 +110,7 @@ class Context(Saving):
             all_threads=all_threads,
         )
         check_room(model, params, options)
-        for folder in control_groups():
-            lib.pymtp_watch_quota(os.fsencode(folder))
+        watch_quotas()
         ends_before_exit(self._lock)
         with self._lock:
             pair = lib.pymtp_pair_init(model.handle, params, options)

@@ -22,7 +22,7 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 def control_groups(root: Path = Path("/")) -> list[Path]:
     """Find the folders of this process's groups that may have a bound on processor time, from its own to the outermost,
     of both versions."""
-    return [folder for folder in _folders(root) if (folder / "cpu.stat").is_file()]
+    return list({folder.resolve(): None for folder in _folders(root) if (folder / "cpu.stat").is_file()})
 
 
 def _folders(root: Path) -> Iterator[Path]:

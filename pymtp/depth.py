@@ -5,10 +5,12 @@ Nothing here looks at a clock or draws a random number: the same rounds lead to 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
+from pymtp.cpu_quota import control_groups
 from pymtp.exclusive import refuse_copies
 from pymtp.native import ffi, lib
 
@@ -30,6 +32,13 @@ def thread_trials() -> int:
     """Count the graphs that this thread had computed with another number of threads so far, to see whether that is
     faster."""
     return int(lib.pymtp_thread_trials())
+
+
+def watch_quotas() -> None:
+    """Have the threads that compute heed the bounds on processor time of this process's control groups, as they are
+    now and when they change."""
+    for folder in control_groups():
+        lib.pymtp_watch_quota(os.fsencode(folder))
 
 
 class Depth(Protocol):

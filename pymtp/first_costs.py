@@ -62,24 +62,25 @@ class EmptyContext(Protocol):
 
 def first_costs(
     model: Model, kind: Hashable, context: EmptyContext, unless: Callable[[], object] | None = None
-) -> FirstCosts:
+) -> FirstCosts | None:
     """Time what rounds cost in a context of the model that holds no tokens, and is left so, once for each kind.
 
     kind: all that rounds of the model's contexts differ by. What a busy machine has disturbed, rounds put right.
     unless: asked before each launch, True where somebody waits for the context: what was found until then is returned.
-        Launches run on this thread then. None: on one of their own, and to the end.
+        Launches run on this thread then, and None is returned at once where another context of the model is timed.
+        None: launches run on a thread of their own, and to the end, after those of other contexts.
 
     Weights that give no finite logits tell nothing: the first request says so. Raises what else the context raises.
     """
-    while unless is not None and not model.measuring.acquire(timeout=0.01):  # another context of the model is timed
-        if unless():
-            return FirstCosts()
-    try:
+    if unless is None:
         with model.measuring:
-            return _known_or_measured(model, kind, context, unless)
+            return _known_or_measured(model, kind, context, None)
+    if not model.measuring.acquire(blocking=False):
+        return None
+    try:
+        return _known_or_measured(model, kind, context, unless)
     finally:
-        if unless is not None:
-            model.measuring.release()
+        model.measuring.release()
 
 
 def _known_or_measured(

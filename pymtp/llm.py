@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from functools import cached_property
 from operator import index
@@ -23,11 +23,11 @@ from pymtp.engine.depth import BatchDepth
 from pymtp.engine.draft_watch import DraftWatch
 from pymtp.engine.engine import Engine
 from pymtp.engine.figures import Figures
+from pymtp.engine.first_launches import FirstLaunches
 from pymtp.engine.prefix_saver import PrefixSaver
 from pymtp.engine.request import Caller, Completion, Request
 from pymtp.engine.scheduler import READ_AHEAD
 from pymtp.errors import ClosedError, InvalidRequestError, PymtpError
-from pymtp.first_costs import first_costs
 from pymtp.fit import fitting_model
 from pymtp.host_memory import default_cache_bytes, read_cache_bytes
 from pymtp.llm_hub import FromHub
@@ -159,11 +159,11 @@ class LLM(PrefixFiles, FromHub):
         watch = DraftWatch(self.model.file_names, f'tap="{other_tap}", another file, or draft_tokens=0')
         self.engine = Engine(self.context, depth, cache_prompt=cache_prompt, cache_bytes=budget, drafts=watch)
         self.turns = Turns(self.engine)
-        self._kind = (n_seq_max, *depends_on.values())
-        self.is_timed = costs is None or not most
-        if not self.is_timed and not times_later:
+        kind = (n_seq_max, *depends_on.values())
+        self.first_launches = FirstLaunches(depth, kind, done=costs is None or not most)
+        if not times_later:
             try:
-                self._time_launches()
+                self.first_launches.time(self._context)
             except BaseException:  # Ctrl-C, perhaps, and an interpreter that keeps what was raised
                 self.close()
                 raise
@@ -176,31 +176,6 @@ class LLM(PrefixFiles, FromHub):
         if self._context is None:
             raise ClosedError("the LLM is closed")
         return self._context
-
-    def time_launches(self, unless: Callable[[], object]) -> None:
-        """Time what rounds of "auto" cost, where the constructor left it and nothing was asked for yet: until `unless`,
-        or until a thread wants to run the engine. `is_timed` says whether that is done. Raises as `generate`."""
-
-        def wanted() -> bool:
-            return bool(unless()) or self.turns.wanted or self.closed
-
-        if not self.is_timed:
-            self.turns.between(self, lambda: self._time_launches(wanted))
-
-    def _time_launches(self, unless: Callable[[], object] | None = None) -> None:
-        context = self.context
-        if self.is_timed or any(map(context.tokens_held, range(context.n_seq_max))):
-            self.is_timed = True
-            return
-        try:
-            self.engine.depth.begin(first_costs(self.model, self._kind, context, unless))
-            self.is_timed |= unless is None or not unless()
-        except Exception:
-            self.is_timed = True
-            with suppress(PymtpError):
-                context.clear()
-                context.forget_chosen()
-            raise
 
     @cached_property
     def chat_template(self) -> ChatTemplate:
@@ -359,7 +334,6 @@ class LLM(PrefixFiles, FromHub):
             if not isinstance(one, SamplingParams):
                 raise InvalidRequestError(f"params must be SamplingParams, not {type(one).__name__}")
         looked_at = [self._looked_at(prompt, one) for prompt, one in zip(prompts, each, strict=True)]
-        self.is_timed = True  # by its rounds
         found = [] if into is None else into
         found += [
             Request(
@@ -381,6 +355,7 @@ class LLM(PrefixFiles, FromHub):
             for i in range(one.n)
         ]
         for request in found:
+            self.first_launches.done = True  # its rounds tell what they cost
             self.engine.submit(request, cancels)
         return found
 

@@ -66,8 +66,8 @@ class Turns:
     def between(self, owner: Exclusive, call: Callable[[], T]) -> T:
         """What a call returns that is made while no thread runs the engine. Raises as `wait`, and what it raises."""
         self.refuse_within(owner)
-        self._next[threading.get_ident()] = None
         try:
+            self._next[threading.get_ident()] = None
             return _between(owner, self, call)
         finally:
             self._next.pop(threading.get_ident(), None)

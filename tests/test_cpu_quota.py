@@ -63,6 +63,8 @@ def test_each_level_whose_processor_time_is_counted_is_found(tmp_path: Path) -> 
         system(tmp_path, V2, {f"{name}cpu.stat": "nr_throttled 0\n" for name in ("docker/abc/", "")}) / "sys/fs/cgroup"
     )
     assert control_groups(tmp_path) == [group / "docker/abc", group]
+    (group / "unified").symlink_to(group)
+    assert control_groups(tmp_path) == [group / "docker/abc", group]
 
 
 def test_names_of_groups_need_be_no_text(tmp_path: Path) -> None:

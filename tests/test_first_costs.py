@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -400,122 +398,3 @@ def test_rounds_correct_what_was_told_before() -> None:
     for i in range(10):
         costs.observe(0, 0, 0.0, 4, 0.014, i)
     assert costs.verify_seconds(4) == pytest.approx(0.014, rel=0.1)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    for _ in range(3000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it never came to that")
-
-
-PARAMS = pymtp.SamplingParams(max_tokens=8)
-
-
-def test_an_async_llm_times_launches_before_the_first_request_and_not_in_its_constructor(demo: Path) -> None:
-    async def use() -> None:
-        with pymtp.Model(demo) as model:
-            async with pymtp.AsyncLLM(model, n_ctx=256, n_seq_max=2) as llm:
-                await until(lambda: model.first_costs)
-                ((kind, _),) = model.first_costs
-                assert kind[0] == 2
-                assert llm.llm.engine.depth.first_rounds
-                launches = llm.llm.context.counters.target_decodes
-                text = await llm.generate("def f(", PARAMS)
-                assert text.stats.rounds == llm.llm.context.counters.target_decodes - launches - 1  # of the prompt
-            with auto(model) as alone:
-                assert text.text == alone.generate("def f(", PARAMS).text
-
-    asyncio.run(use())
-
-
-@pytest.mark.parametrize("way", ["ask", "ask from a thread", "cancel", "close", "fail"])
-def test_whoever_comes_while_an_async_llm_times_launches_waits_for_one_at_most(
-    demo: Path, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    verify_chain = Context.verify_chain
-    launched, asked = threading.Event(), threading.Event()
-    timed: list[int] = []
-
-    def held(context: Context, tokens: Sequence[int], seq: int = 0) -> list[int]:
-        timed.append(len(tokens))
-        launched.set()
-        assert asked.wait(60)
-        if way == "fail":
-            raise NativeError("out of memory")
-        return verify_chain(context, tokens, seq)
-
-    async def use() -> None:
-        monkeypatch.setattr(Context, "verify_chain", held)
-        llm = pymtp.AsyncLLM(demo, n_ctx=256, n_threads=1)
-        await until(launched.is_set)
-        if way == "close":
-            closing = asyncio.create_task(llm.close())
-            await until(lambda: llm._driver._stopped)
-            asked.set()
-            await closing
-        elif way == "cancel":
-            llm.llm.cancel()
-            asked.set()
-            await until(lambda: not llm.llm.turns._running.locked())
-        elif way.startswith("ask"):
-            in_thread = partial(asyncio.to_thread, llm.llm.generate)
-            asking = asyncio.create_task((llm.generate if way == "ask" else in_thread)("def f(", PARAMS))
-            await until(lambda: not llm.llm.engine.idle and (way == "ask" or llm.llm.turns.wanted))
-            asked.set()
-            await asking
-        asked.set()
-        await until(lambda: not llm.llm.turns._running.locked())
-        assert (timed, llm.llm.closed) == ([1], way == "close")
-        monkeypatch.undo()
-        if way != "close":
-            assert llm.llm.context.tokens() == [] or way.startswith("ask")
-            assert (await llm.generate("def f(", PARAMS)).text == pymtp.generate("def f(", max_tokens=8).text
-            await llm.close()
-
-    asyncio.run(use())
-
-
-def test_an_async_llm_times_nothing_where_its_sequences_hold_tokens(demo: Path) -> None:
-    async def use() -> None:
-        with pymtp.Model(demo) as model, auto(model, _times_later=True) as llm:
-            text = llm.generate("def f(", PARAMS).text
-            held = llm.context.tokens()
-            async with pymtp.AsyncLLM(llm) as made:
-                await until(lambda: llm.is_timed and not llm.turns._running.locked())
-                assert (llm.context.tokens(), model.first_costs) == (held, {})
-                assert (await made.generate("def f(", PARAMS)).text == text
-
-    asyncio.run(use())
-
-
-@pytest.mark.parametrize("way", ["refused", "looked at"])
-def test_who_asks_for_no_text_ends_no_timing_for_good(demo: Path, way: str) -> None:
-    async def use() -> None:
-        with pymtp.Model(demo) as model:
-            async with pymtp.AsyncLLM(model, n_ctx=256) as llm:
-                if way == "refused":
-                    with pytest.raises(pymtp.InvalidRequestError):
-                        await llm.generate("", PARAMS)
-                else:
-                    await llm.in_thread(lambda: llm.llm.turns.between(llm.llm, llm.llm.context.memory))
-                await until(lambda: llm.llm.is_timed)
-                assert len(model.first_costs) == 1
-
-    asyncio.run(use())
-
-
-@pytest.mark.parametrize("way", ["ask", "close"])
-def test_an_async_llm_does_not_wait_for_the_timing_of_another_one(demo: Path, way: str) -> None:
-    async def use() -> None:
-        with pymtp.Model(demo) as model, model.measuring:
-            llm = pymtp.AsyncLLM(model, n_ctx=256)
-            await until(llm.llm.turns._running.locked)
-            if way == "ask":
-                assert (await llm.generate("def f(", PARAMS)).token_ids
-            else:
-                llm.llm.close()  # as a signal handler may
-            await llm.close()
-
-    asyncio.run(use())

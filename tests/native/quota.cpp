@@ -1,5 +1,5 @@
-// Looks at control groups, whose folders are the arguments. For each second of the input it prints the cores of the bound that
-// was met lately.
+// Looks at control groups, whose folders are the arguments. For each second of the input it prints the cores of the
+// bound that was met lately.
 #include "quota.h"
 
 #include <cstdio>

@@ -1,6 +1,6 @@
-// Lets the team compute graphs that do nothing for 3 ms, and whose second thread waits for the first one: one thread is tried
-// soon. Graphs with one thread are broken off as they begin. Prints how many had one thread, and how many were trials that
-// count. Argument: 1 where graphs say that they are broken off.
+// Lets the team compute graphs that do nothing for 3 ms, and whose second thread waits for the first one: one thread is
+// tried soon. Graphs with one thread are broken off as they begin. Prints how many had one thread, and how many were
+// trials that count. Argument: 1 where graphs say that they are broken off.
 #include "team.h"
 
 #include <chrono>

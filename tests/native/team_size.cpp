@@ -1,10 +1,11 @@
 // Lets team_sizes choose for graphs of a simulated machine, and prints its choices.
 //
-// Arguments: the cores, 0 where the system does not say which cores are free, and by how much times scatter (0.1: a tenth).
-// Each line of the input: processes beside, cores of a bound on processor time (0 for none), the seconds to go on for, and
-// the kinds of graphs that follow each other, each as four numbers: how many in a row, the most threads, seconds with one thread, and microseconds that each further thread adds.
-// Of each line it prints how often threads were taken away or given back, the share of the work that the best numbers of
-// threads had done, and of each kind the threads at the end, the best number, and the seconds until it last changed.
+// Arguments: the cores, 0 where the system does not say which cores are free, and by how much times scatter (0.1: a
+// tenth). Each line of the input: processes beside, cores of a bound on processor time (0 for none), the seconds to go
+// on for, and the kinds of graphs that follow each other, each as four numbers: how many in a row, the most threads,
+// seconds with one thread, and microseconds that each further thread adds. Of each line it prints how often threads
+// were taken away or given back, the share of the work that the best numbers of threads had done, and of each kind the
+// threads at the end, the best number, and the seconds until it last changed.
 #include "team_size.h"
 
 #include <algorithm>

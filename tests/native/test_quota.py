@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.scripts import run
 
 import pymtp
-from pymtp import context
+from pymtp import depth
 
 ROOT = Path(__file__).parent.parent.parent
 V2 = "usage_usec 90\nuser_usec 60\nsystem_usec 30\nnr_periods 20\nnr_throttled {}\nthrottled_usec 12345\nnr_bursts 0\n"
@@ -81,11 +82,13 @@ def test_a_bound_that_is_changed_or_set_later_counts_as_it_is(program: Path, tmp
     with watching(program, folder) as met:
         assert met(0) == 0
         group(folder, 1, 1.5)
-        assert met(1) == 1.5
-        group(folder, 2, 8)
-        assert met(2) == 8
-        group(folder, 3, None)
-        assert met(3) == 0
+        assert met(1) == 0, "what was before does not count"
+        group(folder, 2, 1.5)
+        assert met(2) == 1.5
+        group(folder, 3, 8)
+        assert met(3) == 8
+        group(folder, 4, None)
+        assert [met(4), met(8.5)] == [8, 0]
 
 
 def test_files_that_come_and_go_are_no_bound(program: Path, tmp_path: Path) -> None:
@@ -98,14 +101,14 @@ def test_files_that_come_and_go_are_no_bound(program: Path, tmp_path: Path) -> N
         assert met(3) == 0
         group(folder, 500, 1.5)
         assert met(4) == 0, "a file that could not be opened for a while says nothing new"
-        (folder / "cpu.stat").write_text("nonsense\n")
-        (folder / "cpu.max").write_text("nonsense\n")
-        assert met(5) == 0
-        (folder / "cpu.stat").write_text(V2.format(500))
-        (folder / "cpu.max").write_text("150000 0\n")
-        assert met(6) == 0
-        (folder / "cpu.stat").write_text(V2.format(501))
-        assert met(7) == 0
+        for text in ("nonsense\n", V2.format(501)):
+            (folder / "cpu.stat").write_text(text)
+            assert met(5) == 0, "nor does one that tells nothing for a while"
+        for stops, bound in enumerate(("nonsense\n", "150000 0\n", "-1 100000\n"), 600):
+            (folder / "cpu.max").write_text(bound)
+            for stop in (0, 10):
+                (folder / "cpu.stat").write_text(V2.format(stops + stop))
+                assert met(6) == 0
 
 
 def test_each_new_context_looks_at_all_groups_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,9 +122,35 @@ def test_each_new_context_looks_at_all_groups_from_then_on(monkeypatch: pytest.M
             told.append(folder)
             lib.pymtp_watch_quota(folder)
 
-    lib = context.lib
-    monkeypatch.setattr(context, "lib", Library())
-    monkeypatch.setattr(context, "control_groups", lambda: [Path("/nowhere/é"), Path("/nowhere")])
+    lib = depth.lib
+    monkeypatch.setattr(depth, "lib", Library())
+    monkeypatch.setattr(depth, "control_groups", lambda: [Path("/nowhere/é"), Path("/nowhere")])
     with pymtp.LLM(n_ctx=64, draft_tokens=0) as llm:
         assert told == ["/nowhere/é".encode(), b"/nowhere"]
         assert llm.generate("import ", pymtp.SamplingParams(max_tokens=4)).token_ids
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a fork needs POSIX")
+def test_a_child_that_is_forked_while_groups_are_looked_at_can_look_at_them_too(tmp_path: Path) -> None:
+    """The pipe in the place of a file holds up who reads it, until there is something to read."""
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    os.mkfifo(tmp_path / "cpu.stat")
+    assert run(f"""
+import os, subprocess
+looking = threading.Thread(target=pymtp.depth.lib.pymtp_watch_quota, args=[{os.fsencode(tmp_path)!r}])
+looking.start()
+time.sleep(0.2)
+writer = subprocess.Popen(["sh", "-c", "sleep 0.5; echo nr_throttled 1 > {tmp_path}/cpu.stat"])
+child = os.fork()
+if not child:
+    pymtp.depth.lib.pymtp_watch_quota(b"/nowhere")
+    os._exit(7)
+end = time.monotonic() + 10
+while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < end:
+    time.sleep(0.01)
+if not ended[0]:
+    os.kill(child, 9)
+writer.wait()
+looking.join()
+print(os.waitstatus_to_exitcode(ended[1]))
+""") == ["7"]

@@ -47,7 +47,7 @@ double read_cores(const std::string & folder) {
 void cpu_quotas::watch(const std::string & folder) {
     const std::lock_guard<std::mutex> guard(mutex);
     if (std::none_of(groups.begin(), groups.end(), [&](const group & g) { return g.folder == folder; })) {
-        groups.push_back({ folder, count_stops(folder) });
+        groups.push_back({ folder, read_cores(folder) > 0 ? count_stops(folder) : -1 });
     }
 }
 
@@ -55,9 +55,10 @@ double cpu_quotas::met(double now) {
     const std::lock_guard<std::mutex> guard(mutex);
     double least = 0;
     for (group & g : groups) {
-        const long long stops = count_stops(g.folder);
+        const double    cores = read_cores(g.folder);
+        const long long stops = cores > 0 ? count_stops(g.folder) : -1; // which takes the system longer
         if (stops > g.stops && g.stops >= 0) {
-            g.cores = read_cores(g.folder);
+            g.cores = cores;
             g.when  = now;
         }
         g.stops = stops;

@@ -20,7 +20,7 @@ class cpu_quotas {
   private:
     struct group {
         std::string folder;
-        long long   stops;     // so far
+        long long   stops;     // so far, -1 where nobody knows
         double      cores = 0; // of its bound, when it was met last
         double      when  = 0;
     };

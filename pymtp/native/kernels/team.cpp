@@ -34,10 +34,10 @@ namespace {
 
 using team_clock = std::chrono::steady_clock;
 
-// How a thread waits. It looks. Then it lets others have its core, for one of those it waits for may be there, and looks
-// on, each time longer: Linux takes each time that it does so for a part of its share, and gives it even to programs
-// that are to come last (nice 19). Then it sleeps. Another program takes the core of a thread that sleeps, and keeps it
-// for some ms; and to be woken takes 20 to 100 us.
+// How a thread waits. It looks. Then it lets others have its core, for one of those it waits for may be there, and
+// looks on, each time longer: Linux takes each yield from its share, and gives it even to programs that are to come
+// last (nice 19). Then it sleeps. Another program takes the core of a thread that sleeps, and keeps it for some ms; and
+// to be woken takes 20 to 100 us.
 struct wait_kind {
     std::chrono::microseconds looks;  // the first time
     std::chrono::microseconds yields; // the last time by then
@@ -143,15 +143,15 @@ struct crew {
     std::atomic<int>                  n_asleep{0};
     std::atomic<int64_t>              stalled{0}; // nanoseconds of the graph
 
-    bool                   every  = false; // all threads that were asked for
-    bool                   trial  = false; // of another number of threads
-    bool                   broken = false; // off
-    uint64_t               kind   = 0;
-    int64_t                n_rows = 1;
-    int                    asked  = 0;
-    int                    n      = 0;
-    int                    n_most = 0;
-    bool                   crowded = false;
+    bool                   every    = false; // all threads that were asked for
+    bool                   trial    = false; // of another number of threads
+    bool                   broken   = false; // off
+    bool                   crowded  = false;
+    uint64_t               kind     = 0;
+    int64_t                n_rows   = 1;
+    int                    asked    = 0;
+    int                    n        = 0;
+    int                    n_most   = 0;
     double                 quota    = 0; // cores, of a bound on processor time that is met; 0 for none
     double                 computed = 0; // seconds that the first thread had when the graph began; within a quota
     team_clock::time_point begin;
@@ -299,7 +299,7 @@ int pymtp_team_begin(int n_asked, bool every, int n_nodes, int64_t n_rows) {
     current->begin  = team_clock::now();
     current->quota    = quota;
     current->computed = quota > 0 ? seconds_computed() : 0;
-    current->crowded = n > all.n_cores;
+    current->crowded  = n > all.n_cores;
     current->stalled.store(0, std::memory_order_relaxed);
     return current->n;
 }
@@ -333,9 +333,8 @@ void pymtp_team_run(int n, void (*share)(void *, int), void * data) {
             // Threads that have used up a quota are all stopped, whatever graph is computed then.
             const double cost = team->quota > 0
                 ? (seconds_computed() - team->computed)*std::max(1.0, team->n/team->quota) : whole;
-            const team_launch launch = {
-                team->asked, team->n, cost/team->n_rows, whole, team->n > 1 ? waited/((team->n - 1)*whole) : 0, team->quota,
-            };
+            const double stalled = team->n > 1 ? waited/((team->n - 1)*whole) : 0;
+            const team_launch launch = { team->asked, team->n, cost/team->n_rows, whole, stalled, team->quota };
             all.sizes.saw(team->kind, team->n_most, launch, seconds, all.free_cores);
             n_trials += team->trial;
         }

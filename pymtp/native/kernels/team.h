@@ -43,8 +43,8 @@ struct pymtp_team_part {
 struct pymtp_team_part pymtp_team_leave(void);
 void                   pymtp_team_return(struct pymtp_team_part part);
 
-// Within share of the calling thread: the graph is broken off, and the time that it took tells nothing. Elsewhere no more than
-// a call.
+// Within share of the calling thread: the graph is broken off, and the time that it took tells nothing. Does nothing
+// elsewhere.
 void pymtp_team_learn_nothing(void);
 
 // Within share: returns when all n threads of the graph came here.

@@ -136,7 +136,7 @@ team_size::told team_size::saw(const team_launch & launch, double stalls, double
     }
     if (n > 1 && stalls > 0 && now >= down.next) {
         try_size(n - (stalls > MUCH_STALLED ? n/2 : step_of(n)), reason::stalls, now);
-    } else if (quota > 0 && n > quota && now >= down.next) {
+    } else if (n > 1 && quota > 0 && n > quota && now >= down.next) {
         try_size(n - step_of(n), reason::quota, now);
     } else if (n > 1 && n_used >= SMALL_GRAPHS && launch.whole < SMALL_SECONDS && now >= small.next) {
         small.lose(now, SMALL_FIRST, SMALL_MOST);
