@@ -131,19 +131,14 @@ def test_a_prefix_that_a_head_without_numbers_took_goes_on(unfit: Callable[[str]
         assert llm.generate(PROMPTS[0] + PROMPTS[1], PARAMS[0]).token_ids == expected
 
 
-@pytest.mark.parametrize(("kind", "drafts"), [("zero", 1), ("swapped", 3), ("random", "auto")])
+@pytest.mark.parametrize(("kind", "drafts"), [("zero", 1), ("swapped", 3), ("random", 2)])
 def test_a_head_that_is_hardly_ever_right_is_named_once_with_what_may_help(
-    unfit: Callable[[str], Path], kind: str, drafts: int | str, said: Callable[[], list[str]]
+    unfit: Callable[[str], Path], kind: str, drafts: int, said: Callable[[], list[str]]
 ) -> None:
     with make_llm(unfit(kind), n_ctx=2048, draft_tokens=drafts) as llm:
-        for _ in range(24 if drafts == "auto" else 1):  # which seldom drafts, the less the more the machine has to do
-            llm.generate(
-                PROMPTS[0], SamplingParams(1000 if drafts == "auto" else 400, temperature=1.0, ignore_eos=True)
-            )
-            if lines := said():
-                break
-    (line,) = lines
-    assert line.startswith(f"{kind}.gguf: of the first ")
+        llm.generate(PROMPTS[0], SamplingParams(400, temperature=1.0, ignore_eos=True))
+    (line,) = said()
+    assert line.startswith(f"{kind}.gguf: of the first {FIRST_DRAFTS} ")
     assert "this head does not fit the model" in line
     assert 'Try tap="pre_norm", another file, or draft_tokens=0; `pymtp tap` measures it' in line
 

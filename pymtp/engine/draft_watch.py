@@ -9,7 +9,7 @@ _logger = logging.getLogger("pymtp.drafts")
 
 # A head that fits is right in the first draft of a round 50 to 90% of the time, a poor one 30%, and one with random
 # weights as often as a guess among the vocabulary. One that is right 15% of the time is below 3% in 256 first drafts
-# once in 10^11 times. "auto" soon drafts about once in 100 tokens where drafts bring nothing: a poor head is never
+# once in 10^11 times. "auto" soon drafts once in 100 tokens or less where drafts bring nothing: a poor head is never
 # right in 16 of these once in 300 times.
 FIRST_DRAFTS = 256
 SHARE = 0.03
