@@ -3,10 +3,11 @@
 import logging
 from typing import TYPE_CHECKING
 
-from pymtp.build import build_info  # isort: skip  # first: it says what is wrong with a build
+from pymtp.native.build_info import build_info  # isort: skip  # first: it says what is wrong with a build
 
-from pymtp.engine.figures import Figures
+from pymtp.engine.engine_stats import Figures
 from pymtp.engine.request import Completion, Piece
+from pymtp.engine.stream import Stream
 from pymtp.errors import (
     CancelledError,
     ClosedError,
@@ -16,12 +17,11 @@ from pymtp.errors import (
     NativeError,
     PymtpError,
 )
+from pymtp.generate import generate
 from pymtp.llm import LLM
-from pymtp.model import Model
-from pymtp.once import generate
+from pymtp.model.model import Model
 from pymtp.sampling import SamplingParams, TokenLogprobs
 from pymtp.stats import Stats
-from pymtp.stream import Stream
 
 if TYPE_CHECKING:
     from pymtp.async_llm import AsyncLLM

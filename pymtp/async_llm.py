@@ -11,19 +11,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
-from pymtp.async_driver import Driver, News
 from pymtp.chat import Chat, Message, Tools
-from pymtp.collected import collected
-from pymtp.engine.figures import Figures
-from pymtp.engine.prefix_saver import PrefixSaver
+from pymtp.engine.collect import collected
+from pymtp.engine.engine_stats import Figures
+from pymtp.engine.prefix_files import Path, Prompt, committed
 from pymtp.engine.request import Completion, FinishReason, Piece, Request
 from pymtp.engine.scheduler import READ_AHEAD
+from pymtp.engine.thread import Driver, News
 from pymtp.errors import ClosedError, InvalidRequestError
-from pymtp.forks import tell_of_forks
+from pymtp.hub.from_pretrained import FromHub
 from pymtp.llm import LLM, Params, check_stream, is_prompt
-from pymtp.llm_hub import FromHub
-from pymtp.llm_prefixes import Path, Prompt, committed
-from pymtp.model import Model
+from pymtp.model.model import Model
+from pymtp.native.locking import tell_of_forks
+from pymtp.prefix_cache.save import PrefixSaver
 from pymtp.sampling import SamplingParams
 
 T = TypeVar("T")
@@ -44,7 +44,8 @@ class AsyncLLM(FromHub):
             raise InvalidRequestError(f"an LLM is made already: {', '.join(keywords)} must be given to it")
         self._shares_llm = isinstance(model, LLM)
         self.llm = model if isinstance(model, LLM) else LLM(model, **keywords, _times_later=True)
-        self._driver = Driver(self.llm)
+        llm = self.llm  # the thread keeps the LLM, and not the AsyncLLM
+        self._driver = Driver(llm, llm.turns, llm.first_launches, lambda: llm.context)
         # its own, for all that asyncio has may be busy with other things
         self._threads = ThreadPoolExecutor(thread_name_prefix="pymtp")
         # apart: long prompts and large grammars hold up each other, and nothing else

@@ -13,35 +13,35 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from pymtp.chat import Chat, ChatTemplate, Message, Tools, read_template, read_variables
-from pymtp.chat_prompt import ChatPrompt, ChatPrompts
-from pymtp.collected import collected
-from pymtp.context import Context
-from pymtp.context_options import check_keywords
-from pymtp.cores import default_threads
-from pymtp.depth import MAX_AUTO, Costs
-from pymtp.engine.depth import BatchDepth
-from pymtp.engine.draft_watch import DraftWatch
+from pymtp.chat.prompt import ChatPrompt, ChatPrompts
+from pymtp.chat.thinking import chat_of_budget, has_tools, thinking_of
+from pymtp.context.context import Context
+from pymtp.context.gpu_layers import fitting_model
+from pymtp.context.host_memory import default_cache_bytes, read_cache_bytes
+from pymtp.context.options import check_keywords
+from pymtp.drafting.depth import MAX_AUTO, Costs
+from pymtp.drafting.head_check import DraftWatch
+from pymtp.engine.batch_depth import BatchDepth
+from pymtp.engine.collect import collected
 from pymtp.engine.engine import Engine
-from pymtp.engine.figures import Figures
-from pymtp.engine.first_launches import FirstLaunches
-from pymtp.engine.prefix_saver import PrefixSaver
+from pymtp.engine.engine_stats import Figures
+from pymtp.engine.prefix_files import PrefixFiles, Prompt
 from pymtp.engine.request import Caller, Completion, Request
 from pymtp.engine.scheduler import READ_AHEAD
-from pymtp.errors import ClosedError, InvalidRequestError, PymtpError
-from pymtp.fit import fitting_model
-from pymtp.host_memory import default_cache_bytes, read_cache_bytes
-from pymtp.llm_hub import FromHub
-from pymtp.llm_prefixes import PrefixFiles, Prompt
-from pymtp.model import TAPS, Model
-from pymtp.model_options import MAY_BE_NONE, NAMES
-from pymtp.rope_options import NAMES as ROPE_NAMES
-from pymtp.rope_options import RopeOptions
+from pymtp.engine.stream import Stream
+from pymtp.engine.thread import Turns
+from pymtp.engine.warm_up import FirstLaunches
+from pymtp.errors import ClosedError, InvalidRequestError
+from pymtp.hub.from_pretrained import FromHub
+from pymtp.model.model import TAPS, Model
+from pymtp.model.options import MAY_BE_NONE, NAMES
+from pymtp.model.rope import NAMES as ROPE_NAMES
+from pymtp.model.rope import RopeOptions
+from pymtp.native.cores import default_threads
+from pymtp.prefix_cache.save import PrefixSaver
 from pymtp.sampling import SamplingParams
 from pymtp.sampling_defaults import chat_params, model_sampling
-from pymtp.stream import Stream
-from pymtp.thinking import chat_of_budget, has_tools, thinking_of
-from pymtp.turns import Turns
-from pymtp.values import flag, in_range, shown
+from pymtp.validation import flag, in_range, shown
 
 Params = SamplingParams | Sequence[SamplingParams] | None
 log = logging.getLogger(__name__)
@@ -207,11 +207,6 @@ class LLM(PrefixFiles, FromHub):
         context = self._context
         if context is not None:
             context.cancel()
-
-    def fail(self, error: PymtpError) -> None:
-        """Ends all calls that run with an error."""
-        with self._lock:
-            self.engine.fail(error)
 
     def figures(self) -> Figures:
         """What runs and waits, and what was done so far."""

@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymtp.errors import InvalidRequestError
-from pymtp.exclusive import refuse_copies
-from pymtp.grammar import MAX_TEXT, schema_grammar, schema_text
-from pymtp.model import Model
+from pymtp.grammar.json_schema import MAX_TEXT, schema_grammar, schema_text
+from pymtp.model.model import Model
 from pymtp.native import ffi, lib
-from pymtp.values import flag, is_real, is_whole, shown
+from pymtp.native.locking import refuse_copies
+from pymtp.validation import flag, is_real, is_whole, shown
 
 Logits = NDArray[np.float32]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pymtp.errors import InvalidRequestError
 from pymtp.sampling import SamplingParams
-from pymtp.values import is_real, is_whole, shown
+from pymtp.validation import is_real, is_whole, shown
 
 PREFIX = "general.sampling."
 # llama.cpp's names (src/llama-arch.cpp, LLM_KV_GENERAL_SAMPLING_*), and those of SamplingParams

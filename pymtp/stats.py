@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from pymtp.counters import Counters
+from pymtp.context.inspect import Counters
 
 
 @dataclass

@@ -23,7 +23,7 @@ from makers.gguf_variants import rewrite
 from makers.make_model import make_model
 
 from pymtp import LLM, Model
-from pymtp.model import demo_model
+from pymtp.model.model import demo_model
 
 # Their fixtures. A machine that is lent for its GPU has not what tests of the server need.
 pytest_plugins = ["helpers.prefix_files", "helpers.saved_prefixes", "helpers.tuned"]

@@ -23,11 +23,11 @@ from pymtp.bench.decode import AUTO, DEPTHS, MAX_DEPTH, NONE, digest, draft_toke
 from pymtp.bench.order import in_turn
 from pymtp.bench.synthetic import SyntheticLLM
 from pymtp.bench.traffic import Traffic, delays
-from pymtp.counters import Counters
-from pymtp.engine.figures import Figures
+from pymtp.context.inspect import Counters
+from pymtp.engine.engine_stats import Figures
 from pymtp.engine.request import Caller, Request
 from pymtp.llm import LLM
-from pymtp.model import Model
+from pymtp.model.model import Model
 from pymtp.sampling import SamplingParams
 
 ARMS = (NONE, *DEPTHS, AUTO)

@@ -16,9 +16,9 @@ from pymtp.bench.order import in_turn
 from pymtp.bench.paired import PairedBench
 from pymtp.bench.prompts import VARIANTS, prompt, warm_up
 from pymtp.bench.synthetic import SyntheticLLM
-from pymtp.counters import Counters
+from pymtp.context.inspect import Counters
 from pymtp.llm import LLM
-from pymtp.model import Model
+from pymtp.model.model import Model
 from pymtp.sampling import SamplingParams
 from pymtp.stats import Stats
 

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from pymtp.cores import physical_cores
+from pymtp.native.cores import physical_cores
 
 _PROC = Path("/proc/self")
 

@@ -17,14 +17,14 @@ from pymtp.bench.corpus import TokenSource
 from pymtp.bench.machine import PeakMemory
 from pymtp.bench.order import in_turn
 from pymtp.bench.synthetic import SyntheticContext
-from pymtp.context import Context
-from pymtp.context_options import PREFILL_MODES
-from pymtp.counters import Counters
-from pymtp.depth import FixedDepth
+from pymtp.context.context import Context
+from pymtp.context.inspect import Counters
+from pymtp.context.memory import DeviceMemory
+from pymtp.context.options import PREFILL_MODES
+from pymtp.drafting.depth import FixedDepth
 from pymtp.engine.rounds import SingleContext, write_alone
 from pymtp.errors import NativeError
-from pymtp.memory import DeviceMemory
-from pymtp.model import Model
+from pymtp.model.model import Model
 from pymtp.sampling import Sampler, SamplingParams
 from pymtp.stats import Stats, Tally, collect
 

@@ -20,7 +20,7 @@ from pymtp.bench.traces import DISK, Ask, Texts, Trace, Words, make, unseen
 from pymtp.bench.traffic import Heard, Traffic
 from pymtp.engine.request import Caller
 from pymtp.llm import LLM
-from pymtp.model import Model
+from pymtp.model.model import Model
 from pymtp.sampling import SamplingParams
 
 CACHE, NONE = "cache", "none"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from pymtp.chat import ChatTemplate
-from pymtp.model import Model
+from pymtp.model.model import Model
 
 _TEXTS = {
     "code": (

@@ -17,9 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from pymtp.bench.machine import machine
-from pymtp.build import build_info
 from pymtp.errors import InvalidRequestError
-from pymtp.model import Model
+from pymtp.model.model import Model
+from pymtp.native.build_info import build_info
 from pymtp.stats import Stats
 
 T = TypeVar("T")

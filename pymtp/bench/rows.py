@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pymtp.bench.order import in_turn
-from pymtp.context import Context
-from pymtp.context_options import draft_vocab_size
-from pymtp.counters import Counters
+from pymtp.context.context import Context
+from pymtp.context.inspect import Counters, Operation, memory_seconds
+from pymtp.context.options import draft_vocab_size
 from pymtp.errors import NativeError
-from pymtp.model import Model
-from pymtp.operations import Operation, memory_seconds
+from pymtp.model.model import Model
 from pymtp.sampling import Sampler, SamplingParams
 
 ROWS, DRAFT = "rows", "draft"

@@ -16,7 +16,7 @@ from rich.console import Group as Stack
 from pymtp.bench import report as shared
 from pymtp.bench.report import Lines, Record, Spread, figures, run_with
 from pymtp.bench.rows import DRAFT, ROWS, Measurement, Reads
-from pymtp.operations import Operation
+from pymtp.context.inspect import Operation
 
 SMALL = 0.01  # operations below this share everywhere are shown as one
 OUTSIDE = "outside the graph"

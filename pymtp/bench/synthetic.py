@@ -8,12 +8,12 @@ from itertools import pairwise
 from random import Random
 from typing import Any, cast
 
-from pymtp.context import Context
-from pymtp.context_options import draft_vocab_size
+from pymtp.context.context import Context
+from pymtp.context.options import draft_vocab_size
 from pymtp.engine.context import EngineContext
 from pymtp.errors import PymtpError
 from pymtp.llm import LLM
-from pymtp.model import Model
+from pymtp.model.model import Model
 
 
 class SyntheticContext:

@@ -17,9 +17,9 @@ from rich.table import Table
 
 from pymtp.bench.prompts import KINDS, RANDOM, VARIANTS, prompt
 from pymtp.bench.report import accepted_per_position
-from pymtp.context import Context
+from pymtp.context.context import Context
 from pymtp.llm import LLM
-from pymtp.model import TAPS, Model
+from pymtp.model.model import TAPS, Model
 from pymtp.sampling import SamplingParams
 from pymtp.stats import Stats
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 
-from pymtp.engine.prefix_tree import as_tokens, shared
-from pymtp.model import Model
+from pymtp.model.model import Model
+from pymtp.prefix_cache.tree import as_tokens, shared
 
 CHAT, AGENTS, DOCUMENT, FOUR, AT_ONCE, PREFIXES, MESSAGES, ALONE, DISK = NAMES = (
     "chat",

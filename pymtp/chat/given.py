@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pymtp.errors import InvalidRequestError
-from pymtp.text import whole_text
-from pymtp.values import read_path, shown
+from pymtp.validation import read_path, shown, whole_text
 
 if TYPE_CHECKING:
     import jinja2

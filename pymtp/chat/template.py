@@ -16,9 +16,8 @@ from pymtp.chat.efforts import EFFORTS, nearest
 from pymtp.chat.given import Message, Tools, check_messages, check_tools, compiled_template, read_variables
 from pymtp.chat.limits import OverrunError
 from pymtp.errors import InvalidRequestError
-from pymtp.model import Model
-from pymtp.text import whole_text
-from pymtp.values import shown
+from pymtp.model.model import Model
+from pymtp.validation import shown, whole_text
 
 _MARK = "pymtpxqzv"  # a word that no template knows and no message has
 

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from pymtp.build import build_info
 from pymtp.cli.batch import batch
 from pymtp.cli.bench import bench
 from pymtp.cli.chat import chat
@@ -23,6 +22,7 @@ from pymtp.cli.screen import show_error
 from pymtp.cli.serve import serve
 from pymtp.cli.tap import tap
 from pymtp.errors import InvalidRequestError, ModelLoadError, PymtpError
+from pymtp.native.build_info import build_info
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)  # its tables cut long names
 for command in (generate, chat, serve, prefix, batch, info, tap, pull):

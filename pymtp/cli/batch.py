@@ -10,13 +10,13 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pymtp.async_llm import AsyncLLM
-from pymtp.batch import BatchFiles, run_batch
-from pymtp.batch import Progress as Done
 from pymtp.cli.exit_codes import FAILED
 from pymtp.cli.load import Loading
 from pymtp.cli.options import SeqMax, spread
 from pymtp.cli.screen import screen
 from pymtp.errors import InvalidRequestError
+from pymtp.openai.batch import BatchFiles, run_batch
+from pymtp.openai.batch import Progress as Done
 
 
 @spread

@@ -62,7 +62,7 @@ def batch(
     from pymtp.bench.batch_plot import plot as draw
     from pymtp.bench.decode import NONE
     from pymtp.cli.bench_requests import check_head, read_acceptance, read_names, read_number, read_numbers
-    from pymtp.model import Model
+    from pymtp.model.model import Model
 
     if showing.again(batch_report, draw):
         return
@@ -103,7 +103,7 @@ def _measure(settings: Settings, model: Path) -> tuple[Report, int, bool]:
     from pymtp.bench.corpus import TokenSource, stdlib_texts
     from pymtp.bench.paired import PairedBench
     from pymtp.bench.report import measured_on
-    from pymtp.model import Model
+    from pymtp.model.model import Model
 
     with loading(settings.model):
         loaded = Model(model, n_gpu_layers=settings.gpu_layers, **settings.placing)

@@ -55,7 +55,7 @@ def decode(
     from pymtp.bench.decode_plot import plot as draw
     from pymtp.bench.prompts import KINDS
     from pymtp.cli.bench_requests import check_head, read_arms, read_names, read_reals, read_synthetic
-    from pymtp.model import Model
+    from pymtp.model.model import Model
 
     if showing.again(decode_report, draw):
         return
@@ -89,7 +89,7 @@ def _measure(settings: Settings, model: Path) -> tuple[Report, int, bool]:
     from pymtp.bench import decode_report
     from pymtp.bench.decode import Arms, decode_bench
     from pymtp.bench.report import measured_on
-    from pymtp.model import Model
+    from pymtp.model.model import Model
 
     with loading(settings.model):
         loaded = Model(model, n_gpu_layers=settings.gpu_layers, **settings.placing)

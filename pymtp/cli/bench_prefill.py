@@ -78,7 +78,7 @@ def prefill(
         read_synthetic,
         read_text,
     )
-    from pymtp.model import Model
+    from pymtp.model.model import Model
 
     if showing.again(prefill_report, draw):
         return
@@ -122,7 +122,7 @@ def _measure(settings: Settings, model: Path, text: str | None, left_out: list[s
     from pymtp.bench.prefill_report import Report, done, going_on
     from pymtp.bench.report import measured_on
     from pymtp.cli.progress import Watch
-    from pymtp.model import Model
+    from pymtp.model.model import Model
 
     with loading(settings.model):
         loaded = Model(model, n_gpu_layers=settings.gpu_layers, **settings.placing)

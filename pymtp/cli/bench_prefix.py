@@ -60,7 +60,7 @@ def prefix(
     from pymtp.bench.prefix_plot import plot as draw
     from pymtp.bench.traces import NAMES
     from pymtp.cli.bench_requests import read_names
-    from pymtp.model import Model
+    from pymtp.model.model import Model
 
     if showing.again(prefix_report, draw):
         return
@@ -89,7 +89,7 @@ def _measure(settings: Settings, model: Path) -> tuple[Report, int, bool]:
     from pymtp.bench.paired import PairedBench
     from pymtp.bench.prefix import PrefixArms, groups
     from pymtp.bench.report import measured_on
-    from pymtp.model import Model
+    from pymtp.model.model import Model
 
     with loading(settings.model):
         loaded = Model(model, n_gpu_layers=settings.gpu_layers, **settings.placing)

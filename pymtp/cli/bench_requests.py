@@ -12,7 +12,7 @@ from pymtp.bench.batch import REAL
 from pymtp.bench.decode import ARMS
 from pymtp.bench.prefill import MODES, NONE, tokens
 from pymtp.errors import InvalidRequestError
-from pymtp.model import Model
+from pymtp.model.model import Model
 
 MAX_DEPTH = 64  # of a context
 

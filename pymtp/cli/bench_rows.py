@@ -49,7 +49,7 @@ def rows(
     from pymtp.bench.rows import Settings
     from pymtp.bench.rows_plot import plot as draw
     from pymtp.cli.bench_requests import check_head, read_numbers
-    from pymtp.model import Model
+    from pymtp.model.model import Model
 
     if showing.again(rows_report, draw):
         return
@@ -79,7 +79,7 @@ def _measure(settings: Settings, model: Path) -> tuple[Report, bool]:
     from pymtp.bench.rows import PROMPT, RowsBench, open_context, planned
     from pymtp.bench.rows_report import Report, done, going_on
     from pymtp.cli.progress import Watch
-    from pymtp.model import Model
+    from pymtp.model.model import Model
 
     with loading(settings.model):
         loaded = Model(model, n_gpu_layers=settings.gpu_layers, **settings.placing)

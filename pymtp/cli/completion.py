@@ -12,8 +12,8 @@ from rich.markup import escape
 
 from pymtp.cli.screen import screen
 from pymtp.engine.request import Completion
+from pymtp.engine.stream import Stream
 from pymtp.stats import Stats
-from pymtp.stream import Stream
 
 
 def write(stream: Stream) -> Completion:

@@ -12,7 +12,6 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from pymtp.build import build_info
 from pymtp.cli.load import options_named, read_draft_vocab, read_drafts, read_layers
 from pymtp.cli.memory_table import as_table, plan_beside, plan_prefixes
 from pymtp.cli.model_file import model_headers, tell
@@ -31,16 +30,17 @@ from pymtp.cli.options import (
 from pymtp.cli.placing import Placing
 from pymtp.cli.prefix import about_prefix, is_prefix
 from pymtp.cli.screen import tables
-from pymtp.context_options import check_keywords, whole_ctx
-from pymtp.depth import MAX_AUTO
+from pymtp.context.gpu_layers import planned_layers
+from pymtp.context.host_memory import default_cache_bytes, host_memory
+from pymtp.context.options import check_keywords, whole_ctx
+from pymtp.drafting.depth import MAX_AUTO
 from pymtp.errors import InvalidRequestError
-from pymtp.fit import planned_layers
-from pymtp.host_memory import default_cache_bytes, host_memory
-from pymtp.hub.names import is_hub_name
-from pymtp.model import Model
-from pymtp.model_options import ModelOptions
-from pymtp.rope_options import RopeOptions
+from pymtp.model.model import Model
+from pymtp.model.options import ModelOptions
+from pymtp.model.rope import RopeOptions
+from pymtp.native.build_info import build_info
 from pymtp.sampling_defaults import model_sampling
+from pymtp.validation import is_hub_name
 
 OF_ALL = {"name", "head", "memory", "json_output"}  # the other options are for --memory
 

@@ -27,11 +27,11 @@ from pymtp.cli.options import (
 )
 from pymtp.cli.placing import OPTIONS, Placing
 from pymtp.cli.screen import loading, show_warnings_of_drafts
-from pymtp.context_options import check_draft_vocab
+from pymtp.context.options import check_draft_vocab
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
-from pymtp.llm_options import find_files, read_keywords
-from pymtp.loading import check_prefix, load, note_of_no_head
+from pymtp.load import check_prefix, load, note_of_no_head
+from pymtp.options import find_files, read_keywords
 
 # by the names that Python knows them by
 _OPTIONS = {

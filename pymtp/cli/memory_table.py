@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.table import Table
 
-from pymtp.memory import PARTS, DeviceMemory, plan_memory
-from pymtp.model import Model
-from pymtp.model_options import ModelOptions
+from pymtp.context.memory import PARTS, DeviceMemory, plan_memory
+from pymtp.model.model import Model
+from pymtp.model.options import ModelOptions
 
 WORDS = {
     "weights": "weights",

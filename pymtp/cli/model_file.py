@@ -12,8 +12,9 @@ from rich.markup import escape
 
 from pymtp.cli.screen import screen
 from pymtp.errors import InvalidRequestError, ModelLoadError
-from pymtp.hub.names import is_hub_name, read_name, would_be
-from pymtp.llm_hub import bring, bring_headers
+from pymtp.hub.from_pretrained import bring, bring_headers
+from pymtp.hub.names import read_name, would_be
+from pymtp.validation import is_hub_name
 
 
 def model_file(

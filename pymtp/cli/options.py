@@ -14,7 +14,7 @@ import typer
 
 from pymtp.errors import InvalidRequestError
 from pymtp.sampling import CLOSING_MESSAGE, is_closing_message
-from pymtp.values import shown
+from pymtp.validation import shown
 
 # what runs, and where
 MODEL_HELP = "GGUF file, or hf:OWNER/NAME:Q4_K_M of the Hugging Face hub. Default: the shipped model."

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from pymtp.errors import InvalidRequestError
-from pymtp.model_options import NAMES
-from pymtp.placing_values import MAX_NUMBER
-from pymtp.rope_options import NAMES as ROPE_NAMES
+from pymtp.model.options import NAMES
+from pymtp.model.placement import MAX_NUMBER
+from pymtp.model.rope import NAMES as ROPE_NAMES
 
 # by the names that Python knows them by
 OPTIONS = {

@@ -15,8 +15,8 @@ from pymtp.cli.options import File, spread
 from pymtp.cli.screen import screen
 from pymtp.cli.texts import read_prompt
 from pymtp.errors import InvalidRequestError
-from pymtp.prefix_file import PrefixFile
-from pymtp.prefix_writer import place_of
+from pymtp.prefix_cache.file import PrefixFile
+from pymtp.prefix_cache.file_writer import place_of
 
 
 @spread

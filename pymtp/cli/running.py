@@ -8,9 +8,9 @@ from typing import Any
 from pymtp.cli.load import options_named
 from pymtp.cli.options import CacheType, Layers, Threads
 from pymtp.cli.placing import Weights
-from pymtp.context_options import check_options
-from pymtp.cores import default_threads
-from pymtp.model_options import ModelOptions
+from pymtp.context.options import check_options
+from pymtp.model.options import ModelOptions
+from pymtp.native.cores import default_threads
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,16 @@ from pymtp.cli.model_sampling import ModelSampling
 from pymtp.cli.options import Prefix, ReasoningBudget, ReasoningBudgetMessage, SeqMax, spread, thinking
 from pymtp.cli.texts import read_text
 from pymtp.errors import InvalidRequestError
-from pymtp.hub.names import is_hub_name, read_name
-from pymtp.hub.needed import check_installed
-from pymtp.loading import check_prefix
-from pymtp.paths import whole
+from pymtp.hub.errors import check_installed
+from pymtp.hub.names import read_name
+from pymtp.load import check_prefix
 from pymtp.server.budgets import read_effort_budgets
+from pymtp.server.metrics import logs
 from pymtp.server.process.launch import Launch
 from pymtp.server.process.listener import is_local, listen, open_standard_streams
 from pymtp.server.process.supervisor import supervise
 from pymtp.server.settings import ANY_HOST, Settings, check_host, check_names, check_origin
-from pymtp.server.watch import logs
+from pymtp.validation import is_hub_name, whole
 
 # of the extra `server`: modules, and the packages that they come from
 NEEDED = {

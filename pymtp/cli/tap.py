@@ -11,7 +11,7 @@ from pymtp.cli.model_file import model_file
 from pymtp.cli.options import AsJson, ModelArgument, spread
 from pymtp.cli.running import Running
 from pymtp.cli.screen import loading, screen, tables
-from pymtp.model import Model
+from pymtp.model.model import Model
 
 
 @spread

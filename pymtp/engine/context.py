@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from pymtp.counters import Counters
-from pymtp.engine.prefix_context import PrefixContext
+from pymtp.context.inspect import Counters
 from pymtp.engine.rounds import RoundContext
+from pymtp.prefix_cache.context import PrefixContext
 from pymtp.sampling import Logits, Sampler, TokenLogprobs
 
 

@@ -8,18 +8,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 
+from pymtp.drafting.head_check import DraftWatch
+from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.closing import close_thinking, launches
 from pymtp.engine.context import EngineContext
-from pymtp.engine.depth import BatchDepth
-from pymtp.engine.draft_watch import DraftWatch
-from pymtp.engine.figures import Counts, Figures
-from pymtp.engine.prefix_files import StoredPrefix
-from pymtp.engine.prefixes import Prefixes
-from pymtp.engine.prompts import Prompts
+from pymtp.engine.engine_stats import Counts, Figures
+from pymtp.engine.prefill import Prompts
 from pymtp.engine.request import FinishReason, Request
 from pymtp.engine.rounds import Writer, play_round
 from pymtp.engine.scheduler import Scheduler
 from pymtp.errors import CancelledError, ClosedError, NativeError, PymtpError
+from pymtp.prefix_cache.cache import Prefixes
+from pymtp.prefix_cache.load import StoredPrefix
 from pymtp.sampling import TokenLogprobs
 
 

@@ -1,81 +1,153 @@
-"""Prefixes from files, in the tree."""
+"""Prefixes in files: the part of an LLM that saves what a prompt leaves behind, and goes on from it."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import Protocol
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
+from typing import TypeAlias
 
-from pymtp.engine.prefix_context import PrefixContext
-from pymtp.engine.prefix_stops import Why
-from pymtp.engine.prefix_store import BLOCK, PrefixStore
-from pymtp.engine.prefix_tree import Block, Bytes, Node, Part, as_tokens
-from pymtp.errors import InvalidRequestError
+from pymtp.chat import Chat, Message
+from pymtp.chat.prompt import ChatPrompt, ChatPrompts
+from pymtp.context.context import Context
+from pymtp.engine.engine import Engine
+from pymtp.engine.request import Caller, Request
+from pymtp.engine.thread import Turns
+from pymtp.errors import ContextFullError, InvalidRequestError
+from pymtp.native.locking import Exclusive
+from pymtp.prefix_cache.checkpoints import TAIL
+from pymtp.prefix_cache.file import PrefixFile, made_with
+from pymtp.prefix_cache.save import PrefixSaver
+
+Prompt: TypeAlias = str | Sequence[int] | Chat | ChatPrompt
+Path: TypeAlias = str | os.PathLike[str]
 
 
-class StoredPrefix(Protocol):
-    """What a file has: tokens; K and V, rows of so many bytes; states after as many tokens as `places` says, the last
-    after all of them, with their logits. See PrefixFile."""
+class PrefixFiles(Exclusive):
+    """What the methods need is LLM's."""
+
+    engine: Engine
+    turns: Turns
 
     @property
-    def tokens(self) -> Sequence[int]: ...
+    def context(self) -> Context:
+        raise NotImplementedError
+
     @property
-    def places(self) -> Sequence[int]: ...
-    @property
-    def cell_bytes(self) -> int: ...
-    def state_bytes(self, place: int) -> int: ...
-    def state(self, place: int) -> Bytes: ...
-    def cells(self, first: int, n: int) -> Bytes: ...
-    def refused(self, why: str) -> InvalidRequestError:
-        """An error that names the file."""
+    def chat_prompts(self) -> ChatPrompts:
+        raise NotImplementedError
+
+    def tokens_of(self, prompt: str | Sequence[int]) -> list[int]:
+        raise NotImplementedError
+
+    def requests(
+        self,
+        prompts: Sequence[Prompt],
+        params: None,
+        caller: Caller,
+        *,
+        priority: int = 0,
+        into: list[Request] | None = None,
+        saver: PrefixSaver | None = None,
+    ) -> list[Request]:
+        raise NotImplementedError
+
+    def save_prefix(self, prompt: Prompt | Sequence[Message], path: Path, *, priority: int = 0) -> int:
+        """Reads a prompt and saves what it leaves behind, for prompts that begin with it: `load_prefix`, here or in
+        another process. Returns how many tokens were saved.
+
+        prompt: a string, token ids, a chat's messages, or a Chat. Of messages what all prompts begin with that go on
+            from them: the last one may be longer there.
+        priority: as for `generate`. What was read of the prompt before is not read again. Other calls go on meanwhile.
+
+        The file is written beside its place: a crash leaves the old file or the new one. Beside the states, at most
+        16 MiB of it are in memory at a time.
+
+        Raises what `generate` raises, OSError where the file cannot be written, and CancelledError after cancel(): then
+        the old file is there.
+        """
+        caller, found = Caller(), list[Request]()
+        with PrefixSaver() as saver:
+            try:
+                self.open_saver(saver, prompt, path)
+                self.requests([saver.tokens], None, caller, priority=priority, into=found, saver=saver)
+                self.turns.wait(self, caller, found, lambda: not caller.unended)
+            except BaseException:
+                self.turns.give_up(found)
+                raise
+            return committed(saver, found)
+
+    def open_saver(self, saver: PrefixSaver, prompt: Prompt | Sequence[Message], path: Path) -> None:
+        """Looks at what is to be saved, and where. Raises as `save_prefix`."""
+        self.turns.refuse_within(self)
+        chat = prompt if isinstance(prompt, Chat) else Chat(prompt) if _are_messages(prompt) else None  # type: ignore[arg-type]
+        grain = self.engine.prefixes.grain
+        if chat is not None:
+            tokens, marks, _ = beginning(self.chat_prompts, chat)
+            tokens = tokens[: len(tokens) - len(tokens) % grain or None]
+        else:
+            tokens = self.tokens_of(prompt)  # type: ignore[arg-type]
+            marks = (len(tokens) - TAIL,)  # what follows may change the last token
+        if not tokens:
+            raise InvalidRequestError("the prompt is empty")
+        self.engine.check(tokens)
+        places = {len(tokens), *(mark - mark % grain for mark in marks)}
+        depends_on = self.turns.between(self, lambda: made_with(self.context))
+        few = 1 + self.context.draft_tokens if grain == 1 else 1  # else no token may be read apart
+        saver.open(path, tokens, sorted(place for place in places if place > 0), depends_on, few)
+
+    def load_prefix(self, path: Path) -> int:
+        """Prompts that begin with what a file has go on from there: it is not read again. Logits, drafts and text are
+        those of a prompt that is read whole. Returns how many tokens the file has.
+
+        It goes to host memory and counts in cache_bytes: what is there makes room for it, and it makes room for others
+        when it was not used for long. A file that is loaded again costs nothing. Other calls wait while it is read.
+
+        Raises InvalidRequestError for a file that is damaged, cut short or newer than this pymtp, that is of another
+        model or was made with other options, or that cache_bytes has no room for; ContextFullError for one of more
+        tokens than n_ctx; OSError for one that cannot be read. The message says what does not fit.
+        """
+        if not self.engine.cache_prompt:
+            raise InvalidRequestError("cache_prompt=False: prompts go on from nothing, and from no file either")
+        context = self.context
+        with PrefixFile(path, self.turns.between(self, lambda: made_with(context))) as file:
+            if len(file.tokens) > context.n_ctx:
+                raise ContextFullError(f"{path} has {len(file.tokens)} tokens, more than n_ctx = {context.n_ctx}")
+            self.turns.between(self, lambda: self.engine.adopt(file))
+            return len(file.tokens)
 
 
-def _serves(node: Node, n: int) -> bool:
-    """Whether it has a state that need not come from a file of n tokens, at whose end there are logits."""
-    return node.checkpoint is not None and (node.end < n or node.checkpoint.logits)
+def committed(saver: PrefixSaver, requests: Sequence[Request]) -> int:
+    """The file in its place, and its number of tokens. Raises what its request failed by."""
+    (request,) = requests
+    if (error := request.failure()) is not None:
+        raise error
+    return saver.commit()
 
 
-def adopt(context: PrefixContext, store: PrefixStore, file: StoredPrefix) -> None:
-    """Brings what a file has to host memory, at the cost of whatever is there. What is there already is not read.
+def _are_messages(prompt: object) -> bool:
+    return isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
 
-    Raises InvalidRequestError where it does not fit into the budget, with the bytes that it needs, and for what the
-    context cannot load: the tree has what it had then, or less.
+
+LEAST = 64  # tokens that another state in a file has to save: they are read in about the time that it is loaded in
+
+
+def beginning(prompts: ChatPrompts, chat: Chat) -> ChatPrompt:
+    """The tokens that all prompts begin with which go on from these messages, the last of which may be longer there;
+    and places where some part earlier. Where the last message is not a user's or a tool's, a user's comes next.
+
+    Raises InvalidRequestError for messages that the template refuses.
     """
-    tree, budget, tokens = store.tree, store.budget, as_tokens(file.tokens)
-    n = len(tokens)
-    if file.cell_bytes != context.cell_bytes:
-        raise file.refused(f"has K and V of {file.cell_bytes} bytes a token, here it is {context.cell_bytes}")
-    # nodes only: a state that goes must not be held here
-    there = {node.end: node for node in tree.walk(tokens)[0] if _serves(node, n)}
-    missing = [place for place in file.places if place not in there]
-    kept = [there[place] for place in file.places if place in there]
-    states = sum(map(file.state_bytes, missing))
-    start = -1
-    while start != (covered := tree.covered(tokens)):
-        start = covered  # what was covered may go where room is made
-        need = states + (n - start) * context.cell_bytes
-        if not store.room(need, math.inf, {*store.pins.values(), *kept}):
-            used = f", of which {tree.nbytes:,} are in use" if need <= budget.limit else ""
-            raise file.refused(f"needs {need:,} bytes of host memory: cache_bytes is {budget.limit:,}{used}")
-    found = [(place, file.state(place)) for place in missing]
-    for place, state in found:
-        try:
-            logits = context.check_state(file.tokens[:place], state)
-        except InvalidRequestError as error:
-            raise file.refused(f"does not fit: {error}") from error
-        if place == n and not logits:
-            raise file.refused("has no logits of its last token")
-    parts = []
-    for i in range(start // BLOCK, -(-n // BLOCK)) if start < n else ():
-        first, last = max(i * BLOCK, start), min((i + 1) * BLOCK, n)
-        parts.append(Part(Block(first, file.cells(first, last - first)), first, last))
-    # all is read: the tree is changed in one go
-    for place, state in found:
-        # as where texts were seen to part: it is wanted, and still is after its first use
-        node = budget.put(tokens[:place], state, Why.PARTING, logits=place == n)
-        assert node is not None
-        there[place] = node
-    if parts:
-        tree.cover(there[n], parts)
-    for place in file.places:
-        budget.renew(there[place])
+    prompt, other = (prompts.prompt(replace(chat, messages=messages)) for messages in _going_on(chat.messages))
+    pairs = zip(prompt.tokens, other.tokens, strict=False)
+    n = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) - TAIL
+    return ChatPrompt(prompt.tokens[: max(1, n)], tuple(mark for mark in prompt.marks if LEAST <= mark <= n - LEAST))
+
+
+def _going_on(messages: Sequence[Message]) -> tuple[list[Message], list[Message]]:
+    """Two ways, which part at once."""
+    last = messages[-1] if messages else None
+    if isinstance(last, Mapping) and last.get("role") in ("user", "tool") and isinstance(last.get("content"), str):
+        return list(messages), [*messages[:-1], {**last, "content": f"{last['content']}a"}]
+    return [*messages, {"role": "user", "content": "a"}], [*messages, {"role": "user", "content": "b"}]

@@ -9,18 +9,17 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Literal
 
-from pymtp.counters import Counters
-from pymtp.depth import Depth
-from pymtp.engine.prefix_records import Reader
-from pymtp.engine.prefix_saver import PrefixSaver
-from pymtp.engine.request_text import RequestText
+from pymtp.chat.thinking import Samplers, Thinking
+from pymtp.context.inspect import Counters
+from pymtp.drafting.depth import Depth
 from pymtp.engine.rounds import Writer
-from pymtp.engine.samplers import Samplers
+from pymtp.engine.text import RequestText
 from pymtp.errors import InvalidRequestError, PymtpError
-from pymtp.model import Model
+from pymtp.model.model import Model
+from pymtp.prefix_cache.records import Reader
+from pymtp.prefix_cache.save import PrefixSaver
 from pymtp.sampling import Sampler, SamplingParams, TokenLogprobs
 from pymtp.stats import Stats, Tally, collect
-from pymtp.thinking import Thinking
 
 FinishReason = Literal["stop", "length", "cancelled"]
 

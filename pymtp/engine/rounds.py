@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Protocol
 
-from pymtp.depth import Depth
+from pymtp.drafting.depth import Depth
 from pymtp.errors import PymtpError
 from pymtp.stats import Tally
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from pymtp.hub.files import HubFile, HubModel
-from pymtp.hub.header import Header, Read, read_header
+from pymtp.hub.gguf_header import Header, Read, read_header
 
 MODEL, HEAD = "a model", "a multi-token-prediction head without its model"
 _BLOCK = re.compile(r"blk\.([0-9]{1,9})\.(nextn\.)?")

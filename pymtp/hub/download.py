@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pymtp.errors import ModelLoadError
-from pymtp.hub import needed
+from pymtp.hub import errors as needed
 from pymtp.hub.cache import Cache
+from pymtp.hub.errors import is_passing, transport_errors
 from pymtp.hub.files import HubFile
-from pymtp.hub.needed import is_passing, transport_errors
-from pymtp.hub.remote import Remote
+from pymtp.hub.repository import Remote
 
 PIECE = 1024**3  # bytes of a request: links that the hub redirects to expire, and servers limit what one answer holds
 _HASHED = 16 * 1024**2  # bytes read at once

@@ -9,9 +9,8 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from pymtp.errors import InvalidRequestError
-from pymtp.values import shown
+from pymtp.validation import HUB_PREFIX, shown
 
-PREFIX = "hf:"
 _HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 _PAGE = re.compile(  # of a repository, or of a file in it
     r"/(?!(?:api|blog|collections|datasets|docs|learn|models|organizations|papers|spaces|tasks)/)(?P<repo>[\w.-]+/[\w.-]+)"
@@ -39,15 +38,15 @@ class HubName(NamedTuple):
 
 def would_be(text: str) -> str:
     """What a text that is no file may have meant, for a message; "" for what is no name."""
-    if text[: len(PREFIX)].lower() == PREFIX:  # "HF:"
-        name = text[len(PREFIX) :]
+    if text[: len(HUB_PREFIX)].lower() == HUB_PREFIX:  # "HF:"
+        name = text[len(HUB_PREFIX) :]
     elif "://" in text:
         name = _of_address(text)
     elif text.lower().startswith(tuple(f"{host}/" for host in _HOSTS)):
         name = _of_address(f"https://{text}")
     else:
         name = "" if text.endswith(".gguf") else text
-    return f"; a model of the hub is {PREFIX}{name}" if _NAME.fullmatch(name) and name.isprintable() else ""
+    return f"; a model of the hub is {HUB_PREFIX}{name}" if _NAME.fullmatch(name) and name.isprintable() else ""
 
 
 def _of_address(text: str) -> str:
@@ -66,17 +65,12 @@ def _of_address(text: str) -> str:
     return page["repo"] + (f"@{revision}" if revision != "main" else "") + (f":{wanted}" if wanted else "")
 
 
-def is_hub_name(text: str) -> bool:
-    """Whether a text names a model on the hub rather than a file."""
-    return text.startswith(PREFIX)
-
-
 def read_name(text: str) -> HubName:
     """ "hf:owner/name@main:Q4_K_M" in its parts; the "hf:" may be left out.
 
     Raises InvalidRequestError for what is no such name.
     """
-    found = _NAME.fullmatch(text.removeprefix(PREFIX)) if isinstance(text, str) else None
+    found = _NAME.fullmatch(text.removeprefix(HUB_PREFIX)) if isinstance(text, str) else None
     if found is None:
         raise InvalidRequestError(
             f"{shown(text)} is no name of a model on the hub: it must be like hf:owner/name, hf:owner/name:Q4_K_M, "

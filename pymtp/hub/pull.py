@@ -13,7 +13,7 @@ from pymtp.hub.cache import Cache
 from pymtp.hub.download import download
 from pymtp.hub.files import HubFile
 from pymtp.hub.names import HubName
-from pymtp.hub.remote import Remote
+from pymtp.hub.repository import Remote
 from pymtp.hub.selection import select
 from pymtp.hub.source import Say, Source, use_source
 

@@ -7,11 +7,11 @@ from functools import cache as remembered
 from typing import NamedTuple
 
 from pymtp.errors import ModelLoadError
-from pymtp.hub.choose import choose
 from pymtp.hub.companion import find_head, named_head
 from pymtp.hub.contents import Contents, Look, look_into
 from pymtp.hub.files import HubModel, models
 from pymtp.hub.matching import matching, names_head
+from pymtp.hub.select import choose
 from pymtp.hub.source import Say, Source
 
 RUNS = ("qwen35", "qwen35moe", "qwen3next")  # architectures

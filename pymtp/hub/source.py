@@ -10,11 +10,11 @@ from typing import TypeVar
 
 from pymtp.errors import InvalidRequestError, ModelLoadError
 from pymtp.hub.cache import Cache
+from pymtp.hub.errors import UnreachableError, check_connection, check_installed, explained
 from pymtp.hub.files import HubFile, HubModel, is_safe
-from pymtp.hub.header import Read
+from pymtp.hub.gguf_header import Read
 from pymtp.hub.names import HubName
-from pymtp.hub.needed import UnreachableError, check_connection, check_installed, explained
-from pymtp.hub.remote import Remote
+from pymtp.hub.repository import Remote
 
 Say = Callable[[str], None]
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from pymtp.errors import ModelLoadError
 from pymtp.hub.files import HubFile, HubModel
-from pymtp.hub.header import read_header
+from pymtp.hub.gguf_header import read_header
 from pymtp.hub.names import HubName
 from pymtp.hub.pull import Pulled
 from pymtp.hub.selection import select

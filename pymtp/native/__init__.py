@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakSet
 
 from pymtp.errors import CancelledError, ContextFullError, InvalidRequestError, NativeError
-from pymtp.forks import in_children
+from pymtp.native.locking import in_children
 from pymtp.native.variants import choose
 
 

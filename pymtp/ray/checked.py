@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from pymtp.errors import InvalidRequestError
-from pymtp.hub.names import is_hub_name, read_name
+from pymtp.hub.names import read_name
 from pymtp.sampling import CLOSING_MESSAGE, is_closing_message
 from pymtp.sampling_defaults import check_defaults
+from pymtp.server.metrics.logs import LogFormat, LogLevel
 from pymtp.server.settings import Settings, check_host, check_names, check_origin
-from pymtp.server.watch.logs import LogFormat, LogLevel
-from pymtp.values import in_range, is_path, is_real, is_whole, shown
+from pymtp.validation import in_range, is_hub_name, is_path, is_real, is_whole, shown
 
 MOST_REPLICAS = 10_000
 _SEVERAL = ("api_keys", "cors_origins", "allowed_hosts", "served_names")

@@ -23,15 +23,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pymtp.ray.lead import lead_of
 from pymtp.ray.reply import Reply
+from pymtp.server.errors import GoneError
 from pymtp.server.http import front
 from pymtp.server.http.cors import let_pages_ask
 from pymtp.server.http.errors import Failure, error_response
 from pymtp.server.http.hosts import Hosts
 from pymtp.server.http.limits import BodyLimit, Keys
 from pymtp.server.http.sse import until_gone
-from pymtp.server.refusals import GoneError
+from pymtp.server.metrics import logs
 from pymtp.server.settings import ANY_HOST, Settings
-from pymtp.server.watch import logs
 
 _log = logging.getLogger(__name__)
 METRICS = "/metrics"

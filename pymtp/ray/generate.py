@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from pymtp.async_llm import AsyncLLM
 from pymtp.chat import Chat
+from pymtp.engine.prefix_files import Prompt
 from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError, PymtpError
 from pymtp.llm import is_prompt
-from pymtp.llm_options import find_files
-from pymtp.llm_prefixes import Prompt
-from pymtp.loading import brought
+from pymtp.load import brought
+from pymtp.options import find_files
 from pymtp.ray.workers import PLACES, given_cores
 from pymtp.sampling import SamplingParams
-from pymtp.values import shown
+from pymtp.validation import shown
 
 T = TypeVar("T")
 Row = Mapping[str, Any]

@@ -14,12 +14,12 @@ from ray import serve
 from starlette.types import Message
 
 from pymtp.llm import LLM
-from pymtp.loading import load
+from pymtp.load import load
 from pymtp.ray.lead import Lead
 from pymtp.ray.workers import given_cores
 from pymtp.server.app import create_app
+from pymtp.server.metrics import logs
 from pymtp.server.settings import Settings
-from pymtp.server.watch import logs
 
 
 class Replica:

@@ -12,18 +12,18 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 
-from pymtp.context_options import MAX_SEQ
+from pymtp.context.options import MAX_SEQ
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
-from pymtp.model_options import NAMES as MODEL_OPTIONS
+from pymtp.model.options import NAMES as MODEL_OPTIONS
+from pymtp.model.rope import NAMES as ROPE_OPTIONS
 from pymtp.ray import checked
 from pymtp.ray.front import Front
 from pymtp.ray.replica import Replica
 from pymtp.ray.router import PrefixRouter
 from pymtp.ray.workers import PLACES
-from pymtp.rope_options import NAMES as ROPE_OPTIONS
 from pymtp.server.settings import ANY_HOST, Settings, check_names
-from pymtp.values import in_range, shown
+from pymtp.validation import in_range, shown
 
 KEYS = "PYMTP_API_KEY"
 MOST_OF_RAY = 2**31 - 1  # it sends such numbers in 32 bits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pymtp.cores import MAX_THREADS
+from pymtp.native.cores import MAX_THREADS
 
 PLACES = 8  # texts that are written at once, where nobody says how many
 

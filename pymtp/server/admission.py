@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pymtp.server.refusals import QueueFullError
+from pymtp.server.errors import QueueFullError
 
 
 class Admissions:

@@ -11,21 +11,21 @@ from fastapi import FastAPI
 
 from pymtp.async_llm import AsyncLLM
 from pymtp.llm import LLM
-from pymtp.server import health, pages, tokenize
+from pymtp.server import health, pages, tokenize, totals
 from pymtp.server.http import errors
 from pymtp.server.http.cors import let_pages_ask
 from pymtp.server.http.front import Front
 from pymtp.server.http.hosts import Hosts
 from pymtp.server.http.limits import BodyLimit, Crowd, Keys, guard_schema
 from pymtp.server.messages import routes as messages
+from pymtp.server.metrics import registry
+from pymtp.server.metrics.registry import Metrics
+from pymtp.server.metrics.request_log import RequestLog
 from pymtp.server.openai import chat_completions, completions, model_list
 from pymtp.server.responses import routes as responses
 from pymtp.server.responses.store import ResponseStore
 from pymtp.server.service import Service
 from pymtp.server.settings import ANY_HOST, Settings
-from pymtp.server.watch import figures, metrics
-from pymtp.server.watch.metrics import Metrics
-from pymtp.server.watch.request_log import RequestLog
 
 
 def create_app(
@@ -57,8 +57,8 @@ def create_app(
         model_list,
         tokenize,
         health,
-        figures,
-        metrics,
+        totals,
+        registry,
     ):
         app.include_router(part.router)
     if settings.page:

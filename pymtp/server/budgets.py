@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pymtp.asks import Ask
 from pymtp.chat import Chat
 from pymtp.errors import InvalidRequestError
+from pymtp.openai.generate_request import Ask
 from pymtp.server.settings import Settings
-from pymtp.values import is_whole, shown
+from pymtp.validation import is_whole, shown
 
 
 def within_budget(ask: Ask, settings: Settings, n_ctx: int) -> Ask:

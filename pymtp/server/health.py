@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from pymtp.build import build_info
+from pymtp.native.build_info import build_info
 
 router = APIRouter(tags=["server"])
 

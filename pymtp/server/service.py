@@ -12,20 +12,20 @@ from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pymtp.answers import AnswerFormat, AnswerReader, Event, Said
-from pymtp.asks import Ask, EndReason, Text, end_reason, prepared
 from pymtp.async_llm import AsyncLLM, AsyncTexts
+from pymtp.chat import AnswerFormat, AnswerReader, Event, Said
+from pymtp.context.memory import DeviceMemory
 from pymtp.engine.request import Completion, FinishReason, Piece
 from pymtp.errors import InvalidRequestError
-from pymtp.memory import DeviceMemory
+from pymtp.openai.generate_request import Ask, EndReason, Text, end_reason, prepared
 from pymtp.sampling import SamplingParams
 from pymtp.server.admission import Admission, Admissions
 from pymtp.server.budgets import within_budget
-from pymtp.server.refusals import OverdueError, UnavailableError, UnknownModelError
+from pymtp.server.errors import OverdueError, UnavailableError, UnknownModelError
+from pymtp.server.metrics.registry import Metrics, Watch
 from pymtp.server.settings import Settings
-from pymtp.server.watch.metrics import Metrics, Watch
-from pymtp.server.within import within
-from pymtp.values import shown
+from pymtp.server.timeouts import within
+from pymtp.validation import shown
 
 T = TypeVar("T")
 # Seconds that a request may be looked at before it runs, the wait for a thread included. 16 MiB of spaces, the worst

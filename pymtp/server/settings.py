@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pymtp.errors import InvalidRequestError
-from pymtp.server.watch.logs import LogFormat, LogLevel
+from pymtp.server.metrics.logs import LogFormat, LogLevel
 
 ANY_HOST = "*"
 _HOST_NAME = re.compile(r"[A-Za-z0-9_.-]+")

@@ -10,11 +10,11 @@ from pydantic import BaseModel, Field
 
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
-from pymtp.server.current import CurrentService
+from pymtp.server.dependencies import CurrentService
 from pymtp.server.http.ascii_json import AsciiJson
 from pymtp.server.http.responses_of import failures_of
 from pymtp.server.openai.types import Body, ListOf, TokenId
-from pymtp.text import whole_text
+from pymtp.validation import whole_text
 
 router = APIRouter(tags=["llama.cpp"])
 MOST = 2**20  # far more than any prompt has: tokens, or characters of a text unless the context is very long

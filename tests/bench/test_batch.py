@@ -18,18 +18,7 @@ from helpers.engines import Bed
 from rich.console import Console
 
 from pymtp.bench import batch_report
-from pymtp.bench.batch import (
-    ALONE,
-    REAL,
-    Arriving,
-    Delays,
-    Measurement,
-    Settings,
-    arrive,
-    groups,
-    rates,
-    room_to_write,
-)
+from pymtp.bench.batch import ALONE, REAL, Arriving, Delays, Measurement, Settings, arrive, groups, rates, room_to_write
 from pymtp.bench.batch_plot import plot
 from pymtp.bench.batch_report import Cell, Report, as_csv, as_json, as_markdown, as_tables, load
 from pymtp.bench.order import in_turn

@@ -37,8 +37,8 @@ from pymtp.bench.decode_plot import plot
 from pymtp.bench.decode_report import ALL, Report, as_csv, as_json, as_markdown, as_tables, load
 from pymtp.bench.order import in_turn
 from pymtp.bench.synthetic import SyntheticContext
-from pymtp.counters import Counters
-from pymtp.depth import FixedDepth
+from pymtp.context.inspect import Counters
+from pymtp.drafting.depth import FixedDepth
 from pymtp.engine.rounds import write_alone
 from pymtp.errors import NativeError
 from pymtp.stats import Tally

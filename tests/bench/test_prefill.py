@@ -23,9 +23,9 @@ from pymtp.bench.prefill import MODES, Group, Measurement, PrefillBench, Setting
 from pymtp.bench.prefill_plot import plot
 from pymtp.bench.prefill_report import Report, as_csv, as_json, as_markdown, as_tables, load
 from pymtp.bench.report import Spread
-from pymtp.counters import Counters
+from pymtp.context.inspect import Counters
+from pymtp.context.memory import DeviceMemory
 from pymtp.errors import NativeError
-from pymtp.memory import DeviceMemory
 from pymtp.sampling import Sampler
 
 PREFILL = {"none": 1.0, "all-outputs": 4.0, "host-copy": 2.0, "fused": 1.25}  # seconds a token

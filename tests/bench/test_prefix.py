@@ -19,7 +19,7 @@ from pymtp.bench.prefix import Measurement, PrefixArms, Saved, Settings, groups,
 from pymtp.bench.prefix_plot import plot
 from pymtp.bench.prefix_report import Report, as_csv, as_json, as_markdown, as_tables, done, load
 from pymtp.bench.traces import ALONE, CHAT, DISK, FOUR, PREFIXES, Words, make
-from pymtp.model import Model
+from pymtp.model.model import Model
 
 SETTINGS = Settings("m.gguf", (FOUR, PREFIXES, DISK), 2, None, 4, None, 1.0, None, 2, 0, "f16")
 

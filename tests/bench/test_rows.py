@@ -22,8 +22,8 @@ from pymtp.bench import rows_report
 from pymtp.bench.rows import DRAFT, LAUNCHES, READS, ROWS, RowsBench, Settings, planned
 from pymtp.bench.rows_plot import plot
 from pymtp.bench.rows_report import Report, as_csv, as_json, as_markdown, as_tables, going_on, load
+from pymtp.context.inspect import Operation
 from pymtp.errors import NativeError
-from pymtp.operations import Operation
 
 SETTINGS = Settings("m.gguf", (1, 2, 4), (1, 3), 3, 1000, 2, 0, "f16")
 MB = 10**6

@@ -25,7 +25,7 @@ from pymtp.bench.traces import (
     make,
     unseen,
 )
-from pymtp.model import Model
+from pymtp.model.model import Model
 
 WORDS = Words(range(100, 4000), (1, 2, 3), (1, 4, 3), (5, 3))
 

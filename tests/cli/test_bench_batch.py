@@ -10,7 +10,7 @@ import pytest
 from helpers import bench_command
 from helpers.bench_command import MISTAKES
 
-from pymtp.depth import MAX_AUTO
+from pymtp.drafting.depth import MAX_AUTO
 
 SMALL = ("--sequences", "3,1", "--depths", "2,none,auto", "--prompt", "8", "--tokens", "12", "--warm-up", "4")
 ONCE = ("--rounds", "1", "--threads", "1")

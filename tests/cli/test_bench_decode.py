@@ -21,8 +21,8 @@ from pymtp.bench.decode import Arms, Group, Settings
 from pymtp.bench.prompts import KINDS, VARIANTS, prompt
 from pymtp.bench.synthetic import SyntheticLLM
 from pymtp.cli.screen import screen
-from pymtp.context import Context
-from pymtp.depth import MAX_AUTO
+from pymtp.context.context import Context
+from pymtp.drafting.depth import MAX_AUTO
 
 SETTINGS = Settings("demo.gguf", ("none",), ("code",), (0.7,), 24, 1, None, 1, 0, "f16")
 SMALL = ("--depths", "3,none,1,auto", "--kinds", "random,code", "--tokens", "16", "--rounds", "1", "--threads", "1")

@@ -18,7 +18,7 @@ from pymtp.cli import app_main
 
 def test_a_table_for_a_file_is_not_cut_to_a_terminal() -> None:
     shown = run("info").stdout
-    assert str(pymtp.model.demo_model()) in shown
+    assert str(pymtp.model.model.demo_model()) in shown
     assert all(patch in shown for patch in pymtp.build_info()["patches"])
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from helpers.command import generate, run
 
-from pymtp.prefix_file import PrefixFile
+from pymtp.prefix_cache.file import PrefixFile
 
 PROMPT = "def fibonacci(n):"
 DOCUMENT = "def area(width, height):\n    return width * height\n\n\n" * 8 + "class"

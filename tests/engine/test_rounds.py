@@ -10,7 +10,7 @@ from helpers.scripted import VOCAB, ScriptedContext
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymtp.depth import AutoDepth, Costs, Depth, FixedDepth
+from pymtp.drafting.depth import AutoDepth, Costs, Depth, FixedDepth
 from pymtp.engine.rounds import write_alone
 from pymtp.stats import Tally
 

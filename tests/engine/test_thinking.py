@@ -12,8 +12,8 @@ from helpers.scripted import ScriptedModel, next_token
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pymtp.chat.thinking import Thinking
 from pymtp.errors import NativeError
-from pymtp.thinking import Thinking
 
 PROMPT = [1, 2, 3]
 THINK, THOUGHT, NEWLINES, TOOL_CALL, END = 45, 46, 47, 48, 49

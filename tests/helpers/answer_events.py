@@ -8,8 +8,8 @@ import json
 import httpx2
 from hypothesis import strategies as st
 
-from pymtp.answers import CallArguments, CallBegun, Event, Said, Thought
-from pymtp.server.ended import Ended
+from pymtp.chat import CallArguments, CallBegun, Event, Said, Thought
+from pymtp.server.finish import Ended
 
 Batches = list[list[Event]]
 

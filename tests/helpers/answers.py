@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pymtp.answers import Answer, AnswerReader, Tool
+from pymtp.chat import Answer, AnswerReader, Tool
 
 TOOLS = [Tool("f", "", {"properties": {"a": {"type": "string"}, "b": {"type": "integer"}}}), Tool("g")]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pymtp.context import Context
-from pymtp.counters import Node
-from pymtp.model import Model
+from pymtp.context.context import Context
+from pymtp.context.inspect import Node
+from pymtp.model.model import Model
 
 DRAFTS = 3
 EXACT = {"type_k": "f32", "type_v": "f32", "flash_attn": "off"}

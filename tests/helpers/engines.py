@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from helpers.scripted import PureContext, ScriptedModel, written
-from pymtp.depth import Costs
-from pymtp.engine.depth import BatchDepth
+from pymtp.chat.thinking import Thinking
+from pymtp.drafting.depth import Costs
+from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.engine import Engine
 from pymtp.engine.request import Caller, Request
 from pymtp.sampling import SamplingParams
-from pymtp.thinking import Thinking
 
 
 class Bed:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pymtp.depth import Costs
+from pymtp.drafting.depth import Costs
 from pymtp.native import ffi, lib
 
 # as native/runtime/tuning.h names them

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pymtp.context import Context
-from pymtp.memory import DeviceMemory
-from pymtp.model import Model
+from pymtp.context.context import Context
+from pymtp.context.memory import DeviceMemory
+from pymtp.model.model import Model
 from pymtp.sampling import Sampler, SamplingParams
 
 KEPT = 8  # graphs of several sequences, as MOST in native/runtime/graph_slots.h

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pymtp.engine.engine import Engine
-from pymtp.engine.prefix_tree import as_tokens, shared
+from pymtp.prefix_cache.tree import as_tokens, shared
 
 
 def check_held(engine: Engine) -> None:

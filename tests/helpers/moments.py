@@ -9,7 +9,7 @@ import pytest
 
 from helpers.contexts import EXACT, some_tokens
 from pymtp import SamplingParams
-from pymtp.context import Context
+from pymtp.context.context import Context
 from pymtp.sampling import Sampler
 
 CACHES: dict[str, dict[str, Any]] = {

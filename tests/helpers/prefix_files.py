@@ -11,10 +11,10 @@ import pytest
 from helpers.contexts import context
 from helpers.moments import begin
 from pymtp import Model
-from pymtp.context import Context
-from pymtp.prefix_file import PrefixFile, made_with
-from pymtp.prefix_writer import PrefixWriter
-from pymtp.saving import Bytes
+from pymtp.context.context import Context
+from pymtp.context.state import Bytes
+from pymtp.prefix_cache.file import PrefixFile, made_with
+from pymtp.prefix_cache.file_writer import PrefixWriter
 
 PIECE = 100  # tokens
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 
 from helpers.moments import SAMPLED
-from pymtp.context import Context
-from pymtp.saving import Bytes
+from pymtp.context.context import Context
+from pymtp.context.state import Bytes
 
 Saved = tuple[list[int], list[Bytes], Bytes]  # tokens, K and V in pieces, state
 

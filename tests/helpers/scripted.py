@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 
 from helpers.scripted_saving import Held, ScriptedSaving
-from pymtp.counters import Counters
-from pymtp.engine.prefix_tree import Tokens
+from pymtp.context.inspect import Counters
 from pymtp.errors import CancelledError, ContextFullError, InvalidRequestError, NativeError, PymtpError
+from pymtp.prefix_cache.tree import Tokens
 from pymtp.sampling import Sampler, TokenLogprobs
 
 VOCAB = 50

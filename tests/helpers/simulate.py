@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from pymtp.depth import Depth
+from pymtp.drafting.depth import Depth
 
 MOST = 8  # the deepest that drafts go here
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from pymtp.depth import Costs, FirstRounds
-from pymtp.engine.depth import BatchDepth
+from pymtp.drafting.depth import Costs, FirstRounds
+from pymtp.drafting.warm_up import BATCH_DEPTHS, FirstCosts
+from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.rounds import Writer, play_round
-from pymtp.first_costs import BATCH_DEPTHS, FirstCosts
 from pymtp.stats import Tally
 
 MOST = 7

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from pymtp.engine.prefix_records import Reader
-from pymtp.engine.prefix_tree import Tokens
-from pymtp.engine.prefixes import Prefixes
 from pymtp.errors import InvalidRequestError, NativeError
+from pymtp.prefix_cache.cache import Prefixes
+from pymtp.prefix_cache.records import Reader
+from pymtp.prefix_cache.tree import Tokens
 
 Path = tuple[int, ...]
 

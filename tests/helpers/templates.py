@@ -9,10 +9,9 @@ from index import fetch
 from makers.conversations import Conversation
 from sources import Paths, Pin
 
-from pymtp.answers import template_messages
-from pymtp.chat import ChatTemplate
+from pymtp.chat import ChatTemplate, template_messages
 from pymtp.errors import InvalidRequestError
-from pymtp.model import Model
+from pymtp.model.model import Model
 
 FOLDER = "models/templates"
 QWEN = (

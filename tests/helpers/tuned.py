@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from makers.gguf_variants import rewrite
 
-from pymtp.model import demo_model
+from pymtp.model.model import demo_model
 
 KEYS: dict[str, Any] = {
     "temp": 0.8,

@@ -9,7 +9,7 @@ import pytest
 from helpers.hub import Hub, serving
 from huggingface_hub import constants
 
-from pymtp.hub import needed
+from pymtp.hub import errors as needed
 from pymtp.hub.names import HubName, read_wanted
 from pymtp.hub.pull import Pulled, pull
 

@@ -17,7 +17,7 @@ from pymtp.errors import ModelLoadError
 from pymtp.hub.contents import HEAD as ALONE
 from pymtp.hub.contents import MODEL, Contents, look_into
 from pymtp.hub.files import HubFile, models
-from pymtp.hub.header import Read, read_header
+from pymtp.hub.gguf_header import Read, read_header
 
 PART = "m-{:05}-of-{:05}.gguf"
 

@@ -13,7 +13,8 @@ from helpers.hub import Hub, gguf
 from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
 
 from pymtp.errors import ModelLoadError
-from pymtp.hub import download, needed
+from pymtp.hub import download
+from pymtp.hub import errors as needed
 
 Pulled = Callable[..., Path]
 NAME = "model-Q4_K_M.gguf"

@@ -19,7 +19,7 @@ from pymtp.hub.contents import HEAD as ALONE
 from pymtp.hub.contents import MODEL, Contents
 from pymtp.hub.files import HubFile, HubModel, models
 from pymtp.hub.pull import Pulled
-from pymtp.loading import brought
+from pymtp.load import brought
 
 Both = Callable[..., Pulled]
 TRUNK_NAME, HEAD_NAME = "m-Q4_K_M.gguf", "mtp-m-Q8_0.gguf"

@@ -13,7 +13,7 @@ from pymtp.errors import InvalidRequestError, ModelLoadError
 from pymtp.hub import download
 from pymtp.hub.files import HubFile, is_safe, models
 from pymtp.hub.names import HubName
-from pymtp.hub.remote import Remote
+from pymtp.hub.repository import Remote
 from pymtp.hub.stand_in import headers
 
 Pulled = Callable[..., Path]

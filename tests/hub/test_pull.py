@@ -176,7 +176,7 @@ def test_a_private_repository_needs_the_right_token(hub: Hub, pulled: Pulled) ->
 
 
 def test_what_is_missing_is_told_by_the_name_of_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pymtp.hub.needed.find_spec", lambda name: None)
+    monkeypatch.setattr("pymtp.hub.errors.find_spec", lambda name: None)
     with pytest.raises(InvalidRequestError, match="pip install huggingface-hub"):
         pull(HubName("owner/name"))
 

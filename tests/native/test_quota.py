@@ -14,7 +14,7 @@ import pytest
 from helpers.scripts import run
 
 import pymtp
-from pymtp import depth
+from pymtp.drafting import depth
 
 ROOT = Path(__file__).parent.parent.parent
 V2 = "usage_usec 90\nuser_usec 60\nsystem_usec 30\nnr_periods 20\nnr_throttled {}\nthrottled_usec 12345\nnr_bursts 0\n"
@@ -137,13 +137,13 @@ def test_a_child_that_is_forked_while_groups_are_looked_at_can_look_at_them_too(
     os.mkfifo(tmp_path / "cpu.stat")
     assert run(f"""
 import os, subprocess
-looking = threading.Thread(target=pymtp.depth.lib.pymtp_watch_quota, args=[{os.fsencode(tmp_path)!r}])
+looking = threading.Thread(target=pymtp.drafting.depth.lib.pymtp_watch_quota, args=[{os.fsencode(tmp_path)!r}])
 looking.start()
 time.sleep(0.2)
 writer = subprocess.Popen(["sh", "-c", "sleep 0.5; echo nr_throttled 1 > {tmp_path}/cpu.stat"])
 child = os.fork()
 if not child:
-    pymtp.depth.lib.pymtp_watch_quota(b"/nowhere")
+    pymtp.drafting.depth.lib.pymtp_watch_quota(b"/nowhere")
     os._exit(7)
 end = time.monotonic() + 10
 while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < end:

@@ -20,8 +20,8 @@ from pymtp.ray.front import Forward, Front, around
 from pymtp.ray.lead import Lead
 from pymtp.server.app import create_app
 from pymtp.server.http.named_events import named_events
+from pymtp.server.metrics import logs
 from pymtp.server.settings import Settings
-from pymtp.server.watch import logs
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 START = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]}

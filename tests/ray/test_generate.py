@@ -248,7 +248,7 @@ def test_a_model_may_be_one_of_the_hub(demo: Path, monkeypatch: pytest.MonkeyPat
         asked.append((name, with_head))
         return Pulled(demo)
 
-    monkeypatch.setattr("pymtp.llm_hub.pull", pull)
+    monkeypatch.setattr("pymtp.hub.from_pretrained.pull", pull)
     done = Generate("hf:owner/name:Q4_K_M", params=GREEDY, n_ctx=64, n_threads=1, draft_tokens=0)({"prompt": ["a"]})
     assert asked == [(HubName("owner/name", "Q4_K_M"), False)]
     assert len(done["text"]) == 1

@@ -115,7 +115,7 @@ def test_a_prefix_and_adapters_are_looked_for_before_a_model_is_brought(
     prefix: str | None, options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
-    monkeypatch.setattr("pymtp.llm_hub.pull", lambda name, **_: asked.append(name))
+    monkeypatch.setattr("pymtp.hub.from_pretrained.pull", lambda name, **_: asked.append(name))
 
     async def test() -> None:
         async with replica("hf:owner/name", prefix, options, Settings(log_level="error")):

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from pymtp import SamplingParams
-from pymtp.context import Context
-from pymtp.model import Model, demo_model
+from pymtp.context.context import Context
+from pymtp.model.model import Model, demo_model
 from pymtp.sampling import Sampler
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -26,7 +26,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "vendor")]
 from helpers.templates import QWEN, render, render_chat, template  # noqa: E402
 from makers.conversations import CONVERSATIONS, Conversation  # noqa: E402
 
-from pymtp.model import Model  # noqa: E402
+from pymtp.model.model import Model  # noqa: E402
 
 FILE = Path(__file__).with_name("prompts.json")
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pymtp import LLM
-from pymtp.answers import CallArguments, CallBegun, Event, Said, Thought
+from pymtp.chat import CallArguments, CallBegun, Event, Said, Thought
 from pymtp.engine.request import Piece
 from pymtp.server.openai.chat_chunks import ChatChunks
 from pymtp.server.openai.chat_types import ChatChunk

@@ -72,7 +72,9 @@ def test_hosts_matter_where_only_this_machine_may_ask_and_needs_no_key(
     monkeypatch: pytest.MonkeyPatch, options: list[str], allowed: tuple[str, ...]
 ) -> None:
     launched: list[Launch] = []
-    monkeypatch.setattr("pymtp.server.watch.logs.configure", lambda *_: None)  # CliRunner's stderr is closed behind it
+    monkeypatch.setattr(
+        "pymtp.server.metrics.logs.configure", lambda *_: None
+    )  # CliRunner's stderr is closed behind it
     monkeypatch.setattr(
         "pymtp.cli.serve.supervise", lambda listener, launch: listener.close() or launched.append(launch)
     )

@@ -14,8 +14,8 @@ import pytest
 from helpers.served import Served
 from helpers.servers import LONG, Server, wait_until
 
+from pymtp.server.metrics.logs import JsonLines, TextLines
 from pymtp.server.settings import Settings
-from pymtp.server.watch.logs import JsonLines, TextLines
 
 SECRET = "a secret between us"
 

@@ -12,12 +12,12 @@ from helpers.answer_events import Batches, an_end, answers_with, batches
 from hypothesis import given
 from pydantic import TypeAdapter
 
-from pymtp.answers import CallArguments, CallBegun, Said, Thought
-from pymtp.server.ended import Ended
+from pymtp.chat import CallArguments, CallBegun, Said, Thought
+from pymtp.server.finish import Ended
 from pymtp.server.http.named_events import named_events
+from pymtp.server.message_builder import sealed
 from pymtp.server.messages.types import AnswerMessage
 from pymtp.server.messages.write import MessageWriter
-from pymtp.server.turns_of import sealed
 
 ASKED: dict[str, Any] = {"model": "demo", "max_tokens": 9, "messages": [{"role": "user", "content": "a"}]}
 WHOLE = an_end(whole=True)

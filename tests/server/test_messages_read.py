@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pymtp.openai_format import CHAT, read_ask
+from pymtp.openai.requests import CHAT, read_ask
+from pymtp.server.message_builder import sealed
 from pymtp.server.messages.read import chat_body
 from pymtp.server.messages.types import MessageRequest
-from pymtp.server.turns_of import sealed
 
 USER = {"role": "user", "content": "a"}
 TOOL = {"name": "ls", "description": "Lists.", "input_schema": {"type": "object"}}

@@ -15,10 +15,10 @@ import pytest
 from helpers.servers import LONG, Server
 
 from pymtp import InvalidRequestError, SamplingParams
-from pymtp.asks import Ask
+from pymtp.openai.generate_request import Ask
 from pymtp.server import service
+from pymtp.server.errors import OverdueError, UnavailableError
 from pymtp.server.openai import completions
-from pymtp.server.refusals import OverdueError, UnavailableError
 from pymtp.server.settings import Settings
 
 

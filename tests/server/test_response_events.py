@@ -13,16 +13,16 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from pymtp import SamplingParams
-from pymtp.answers import CallArguments, CallBegun, Said, Thought
-from pymtp.server.ended import Ended
+from pymtp.chat import CallArguments, CallBegun, Said, Thought
+from pymtp.server.finish import Ended
 from pymtp.server.http.ascii_json import AsciiJson
 from pymtp.server.http.errors import Failure
 from pymtp.server.http.named_events import named_events
-from pymtp.server.parts import Part
+from pymtp.server.message_builder import sealed
+from pymtp.server.output_items import Part
 from pymtp.server.responses import resource as response_resource
 from pymtp.server.responses.store import ResponseStore, Stored
 from pymtp.server.responses.write import ResponseWriter
-from pymtp.server.turns_of import sealed
 
 BODY: dict[str, Any] = {"model": "demo", "input": "a"}
 WHOLE = an_end(whole=True)

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pymtp.answers.messages import template_messages
+from pymtp.chat.messages import template_messages
 from pymtp.errors import InvalidRequestError
-from pymtp.openai_format import CHAT, read_ask
+from pymtp.openai.requests import CHAT, read_ask
+from pymtp.server.message_builder import sealed
 from pymtp.server.responses.read import allowed_tools, chat_body, read_input
 from pymtp.server.responses.types import ResponseRequest
-from pymtp.server.turns_of import sealed
 
 TOOL = {"type": "function", "name": "ls", "description": "Lists.", "parameters": {"type": "object"}, "strict": True}
 CALL = {"type": "function_call", "call_id": "c1", "name": "ls", "arguments": '{"path": "/"}'}

@@ -13,9 +13,9 @@ from helpers.servers import LONG, Server, wait_until
 from http_wire import Connection
 
 from pymtp import SamplingParams
-from pymtp.asks import Ask
+from pymtp.openai.generate_request import Ask
+from pymtp.server.errors import OverdueError, QueueFullError
 from pymtp.server.openai import completions
-from pymtp.server.refusals import OverdueError, QueueFullError
 from pymtp.server.service import Service
 
 MakeServer = Callable[..., Server]

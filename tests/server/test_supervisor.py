@@ -19,7 +19,7 @@ from helpers.served import ENDLESS, Served, gone, last_of
 from helpers.servers import LONG, wait_until
 
 from pymtp import LLM
-from pymtp.hub.needed import UnreachableError
+from pymtp.hub.errors import UnreachableError
 from pymtp.server.process.http_server import HttpServer
 from pymtp.server.settings import Settings
 

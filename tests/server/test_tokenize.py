@@ -11,7 +11,7 @@ import pytest
 from helpers.servers import LONG, Server
 
 from pymtp import build_info
-from pymtp.model import Model
+from pymtp.model.model import Model
 from pymtp.server.tokenize import Detokenized, Tokens
 
 TEXT = "def f(ö): <|im_end|>"

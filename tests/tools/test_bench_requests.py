@@ -10,7 +10,7 @@ from bench_requests import Case, Measurement, measure, summary
 from peer import rounds
 
 from pymtp import InvalidRequestError
-from pymtp.model import demo_model
+from pymtp.model.model import demo_model
 
 
 def test_a_case_names_its_model_requests_tokens_and_temperature(tmp_path: Path) -> None:

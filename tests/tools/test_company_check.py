@@ -13,10 +13,10 @@ from makers.demo_corpus import held_out_prompts
 from soak_requests import Phase
 
 from pymtp import SamplingParams
-from pymtp.context import Context
+from pymtp.context.context import Context
 from pymtp.engine.engine import Engine
 from pymtp.engine.request import Request
-from pymtp.model import Model
+from pymtp.model.model import Model
 from pymtp.sampling import Sampler
 
 SMALL = {"n_ctx": 300, "n_seq_max": 3, "draft_tokens": 2}

@@ -20,7 +20,7 @@ from makers.model_shapes import PRESETS, Shape, Tensor
 from makers.random_weights import CHUNK, TYPES, chunk, type_of
 
 from pymtp import LLM, InvalidRequestError, Model, SamplingParams
-from pymtp.model import demo_model
+from pymtp.model.model import demo_model
 
 PROMPT = random.Random(0).choices(range(256), k=300)
 

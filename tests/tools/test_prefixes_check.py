@@ -14,10 +14,10 @@ import soak_requests
 from makers.demo_corpus import held_out_prompts
 from soak_prefixes import Phase
 
-from pymtp.context import Context
-from pymtp.engine.prefix_budget import Budget
-from pymtp.engine.prefix_store import PrefixStore
-from pymtp.model import Model
+from pymtp.context.context import Context
+from pymtp.model.model import Model
+from pymtp.prefix_cache.eviction import Budget
+from pymtp.prefix_cache.store import PrefixStore
 
 SMALL = {"n_ctx": 300, "n_seq_max": 2, "draft_tokens": 2}
 

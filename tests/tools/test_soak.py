@@ -8,8 +8,8 @@ import pytest
 import soak
 from soak import Recorded
 
-from pymtp.context import Context
-from pymtp.model import Model
+from pymtp.context.context import Context
+from pymtp.model.model import Model
 
 ROUNDS = 200
 

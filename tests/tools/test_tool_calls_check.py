@@ -8,7 +8,7 @@ import pytest
 import tool_calls
 
 from pymtp import LLM
-from pymtp.answers import NamedTool
+from pymtp.chat import NamedTool
 
 
 @pytest.mark.parametrize("seeds", [range(0, 4), range(4, 7)])

@@ -31,8 +31,8 @@ from rich.console import Console
 from rich.table import Table
 
 from pymtp import build_info
-from pymtp.cores import physical_cores
-from pymtp.model import demo_model
+from pymtp.model.model import demo_model
+from pymtp.native.cores import physical_cores
 
 GROUPS = Path("/sys/fs/cgroup")
 PERIOD = 100_000  # microseconds in which a quota is given

@@ -22,7 +22,7 @@ from rich.progress import track
 from rich.table import Table
 
 import pymtp
-from pymtp.model import demo_model
+from pymtp.model.model import demo_model
 
 mpl.use("Agg")
 mpl.rcParams["svg.hashsalt"] = "pymtp"  # the same figure is the same file

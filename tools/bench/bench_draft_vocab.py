@@ -27,8 +27,8 @@ from rich.table import Table
 
 import pymtp
 from pymtp.bench.machine import machine
-from pymtp.context import Context
-from pymtp.model import Model, demo_model
+from pymtp.context.context import Context
+from pymtp.model.model import Model, demo_model
 from pymtp.sampling import Sampler, SamplingParams
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))

@@ -41,8 +41,8 @@ from rich.table import Table
 from pymtp import LLM, InvalidRequestError, PymtpError, SamplingParams, build_info
 from pymtp.bench.machine import machine
 from pymtp.chat import Chat
-from pymtp.cores import default_threads
-from pymtp.model import demo_model
+from pymtp.model.model import demo_model
+from pymtp.native.cores import default_threads
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 

@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pymtp import LLM, PymtpError, SamplingParams, build_info
-from pymtp.cores import default_threads
+from pymtp.native.cores import default_threads
 
 screen = Console(stderr=True, highlight=False)
 

@@ -46,8 +46,8 @@ from pymtp import LLM, InvalidRequestError, PymtpError, SamplingParams, build_in
 from pymtp.bench.machine import machine
 from pymtp.bench.prefix import WARM_UP, Asked, half_of
 from pymtp.bench.traces import DISK, NAMES, USER, Ask, Texts, Trace, Words, make, unseen
-from pymtp.cores import default_threads
-from pymtp.model import demo_model
+from pymtp.model.model import demo_model
+from pymtp.native.cores import default_threads
 
 screen = Console(stderr=True, highlight=False)
 

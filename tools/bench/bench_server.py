@@ -43,8 +43,8 @@ from rich.console import Console
 from rich.table import Table
 
 from pymtp import LLM, PymtpError, SamplingParams, build_info
-from pymtp.cores import default_threads
-from pymtp.model import demo_model
+from pymtp.model.model import demo_model
+from pymtp.native.cores import default_threads
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 

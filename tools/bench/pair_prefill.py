@@ -23,9 +23,9 @@ from typing import Annotated
 import typer
 
 from pymtp.cli.bench_requests import read_numbers
-from pymtp.context import Context
-from pymtp.cores import default_threads
-from pymtp.model import Model
+from pymtp.context.context import Context
+from pymtp.model.model import Model
+from pymtp.native.cores import default_threads
 
 UBATCH = 512
 

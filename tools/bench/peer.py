@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pymtp.model import Model
+from pymtp.model.model import Model
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 
 import pymtp
-import pymtp.context
+import pymtp.context.context
 from pymtp import LLM, Model, SamplingParams
 
 # what a round computes; each other native call counts as Python's
@@ -68,8 +68,8 @@ def measure(model: Model, n: int, depth: int, tokens: int, threads: int, *, stre
     prompts = [[ids.randrange(256) for _ in range(PROMPT_TOKENS)] for _ in range(n)]
     params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
     several: dict[str, int] = {"n_seq_max": n} if n > 1 else {}
-    timed = TimedLibrary(pymtp.context.lib)
-    pymtp.context.lib = timed
+    timed = TimedLibrary(pymtp.context.context.lib)
+    pymtp.context.context.lib = timed
     try:
         with LLM(model, n_ctx=PROMPT_TOKENS + tokens, n_threads=threads, draft_tokens=depth, **several) as llm:
             if streams:
@@ -78,7 +78,7 @@ def measure(model: Model, n: int, depth: int, tokens: int, threads: int, *, stre
             else:
                 llm.generate(prompts, params)
     finally:
-        pymtp.context.lib = timed.library
+        pymtp.context.context.lib = timed.library
     rounds = timed.outside()
     return statistics.median(wall for wall, _ in rounds), statistics.median(outside for _, outside in rounds)
 

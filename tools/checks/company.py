@@ -38,7 +38,7 @@ from wishes import Outcome, Wish, Wishes, failure, outcome
 from pymtp import LLM, AsyncLLM, Model, PymtpError, build_info
 from pymtp.engine.request import Caller, Request
 from pymtp.engine.scheduler import READ_AHEAD
-from pymtp.model import demo_model
+from pymtp.model.model import demo_model
 from pymtp.sampling import TokenLogprobs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))

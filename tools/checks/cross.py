@@ -24,7 +24,7 @@ import typer
 from environment import ROOT
 
 from pymtp import LLM, SamplingParams
-from pymtp.model import demo_model
+from pymtp.model.model import demo_model
 
 PROMPT = "import os\n\n\ndef read("
 TEMPERATURES = (0.0, 1.0)

@@ -8,7 +8,7 @@ from typing import Any
 from wishes import Outcome, Wish, outcome
 
 from pymtp import LLM
-from pymtp.context import Context
+from pymtp.context.context import Context
 
 
 def fresh_differences(llm: LLM, settings: dict[str, Any], samples: Sequence[tuple[Wish, Outcome]]) -> list[str]:

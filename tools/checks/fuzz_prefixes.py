@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from makers.make_model import make_model
 
 from pymtp import LLM, PymtpError, SamplingParams
-from pymtp.prefix_file import SUM_BYTES, PrefixFile
+from pymtp.prefix_cache.file import SUM_BYTES, PrefixFile
 
 PARAMS = SamplingParams(max_tokens=4, logprobs=2)
 CHECKED = 500  # files between two looks at a sound prefix

@@ -36,7 +36,7 @@ from odd_requests import ALL_KINDS, SMALL, State, make_one
 from odd_values import EXPECTED, GREEDY, Odd
 
 from pymtp import LLM, Model
-from pymtp.context import Context
+from pymtp.context.context import Context
 from pymtp.sampling import Sampler
 
 REQUESTS_A_ROUND = 12

@@ -26,8 +26,8 @@ from rich.table import Table
 from same_text import WAYS
 
 from pymtp import SamplingParams
-from pymtp.context import Context
-from pymtp.model import Model, demo_model
+from pymtp.context.context import Context
+from pymtp.model.model import Model, demo_model
 from pymtp.sampling import Sampler
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))

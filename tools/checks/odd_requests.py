@@ -12,8 +12,8 @@ from odd_values import CONTEXT_OPTIONS, EXPECTED, GRAMMARS, LLM_OPTIONS, Odd
 
 import pymtp
 from pymtp import LLM, Model, PymtpError, SamplingParams
-from pymtp.context import Context
-from pymtp.memory import plan_memory
+from pymtp.context.context import Context
+from pymtp.context.memory import plan_memory
 from pymtp.sampling import Sampler
 
 SMALL: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "n_batch": 128, "n_ubatch": 64}

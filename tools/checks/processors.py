@@ -1,6 +1,6 @@
 """Builds pymtp for another x86 processor than this one and runs tests with it.
 
-    python tools/checks/processors.py avx2 tests/test_exact.py
+    python tools/checks/processors.py avx2 tests/exactness/test_row_bits.py
     python tools/checks/processors.py amx                       # the suite
 
 The processor here must have the instructions, but for those of AMX: where it has no tiles, they are emulated by

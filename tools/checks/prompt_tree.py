@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from wishes import Outcome, Wish, Wishes
 
-from pymtp.model import Model
+from pymtp.model.model import Model
 
 KNOWN = 40  # texts that prompts go on from, part from, or are
 ROOM = 64  # tokens of the context that most prompts leave

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pymtp import NativeError, SamplingParams
-from pymtp.context import Context
+from pymtp.context.context import Context
 from pymtp.sampling import Sampler
 
 FAULTS = 0.003  # of native calls

@@ -27,7 +27,7 @@ from rich.progress import track
 from rich.table import Table
 
 from pymtp import LLM, SamplingParams, build_info
-from pymtp.model import demo_model
+from pymtp.model.model import demo_model
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 

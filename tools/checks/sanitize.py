@@ -1,7 +1,7 @@
 """Builds pymtp with a sanitizer and runs tests with it.
 
     python tools/checks/sanitize.py address             # AddressSanitizer and UndefinedBehaviorSanitizer, the suite
-    python tools/checks/sanitize.py thread tests/test_lifecycle.py
+    python tools/checks/sanitize.py thread tests/llm/test_lifecycle.py
 
 The environment is build/sanitize-<which>/venv: a second run compiles only what changed. gcc on Linux. A report fails
 the run: the first one of the address sanitizer ends the process, those of the others are counted from their logs.

@@ -41,10 +41,10 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from pymtp import SamplingParams
-from pymtp.context import Context
+from pymtp.context.context import Context
 from pymtp.engine.rounds import write_alone
 from pymtp.errors import PymtpError
-from pymtp.model import Model
+from pymtp.model.model import Model
 from pymtp.sampling import Sampler
 from pymtp.stats import Tally
 

@@ -31,9 +31,9 @@ from soak_requests import Book, Callers, added_up, in_words
 from wishes import Wish, Wishes, outcome
 
 from pymtp import LLM, Completion, Model, PymtpError
-from pymtp.engine.prefix_records import PrefixFigures
-from pymtp.engine.prefix_tree import Block, Node
 from pymtp.engine.request import Request
+from pymtp.prefix_cache.records import PrefixFigures
+from pymtp.prefix_cache.tree import Block, Node
 
 from makers.demo_corpus import held_out_prompts  # isort: skip  # soak_requests says where
 

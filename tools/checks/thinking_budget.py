@@ -27,11 +27,10 @@ from rich.progress import track
 from rich.table import Table
 
 from pymtp import LLM, SamplingParams
-from pymtp.answers import AnswerFormat, Tool
-from pymtp.asks import Ask, prepared
-from pymtp.chat import Chat
+from pymtp.chat import AnswerFormat, Chat, Tool
 from pymtp.engine.request import Completion
-from pymtp.model import demo_model
+from pymtp.model.model import demo_model
+from pymtp.openai.generate_request import Ask, prepared
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 

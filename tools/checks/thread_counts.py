@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 
 from pymtp import LLM, SamplingParams
-from pymtp.model import Model, demo_model
+from pymtp.model.model import Model, demo_model
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 

@@ -1,7 +1,7 @@
 """Compares pymtp's tokens with those of Hugging Face's tokenizer of Qwen3.5, over random texts of many scripts.
 
     python tools/checks/tokens.py compare --texts 400000  prints the texts whose tokens differ, and counts them
-    python tools/checks/tokens.py golden                  writes tests/reference/tokens.json, for tests/test_tokens.py
+    python tools/checks/tokens.py golden                  writes tests/reference/tokens.json, for tests/model/test_tokens.py
     python tools/checks/tokens.py later                   prints LATER of pymtp/normalization.py
 
 Needs what `pip install tokenizers` brings, `later` also unicodedata2. The vocabulary is that of makers/real_vocab.py.
@@ -28,7 +28,7 @@ from makers.real_vocab import ADDED, FIRST_ADDED, N_VOCAB, read_vocab, write_mod
 from makers.texts import texts
 from test_tokens import GOLDEN, N_TEXTS, SEED, digest_of_texts, digest_of_tokens
 
-from pymtp.model import Model
+from pymtp.model.model import Model
 
 # PRETOKENIZE_REGEX of transformers' tokenization_qwen3_5.py; llama.cpp has it beside LLAMA_VOCAB_PRE_TYPE_QWEN35
 SPLIT = (
@@ -79,7 +79,7 @@ def compare(
 
 @app.command()
 def golden() -> None:
-    """Write the tokens that tests/test_tokens.py compares with."""
+    """Write the tokens that tests/model/test_tokens.py compares with."""
     made, tokenizer = texts(N_TEXTS, SEED), make_tokenizer()
     found = {
         "made_by": f"tools/checks/tokens.py with tokenizers {tokenizers.__version__}",

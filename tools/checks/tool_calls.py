@@ -26,8 +26,7 @@ from rich.console import Console
 from rich.progress import track
 
 from pymtp import LLM, SamplingParams
-from pymtp.answers import AnswerFormat, NamedTool, Tool, ToolChoice, read_tools
-from pymtp.chat import Chat
+from pymtp.chat import AnswerFormat, Chat, NamedTool, Tool, ToolChoice, read_tools
 
 MAX_TOKENS = 1500
 AT_ONCE = 8

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pymtp import Completion, SamplingParams
 from pymtp.engine.request import Request
 from pymtp.errors import PymtpError
-from pymtp.model import Model
+from pymtp.model.model import Model
 from pymtp.sampling import TokenLogprobs
 from pymtp.stats import Stats
 

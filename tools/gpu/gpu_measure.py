@@ -22,9 +22,9 @@ from pymtp.bench import decode, decode_report, prefill, prefill_report
 from pymtp.bench.order import in_turn
 from pymtp.bench.report import measured_on
 from pymtp.cli.memory_table import plan_beside
-from pymtp.cores import default_threads
 from pymtp.errors import NativeError
-from pymtp.model import Model
+from pymtp.model.model import Model
+from pymtp.native.cores import default_threads
 
 CACHE_TYPE = "f16"
 PREFILL_RATE = 0.75  # of drafts after a prompt: random weights accept none

@@ -21,7 +21,7 @@ from gpu_results import Results
 
 from pymtp import LLM, SamplingParams, build_info
 from pymtp.bench.machine import machine
-from pymtp.cores import default_threads
+from pymtp.native.cores import default_threads
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
 

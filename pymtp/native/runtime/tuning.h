@@ -1,6 +1,6 @@
 // The tuned numbers of draft_tokens="auto": what it believes before it has seen anything, and how fast it learns.
 // docs/tuning.md tells where they came from and how to tune them again. "Tuned" numbers were changed after runs of the
-// simulated machines of tests/test_depth.py and of the shipped model; all others stand as they were first chosen.
+// simulated machines of tests/drafting/test_depth.py and of the shipped model; all others stand as they were first chosen.
 #pragma once
 
 // What is believed of a curve of costs before anything was timed. The logarithm of the seconds is a line over the logarithm

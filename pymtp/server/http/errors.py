@@ -16,9 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from pymtp.errors import ClosedError, ContextFullError, InvalidRequestError, PymtpError
-from pymtp.server.http.ascii_json import AsciiJson
-from pymtp.server.http.wrong_fields import wrong_field
-from pymtp.server.refusals import (
+from pymtp.server.errors import (
     GoneError,
     OverdueError,
     QueueFullError,
@@ -26,6 +24,8 @@ from pymtp.server.refusals import (
     UnknownModelError,
     UnknownResponseError,
 )
+from pymtp.server.http.ascii_json import AsciiJson
+from pymtp.server.http.wrong_fields import wrong_field
 
 ANTHROPIC = "/v1/messages"  # all paths that begin so
 # a page of another site may send other types without asking the browser first

@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from pymtp.openai_format import unknown_fields
+from pymtp.openai.requests import unknown_fields
+from pymtp.server.http.error_body import ErrorBody
 from pymtp.server.http.event_schema import event_stream
-from pymtp.server.openai.types import ErrorBody
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _FAILURES = {

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from pymtp.errors import PymtpError
-from pymtp.server.refusals import GoneError
+from pymtp.server.errors import GoneError
 
 _logger = logging.getLogger("pymtp.server")
 T = TypeVar("T")

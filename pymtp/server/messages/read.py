@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pymtp.server.message_builder import Turns, unsealed
 from pymtp.server.openai.types import Choosing
-from pymtp.server.turns_of import Turns, unsealed
 
 _SAME = ("max_tokens", "stream", *Choosing.model_fields)
 _VARIABLES = ("enable_thinking", "preserve_thinking")

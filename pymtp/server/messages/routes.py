@@ -9,12 +9,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from pymtp.asks import Ask, prepared
-from pymtp.chat_prompt import ChatPrompt
-from pymtp.openai_answers import drafting
-from pymtp.openai_format import CHAT, read_ask
-from pymtp.server.current import CurrentService
-from pymtp.server.ended import Ended, ended
+from pymtp.chat.prompt import ChatPrompt
+from pymtp.openai.generate_request import Ask, prepared
+from pymtp.openai.requests import CHAT, read_ask
+from pymtp.openai.responses import drafting
+from pymtp.server.dependencies import CurrentService
+from pymtp.server.finish import Ended, ended
 from pymtp.server.http.ascii_json import AsciiJson
 from pymtp.server.http.errors import error_body, failure
 from pymtp.server.http.event_schema import event_stream

@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from pymtp.answers import Event
-from pymtp.server.ended import Ended
-from pymtp.server.parts import Change, Part, Parts
-from pymtp.server.turns_of import sealed
+from pymtp.chat import Event
+from pymtp.server.finish import Ended
+from pymtp.server.message_builder import sealed
+from pymtp.server.output_items import Change, Part, Parts
 
 PING = {"type": "ping"}
 _DELTAS = {"text": ("text_delta", "text"), "thinking": ("thinking_delta", "thinking")}

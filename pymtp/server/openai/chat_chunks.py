@@ -6,11 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from pymtp.answers import CallArguments, CallBegun, Event, Said, Thought
+from pymtp.chat import CallArguments, CallBegun, Event, Said, Thought
 from pymtp.engine.request import Completion, Piece
-from pymtp.model import Model
-from pymtp.openai_answers import call_id, chat_logprobs, drafting, head, usage
-from pymtp.openai_format import CHAT
+from pymtp.model.model import Model
+from pymtp.openai.requests import CHAT
+from pymtp.openai.responses import call_id, chat_logprobs, drafting, head, usage
 from pymtp.server.openai.origins import Origins
 from pymtp.server.service import Update
 

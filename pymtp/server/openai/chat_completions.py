@@ -9,10 +9,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from pymtp.asks import Ask
-from pymtp.openai_answers import answer
-from pymtp.openai_format import CHAT, read_ask
-from pymtp.server.current import CurrentService
+from pymtp.openai.generate_request import Ask
+from pymtp.openai.requests import CHAT, read_ask
+from pymtp.openai.responses import answer
+from pymtp.server.dependencies import CurrentService
 from pymtp.server.http.ascii_json import AsciiJson
 from pymtp.server.http.errors import stream_failure
 from pymtp.server.http.responses_of import answers_of, ignored_header

@@ -12,14 +12,14 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from pymtp.answers import Said
-from pymtp.asks import Ask, Text
+from pymtp.chat import Said
 from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError
-from pymtp.openai_answers import answer, drafting, head, prompt_text, text_logprobs, usage
-from pymtp.openai_format import TEXT, read_ask, text_prompts
+from pymtp.openai.generate_request import Ask, Text
+from pymtp.openai.requests import TEXT, read_ask, text_prompts
+from pymtp.openai.responses import answer, drafting, head, prompt_text, text_logprobs, usage
 from pymtp.server.admission import Admission
-from pymtp.server.current import CurrentService
+from pymtp.server.dependencies import CurrentService
 from pymtp.server.http.ascii_json import AsciiJson
 from pymtp.server.http.errors import stream_failure
 from pymtp.server.http.responses_of import answers_of, ignored_header

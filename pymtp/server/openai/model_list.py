@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
-from pymtp.openai_answers import fingerprint
-from pymtp.openai_format import CHAT, open_params
-from pymtp.server.current import CurrentService
+from pymtp.openai.requests import CHAT, open_params
+from pymtp.openai.responses import fingerprint
+from pymtp.server.dependencies import CurrentService
+from pymtp.server.errors import UnknownModelError
 from pymtp.server.http.responses_of import failures_of
-from pymtp.server.refusals import UnknownModelError
 from pymtp.server.service import Service
-from pymtp.values import shown
+from pymtp.validation import shown
 
 router = APIRouter(tags=["OpenAI"])
 STARTED = int(time.time())

@@ -6,9 +6,9 @@ import codecs
 from collections.abc import Sequence
 from typing import Any
 
-from pymtp.answers import Event, Said, Thought
+from pymtp.chat import Event, Said, Thought
 from pymtp.engine.request import Piece
-from pymtp.model import Model
+from pymtp.model.model import Model
 
 
 class Origins:

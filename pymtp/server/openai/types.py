@@ -11,8 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from pydantic_core import PydanticCustomError
 
 from pymtp.sampling import MAX_COMPLETIONS, MAX_DRAFTS, MAX_LOGPROBS, MOST
-from pymtp.text import whole_text
-from pymtp.values import shown
+from pymtp.validation import shown, whole_text
 
 
 def _whole(value: object) -> object:
@@ -184,17 +183,6 @@ class Sampling(Choosing):
     json_schema: dict[str, JsonValue] | None = Field(None, description="As llama.cpp's server takes it.")
     response_format: ResponseFormat | None = None
     pymtp: PymtpOptions | None = None
-
-
-class Error(Out):
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ErrorBody(Out):
-    error: Error
 
 
 class PromptTokensDetails(Out):

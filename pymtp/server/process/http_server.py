@@ -20,9 +20,9 @@ from pymtp.errors import PymtpError
 from pymtp.llm import LLM
 from pymtp.server.app import create_app
 from pymtp.server.http.connection import IDLE, MORE, Connection
+from pymtp.server.metrics.logs import log
 from pymtp.server.process.launch import BEAT, FAILED, FILE, HEAD, READY, line
 from pymtp.server.settings import Settings
-from pymtp.server.watch.logs import log
 
 BEATS = 2  # seconds between two
 TO_TELL = 2  # seconds, on top of the grace, for clients to hear that their requests are ended

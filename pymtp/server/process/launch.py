@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pymtp.paths import whole
 from pymtp.server.settings import Settings
+from pymtp.validation import whole
 
 # The modules that the supervisor found, wherever they came from: -I leaves all other places out, the working directory
 # too. Arguments: the file descriptor of the socket.

@@ -22,12 +22,12 @@ from typing import Any
 
 from pymtp import errors
 from pymtp.errors import ModelLoadError, PymtpError
-from pymtp.hub.names import is_hub_name
-from pymtp.model_files import inspect
+from pymtp.model.files import inspect
+from pymtp.server.metrics.logs import failures_held, log
 from pymtp.server.process.head_file import HeadFile
 from pymtp.server.process.launch import FAILED, FILE, HEAD, READY, START, Launch, line
 from pymtp.server.process.listener import url
-from pymtp.server.watch.logs import failures_held, log
+from pymtp.validation import is_hub_name
 
 GOOD = 60.0  # seconds of service after which the next restart is at once again
 LONGEST_DELAY = 30.0  # seconds before a restart

@@ -17,9 +17,9 @@ from typing import Any
 
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
-from pymtp.loading import load, note_of_no_head
+from pymtp.load import load, note_of_no_head
+from pymtp.server.metrics import logs
 from pymtp.server.process.launch import Launch
-from pymtp.server.watch import logs
 
 PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 

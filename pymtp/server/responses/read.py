@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pymtp.errors import InvalidRequestError
+from pymtp.server.message_builder import Turns, unsealed
 from pymtp.server.openai.types import Choosing, Templating
-from pymtp.server.turns_of import Turns, unsealed
 
 _SAME = ("stream", "parallel_tool_calls", *Choosing.model_fields, *Templating.model_fields)
 Messages = Sequence[Mapping[str, Any]]

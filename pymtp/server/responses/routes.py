@@ -10,17 +10,17 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, HTTPException, Request
 from fastapi.responses import Response as Answer
 
-from pymtp.openai_answers import drafting
-from pymtp.openai_format import CHAT, read_ask
-from pymtp.server.current import CurrentService
-from pymtp.server.ended import ended
+from pymtp.openai.requests import CHAT, read_ask
+from pymtp.openai.responses import drafting
+from pymtp.server.dependencies import CurrentService
+from pymtp.server.errors import UnknownResponseError
+from pymtp.server.finish import ended
 from pymtp.server.http.ascii_json import AsciiJson, Echoing
 from pymtp.server.http.errors import failure
 from pymtp.server.http.event_schema import event_stream
 from pymtp.server.http.named_events import named_events
 from pymtp.server.http.responses_of import failures_of
 from pymtp.server.http.sse import DONE, EventStream, while_there
-from pymtp.server.refusals import UnknownResponseError
 from pymtp.server.responses.read import allowed_tools, chat_body, read_input
 from pymtp.server.responses.resource import Deleted, Response
 from pymtp.server.responses.store import ResponseStore, Stored

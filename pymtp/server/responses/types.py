@@ -23,7 +23,7 @@ from pymtp.server.openai.types import (
     TextFormat,
     few,
 )
-from pymtp.values import shown
+from pymtp.validation import shown
 
 Name = Annotated[str, StringConstraints(min_length=1), WHOLE_TEXT]
 ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]

@@ -6,15 +6,15 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from pymtp.answers import Event
+from pymtp.chat import Event
 from pymtp.sampling import SamplingParams
-from pymtp.server.ended import Ended
+from pymtp.server.finish import Ended
 from pymtp.server.http.ascii_json import Echoing
 from pymtp.server.http.errors import Failure
-from pymtp.server.parts import Change, Part, Parts
+from pymtp.server.message_builder import Turns, sealed
+from pymtp.server.output_items import Change, Part, Parts
 from pymtp.server.responses.ids import new_id
 from pymtp.server.responses.read import namespaces, tool_of
-from pymtp.server.turns_of import Turns, sealed
 
 _ECHOED = (
     "instructions",

@@ -1,0 +1,96 @@
+"""The tools that a request offers, in OpenAI's form."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pymtp.errors import InvalidRequestError
+from pymtp.grammar.json_schema import MAX_TEXT, schema_text
+from pymtp.validation import shown
+
+MAX_TOOLS = 1024
+# what a tag `<function=NAME>` can hold, and a string of JSON without an escape
+_NAME = re.compile(r"""[^\s<>"\\\x00-\x1f\x7f]{1,256}""")
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that the model may call.
+
+    parameters: the JSON schema of its arguments, an object's.
+    strict: whether a schema that no grammar can hold a text to is refused. Otherwise such parts of it are passed over.
+    """
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class NamedTool:
+    """The choice of one tool."""
+
+    name: str
+
+
+ToolChoice = Literal["auto", "none", "required"] | NamedTool
+
+
+def read_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Tool, ...]:
+    """Tools of OpenAI's form: {"type": "function", "function": {"name": …, "parameters": …}}.
+
+    Raises InvalidRequestError for anything else, for two tools of one name, and for names that cannot stand in a tag.
+    """
+    if not isinstance(tools, Sequence) or isinstance(tools, (str, bytes)):
+        raise InvalidRequestError(f"tools must be a list, not {type(tools).__name__}", "tools")
+    if len(tools) > MAX_TOOLS:
+        raise InvalidRequestError(f"{len(tools)} tools are more than {MAX_TOOLS}", "tools")
+    found, left = [], MAX_TEXT
+    for i, tool in enumerate(tools):
+        found.append(_tool(tool, f"tools[{i}]"))
+        left -= len(json.dumps(found[-1].parameters))
+        if left < 0:
+            raise InvalidRequestError(f"the schemas of the tools are longer than {MAX_TEXT} bytes together", "tools")
+    check_names(found)
+    return tuple(found)
+
+
+def check_names(tools: Sequence[Tool]) -> None:
+    """Raises InvalidRequestError for two tools of one name, and for names that cannot stand in a tag."""
+    names = set()
+    for tool in tools:
+        if not _NAME.fullmatch(tool.name):
+            raise InvalidRequestError(
+                f"no tool can have the name {tool.name!r:.80}: letters, digits, _ and - are right", "tools"
+            )
+        if tool.name in names:
+            raise InvalidRequestError(f"two tools have the name {tool.name!r}", "tools")
+        names.add(tool.name)
+
+
+def _tool(tool: object, where: str) -> Tool:
+    if not isinstance(tool, Mapping) or tool.get("type", "function") != "function":
+        raise InvalidRequestError(
+            f'{where} must be {{"type": "function", "function": {{…}}}}, not {shown(tool)}', where
+        )
+    function = tool.get("function")
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise InvalidRequestError(f'{where}.function must be an object with a "name"', f"{where}.function")
+    description, strict = function.get("description"), function.get("strict")
+    if not isinstance(description, (str, type(None))) or not isinstance(strict, (bool, type(None))):
+        raise InvalidRequestError(
+            f"{where}.function has a description that is no text, or a strict that is no boolean", where
+        )
+    parameters = function.get("parameters")
+    if not isinstance(parameters, (Mapping, type(None))):
+        raise InvalidRequestError(f"{where}.function.parameters must be a JSON schema, not {shown(parameters)}", where)
+    try:
+        schema = json.loads(schema_text(parameters or {}))
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{where}.function.parameters: {error}", f"{where}.function.parameters") from error
+    return Tool(function["name"], description or "", schema, bool(strict))

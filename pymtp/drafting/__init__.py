@@ -1,0 +1,1 @@
+"""Drafting: how many tokens to draft, what launches cost, and whether the head fits its model."""

@@ -1,0 +1,1 @@
+"""Grammars: JSON schemas and regular expressions as GBNF."""

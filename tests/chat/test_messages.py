@@ -1,0 +1,102 @@
+"""Claims about messages in OpenAI's form: templates get them as they want them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pymtp import LLM, InvalidRequestError, SamplingParams
+from pymtp.chat import template_messages
+
+USER = {"role": "user", "content": "hi"}
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": [1]}'}}
+
+
+def test_messages_of_strings_stay_as_they_are() -> None:
+    messages = [
+        {"role": "system", "content": "s"},
+        USER,
+        {"role": "tool", "content": "t", "tool_call_id": "c1", "x": 1},
+    ]
+    assert template_messages(messages) == messages
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}]}, "ab"),
+        ({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, "no"),
+        ({"role": "assistant", "content": None}, ""),
+        ({"role": "assistant", "tool_calls": [CALL]}, ""),
+        ({"role": "user", "content": []}, ""),
+    ],
+)
+def test_content_is_one_string(given: dict[str, Any], wanted: str) -> None:
+    assert template_messages([given])[0]["content"] == wanted
+
+
+def test_arguments_of_calls_are_objects() -> None:
+    bare = {"name": "g", "arguments": {"b": 1}}
+    (one,) = template_messages([{"role": "assistant", "content": "", "tool_calls": [CALL, {"function": bare}, bare]}])
+    assert one["tool_calls"][0] == {**CALL, "function": {"name": "f", "arguments": {"a": [1]}}}
+    assert [call["function"] for call in one["tool_calls"][1:]] == [bare, bare]
+
+
+@pytest.mark.parametrize("arguments", ["", None, {}, " "])
+def test_no_arguments_are_an_empty_object(arguments: object) -> None:
+    call = {"function": {"name": "f", "arguments": arguments}}
+    (one,) = template_messages([{"role": "assistant", "content": None, "tool_calls": [call]}])
+    assert one["tool_calls"] == [{"function": {"name": "f", "arguments": {}}}]
+
+
+def test_what_was_thought_has_one_name() -> None:
+    for name in ("reasoning", "reasoning_content"):
+        (one,) = template_messages([{"role": "assistant", "content": "a", name: "t"}])
+        assert one == {"role": "assistant", "content": "a", "reasoning_content": "t"}
+    (one,) = template_messages([{"role": "assistant", "content": "a", "reasoning": None, "reasoning_content": None}])
+    assert one == {"role": "assistant", "content": "a"}
+
+
+def test_instructions_at_the_beginning_are_one_message_of_the_system() -> None:
+    """Qwen's templates take one, and at the beginning."""
+    system, developer = {"role": "system", "content": "a"}, {"role": "developer", "content": "b"}
+    joined = {"role": "system", "content": "a\n\nb"}
+    assert template_messages([system, developer, USER, developer]) == [joined, USER, {"role": "system", "content": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("hi", "messages\\[0\\].*role"),
+        ({"content": "a"}, "role"),
+        ({"role": 3, "content": "a"}, "role"),
+        ({"role": "user"}, "content"),
+        ({"role": "user", "content": 3}, r"content: 3 is neither text nor a list"),
+        ({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, "must be text.*image_url"),
+        ({"role": "user", "content": [{"type": "text"}]}, "must be text"),
+        ({"role": "user", "content": ["a"]}, "must be text"),
+        ({"role": "user", "content": [{"type": ["text"], "text": "a"}]}, "must be text"),
+        ({"role": "assistant", "tool_calls": 3}, "no list"),
+        ({"role": "assistant", "tool_calls": [3]}, "tool_calls\\[0\\]"),
+        ({"role": "assistant", "tool_calls": [{"function": {"arguments": "{}"}}]}, '"name"'),
+        ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}, "not JSON"),
+        ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}, "no object"),
+        ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[" * 99_999}}]}, "not JSON"),
+    ],
+)
+def test_what_is_no_message_is_refused_with_its_place(message: Any, reason: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"(?s){reason}"):
+        template_messages([message])
+
+
+@pytest.mark.parametrize("messages", ["hi", None, {"role": "user"}])
+def test_messages_are_a_sequence(messages: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="sequence of messages"):
+        template_messages(messages)
+
+
+def test_a_chat_takes_messages_in_openais_form(llm: LLM) -> None:
+    parts = [{"role": "user", "content": [{"type": "text", "text": "de"}, {"type": "text", "text": "f f"}]}]
+    plain = [{"role": "user", "content": "def f"}]
+    assert llm.chat(parts, SamplingParams(4)).prompt_token_ids == llm.chat(plain, SamplingParams(4)).prompt_token_ids

@@ -1,0 +1,348 @@
+"""Claims about where thinking begins and ends, its budget, and stop strings beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from makers.chat_templates import DROPS_THINKING, OPENS_NOTHING
+from makers.gguf_variants import rewrite
+
+from pymtp import LLM, InvalidRequestError, SamplingParams
+from pymtp.chat import AnswerFormat, Chat, Tool
+from pymtp.chat.thinking import Thinking, ThinkingText
+from pymtp.engine.text import RequestText
+from pymtp.openai.generate_request import Ask, prepared, read
+
+OPEN = "def f(x):\n<think>\n"
+SCHEMA = {
+    "type": "object",
+    "properties": {"v": {"type": "integer", "minimum": 0}},
+    "required": ["v"],
+    "additionalProperties": False,
+}
+TOOL = Tool("look", parameters={"type": "object", "properties": {"at": {"type": "boolean"}}, "required": ["at"]})
+
+
+class Spelled:
+    """A vocabulary of single bytes; 0 ends a text."""
+
+    def ends_generation(self, token: int) -> bool:
+        return token == 0
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([token])
+
+
+def pieces_of(data: bytes, cuts: list[int]) -> list[bytes]:
+    places = [0, *sorted({cut % (len(data) + 1) for cut in cuts}), len(data)]
+    return [data[start:end] for start, end in pairwise(places) if end > start]
+
+
+LETTERS = st.text("ab<>/think_ \nlo", max_size=30).filter(lambda text: "</think>" not in text)
+
+
+@given(LETTERS, st.text("ab<", max_size=5), st.lists(st.integers(0, 99), max_size=20), st.booleans())
+def test_tokens_that_begin_before_the_end_of_thinking_count(
+    thought: str, answer: str, cuts: list[int], opens: bool
+) -> None:
+    head = "<think>" if opens else ""
+    tokens = [*pieces_of(head.encode(), cuts), *pieces_of(f"{thought}</think>{answer}".encode(), cuts)]
+    text = ThinkingText(Thinking(begun=not opens))
+    at, counted = 0, 0
+    for data in tokens:
+        counted += len(head) <= at < len(head) + len(thought)
+        at += len(data)
+        n = text.push(data)
+        ends = len(head) + len(thought) + len("</think>")
+        if at - len(data) < ends <= at:
+            assert n == len(data) - (at - ends)
+            assert not text.within
+    assert text.tokens == counted
+    assert not text.closing
+
+
+def test_a_text_that_begins_otherwise_does_not_think() -> None:
+    text = ThinkingText(Thinking(budget=3))
+    for data in (b" \n", b"<th", b"ing>", b"<think>", b"so"):
+        text.push(data)
+    assert not text.within
+    assert (text.tokens, text.closing) == (0, False)
+
+
+def test_a_call_within_thinking_ends_it_where_there_are_tools() -> None:
+    each = [b"so", b"<tool_call>", b"\n ", b"<func", b"tion=", b"look", b">"]
+    for calls, n, closes in ((True, 1, False), (False, 7, True)):
+        text = ThinkingText(Thinking(begun=True, calls=calls, budget=7, closing=(1,)))
+        for data in each:
+            text.push(data)
+        assert (text.tokens, text.closing) == (n, closes)
+
+
+def written(text: str, stop: str, *, begun: bool = True, apart: bool = True) -> str:
+    found = RequestText(Spelled(), SamplingParams(stop=stop), Thinking(begun=begun, apart=apart))  # type: ignore[arg-type]
+    for token in text.encode():
+        if found.ends(token):
+            break
+    found.flush()
+    return found.take()
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "right"),
+    [
+        ("I STOP think</think>\n\nanswer STOP now", "STOP", "I STOP think</think>\n\nanswer "),
+        ("a</think>b", "</think>", "a</think>b"),
+        ("a</think>\n\nb", "\n\n", "a</think>"),
+        ("a</think>xb", "k>x", "a</think>xb"),  # it spans the end
+        ("a</think>xb", "a</think>x", "a</think>xb"),
+        ("a</think>xb</think>x", "k>x", "a</think>xb</thin"),
+        ("aé STOP", "STOP", "aé STOP"),  # never closed
+    ],
+)
+def test_stop_strings_wait_for_the_end_of_thinking_that_stands_apart(text: str, stop: str, right: str) -> None:
+    assert written(text, stop) == right
+    assert written("<think>" + text, stop, begun=False) == "<think>" + right
+    assert written(text, stop, apart=False) == text.partition(stop)[0]
+
+
+def test_stop_strings_match_in_a_text_that_does_not_think() -> None:
+    assert written("\n\nno", "\n\n", begun=False) == ""
+    assert written("<thing> STOP", "STOP", begun=False) == "<thing> "
+
+
+@pytest.mark.parametrize("budget", [-1, 2.5, True, "5", float("inf")])
+def test_a_budget_is_a_whole_number(budget: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=r"thinking_budget=.* must be a whole number, 0 or more, or None"):
+        SamplingParams(thinking_budget=budget)
+
+
+@pytest.mark.parametrize(
+    "end", [None, "a</think>", "<think>", "<tool_call>", "<function=a>", "\ud800", "\0", "x" * 1001]
+)
+def test_a_closing_message_is_text_without_the_tag(end: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=r"thinking_end=.* must be text of at most 1000 characters"):
+        SamplingParams(thinking_end=end)
+
+
+def test_a_budget_beyond_the_context_is_refused(llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match="thinking_budget=1025 is beyond the context of n_ctx=1024"):
+        llm.generate(OPEN, SamplingParams(4, thinking_budget=1025))
+    assert llm.generate(OPEN, SamplingParams(4, thinking_budget=1024)).stats.thinking_tokens == 4
+
+
+@pytest.fixture(scope="module")
+def llms() -> Any:
+    from conftest import make_llm
+
+    made = [make_llm(draft_tokens=n, n_seq_max=2) for n in (0, 3, 7)]
+    yield made
+    for llm in made:
+        llm.close()
+
+
+@pytest.mark.parametrize("temperature", [0, 0.7, 1.0])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"json_schema": SCHEMA},
+        {"thinking_end": "\nEnough.\n", "frequency_penalty": 0.3, "logprobs": 1},
+        {"grammar": 'root ::= [^<]* "</think>" "\\n\\nyes"'},
+    ],
+)
+def test_a_text_with_a_budget_is_the_same_with_drafts_and_without(
+    llms: list[LLM], temperature: float, more: dict[str, Any]
+) -> None:
+    params = [SamplingParams(40, temperature, seed=i, thinking_budget=n, **more) for i, n in enumerate((0, 1, 4, 13))]
+    plain, *others = [llm.generate([OPEN] * len(params), params) for llm in llms]
+    for i, done in enumerate(plain):
+        n = params[i].thinking_budget or 0
+        assert done.stats.thinking_tokens <= n
+        thought, tag, answer = done.text.partition("</think>")
+        if tag and thought.endswith(more.get("thinking_end", "")):
+            assert len(done.token_ids) > n
+        if "json_schema" in more and done.finish_reason == "stop":
+            assert set(json.loads(answer)) == {"v"}
+        if "grammar" in more:
+            assert answer == "\n\nyes"
+        for other in others:
+            assert (other[i].token_ids, other[i].text) == (done.token_ids, done.text)
+            assert other[i].stats.thinking_tokens == done.stats.thinking_tokens
+            assert other[i].finish_reason == done.finish_reason
+
+
+def test_log_probabilities_of_forced_tokens_are_the_models(llm: LLM) -> None:
+    """They are those that the same tokens have where a bias makes them certain."""
+    params = SamplingParams(12, thinking_budget=3, thinking_end="no", logprobs=5)
+    done = llm.generate(OPEN, params)
+    assert done.logprobs is not None
+    assert [one.token_id for one in done.logprobs] == done.token_ids
+    prompt = llm.model.tokenize(OPEN)
+    for i, (token, found) in enumerate(zip(done.token_ids, done.logprobs, strict=True)):
+        biased = SamplingParams(1, logprobs=5, logit_bias={token: 1e30})
+        (right,) = llm.generate([*prompt, *done.token_ids[:i]], biased).logprobs or ()
+        assert right.token_id == token
+        assert found.logprob == pytest.approx(right.logprob, abs=1e-5)
+        assert [each for each, _ in found.top] == [each for each, _ in right.top]
+
+
+def test_a_budget_of_0_with_log_probabilities_begins_with_the_tag(llm: LLM) -> None:
+    plain = llm.generate(OPEN, SamplingParams(12, 0.7, thinking_budget=0))
+    done = llm.generate(OPEN, SamplingParams(12, 0.7, thinking_budget=0, logprobs=0))
+    assert plain.text.startswith("</think>\n\n")
+    assert plain.stats.thinking_tokens == 0
+    assert done.token_ids == plain.token_ids
+    assert done.logprobs is not None
+    assert len(done.logprobs) == 12
+    assert all(one.logprob < 0 for one in done.logprobs)
+
+
+def test_a_stream_that_gave_way_behind_its_thinking_goes_on_within_its_grammar(new_llm: Callable[..., LLM]) -> None:
+    llm = new_llm(draft_tokens=0)
+    params = SamplingParams(40, 1.0, seed=4, thinking_budget=2, json_schema=SCHEMA)
+    right = llm.generate(OPEN, params)
+    with llm.stream(OPEN, params) as stream:
+        llm.generate("import ", SamplingParams(20))  # needs the only sequence
+        text = "".join(piece.text for piece in stream)
+    assert text == right.text
+    assert stream.completion.token_ids == right.token_ids
+
+
+@pytest.fixture(scope="module")
+def chats(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from conftest import make_llm
+
+    made = {}
+    for name, template in (("begun", DROPS_THINKING), ("may", OPENS_NOTHING)):
+        path = tmp_path_factory.mktemp("models") / f"{name}.gguf"
+        rewrite(demo, path, metadata={"tokenizer.chat_template": template})
+        made[name] = make_llm(path)
+    yield made
+    for llm in made.values():
+        llm.close()
+
+
+HELLO = [{"role": "user", "content": "Hi."}]
+
+
+def test_a_chat_with_a_budget_of_0_is_told_not_to_think(chats: dict[str, LLM]) -> None:
+    llm = chats["begun"]
+    for told in (None, {}, {"enable_thinking": True}):
+        done = llm.chat(HELLO, SamplingParams(5, thinking_budget=0), chat_template_kwargs=told)
+        assert llm.model.detokenize(done.prompt_token_ids).endswith("<think>\n\n</think>\n\n")
+        assert done.stats.thinking_tokens == 0
+    with pytest.raises(InvalidRequestError, match="chat_template_kwargs=5 must map"):
+        llm.chat(HELLO, SamplingParams(5, thinking_budget=0), chat_template_kwargs=5)  # type: ignore[arg-type]
+
+
+def test_a_chats_stop_strings_wait_for_its_answer(chats: dict[str, LLM]) -> None:
+    grammar = 'root ::= "I STOP think</think>\\n\\nanswer STOP now"'
+    for name, begins in (("begun", ""), ("may", "<think>")):
+        held = SamplingParams(99, stop="STOP", grammar=grammar.replace('"I', f'"{begins}I'))
+        done = chats[name].chat(HELLO, held)
+        assert done.text == f"{begins}I STOP think</think>\n\nanswer "
+        ends = [len(chats[name].model.detokenize(done.token_ids[:i])) for i in range(len(done.token_ids))]
+        within = range(len(begins), len(begins) + len("I STOP think"))
+        assert done.stats.thinking_tokens == sum(end in within for end in ends)
+        assert chats[name].generate(f"{OPEN}", replace(held, grammar=grammar)).text == "I "
+
+
+@pytest.mark.parametrize("name", ["begun", "may"])
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"schema": SCHEMA},
+        {"tools": [TOOL]},
+        {"tools": [TOOL], "tool_choice": "required"},
+        {"schema": SCHEMA, "tools": [TOOL]},
+    ],
+)
+def test_schemas_and_tools_hold_behind_a_thinking_that_was_closed(
+    chats: dict[str, LLM], name: str, held: dict[str, Any]
+) -> None:
+    llm = chats[name]
+    # a few tokens may end within a character
+    for seed in range(4):
+        params = SamplingParams(
+            200, 1.0, top_k=0, seed=seed, thinking_budget=1 + 2 * seed, thinking_end="\nso <tool", stop="nowhere"
+        )
+        prompt, sampling, form = prepared(llm, Ask(Chat(HELLO), params, **held))
+        done = llm.generate(prompt, sampling)  # type: ignore[arg-type]
+        (text,) = read(form, done)
+        assert done.stats.thinking_tokens <= 1 + 2 * seed
+        assert text.answer is not None
+        if "schema" in held and done.finish_reason == "stop" and not text.answer.calls:
+            assert set(json.loads(text.answer.content or "")) == {"v"}
+        for call in text.answer.calls:
+            assert set(json.loads(call.arguments)) == {"at"}
+        if held.get("tool_choice") == "required" and done.finish_reason == "stop":
+            assert text.answer.calls
+
+
+def test_a_grammar_of_an_answer_that_thinks_is_gone_on_with(chats: dict[str, LLM]) -> None:
+    """As the guide shows it: the grammar of an AnswerFormat in SamplingParams."""
+    llm = chats["begun"]
+    prompt = llm.chat_prompts.prompt(Chat(HELLO))
+    form = AnswerFormat(llm.model.chat_template, prompt.end, schema=SCHEMA)
+    done = llm.generate(prompt, SamplingParams(99, grammar=form.gbnf, thinking_budget=3))
+    assert done.stats.thinking_tokens == 3
+    (text,) = read(form, done)
+    assert text.answer is not None
+    assert set(json.loads(text.answer.content or "")) == {"v"}
+
+
+def test_a_grammar_that_has_no_end_of_thinking_where_the_budget_ends_is_named(llm: LLM) -> None:
+    held = SamplingParams(60, thinking_budget=3, grammar='root ::= [a-z ]{30} "</think>" "yes"')
+    with pytest.raises(InvalidRequestError, match="thinking_budget=3 closed the thinking where the grammar"):
+        llm.generate(OPEN, held)
+    assert llm.generate(OPEN, replace(held, grammar='root ::= "yes"')).text.endswith("</think>\n\nyes")
+
+
+def test_a_stream_that_gave_way_goes_on_behind_a_message_outside_of_its_grammar(new_llm: Callable[..., LLM]) -> None:
+    llm = new_llm(draft_tokens=0)
+    grammar = 'root ::= [^<E]* "</think>" "\\n\\n" [a-z ]{20}'
+    params = SamplingParams(60, 1.0, seed=4, thinking_budget=2, thinking_end="E", grammar=grammar)
+    right = llm.generate(OPEN, params)
+    assert "E</think>" in right.text
+    with llm.stream(OPEN, params) as stream:
+        llm.generate("import ", SamplingParams(20))
+        text = "".join(piece.text for piece in stream)
+    assert text == right.text
+
+
+def test_a_call_that_begins_within_the_budget_is_not_broken_off(chats: dict[str, LLM]) -> None:
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    call = "so <tool_call>\\n<function=look>\\n<parameter=at>\\nhere and there and everywhere\\n</parameter>"
+    params = SamplingParams(200, thinking_budget=40, grammar=f'root ::= "{call}" "</think>"?', stop="everywhere")
+    n = params.thinking_budget or 0
+    for name in ("begun", "may"):
+        grammar = params.grammar or ""
+        held = replace(params, grammar=grammar if name == "begun" else grammar.replace('"so', '"<think>so'))
+        done = chats[name].chat(HELLO, held, tools=tools)
+        assert done.text.endswith("there and ")  # stop strings match in a call
+        assert len(done.token_ids) > n, "else the budget had no part in it"
+        assert 0 < done.stats.thinking_tokens <= 3
+
+
+def test_a_text_with_log_probabilities_is_closed_beside_others(llms: list[LLM]) -> None:
+    params = [SamplingParams(20, thinking_budget=2, logprobs=n) for n in (None, 0, 2)]
+    done = [llm.generate([OPEN] * 3, params) for llm in llms]
+    assert len({tuple(one.token_ids) for each in done for one in each}) == 1
+    assert [len(one.logprobs or ()) for one in done[0]] == [0, 20, 20]
+
+
+def test_a_text_does_not_end_before_its_grammar_begins(llm: LLM) -> None:
+    (end,) = llm.model.tokenize(llm.model.eos_token, add_special=False)
+    params = SamplingParams(60, logit_bias={end: 1000.0}, thinking_budget=5)
+    assert llm.generate(OPEN, params).token_ids == [end]
+    done = llm.generate(OPEN, replace(params, json_schema=SCHEMA))
+    assert done.stats.thinking_tokens == 5
+    assert set(json.loads(done.text.partition("</think>")[2])) == {"v"}

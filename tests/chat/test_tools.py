@@ -1,0 +1,201 @@
+"""Claims about the tools that a request offers: what is none is refused; strangers' schemas are not."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import jsonschema
+import pytest
+from helpers.gbnf_texts import Texts, allows, read_gbnf
+
+from pymtp import LLM, InvalidRequestError
+from pymtp.chat import AnswerFormat, NamedTool, Tool, read_tools
+
+
+def function(parameters: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "parameters": parameters, **more}}
+
+
+def test_tools_are_read_from_openais_form() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    assert read_tools([function(schema, description="d", strict=True)]) == (Tool("f", "d", schema, True),)
+    assert read_tools([{"function": {"name": "f", "description": None, "strict": None}}]) == (Tool("f"),)
+
+
+@pytest.mark.parametrize(
+    ("tools", "reason"),
+    [
+        ("f", "must be a list"),
+        (["f"], "tools\\[0\\] must be"),
+        ([{"type": "web_search"}], "web_search"),
+        ([{"type": "function"}], "tools\\[0\\].function"),
+        ([{"type": "function", "function": {"name": 3}}], "name"),
+        ([function({}, strict="yes")], "strict"),
+        ([function({}, description=3)], "description"),
+        ([function([])], "parameters must be a JSON schema"),
+        ([function({"const": {1}})], "tools\\[0\\].*JSON"),
+        ([function({}), function({})], "two tools have the name 'f'"),
+        ([{"function": {"name": f"f{i}"}} for i in range(1025)], "more than 1024"),
+        *(
+            ([{"function": {"name": name}}], "can have the name")
+            for name in ("", "a b", "a>", "a\n", "<a", 'a"', "a" * 257)
+        ),
+    ],
+)
+def test_what_is_no_tool_is_refused(tools: Any, reason: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"(?s){reason}"):
+        read_tools(tools)
+
+
+@pytest.mark.parametrize(
+    ("choice", "tools", "reason"),
+    [
+        (NamedTool("g"), [Tool("f")], "'g', which is none of the tools"),
+        ("required", [], "there are no tools"),
+        ("any", [Tool("f")], "tool_choice must be"),
+        ("auto", [Tool("f"), Tool("f")], "two tools"),
+        ("auto", [Tool("a b")], "can have the name"),
+    ],
+)
+def test_a_choice_that_cannot_be_is_refused(choice: Any, tools: list[Tool], reason: str) -> None:
+    with pytest.raises(InvalidRequestError, match=reason):
+        AnswerFormat(None, "", tools=tools, tool_choice=choice)
+
+
+# What tools of strangers bring. Each with a value that must be allowed, and one that must not where the rest is held.
+STRANGE: dict[str, tuple[Any, str, str | None]] = {
+    "a format": ({"type": "string", "format": "uri", "maxLength": 3}, "a:b", "a:bc"),
+    "a pattern within": ({"type": "string", "pattern": "a", "minLength": 2}, "xx", "x"),
+    "looking around": ({"type": "string", "pattern": "^(?=a)b$"}, "x", None),
+    "bounds of a number": ({"type": "number", "minimum": 0, "multipleOf": 0.5}, "7", "x"),
+    "integers that cannot be": ({"type": "integer", "minimum": 5, "maximum": 3}, "7", "x"),
+    "not": ({"type": "integer", "not": {"const": 3}, "if": {}, "then": {}}, "7", "x"),
+    "items of each kind": (
+        {"type": "array", "uniqueItems": True, "contains": {}, "items": {"type": "null"}},
+        "[null]",
+        "[1]",
+    ),
+    "so many items": ({"type": "array", "minItems": 5000, "items": {"type": "null"}}, "[]", "x"),
+    "names by pattern": (
+        {"type": "object", "properties": {"a": {"type": "null"}}, "patternProperties": {}},
+        '{"a": null}',
+        "[]",
+    ),
+    "required, not there": ({"type": "object", "required": ["a"]}, '{"a": 1}', "{}"),
+    "any of several beside properties": (
+        {"properties": {"a": {"type": "null"}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        '{"a": null}',
+        "[]",
+    ),
+    "all of one": ({"allOf": [{"$ref": "#/$defs/n"}], "description": "n"}, "7", "x"),
+    "all of several": ({"allOf": [{"type": "integer"}, {"minimum": 3}]}, "7", "2"),
+    "an unknown type": ({"type": "any"}, "x", None),
+    "a type that no schema has": ({"type": "float", "description": "d"}, "7.5", None),
+    "a reference elsewhere": ({"$ref": "https://example.org/schema"}, "x", None),
+    "a reference to nothing": ({"$ref": "#/$defs/none"}, "x", None),
+    "a reference to itself": ({"$ref": "#/$defs/loop"}, "x", None),
+    "true": (True, "x", None),
+    "no schema": (["string"], "x", None),
+    "an empty enum": ({"type": "integer", "enum": []}, "7", "x"),
+    "an enum of another type": ({"type": "integer", "enum": ["a"]}, "7", "x"),
+    "an enum of what no tag holds": ({"enum": ["\n<parameter=a>", "b"]}, "b", "c"),
+    "a nullable": ({"type": "string", "nullable": True, "default": None, "examples": ["a"], "maxLength": 1}, "a", "ab"),
+    "a very long string": ({"type": "string", "maxLength": 10**9}, "\n<" + "a" * 3000, None),
+    "types, one unknown": ({"type": ["integer", "file"]}, "7", "x"),
+    "a list of items": ({"type": "array", "items": [{"type": "null"}]}, "[null]", "[1]"),
+    "bad bounds of a string": ({"type": "string", "minLength": "3"}, "a", None),
+}
+
+
+@pytest.mark.parametrize("case", STRANGE)
+def test_a_strangers_schema_is_held_as_far_as_can_be(case: str) -> None:
+    schema, right, wrong = STRANGE[case]
+    defs = {"n": {"type": "integer"}, "loop": {"$ref": "#/$defs/loop"}}
+    tool = Tool("f", "", {"properties": {"a": schema}, "$defs": defs, "required": ["a"]})
+    form = AnswerFormat(None, "", tools=[tool], tool_choice="required")
+    assert form.gbnf is not None
+    rules = read_gbnf(form.gbnf)
+    text = "<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n</function>\n</tool_call>"
+    assert allows(rules, text.format(right))
+    assert wrong is None or not allows(rules, text.format(wrong))
+
+
+@pytest.mark.parametrize(
+    "case", ["a format", "bounds of a number", "not", "all of one", "true", "a reference to nothing"]
+)
+def test_a_strict_tool_is_refused_where_it_cannot_be_held_to(case: str) -> None:
+    tool = Tool("f", "", {"properties": {"a": STRANGE[case][0]}}, strict=True)
+    with pytest.raises(InvalidRequestError, match="f/a"):
+        AnswerFormat(None, "", tools=[tool])
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"type": "object"},
+        {"type": "object", "properties": {}, "additionalProperties": False},
+        {"type": "string"},
+        {"$ref": "#/$defs/all", "$defs": {"all": {"properties": {"a": {"type": "null"}}, "required": ["a"]}}},
+        {"properties": "none", "required": "all"},
+        {"properties": {"a<b": {}, "a\nb": {}}},
+    ],
+)
+@pytest.mark.parametrize("template", [None, "<tool_call>"])
+def test_parameters_of_any_form_can_be_called(llm: LLM, parameters: Any, template: str | None) -> None:
+    form = AnswerFormat(template, "", tools=[Tool("f", "", parameters)], tool_choice="required")
+    assert form.gbnf is not None
+    with llm.model.grammar(form.gbnf):
+        pass
+    for seed in range(3):
+        reader = form.reader()
+        reader.push(Texts(read_gbnf(form.gbnf)).draw(Random(seed)))
+        reader.finish()
+        for call in reader.answer.calls:
+            assert isinstance(json.loads(call.arguments), dict)
+
+
+def test_a_required_name_that_no_tag_holds_is_refused() -> None:
+    tool = Tool("f", "", {"properties": {"a>": {}}, "required": ["a>"]})
+    with pytest.raises(InvalidRequestError, match=r"'a>'.*tag"):
+        AnswerFormat(None, "", tools=[tool])
+
+
+def test_schemas_that_are_too_large_together_are_refused() -> None:
+    tools = [Tool(f"f{i}", "", {"properties": {f"p{i}": {"const": f"{i}" * 2000}}}) for i in range(600)]
+    with pytest.raises(InvalidRequestError, match="more than"):
+        AnswerFormat(None, "", tools=tools)
+
+
+def test_schemas_that_are_too_long_together_are_refused_before_they_are_converted() -> None:
+    long = {"type": "object", "description": "a" * 2**17, "properties": {}}
+    tools = [{"type": "function", "function": {"name": f"f{i}", "parameters": long}} for i in range(8)]
+    assert len(read_tools(tools[:7])) == 7
+    with pytest.raises(InvalidRequestError, match="longer than 1048576 bytes together"):
+        read_tools(tools)
+
+
+def test_many_tools_have_a_grammar_in_time(llm: LLM) -> None:
+    def schema(i: int) -> dict[str, Any]:
+        strings = {f"p{i}_{j}": {"type": "string", "minLength": 1, "maxLength": 100 + j} for j in range(20)}
+        return {"properties": strings, "required": [f"p{i}_1"]}
+
+    form = AnswerFormat(None, "<think>\n", tools=[Tool(f"f{i}", "", schema(i)) for i in range(100)])
+    assert form.gbnf is not None
+    with llm.model.grammar(form.gbnf):
+        pass
+
+
+def test_names_of_any_kind_come_back_in_the_arguments() -> None:
+    names = ["a b", "é", "type", "function", "parameter", "x.y-z", "$ref"]
+    tool = Tool("f", "", {"properties": {name: {"type": "integer"} for name in names}, "required": names})
+    form = AnswerFormat(None, "", tools=[tool], tool_choice="required", parallel=False)
+    assert form.gbnf is not None
+    reader = form.reader()
+    reader.push(Texts(read_gbnf(form.gbnf)).draw(Random(0)))
+    reader.finish()
+    (call,) = reader.answer.calls
+    jsonschema.validate(json.loads(call.arguments), tool.parameters)
+    assert json.loads(call.arguments).keys() == set(names)

@@ -1,0 +1,318 @@
+"""Claims about where tokens are sampled: on the device they are those that the host draws, and no row of logits leaves.
+
+Where there is no device but the CPU, `draws="device"` has its graphs do what those of a GPU do.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import make_llm
+from gguf import GGUFReader
+from helpers.contexts import BOTH, DRAFTS, context, some_tokens
+from helpers.devices import GPUS, LAVAPIPE
+
+from pymtp import Model, NativeError, SamplingParams
+from pymtp.context.context import Context
+from pymtp.context.inspect import Counters, Node
+from pymtp.sampling import Sampler
+
+GREEDY = SamplingParams(24, ignore_eos=True)
+SAMPLED = [replace(GREEDY, temperature=warmth, top_k=top_k, seed=4) for warmth in (0.7, 1.0) for top_k in (1, 40, 128)]
+# what takes whole rows
+ROWS = [
+    replace(GREEDY, temperature=0.7, top_k=0),
+    replace(GREEDY, temperature=0.7, top_k=129),
+    replace(GREEDY, repetition_penalty=5.0),
+    replace(GREEDY, logit_bias={5: 9.0}),
+    replace(GREEDY, grammar="root ::= [^\\x00]*"),
+]
+PICKED = {1: 1, 40: 48, 128: 136}  # candidates that come for a top_k
+BYTES = 8  # of a token and a float
+PROMPT, ROUNDS = (16, 2) if LAVAPIPE else (30, 4)  # tokens that are read, and rounds that follow
+
+
+def device(model: Model, params: SamplingParams = GREEDY, draws: str = "device", **keywords: Any) -> Context:
+    """A context with a prompt, told how to sample."""
+    c = context(model, draws=draws, **keywords)
+    c.prefill(some_tokens(model, PROMPT))
+    c.set_sampling(Sampler(params))
+    return c
+
+
+def rounds(c: Context, n: int = ROUNDS, token: int | None = None) -> list[int]:
+    """The tokens of some rounds, after the token or that which follows the prompt."""
+    out = [c.first_token() if token is None else token]
+    for _ in range(n):
+        sampled = c.verify_chain([out[-1], *c.draft_chain(out[-1], DRAFTS)[0]])
+        c.rewind(c.n_past - 1 - DRAFTS + len(sampled))
+        out += sampled
+    return out
+
+
+def brought(c: Context, call: Callable[[], object]) -> int:
+    """Bytes that a call brings for draws; nothing else comes to the host."""
+    before = c.counters
+    call()
+    after = c.counters
+    for name in ("hidden_bytes", "logits_bytes", "embeddings_bytes", "output_buffer_bytes"):
+        assert getattr(after, name) == getattr(before, name), name
+    return after.draw_bytes - before.draw_bytes
+
+
+def customs(nodes: list[Node]) -> list[int]:
+    """What the host's draws read."""
+    return [node.reads for node in nodes if node.op == "CUSTOM"]
+
+
+# ── The same tokens ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("depth", range(1, 9))
+@pytest.mark.parametrize("name", ["shipped", "f32"])
+def test_the_device_draws_what_the_host_draws(
+    demo: Path, demo_f32: Path, prompts: list[str], name: str, depth: int
+) -> None:
+    with (
+        Model(demo if name == "shipped" else demo_f32) as model,
+        make_llm(model, draft_tokens=depth, draws="host") as host,
+        make_llm(model, draft_tokens=depth, draws="device") as device,
+    ):
+        for params, prompt in zip((GREEDY, *SAMPLED), prompts, strict=False):
+            expected, found = (llm.generate(prompt, params) for llm in (host, device))
+            assert found.token_ids == expected.token_ids
+            assert found.stats.accepted == expected.stats.accepted
+
+
+@BOTH
+@pytest.mark.parametrize("mode", ["fused", "host-copy"])
+@pytest.mark.parametrize("params", [GREEDY, *SAMPLED, *ROWS], ids=range(12))
+def test_rounds_on_the_device_are_those_on_the_host(model: Model, mode: str, params: SamplingParams) -> None:
+    found = []
+    for draws in ("host", "device"):
+        with device(model, params, draws, mode=mode) as c:
+            found.append((rounds(c), c.draft_chain(5, DRAFTS)[0], c.tokens()))
+    assert found[0] == found[1]
+
+
+@BOTH
+def test_candidates_bring_the_confidence_that_rows_bring(model: Model) -> None:
+    for params in SAMPLED:
+        if params.top_k > 1:
+            with device(model, params) as c, device(model, params, "host") as host:
+                assert c.draft_chain(5, DRAFTS) == host.draft_chain(5, DRAFTS)
+
+
+@BOTH
+def test_the_confidence_of_a_greedy_draft_is_its_probability(model: Model) -> None:
+    with device(model) as c, device(model) as steps:
+        found, confidences = c.draft_chain(5, DRAFTS)
+        token = 5
+        for draft, confidence in zip(found, confidences, strict=True):
+            logits = steps.draft(token).astype(np.float64)
+            weights = np.exp(logits - logits.max())
+            assert confidence == pytest.approx(weights[draft] / weights.sum(), rel=1e-4)
+            token = draft
+
+
+def test_kinds_of_draws_take_turns_on_one_context(dense: Model) -> None:
+    with device(dense) as c:
+        for params in (GREEDY, SAMPLED[1], SAMPLED[2], ROWS[0], SAMPLED[1], GREEDY, ROWS[2]):
+            c.clear()
+            c.prefill(some_tokens(dense, 30))
+            c.set_sampling(Sampler(params))
+            with device(dense, params, "host") as fresh:
+                assert rounds(c) == rounds(fresh)
+
+
+def test_sequences_that_draw_differently_take_turns(dense: Model) -> None:
+    kinds = dict(enumerate((GREEDY, SAMPLED[1], SAMPLED[2], ROWS[0])))
+    alone = {}
+    for seq, params in kinds.items():
+        with device(dense, params, "host") as c:
+            alone[seq] = [c.draft_chain(token, DRAFTS)[0] + c.verify_chain([token]) for token in (3, 4)]
+    with context(dense, draws="device", n_seq_max=len(kinds)) as c:
+        c.prefill_batch({seq: some_tokens(dense, 30) for seq in kinds})
+        for seq, params in kinds.items():
+            c.set_sampling(Sampler(params), seq)
+        found: dict[int, list[list[int]]] = {seq: [] for seq in kinds}
+        for token in (3, 4):
+            for seq in kinds:
+                found[seq].append(c.draft_chain(token, DRAFTS, seq)[0] + c.verify_chain([token], seq))
+    assert found == alone
+
+
+# ── What comes to the host ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@BOTH
+@pytest.mark.parametrize("params", [GREEDY, *SAMPLED], ids=range(7))
+def test_a_round_brings_a_token_or_its_candidates_for_each_row_and_no_row(model: Model, params: SamplingParams) -> None:
+    each = BYTES * (1 if params.temperature == 0 else PICKED[params.top_k])
+    with device(model, params) as c:
+        for n in range(1, 1 + DRAFTS):
+            assert brought(c, lambda n=n: c.draft_chain(5, n)) == n * each
+            assert brought(c, lambda n=n: c.verify_chain([5, *range(n)])) == (1 + n) * each
+            c.rewind(c.n_past - n)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not GPUS, reason="needs a GPU")
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED[4]] if LAVAPIPE else [GREEDY, *SAMPLED], ids=str)
+def test_a_gpu_draws_what_the_host_draws_and_keeps_its_rows(demo_f32: Path, params: SamplingParams) -> None:
+    each = BYTES * (1 if params.temperature == 0 else PICKED[params.top_k])
+    with Model(demo_f32, n_gpu_layers=-1) as model:
+        with device(model, params, "auto") as c, device(model, params, "host") as host:
+            assert rounds(c) == rounds(host)
+        with device(model, params, "auto") as c:
+            assert brought(c, lambda: c.draft_chain(5, DRAFTS)) == DRAFTS * each
+            assert brought(c, lambda: c.verify_chain([5, *range(DRAFTS)])) == (1 + DRAFTS) * each
+
+
+@BOTH
+def test_rows_come_where_candidates_are_not_enough(model: Model) -> None:
+    row = 4 * model.n_vocab
+    for params in ROWS:
+        with device(model, params) as c:
+            token = c.first_token()
+            assert brought(c, lambda c=c, token=token: c.draft_chain(token, DRAFTS)) == DRAFTS * row
+            assert brought(c, lambda c=c, token=token: c.verify_chain([token, token])) == 2 * row
+    with device(model, replace(GREEDY, logprobs=2)) as c:  # of the target's tokens, not of drafts
+        assert brought(c, lambda: c.draft_chain(5, DRAFTS)) == DRAFTS * BYTES
+        assert brought(c, lambda: c.verify_chain([5, 6])) == 2 * row
+        assert len(c.logprobs()) >= 1
+
+
+@BOTH
+@pytest.mark.parametrize("draws", ["auto", "host"])
+def test_logits_in_the_hosts_memory_are_drawn_from_there(model: Model, draws: str) -> None:
+    with device(model, draws=draws) as c:
+        assert brought(c, lambda: c.verify_chain([5, 6])) == 2 * 4 * model.n_vocab
+
+
+@BOTH
+def test_no_draw_on_the_host_reads_a_row(model: Model) -> None:
+    with device(model, GREEDY, trace=True) as c:
+        c.trace()
+        rounds(c, 1)
+        assert customs(c.trace()) == []
+    for top_k in (40, 128):
+        with device(model, replace(GREEDY, temperature=1.0, top_k=top_k), trace=True) as c:
+            c.trace()
+            c.draft_chain(5, DRAFTS)
+            assert customs(c.trace()) == [PICKED[top_k]] * DRAFTS
+            c.verify_chain([5, 6, 7])
+            assert customs(c.trace()) == [3 * PICKED[top_k]]
+    with device(model, GREEDY, "host", trace=True) as c:
+        c.trace()
+        c.verify_chain([5, 6, 7])
+        assert customs(c.trace()) == [3 * model.n_vocab]
+
+
+# ── Launches and graphs ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def launches(before: Counters, after: Counters) -> tuple[int, int]:
+    """Launches, and graphs built for them."""
+    n = after.target_decodes + after.draft_decodes - before.target_decodes - before.draft_decodes
+    return n, n - (after.graphs_reused - before.graphs_reused)
+
+
+@pytest.mark.parametrize("params", [GREEDY, *SAMPLED[:3]], ids=range(4))
+def test_a_round_is_two_launches_of_graphs_that_serve_every_round(dense: Model, params: SamplingParams) -> None:
+    with device(dense, params) as c:
+        before = c.counters
+        rounds(c, 8)
+        assert launches(before, c.counters) == (16, 2)
+
+
+def test_a_graph_serves_its_kind_of_draw_alone(dense: Model) -> None:
+    with device(dense) as c:
+        rounds(c)
+        for params in (SAMPLED[1], SAMPLED[2], replace(GREEDY, temperature=0.5, top_k=128), ROWS[0], GREEDY):
+            c.set_sampling(Sampler(params))
+            before = c.counters
+            rounds(c, 2, token=3)
+            # seed, temperature and the like are not the graph's
+            assert launches(before, c.counters) == (4, 0 if params.temperature == 0.5 else 2)
+
+
+# ── Logits that are no numbers, and equal ones ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def changed(demo_f32: Path, tmp_path: Path) -> Callable[[Callable[[Any], None]], Path]:
+    """The shipped model in F32 with changed weights of the output layer, an array of shape (n_vocab, n_embd). The
+    hidden states before it are as long as they were, or a thousand times."""
+
+    def change(how: Callable[[Any], None], long: bool = False) -> Path:
+        path = tmp_path / "changed.gguf"
+        shutil.copy(demo_f32, path)
+        tensors = {tensor.name: tensor.data for tensor in GGUFReader(path, "r+").tensors}
+        how(tensors["output.weight" if "output.weight" in tensors else "token_embd.weight"])
+        for name in tensors:
+            if long and name.endswith(("output_norm.weight", "shared_head_norm.weight")):
+                tensors[name] *= 1000
+        return path
+
+    return change
+
+
+def nan(rows: slice) -> Callable[[Any], None]:
+    def how(weights: Any) -> None:
+        weights[rows] = np.copysign(np.nan, -1)  # as x86 makes it: its bits are below those of all numbers
+
+    return how
+
+
+def infinite(weights: Any) -> None:
+    # of a hidden state's numbers, each makes one of two logits larger than a float can be
+    n = weights.shape[1]
+    weights[: 2 * n] = 0
+    weights[:n] = np.diag(np.full(n, 3e38))
+    weights[n : 2 * n] = -weights[:n]
+
+
+NO_NUMBERS = {"one": nan(slice(300, 301)), "all": nan(slice(None)), "first": nan(slice(0, 1)), "infinite": infinite}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("draws", ["device"] if LAVAPIPE else ["host", "device"])
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED[1]], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("name", list(NO_NUMBERS)[: 1 if LAVAPIPE else None])
+def test_logits_that_are_no_numbers_are_noticed(
+    changed: Callable[..., Path], draws: str, params: SamplingParams, name: str
+) -> None:
+    how = NO_NUMBERS[name]
+    with Model(changed(how, long=how is infinite)) as model, device(model, params, draws) as c:
+        c.clear()
+        # output layer and embeddings share their weights; those of these tokens are as they were
+        c.prefill(range(1000, 1000 + PROMPT))
+        assert c.draft_chain(1005, DRAFTS) == ([], [])
+        assert c.n_past == PROMPT  # a head decides on nothing
+        with pytest.raises(NativeError, match=f"no finite logits at position {PROMPT + 1}"):
+            c.verify_chain([1005, 1006])
+        assert c.n_past == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED[1]], ids=["greedy", "sampled"])
+def test_of_equal_logits_the_first_counts(changed: Callable[..., Path], params: SamplingParams) -> None:
+    def alike(weights: Any) -> None:
+        # eight tokens each; of threads that take every eighth token, the last one has the first of them
+        weights[:] = weights[np.maximum((np.arange(len(weights)) + 1) // 8 * 8 - 1, 0)]
+
+    with Model(changed(alike)) as model:
+        found = []
+        for draws in ("host", "device"):
+            with device(model, params, draws) as c:
+                found.append(rounds(c))
+        assert found[0] == found[1]
+        if params is GREEDY:
+            assert all(token % 8 == 7 or token == 0 for token in found[0][1:])

@@ -1,0 +1,284 @@
+"""Claims about planned memory: it is what a model and its contexts take, and planning takes none of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.contexts import EACH
+from helpers.full_context import taken
+from makers.make_model import make_model
+
+from pymtp import LLM, InvalidRequestError, Model
+from pymtp.cli import app_main
+from pymtp.cli.memory_table import plan_beside
+from pymtp.context.context import Context
+from pymtp.context.host_memory import default_cache_bytes, host_bytes
+from pymtp.context.memory import PARTS, DeviceMemory, plan_memory
+from pymtp.drafting.depth import MAX_AUTO
+
+FILE_PADDING = 0.01  # of a file: its metadata, and what aligns its tensors
+
+
+def planned(path: Path, **options: Any) -> DeviceMemory:
+    with Model(path, vocab_only=True) as model:
+        (device,) = plan_memory(model, **options)
+    return device
+
+
+@EACH
+@pytest.mark.parametrize("draft_tokens", [0, 3, 8])
+@pytest.mark.parametrize(("n_ctx", "n_seq_max"), [(256, 1), (1024, 1), (256, 3)])
+def test_the_plan_is_what_a_full_context_takes(model: Model, n_ctx: int, n_seq_max: int, draft_tokens: int) -> None:
+    plan = planned(model.path, n_ctx=n_ctx, draft_tokens=draft_tokens, n_seq_max=n_seq_max)
+    real = taken(model, n_ctx=n_ctx, draft_tokens=draft_tokens, n_seq_max=n_seq_max)
+    assert plan == real
+    assert min(real.kv, real.states, real.compute) > 0
+    for of_head in (real.head_kv, real.head_compute, real.kept_rows):
+        assert (of_head > 0) == (draft_tokens > 0)
+
+
+@pytest.mark.parametrize("draft_vocab", [128, 1024])
+def test_so_it_is_with_drafts_over_part_of_the_vocabulary(dense: Model, draft_vocab: int) -> None:
+    options: dict[str, Any] = {"n_ctx": 512, "draft_tokens": 3, "draft_vocab": draft_vocab}
+    assert planned(dense.path, **options) == taken(dense, **options)
+
+
+@pytest.mark.parametrize("weight_type", ["q4_0", "iq4_nl"])
+def test_weights_that_are_laid_out_anew_are_planned_as_they_are_taken(tmp_path: Path, weight_type: str) -> None:
+    (path,) = make_model("7m", tmp_path / "model.gguf", weight_type=weight_type)
+    with Model(path) as model:
+        assert planned(path, n_ctx=256, draft_tokens=3) == taken(model, n_ctx=256, draft_tokens=3)
+
+
+def test_a_new_context_takes_all_but_the_graphs_of_rounds(dense: Model) -> None:
+    plan = planned(dense.path, n_ctx=512, draft_tokens=3)
+    with Context(dense, n_ctx=512, draft_tokens=3, n_threads=1) as c:
+        (new,) = c.memory()
+        c.prefill([1] * 300)
+        assert c.memory() == [new]
+    graphs = ("weights", "compute", "head_compute")
+    assert all(getattr(new, name) == getattr(plan, name) for name in PARTS if name not in graphs)
+    assert new.compute < plan.compute
+    assert new.head_compute < plan.head_compute
+
+
+def test_without_mtp_the_plan_is_that_of_a_file_without_head(dense: Model, demo: Path, headless: Path) -> None:
+    (beside,) = plan_beside(demo, draft_tokens=3, n_ctx=512)
+    (bare,) = plan_beside(headless, draft_tokens=0, n_ctx=512)
+    assert beside.without == bare.without == bare.with_mtp
+    assert beside.with_mtp == planned(demo, n_ctx=512, draft_tokens=3)
+    assert beside.without.head_kv == beside.without.head_compute == beside.without.kept_rows == 0
+
+
+def test_recurrent_layers_take_at_most_1_4_states_of_a_sequence(tmp_path: Path) -> None:
+    state = (128 * 128 * 16 + 3 * 6144) * 18 * 4  # bytes, of the 0.8B
+    (path,) = make_model("qwen3.5-0.8b", tmp_path / "model.gguf", weight_type="q4_0", weights=False)
+    for draft_tokens, n_seq_max in ((0, 1), (1, 8), (7, 1), (7, 8)):
+        plan = planned(path, n_ctx=256 * n_seq_max, draft_tokens=draft_tokens, n_seq_max=n_seq_max)
+        assert state < plan.states / n_seq_max < 1.4 * state
+
+
+@EACH
+def test_the_draft_context_reserves_the_same_for_any_ubatch(model: Model) -> None:
+    small, large = (planned(model.path, n_ctx=4096, draft_tokens=3, n_ubatch=n) for n in (64, 2048))
+    assert small.head_compute == large.head_compute
+    assert small.compute < large.compute / 8
+
+
+ROUNDS_IN = """
+import resource
+from pathlib import Path
+from pymtp import Model
+from pymtp.context import Context
+from pymtp.sampling import Sampler, SamplingParams
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+with Model() as model, Context(model, n_ctx=256, draft_tokens=7, n_seq_max=2, n_threads=1) as c:
+    for seq in (0, 1):
+        c.set_sampling(Sampler(SamplingParams()), seq)
+    c.prefill_batch({0: [1, 2, 3], 1: [1, 2, 3]})
+    before, graphs = resident(), 0
+    for seqs in ([0], [0, 1]):
+        for n in range(8):
+            if n:
+                c.draft_chains(dict.fromkeys(seqs, 1), n)
+            c.verify_chains(dict.fromkeys(seqs, [1] * (1 + n)))
+            graphs += 1 + (n > 0)
+    print((resident() - before) // graphs)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read as Linux tells it")
+def test_a_kept_graph_takes_the_memory_of_its_own_nodes() -> None:
+    command = [sys.executable, "-I", "-c", ROUNDS_IN]
+    assert int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) < 2e6
+
+
+PLAN_IN = """
+import json, resource, sys
+from pathlib import Path
+from pymtp import Model
+from pymtp.memory import plan_memory
+with Model(sys.argv[1], vocab_only=True) as model:
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + int(sys.argv[2]),) * 2)
+    (device,) = plan_memory(model, n_ctx=200_000, draft_tokens=32)
+print(json.dumps(vars(device)))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does it")
+def test_the_largest_model_is_planned_without_its_weights_and_without_memory(tmp_path: Path) -> None:
+    (path,) = make_model("qwen3.6-27b", tmp_path / "27b.gguf", weight_type="q4_0", weights=False)
+    assert path.stat().st_size > 15e9
+    assert path.stat().st_blocks * 512 < 50e6
+    room = 3_000_000_000  # addresses: most are of graphs, which are laid out as if all nodes were used
+    command = [sys.executable, "-I", "-c", PLAN_IN, str(path), str(room)]
+    plan = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert plan["weights"] == pytest.approx(path.stat().st_size, rel=FILE_PADDING)
+    assert plan["kv"] > 12e9
+    assert 2.5e8 < plan["states"] < 3e8
+
+
+@pytest.mark.parametrize("options", [{"draft_tokens": 65}, {"type_k": "q1"}, {"n_ctx": -1}])
+def test_what_no_context_takes_is_refused(demo: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError):
+        planned(demo, **{"n_ctx": 512, **options})
+
+
+def test_info_shows_the_memory_with_mtp_and_without(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--memory", "--ctx", "512", "--draft-tokens", "3", str(demo)]
+    with pytest.raises(SystemExit, match="0"):
+        app_main(["info", *options, "--json"])
+    told = json.loads(capsys.readouterr().out)
+    (device,) = told["devices"]
+    plan = planned(demo, n_ctx=512, draft_tokens=3)
+    assert device["with_mtp"]["total"] == plan.total == sum(getattr(plan, name) for name in PARTS)
+    assert device["mtp"]["head_kv"] == plan.head_kv > 0
+    with pytest.raises(SystemExit, match="0"):
+        app_main(["info", *options])
+    shown = capsys.readouterr().out
+    assert "with MTP" in shown
+    assert f"{plan.total / 2**20:,.1f}" in shown
+
+
+def test_auto_is_as_many_as_it_may_draft_and_none_without_a_head(
+    demo: Path, headless: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path, drafts in ((demo, MAX_AUTO), (headless, 0)):
+        with pytest.raises(SystemExit, match="0"):
+            app_main(["info", "--memory", "--ctx", "512", "--json", str(path)])
+        assert json.loads(capsys.readouterr().out)["options"]["draft_tokens"] == drafts
+
+
+def test_info_says_that_an_adapter_is_not_there_or_no_file(
+    demo: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for adapter, why in (("gone.gguf", "no such adapter: gone.gguf"), (tmp_path, "is no regular file")):
+        with pytest.raises(SystemExit, match="3"):
+            app_main(["info", "--memory", "--lora", str(adapter), str(demo)])
+        assert why in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(("asked", "n_ctx"), [(0, 8192), (1, 256), (257, 512)])
+def test_info_plans_the_tokens_that_a_context_has_room_for(
+    demo: Path, capsys: pytest.CaptureFixture[str], asked: int, n_ctx: int
+) -> None:
+    found = []
+    for ctx in (asked, n_ctx):
+        for more in (["--json"], []):
+            with pytest.raises(SystemExit, match="0"):
+                app_main(["info", "--memory", "--ctx", str(ctx), *more, str(demo)])
+            found.append(capsys.readouterr().out)
+    assert found[:2] == found[2:]
+    assert json.loads(found[0])["options"]["n_ctx"] == n_ctx
+    with Model(demo) as model, Context(model, n_ctx=asked) as context:
+        assert context.n_ctx == n_ctx
+
+
+def test_info_says_that_a_prefix_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = tmp_path / "saved.prefix"
+    with LLM(n_ctx=256, n_threads=1, draft_tokens=0) as llm:
+        llm.save_prefix("import ", saved)
+    with pytest.raises(SystemExit, match="2"):
+        app_main(["info", "--memory", str(saved)])
+    assert "is a prefix, not a model" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no such pipes")
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("more", [[], ["--memory"]], ids=str)
+def test_info_does_not_wait_for_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SystemExit, match="3"):
+        app_main(["info", *more, str(tmp_path / "pipe")])
+    assert "not a file" in capsys.readouterr().err
+
+
+def test_info_plans_the_memory_of_several_sequences(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    states = []
+    for n in (1, 3):
+        with pytest.raises(SystemExit, match="0"):
+            app_main(["info", "--memory", "--ctx", "512", "--n-seq-max", str(n), "--json", str(demo)])
+        (device,) = json.loads(capsys.readouterr().out)["devices"]
+        states.append(device["with_mtp"]["states"])
+    assert 2.9 * states[0] < states[1] < 3 * states[0]  # a row of zeros is for all
+
+
+@pytest.mark.parametrize(("draft_tokens", "n_seq_max"), [(0, 1), (3, 1), (3, 4)])
+def test_what_prefixes_take_is_planned(
+    draft_tokens: int, n_seq_max: int, demo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--ctx", "512", "--draft-tokens", str(draft_tokens), "--n-seq-max", str(n_seq_max), str(demo)]
+    with pytest.raises(SystemExit, match="0"):
+        app_main(["info", "--memory", "--json", *options])
+    planned = json.loads(capsys.readouterr().out)["prefixes"]
+    with Model(demo) as model, Context(model, n_ctx=512, draft_tokens=draft_tokens, n_seq_max=n_seq_max) as context:
+        assert planned["token_bytes"] == context.cell_bytes
+        assert 0.9 < context.state_bytes / planned["checkpoint_bytes"] < 1.1
+    assert planned["cache_bytes"] == default_cache_bytes()
+    with pytest.raises(SystemExit, match="0"):
+        app_main(["info", "--memory", *options])
+    n = planned["cache_bytes"] // (512 * planned["token_bytes"] + 2 * planned["checkpoint_bytes"])
+    assert f"so {n:,} prompts of 512 tokens" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("mib", [0, 512])
+def test_what_prefixes_take_is_planned_within_what_they_may(
+    mib: int, demo: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--ctx", "512", "--cache", str(mib), str(demo)]
+    with pytest.raises(SystemExit, match="0"):
+        app_main(["info", "--memory", "--json", *options])
+    planned = json.loads(capsys.readouterr().out)["prefixes"]
+    assert planned["cache_bytes"] == mib * 2**20
+    with pytest.raises(SystemExit, match="0"):
+        app_main(["info", "--memory", *options])
+    shown = capsys.readouterr().out
+    n = mib * 2**20 // (512 * planned["token_bytes"] + 2 * planned["checkpoint_bytes"])
+    assert f"take up to {mib} MiB" in shown
+    assert f"so {n:,} prompts of 512 tokens" in shown
+
+
+def resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+def test_the_system_has_memory_for_prefixes_back_whatever_lies_beside_it() -> None:
+    host_bytes(2**24)  # after which malloc takes less than that from its heap
+    arrays = [host_bytes(256, 2**12) for _ in range(64)]
+    for array in arrays:
+        array[:] = 1
+    before = resident()
+    del arrays[::2], array
+    assert before - resident() > 24 * 2**20

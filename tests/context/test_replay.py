@@ -1,0 +1,258 @@
+"""Claims about recurrent states: a sequence has one, takes tokens back by replay, and begins with zeros."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGUFReader
+from helpers.contexts import EACH, EXACT, context, some_tokens
+
+from pymtp import InvalidRequestError, NativeError
+from pymtp.context.context import Context
+from pymtp.context.options import PREFILL_MODES
+from pymtp.model.model import Model
+from pymtp.sampling import Sampler, SamplingParams
+
+MODES = pytest.mark.parametrize("mode", PREFILL_MODES)
+LATER = (2, 0, 1)  # prompts in this order: llama.cpp's own cells of 1 and 2 would not be side by side
+
+
+def close(found: np.ndarray, wanted: np.ndarray) -> bool:
+    return bool(np.abs(found - wanted).max() < 1e-4)
+
+
+def three(model: Model, mode: str) -> Context:
+    c = context(model, mode, n_seq_max=3)
+    for seq in LATER:
+        c.prefill(some_tokens(model, 20, seq), seq)
+    return c
+
+
+def alone(model: Model, mode: str, seq: int) -> Context:
+    c = context(model, mode)
+    c.prefill(some_tokens(model, 20, seq))
+    return c
+
+
+def more(model: Model, seq: int) -> list[int]:
+    return some_tokens(model, 10, 10 + seq)
+
+
+def others_go_on(c: Context) -> None:
+    """Sequences 1 and 2: by drafts, whose inputs are kept, and by a prompt."""
+    for seq in (1, 2):
+        c.verify([5, 6, 7, 8], seq)
+    c.prefill_batch({seq: more(c.model, seq) for seq in (1, 2)})
+
+
+@EACH
+@MODES
+def test_what_a_sequence_replays_stays_its_own_while_others_go_on(model: Model, mode: str) -> None:
+    with three(model, mode) as c, alone(model, mode, 0) as wanted:
+        c.verify([1, 2, 3, 4])
+        wanted.verify([1, 2, 3, 4])
+        others_go_on(c)
+        c.rewind(22)
+        wanted.rewind(22)
+        assert close(c.verify([7, 8]), wanted.verify([7, 8]))
+
+
+@EACH
+@MODES
+def test_a_sequence_goes_on_from_where_it_was_rewound_to_before_others_went_on(model: Model, mode: str) -> None:
+    with three(model, mode) as c, alone(model, mode, 0) as wanted:
+        for one in (c, wanted):
+            one.verify([1, 2, 3, 4])
+            one.rewind(22)
+        others_go_on(c)
+        assert close(c.verify([7, 8]), wanted.verify([7, 8]))
+
+
+@EACH
+@MODES
+def test_what_is_taken_together_goes_on_from_where_each_was_rewound_to(model: Model, mode: str) -> None:
+    with three(model, mode) as c, alone(model, mode, 0) as zero, alone(model, mode, 2) as two:
+        for seq, own in ((2, two), (0, zero)):
+            c.verify([1, 2, 3, 4], seq)
+            own.verify([1, 2, 3, 4])
+        c.rewind(21, 2)
+        two.rewind(21)
+        found = c.prefill_batch({seq: more(model, seq) for seq in (1, 2)})[1]
+        assert close(found, two.prefill(more(model, 2)))
+        c.rewind(22)
+        zero.rewind(22)
+        assert close(c.verify([7, 8]), zero.verify([7, 8]))
+
+
+def steps(c: Context, tokens: list[int]) -> list[bytes]:
+    """Rows of a prompt and of verifications of which each number of tokens is kept, then of two sequences together."""
+    rows = [c.prefill(tokens[:20]), c.prefill(tokens[5:30], 1)]
+    for keep in (1, 3, 4, 2, 4, 1):
+        rows.append(c.verify(tokens[20:24]))
+        c.rewind(c.n_past - 4 + keep)
+        if keep == 2:
+            rows.append(c.verify(tokens[5:6]))
+    rows.append(c.verify(tokens[1:5], 1))
+    c.rewind(26, 1)
+    rows.append(c.prefill_batch({0: tokens[30:40], 1: tokens[40:43]}))
+    return [row.tobytes() for row in rows]
+
+
+@EACH
+def test_devices_replay_with_the_operations_of_llama_cpp_to_the_same_numbers(model: Model) -> None:
+    tokens = some_tokens(model, 60)
+    with context(model, n_seq_max=2, **EXACT) as host, context(model, n_seq_max=2, **EXACT) as device:
+        device.compute_as_devices()
+        for found, wanted in zip(steps(device, tokens), steps(host, tokens), strict=True):
+            rows = np.frombuffer(found, np.float32), np.frombuffer(wanted, np.float32)
+            assert np.abs(rows[0] - rows[1]).max() < 1e-5 * np.abs(rows[1]).max()
+
+
+@EACH
+@pytest.mark.parametrize("as_devices", [False, True])
+def test_tokens_can_be_taken_back_one_by_one(model: Model, as_devices: bool) -> None:
+    with context(model) as slowly, context(model) as at_once:
+        for c in (slowly, at_once):
+            if as_devices:
+                c.compute_as_devices()
+            c.prefill(some_tokens(model, 20))
+            c.verify([1, 2, 3, 4])
+        for keep in (23, 22, 21):
+            slowly.rewind(keep)
+        at_once.rewind(21)
+        assert slowly.verify([7, 8]).tobytes() == at_once.verify([7, 8]).tobytes()
+
+
+@EACH
+def test_the_first_token_of_a_verification_cannot_be_taken_back(model: Model) -> None:
+    with context(model) as c:
+        c.prefill(some_tokens(model, 20))
+        c.verify([1, 2, 3, 4])
+        c.rewind(22)
+        with pytest.raises(InvalidRequestError, match="only 1 can be taken back"):
+            c.rewind(20)
+
+
+@EACH
+@pytest.mark.parametrize("draft_tokens", [1, 3, 7])
+def test_a_round_writes_one_state_whatever_the_depth(model: Model, draft_tokens: int) -> None:
+    def written(c: Context) -> int:
+        nodes = [node for node in c.trace() if node.graph == "target"]
+        return sum(prod(node.shape) for node in nodes if node.op == "CPY")
+
+    tokens = some_tokens(model, 20 + 1 + draft_tokens)
+    with context(model, draft_tokens=draft_tokens, trace=True) as c:
+        c.compute_as_devices()
+        c.prefill(tokens[:20])
+        states = written(c)
+        assert states > 0
+        for keep in (1, 1 + draft_tokens, 1):
+            c.verify(tokens[20:])
+            assert written(c) == states
+            c.rewind(c.n_past - 1 - draft_tokens + keep)
+        for _ in range(2):  # tokens to replay, and none
+            c.verify(tokens[:1])
+            assert written(c) == states
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_sequences_are_the_same_in_whatever_company_they_are(dense: Model, seed: int) -> None:
+    pick = random.Random(seed)
+    n_seqs = 5
+    with ExitStack() as stack:
+        c = stack.enter_context(context(dense, n_seq_max=n_seqs))
+        own = [stack.enter_context(context(dense)) for _ in range(n_seqs)]
+        drafts = [0] * n_seqs  # that can be taken back
+
+        def prefill(seqs: range) -> None:
+            texts = {seq: pick.choices(range(dense.n_vocab), k=pick.randint(1, 6)) for seq in seqs}
+            for row, (seq, text) in zip(c.prefill_batch(texts), texts.items(), strict=True):
+                assert close(row, own[seq].prefill(text))
+                drafts[seq] = 0
+
+        def verify(seq: int) -> None:
+            text = pick.choices(range(dense.n_vocab), k=4)
+            assert close(c.verify(text, seq), own[seq].verify(text))
+            drafts[seq] = 3
+
+        def rewind(seq: int) -> None:
+            keep = own[seq].n_past - pick.randint(0, drafts[seq])
+            c.rewind(keep, seq)
+            own[seq].rewind(keep)
+            drafts[seq] = 0
+
+        for _ in range(6):
+            for seq in pick.sample(range(n_seqs), n_seqs):  # cells in another order each time
+                c.clear(seq)
+                own[seq].clear()
+                drafts[seq] = 0
+            for seq in pick.sample(range(n_seqs), n_seqs):
+                prefill(range(seq, seq + 1))
+            for seq in pick.sample(range(n_seqs), 3):
+                verify(seq)
+            for _ in range(2):
+                rewind(pick.randrange(n_seqs))
+                first = pick.randrange(n_seqs - 1)
+                prefill(range(first, pick.randint(first + 2, n_seqs)))
+            for seq in range(n_seqs):
+                rewind(seq)
+                verify(seq)
+
+
+@pytest.mark.parametrize("as_devices", [False, True])
+@pytest.mark.parametrize("n", [1, 4, 5])
+@MODES
+def test_a_new_sequence_begins_with_zeros_whatever_was_there(
+    demo_f32: Path, tmp_path: Path, mode: str, n: int, as_devices: bool
+) -> None:
+    path = tmp_path / "nan.gguf"
+    shutil.copy(demo_f32, path)
+    broken = 300  # as an input; the output layer has the same weights, so that its logit is no number either
+    for tensor in GGUFReader(path, "r+").tensors:
+        if tensor.name == "token_embd.weight":
+            tensor.data[broken] = np.nan
+
+    with Model(path) as model, context(model, mode) as c, context(model, mode) as fresh:
+        if as_devices:
+            c.compute_as_devices()
+            fresh.compute_as_devices()
+        assert np.isnan(c.prefill([broken] * n)).all()
+        c.clear()
+        for text in (range(1000, 1020), [1005]):
+            rows = c.prefill(text), fresh.prefill(text)
+            assert np.array_equal(*(np.delete(row, broken) for row in rows))
+        rows = c.draft(7), fresh.draft(7)
+        assert np.array_equal(*(np.delete(row, broken) for row in rows))
+
+
+def refused(model: Model, fault: str, call: Callable[[Context], object], why: str) -> None:
+    with context(model, n_seq_max=2, **EXACT) as c:
+        for seq in range(2):
+            c.set_sampling(Sampler(SamplingParams()), seq)
+            c.prefill(some_tokens(model, 20), seq)
+        c.break_on_purpose(fault)
+        with pytest.raises(NativeError, match=why):
+            call(c)
+        c.break_on_purpose("none")
+        c.clear()
+        c.prefill(some_tokens(model, 20))
+        c.draft_chain(5, 3)
+
+
+@EACH
+def test_a_chain_whose_steps_are_of_two_sequences_is_refused(model: Model) -> None:
+    refused(model, "mixed_chain", lambda c: c.draft_chain(5, 3), "of equal length")
+
+
+@EACH
+def test_more_outputs_than_there_is_room_for_are_refused(model: Model) -> None:
+    refused(
+        model, "more_outputs", lambda c: c.prefill(some_tokens(model, 20)), "a batch with 20 outputs, but room for 8"
+    )

@@ -1,0 +1,260 @@
+"""Claims about what a sequence holds in the host's memory: a sequence that gets it goes on with the same bits."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.contexts import BOTH, EACH, EXACT, context, some_tokens
+from helpers.moments import (
+    BOTH_MODES,
+    CACHES,
+    MOMENTS,
+    after_a_prompt,
+    after_plain_rounds,
+    begin,
+    each_cache,
+    goes_on,
+    head_rows,
+    without_drafts,
+)
+from helpers.saved import cut, load, save, seq_that
+from makers.make_model import make_model
+
+from pymtp import InvalidRequestError, SamplingParams, build_info
+from pymtp.context.context import Context
+from pymtp.context.state import Bytes
+from pymtp.model.model import Model
+from pymtp.sampling import Sampler
+
+ALL_CACHES = CACHES | {"q4_0": {"type_k": "q4_0", "type_v": "q4_0"}, "bf16": {"type_k": "bf16", "type_v": "bf16"}}
+
+
+@BOTH
+@each_cache(ALL_CACHES)
+def test_what_was_saved_goes_on_with_the_bits_of_the_original(model: Model, caches: dict[str, Any], mode: str) -> None:
+    with (
+        context(model, mode, **caches) as other,
+        context(model, mode, n_seq_max=4, **caches) as c,
+        context(model, mode, n_seq_max=2, **(caches | {"n_ctx": 512})) as third,
+    ):
+        c.prefill(some_tokens(model, 60, seed=1), 3)  # of which nothing is to stay
+        c.prefill(some_tokens(model, 20, seed=2), 2)
+        for seed, moment in enumerate(MOMENTS):
+            other.clear()
+            wanted = goes_on(other, 0, without_drafts(moment)(other, 0))
+            c.clear(1)
+            token = moment(c, 1)
+            saved = save(c, 1, seed)
+            assert c.rows_held(1) == c.tokens_held(1)
+            assert goes_on(c, seq_that(c, 3, saved), token) == wanted, moment
+            assert goes_on(third, seq_that(third, 1, saved), token) == wanted, moment
+            assert goes_on(c, 1, token) == wanted, moment
+            assert goes_on(c, seq_that(c, 0, saved), token) == wanted, moment
+        assert c.tokens(2) == some_tokens(model, 20, seed=2)
+
+
+@EACH
+@BOTH_MODES
+@pytest.mark.parametrize("seed", range(3))
+def test_texts_that_go_on_from_checkpoints_are_what_they_would_be_alone(model: Model, mode: str, seed: int) -> None:
+    """A tree of texts: each begins at a checkpoint of an earlier one, with K and V of whatever text has them."""
+    pick = random.Random(seed)
+    with (
+        context(model, mode, n_seq_max=3, **EXACT) as c,
+        context(model, mode, **EXACT) as other,
+    ):
+        cells: dict[tuple[int, ...], Bytes] = {}  # a token's K and V, by the text up to it
+        checkpoints: list[tuple[list[tuple[str, list[int]]], Bytes]] = [([], np.empty(0, dtype=np.uint8))]
+
+        def go(c: Context, seq: int, step: tuple[str, list[int]]) -> bytes:
+            what, tokens = step
+            if what == "verify":
+                last = c.verify(tokens, seq)
+                c.rewind(c.tokens_held(seq) - 1, seq)
+                return last.tobytes()
+            return c.prefill(tokens, seq).tobytes()
+
+        def text_of(steps: list[tuple[str, list[int]]]) -> list[int]:
+            return [token for what, tokens in steps for token in (tokens[:-1] if what == "verify" else tokens)]
+
+        for _ in range(25):
+            seq = pick.randrange(3)
+            steps, state = pick.choice(checkpoints)
+            text = text_of(steps)
+            if text and c.tokens(seq)[: len(text)] == text and pick.random() < 0.7:
+                c.keep_cells(len(text), seq)
+            else:
+                c.clear(seq)
+                donors = [s for s in range(3) if s != seq and c.tokens(s)[: len(text)] == text]
+                for first, n in cut(len(text), pick.random()) if text else []:
+                    if donors and pick.random() < 0.5:
+                        c.copy_cells(pick.choice(donors), seq, first, n)
+                    else:
+                        c.load_cells(seq, first, [cells[tuple(text[: i + 1])] for i in range(first, first + n)])
+            if text:
+                c.load_state(seq, text, state)
+            for _ in range(pick.randint(1, 3)):
+                step = (
+                    pick.choice(["prefill", "verify"]) if text else "prefill",
+                    pick.choices(range(500), k=pick.randint(2, 4)),
+                )
+                last = go(c, seq, step)
+                steps = [*steps, step]
+                other.clear()
+                assert [go(other, 0, one) for one in steps][-1] == last
+                text = text_of(steps)
+                assert c.tokens(seq) == text
+                if pick.random() < 0.5:
+                    checkpoints.append((steps, c.save_state(seq)))
+            for i, row in enumerate(c.save_cells(seq, 0, len(text))):
+                cells.setdefault(tuple(text[: i + 1]), row[None])
+
+
+@EACH
+@pytest.mark.parametrize("caches", ALL_CACHES.values(), ids=ALL_CACHES.keys())
+def test_saved_cells_depend_on_neither_the_sequence_nor_how_they_are_cut(model: Model, caches: dict[str, Any]) -> None:
+    tokens = some_tokens(model, 300)
+    with context(model, n_seq_max=3, **caches) as c:
+        (memory,) = c.memory()
+        assert c.cell_bytes == (memory.kv + memory.head_kv) / (c.n_ctx * c.n_seq_max)
+        c.prefill(tokens, 0)
+        c.prefill(some_tokens(model, 9), 1)
+        c.prefill(tokens, 2)
+        whole = c.save_cells(0, 0, 300)
+        assert whole.shape == (300, c.cell_bytes)
+        assert len({row.tobytes() for row in whole}) == 300
+        for seq in (0, 2):
+            for first, n in ((0, 1), (1, 255), (255, 2), (299, 1), (300, 0), (17, 270)):
+                np.testing.assert_array_equal(c.save_cells(seq, first, n), whole[first : first + n])
+        assert c.counters.saved_bytes == (300 + 2 * (1 + 255 + 2 + 1 + 270)) * c.cell_bytes
+
+
+@EACH
+@pytest.mark.parametrize("caches", ALL_CACHES.values(), ids=ALL_CACHES.keys())
+def test_long_texts_come_back_as_they_went(model: Model, caches: dict[str, Any]) -> None:
+    with context(model, n_seq_max=3, **caches) as c:
+        c.prefill(some_tokens(model, 700))
+        tokens, cells, state = c.tokens(), c.save_cells(0, 0, 700), c.save_state()
+        c.load_cells(1, 0, [cells])
+        c.load_state(1, tokens, state)
+        c.copy_cells(0, 2, 0, 300)
+        c.copy_cells(1, 2, 300, 400)
+        c.load_state(2, tokens, state)
+        c.keep_cells(650, 0)
+        c.copy_cells(1, 0, 650, 50)
+        c.load_state(0, tokens, state)
+        for seq in range(3):
+            np.testing.assert_array_equal(c.save_cells(seq, 0, 700), cells)
+            np.testing.assert_array_equal(c.save_state(seq), state)
+
+
+@EACH
+def test_a_transposed_v_is_saved_as_any_other(model: Model) -> None:
+    """Before the first layer with attention nothing depends on flash attention."""
+    rows = []
+    for flash_attn in ("on", "off"):
+        with context(model, flash_attn=flash_attn, draft_tokens=0) as c:
+            c.prefill(some_tokens(model, 300))
+            n_layers = model.n_layer // int(model.metadata[f"{model.architecture}.full_attention_interval"])
+            rows.append(c.save_cells(0, 0, 300)[:, : c.cell_bytes // n_layers])
+    np.testing.assert_array_equal(*rows)
+
+
+def test_the_head_catches_up_before_anything_is_saved(dense: Model) -> None:
+    with context(dense) as c, context(dense) as other:
+        for one in (c, other):
+            after_plain_rounds(one, 0)
+        assert c.rows_held() < c.tokens_held()
+        c.save_cells(0, 0, 0)
+        assert c.rows_held() == c.tokens_held()
+        assert head_rows(c, 0) == head_rows(other, 0)
+
+
+@BOTH_MODES
+def test_a_loaded_sequence_has_the_first_token_after_its_prompt(dense: Model, mode: str) -> None:
+    with context(dense, mode, n_seq_max=3) as c:
+        token = begin(c, 0)
+        saved = save(c, 0)
+        tokens, pieces, _ = saved
+        without = c.save_state(0, logits=False)
+        c.prefill(some_tokens(dense, 30), 2)
+        assert len(saved[2]) - len(without) == 4 * dense.n_vocab
+        assert c.first_token(seq_that(c, 1, saved)) == token
+        assert c.first_token(seq_that(c, 0, save(c, 1))) == token
+        with pytest.raises(InvalidRequestError, match="was not in the last prefill"):
+            c.first_token(seq_that(c, 1, (tokens, pieces, without)))
+
+
+@EACH
+def test_a_state_takes_one_state_and_what_is_to_be_replayed(model: Model) -> None:
+    with context(model) as c, context(model, draft_tokens=0) as plain:
+        plain.prefill(some_tokens(model, 40))
+        one = len(plain.save_state(logits=False))
+        row = 4 * model.n_embd  # for the head
+        after_a_prompt(c, 0)
+        assert len(c.save_state(logits=False)) == one + row
+        c.verify([1, 2, 3, 4])
+        sizes = []
+        for n in (4, 3):
+            if n < 4:
+                c.clear()
+                after_a_prompt(c, 0)
+                c.verify([1, 2, 3, 4])
+                c.rewind(c.tokens_held() - 4 + n)
+            sizes.append(len(c.save_state()) - one - row)
+        assert sizes[0] * 3 == sizes[1] * 4 > 0
+
+
+@EACH
+def test_a_context_without_drafts_saves_as_well(model: Model) -> None:
+    with context(model, draft_tokens=0, n_seq_max=2) as c:
+        token = begin(c, 0)
+        c.verify([token])
+        load(c, 1, save(c, 0))
+        np.testing.assert_array_equal(c.verify([9], 1), c.verify([9], 0))
+        np.testing.assert_array_equal(c.prefill([1, 2, 3], 1), c.prefill([1, 2, 3], 0))
+
+
+def test_tokens_that_were_loaded_are_seen_by_the_draft_vocabulary(dense: Model) -> None:
+    last = dense.n_vocab - 1
+    with context(dense, draft_vocab=128) as c, context(dense, draft_vocab=128) as other:
+        c.prefill([last] * 30)
+        for one in (c, other):
+            one.set_sampling(Sampler(SamplingParams()))
+        saved = save(c, 0)
+        load(other, 0, saved)
+        wanted = c.draft_chain(5, 3)
+        assert c.drafts_over(last)
+        assert other.draft_chain(5, 3) == wanted
+        assert other.drafts_over(last)
+
+
+def test_the_options_of_cells_name_the_kernels_that_made_them(tmp_path: Path) -> None:
+    info = build_info()
+    kernels = {}
+    for weight_type in ("f32", "q4_0"):  # of which the second is repacked
+        make_model("7m", tmp_path / "model.gguf", weight_type=weight_type)
+        with Model(tmp_path / "model.gguf") as model, context(model) as c:
+            kernels[weight_type] = c.cell_options["kernels"]
+        assert set(info["cpu_features"]) <= set(kernels[weight_type].split())
+        assert info["compiler"] in kernels[weight_type]
+    buffers = {name: text.split("; ")[0].split(", ") for name, text in kernels.items()}
+    assert [one.split(" ")[1] for one in buffers["f32"]] == ["CPU"]
+    assert len(buffers["q4_0"]) == (2 if "AVX2" in info["cpu_features"] else 1)
+
+
+def test_bytes_are_counted(dense: Model) -> None:
+    with context(dense, n_seq_max=3) as c:
+        begin(c, 0)
+        tokens, pieces, state = saved = save(c, 0)
+        size = len(state) + sum(map(np.size, pieces))
+        assert c.counters.saved_bytes == size
+        load(c, 1, saved)
+        assert c.counters.loaded_bytes == size
+        assert c.counters.sequence_bytes == 0
+        c.copy_cells(0, 2, 0, len(tokens))
+        assert c.counters.sequence_bytes == len(tokens) * c.cell_bytes

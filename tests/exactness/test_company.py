@@ -1,0 +1,242 @@
+"""Claims about rounds for several sequences: one launch of the head and one of the target, and each sequence's tokens
+are those it has alone."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from helpers.contexts import BOTH, DRAFTS, EXACT, context, some_tokens
+
+from pymtp import ContextFullError, InvalidRequestError
+from pymtp.context.context import Context
+from pymtp.model.model import Model
+from pymtp.sampling import Sampler, SamplingParams
+
+ROUNDS = 12
+OTHER_CACHES: dict[str, dict[str, Any]] = {
+    "f16": {},
+    "f32, no flash": EXACT,
+    "q8_0": {"type_k": "q8_0", "type_v": "q8_0"},
+}
+SETTINGS = [
+    SamplingParams(temperature=0.0),
+    SamplingParams(temperature=1.0, seed=3, top_k=20),
+    SamplingParams(temperature=0.8, seed=4, top_k=0, repetition_penalty=1.3),
+    SamplingParams(temperature=1.2, seed=5, logprobs=2),
+    SamplingParams(temperature=0.7, seed=6, logit_bias={9: 2.0}),
+]
+
+
+def begin(c: Context, prompts: dict[int, list[int]], params: Sequence[SamplingParams]) -> dict[int, int]:
+    """Reads a prompt after the other: how a prompt is cut is another matter. The first tokens."""
+    tokens = {}
+    for seq, prompt in prompts.items():
+        c.set_sampling(Sampler(params[seq]), seq)
+        c.prefill(prompt, seq)
+        tokens[seq] = c.first_token(seq)
+    return tokens
+
+
+def a_round(c: Context, tokens: dict[int, int], n: int) -> dict[int, list[int]]:
+    """What comes out of a round of n drafts for each sequence."""
+    drafts = c.draft_chains(tokens, n) if n else {seq: ([], []) for seq in tokens}
+    chains = {seq: [token, *drafts[seq][0]] for seq, token in tokens.items()}  # type: ignore[index]
+    before = {seq: c.tokens_held(seq) for seq in tokens}
+    out = c.verify_chains(chains)
+    for seq, sampled in out.items():
+        assert isinstance(sampled, list)
+        if len(sampled) <= n:
+            c.rewind(before[seq] + len(sampled), seq)
+    return out  # type: ignore[return-value]
+
+
+def written(c: Context, prompts: dict[int, list[int]], depths: Sequence[int]) -> dict[int, list[int]]:
+    tokens = begin(c, prompts, SETTINGS)
+    texts = {seq: [token] for seq, token in tokens.items()}
+    for n in depths:
+        for seq, out in a_round(c, tokens, n).items():
+            texts[seq] += out
+            tokens[seq] = out[-1]
+    return texts
+
+
+@BOTH
+@pytest.mark.parametrize("caches", OTHER_CACHES.values(), ids=OTHER_CACHES.keys())
+@pytest.mark.parametrize("seqs", [(0, 1), (0, 2, 3), (0, 1, 2, 3, 4)], ids=str)
+def test_a_sequence_writes_in_company_what_it_writes_alone(
+    model: Model, caches: dict[str, Any], seqs: tuple[int, ...]
+) -> None:
+    luck = random.Random(str(seqs))
+    prompts = {seq: some_tokens(model, luck.randrange(1, 60), seed=seq) for seq in seqs}
+    depths = [luck.randrange(1 + DRAFTS) for _ in range(ROUNDS)]
+    with context(model, n_seq_max=5, **caches) as c:
+        together = written(c, prompts, depths)
+    with context(model, n_seq_max=1, **caches) as c:
+        for seq in seqs:
+            c.clear()
+            alone = begin(c, {0: prompts[seq]}, [SETTINGS[seq]])
+            text, token = [alone[0]], alone
+            while len(text) < len(together[seq]):
+                out = a_round(c, token, 0)
+                text += out[0]
+                token = {0: out[0][-1]}
+            assert together[seq] == text
+
+
+@BOTH
+@pytest.mark.parametrize("caches", OTHER_CACHES.values(), ids=OTHER_CACHES.keys())
+@pytest.mark.parametrize("put_off", [0, 5])
+def test_the_head_drafts_in_company_what_it_drafts_alone(model: Model, caches: dict[str, Any], put_off: int) -> None:
+    prompts = {seq: some_tokens(model, 20 + 7 * seq, seq) for seq in range(4)}
+
+    def drafted(c: Context, prompts: dict[int, list[int]], params: Sequence[SamplingParams]) -> dict[int, Any]:
+        tokens = begin(c, prompts, params)
+        for _ in range(put_off):  # plain rounds, which leave the head behind
+            tokens = {seq: out[-1] for seq, out in a_round(c, tokens, 0).items()}
+        return c.draft_chains(tokens, DRAFTS)
+
+    with context(model, n_seq_max=4, **caches) as c:
+        together = drafted(c, prompts, SETTINGS)
+    for seq, prompt in prompts.items():
+        with context(model, **caches) as c:
+            assert drafted(c, {0: prompt}, [SETTINGS[seq]])[0] == together[seq]
+
+
+@BOTH
+def test_a_round_of_several_is_one_launch_of_the_head_and_one_of_the_target(model: Model) -> None:
+    with context(model, n_seq_max=4) as c:
+        tokens = begin(c, {seq: some_tokens(model, 20, seq) for seq in range(4)}, SETTINGS)
+        a_round(c, tokens, 2)
+        before = c.counters
+        for _ in range(5):
+            tokens = {seq: out[-1] for seq, out in a_round(c, tokens, 2).items()}
+        after = c.counters
+    assert after.target_decodes - before.target_decodes == 5
+    assert after.draft_decodes - before.draft_decodes == 5
+    assert after.graphs_reused - before.graphs_reused == 10
+
+
+@BOTH
+def test_a_context_without_a_head_takes_several_sequences_in_one_launch_as_well(model: Model) -> None:
+    with context(model, n_seq_max=4, draft_tokens=0) as c:
+        tokens = begin(c, {seq: some_tokens(model, 20, seq) for seq in range(4)}, SETTINGS)
+        before = c.counters.target_decodes
+        a_round(c, tokens, 0)
+        assert c.counters.target_decodes - before == 1
+
+
+@BOTH
+def test_what_the_head_was_left_behind_by_is_one_launch_for_all(model: Model) -> None:
+    with context(model, n_seq_max=4) as c:
+        tokens = begin(c, {seq: some_tokens(model, 20, seq) for seq in range(4)}, SETTINGS)
+        for _ in range(3):
+            tokens = {seq: out[-1] for seq, out in a_round(c, tokens, 0).items()}
+        assert [c.rows_held(seq) for seq in range(4)] == [20] * 4
+        before = c.counters.draft_decodes
+        a_round(c, tokens, 2)
+        assert c.counters.draft_decodes - before == 2
+        assert c.rows_held(0) >= 24
+
+
+@BOTH
+def test_sequences_with_a_gap_between_them_take_a_launch_for_each_side(model: Model) -> None:
+    with context(model, n_seq_max=4) as c:
+        tokens = begin(c, {seq: some_tokens(model, 20, seq) for seq in (0, 2, 3)}, SETTINGS)
+        before = c.counters
+        a_round(c, tokens, 2)
+        after = c.counters
+    assert after.target_decodes - before.target_decodes == 2
+    assert after.draft_decodes - before.draft_decodes == 2
+
+
+def test_a_sequence_whose_grammar_has_no_way_on_fails_alone(dense: Model) -> None:
+    never = SamplingParams(grammar='root ::= "a" [^\\x00-\\U0010ffff]')
+    with context(dense, n_seq_max=3) as c:
+        tokens = begin(c, {seq: some_tokens(dense, 20, seq) for seq in range(3)}, [SETTINGS[0], never, SETTINGS[0]])
+        out = c.verify_chains({seq: [token] for seq, token in tokens.items()})
+        assert isinstance(out[1], InvalidRequestError)
+        assert "the grammar allows no token at position 21" in str(out[1])
+        assert all(isinstance(out[seq], list) for seq in (0, 2))
+        assert [c.tokens_held(seq) for seq in range(3)] == [21, 21, 21]
+
+
+@BOTH
+@pytest.mark.parametrize("mode", ["fused", "host-copy"])
+def test_a_sequence_whose_drafts_have_no_finite_logits_loses_its_drafts_alone(model: Model, mode: str) -> None:
+    prompts = {seq: some_tokens(model, 20, seq) for seq in range(3)}
+    infinite = Sampler(SamplingParams(logit_bias={7: 1e30}))
+    infinite.native.bias[0].bias = math.inf
+    with context(model, mode, n_seq_max=3) as c:
+        drafts = c.draft_chains(begin(c, prompts, SETTINGS), DRAFTS)
+        c.clear()
+        tokens = begin(c, prompts, SETTINGS)
+        c.set_sampling(infinite, 1)
+        found = c.draft_chains(tokens, DRAFTS)
+        assert found[1] == ([], [])
+        assert [found[seq] for seq in (0, 2)] == [drafts[seq] for seq in (0, 2)]
+        assert [c.tokens_held(seq) for seq in range(3)] == [20, 20, 20]
+        c.set_sampling(Sampler(SETTINGS[1]), 1)
+        out = c.verify_chains({seq: [tokens[seq], *found[seq][0]] for seq in range(3)})
+        assert all(isinstance(sampled, list) for sampled in out.values())
+
+
+def test_log_probabilities_are_those_of_the_sequence_asked_for(dense: Model) -> None:
+    asked = [SamplingParams(logprobs=n) for n in (1, 3)]
+    with context(dense, n_seq_max=2) as c:
+        tokens = begin(c, {seq: some_tokens(dense, 20, seq) for seq in range(2)}, asked)
+        out = a_round(c, tokens, 2)
+        for seq, n in ((0, 1), (1, 3)):
+            found = c.logprobs(seq)
+            assert [each.token_id for each in found] == out[seq]
+            assert all(len(each.top) == n for each in found)
+
+
+def test_a_row_of_padding_is_not_sampled_from(dense: Model) -> None:
+    a = dense.tokenize("a")[0]
+    ends_after_two = SamplingParams(grammar=f"root ::= [a] [a] <[{dense.n_vocab + 1}]>", logprobs=0)
+    with context(dense, n_seq_max=2) as c:
+        tokens = begin(c, {seq: some_tokens(dense, 20, seq) for seq in range(2)}, [ends_after_two, SETTINGS[0]])
+        # the target agrees with a row of padding that repeats the first token, and the grammar has no way on after it
+        out = c.verify_chains({0: [tokens[0]], 1: [tokens[1], 7, 8]})
+        assert out[0] == [a]
+        assert [entry.token_id for entry in c.logprobs(0)] == [a]
+
+
+@BOTH
+def test_a_row_of_padding_is_not_held(model: Model) -> None:
+    lengths = [1, 3, 2]
+    with context(model, n_seq_max=3) as c, context(model) as other:
+        tokens = begin(c, {seq: some_tokens(model, 20, seq) for seq in range(3)}, SETTINGS)
+        chains = {seq: [tokens[seq], 7, 8][:n] for seq, n in enumerate(lengths)}
+        out = c.verify_chains(chains)
+        assert [c.tokens(seq)[20:] for seq in range(3)] == list(chains.values())
+        with pytest.raises(InvalidRequestError, match="only 0 can be taken back"):
+            c.rewind(20, 0)
+        c.rewind(21, 1)
+        c.rewind(21, 2)
+        drafts = c.draft_chains(tokens, DRAFTS)
+        after = c.verify_chains({seq: [3] for seq in range(3)})
+        for seq in range(3):
+            other.clear()
+            alone = begin(other, {0: some_tokens(model, 20, seq)}, [SETTINGS[seq]])
+            assert other.verify_chain(chains[seq]) == out[seq]
+            other.rewind(21)
+            assert other.draft_chains(alone, DRAFTS)[0] == drafts[seq]
+            assert other.verify_chain([3]) == after[seq]
+
+
+@BOTH
+def test_a_chain_without_room_for_the_rows_of_the_longest_is_refused(model: Model) -> None:
+    with context(model, n_seq_max=2) as c:
+        tokens = begin(c, {0: some_tokens(model, c.n_ctx - 1, 0), 1: some_tokens(model, 20, 1)}, SETTINGS)
+        with pytest.raises(ContextFullError, match=f"{c.n_ctx - 1} tokens held and 2 more"):
+            c.verify_chains({0: [tokens[0]], 1: [tokens[1], 7]})
+        assert [c.tokens_held(seq) for seq in range(2)] == [c.n_ctx - 1, 20]
+        with pytest.raises(InvalidRequestError, match="a sequence is needed"):
+            c.verify_chains({})
+        with pytest.raises(InvalidRequestError, match="4 tokens, not 0"):
+            c.verify_chains({0: [], 1: [1]})

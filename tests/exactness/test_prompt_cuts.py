@@ -1,0 +1,188 @@
+"""Claims about cuts in a prompt: wherever it is cut, the bits are the same, read or written."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+from conftest import make_llm
+from helpers.bits import ROWS_ALONE
+from makers.make_model import make_model
+from makers.model_shapes import PRESETS
+
+from pymtp import Model, SamplingParams
+from pymtp.context.context import Context
+
+pytestmark = pytest.mark.skipif(not ROWS_ALONE, reason="the kernels of other processors go by the number of rows")
+
+WEIGHTS = ["f32", "f16", "bf16", "q8_0", "q4_0", "iq4_nl", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"]
+SHAPES = {  # every matrix has whole superblocks, and rows by the eight: what is repacked in a large model is here
+    # Q8_0 has a kernel for rows from 768 elements on
+    "dense": replace(PRESETS["7m"], n_layer=4, linear_v_heads=8, n_ff=1024),
+    "experts": replace(
+        PRESETS["7m"],
+        n_layer=4,
+        n_ff=0,
+        n_expert=8,
+        n_expert_used=2,
+        n_ff_expert=256,
+        n_ff_shared=256,
+        tied=False,
+        linear_v_heads=8,
+    ),
+}
+N = 600  # tokens of a prompt: past 512, where a launch ends, and past 256 cells, where more of the cache is read
+LONG = 1100  # past 1024 cells, where a sum of attention ends
+NEXT = [3, 1, 4, 1, 5, 9, 2, 6]
+
+NewModel = Callable[[str, str], Model]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewModel]:
+    """A model of random weights: one of SHAPES or of the presets, and a type."""
+    made: dict[tuple[str, str], Model] = {}
+
+    def make(shape: str, weight_type: str) -> Model:
+        key = (shape, weight_type)
+        if key not in made:
+            path = tmp_path_factory.mktemp("models") / f"{shape}-{weight_type}.gguf"
+            make_model(SHAPES.get(shape, shape), path, weight_type=weight_type)
+            made[key] = Model(path)
+        return made[key]
+
+    yield make
+    for one in made.values():
+        one.close()
+
+
+def new_context(model: Model, n: int = N, **options: Any) -> Context:
+    return Context(model, **({"n_ctx": n + 64, "draft_tokens": 7, "n_threads": 1} | options))
+
+
+def some_tokens(n: int) -> list[int]:
+    return random.Random(n).choices(range(256), k=n)
+
+
+def some_cuts(rng: random.Random, n: int) -> list[int]:
+    """Where pieces of n tokens end: a few pieces of any length, of which some have a token or two."""
+    ends = set(rng.sample(range(1, n - 2), rng.choice([1, 1, 2, 4])))
+    ends |= {end + rng.choice([1, 2]) for end in rng.sample(sorted(ends), 1)}
+    return [*sorted(ends), n]
+
+
+def read(context: Context, tokens: list[int], ends: list[int]) -> bytes:
+    """Reads a text in pieces. Returns the bits of its last logits."""
+    context.clear()
+    for begin, end in zip([0, *ends], ends, strict=False):
+        logits = context.prefill(tokens[begin:end])
+    return logits.tobytes()
+
+
+def left_behind(context: Context) -> tuple[bytes, bytes]:
+    """What the caches hold: the head's K and V, and the logits of more tokens, which see all K, V and states of the
+    target."""
+    return context.head_state(), context.verify(NEXT).tobytes()
+
+
+def write_some(context: Context, rng: random.Random, tokens: list[int]) -> bytes:
+    """A round that takes up to 8 of the tokens, and rejects drafts. Returns the bits of the last logits it takes."""
+    n_accepted = min(rng.randint(1, 8), len(tokens))
+    rejected = rng.choices(range(256), k=rng.randint(0, 8 - n_accepted))
+    n_past = context.n_past
+    logits = context.verify([*tokens[:n_accepted], *rejected])
+    context.rewind(n_past + n_accepted)
+    return logits[n_accepted - 1].tobytes()
+
+
+def assert_cuts_do_not_matter(context: Context, n: int, n_cuts: int) -> None:
+    tokens = some_tokens(n)
+    wanted = read(context, tokens, [n]), *left_behind(context)
+    rng = random.Random(0)
+    for ends in (some_cuts(rng, n) for _ in range(n_cuts)):
+        assert (read(context, tokens, ends), *left_behind(context)) == wanted, ends
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("weight_type", WEIGHTS)
+def test_a_prompt_cut_anywhere_leaves_the_bits_that_it_leaves_uncut(
+    model: NewModel, shape: str, weight_type: str
+) -> None:
+    with new_context(model(shape, weight_type)) as context:
+        assert_cuts_do_not_matter(context, N, 3)
+
+
+@pytest.mark.parametrize("shape", ["tiny", "tiny-moe", "tiny-next"])
+@pytest.mark.parametrize("weight_type", ["f32", "f16", "bf16", "q8_0", "q4_0"])
+def test_so_does_one_of_a_model_whose_weights_are_not_repacked(model: NewModel, shape: str, weight_type: str) -> None:
+    with new_context(model(shape, weight_type), LONG) as context:
+        assert_cuts_do_not_matter(context, LONG, 3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"flash_attn": "off"},
+        {"flash_attn": "off", "type_k": "f32", "type_v": "f32"},
+        {"flash_attn": "on", "type_k": "f32", "type_v": "f32"},
+        {"flash_attn": "on", "type_k": "bf16", "type_v": "bf16"},
+        {"flash_attn": "on", "type_k": "q8_0", "type_v": "q8_0"},
+        {"flash_attn": "on", "type_k": "q4_0", "type_v": "f16"},
+        {"n_threads": 2},
+        {"n_ubatch": 48},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("weight_type", ["f32", "q4_0"])
+def test_nor_do_cuts_matter_with_any_cache_attention_or_launch(
+    model: NewModel, weight_type: str, options: dict[str, Any]
+) -> None:
+    with new_context(model("dense", weight_type), LONG, **options) as context:
+        assert_cuts_do_not_matter(context, LONG, 1 if "n_threads" in options else 2)  # tests share the processors
+
+
+@pytest.mark.parametrize("weight_type", ["f32", "q4_0"])
+def test_neither_the_length_of_a_launch_nor_its_threads_matter(model: NewModel, weight_type: str) -> None:
+    tokens, found = some_tokens(N), set()
+    for n_ubatch, n_threads in ((512, 1), (512, 3), (64, 2), (9, 1)):
+        with new_context(model("dense", weight_type), n_ubatch=n_ubatch, n_threads=n_threads) as context:
+            found.add((read(context, tokens, [N]), *left_behind(context)))
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("weight_type", WEIGHTS)
+def test_tokens_that_were_written_leave_the_bits_that_reading_them_leaves(
+    model: NewModel, shape: str, weight_type: str
+) -> None:
+    """A turn of a chat is written in rounds, some of whose drafts are taken back, and read by whoever comes later."""
+    n_prompt, n_written, tokens, rng = 230, 300, some_tokens(450), random.Random(1)
+    with new_context(model(shape, weight_type)) as context:
+        wanted = [(read(context, tokens, [n]), *left_behind(context)) for n in (n_written, len(tokens))]
+        for n in (n_written, len(tokens)):  # then more rounds, or the next turn's prompt
+            read(context, tokens, [n_prompt])
+            while context.n_past < n_written:
+                last = write_some(context, rng, tokens[context.n_past : n_written])
+            if n > n_written:
+                last = context.prefill(tokens[n_written:n]).tobytes()
+            assert (last, *left_behind(context)) == wanted.pop(0)
+
+
+TURNS = [*product(SHAPES, ["f16", "bf16", "q8_0", "q4_0", "q4_k"]), ("shipped", "q8_0")]
+
+
+@pytest.mark.parametrize(("shape", "weight_type"), TURNS)
+def test_a_second_turn_is_the_same_with_the_cache_and_without(model: NewModel, shape: str, weight_type: str) -> None:
+    turns = []
+    for options in ({}, {"cache_prompt": False}, {"cache_prompt": False, "n_ubatch": 32}):
+        with make_llm(None if shape == "shipped" else model(shape, weight_type), **options) as llm:
+            asked = SamplingParams(40, temperature=0.9, seed=3, ignore_eos=True, logprobs=2)
+            first = llm.generate(some_tokens(250), asked).token_ids
+            second = llm.generate([*some_tokens(250), *first, *some_tokens(100)], asked)
+            assert (second.stats.cached_tokens > 0) == (not options)
+            turns.append((first, second.token_ids, second.logprobs, second.stats.accepted))
+    assert turns[1:] == turns[:-1]

@@ -1,0 +1,339 @@
+"""Claims about coroutines: they run together, a task that is cancelled takes its requests along, nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from conftest import make_llm
+
+from pymtp import LLM, AsyncLLM, ClosedError, InvalidRequestError, NativeError, SamplingParams
+from pymtp.context.context import Context
+from pymtp.engine.engine import Engine
+
+SHORT = SamplingParams(max_tokens=12)
+ENDLESS = SamplingParams(max_tokens=None, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def several() -> Iterator[LLM]:
+    with make_llm(n_seq_max=4, n_ctx=8192) as llm:
+        yield llm
+
+
+@pytest.fixture
+def expected(several: LLM, prompts: list[str]) -> list[str]:
+    return [several.generate(prompt, SHORT).text for prompt in prompts]
+
+
+def run(llm: LLM, use: Callable[[AsyncLLM], Awaitable[Any]]) -> Any:
+    async def main() -> Any:
+        async with AsyncLLM(llm) as made:
+            return await asyncio.wait_for(use(made), 30)
+
+    return asyncio.run(main())
+
+
+def wait_until(ready: Callable[[], object]) -> None:
+    end = time.monotonic() + 10
+    while not ready():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_texts_may_be_freed_while_their_own_thread_takes_a_request(
+    several: LLM, prompts: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Python's collector frees them, at any line: they cancel their requests."""
+
+    async def use(llm: AsyncLLM) -> str:
+        texts = [await llm.open("import ", ENDLESS)]
+        wake = llm._driver.wake
+
+        def freeing() -> None:
+            texts.clear()
+            wake()
+
+        monkeypatch.setattr(llm._driver, "wake", freeing)
+        return (await llm.generate(prompts[0], SHORT)).text
+
+    assert run(several, use) == expected[0]
+
+
+def test_coroutines_get_the_texts_that_they_would_get_alone_and_share_rounds(
+    several: LLM, prompts: list[str], expected: list[str]
+) -> None:
+    before = several.figures().sequences.get(4, 0)
+
+    async def use(llm: AsyncLLM) -> list[str]:
+        done = await asyncio.gather(*(llm.generate(prompt, SHORT) for prompt in prompts))
+        return [completion.text for completion in done]
+
+    assert run(several, use) == expected
+    assert several.figures().sequences[4] > before
+
+
+def test_a_list_gives_a_list(several: LLM, prompts: list[str], expected: list[str]) -> None:
+    async def use(llm: AsyncLLM) -> list[str]:
+        return [completion.text for completion in await llm.generate(prompts, SHORT)]
+
+    assert run(several, use) == expected
+
+
+def test_streams_side_by_side_join_to_the_same_texts(several: LLM, prompts: list[str], expected: list[str]) -> None:
+    async def joined(llm: AsyncLLM, prompt: str) -> str:
+        return "".join([piece.text async for piece in llm.stream(prompt, SHORT)])
+
+    async def use(llm: AsyncLLM) -> list[str]:
+        return await asyncio.gather(*(joined(llm, prompt) for prompt in prompts))
+
+    assert run(several, use) == expected
+
+
+def test_a_reader_that_stays_away_holds_up_nobody_and_finds_its_text_later(
+    several: LLM, prompts: list[str], expected: list[str]
+) -> None:
+    params = SamplingParams(max_tokens=100, ignore_eos=True)
+    wholes = [several.generate(prompt, params).text for prompt in prompts[:5]]
+
+    async def use(llm: AsyncLLM) -> None:
+        slow = [llm.stream(prompts[i], params) for i in range(5)]
+        begun = [await anext(stream) for stream in slow]
+        assert (await llm.generate(prompts[7], SHORT)).text == expected[7]
+        for i, stream in enumerate(slow):
+            rest = [piece.text async for piece in stream]
+            assert "".join([begun[i].text, *rest]) == wholes[i]
+
+    run(several, use)
+
+
+def test_a_stream_that_waited_for_its_reader_goes_on_when_it_is_read(several: LLM, prompts: list[str]) -> None:
+    params = SamplingParams(max_tokens=100, ignore_eos=True)
+
+    async def use(llm: AsyncLLM) -> str:
+        stream = llm.stream(prompts[0], params)
+        first = await anext(stream)
+        while not llm.llm.engine.idle:
+            await asyncio.sleep(0.001)
+        return first.text + "".join([piece.text async for piece in stream])
+
+    assert run(several, use) == several.generate(prompts[0], params).text
+
+
+def test_a_cancelled_task_ends_its_request_and_no_other(several: LLM, prompts: list[str], expected: list[str]) -> None:
+    before = several.figures()
+
+    async def use(llm: AsyncLLM) -> str:
+        endless = [asyncio.create_task(llm.generate(prompt, ENDLESS)) for prompt in prompts[:3]]
+        other = asyncio.create_task(llm.generate(prompts[3], SHORT))
+        while llm.figures().running < 3:
+            await asyncio.sleep(0.001)
+        for task in endless:
+            task.cancel()
+        ends = await asyncio.gather(*endless, return_exceptions=True)
+        assert {type(one) for one in ends} == {asyncio.CancelledError}
+        text = (await other).text
+        while llm.figures().running or llm.figures().waiting:
+            await asyncio.sleep(0.001)
+        return text
+
+    assert run(several, use) == expected[3]
+    after = several.figures()
+    assert (after.running, after.waiting) == (0, 0)
+    assert after.cancelled - before.cancelled == 3
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.Future[Any]]:
+    """Prompts are looked at until all of these futures are done."""
+    until: list[asyncio.Future[Any]] = []
+    original = LLM.requests
+
+    def requests(*arguments: Any, **keywords: Any) -> Any:
+        while not until or not all(future.done() for future in until):
+            time.sleep(0.001)
+        return original(*arguments, **keywords)
+
+    monkeypatch.setattr(LLM, "requests", requests)
+    return until
+
+
+@pytest.mark.parametrize("how", ["the task is cancelled", "the loop ends"])
+def test_a_request_whose_task_ends_while_its_prompt_is_looked_at_ends_too(
+    several: LLM, slow: list[asyncio.Future[Any]], how: str
+) -> None:
+    before = several.figures().cancelled
+
+    async def main() -> None:
+        llm = AsyncLLM(several)  # whose first request it is
+        slow.append(asyncio.create_task(llm.generate("import ", ENDLESS)))
+        await asyncio.sleep(0.01)
+        if how == "the task is cancelled":
+            slow[0].cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await slow[0]
+            while several.figures().cancelled == before:
+                await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+    wait_until(lambda: several.figures().cancelled > before)
+    assert (several.figures().running, several.figures().waiting) == (0, 0)
+
+
+def test_a_request_that_comes_after_close_ends_and_the_call_is_refused(
+    several: LLM, slow: list[asyncio.Future[Any]]
+) -> None:
+    async def main() -> None:
+        llm = AsyncLLM(several)
+        asked = asyncio.create_task(llm.generate("import ", ENDLESS))
+        await asyncio.sleep(0.01)
+        closing = asyncio.create_task(llm.close())
+        await closing
+        slow.append(closing)
+        with pytest.raises(ClosedError, match="the AsyncLLM is closed"):
+            await asked
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+    assert (several.figures().running, several.figures().waiting) == (0, 0)
+
+
+def test_threads_of_the_program_that_are_all_busy_stop_neither_calls_nor_close(
+    several: LLM, prompts: list[str], expected: list[str]
+) -> None:
+    async def main() -> str:
+        done = threading.Event()
+        busy = [asyncio.create_task(asyncio.to_thread(done.wait, 20)) for _ in range(40)]  # 32 threads at most
+        await asyncio.sleep(0.01)
+        try:
+            llm = AsyncLLM(several)
+            text = (await asyncio.wait_for(llm.generate(prompts[0], SHORT), 10)).text
+            await asyncio.wait_for(llm.close(), 10)
+            return text
+        finally:
+            done.set()
+            await asyncio.gather(*busy)
+
+    assert asyncio.run(main()) == expected[0]
+
+
+def test_one_that_is_let_go_of_frees_its_llm() -> None:
+    async def main() -> weakref.ref[LLM]:
+        llm = AsyncLLM(n_ctx=256, n_threads=1, draft_tokens=2)
+        await llm.generate("import ", SHORT)
+        return weakref.ref(llm.llm)
+
+    inner = asyncio.run(main())
+    gc.collect()
+    wait_until(lambda: inner() is None)
+
+
+def test_an_iteration_that_is_left_ends_its_request(several: LLM) -> None:
+    async def use(llm: AsyncLLM) -> None:
+        stream = llm.stream("import ", ENDLESS)
+        async for _ in stream:
+            break
+        await stream.aclose()  # type: ignore[attr-defined]
+        while llm.figures().running:
+            await asyncio.sleep(0.001)
+
+    run(several, use)
+
+
+def test_errors_come_out_of_the_await(several: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(llm: AsyncLLM) -> None:
+        with pytest.raises(InvalidRequestError, match="empty"):
+            await llm.generate("", SHORT)
+        with pytest.raises(InvalidRequestError, match="no way"):
+            await llm.generate("import ", SHORT)
+        with pytest.raises(InvalidRequestError, match="no way"):
+            async for _ in llm.stream("import ", SHORT):
+                pass
+        with pytest.raises(InvalidRequestError, match="a stream has one completion"):
+            async for _ in llm.stream("import ", SamplingParams(n=2)):
+                pass
+        with pytest.raises(InvalidRequestError, match="must be SamplingParams, not list"):
+            async for _ in llm.stream("import ", [SamplingParams(n=2)]):  # type: ignore[arg-type]
+                pass
+        assert (llm.figures().running, llm.figures().waiting) == (0, 0)
+
+    def refuse(self: Context, seq: int = 0) -> int:
+        raise InvalidRequestError("no way on")
+
+    monkeypatch.setattr(Context, "first_token", refuse)
+    run(several, use)
+
+
+def test_a_fault_of_the_engine_comes_out_of_every_await_and_later_calls_go_on(
+    prompts: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
+
+    def fail(self: Engine) -> bool:
+        raise RuntimeError("no such place")
+
+    async def use(llm: AsyncLLM) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "step", fail)
+            tasks = [asyncio.create_task(llm.generate(prompt, SHORT)) for prompt in prompts[:3]]
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [(type(end), "no such place" in str(end)) for end in ends] == [(NativeError, True)] * 3
+        assert (await llm.generate(prompts[0], SHORT)).text == expected[0]
+
+    with make_llm(n_seq_max=2) as llm:
+        run(llm, use)
+    assert 1 <= len(told) <= 3  # requests that came after the first failure meet another
+
+
+def test_close_ends_what_runs_and_leaves_a_shared_llm_open(
+    several: LLM, prompts: list[str], expected: list[str]
+) -> None:
+    async def main() -> None:
+        llm = AsyncLLM(several)
+        endless = asyncio.create_task(llm.generate("import ", ENDLESS))
+        await asyncio.sleep(0.05)
+        await llm.close()
+        assert (await endless).finish_reason == "cancelled"
+        with pytest.raises(ClosedError):
+            await llm.generate("import ", SHORT)
+
+    asyncio.run(main())
+    assert several.generate(prompts[0], SHORT).text == expected[0]
+
+
+def test_it_makes_and_frees_an_llm_of_its_own(prompts: list[str], expected: list[str]) -> None:
+    async def main() -> str:
+        async with AsyncLLM(n_ctx=512, n_threads=1, draft_tokens=2) as llm:
+            text = (await llm.generate(prompts[1], SHORT)).text
+            inner = llm.llm
+        with pytest.raises(ClosedError):
+            inner.generate("import ", SHORT)
+        return text
+
+    assert asyncio.run(main()) == expected[1]
+
+
+def test_calls_of_threads_run_beside_coroutines(several: LLM, prompts: list[str], expected: list[str]) -> None:
+    async def use(llm: AsyncLLM) -> list[str]:
+        threads = [asyncio.to_thread(several.generate, prompt, SHORT) for prompt in prompts[:6]]
+        tasks = [llm.generate(prompt, SHORT) for prompt in prompts[6:]]
+        return [completion.text for completion in await asyncio.gather(*threads, *tasks)]
+
+    assert run(several, use) == expected
+
+
+def test_close_waits_for_no_call_of_a_thread(several: LLM, prompts: list[str], expected: list[str]) -> None:
+    worker = threading.Thread(target=several.generate, args=(prompts[0], ENDLESS))
+    worker.start()
+    while worker.is_alive() and not several.figures().running:
+        time.sleep(0.001)
+    assert run(several, lambda llm: llm.generate(prompts[1], SHORT)).text == expected[1]
+    assert worker.is_alive()
+    several.cancel()
+    worker.join()

@@ -1,0 +1,314 @@
+"""Claims about threads, close() and what is freed when."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import make_llm
+from helpers.scripts import run
+from helpers.threads import together
+
+import pymtp
+from pymtp import LLM, ClosedError, InvalidRequestError, Model, SamplingParams
+from pymtp.context.context import Context
+from pymtp.drafting.depth import AutoDepth, Costs
+from pymtp.sampling import Sampler
+
+SHORT = SamplingParams(max_tokens=8)
+ENDLESS = SamplingParams(max_tokens=None, ignore_eos=True)
+SMALL: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "draft_tokens": 2}
+
+
+def test_close_waits_for_the_call_of_another_thread() -> None:
+    assert (
+        run("""
+for _ in range(5):
+    context = Context(model, n_ctx=2048, n_threads=1)
+    rows = []
+    caller = threading.Thread(target=lambda: rows.append(context.prefill([7] * 2000)))
+    caller.start()
+    time.sleep(0.02)
+    context.close()
+    caller.join()
+    print(rows[0].shape)
+""")
+        == ["(2048,)"] * 5
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads as Linux shows them")
+def test_threads_wait_between_launches_and_are_shared_by_both_contexts() -> None:
+    before, most, *after = map(
+        int,
+        run("""
+def watch():
+    while not done:
+        seen.append(n_threads())
+seen, done, after = [], [], []
+context = Context(model, n_ctx=512, n_threads=2, draft_tokens=2)
+watching = threading.Thread(target=watch)
+watching.start()
+for _ in range(20):
+    context.prefill([7] * 400)
+    context.draft(7)
+    after.append(n_threads() - 1)
+    context.clear()
+done.append(True)
+watching.join()
+print(before_models, max(seen) - 1, *after, sep="\\n")
+"""),
+    )
+    assert most == before + 1  # while launches run
+    assert after == [before + 1] * 20
+
+
+def test_cancel_may_meet_close() -> None:
+    assert (
+        run("""
+import sys
+sys.setswitchinterval(1e-4)  # threads meet more often
+def cancel():
+    while not done:
+        for context in list(contexts):
+            context.cancel()
+contexts, done = [], False
+callers = [threading.Thread(target=cancel) for _ in range(3)]
+for caller in callers:
+    caller.start()
+for _ in range(50):
+    contexts[:] = [Context(model, n_ctx=256, n_threads=1)]
+    contexts[0].close()
+done = True
+""")
+        == []
+    )
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_a_process_may_end_while_a_daemon_thread_is_in_a_call(n_threads: int) -> None:
+    for seconds in (0.1, 0.15, 0.2):
+        assert run(f"""
+llm = pymtp.LLM(model, n_ctx=2048, n_threads={n_threads})
+def work():
+    while True:
+        llm.generate([7] * 1000, pymtp.SamplingParams(50))
+threading.Thread(target=work, daemon=True).start()
+time.sleep({seconds})
+print("ends")
+""") == ["ends"]
+
+
+def test_threads_take_turns_in_a_context(llm: LLM) -> None:
+    prompts = [[i + 1] * 40 for i in range(4)]
+    with Context(llm.model, n_ctx=256, n_seq_max=4, n_threads=1, draft_tokens=2) as context:
+        expected = [context.prefill(prompt, seq) for seq, prompt in enumerate(prompts)]
+        got: dict[int, list[Any]] = {}
+
+        def work(seq: int) -> None:
+            got[seq] = []
+            for _ in range(10):
+                context.clear(seq)
+                got[seq].append(context.prefill(prompts[seq], seq))
+
+        together(*(lambda seq=seq: work(seq) for seq in range(4)))  # type: ignore[misc]
+    for seq, rows in got.items():
+        assert all(np.array_equal(row, expected[seq]) for row in rows)
+
+
+def test_close_waits_for_a_text_and_refuses_the_calls_behind_it() -> None:
+    llm = make_llm()
+    expected = llm.generate("import ", SamplingParams(200, ignore_eos=True)).token_ids
+    got: list[list[int]] = []
+    refused: list[ClosedError] = []
+
+    def work() -> None:
+        try:
+            while True:
+                got.append(llm.generate("import ", SamplingParams(200, ignore_eos=True)).token_ids)
+        except ClosedError as error:
+            refused.append(error)
+
+    together(*[work] * 4, llm.close)
+    assert len(refused) == 4
+    assert all(tokens == expected for tokens in got)
+
+
+def test_a_cancel_that_meets_its_end_leaves_nothing_set_that_nobody_sees() -> None:
+    """The engine takes a cancel back as soon as it sees it, from its own thread, in the middle of cancel()."""
+
+    class Seen(Context):
+        @property
+        def _cancelled(self) -> bool:
+            return self.__dict__.get("seen", False)
+
+        @_cancelled.setter
+        def _cancelled(self, value: bool) -> None:
+            self.__dict__["seen"] = value
+            if value:
+                self.cancel(False)
+
+    with Model() as model, Seen(model, **SMALL) as context:
+        context.cancel()
+        assert not context.cancelled
+        context.prefill([1, 2, 3])
+
+
+def test_cancel_after_close_is_harmless() -> None:
+    llm = make_llm()
+    context = llm.context
+    llm.close()
+    llm.cancel()
+    context.cancel()
+
+
+def test_a_stream_outlives_the_close_of_its_llm_as_cancelled() -> None:
+    llm = make_llm()
+    stream = llm.stream("import ", ENDLESS)
+    first = next(stream)
+    llm.close()
+    with pytest.raises(ClosedError):
+        next(stream)
+    stream.close()
+    assert stream.completion.finish_reason == "cancelled"
+    assert stream.completion.token_ids == first.token_ids
+
+
+def test_a_stream_keeps_its_llm() -> None:
+    expected = make_llm().generate("import ", SHORT).text
+    assert "".join(piece.text for piece in make_llm().stream("import ", SHORT)) == expected
+
+
+def test_threads_share_a_stream(llm: LLM, prompts: list[str]) -> None:
+    params = SamplingParams(max_tokens=60)
+    expected = llm.generate(prompts[3], params).text
+    stream = llm.stream(prompts[3], params)
+    together(*[lambda: list(stream)] * 3)
+    assert stream.completion.text == expected
+
+
+def test_the_weights_go_with_the_last_reference_and_wait_for_no_collection() -> None:
+    def refused(llm: LLM, params: SamplingParams) -> None:
+        with suppress(InvalidRequestError):
+            llm.generate("import ", params)
+
+    gc.collect()
+    gc.disable()
+    try:
+        for use in (
+            lambda llm: llm.generate("import ", SHORT),
+            lambda llm: next(llm.stream("import ", ENDLESS)),
+            lambda llm: list(llm.stream("import ", SHORT)),
+            lambda llm: llm.chat([{"role": "user", "content": "hello"}], SHORT),
+            lambda llm: refused(llm, SamplingParams(grammar="root")),
+        ):
+            llm = make_llm()
+            gone = [weakref.ref(llm), weakref.ref(llm.model), weakref.ref(llm.context)]
+            use(llm)
+            del llm
+            assert [ref() for ref in gone] == [None] * 3
+        llm = make_llm()
+        stream = llm.stream("import ", ENDLESS)
+        gone = [weakref.ref(llm), weakref.ref(llm.model), weakref.ref(llm.context)]
+        next(stream)
+        del llm, stream
+        assert [ref() for ref in gone] == [None] * 3
+    finally:
+        gc.enable()
+
+
+def test_a_model_may_be_closed_while_threads_use_its_vocabulary() -> None:
+    for _ in range(5):
+        model = Model(vocab_only=True)
+        refused: list[ClosedError] = []
+
+        def work(model: Model = model, refused: list[ClosedError] = refused) -> None:
+            try:
+                while True:
+                    assert model.detokenize(model.tokenize("def f(x): return x" * 50))
+            except ClosedError as error:
+                refused.append(error)
+
+        together(*[work] * 3, model.close)
+        assert len(refused) == 3
+
+
+def test_a_model_closed_under_an_llm_is_named(llm: LLM) -> None:
+    with Model() as model, make_llm(model) as sharing:
+        stream = sharing.stream("import ", ENDLESS)
+        next(stream)
+        model.close()
+        for call in (lambda: sharing.generate("import "), lambda: list(stream)):
+            with pytest.raises(ClosedError, match="model is closed"):
+                call()
+        assert stream.completion.finish_reason == "cancelled"
+
+
+def test_threads_share_a_sampler_with_a_grammar(llm: LLM) -> None:
+    sampler = Sampler(SamplingParams(grammar='root ::= "a"'))
+    a = llm.model.tokenize("a")[0]
+    rows = np.zeros(llm.model.n_vocab, np.float32)
+    got = []
+
+    def work() -> None:
+        for _ in range(20):
+            with sampler.compiled(llm.model):
+                got.append(sampler.sample(rows, 0)[0])
+
+    together(*[work] * 4)
+    assert got == [a] * 80
+
+
+def test_generate_keeps_its_model_while_threads_ask_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(n: int) -> str:
+        return pymtp.generate(f"def f{n}(", max_tokens=20, n_ctx=256 * n, n_threads=1).text
+
+    wanted = {n: ask(n) for n in (1, 2, 3)}
+    got: list[bool] = []
+    original = LLM.requests
+
+    def late(self: LLM, *arguments: Any, **keywords: Any) -> Any:
+        time.sleep(0.02)  # for another thread to come in between
+        return original(self, *arguments, **keywords)
+
+    monkeypatch.setattr(LLM, "requests", late)
+    together(*[lambda n=n: got.append(ask(n) == wanted[n]) for n in (1, 2, 3) * 3])  # type: ignore[misc]
+    assert got == [True] * 9
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps], ids=["copy", "deepcopy", "pickle"])
+def test_what_owns_a_handle_is_not_copied(llm: LLM, how: Callable[[object], object]) -> None:
+    costs = Costs()
+    for owner in (llm, llm.context, llm.model, costs, AutoDepth(costs), Sampler(SHORT)):
+        with pytest.raises(TypeError, match=f"{type(owner).__name__} holds native state"):
+            how(owner)
+
+
+def test_sampling_params_are_copied_and_pickled() -> None:
+    params = SamplingParams(logit_bias={3: 1.5}, json_schema={"type": "integer"}, stop="end")
+    assert pickle.loads(pickle.dumps(params)) == copy.deepcopy(params) == copy.copy(params) == params
+
+
+LATE = """
+import atexit
+def late():
+    import pymtp
+    print(len(pymtp.generate("a", max_tokens=2, n_ctx=256, n_threads=1).token_ids))
+atexit.register(late)
+import pymtp
+"""
+
+
+def test_the_thread_that_ends_the_process_may_still_load_a_model() -> None:
+    ended = subprocess.run([sys.executable, "-I", "-c", LATE], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr

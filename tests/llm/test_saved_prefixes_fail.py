@@ -1,0 +1,333 @@
+"""Claims about prefixes that cannot be saved or loaded, are broken off, or asked for by several at once."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import make_llm
+from helpers.interrupts import Interrupted
+from helpers.saved_prefixes import DOCUMENT, NEXT, QUESTION
+from safetensors.numpy import load_file
+
+from pymtp import AsyncLLM, CancelledError, ClosedError, ContextFullError, InvalidRequestError, SamplingParams
+from pymtp.engine.request import Caller
+from pymtp.prefix_cache.checkpoints import TAIL
+from pymtp.prefix_cache.file_writer import PrefixWriter
+from pymtp.prefix_cache.save import PrefixSaver
+
+
+def test_what_does_not_fit_is_refused_and_the_llm_lives_on(saved: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    whole = bytearray(saved.read_bytes())
+    whole[len(whole) // 2] ^= 1
+    damaged.write_bytes(whole)
+    with make_llm() as llm:
+        wanted = llm.generate("import ", NEXT).token_ids
+        for file, error, why in (
+            (damaged, InvalidRequestError, "checksum"),
+            (tmp_path / "missing", FileNotFoundError, "missing"),
+            (tmp_path, OSError, "directory"),
+            (llm.model.path, InvalidRequestError, "no prefix"),
+        ):
+            with pytest.raises(error, match=why):
+                llm.load_prefix(file)
+        assert llm.figures().prefixes.nbytes == llm.figures().prefixes.checkpoints == 0
+        assert llm.generate("import ", NEXT).token_ids == wanted
+    for keywords, why in (
+        ({"type_k": "q8_0"}, "is of another type_k"),
+        ({"draft_tokens": 0}, "was made with drafts"),
+        ({"tap": "pre_norm"}, "is of another tap"),
+    ):
+        with make_llm(**keywords) as llm, pytest.raises(InvalidRequestError, match=why):
+            llm.load_prefix(saved)
+    with make_llm(n_ctx=256) as llm, pytest.raises(ContextFullError, match="more than n_ctx = 256"):
+        llm.load_prefix(saved)
+    with pytest.raises(ClosedError):
+        llm.load_prefix(saved)
+
+
+@pytest.mark.parametrize("method", ["_check", "state", "cells"])
+def test_a_file_that_is_cut_short_while_it_is_loaded_is_refused_and_no_process_ends(
+    saved: Path, path: Path, method: str
+) -> None:
+    program = """if True:
+        import os, sys
+        from pymtp import LLM, InvalidRequestError, SamplingParams
+        from pymtp.prefix_file import PrefixFile
+        path, method = sys.argv[1:]
+        real = getattr(PrefixFile, method)
+        def cut(self, *arguments):
+            os.truncate(path, 4096)
+            return real(self, *arguments)
+        with LLM(n_ctx=1024, n_threads=1) as llm:
+            setattr(PrefixFile, method, cut)
+            try:
+                llm.load_prefix(path)
+            except InvalidRequestError as error:
+                print(error)
+            assert not llm.figures().prefixes.nbytes
+            llm.generate("import ", SamplingParams(max_tokens=4))
+    """
+    path.write_bytes(saved.read_bytes())
+    done = subprocess.run([sys.executable, "-I", "-c", program, str(path), method], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "cut short or damaged (it ends before its tensors do)" in done.stdout
+
+
+def test_what_cannot_be_saved_is_refused_before_anything_is_read(path: Path) -> None:
+    with make_llm(n_ctx=256) as llm:
+        for prompt, file, error in (
+            ("", path, InvalidRequestError),
+            ([], path, InvalidRequestError),
+            ([-1], path, InvalidRequestError),
+            (5, path, InvalidRequestError),
+            (DOCUMENT, path, ContextFullError),
+            ("import ", path.parent, IsADirectoryError),
+            ("import ", path.parent / "missing" / "file", FileNotFoundError),
+        ):
+            with pytest.raises(error):
+                llm.save_prefix(prompt, file)  # type: ignore[arg-type]
+        assert llm.figures().read == 0
+        assert os.listdir(path.parent) == []
+        llm.save_prefix("import ", path)
+    with pytest.raises(ClosedError):
+        llm.save_prefix("import ", path)
+
+
+def fails(error: BaseException) -> Callable[..., None]:
+    def call(*_: object) -> None:
+        raise error
+
+    return call
+
+
+def test_a_full_disk_is_the_callers_error_and_leaves_the_old_file(
+    path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make_llm(n_seq_max=2) as llm:
+        llm.save_prefix("import ", path)
+        old = path.read_bytes()
+        stream = llm.stream("import os\n", SamplingParams(max_tokens=40, ignore_eos=True))
+        next(stream)
+        for method in ("begin", "write", "commit"):
+            with monkeypatch.context() as patched:
+                patched.setattr(PrefixWriter, method, fails(OSError(errno.ENOSPC, "no space")))
+                with pytest.raises(OSError, match="no space"):
+                    llm.save_prefix(DOCUMENT, path)
+            assert path.read_bytes() == old
+            assert os.listdir(path.parent) == [path.name]
+        for _ in stream:
+            pass
+        assert stream.completion.finish_reason == "length"
+        llm.save_prefix(DOCUMENT, path)
+        assert path.read_bytes() == saved.read_bytes()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is full")
+def test_the_error_of_a_full_disk_names_the_file(path: Path) -> None:
+    writer = PrefixWriter(path, {})
+    writer._file.close()
+    writer._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115  # closed by discard
+    with pytest.raises(OSError, match="No space left") as failed:
+        writer.begin([1], {1: np.zeros(4, np.uint8)}, 4)
+    assert failed.value.filename == str(path)
+
+
+@pytest.mark.parametrize("end", [PrefixWriter.commit, PrefixWriter.discard])
+def test_a_writer_that_is_done_runs_no_code_when_it_is_freed(path: Path, end: Callable[[PrefixWriter], None]) -> None:
+    # what a signal handler raises there would be lost
+    writer = PrefixWriter(path, {})
+    writer.begin([1], {1: np.zeros(4, np.uint8)}, 4)
+    writer.write(np.zeros((1, 4), np.uint8))
+    end(writer)
+    called: list[str] = []
+    sys.setprofile(lambda frame, event, _: called.append(f"{event} {frame.f_code.co_name}"))
+    del writer
+    sys.setprofile(None)
+    assert [name for name in called if name.startswith("call")] == []
+
+
+def test_a_writer_that_was_given_up_leaves_nothing_behind(path: Path) -> None:
+    writer = PrefixWriter(path, {})
+    writer.begin([1], {1: np.zeros(4, np.uint8)}, 4)
+    del writer
+    assert os.listdir(path.parent) == []
+
+
+def test_cancel_ends_a_save_and_leaves_the_old_file(path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = PrefixWriter.write
+    with make_llm() as llm:
+        llm.save_prefix("import ", path)
+        old = path.read_bytes()
+
+        def cancels(self: PrefixWriter, cells: Any) -> None:
+            write(self, cells)
+            llm.cancel()
+
+        monkeypatch.setattr("pymtp.prefix_cache.save.PIECE", 100 * llm.context.cell_bytes)
+        with monkeypatch.context() as patched:
+            patched.setattr(PrefixWriter, "write", cancels)
+            with pytest.raises(CancelledError):
+                llm.save_prefix(DOCUMENT, path)
+        assert path.read_bytes() == old
+        assert os.listdir(path.parent) == [path.name]
+        llm.save_prefix(DOCUMENT, path)  # and in pieces
+        assert path.read_bytes() == saved.read_bytes()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
+def test_an_interrupted_save_leaves_the_old_file_and_other_texts_go_on(path: Path, saved: Path) -> None:
+    params = SamplingParams(max_tokens=60, ignore_eos=True)
+    with make_llm(n_seq_max=2, n_ubatch=32) as llm:
+        wanted = llm.generate("import os\n", params).token_ids
+        llm.save_prefix("import ", path)
+        old = path.read_bytes()
+        stream = llm.stream("import os\n", params)
+        next(stream)
+        timer = threading.Timer(0.15, lambda: os.kill(os.getpid(), signal.SIGINT))
+
+        def save() -> None:
+            for i in count():
+                llm.save_prefix(f"{i}{DOCUMENT}", path.with_name(str(i)))
+
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            save()
+        timer.join()
+        assert path.read_bytes() == old
+        assert not [name for name in os.listdir(path.parent) if name.startswith(".")]
+        for _ in stream:
+            pass
+        assert stream.completion.token_ids == wanted
+        llm.save_prefix(DOCUMENT, path)
+        found, wanted_tensors = load_file(path), load_file(saved)
+        assert found.keys() == wanted_tensors.keys()
+        for name in found.keys() - {"sum"}:  # the file names n_ubatch
+            np.testing.assert_array_equal(found[name], wanted_tensors[name])
+
+
+def test_wherever_a_handler_raises_both_calls_may_be_made_again(saved: Path, path: Path) -> None:
+    pick = random.Random(1)
+    with make_llm(n_seq_max=2) as llm:
+        wanted = llm.generate(DOCUMENT + QUESTION, NEXT).token_ids
+        for _ in range(30):
+            for call in (lambda: llm.save_prefix(DOCUMENT, path), lambda: llm.load_prefix(saved)):
+                places = int(10 ** pick.uniform(0.5, 3.3))
+                try:
+                    with Interrupted(
+                        places, "pymtp/engine/prefix", "pymtp/llm_prefixes", "pymtp/prefix_", "pymtp/turns"
+                    ):
+                        call()
+                except KeyboardInterrupt:
+                    pass
+                assert not [name for name in os.listdir(path.parent) if name.startswith(".")]
+            assert llm.generate(DOCUMENT + QUESTION, NEXT).token_ids == wanted
+        assert llm.save_prefix(DOCUMENT, path) == llm.load_prefix(saved)
+        assert path.read_bytes() == saved.read_bytes()
+        assert llm.generate(DOCUMENT + QUESTION, NEXT).token_ids == wanted
+
+
+def test_an_async_llm_saves_and_loads_beside_other_requests(saved: Path, path: Path) -> None:
+    with make_llm(cache_prompt=False) as llm:
+        wanted = llm.generate([DOCUMENT + QUESTION, "import "], NEXT)
+
+    async def run() -> None:
+        async with AsyncLLM(n_ctx=1024, n_threads=1, draft_tokens=3, n_seq_max=2) as llm:
+            other = asyncio.create_task(llm.generate("import ", NEXT))
+            n = await llm.save_prefix(DOCUMENT, path)
+            assert path.read_bytes() == saved.read_bytes()
+            assert (await other).token_ids == wanted[1].token_ids
+            assert await llm.load_prefix(path) == n
+            found = await llm.generate(DOCUMENT + QUESTION, NEXT)
+            assert found.token_ids == wanted[0].token_ids
+            with pytest.raises(FileNotFoundError):
+                await llm.load_prefix(path.with_name("missing"))
+            with pytest.raises(FileNotFoundError):
+                await llm.save_prefix(DOCUMENT, path.parent / "missing" / "file")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("cache_bytes", [None, 0])
+def test_a_prompt_that_is_asked_for_and_saved_to_several_files_at_once_is_read_once(
+    cache_bytes: int | None, saved: Path, path: Path
+) -> None:
+    with make_llm(n_seq_max=4, cache_bytes=cache_bytes) as llm:
+        n = len(llm.tokens_of(DOCUMENT))
+        end = 4 * (TAIL + 1)  # with the token before it, of each
+        for most in (n + end, end if cache_bytes is None else n + end):  # then most of it is there
+            before = llm.figures().read
+            with ExitStack() as open_files:
+                caller = Caller()
+                asked = llm.requests([DOCUMENT], NEXT, caller)
+                for i in range(3):
+                    saver = open_files.enter_context(PrefixSaver())
+                    llm.open_saver(saver, DOCUMENT, path.with_name(str(i)))
+                    asked += llm.requests([saver.tokens], None, caller, saver=saver)
+                llm.turns.wait(llm, caller, asked, lambda: all(request.ended for request in asked))  # noqa: B023
+                for i, request in enumerate(asked[1:]):
+                    assert request.saver is not None
+                    assert request.saver.commit() == n
+                    assert path.with_name(str(i)).read_bytes() == saved.read_bytes()
+            assert llm.figures().read - before <= most
+
+
+def test_a_task_that_is_cancelled_leaves_the_old_file_or_the_new_one(saved: Path, path: Path) -> None:
+    async def run() -> None:
+        async with AsyncLLM(n_ctx=1024, n_threads=1, draft_tokens=3, n_ubatch=32, cache_prompt=False) as llm:
+            await llm.save_prefix("import ", path)
+            old = path.read_bytes()
+            await llm.save_prefix(DOCUMENT, path)
+            new = path.read_bytes()
+            for i in range(12):
+                path.write_bytes(old)
+                task = asyncio.create_task(llm.save_prefix(DOCUMENT, path))
+                await asyncio.sleep(0.004 * i)
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+                assert path.read_bytes() in (old, new)
+            await llm.generate("import ", NEXT)
+            await llm.save_prefix(DOCUMENT, path)
+            assert path.read_bytes() == new
+
+    asyncio.run(run())
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_several_threads_save_and_load_and_write_at_once(saved: Path, path: Path) -> None:
+    errors: list[BaseException] = []
+    with make_llm(n_seq_max=2) as llm:
+        wanted = llm.generate(DOCUMENT + QUESTION, NEXT).token_ids
+
+        def work(i: int) -> None:
+            try:
+                for _ in range(3):
+                    mine = path.with_name(str(i))
+                    llm.save_prefix(DOCUMENT, mine)
+                    assert mine.read_bytes() == saved.read_bytes()
+                    llm.load_prefix(saved)
+                    assert llm.generate(DOCUMENT + QUESTION, NEXT).token_ids == wanted
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=[i]) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert errors == []

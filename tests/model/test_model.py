@@ -1,0 +1,215 @@
+"""Claims about model files: what loads, what is refused and how, and the vocabulary."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gguf import TokenType
+from hypothesis import given
+from hypothesis import strategies as st
+from makers.gguf_read import open_gguf
+from makers.gguf_variants import rewrite
+
+from pymtp import ClosedError, InvalidRequestError, ModelLoadError
+from pymtp.model.files import digest_of
+from pymtp.model.model import Model
+
+DEMO = Model(vocab_only=True)
+
+
+@given(st.text())
+def test_text_survives_the_tokenizer(text: str) -> None:
+    tokens = DEMO.tokenize(text)
+    if "<|" not in text:  # a special token written out in the text is a special token
+        assert DEMO.detokenize(tokens) == DEMO.normalized(text)
+
+
+def test_special_tokens_in_a_prompt_are_special_and_silent() -> None:
+    (token,) = DEMO.tokenize("<|im_end|>")
+    assert DEMO.ends_generation(token)
+    assert DEMO.token_bytes(token) == b""
+
+
+def test_special_tokens_come_back_where_they_are_asked_for() -> None:
+    text = "<|im_start|>user\nA<|im_end|>"
+    tokens = DEMO.tokenize(text)
+    assert DEMO.detokenize(tokens) == "user\nA"
+    assert DEMO.detokenize(tokens, special=True) == text
+    assert b"".join(DEMO.token_bytes(token, special=True) for token in tokens) == text.encode()
+
+
+def test_marks_of_answers_are_text_in_files_that_have_them_as_control_tokens(tmp_path: Path, demo: Path) -> None:
+    marks = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
+    fields = open_gguf(demo).fields
+    names, kinds = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type"))
+    names[-5:], kinds[-5:] = [*marks, "<|vision_start|>"], 5 * [int(TokenType.CONTROL)]
+    merges = [pair for pair in fields["tokenizer.ggml.merges"].contents() if pair.replace(" ", "") in names]
+    changes = {"tokens": names, "token_type": kinds, "merges": merges}
+    rewrite(demo, tmp_path / "m.gguf", metadata={f"tokenizer.ggml.{name}": value for name, value in changes.items()})
+    model = Model(tmp_path / "m.gguf", vocab_only=True)
+    first = len(names) - 5
+    assert model.tokenize("".join(marks)) == [first, first + 1, first + 2, first + 3]
+    assert [model.token_bytes(first + i).decode() for i in range(5)] == [*marks, ""]
+
+
+def test_a_character_may_be_spread_over_tokens() -> None:
+    tokens = DEMO.tokenize("🐍")
+    assert len(tokens) > 1
+    assert b"".join(map(DEMO.token_bytes, tokens)) == "🐍".encode()
+
+
+@pytest.mark.parametrize("token", [-1, 2048, 10**12])
+def test_a_token_outside_the_vocabulary_is_refused(token: int) -> None:
+    with pytest.raises(InvalidRequestError, match="outside the vocabulary of 2048"):
+        DEMO.token_bytes(token)
+
+
+def test_text_that_is_no_unicode_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="no valid Unicode"):
+        DEMO.tokenize("\ud800")
+
+
+def test_metadata_is_what_the_file_says() -> None:
+    assert DEMO.architecture == DEMO.metadata["general.architecture"] == "qwen35"
+    assert DEMO.metadata["general.name"] == "pymtp demo"
+    assert DEMO.has_head
+    assert (DEMO.n_layer, DEMO.n_embd, DEMO.n_vocab, DEMO.weight_type) == (8, 192, 2048, "q8_0")
+    assert "<|im_start|>" in str(DEMO.chat_template)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match="no such file"):
+        Model(tmp_path / "none.gguf")
+
+
+def test_a_name_of_the_hub_is_no_path_and_the_error_says_what_takes_it() -> None:
+    with pytest.raises(ModelLoadError, match=r"no such file: hf:owner/name; .*from_pretrained"):
+        Model("hf:owner/name")
+
+
+def test_an_empty_path_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="path is empty"):
+        Model("")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"GGUF", b"PK\x03\x04 not a model" * 100, bytes(4096)], ids=["empty", "magic only", "zip", "zeros"]
+)
+def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    with pytest.raises(ModelLoadError, match="not a readable GGUF"):
+        Model(path)
+
+
+@pytest.mark.parametrize("share", [0.001, 0.01, 0.1, 0.5, 0.9, 0.999])
+def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path: Path, demo: Path, share: float) -> None:
+    data = demo.read_bytes()
+    path = tmp_path / "model.gguf"
+    path.write_bytes(data[: int(len(data) * share)])
+    with pytest.raises(ModelLoadError, match="cut off at" if share >= 0.1 else "not a readable GGUF"):
+        Model(path)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "why"),
+    [
+        ({"general.architecture": "llama"}, "architecture is 'llama'"),
+        ({"qwen35.block_count": 0}, "block_count"),
+        ({"qwen35.block_count": 99}, "recurrent_layers must say of each of the 99 blocks"),
+        ({"qwen35.nextn_predict_layers": 9}, "heads of one block"),
+        ({"qwen35.nextn_predict_layers": 2}, "heads of one block"),
+        ({"qwen35.embedding_length": 0}, "embedding_length"),
+        ({"qwen35.embedding_length": 191}, "cannot load"),
+        ({"qwen35.ssm.state_size": 0}, "ssm.state_size"),
+        ({"qwen35.ssm.group_count": None}, "ssm.group_count"),
+        ({"qwen35.attention.head_count": 0}, "attention.head_count"),
+        ({"qwen35.nextn_tap": "sideways"}, "nextn_tap is 'sideways'"),
+        ({"tokenizer.ggml.model": "none of the known"}, "tokenizer.ggml.model is 'none of the known'"),
+    ],
+    ids=str,
+)
+def test_a_file_with_impossible_metadata_is_refused_and_the_process_lives(
+    tmp_path: Path, demo: Path, metadata: dict[str, object], why: str
+) -> None:
+    path = tmp_path / "model.gguf"
+    rewrite(demo, path, metadata=metadata)
+    with pytest.raises(ModelLoadError, match=why):
+        Model(path)
+
+
+@pytest.mark.parametrize("same_size_and_time", [False, True])
+def test_a_file_that_is_replaced_while_it_is_loaded_is_refused(
+    demo: Path, headless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_size_and_time: bool
+) -> None:
+    """Else its prefixes would be saved as those of the file before."""
+    current, other = tmp_path / "current.gguf", tmp_path / "other.gguf"
+    current.symlink_to(demo)
+    weights = bytearray(demo.read_bytes())
+    weights[-4096:] = bytes(4096)
+    other.write_bytes(weights)
+    os.utime(other, ns=(0, demo.stat().st_mtime_ns))
+
+    def first(path: Path) -> str:
+        digest = digest_of(path)
+        current.unlink()
+        current.symlink_to(other if same_size_and_time else headless)
+        monkeypatch.undo()
+        return digest
+
+    monkeypatch.setattr("pymtp.model.model.digest_of", first)
+    with pytest.raises(ModelLoadError, match="the file was replaced while it was loaded"):
+        Model(current)
+
+
+def test_a_file_without_a_head_loads(headless: Path) -> None:
+    with Model(headless) as model:
+        assert not model.has_head
+        assert model.n_layer == 8
+
+
+def test_a_closed_model_says_so() -> None:
+    model = Model(vocab_only=True)
+    model.close()
+    model.close()
+    with pytest.raises(ClosedError):
+        model.tokenize("a")
+    with pytest.raises(ClosedError):
+        model.ends_generation(1)
+
+
+@pytest.mark.parametrize("layers", ["a", 1.5, -2, 10**20, None])
+def test_layers_that_are_no_number_of_layers_are_refused(layers: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="n_gpu_layers"):
+        Model(n_gpu_layers=layers)
+
+
+@pytest.mark.parametrize("path", [5, b"/model.gguf", 1.5])
+def test_what_is_no_path_is_refused_as_other_bad_input_is(path: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=f"not {type(path).__name__}"):
+        Model(path)
+
+
+@pytest.mark.parametrize("special", ["folder", "pipe"])
+def test_what_is_there_and_no_file_is_not_called_missing(special: str, tmp_path: Path) -> None:
+    path = tmp_path / special
+    if special == "folder":
+        path.mkdir()
+    elif hasattr(os, "mkfifo"):
+        os.mkfifo(path)
+    else:
+        pytest.skip("this system has no named pipes")
+    with pytest.raises(ModelLoadError, match=f"not a file: .*{special}"):
+        Model(path)
+
+
+def test_special_tokens_part_a_text_however_many_there_are() -> None:
+    tokenize = DEMO.tokenize
+    for part in ("<|im_start|>user\nab<|im_end|>\n", "<|im_end|>", "a<|im_end|><|im_start|>", "<|im_start|> b"):
+        for n in (2, 3, 500):
+            assert tokenize(part * n) == tokenize(part) * n
+    both = "a<|im_start|>b<|im_end|>c"  # one kind of token after the other is looked for
+    assert [DEMO.token_text(token) for token in tokenize(both)] == ["a", "<|im_start|>", "b", "<|im_end|>", "c"]

@@ -1,0 +1,78 @@
+"""Claims about flash attention of few rows on the CPU: whatever the heads' size, and whoever shares the cells that are
+read, a row has the numbers of plain attention and the bits that it has alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGUFReader
+from helpers.contexts import EXACT, context, some_tokens
+from makers.make_model import make_model
+from makers.model_shapes import PRESETS
+from numpy.typing import NDArray
+
+from pymtp.context.context import Context
+from pymtp.model.model import Model
+
+HEADS = [24, 40, 64, 80, 272]  # vectors in every number, and what is left over
+SIZES = [1, 2, 3, 4, 5, 16]
+N = sum(SIZES)
+CACHES = {"f16": {}, "f32": {"type_k": "f32", "type_v": "f32"}, "bf16": {"type_k": "bf16", "type_v": "bf16"}}
+BROKEN = 300  # a token whose embedding is not a number
+
+
+@pytest.fixture(scope="module", params=HEADS)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    """A model whose attention's heads have so many dimensions; three of them share cells."""
+    path: Path = tmp_path_factory.mktemp("heads") / f"{request.param}.gguf"
+    shape = replace(PRESETS["tiny"], head_dim=request.param, n_rot=24, rope_sections=(4, 4, 4), n_head=6)
+    make_model(shape, path, weight_type="f32")
+    for tensor in GGUFReader(path, "r+").tensors:
+        if tensor.name == "token_embd.weight":
+            tensor.data[BROKEN] = np.nan
+    with Model(path) as model:
+        yield model
+
+
+def after(c: Context, tokens: list[int], sizes: list[int]) -> NDArray[np.float32]:
+    """Logits of the tokens that follow a prompt, taken in verifications of these sizes, but for that of BROKEN, whose
+    row of the output layer is broken too."""
+    c.clear()
+    c.prefill(tokens[: len(tokens) - sum(sizes)])
+    rows = [c.verify(tokens[c.n_past : c.n_past + size]) for size in sizes]
+    return np.delete(np.concatenate(rows), BROKEN, axis=1)
+
+
+@pytest.fixture
+def tokens(model: Model) -> list[int]:
+    return [token for token in some_tokens(model, 200) if token != BROKEN][: 75 + N]
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_rows_of_any_number_have_the_bits_of_one(model: Model, tokens: list[int], cache: str) -> None:
+    with context(model, draft_tokens=max(SIZES) - 1, **CACHES[cache]) as c:
+        assert after(c, tokens, SIZES).tobytes() == after(c, tokens, [1] * N).tobytes()
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_they_have_the_numbers_of_plain_attention(model: Model, tokens: list[int], cache: str) -> None:
+    with context(model, draft_tokens=max(SIZES) - 1, **EXACT) as plain:
+        wanted = after(plain, tokens, SIZES)
+    exact: dict[str, Any] = {**CACHES[cache], "flash_attn": "on"}
+    with context(model, draft_tokens=max(SIZES) - 1, **exact) as c:
+        found = after(c, tokens, SIZES)
+    assert np.abs(found - wanted).max() < {"f32": 1e-4, "f16": 2e-3, "bf16": 2e-2}[cache] * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_a_token_that_is_not_a_number_breaks_those_after_it_alone(model: Model, tokens: list[int], cache: str) -> None:
+    with context(model, draft_tokens=max(SIZES) - 1, **CACHES[cache]) as c:
+        wanted = after(c, tokens[:80], [5])
+        found = after(c, [*tokens[:78], BROKEN, BROKEN], [5])
+    assert found[:3].tobytes() == wanted[:3].tobytes()
+    assert np.isnan(found[3:]).all()

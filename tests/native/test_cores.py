@@ -1,0 +1,112 @@
+"""Claims about the number of cores that threads are for, by the words of three systems."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pymtp import LLM
+from pymtp.cli.running import BenchRunning
+from pymtp.context.context import Context
+from pymtp.context.options import native_options
+from pymtp.native import cores
+
+
+def test_there_are_no_more_threads_than_llama_cpp_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for n, threads in ((3, 3), (576, 512)):
+        monkeypatch.setattr(cores, "physical_cores", lambda n=n: n)
+        assert cores.default_threads() == threads
+    asked: list[int] = []
+
+    def options(*arguments: Any, n_threads: int, **keywords: Any) -> Any:
+        asked.append(n_threads)
+        return native_options(*arguments, n_threads=1, **keywords)
+
+    monkeypatch.setattr("pymtp.context.context.native_options", options)
+    with LLM(n_ctx=64, draft_tokens=0) as llm, Context(llm.model, n_ctx=64):
+        assert asked == [512, 512]
+    assert BenchRunning().settings()["threads"] == 512
+
+
+class Mac:
+    """A C library that knows some names of sysctl."""
+
+    def __init__(self, **known: int) -> None:
+        self.known = {name.replace("_", ".").encode(): value for name, value in known.items()}
+
+    def sysctlbyname(self, name: bytes, value: Any, size: Any, _new: None, _new_size: Any) -> int:
+        assert size._obj.value == 4
+        if name not in self.known:
+            return -1
+        value._obj.value = self.known[name]
+        return 0
+
+
+def core(kind: int, size: int, speed: int = 1) -> bytes:
+    return struct.pack("<IIBB", kind, size, 1, speed) + b"\1" * (size - 10)
+
+
+class Windows:
+    """A kernel32 with these records."""
+
+    def __init__(self, records: bytes) -> None:
+        self.records = records
+
+    def GetLogicalProcessorInformationEx(self, kind: int, into: Any, size: Any) -> int:  # noqa: N802
+        assert kind == 0
+        if into is None or size._obj.value < len(self.records):
+            size._obj.value = len(self.records)
+            return 0
+        ctypes.memmove(into, self.records, len(self.records))
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("platform", "system", "n"),
+    [
+        ("darwin", Mac(hw_perflevel0_physicalcpu=6, hw_physicalcpu=8), 6),
+        ("darwin", Mac(hw_physicalcpu=4), 4),
+        ("darwin", Mac(), os.cpu_count()),
+        ("win32", Windows(core(0, 48) * 3 + core(0, 64)), 4),
+        ("win32", Windows(core(0, 48) + core(3, 80) + core(0, 48)), 2),
+        ("win32", Windows(core(0, 48, 0) * 8 + core(0, 48, 1) * 6), 6),
+        ("win32", Windows(b""), os.cpu_count()),
+        ("win32", Windows(core(0, 0)[:8] + core(0, 48, 0)), 2),  # a size that would never end
+    ],
+)
+def test_cores_are_counted_as_the_system_tells(
+    monkeypatch: pytest.MonkeyPatch, platform: str, system: Any, n: int
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _name: system)
+    assert cores.physical_cores() == n
+
+
+@pytest.mark.parametrize(
+    ("files", "n"),
+    [
+        ({f"cpu{cpu}/topology/thread_siblings_list": f"{cpu & ~1}-{cpu | 1}\n" for cpu in range(4)}, 3 + 2),
+        ({"../../cpu_core/cpus": "0-1,4\n", "../../cpu_atom/cpus": "2-3,5-6\n"}, 3),
+        ({"../../cpu_core/cpus": "8-15\n"}, 7),  # none of which this process may use
+        ({f"cpu{cpu}/cpu_capacity": f"{[1024, 1024, 800, 800, 250, 250, 250][cpu]}\n" for cpu in range(7)}, 4),
+        ({"cpu0/cpu_capacity": "1024\n"}, 7),
+        ({}, 7),
+    ],
+    ids=["siblings", "Intel's two kinds", "others' fast ones", "ARM's three kinds", "one that tells", "nothing"],
+)
+def test_linux_counts_fast_cores_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], n: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(7)), raising=False)
+    (tmp_path / "system/cpu").mkdir(parents=True)
+    for name, text in files.items():
+        path = tmp_path / "system/cpu" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert cores.linux_cores(tmp_path) == n
