@@ -64,7 +64,7 @@ def test_the_build_holds_the_pinned_llama_cpp() -> None:
     assert f"# llama.cpp commit: {commit}\n" in (ROOT / "vendor/requirements.txt").read_text()
 
 
-@pytest.mark.parametrize("name", ["py.typed", "models/demo.gguf"])
+@pytest.mark.parametrize("name", ["py.typed", "model/demo.gguf"])
 def test_the_package_holds_its_data(name: str) -> None:
     assert (importlib.resources.files("pymtp") / name).is_file()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pymtp.errors import ModelLoadError
-from pymtp.hub import errors as needed
+from pymtp.hub import errors
 from pymtp.hub.cache import Cache
 from pymtp.hub.errors import is_passing, transport_errors
 from pymtp.hub.files import HubFile
@@ -70,9 +70,9 @@ def _bring(remote: Remote, file: HubFile, blob: Path, came: Came) -> None:
                 failed = 0
                 continue
             failed += 1
-            if failed == needed.TRIES:
+            if failed == errors.TRIES:
                 raise problem or ModelLoadError(f"{file.path}: the hub sends nothing after {have:,} bytes")
-            time.sleep(needed.pause(failed))
+            time.sleep(errors.pause(failed))
     if _digest(partial, file) != file.etag:
         partial.unlink()
         raise ModelLoadError(f"{file.path} was damaged on its way: its hash is not the hub's. Try again")

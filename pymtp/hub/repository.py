@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from pymtp.errors import InvalidRequestError, ModelLoadError
-from pymtp.hub import errors as needed
+from pymtp.hub import errors
 from pymtp.hub.errors import PASSWORDS, endpoint, is_passing, transport_errors
 from pymtp.hub.files import HubFile, is_safe
 from pymtp.hub.names import HubName
@@ -20,7 +20,7 @@ _HASH = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")  # SHA-256 of large files, git'
 
 
 class Remote:
-    """One revision of a repository. Raises what huggingface_hub's HTTP client does: see needed.explained."""
+    """One revision of a repository. Raises what huggingface_hub's HTTP client does: see errors.explained."""
 
     def __init__(self, name: HubName, token: str | bool | None = None) -> None:
         """token: None for HF_TOKEN or the one of `hf auth login`, False for none."""
@@ -99,9 +99,9 @@ class Remote:
                 return bytes(found[:n])
             except transport_errors() as error:
                 failed += 1
-                if not is_passing(error) or failed == needed.TRIES:
+                if not is_passing(error) or failed == errors.TRIES:
                     raise
-            time.sleep(needed.pause(failed))
+            time.sleep(errors.pause(failed))
 
 
 def _file(listed: Any) -> HubFile:

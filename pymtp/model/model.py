@@ -27,7 +27,7 @@ TAPS = ("post_norm", "pre_norm")  # in the order of enum pymtp_tap
 
 def demo_model() -> Path:
     """The small model that ships inside the package."""
-    return Path(__file__).parent / "models" / "demo.gguf"
+    return Path(__file__).parent / "demo.gguf"
 
 
 def _file(path: str | os.PathLike[str]) -> Path:

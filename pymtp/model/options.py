@@ -244,7 +244,8 @@ def use_numa(strategy: str | None) -> None:
     with _numa_lock:
         if _numa_taken is not None and _numa_taken != strategy:
             raise InvalidRequestError(
-                f'numa="{strategy}" comes too late: numa="{_numa_taken}" was asked for first, and holds for the process',
+                f'numa="{strategy}" comes too late: numa="{_numa_taken}" was asked for first, '
+                "and holds for this process",
                 "numa",
             )
         if _numa_taken is None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from makers.lora import make_delta, write_adapter
 
 from pymtp import InvalidRequestError, Model, ModelLoadError
-from pymtp.context import gpu_layers as fit
+from pymtp.context import gpu_layers
 from pymtp.context.gpu_layers import Plan, layers_that_fit
 from pymtp.context.memory import DeviceMemory, plan_memory
 
@@ -89,7 +89,7 @@ def test_few_plans_are_made() -> None:
 
 @pytest.fixture
 def gpu_of_8_gib(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit, "free_gpu_memory", lambda: {"GPU0": 8 << 30})
+    monkeypatch.setattr(gpu_layers, "free_gpu_memory", lambda: {"GPU0": 8 << 30})
 
 
 @pytest.mark.usefixtures("gpu_of_8_gib")
@@ -120,7 +120,7 @@ def test_a_plan_counts_the_head_where_it_is_loaded(
         asked.append(model.mtp)
         return plan_memory(model, **options)
 
-    monkeypatch.setattr(fit, "plan_memory", planned)
+    monkeypatch.setattr(gpu_layers, "plan_memory", planned)
     delta = make_delta(demo_f32, ["blk.0.ffn_up.weight"], seed=1)
     adapters = [write_adapter(tmp_path / "a.gguf", delta, alpha=4.0)] if lora else []
     with make_llm(n_ctx=256, draft_tokens=drafts, n_gpu_layers="auto", lora=adapters) as llm:

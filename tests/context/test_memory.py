@@ -126,7 +126,7 @@ PLAN_IN = """
 import json, resource, sys
 from pathlib import Path
 from pymtp import Model
-from pymtp.memory import plan_memory
+from pymtp.context.memory import plan_memory
 with Model(sys.argv[1], vocab_only=True) as model:
     now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + int(sys.argv[2]),) * 2)

@@ -118,7 +118,7 @@ def test_more_memory_than_there_is_raises() -> None:
 MEMORY = """
 import resource
 from pymtp import NativeError
-from pymtp.operations import memory_seconds
+from pymtp.context.inspect import memory_seconds
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 try:
     memory_seconds(1 << 30, 1, 1)
@@ -138,7 +138,7 @@ def test_memory_that_the_system_refuses_is_said_to_be_short() -> None:
 THREADS = """
 import resource
 from pymtp import NativeError
-from pymtp.operations import memory_seconds
+from pymtp.context.inspect import memory_seconds
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 try:
     memory_seconds(1 << 20, 512, 1)

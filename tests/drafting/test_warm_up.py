@@ -21,7 +21,7 @@ from helpers.simulate import FAMILIES, Chances, Machine, best_fixed, falling, sa
 
 import pymtp
 from pymtp.context.context import Context
-from pymtp.drafting import warm_up as first_costs
+from pymtp.drafting import warm_up
 from pymtp.drafting.depth import MAX_AUTO, AutoDepth, Costs
 from pymtp.drafting.warm_up import BATCH_DEPTHS, LONGEST, MORE_ROWS, MOST_TURNS, STEPS, FirstCosts, judged, measure
 from pymtp.errors import ClosedError, NativeError
@@ -201,7 +201,7 @@ def test_where_the_first_token_takes_all_the_time_the_next_llm_measures(
     context.first_token = LONGEST + 0.1
     assert measured(context) == FirstCosts()
     assert (context.launches, context.n_past) == ([], 0)
-    monkeypatch.setattr(first_costs, "LONGEST", 0.0)
+    monkeypatch.setattr(warm_up, "LONGEST", 0.0)
     with pymtp.Model(demo) as model:
         with auto(model) as llm:
             assert llm.generate("def f(", pymtp.SamplingParams(max_tokens=8)).token_ids

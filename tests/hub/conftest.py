@@ -9,7 +9,7 @@ import pytest
 from helpers.hub import Hub, serving
 from huggingface_hub import constants
 
-from pymtp.hub import errors as needed
+from pymtp.hub import errors
 from pymtp.hub.names import HubName, read_wanted
 from pymtp.hub.pull import Pulled, pull
 
@@ -27,7 +27,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        monkeypatch.setattr(needed, "PAUSE", 0.0)
+        monkeypatch.setattr(errors, "PAUSE", 0.0)
         yield made
 
 

@@ -13,8 +13,7 @@ from helpers.hub import Hub, gguf
 from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
 
 from pymtp.errors import ModelLoadError
-from pymtp.hub import download
-from pymtp.hub import errors as needed
+from pymtp.hub import download, errors
 
 Pulled = Callable[..., Path]
 NAME = "model-Q4_K_M.gguf"
@@ -72,7 +71,7 @@ def test_a_connection_that_breaks_is_made_again(hub: Hub, data: bytes, pulled: P
 
 
 def test_a_busy_hub_is_asked_again(hub: Hub, data: bytes, pulled: Pulled) -> None:
-    hub.faults.busy = needed.TRIES - 1
+    hub.faults.busy = errors.TRIES - 1
     assert pulled().read_bytes() == data
     assert hub.faults.busy == 0
 
@@ -81,12 +80,12 @@ def test_a_hub_that_stays_busy_is_given_up(hub: Hub, data: bytes, pulled: Pulled
     hub.faults.busy = 100
     with pytest.raises(ModelLoadError, match="answers 503"):
         pulled()
-    assert hub.faults.busy == 100 - needed.TRIES
+    assert hub.faults.busy == 100 - errors.TRIES
 
 
 def test_a_hub_that_is_busy_when_the_header_is_looked_at_is_asked_again(hub: Hub, pulled: Pulled) -> None:
     hub.files[NAME] = gguf(late=True, weights=1000)  # what is looked at reaches the file's end
-    hub.faults.busy = needed.TRIES - 1
+    hub.faults.busy = errors.TRIES - 1
     assert pulled().read_bytes() == hub.files[NAME]
 
 

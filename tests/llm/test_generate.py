@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from makers.lora import make_delta, write_adapter
 
 import pymtp
 from pymtp import LLM, ClosedError, InvalidRequestError, ModelLoadError, SamplingParams
-from pymtp import generate as once
+
+MODULE = sys.modules["pymtp.generate"]  # the attribute of pymtp is the function
 
 
 def test_generate_takes_both_kinds_of_keywords_and_keeps_the_last_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,8 +25,8 @@ def test_generate_takes_both_kinds_of_keywords_and_keeps_the_last_model(monkeypa
         original(self, *args, **keywords)
 
     monkeypatch.setattr(LLM, "__init__", spy)
-    monkeypatch.setattr("pymtp.generate._keywords", lambda _of: {"n_ctx", "n_threads", "draft_tokens", "model"})
-    monkeypatch.setattr("pymtp.generate._last", None)  # an earlier test may have left a model with these very keywords
+    monkeypatch.setattr(MODULE, "_keywords", lambda _of: {"n_ctx", "n_threads", "draft_tokens", "model"})
+    monkeypatch.setattr(MODULE, "_last", None)  # an earlier test may have left a model with these very keywords
     model = {"n_ctx": 512, "n_threads": 1}
     first = pymtp.generate("import ", max_tokens=8, **model)
     assert pymtp.generate("import ", max_tokens=8, temperature=0.0, **model).text == first.text
@@ -38,14 +40,14 @@ def test_generate_takes_both_kinds_of_keywords_and_keeps_the_last_model(monkeypa
 
 
 def test_one_call_sees_what_changed_in_a_list_since_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pymtp.generate._last", None)
+    monkeypatch.setattr(MODULE, "_last", None)
     model: dict[str, Any] = {"n_ctx": 512, "n_threads": 1}
     overrides: dict[str, str] = {}
     kept = []
     for changed in ("ffn_up", "ffn_up", "ffn_down"):
         overrides[changed] = "CPU"
         pymtp.generate("import ", max_tokens=2, override_tensor=overrides, **model)
-        kept.append(once._last[1])  # type: ignore[index]
+        kept.append(MODULE._last[1])  # type: ignore[index]
     assert kept[0] is kept[1] is not kept[2]
     with pytest.raises(InvalidRequestError, match="n_ctx"):
         pymtp.generate("import ", max_tokens=2, **{**model, "n_ctx": np.array([512, 512])})
@@ -69,20 +71,20 @@ def test_generate_names_an_unknown_keyword_and_a_bad_model() -> None:
 def test_an_option_that_is_wrong_leaves_the_model_of_the_last_call(
     wrong: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pymtp.generate._last", None)
+    monkeypatch.setattr(MODULE, "_last", None)
     pymtp.generate("import ", max_tokens=1, n_ctx=256, n_threads=1)
-    kept = once._last[1]  # type: ignore[index]
+    kept = MODULE._last[1]  # type: ignore[index]
     with pytest.raises(pymtp.PymtpError):
         pymtp.generate("import ", max_tokens=1, **{"n_ctx": 256, "n_threads": 1, **wrong})
-    assert once._last is not None
-    assert once._last[1] is kept
+    assert MODULE._last is not None
+    assert MODULE._last[1] is kept
     kept.close()
 
 
 def test_a_path_means_what_it_means_where_the_process_is(
     headless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pymtp.generate._last", None)
+    monkeypatch.setattr(MODULE, "_last", None)
     (tmp_path / "sub").mkdir()
     (tmp_path / "m.gguf").symlink_to(pymtp.model.model.demo_model())
     (tmp_path / "sub" / "m.gguf").symlink_to(headless)
@@ -91,20 +93,20 @@ def test_a_path_means_what_it_means_where_the_process_is(
     for place in (tmp_path, tmp_path, tmp_path / "sub"):
         monkeypatch.chdir(place)
         pymtp.generate("import ", **options)
-        heads.append((once._last[1], once._last[1].model.has_head))  # type: ignore[index]
+        heads.append((MODULE._last[1], MODULE._last[1].model.has_head))  # type: ignore[index]
     assert [head for _, head in heads] == [True, True, False]
     assert heads[0][0] is heads[1][0]
     heads[2][0].close()
 
 
 def test_a_path_is_followed_as_an_llm_follows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pymtp.generate._last", None)
+    monkeypatch.setattr(MODULE, "_last", None)
     (tmp_path / "far" / "away").mkdir(parents=True)
     (tmp_path / "far" / "m.gguf").symlink_to(pymtp.model.model.demo_model())
     (tmp_path / "link").symlink_to(tmp_path / "far" / "away")
     monkeypatch.chdir(tmp_path)
     pymtp.generate("import ", model="link/../m.gguf", n_ctx=256, n_threads=1, max_tokens=1)
-    once._last[1].close()  # type: ignore[index]
+    MODULE._last[1].close()  # type: ignore[index]
 
 
 class Bytes:
@@ -125,7 +127,7 @@ class Number:
 def test_what_is_no_model_is_told_as_an_llm_tells_it(
     model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pymtp.generate._last", None)
+    monkeypatch.setattr(MODULE, "_last", None)
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -137,10 +139,10 @@ def test_what_is_no_model_is_told_as_an_llm_tells_it(
 
 
 def test_an_adapter_that_is_loaded_may_be_gone(demo_f32: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pymtp.generate._last", None)
+    monkeypatch.setattr(MODULE, "_last", None)
     lora = write_adapter(tmp_path / "a.gguf", make_delta(demo_f32, ["blk.0.ffn_up.weight"], seed=1), alpha=4.0)
     options: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "lora": lora, "max_tokens": 4}
     text = pymtp.generate("import ", **options).text
     lora.unlink()
     assert pymtp.generate("import ", **options).text == text
-    once._last[1].close()  # type: ignore[index]
+    MODULE._last[1].close()  # type: ignore[index]

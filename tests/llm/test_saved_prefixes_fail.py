@@ -67,7 +67,7 @@ def test_a_file_that_is_cut_short_while_it_is_loaded_is_refused_and_no_process_e
     program = """if True:
         import os, sys
         from pymtp import LLM, InvalidRequestError, SamplingParams
-        from pymtp.prefix_file import PrefixFile
+        from pymtp.prefix_cache.file import PrefixFile
         path, method = sys.argv[1:]
         real = getattr(PrefixFile, method)
         def cut(self, *arguments):

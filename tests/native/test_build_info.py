@@ -11,7 +11,7 @@ from sources import Paths, Pin
 import pymtp
 from pymtp import native
 from pymtp.model.model import Model
-from pymtp.native import build_info as build
+from pymtp.native import build_info
 
 
 def test_build_info_names_what_is_inside() -> None:
@@ -32,7 +32,7 @@ def test_the_native_log_is_pythons(caplog: pytest.LogCaptureFixture, capfd: pyte
 
 def test_features_are_told_by_backend() -> None:
     told = "CUDA : ARCHS = 860,900 | USE_GRAPHS = 1 | FA_QUANTS = f16-f16;q8_0-q8_0 | CPU : SSE3 = 1 | AMX = 0 | "
-    assert build._features(told) == {
+    assert build_info._features(told) == {
         "CUDA": ["ARCHS=860,900", "USE_GRAPHS", "FA_QUANTS=f16-f16;q8_0-q8_0"],
         "CPU": ["SSE3"],
     }
@@ -51,12 +51,12 @@ def test_why_a_backend_did_not_start_is_kept_for_who_asks_for_it(
 @pytest.fixture
 def built_for_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As if this were a build with CUDA, on a machine whose driver is too old for it."""
-    monkeypatch.setattr(build, "_cuda_architectures", lambda: ["90"])
-    monkeypatch.setattr(build, "_finds_gpu", lambda: False)
-    monkeypatch.setattr(build, "startup_errors", ["the driver is too old"])
-    build.warn_without_gpu.cache_clear()
+    monkeypatch.setattr(build_info, "_cuda_architectures", lambda: ["90"])
+    monkeypatch.setattr(build_info, "_finds_gpu", lambda: False)
+    monkeypatch.setattr(build_info, "startup_errors", ["the driver is too old"])
+    build_info.warn_without_gpu.cache_clear()
     yield
-    build.warn_without_gpu.cache_clear()
+    build_info.warn_without_gpu.cache_clear()
 
 
 @pytest.mark.usefixtures("built_for_cuda")
@@ -76,15 +76,15 @@ def test_a_build_with_cuda_that_finds_no_gpu_says_so_once(caplog: pytest.LogCapt
 def test_a_build_with_cuda_that_finds_a_gpu_says_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(build, "_finds_gpu", lambda: True)
-    build.warn_without_gpu()
+    monkeypatch.setattr(build_info, "_finds_gpu", lambda: True)
+    build_info.warn_without_gpu()
     assert caplog.messages == []
 
 
 def test_a_build_without_cuda_says_nothing_of_gpus(caplog: pytest.LogCaptureFixture) -> None:
-    if build.build_info()["cuda_architectures"]:
+    if build_info.build_info()["cuda_architectures"]:
         pytest.skip("built with CUDA")
-    build.warn_without_gpu.cache_clear()
+    build_info.warn_without_gpu.cache_clear()
     with caplog.at_level(logging.WARNING, "pymtp.native"):
         Model(n_gpu_layers=99).close()
     assert caplog.messages == []

@@ -111,7 +111,7 @@ def test_a_process_that_is_killed_leaves_the_old_file_or_the_new_one(c: Context,
     program = """if True:
         import os, signal, sys
         import numpy as np
-        from pymtp.prefix_writer import PrefixWriter
+        from pymtp.prefix_cache.file_writer import PrefixWriter
         step, held = int(sys.argv[2]), np.load(sys.argv[3])
         names = ("write", "fsync", "replace", "close")
         class Os:
@@ -124,7 +124,7 @@ def test_a_process_that_is_killed_leaves_the_old_file_or_the_new_one(c: Context,
                         os.kill(os.getpid(), signal.SIGKILL)
                     return real(*arguments)
                 return call if name in names else real
-        import pymtp.prefix_writer
+        import pymtp.prefix_cache.file_writer
         pymtp.prefix_cache.file_writer.os = Os()
         put = PrefixWriter._put
         def puts(self, *arguments):

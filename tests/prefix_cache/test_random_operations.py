@@ -13,8 +13,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pymtp.errors import InvalidRequestError, NativeError
-from pymtp.prefix_cache import checkpoints as prefix_stops
-from pymtp.prefix_cache import store as prefix_store
+from pymtp.prefix_cache import checkpoints, store
 from pymtp.prefix_cache.tree import Block, Node, PrefixTree, as_tokens
 
 CELL, STATE = 3, 40
@@ -39,8 +38,8 @@ class Machine(RuleBasedStateMachine):
     )
     def begin(self, n_seq: int, budget: int, grain: int) -> None:
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(prefix_store, "BLOCK", 5)
-        self.patch.setattr(prefix_stops, "TAIL", 2)
+        self.patch.setattr(store, "BLOCK", 5)
+        self.patch.setattr(checkpoints, "TAIL", 2)
         self.engine = SimEngine(n_seq, budget, grain=grain, least=3, cell_bytes=CELL, state_bytes=STATE, n_ubatch=8)
         self.engine.random = Random(0)
         self.texts: list[Path] = [()]

@@ -1,8 +1,8 @@
 """Compares pymtp's tokens with those of Hugging Face's tokenizer of Qwen3.5, over random texts of many scripts.
 
     python tools/checks/tokens.py compare --texts 400000  prints the texts whose tokens differ, and counts them
-    python tools/checks/tokens.py golden                  writes tests/reference/tokens.json, for tests/model/test_tokens.py
-    python tools/checks/tokens.py later                   prints LATER of pymtp/normalization.py
+    python tools/checks/tokens.py golden                  writes tests/reference/tokens.json, which a test reads
+    python tools/checks/tokens.py later                   prints LATER of pymtp/model/normalization.py
 
 Needs what `pip install tokenizers` brings, `later` also unicodedata2. The vocabulary is that of makers/real_vocab.py.
 The tokenizer is built as transformers builds it (models/qwen3_5/tokenization_qwen3_5.py): NFC, the regular expression

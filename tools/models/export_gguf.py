@@ -1,6 +1,6 @@
 """Writes the demo model's checkpoint as GGUF, with llama.cpp's own converter from the pinned source.
 
-    python tools/models/export_gguf.py build/demo pymtp/models/demo.gguf
+    python tools/models/export_gguf.py build/demo pymtp/model/demo.gguf
     python tools/models/export_gguf.py build/demo build/demo-f32.gguf --type f32
 
 It is the converter people run on published checkpoints, so the demo model takes the same way into a GGUF as theirs.
