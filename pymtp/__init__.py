@@ -3,7 +3,7 @@
 import logging
 from typing import TYPE_CHECKING
 
-from pymtp.native.build_info import build_info  # isort: skip  # first: it says what is wrong with a build
+from pymtp.native.build_info import build_info  # isort: skip  # imported first: it reports a broken build
 
 from pymtp.engine.engine_stats import Figures
 from pymtp.engine.request import Completion, Piece
@@ -48,12 +48,12 @@ __all__ = [
     "generate",
 ]
 
-# silent unless the program asks for logs
+# The package logs nothing unless the program configures logging.
 logging.getLogger("pymtp").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> object:
-    """AsyncLLM is imported when it is asked for: asyncio takes a tenth of the import of pymtp."""
+    """Import AsyncLLM at its first use: asyncio takes a tenth of the import time of pymtp."""
     if name == "AsyncLLM":
         from pymtp.async_llm import AsyncLLM
 

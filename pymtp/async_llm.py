@@ -1,4 +1,4 @@
-"""The same for programs with an event loop."""
+"""The AsyncLLM: an LLM for programs with an event loop."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
 from pymtp.chat import Chat, Message, Tools
-from pymtp.engine.collect import collected
+from pymtp.engine.async_thread import AsyncWakeup, EngineThread
+from pymtp.engine.collect import collect_completions
 from pymtp.engine.engine_stats import Figures
-from pymtp.engine.prefix_files import Path, Prompt, committed
+from pymtp.engine.prefix_files import Path, Prompt, commit_saver
 from pymtp.engine.request import Completion, FinishReason, Piece, Request
-from pymtp.engine.scheduler import READ_AHEAD
-from pymtp.engine.thread import Driver, News
+from pymtp.engine.scheduler import MAX_UNREAD_PIECES
 from pymtp.errors import ClosedError, InvalidRequestError
-from pymtp.hub.from_pretrained import FromHub
+from pymtp.hub.from_pretrained import HubMixin
 from pymtp.llm import LLM, Params, check_stream, is_prompt
 from pymtp.model.model import Model
 from pymtp.native.locking import tell_of_forks
@@ -27,50 +27,65 @@ from pymtp.prefix_cache.save import PrefixSaver
 from pymtp.sampling import SamplingParams
 
 T = TypeVar("T")
-PREPARERS = 4  # threads that look at new requests: more would take the processor from those that run
+PREPARERS = 4  # threads that prepare new requests: more would take the processor from running requests
 
 
-class AsyncLLM(FromHub):
-    """An LLM for coroutines: `await generate`, `async for` over `stream`. All requests run together, on one thread of
-    the AsyncLLM. A task that is cancelled ends its requests, and no others.
+class AsyncLLM(HubMixin):
+    """An LLM for coroutines: `await llm.generate(…)`, and `async for piece in llm.stream(…)`.
 
-    Several event loops may use it. `llm` is the LLM itself; its calls from other threads run beside these. A child
-    made by fork does not have its threads: calls raise ClosedError there.
+        async with pymtp.AsyncLLM("model.gguf", n_seq_max=8) as llm:
+            completion = await llm.generate("def fibonacci(n):")
+
+    The methods take the arguments of LLM's, return the same results and raise the same errors. All requests run in one
+    batch, up to n_seq_max at once, on one thread of the AsyncLLM. A cancelled task cancels its own requests only.
+
+    Several event loops may use it. Other threads may call the methods of `llm` at the same time. A child process made
+    by fork does not have the threads of the AsyncLLM: calls raise ClosedError there.
+
+    llm: the LLM under it.
     """
 
     def __init__(self, model: str | os.PathLike[str] | Model | LLM | None = None, **keywords: Any) -> None:
-        """model, keywords: of LLM; or an LLM, which stays open after close()."""
+        """
+        Load the model, or take an LLM.
+
+        model, keywords: the arguments of LLM. Or an LLM, without keywords: it stays open after close().
+
+        Raises as LLM, and InvalidRequestError for an LLM with keywords.
+        """
         if isinstance(model, LLM) and keywords:
             raise InvalidRequestError(f"an LLM is made already: {', '.join(keywords)} must be given to it")
         self._shares_llm = isinstance(model, LLM)
-        self.llm = model if isinstance(model, LLM) else LLM(model, **keywords, _times_later=True)
-        llm = self.llm  # the thread keeps the LLM, and not the AsyncLLM
-        self._driver = Driver(llm, llm.turns, llm.first_launches, lambda: llm.context)
-        # its own, for all that asyncio has may be busy with other things
+        self.llm = model if isinstance(model, LLM) else LLM(model, **keywords, _warm_up_later=True)
+        llm = self.llm  # the thread refers to the LLM only: an AsyncLLM without users can be freed
+        self._engine_thread = EngineThread(llm, llm._runner, llm._warm_up, lambda: llm.context)
+        # not asyncio's own threads: the program may keep all of those busy
         self._threads = ThreadPoolExecutor(thread_name_prefix="pymtp")
-        # apart: long prompts and large grammars hold up each other, and nothing else
+        # separate: long prompts and large grammars delay other preparations, and nothing else
         self._preparers = ThreadPoolExecutor(PREPARERS, "pymtp prepare")
         self._process = os.getpid()
         tell_of_forks(self)
-        weakref.finalize(self, self._driver.let_go)
+        weakref.finalize(self, self._engine_thread.end)
 
     @classmethod
     def _parameters(cls) -> Collection[str]:
         return LLM._parameters()
 
     async def close(self) -> None:
-        """Ends what runs as "cancelled", and frees everything."""
+        """Cancel the running requests, end the engine thread, and close the LLM unless it was passed in."""
         if not self._forked:
-            await self.in_thread(self._close)
+            await self._in_thread(self._close)
 
-    async def in_thread(self, call: Callable[[], T]) -> T:
-        """What a call returns that takes a while, on a thread of the AsyncLLM."""
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        """Run a slow call on a thread of the AsyncLLM, and return its result. Private to pymtp: the server uses it."""
         return await self._run_on(self._threads, call)
 
-    async def prepare(self, call: Callable[[], T]) -> T:
-        """As in_thread, for what comes before a request runs: templates, tokens, grammars. These calls have threads of
-        their own, PREPARERS of them, and wait for each other. One that has not begun when its task is cancelled never
-        does."""
+    async def _prepare(self, call: Callable[[], T]) -> T:
+        """Run a call that prepares a request (template, tokens, grammar) on one of PREPARERS threads.
+
+        Private to pymtp: the server uses it. At most PREPARERS of these calls run at once. If the task is cancelled
+        before its call begins, the call is dropped.
+        """
         return await self._run_on(self._preparers, call)
 
     async def _run_on(self, threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
@@ -78,16 +93,16 @@ class AsyncLLM(FromHub):
             raise ClosedError("this process was forked, and the AsyncLLM's threads are not here: make a new one")
         return await asyncio.get_running_loop().run_in_executor(threads, call)
 
-    def leave_behind(self) -> None:
-        """Of forks.Left."""
-        self._driver.leave_behind()
+    def _after_fork_in_child(self) -> None:
+        """Replace the locks that other threads may have held at the fork."""
+        self._engine_thread._after_fork_in_child()
 
     @property
     def _forked(self) -> bool:
-        return os.getpid() != self._process  # C code may have forked, which nobody is told of
+        return os.getpid() != self._process  # Python's fork hooks do not see a fork in C code
 
     def _close(self) -> None:
-        self._driver.stop()
+        self._engine_thread.stop()
         if not self._shares_llm:
             self.llm.close()
 
@@ -98,11 +113,11 @@ class AsyncLLM(FromHub):
         await self.close()
 
     def figures(self) -> Figures:
-        """As LLM.figures."""
+        """Return the counters of the engine, see `LLM.figures`."""
         return self.llm.figures()
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """As LLM.get_default_sampling_params."""
+        """Return the params of a chat without params, see `LLM.get_default_sampling_params`."""
         return self.llm.get_default_sampling_params()
 
     @overload
@@ -117,57 +132,63 @@ class AsyncLLM(FromHub):
     async def generate(
         self, prompts: Prompt | Sequence[Prompt], params: Params = None, *, priority: int = 0
     ) -> Completion | list[Completion]:
-        """As LLM.generate."""
-        one = is_prompt(prompts)
-        news = News()
-        requests = await self._submit([prompts] if one else prompts, params, news, priority=priority)  # type: ignore[list-item, arg-type]
+        """Generate the completion of one prompt, or a list of completions for a list of prompts; see `LLM.generate`."""
+        single = is_prompt(prompts)
+        wakeup = AsyncWakeup()
+        requests = await self._submit([prompts] if single else prompts, params, wakeup, priority=priority)  # type: ignore[list-item, arg-type]
         try:
-            while news.caller.unended:
-                await news.wait()
+            while wakeup.waiter.n_unfinished:
+                await wakeup.wait()
         finally:
-            self._driver.cancel(requests)
-        completions = collected(requests)
-        return completions[0] if one else completions
+            self._engine_thread.cancel(requests)
+        completions = collect_completions(requests)
+        return completions[0] if single else completions
 
-    async def open(
+    async def _open(
         self,
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
         priority: int = 0,
-        ahead: int | None = READ_AHEAD,
-    ) -> AsyncTexts:
-        """Begins the texts of a prompt, `SamplingParams.n` of them, which run until it is closed.
+        max_unread: int | None = MAX_UNREAD_PIECES,
+    ) -> AsyncCompletions:
+        """Start the completions of a prompt, `SamplingParams.n` of them, and return them while they are generated.
 
-        ahead: pieces of a text that may wait to be taken; a text that has as many pauses. None: no pieces are handed
-            out, all is in `completions` at the end.
+        Private to pymtp: the server uses it. The completions run until their end, or until the AsyncCompletions is
+        closed.
 
-        Raises what `generate` raises before the first token.
+        max_unread: pieces of a completion that may wait to be taken; the completion pauses at that number. None for no
+            pieces: the whole is in `completions` at the end.
+
+        Raises as `generate`, before the first token.
         """
-        news = News()
-        requests = await self._submit([prompt], params, news, priority=priority, ahead=ahead)
-        return AsyncTexts(self._driver, requests, news)
+        wakeup = AsyncWakeup()
+        requests = await self._submit([prompt], params, wakeup, priority=priority, max_unread=max_unread)
+        return AsyncCompletions(self._engine_thread, requests, wakeup)
 
     async def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
     ) -> AsyncIterator[Piece]:
-        """Generates piece by piece, as LLM.stream; an iteration that is left ends the request."""
+        """Generate the completion of one prompt piece by piece, see `LLM.stream`.
+
+        The request is cancelled when the iterator is closed before its end.
+        """
         check_stream(params)
-        news = News()
-        requests = await self._submit([prompt], params, news, priority=priority, ahead=READ_AHEAD)
+        wakeup = AsyncWakeup()
+        requests = await self._submit([prompt], params, wakeup, priority=priority, max_unread=MAX_UNREAD_PIECES)
         (request,) = requests
         try:
             while True:
                 while not request.unread and not request.ended:
-                    await news.wait()
+                    await wakeup.wait()
                 if not request.unread:
                     break
                 piece = request.unread.popleft()
-                self._driver.wake()  # it may have waited for its reader
+                self._engine_thread.wake()  # the request may have paused until its pieces were read
                 yield piece
         finally:
-            self._driver.cancel(requests)
-        if (error := request.failure()) is not None:
+            self._engine_thread.cancel(requests)
+        if (error := request.error_copy()) is not None:
             raise error
 
     async def chat(
@@ -179,7 +200,7 @@ class AsyncLLM(FromHub):
         chat_template_kwargs: Mapping[str, object] | None = None,
         priority: int = 0,
     ) -> Completion:
-        """As LLM.chat."""
+        """Generate the assistant's next message in a chat, see `LLM.chat`."""
         params = self.get_default_sampling_params() if params is None else params
         return await self.generate(Chat(messages, tools, chat_template_kwargs), params, priority=priority)
 
@@ -192,118 +213,129 @@ class AsyncLLM(FromHub):
         chat_template_kwargs: Mapping[str, object] | None = None,
         priority: int = 0,
     ) -> AsyncIterator[Piece]:
-        """As LLM.stream_chat."""
+        """Generate the assistant's next message piece by piece, see `LLM.stream_chat`."""
         params = self.get_default_sampling_params() if params is None else params
         return self.stream(Chat(messages, tools, chat_template_kwargs), params, priority=priority)
 
     async def save_prefix(self, prompt: Prompt | Sequence[Message], path: Path, *, priority: int = 0) -> int:
-        """As LLM.save_prefix. A task that is cancelled leaves the old file, or the new one."""
-        news = News()
+        """Prefill a prompt, save its state to a file, and return its number of tokens; see `LLM.save_prefix`.
+
+        If the task is cancelled, the old file or the whole new file is there.
+        """
+        wakeup = AsyncWakeup()
         with PrefixSaver() as saver:
-            await self.in_thread(lambda: self.llm.open_saver(saver, prompt, path))
-            requests = await self._submit([saver.tokens], None, news, priority=priority, saver=saver)
+            await self._in_thread(lambda: self.llm._open_saver(saver, prompt, path))
+            requests = await self._submit([saver.tokens], None, wakeup, priority=priority, saver=saver)
             try:
-                while news.caller.unended:
-                    await news.wait()
+                while wakeup.waiter.n_unfinished:
+                    await wakeup.wait()
             finally:
-                self._driver.cancel(requests)
-            return await self.in_thread(lambda: committed(saver, requests))
+                self._engine_thread.cancel(requests)
+            return await self._in_thread(lambda: commit_saver(saver, requests))
 
     async def load_prefix(self, path: Path) -> int:
-        """As LLM.load_prefix."""
-        return await self.in_thread(lambda: self.llm.load_prefix(path))
+        """Load the state of a saved prompt, and return its number of tokens; see `LLM.load_prefix`."""
+        return await self._in_thread(lambda: self.llm.load_prefix(path))
 
     async def _submit(
         self,
         prompts: Sequence[Prompt],
         params: Params,
-        news: News,
+        wakeup: AsyncWakeup,
         *,
         priority: int,
-        ahead: int | None = None,
+        max_unread: int | None = None,
         saver: PrefixSaver | None = None,
     ) -> list[Request]:
-        found: list[Request] = []
-        left = False
+        requests: list[Request] = []
+        abandoned = False
 
-        def ask() -> None:
-            self.llm.requests(prompts, params, news.caller, priority=priority, ahead=ahead, into=found, saver=saver)
-            self._driver.take(found)
-            if left:  # set before the other thread looks at `found`: one of the two cancels
-                self._driver.cancel(found)
+        def submit() -> None:
+            self.llm._submit(
+                prompts, params, wakeup.waiter, priority=priority, max_unread=max_unread, into=requests, saver=saver
+            )
+            self._engine_thread.add_requests(requests)
+            # the task sets this before it reads `requests`: one of the two threads cancels them
+            if abandoned:
+                self._engine_thread.cancel(requests)
 
         try:
-            await self.prepare(ask)  # a long prompt takes a while to tokenize
-        except BaseException:  # the thread goes on, though its task was cancelled
-            left = True
-            self._driver.cancel(found)
+            await self._prepare(submit)  # tokenizing a long prompt is slow
+        except BaseException:  # the thread still runs when its task was cancelled
+            abandoned = True
+            self._engine_thread.cancel(requests)
             raise
-        return found
+        return requests
 
 
 @dataclass(frozen=True)
-class TextPart:
-    """What is new of a text: pieces that were not taken yet. reason: why it ended; None while it goes on."""
+class CompletionDelta:
+    """The new pieces of one completion of a prompt.
+
+    index: the number of the completion, from 0. reason: its finish reason with the last pieces; None before.
+    """
 
     index: int
     pieces: list[Piece]
     reason: FinishReason | None
 
 
-class AsyncTexts:
-    """The texts of one prompt while they are written. One coroutine at a time may take from it."""
+class AsyncCompletions:
+    """The completions of one prompt while they are generated. One coroutine at a time may take from it."""
 
-    def __init__(self, driver: Driver, requests: list[Request], news: News) -> None:
-        self._driver, self._requests, self._news = driver, requests, news
-        self._live = dict(enumerate(requests))  # whose end was not taken
+    def __init__(self, engine_thread: EngineThread, requests: list[Request], wakeup: AsyncWakeup) -> None:
+        self._engine_thread, self._requests, self._wakeup = engine_thread, requests, wakeup
+        self._live = dict(enumerate(requests))  # completions whose end was not taken
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of the prompt."""
+        """Return the number of tokens of the prompt."""
         return len(self._requests[0].prompt)
 
-    async def take(self) -> list[TextPart]:
-        """Waits for something new, and takes all that is there; nothing once all ends were taken. Raises the error that
-        a text failed by, in place of its end."""
+    async def take(self) -> list[CompletionDelta]:
+        """Wait for new pieces or ends, and return all that there are; an empty list after the end of all completions.
+
+        Raises the error of a completion that failed, in place of its end.
+        """
         while self._live:
             parts = []
             for index, request in list(self._live.items()):
-                reason = request.reason  # before the pieces: with a reason, all of them are there
+                reason = request.finish_reason  # read before the pieces: with a reason, no more pieces come
                 pieces = list(_taken(request))
                 if reason is not None:
                     del self._live[index]
-                    if (error := request.failure()) is not None:
+                    if (error := request.error_copy()) is not None:
                         raise error
                 if pieces or reason is not None:
-                    parts.append(TextPart(index, pieces, reason))
+                    parts.append(CompletionDelta(index, pieces, reason))
             if parts:
-                self._driver.wake()  # a text may have waited for its reader
+                self._engine_thread.wake()  # a request may have paused until its pieces were read
                 return parts
-            await self._news.wait()
+            await self._wakeup.wait()
         return []
 
     @property
     def completions(self) -> list[Completion]:
-        """Each text as a whole, once all have ended. Raises InvalidRequestError before."""
+        """Return all completions. Raises InvalidRequestError before all have ended."""
         return [request.completion for request in self._requests]
 
     def completion(self, index: int) -> Completion:
-        """One text as a whole, once it has ended. Raises InvalidRequestError before."""
+        """Return one completion. Raises InvalidRequestError before it has ended."""
         return self._requests[index].completion
 
     def close(self) -> None:
-        """Ends what still runs as "cancelled", within a ubatch."""
-        self._driver.cancel(self._requests)
+        """Cancel the completions that have not ended; they end after the current ubatch."""
+        self._engine_thread.cancel(self._requests)
 
-    async def __aenter__(self) -> AsyncTexts:
+    async def __aenter__(self) -> AsyncCompletions:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # where __init__ was broken off
-            self._driver.cancel(self._requests)  # nobody will read them
+        with suppress(AttributeError):  # __init__ may have been interrupted
+            self._engine_thread.cancel(self._requests)  # nobody can read them any more
 
 
 def _taken(request: Request) -> Iterator[Piece]:

@@ -1,25 +1,25 @@
-"""What can go wrong, as a small tree: everything pymtp raises on purpose is a PymtpError."""
+"""The exceptions of pymtp: everything that pymtp raises on purpose is a PymtpError."""
 
 from collections.abc import Sequence
 
 
 class PymtpError(Exception):
-    """Base of all errors of this package.
+    """The base class of all errors of this package.
 
-    completions: where one of several prompts of a call failed, what came of each prompt: its Completion, or its error.
+    completions: if one of several prompts of a call failed, the Completion or the error of each prompt, in their order.
     """
 
     completions: Sequence[object] = ()
 
 
 class ModelLoadError(PymtpError):
-    """The file is missing, not a GGUF, truncated, or no model that pymtp runs."""
+    """A model file that is missing, truncated, not a GGUF, or not a model that pymtp runs."""
 
 
 class InvalidRequestError(PymtpError, ValueError):
-    """The caller asked for something that cannot be: the message says what, and what would be right.
+    """An invalid argument or field: the message names it and says which values are valid.
 
-    param: the argument or field that it is about, where it is about one.
+    param: the name of the argument or field; None if the error concerns no single one.
     """
 
     def __init__(self, message: object = "", param: str | None = None) -> None:
@@ -28,17 +28,20 @@ class InvalidRequestError(PymtpError, ValueError):
 
 
 class ContextFullError(InvalidRequestError):
-    """More tokens than n_ctx."""
+    """A prompt, or a saved prefix, of more than n_ctx tokens."""
 
 
 class ClosedError(PymtpError):
-    """The object was closed."""
+    """A call on an object that was closed."""
 
 
 class NativeError(PymtpError):
-    """llama.cpp failed. The model lives on, and so do other sequences; those of the call were emptied. The message says
-    where a context cannot go on."""
+    """A failure inside llama.cpp.
+
+    The sequences of the failed call were emptied. The model and all other sequences can still be used, unless the
+    message says that the context cannot.
+    """
 
 
 class CancelledError(PymtpError):
-    """A native call was cancelled from another thread. The sequences of the call were emptied."""
+    """A native call that cancel() ended. The sequences of the call were emptied."""

@@ -1,4 +1,4 @@
-"""One call that loads a model, generates, and keeps the model for the next call."""
+"""The function generate: load a model, generate, and keep the model loaded for the next call."""
 
 from __future__ import annotations
 
@@ -13,46 +13,49 @@ from typing import Any, overload
 from pymtp.engine.prefix_files import Prompt
 from pymtp.engine.request import Completion
 from pymtp.llm import LLM
-from pymtp.model.options import NAMES as MODEL_OPTIONS
-from pymtp.model.rope import NAMES as ROPE_OPTIONS
+from pymtp.model.options import MODEL_OPTION_NAMES
+from pymtp.model.rope import ROPE_OPTION_NAMES
 from pymtp.native.locking import in_children
-from pymtp.options import find_files, read_keywords
+from pymtp.options import check_files, read_keywords
 from pymtp.sampling import SamplingParams
-from pymtp.validation import is_hub_name, whole
+from pymtp.validation import absolute_path, is_hub_name
 
 _last: tuple[dict[str, Any], LLM] | None = None
 _last_lock = threading.RLock()
 
 
 @in_children
-def _take_turns_anew() -> None:
+def _replace_lock() -> None:
     global _last_lock
     _last_lock = threading.RLock()
 
 
-def _keywords(of: Callable[..., Any]) -> set[str]:
-    return set(signature(of).parameters) - {"self"}
+def _keywords(function: Callable[..., Any]) -> set[str]:
+    return set(signature(function).parameters) - {"self"}
 
 
 def _equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
     try:
         return one == other
-    except ValueError:  # of arrays, which no keyword takes
+    except ValueError:  # NumPy arrays have no truth value; no keyword takes them, so LLM refuses them
         return False
 
 
-def _whole_paths(keywords: dict[str, Any]) -> dict[str, Any]:
-    """With paths that mean the same wherever the process goes. What is no path stays, for LLM to say so."""
+def _with_absolute_paths(keywords: dict[str, Any]) -> dict[str, Any]:
+    """Return the keywords with absolute paths, so that they stay equal when the process changes its folder.
+
+    Values that are no paths stay: LLM refuses them.
+    """
     found = dict(keywords)
     if isinstance(model := found.get("model"), (str, os.PathLike)):
-        with suppress(TypeError):  # of an odd __fspath__
+        with suppress(TypeError):  # __fspath__ may raise it
             path = os.fspath(model)
             if isinstance(path, str) and path and not is_hub_name(path):
-                found["model"] = whole(path)
+                found["model"] = absolute_path(path)
     if found.get("head") is not None:
-        found["head"] = whole(found["head"])
+        found["head"] = absolute_path(found["head"])
     if "lora" in found:
-        found["lora"] = tuple((whole(path), scale) for path, scale in found["lora"])
+        found["lora"] = tuple((absolute_path(path), scale) for path, scale in found["lora"])
     return found
 
 
@@ -63,24 +66,26 @@ def generate(prompts: Sequence[Prompt], **keywords: Any) -> list[Completion]: ..
 
 
 def generate(prompts: Prompt | Sequence[Prompt], **keywords: Any) -> Completion | list[Completion]:
-    """`LLM(…).generate(prompts, SamplingParams(…))` in one call: takes the keywords of both. The model stays loaded for
-    the next call with the same LLM keywords. A call with others closes it first: there is never more than one. Calls
-    from several threads take turns.
+    """Generate completions with a model that is loaded at the first call and kept for the next ones.
 
-    Raises TypeError for a keyword of neither, and what LLM, SamplingParams and LLM.generate raise.
+    The call is `LLM(…).generate(prompts, SamplingParams(…))`. It takes the keywords of LLM and of SamplingParams, and
+    draft_tokens is LLM's. The model stays loaded for the next call with the same LLM keywords; a call with other ones
+    closes it first, so at most one model is loaded. Calls from several threads run one after the other.
+
+    Raises TypeError for a keyword that neither LLM nor SamplingParams has, and as LLM, SamplingParams and LLM.generate.
     """
     global _last
-    known = _keywords(LLM.__init__) - {"placing"} | MODEL_OPTIONS | ROPE_OPTIONS
-    names = {field.name for field in fields(SamplingParams)} - known  # draft_tokens is the LLM's
+    known = _keywords(LLM.__init__) - {"placing"} | MODEL_OPTION_NAMES | ROPE_OPTION_NAMES
+    names = {field.name for field in fields(SamplingParams)} - known  # both have draft_tokens: here it is LLM's
     params = SamplingParams(**{name: keywords.pop(name) for name in names & keywords.keys()})
     if unknown := keywords.keys() - known:
         raise TypeError(f"generate() got unexpected keywords: {', '.join(sorted(unknown))}")
     with _last_lock:
-        wanted = _whole_paths(read_keywords(keywords))
+        wanted = _with_absolute_paths(read_keywords(keywords))
         if _last is None or _last[1].closed or not _equal(_last[0], wanted):
-            find_files(wanted)  # before the model that is there goes
+            check_files(wanted)  # raises before the loaded model is closed
             if _last is not None:
                 _last[1].close()
             _last = None
             _last = (wanted, LLM(**wanted))
-        return _last[1].generate(prompts, params)  # within the lock: another thread may ask for another model
+        return _last[1].generate(prompts, params)  # under the lock: another thread may ask for another model

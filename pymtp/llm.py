@@ -1,4 +1,4 @@
-"""One object, plain results: load a model, generate, stream, chat."""
+"""The LLM: a loaded model that generates, streams and chats."""
 
 from __future__ import annotations
 
@@ -14,52 +14,61 @@ import numpy as np
 
 from pymtp.chat import Chat, ChatTemplate, Message, Tools, read_template, read_variables
 from pymtp.chat.prompt import ChatPrompt, ChatPrompts
-from pymtp.chat.thinking import chat_of_budget, has_tools, thinking_of
+from pymtp.chat.thinking import apply_thinking_budget, has_tools, plan_thinking
 from pymtp.context.context import Context
 from pymtp.context.gpu_layers import fitting_model
 from pymtp.context.host_memory import default_cache_bytes, read_cache_bytes
 from pymtp.context.options import check_keywords
-from pymtp.drafting.depth import MAX_AUTO, Costs
-from pymtp.drafting.head_check import DraftWatch
+from pymtp.drafting.depth import MAX_AUTO, RoundCosts
+from pymtp.drafting.head_check import HeadCheck
 from pymtp.engine.batch_depth import BatchDepth
-from pymtp.engine.collect import collected
+from pymtp.engine.collect import collect_completions
 from pymtp.engine.engine import Engine
 from pymtp.engine.engine_stats import Figures
-from pymtp.engine.prefix_files import PrefixFiles, Prompt
-from pymtp.engine.request import Caller, Completion, Request
-from pymtp.engine.scheduler import READ_AHEAD
+from pymtp.engine.prefix_files import PrefixFileMixin, Prompt
+from pymtp.engine.request import Completion, Request, Waiter
+from pymtp.engine.scheduler import MAX_UNREAD_PIECES
 from pymtp.engine.stream import Stream
-from pymtp.engine.thread import Turns
-from pymtp.engine.warm_up import FirstLaunches
+from pymtp.engine.thread import EngineRunner
+from pymtp.engine.warm_up import WarmUp
 from pymtp.errors import ClosedError, InvalidRequestError
-from pymtp.hub.from_pretrained import FromHub
+from pymtp.hub.from_pretrained import HubMixin
 from pymtp.model.model import TAPS, Model
-from pymtp.model.options import MAY_BE_NONE, NAMES
-from pymtp.model.rope import NAMES as ROPE_NAMES
-from pymtp.model.rope import RopeOptions
+from pymtp.model.options import MODEL_OPTION_NAMES, NONE_MEANS_DEFAULT
+from pymtp.model.rope import ROPE_OPTION_NAMES, RopeOptions
 from pymtp.native.cores import default_threads
 from pymtp.prefix_cache.save import PrefixSaver
 from pymtp.sampling import SamplingParams
-from pymtp.sampling_defaults import chat_params, model_sampling
-from pymtp.validation import flag, in_range, shown
+from pymtp.sampling_defaults import default_chat_params, read_sampling_defaults
+from pymtp.validation import read_bool, read_int, shown
 
 Params = SamplingParams | Sequence[SamplingParams] | None
 log = logging.getLogger(__name__)
 
 
-class LLM(PrefixFiles, FromHub):
-    """A model with its contexts, ready to generate.
+class LLM(PrefixFileMixin, HubMixin):
+    """A loaded model with its contexts, for text generation with multi-token-prediction drafts.
 
-    Calls from several threads run together, as many texts at once as n_seq_max says, and so do streams: whoever waits
-    for tokens runs the engine for all. A text is the same alone and in company. Ctrl-C, and what else a signal handler
-    raises, ends the call of the main thread; others go on. The handler itself may cancel() or close() the LLM, no more.
-    Methods that need the model raise ClosedError after close(); close() waits for the calls that run.
+        llm = pymtp.LLM("model.gguf", n_ctx=8192)
+        completion = llm.generate("def fibonacci(n):", pymtp.SamplingParams(max_tokens=64))
 
-    On the CPU, a child made by fork may use the LLM and make others. Where another thread was in a call at the fork,
-    the child's LLM is closed. With a GPU, start processes by "spawn", and load the model in each.
+    `generate` and `chat` return completions, `stream` and `stream_chat` return them piece by piece; `save_prefix` and
+    `load_prefix` keep the state of a long prompt in a file. Drafts make generation faster and never change the text.
 
-    sampling_defaults: how the model's makers want it sampled, as far as its file says (`general.sampling.*`), by the
-        names of SamplingParams. A warning in the log names a key that is left out.
+    Threads: several threads may call an LLM at the same time. Their requests run in one batch, up to n_seq_max at once.
+    An LLM has no thread of its own for requests: a thread that waits for tokens runs the engine for all requests. A
+    text is the same alone and beside other requests.
+
+    Signals: Ctrl-C, and any other exception from a signal handler, ends the call of the main thread only. A handler may
+    call cancel() and close(), and no other method.
+
+    Closing: close() waits for the running calls. Methods that need the model raise ClosedError after it.
+
+    Fork: on the CPU, a child process made by fork may use the LLM and make new ones. If another thread was in a call at
+    the fork, the child's LLM is closed. With a GPU, start processes by "spawn" and load the model in each.
+
+    model: the loaded Model. sampling_defaults: the sampling values that the model's file recommends
+        (`general.sampling.*`), by the names of SamplingParams. A warning in the log names each key that is ignored.
     """
 
     def __init__(
@@ -89,26 +98,30 @@ class LLM(PrefixFiles, FromHub):
         **placing: Any,
     ) -> None:
         """
+        Load the model and make its contexts.
+
         model: a GGUF file; None for the small model that ships with pymtp. Or a loaded Model, which several LLMs may
-            share: it stays open after close(), and was given its own n_gpu_layers and ModelOptions.
-        draft_tokens: tokens to draft a round, 0 for plain decoding. "auto" chooses anew for each round, by what was
-            accepted and what rounds took, from 0 to 7 (less where n_batch and n_ubatch have no room for 7 and 2); 0
-            where the file has no multi-token-prediction head. A model's first LLM with "auto" times a few launches.
-        n_seq_max: texts that are written at once; more wait for their turn. Each takes the memory of n_ctx tokens, and
+            share: it stays open after close(), and has its own n_gpu_layers and ModelOptions.
+        draft_tokens: tokens to draft in each round, 0 for plain decoding. "auto" chooses the number for each round from
+            the measured acceptance and the measured time of rounds: from 0 to 7 (fewer where n_batch or n_ubatch is
+            less than 8), and 0 without a multi-token-prediction head. The first LLM of a model with "auto" times a few
+            decodes.
+        n_seq_max: sequences that run at once; further requests wait. Each sequence takes the memory of n_ctx tokens and
             of its recurrent states.
-        cache_prompt: prompts go on from what was read and written before, where they begin with the same tokens.
-        cache_bytes: host memory for what sequences do not hold any more. None for a quarter of what the machine has, at
-            most 8 GiB and at most half of what the model leaves; with 0, prompts go on only from what sequences hold.
-        chat_template: for chats in place of the file's own: a text in Jinja, or a path of one.
-        chat_template_kwargs: variables of the template, such as {"enable_thinking": False}, for chats that do not give
-            them themselves.
-        n_gpu_layers: layers on the GPU, -1 or None for all; "auto" for as many as fit with what the context takes.
-        placing: further fields of ModelOptions and RopeOptions. The others: see `Context`.
+        cache_prompt: reuse the cached state of earlier prompts and texts for prompts that begin with the same tokens.
+        cache_bytes: bytes of host memory for cached states that no sequence holds any more. None for a quarter of the
+            machine's memory, at most 8 GiB and at most half of the memory that the model leaves free. With 0, prompts
+            reuse only the states that sequences hold.
+        chat_template: a chat template in place of the file's own: Jinja source, or the path of a file with it.
+        chat_template_kwargs: default variables of the template, such as {"enable_thinking": False}; a chat may override
+            them.
+        n_gpu_layers: layers on the GPU, -1 or None for all; "auto" for as many as fit beside the context.
+        placing: further fields of ModelOptions and RopeOptions. The other keywords are those of `Context`.
 
         Raises ModelLoadError for a file that cannot be loaded, InvalidRequestError for values outside their range.
         """
         super().__init__()
-        of_context: dict[str, Any] = {
+        context_options: dict[str, Any] = {
             "type_k": type_k,
             "type_v": type_v,
             "flash_attn": flash_attn,
@@ -120,113 +133,138 @@ class LLM(PrefixFiles, FromHub):
             "all_threads": all_threads,
         }
         sizes: dict[str, Any] = {"n_ctx": n_ctx, "n_batch": n_batch, "n_ubatch": n_ubatch, "n_seq_max": n_seq_max}
-        check_keywords({**of_context, **sizes, "n_threads": n_threads, "draft_tokens": draft_tokens})
+        check_keywords({**context_options, **sizes, "n_threads": n_threads, "draft_tokens": draft_tokens})
         self._own_template = read_template(chat_template)
         self._template_variables = read_variables(chat_template_kwargs)
         cache_bytes = read_cache_bytes(cache_bytes)
-        cache_prompt = flag("cache_prompt", cache_prompt)
-        of_model = {name: placing.pop(name) for name in NAMES & placing.keys()}
-        of_model = {name: value for name, value in of_model.items() if value is not None or name not in MAY_BE_NONE}
-        times_later = placing.pop("_times_later", False)  # within pymtp only
+        cache_prompt = read_bool("cache_prompt", cache_prompt)
+        model_options = {name: placing.pop(name) for name in MODEL_OPTION_NAMES & placing.keys()}
+        model_options = {
+            name: value for name, value in model_options.items() if value is not None or name not in NONE_MEANS_DEFAULT
+        }
+        warm_up_later = placing.pop("_warm_up_later", False)  # AsyncLLM sets it, and warms up while it is idle
         if n_gpu_layers is not None:
-            of_model["n_gpu_layers"] = n_gpu_layers
-        if unknown := placing.keys() - ROPE_NAMES:
+            model_options["n_gpu_layers"] = n_gpu_layers
+        if unknown := placing.keys() - ROPE_OPTION_NAMES:
             raise TypeError(f"LLM() got an unexpected keyword argument {min(unknown)!r}")
-        of_context["rope"] = RopeOptions(**placing)
+        context_options["rope"] = RopeOptions(**placing)
         auto = draft_tokens == "auto"
         self._shares_model = isinstance(model, Model)
         if isinstance(model, Model):
-            if of_model:
-                raise InvalidRequestError(f"a Model is loaded already: {', '.join(of_model)} must be given to it")
+            if model_options:
+                raise InvalidRequestError(f"a Model is loaded already: {', '.join(model_options)} must be given to it")
             self.model = model
         else:
-            self.model = fitting_model(model, of_model, draft_tokens=draft_tokens, **sizes, **of_context)
-        self.sampling_defaults, notes = model_sampling(self.model.metadata)
+            self.model = fitting_model(model, model_options, draft_tokens=draft_tokens, **sizes, **context_options)
+        self.sampling_defaults, notes = read_sampling_defaults(self.model.metadata)
         for note in notes:
             log.warning("%s", note)
-        room = [index(n) - 1 for n in (n_batch, n_ubatch)]
-        most = max(0, min(MAX_AUTO, *room)) if self.model.mtp else 0
-        depends_on: dict[str, Any] = {  # what rounds cost
+        max_auto = max(0, min(MAX_AUTO, index(n_batch) - 1, index(n_ubatch) - 1)) if self.model.mtp else 0
+        cost_options: dict[str, Any] = {  # the time of a round depends on these
             "n_threads": default_threads() if n_threads is None else n_threads,
-            "draft_tokens": most if auto else draft_tokens,
-            **of_context,
+            "draft_tokens": max_auto if auto else draft_tokens,
+            **context_options,
         }
-        self._context: Context | None = Context(self.model, **sizes, **depends_on)
-        costs = Costs() if auto else None
+        self._context: Context | None = Context(self.model, **sizes, **cost_options)
+        costs = RoundCosts() if auto else None
         depth = BatchDepth(self._context.n_ctx, self._context.n_ubatch, self._context.draft_tokens, costs)
         budget = default_cache_bytes(self._context.memory()) if cache_bytes is None else cache_bytes
         other_tap = TAPS[(self.model.tap if tap == "auto" else tap) == TAPS[0]]
-        watch = DraftWatch(self.model.file_names, f'tap="{other_tap}", another file, or draft_tokens=0')
-        self.engine = Engine(self.context, depth, cache_prompt=cache_prompt, cache_bytes=budget, drafts=watch)
-        self.turns = Turns(self.engine)
-        kind = (n_seq_max, *depends_on.values())
-        self.first_launches = FirstLaunches(depth, kind, done=costs is None or not most)
-        if not times_later:
+        head_check = HeadCheck(self.model.file_names, f'tap="{other_tap}", another file, or draft_tokens=0')
+        self._engine = Engine(self.context, depth, cache_prompt=cache_prompt, cache_bytes=budget, head_check=head_check)
+        self._runner = EngineRunner(self._engine)
+        options_key = (n_seq_max, *cost_options.values())
+        self._warm_up = WarmUp(depth, options_key, done=costs is None or not max_auto)
+        if not warm_up_later:
             try:
-                self.first_launches.time(self._context)
-            except BaseException:  # Ctrl-C, perhaps, and an interpreter that keeps what was raised
+                self._warm_up.run(self._context)
+            except BaseException:  # such as Ctrl-C: a kept traceback must not keep the contexts in memory
                 self.close()
                 raise
-        # one lock for both: of two, a thread in the context's call could hold one, and a thread in the LLM's the other
+        # The LLM and its context share one lock. With two, each of two threads could hold one and wait for the other.
         self._lock = self._context._lock
+        head = (
+            None if not self.model.has_head else "own" if self.model.head is None else os.path.basename(self.model.head)
+        )
+        self._repr = (
+            f"LLM({self.model.path.name!r}, n_ctx={self._context.n_ctx}, n_seq_max={self._context.n_seq_max}, "
+            f"head={head!r}, draft_tokens={'auto' if auto else self._context.draft_tokens!r})"
+        )
+
+    def __repr__(self) -> str:
+        return self._repr
 
     @property
     def context(self) -> Context:
-        """The target and draft context. Raises ClosedError after close()."""
+        """Return the target and draft context. Raises ClosedError after close()."""
         if self._context is None:
             raise ClosedError("the LLM is closed")
         return self._context
 
     @cached_property
     def chat_template(self) -> ChatTemplate:
-        """The model's template, or the one that the LLM was given. Raises InvalidRequestError when there is none, and
-        when the model's cannot be compiled."""
+        """Return the model's chat template, or the one that the LLM was given.
+
+        Raises InvalidRequestError when there is none, and when the model's cannot be compiled.
+        """
         return ChatTemplate(self.model, self._own_template, self._template_variables)
 
     @property
     def template_source(self) -> str | None:
-        """The text of that template, also where it cannot be compiled; None when there is none."""
+        """Return the source of `chat_template`, also if it cannot be compiled; None if there is none."""
         return self.model.chat_template if self._own_template is None else self._own_template
 
     @cached_property
     def chat_prompts(self) -> ChatPrompts:
+        """Return the maker of chat prompts: `chat_prompts.prompt(Chat(…))` renders and tokenizes a chat.
+
+        Raises InvalidRequestError as `chat_template`.
+        """
         return ChatPrompts(self.model, self.chat_template)
 
     def _free(self) -> None:
         if self._context is not None:
-            self.engine.close(ClosedError("the LLM is closed"))
+            self._engine.close(ClosedError("the LLM is closed"))
             self._context.close()
             self._context = None
             if not self._shares_model:
                 self.model.close()
 
     def cancel(self) -> None:
-        """From any thread and any handler, at any time: ends all calls that run, within a ubatch, or once their prompts
-        are looked at. What they had not finished has finish_reason "cancelled", further prompts of a list too, and open
-        streams. Later calls do not know of it. Harmless where no call runs, and after close()."""
+        """Cancel all running calls and open streams: safe from any thread and any signal handler, at any time.
+
+        The calls end after the current ubatch, or after their prompts are checked. Each unfinished completion has
+        finish_reason "cancelled", also those of a list's prompts that had not begun. Later calls are not affected. Does
+        nothing without a running call, and after close().
+        """
         context = self._context
         if context is not None:
             context.cancel()
 
     def figures(self) -> Figures:
-        """What runs and waits, and what was done so far."""
-        return self.engine.figures()
+        """Return the counters of the engine: running and waiting requests, tokens/s, acceptance, the prefix cache."""
+        return self._engine.figures()
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """Make the params of a chat that is given none: those of SamplingParams(), with `sampling_defaults`, up to the
-        model's end or that of the context, and with a temperature of 0.7 where the model's file names none."""
-        return chat_params(self.sampling_defaults)
+        """Return the params of a chat without params: SamplingParams() with the values of `sampling_defaults`.
+
+        max_tokens is None: the text ends where the model ends it or the context is full. The temperature is 0.7 where
+        the model's file recommends none.
+        """
+        return default_chat_params(self.sampling_defaults)
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0) -> Stream:
-        """Generates piece by piece. Raises what `generate` raises, before the first piece; for a list of params and
-        n above 1 InvalidRequestError."""
+        """Generate the completion of one prompt piece by piece.
+
+        Raises as `generate`, before the first piece, and InvalidRequestError for a list of params and for n above 1.
+        """
         check_stream(params)
-        found: list[Request] = []
+        requests: list[Request] = []
         try:
-            self.requests([prompt], params, Caller(), priority=priority, ahead=READ_AHEAD, into=found)
-            return Stream(self, self.turns, found[0])
-        except BaseException:  # of a signal handler: nobody will read it
-            self.turns.give_up(found)
+            self._submit([prompt], params, Waiter(), priority=priority, max_unread=MAX_UNREAD_PIECES, into=requests)
+            return Stream(self, self._runner, requests[0])
+        except BaseException:  # also from a signal handler: no stream will read the request
+            self._runner.cancel(requests)
             raise
 
     @overload  # a string is a sequence of strings, too
@@ -237,26 +275,27 @@ class LLM(PrefixFiles, FromHub):
     def generate(
         self, prompts: Prompt | Sequence[Prompt], params: Params = None, *, priority: int = 0
     ) -> Completion | list[Completion]:
-        """One prompt, a string or token ids: one Completion. A list of prompts: a list, in the same order.
+        """Generate the completion of one prompt, or a list of completions for a list of prompts.
 
-        params: for all prompts, or a list with one for each.
-        priority: where others wait too, those with a lower one come first.
+        prompts: a prompt is a string or a sequence of token ids. The completions have the order of the prompts.
+        params: SamplingParams for all prompts, or a list with one for each prompt.
+        priority: requests with a lower number run first where several wait.
 
         Raises InvalidRequestError for an empty prompt, a token id outside the vocabulary and params that are refused,
-        ContextFullError for a prompt longer than n_ctx. All prompts are looked at before the first is run. What fails
-        later fails alone: when all others are done, the first such error is raised, and its `completions` has what came
-        of each prompt.
+        ContextFullError for a prompt longer than n_ctx. All prompts are checked before the first runs. A request that
+        fails later does not stop the others: when they are done, the first error is raised, and its `completions` has
+        the completion or the error of each prompt.
         """
-        one = is_prompt(prompts)
-        caller, found = Caller(), list[Request]()
+        single = is_prompt(prompts)
+        waiter, requests = Waiter(), list[Request]()
         try:
-            self.requests([prompts] if one else prompts, params, caller, priority=priority, into=found)  # type: ignore[list-item, arg-type]
-            self.turns.wait(self, caller, found, lambda: not caller.unended)
+            self._submit([prompts] if single else prompts, params, waiter, priority=priority, into=requests)  # type: ignore[list-item, arg-type]
+            self._runner.run_until(self, waiter, requests, lambda: not waiter.n_unfinished)
         except BaseException:
-            self.turns.give_up(found)
+            self._runner.cancel(requests)
             raise
-        completions = collected(found)
-        return completions[0] if one else completions
+        completions = collect_completions(requests)
+        return completions[0] if single else completions
 
     def chat(
         self,
@@ -267,14 +306,17 @@ class LLM(PrefixFiles, FromHub):
         chat_template_kwargs: Mapping[str, object] | None = None,
         priority: int = 0,
     ) -> Completion:
-        """The assistant's next turn. What changed of the chat since an earlier turn is read, no more.
+        """Generate the assistant's next message in a chat.
 
+        Only the tokens that changed since an earlier turn of the chat are prefilled: the rest is cached.
+
+        messages: dicts with a role and a content, in OpenAI's format.
         params: None for `get_default_sampling_params()`.
         tools: functions that the model may call, mostly in OpenAI's format.
-        chat_template_kwargs: further variables of the template, such as {"enable_thinking": False}. Where one is not
-            given, the LLM's holds.
+        chat_template_kwargs: variables of the template, such as {"enable_thinking": False}; they override the LLM's
+            own, one by one.
 
-        Raises InvalidRequestError for what the template refuses, and what `generate` raises.
+        Raises InvalidRequestError for messages that the template refuses, and as `generate`.
         """
         params = self.get_default_sampling_params() if params is None else params
         return self.generate(Chat(messages, tools, chat_template_kwargs), params, priority=priority)
@@ -288,86 +330,91 @@ class LLM(PrefixFiles, FromHub):
         chat_template_kwargs: Mapping[str, object] | None = None,
         priority: int = 0,
     ) -> Stream:
-        """The assistant's next turn, piece by piece. Takes what `chat` does."""
+        """Generate the assistant's next message piece by piece. Takes the arguments of `chat`, raises as `stream`."""
         params = self.get_default_sampling_params() if params is None else params
         return self.stream(Chat(messages, tools, chat_template_kwargs), params, priority=priority)
 
-    def requests(
+    def _submit(
         self,
         prompts: Sequence[Prompt],
         params: Params,
-        caller: Caller,
+        waiter: Waiter,
         *,
         priority: int = 0,
-        ahead: int | None = None,
+        max_unread: int | None = None,
         into: list[Request] | None = None,
-        marks: Sequence[Sequence[int]] = (),
+        branch_points: Sequence[Sequence[int]] = (),
         saver: PrefixSaver | None = None,
     ) -> list[Request]:
-        """Looks at prompts and params, and hands the engine a request for each completion: those of a prompt one after
-        the other. Raises as `generate`.
+        """Check prompts and params, and submit a request to the engine for each completion.
 
-        marks: of each prompt, after how many of its tokens prompts to come are expected to part from it. A Chat has its
-            own.
-        saver: for one prompt that is to be saved.
-        into: a list that gets the requests before the engine does, so that they can be given up where a signal handler
+        Private to pymtp: AsyncLLM and the benchmarks use it too. The requests of one prompt (n above 1) follow each
+        other. Raises as `generate`.
+
+        max_unread: pieces that may wait for their reader; None for no reader.
+        into: a list that gets the requests before the engine does, so that they can be cancelled if a signal handler
             raises.
+        branch_points: for each prompt, the numbers of tokens after which later prompts are expected to differ from it.
+            A Chat has its own.
+        saver: writes the state of the prompt to a file; there is one prompt then.
         """
-        self.turns.refuse_within(self)
-        cancels = self.context.cancels  # by now: one that comes while prompts are looked at means these, too
-        priority = in_range("priority", priority, -(2**31))
-        marks = marks if saver is None else [saver.places]
+        self._runner.refuse_reentry(self)
+        cancels = self.context.cancels  # counted now: a cancel() during the checks below cancels these requests too
+        priority = read_int("priority", priority, -(2**31))
+        branch_points = branch_points if saver is None else [saver.checkpoints]
         if params is None or isinstance(params, SamplingParams):
-            each: Sequence[SamplingParams] = [params or SamplingParams()] * len(prompts)
+            params_list: Sequence[SamplingParams] = [params or SamplingParams()] * len(prompts)
         elif isinstance(params, Sequence):
-            each = params
+            params_list = params
         else:
             raise InvalidRequestError(f"params must be SamplingParams, or one for each, not {type(params).__name__}")
-        if len(each) != len(prompts):
-            raise InvalidRequestError(f"{len(each)} params for {len(prompts)} prompts")
-        for one in each:
+        if len(params_list) != len(prompts):
+            raise InvalidRequestError(f"{len(params_list)} params for {len(prompts)} prompts")
+        for one in params_list:
             if not isinstance(one, SamplingParams):
                 raise InvalidRequestError(f"params must be SamplingParams, not {type(one).__name__}")
-        looked_at = [self._looked_at(prompt, one) for prompt, one in zip(prompts, each, strict=True)]
-        found = [] if into is None else into
-        found += [
+        checked = [self._checked(prompt, one) for prompt, one in zip(prompts, params_list, strict=True)]
+        requests = [] if into is None else into
+        requests += [
             Request(
                 self.model,
                 prompt.tokens,
                 one,
-                caller,
+                waiter,
                 priority=priority,
-                ahead=ahead,
+                max_unread=max_unread,
                 seed_offset=i,
-                family=family,
-                marks=(*prompt.marks, *more),
+                group=group,
+                branch_points=(*prompt.branch_points, *more),
                 saver=saver,
                 thinking=thinking,
             )
-            for prompt, one, more, given in zip(looked_at, each, marks or [()] * len(looked_at), prompts, strict=True)
-            for thinking in [thinking_of(self.model, prompt, one, self.context.n_ctx, calls=has_tools(given))]
-            for family in [object() if one.n > 1 else None]
+            for prompt, one, more, source in zip(
+                checked, params_list, branch_points or [()] * len(checked), prompts, strict=True
+            )
+            for thinking in [plan_thinking(self.model, prompt, one, self.context.n_ctx, calls=has_tools(source))]
+            for group in [object() if one.n > 1 else None]
             for i in range(one.n)
         ]
-        for request in found:
-            self.first_launches.done = True  # its rounds tell what they cost
-            self.engine.submit(request, cancels)
-        return found
+        for request in requests:
+            self._warm_up.done = True  # from now on, the rounds themselves are timed
+            self._engine.submit(request, cancels)
+        return requests
 
-    def _looked_at(self, prompt: Prompt, params: SamplingParams) -> ChatPrompt:
+    def _checked(self, prompt: Prompt, params: SamplingParams) -> ChatPrompt:
         if isinstance(prompt, Chat):
-            found = self.chat_prompts.prompt(chat_of_budget(prompt, params))
+            checked = self.chat_prompts.prompt(apply_thinking_budget(prompt, params))
         elif isinstance(prompt, ChatPrompt):
-            found = prompt._replace(tokens=self.tokens_of(prompt.tokens))
+            checked = prompt._replace(tokens=self._prompt_tokens(prompt.tokens))
         else:
-            found = ChatPrompt(self.tokens_of(prompt), ())
-        if not found.tokens:
+            checked = ChatPrompt(self._prompt_tokens(prompt), ())
+        if not checked.tokens:
             raise InvalidRequestError("the prompt is empty")
-        self.engine.check(found.tokens)
-        return found
+        self._engine.check(checked.tokens)
+        return checked
 
-    def tokens_of(self, prompt: str | Sequence[int]) -> list[int]:
-        """Of a string; token ids that were looked at."""
+    def _prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
+        """Tokenize a string, or check token ids. Raises InvalidRequestError for ids outside the vocabulary."""
         if isinstance(prompt, str):
             return self.model.tokenize(prompt)
         tokens = _token_ids(prompt)
@@ -383,13 +430,13 @@ def _token_id(token: object) -> int:
 
 def _token_ids(prompt: Sequence[int]) -> list[int]:
     with suppress(TypeError):
-        if not isinstance(prompt, (bytes, bytearray, Mapping, Set)):  # whose elements may be numbers
+        if not isinstance(prompt, (bytes, bytearray, Mapping, Set)):  # these may iterate over numbers too
             return [_token_id(token) for token in prompt]
     raise InvalidRequestError(f"a prompt is a string or token ids, not {shown(prompt)}")
 
 
 def check_stream(params: object) -> None:
-    """Raises InvalidRequestError for what no stream can have: several completions, or a list of params."""
+    """Raise InvalidRequestError for params that a stream cannot have: a list of params, or n above 1."""
     if params is not None and not isinstance(params, SamplingParams):
         raise InvalidRequestError(f"params of a stream must be SamplingParams, not {type(params).__name__}")
     if params is not None and params.n > 1:
@@ -397,7 +444,10 @@ def check_stream(params: object) -> None:
 
 
 def is_prompt(prompts: object) -> bool:
-    """A string, a chat, or a sequence whose first element is no prompt itself."""
+    """Return whether `prompts` is one prompt: a string, a chat, or a sequence whose first element is no prompt.
+
+    Raises InvalidRequestError for other types.
+    """
     if isinstance(prompts, (str, Chat, ChatPrompt)):
         return True
     if not isinstance(prompts, (Sequence, np.ndarray)):

@@ -1,4 +1,4 @@
-"""An LLM as a command or a server starts with it."""
+"""Load an LLM for a command or a server: from a file or a hub name, with a saved prefix."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from pymtp.errors import InvalidRequestError
-from pymtp.hub.from_pretrained import bring
+from pymtp.hub.from_pretrained import fetch_model
+from pymtp.hub.model_download import warn
 from pymtp.hub.names import read_name
-from pymtp.hub.pull import warn
 from pymtp.llm import LLM
-from pymtp.options import find_files
-from pymtp.prefix_cache.file import look_at
+from pymtp.options import check_files
+from pymtp.prefix_cache.file import check_header
 from pymtp.validation import is_hub_name
 
 
@@ -26,16 +26,21 @@ def load(
     *,
     times_later: bool = False,
 ) -> LLM:
-    """model: of LLM, or a name of the hub. keywords: of LLM. prefix: a file to go on from. say: gets what a user should
-    know of a model of the hub. times_later: for an AsyncLLM, which times launches while nobody asks for anything.
+    """Load an LLM, download its model first if it is a hub name, and load a saved prefix into it.
 
-    Raises what `LLM`, `LLM.from_pretrained` and `load_prefix` raise, and InvalidRequestError for a prefix that cannot
-    be read.
+    model: a file, or a name of the Hugging Face hub as "hf:OWNER/NAME"; None for the shipped model.
+    keywords: the keywords of LLM.
+    prefix: a file of `LLM.save_prefix`; None for no prefix.
+    say: called with notes on a model of the hub, for the user.
+    times_later: for an AsyncLLM: it times its first decodes while it is idle.
+
+    Raises as `LLM`, `LLM.from_pretrained` and `load_prefix`, and InvalidRequestError for a prefix that cannot be read.
     """
-    check_prefix(prefix)  # both before a model is brought
-    find_files(keywords)
-    file, keywords = brought(model, keywords, say)
-    llm = LLM(file, **keywords, _times_later=times_later)
+    # both checks come before a download
+    check_prefix(prefix)
+    check_files(keywords)
+    file, keywords = resolve_model(model, keywords, say)
+    llm = LLM(file, **keywords, _warm_up_later=times_later)
     if prefix is None:
         return llm
     try:
@@ -47,23 +52,28 @@ def load(
     return llm
 
 
-def brought(
+def resolve_model(
     model: str | os.PathLike[str] | None, keywords: Mapping[str, Any], say: Callable[[str], None] = warn
 ) -> tuple[str | os.PathLike[str] | None, Mapping[str, Any]]:
-    """Bring a model of the hub with its head: return its path and the keywords with the head's. What is no name of the
-    hub stays. Raises as `bring`."""
+    """Download a model of the hub with its head: return the model's path, and the keywords with the head's path.
+
+    A model that is no hub name is returned unchanged. Raises as the download.
+    """
     return (
-        bring(read_name(model), keywords, say=say)
+        fetch_model(read_name(model), keywords, notify=say)
         if isinstance(model, str) and is_hub_name(model)
         else (model, keywords)
     )
 
 
-def note_of_no_head(llm: LLM, model: str | Path | None, keywords: Mapping[str, Any]) -> str | None:
-    """Say that a model has no head, where drafts could be wanted. None where it has one, and where the hub or the model
-    said it already. model, keywords: those of `load`."""
-    told = (isinstance(model, str) and is_hub_name(model)) or llm.model.head_absent
-    if llm.model.has_head or told or keywords.get("draft_tokens", "auto") != "auto":
+def missing_head_note(llm: LLM, model: str | Path | None, keywords: Mapping[str, Any]) -> str | None:
+    """Return a note for the user that the model has no head, so that nothing is drafted.
+
+    None for a model with a head, with a given draft_tokens, and if the hub or the model has warned already.
+    model, keywords: those of `load`.
+    """
+    already_told = (isinstance(model, str) and is_hub_name(model)) or llm.model.head_absent
+    if llm.model.has_head or already_told or keywords.get("draft_tokens", "auto") != "auto":
         return None
     return (
         f"{llm.model.path.name} has no multi-token-prediction head: it is decoded without drafts. "
@@ -72,10 +82,10 @@ def note_of_no_head(llm: LLM, model: str | Path | None, keywords: Mapping[str, A
 
 
 def check_prefix(prefix: Path | None) -> None:
-    """Raises InvalidRequestError for a file that cannot be read, or that is no prefix by its first bytes."""
+    """Raise InvalidRequestError for a file that cannot be read, or whose first bytes are not those of a prefix."""
     if prefix is not None:
         with _unreadable(prefix):
-            look_at(prefix)
+            check_header(prefix)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Keywords of an LLM, looked at before a model is brought or loaded."""
+"""Checks of an LLM's keywords before a model is downloaded or loaded."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from pymtp.chat import read_template, read_variables
 from pymtp.context.host_memory import read_cache_bytes
 from pymtp.context.options import check_keywords
 from pymtp.model.options import ModelOptions, read_options
-from pymtp.model.rope import NAMES as ROPE_OPTIONS
-from pymtp.model.rope import RopeOptions
-from pymtp.validation import flag
+from pymtp.model.rope import ROPE_OPTION_NAMES, RopeOptions
+from pymtp.validation import read_bool
 
 
 def read_keywords(keywords: Mapping[str, Any], *, here: bool = True) -> dict[str, Any]:
-    """The keywords, as `read_options` has them. Raises InvalidRequestError for values that they cannot have, as far as
-    can be said without the model and without files.
+    """Check the keywords of an LLM without its model and files, and return them in a normal form.
 
-    here: whether they are for this machine, whose GPUs are known.
+    here: whether the LLM runs on this machine, whose GPUs are known.
+
+    Raises InvalidRequestError for a value that cannot be valid.
     """
-    RopeOptions(**{name: keywords[name] for name in keywords.keys() & ROPE_OPTIONS})
+    RopeOptions(**{name: keywords[name] for name in keywords.keys() & ROPE_OPTION_NAMES})
     check_keywords(keywords)
     read_cache_bytes(keywords.get("cache_bytes"))
-    flag("cache_prompt", keywords.get("cache_prompt", True))
+    read_bool("cache_prompt", keywords.get("cache_prompt", True))
     read = read_options(keywords, here=here)
     if keywords.get("chat_template_kwargs") is not None:
         read["chat_template_kwargs"] = read_variables(keywords["chat_template_kwargs"])
     if keywords.get("chat_template") is not None:
-        # its text: the file may be on this machine only
+        # the template's text replaces its path: another machine may not have the file
         read["chat_template"] = read_template(keywords["chat_template"])
     return read
 
 
-def find_files(keywords: Mapping[str, Any]) -> None:
-    """Raise ModelLoadError for a head or adapters that are not there or cannot be read."""
-    ModelOptions(head=keywords.get("head"), lora=keywords.get("lora", ())).find_files()
+def check_files(keywords: Mapping[str, Any]) -> None:
+    """Raise ModelLoadError for a head or an adapter whose file is missing or cannot be read."""
+    ModelOptions(head=keywords.get("head"), lora=keywords.get("lora", ())).check_files()

@@ -1,8 +1,8 @@
-"""Which token follows: a function of the seed, the position, the logits and the tokens before, and of nothing else.
+"""Sampling: the next token is a function of the seed, the position, the logits and the tokens before.
 
 Greedy takes the argmax. With a temperature, the token at a position is argmax over the filtered candidates of
-log p + Gumbel(seed, position, token id). The target and the draft head draw with the same noise, so they agree more
-often than two independent draws, and the drawn token does not depend on whether, how deep or how often one drafts
+log p + Gumbel(seed, position, token id). The target and the draft head sample with the same noise. So they agree more
+often than two independent samples would, and the sampled token does not depend on the drafts
 (Daliri, Musco, Suresh: "Coupling without Communication and Drafter-Invariant Speculative Decoding", arXiv 2408.07978).
 
 The sampling itself is pymtp/native/runtime/sampler.cpp, where the logits are.
@@ -28,59 +28,62 @@ from pymtp.grammar.json_schema import MAX_TEXT, schema_grammar, schema_text
 from pymtp.model.model import Model
 from pymtp.native import ffi, lib
 from pymtp.native.locking import refuse_copies
-from pymtp.validation import flag, is_real, is_whole, shown
+from pymtp.validation import is_real, is_whole, read_bool, shown
 
 Logits = NDArray[np.float32]
 
 MAX_LOGPROBS = 100
-MOST = 1e30  # of a bias or penalty: what becomes of logits then stays within float32
-MAX_COMPLETIONS = 128  # as OpenAI's API
-MAX_DRAFTS = 64  # a round
-MOST_END = 1000  # characters of a message that closes a thinking
-TAGS = ("<think>", "</think>", "<tool_call>", "<function=")  # of Qwen's templates
-CLOSING_MESSAGE = f"text of at most {MOST_END} characters, without {', '.join(TAGS)}"
+MAX_MAGNITUDE = 1e30  # the largest bias or penalty: the changed logits stay within float32
+MAX_COMPLETIONS = 128  # the limit of OpenAI's API
+MAX_DRAFTS = 64  # in one round
+MAX_THINKING_END = 1000  # characters
+TAGS = ("<think>", "</think>", "<tool_call>", "<function=")  # those of Qwen's templates
+THINKING_END_RULE = f"text of at most {MAX_THINKING_END} characters, without {', '.join(TAGS)}"
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How to choose tokens and when to stop.
+    """Sampling parameters of a request: how tokens are chosen, and where the text ends.
 
-    max_tokens: the most tokens to generate; None for as many as the context holds.
-    top_k: keep the k most likely tokens, 0 for all. top_p: keep the most likely ones that together reach p.
-    min_p: drop tokens less likely than min_p times the most likely.
-    temperature: 0 takes the most likely token, always; top_k, top_p, min_p and seed then have no part.
-    seed: of the noise, below 2**64; None draws one.
-    stop: strings that end the text; they are not part of it.
-    ignore_eos: go on after the model says that it is done.
-    logit_bias: token id → what is added to its logit; -inf forbids it.
-    repetition_penalty: divides positive and multiplies negative logits of tokens that came before, 1 for none.
-    frequency_penalty, presence_penalty: taken from their logits for each time they came, and once, 0 for none.
-    penalty_last_n: how many tokens before count, the prompt's too; 0 for none, -1 for all.
+    max_tokens: the maximum number of tokens to generate; None for as many as the context has room for.
+    temperature: 0 for greedy decoding: always the most likely token. top_k, top_p, min_p and seed have no effect then.
+    top_k: keep the k most likely tokens; 0 for all. top_p: keep the most likely tokens that together reach probability
+        p. min_p: drop tokens with less than min_p times the probability of the most likely one.
+    seed: the seed of the sampling noise, from 0 to 2**64 - 1; None for a random seed.
+    stop: strings that end the text; the text does not contain them.
+    ignore_eos: continue after the model's end token.
+    logit_bias: a number for each token id that is added to its logit; -inf forbids the token.
+    repetition_penalty: divides the positive and multiplies the negative logits of tokens that came before; 1 for none.
+    frequency_penalty, presence_penalty: subtracted from the logit of a token, once for each time that it came before,
+        and once if it came before; 0 for none.
+    penalty_last_n: the number of last tokens, the prompt's included, that the three penalties look at; 0 for none, -1
+        for all.
 
-    grammar: what the text may be, in llama.cpp's GBNF, from the rule "root". The model may end only where the grammar
-        does, and a control token comes only where the grammar names it.
-    json_schema: the same as a JSON schema, a mapping or its text, kept as text. A keyword that a grammar cannot hold a
-        text to is refused.
-    grammar_prefix: so many tokens at the end of the prompt begin the grammar's text: a text that was cut goes on with
-        `grammar_prefix=len(first.token_ids)`.
-    logprobs: report with each token its log-probability and those of so many likeliest tokens, at most 100; None for
-        none. Of the model's own distribution: the softmax over the whole vocabulary at temperature 1, before bias,
-        penalties, grammar and filters.
-    n: completions of one prompt, at most 128; the further ones are `Completion.others`. Each has a seed of its own:
-        that of the first and 1, 2, … more. Greedy ones are the same.
-    draft_tokens: the most drafts a round for this text, 0 for plain decoding; None for what the LLM does.
-    thinking_budget: the most tokens of thinking, at most n_ctx; 0 for no thinking, None for any number. When so many
-        are out and `</think>` is not, `thinking_end` and `</think>` are written in one round, and the answer follows.
-        Thinking begins where the prompt ends with `<think>`, or the text begins with it. With a budget, the grammar of
-        a text whose prompt ends with `<think>` begins behind the thinking, unless the grammar itself names `</think>`.
-    thinking_end: a message that is written before `</think>` when a budget of 1 or more is out, "" for none. It is no
-        part of the budget, and counts for max_tokens.
+    grammar: a grammar in llama.cpp's GBNF that the text must match, from its rule "root". The model can end the text
+        only where the grammar can end, and can write a control token only where the grammar names it.
+    json_schema: a JSON schema that the text must match, as a mapping or as JSON text (it is kept as text). A schema
+        with a keyword that no grammar can express is refused.
+    grammar_prefix: the number of tokens at the end of the prompt that already belong to the grammar's text. To
+        continue a text that was cut off, give `grammar_prefix=len(first.token_ids)`.
+    logprobs: report the log-probability of each token, and this number of most likely tokens with theirs, at most 100;
+        None for no report. The probabilities are the model's own: the softmax over the whole vocabulary at temperature
+        1, before bias, penalties, grammar and filters.
+    n: the number of completions of one prompt, at most 128; all but the first are in `Completion.others`. Their seeds
+        are the first one's plus 1, 2, …. With temperature 0 all are equal.
+    draft_tokens: the maximum number of drafts in each round of this request, 0 for plain decoding; None for the LLM's
+        own setting.
+    thinking_budget: the maximum number of thinking tokens, at most n_ctx; 0 for no thinking, None for no limit. When
+        the budget is used up before `</think>`, `thinking_end` and `</think>` are inserted, and the answer follows.
+        Thinking begins if the prompt ends with `<think>`, or if the text begins with it. With a budget and a prompt
+        that ends with `<think>`, the grammar applies after the thinking, unless it names `</think>` itself.
+    thinking_end: a message that is inserted before `</think>` when a budget of 1 or more is used up; "" for none. Its
+        tokens do not count for the budget, and count for max_tokens.
 
     Grammar, bias, penalties, top-k, top-p, min-p and temperature are applied in this order, with llama.cpp's
     definitions and defaults.
 
-    Raises InvalidRequestError for values outside their range, a schema that cannot be held to, and, where the text is
-    to be generated, for a grammar that is refused.
+    Raises InvalidRequestError for values outside their range and a schema that no grammar can express. A grammar with
+    errors is refused when the request is made.
     """
 
     max_tokens: int | None = 256
@@ -127,9 +130,9 @@ class SamplingParams:
                 self.seed is None or is_whole(self.seed, 0, 2**64 - 1),
                 "a whole number from 0 to 2**64 - 1, or None",
             ),
-            ("repetition_penalty", _within(self.repetition_penalty, 1 / MOST), "from 1e-30 to 1e30"),
-            ("frequency_penalty", _within(self.frequency_penalty, -MOST), "from -1e30 to 1e30"),
-            ("presence_penalty", _within(self.presence_penalty, -MOST), "from -1e30 to 1e30"),
+            ("repetition_penalty", _within(self.repetition_penalty, 1 / MAX_MAGNITUDE), "from 1e-30 to 1e30"),
+            ("frequency_penalty", _within(self.frequency_penalty, -MAX_MAGNITUDE), "from -1e30 to 1e30"),
+            ("presence_penalty", _within(self.presence_penalty, -MAX_MAGNITUDE), "from -1e30 to 1e30"),
             ("penalty_last_n", is_whole(self.penalty_last_n, -1), "a whole number, -1 or more"),
             ("logit_bias", _is_bias(bias), "a mapping from token ids to numbers from -1e30 to 1e30, or -inf"),
             ("stop", all(isinstance(s, str) and s for s in stops), "non-empty strings"),
@@ -155,26 +158,26 @@ class SamplingParams:
             ),
             (
                 "thinking_end",
-                is_closing_message(self.thinking_end),
-                CLOSING_MESSAGE,
+                is_thinking_end(self.thinking_end),
+                THINKING_END_RULE,
             ),
         )
         for name, right, wanted in checks:
             if not right:
                 raise InvalidRequestError(f"{name}={shown(getattr(self, name))} must be {wanted}", name)
-        object.__setattr__(self, "ignore_eos", flag("ignore_eos", self.ignore_eos))
+        object.__setattr__(self, "ignore_eos", read_bool("ignore_eos", self.ignore_eos))
         if self.json_schema is not None:
             object.__setattr__(self, "json_schema", schema_text(self.json_schema))
-        self.gbnf  # noqa: B018 — a schema is refused here, not where it is used
+        self.gbnf  # noqa: B018 — compiles the schema now, so that an invalid one is refused here
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # a mapping proxy, which keeps logit_bias as it is, cannot be copied or pickled
+        # logit_bias is a read-only mapping proxy, which cannot be copied or pickled
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return _restored, (values | {"logit_bias": dict(self.logit_bias)},)
 
     @cached_property
     def gbnf(self) -> str | None:
-        """The grammar, or that of the schema."""
+        """Return the grammar in GBNF, `grammar` or that of `json_schema`; None without either."""
         return schema_grammar(self.json_schema) if isinstance(self.json_schema, str) else self.grammar
 
 
@@ -191,8 +194,11 @@ def _restored(values: dict[str, Any]) -> SamplingParams:
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """A generated token's natural log-probability, and the likeliest tokens with theirs, most likely first: of the
-    model's logits by themselves, within 1e-6 of what float64 makes of them."""
+    """The natural log-probability of a generated token, and the most likely tokens with theirs, in falling order.
+
+    The probabilities are those of the model's unchanged logits, within 1e-6 of a computation in float64.
+    top: pairs of token id and log-probability.
+    """
 
     token_id: int
     logprob: float
@@ -209,26 +215,35 @@ def _is_text(value: object) -> bool:
     return True
 
 
-def is_closing_message(value: object) -> bool:
-    """Whether it may be written where a budget of thinking is out; see CLOSING_MESSAGE."""
-    return _is_text(value) and len(str(value)) <= MOST_END and not any(tag in str(value) for tag in TAGS)
+def is_thinking_end(value: object) -> bool:
+    """Return whether `value` is a valid thinking_end; see THINKING_END_RULE."""
+    return _is_text(value) and len(str(value)) <= MAX_THINKING_END and not any(tag in str(value) for tag in TAGS)
 
 
 def _within(value: Any, low: float) -> bool:
-    return is_real(value) and low <= value <= MOST
+    return is_real(value) and low <= value <= MAX_MAGNITUDE
 
 
 def _is_bias(bias: object) -> bool:
     return isinstance(bias, Mapping) and all(
-        is_whole(token, 0) and (_within(value, -MOST) or value == -math.inf) for token, value in bias.items()
+        is_whole(token, 0) and (_within(value, -MAX_MAGNITUDE) or value == -math.inf) for token, value in bias.items()
     )
 
 
 class Sampler:
-    """`params` as the native side takes them. `seed` is the one in use. Threads that share it take turns."""
+    """The native form of SamplingParams. Safe to share between threads.
+
+    params: the SamplingParams. seed: the seed in use. native: a struct pymtp_sampling *, without the grammar.
+    """
 
     def __init__(self, params: SamplingParams, seed_offset: int = 0) -> None:
-        """seed_offset: what is added to the seed, modulo 2**64."""
+        """
+        Convert the params.
+
+        seed_offset: added to the seed, modulo 2**64.
+
+        Raises InvalidRequestError for anything else than SamplingParams.
+        """
         if not isinstance(params, SamplingParams):
             raise InvalidRequestError(f"params must be SamplingParams, not {type(params).__name__}")
         self._lock = threading.RLock()
@@ -250,10 +265,10 @@ class Sampler:
         self.native.n_grammar_prefix = params.grammar_prefix
         self.native.n_logprobs = -1 if params.logprobs is None else params.logprobs
         self._gbnf = params.gbnf
-        self._n_vocab = 0  # any
+        self._n_vocab = 0  # 0 for any size
 
-    def held_to(self, gbnf: str | None, grammar_prefix: int = 0) -> Sampler:
-        """One that differs by its grammar, None for none, and by how many tokens before it begin the grammar's text."""
+    def with_grammar(self, gbnf: str | None, grammar_prefix: int = 0) -> Sampler:
+        """Return a copy with the same seed and another grammar in GBNF, None for none, and another grammar_prefix."""
         other = Sampler(self.params)
         other.seed = other.native.seed = self.seed
         other._gbnf, other.native.n_grammar_prefix = gbnf, grammar_prefix
@@ -264,8 +279,10 @@ class Sampler:
 
     @contextmanager
     def compiled(self, model: Model) -> Iterator[Any]:
-        """`native` with the grammar, while it lasts, ready for a model's vocabulary. Raises InvalidRequestError, with
-        the reason, for one that is refused."""
+        """Compile the grammar for the model's vocabulary, and yield `native` with it until the context manager ends.
+
+        Raises InvalidRequestError, with the reason, for a grammar that is refused.
+        """
         with self._lock, nullcontext(ffi.NULL) if self._gbnf is None else model.grammar(self._gbnf) as grammar:
             self.native.grammar, self._n_vocab = grammar, model.n_vocab
             try:
@@ -274,12 +291,18 @@ class Sampler:
                 self.native.grammar, self._n_vocab = ffi.NULL, 0
 
     def sample(self, logits: Logits, position: int, before: Sequence[int] = ()) -> tuple[int | None, float]:
-        """The token at `position`, from logits of shape (n_vocab,), after the tokens `before`, which a grammar's text
-        begins with: None when a logit is not a number or the grammar allows none. And its probability at temperature 1
-        among the likeliest, from 0 to 1. Within `compiled`, where there is a grammar. Raises InvalidRequestError for
-        logits of another shape, tokens that are not in the vocabulary, and a negative position."""
+        """Sample the token at `position`, and return it with its probability.
+
+        logits: of shape (n_vocab,), converted to float32.
+        before: the tokens before the position; penalties count them, and the grammar's text begins with them.
+
+        The token is None if a logit is NaN, the largest is not finite, or the grammar allows no token. The probability
+        is that at temperature 1 among the most likely tokens, from 0 to 1. With a grammar, call it inside `compiled`.
+
+        Raises InvalidRequestError for logits of another shape, tokens outside the vocabulary, and a negative position.
+        """
         with self._lock:
-            with np.errstate(over="ignore"):  # infinite is what such a logit is, and what is said of it
+            with np.errstate(over="ignore"):  # a logit beyond float32 becomes infinite
                 row = np.ascontiguousarray(logits, dtype=np.float32)
             n_vocab = self._n_vocab or row.size
             if row.shape != (n_vocab,) or n_vocab == 0:

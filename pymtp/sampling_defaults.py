@@ -1,4 +1,4 @@
-"""How a model's makers want it sampled: `general.sampling.*` of its GGUF file, under llama.cpp's names."""
+"""The sampling values that a model's GGUF file recommends: `general.sampling.*`, with llama.cpp's names."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ _FIELDS = {
     "penalty_repeat": "repetition_penalty",
     "penalty_last_n": "penalty_last_n",
 }
-# fields of SamplingParams that a server may have a default for
-DEFAULTED = {*_FIELDS.values(), "seed", "presence_penalty", "frequency_penalty"}
+# fields of SamplingParams that a server may have defaults for
+SERVER_DEFAULT_FIELDS = {*_FIELDS.values(), "seed", "presence_penalty", "frequency_penalty"}
 _WHOLE = {"top_k", "penalty_last_n"}
-# of what there is not here: a sampler, and the keys that say how it works where it is on; it is off at 0
+# Keys of samplers that pymtp does not have, and the key that switches each sampler on; 0 is off.
 _SWITCHED = {"xtc_threshold": "xtc_probability", "mirostat_tau": "mirostat", "mirostat_eta": "mirostat"}
-_LIKELIEST_ALONE = 1e-9  # a top_p
-CHAT_TEMPERATURE = 0.7  # where a model's file names none
+_TOP_P_GREEDY = 1e-9  # a top_p that keeps the most likely token only
+CHAT_TEMPERATURE = 0.7  # if the model's file recommends none
 
 
-def model_sampling(metadata: Mapping[str, str]) -> tuple[dict[str, float], list[str]]:
-    """Read what a file says of sampling: values by the names of SamplingParams, and a note for each key that is left
-    out, because no sampler here is meant or the value cannot be.
+def read_sampling_defaults(metadata: Mapping[str, str]) -> tuple[dict[str, float], list[str]]:
+    """Read the recommended sampling values of a file: values by SamplingParams' names, and notes on ignored keys.
 
-    metadata: of Model.
+    A key is ignored if pymtp has no such sampler, or if its value is invalid.
+
+    metadata: that of Model.
     """
     own = {key.removeprefix(PREFIX): text for key, text in metadata.items() if key.startswith(PREFIX)}
-    found: dict[str, float] = {}
+    defaults: dict[str, float] = {}
     notes = []
-    for name in [each for each in _FIELDS if each in own]:
+    for name in [name for name in _FIELDS if name in own]:
         try:
-            found |= _checked(_FIELDS[name], own[name])
+            defaults |= _checked(_FIELDS[name], own[name])
         except InvalidRequestError as error:
             notes.append(f"{PREFIX}{name} of the model's file is left out: {error}")
     for name, text in sorted(own.items()):
@@ -47,51 +48,55 @@ def model_sampling(metadata: Mapping[str, str]) -> tuple[dict[str, float], list[
             notes.append(
                 f"{PREFIX}{name}={shown(text)} of the model's file is left out: pymtp takes {', '.join(_FIELDS)}"
             )
-    return found, notes
+    return defaults, notes
 
 
-def chat_params(defaults: Mapping[str, float]) -> SamplingParams:
-    """How a chat is sampled that is given no params. defaults: of `model_sampling`."""
+def default_chat_params(defaults: Mapping[str, float]) -> SamplingParams:
+    """Return the SamplingParams of a chat without params. defaults: the values of `read_sampling_defaults`."""
     values: dict[str, Any] = {"max_tokens": None, "temperature": CHAT_TEMPERATURE, **defaults}
     return SamplingParams(**values)
 
 
-def taken(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values as SamplingParams takes them. llama.cpp and clients of servers mean all tokens by a top_k of -1, any
-    seed by -1, and the likeliest token alone by a top_p of 0."""
-    found = dict(values)
-    for name, other in (("top_k", 0), ("seed", None)):
-        if is_whole(found.get(name), -1, -1):
-            found[name] = other
-    if is_real(top_p := found.get("top_p")) and top_p == 0:
-        found["top_p"] = _LIKELIEST_ALONE
-    return found
+def normalize_sampling(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return sampling values of llama.cpp and of server clients in the form that SamplingParams takes.
+
+    For them, top_k -1 means all tokens, seed -1 means a random seed, and top_p 0 means the most likely token only.
+    """
+    normalized = dict(values)
+    for name, replacement in (("top_k", 0), ("seed", None)):
+        if is_whole(normalized.get(name), -1, -1):
+            normalized[name] = replacement
+    if is_real(top_p := normalized.get("top_p")) and top_p == 0:
+        normalized["top_p"] = _TOP_P_GREEDY
+    return normalized
 
 
-def check_defaults(name: str, defaults: object) -> None:
-    """Raise InvalidRequestError for what is no mapping of sampling fields of SamplingParams to values that they can
-    have. name: what callers call it."""
-    if not isinstance(defaults, Mapping) or not set(defaults) <= DEFAULTED:
+def check_sampling_defaults(name: str, defaults: object) -> None:
+    """Raise InvalidRequestError unless `defaults` is a mapping of sampling fields of SamplingParams to valid values.
+
+    name: the argument's name, for the message.
+    """
+    if not isinstance(defaults, Mapping) or not set(defaults) <= SERVER_DEFAULT_FIELDS:
         raise InvalidRequestError(
-            f"{name}={shown(defaults)} must be a mapping of some of {', '.join(sorted(DEFAULTED))}", name
+            f"{name}={shown(defaults)} must be a mapping of some of {', '.join(sorted(SERVER_DEFAULT_FIELDS))}", name
         )
     try:
-        SamplingParams(**taken(defaults))
+        SamplingParams(**normalize_sampling(defaults))
     except InvalidRequestError as error:
         raise InvalidRequestError(f"{name}: {error}", name) from error
 
 
 def _checked(name: str, text: str) -> dict[str, float]:
-    """One value. Raises InvalidRequestError for what is no number, and for one that is out of range."""
+    """Read the value of one field. Raises InvalidRequestError for text that is no number, and values out of range."""
     try:
         value: float = float(text)
-        if name in _WHOLE and value == int(value):  # which may be written as a float
+        if name in _WHOLE and value == int(value):  # files may write whole numbers as floats
             value = int(value)
     except (ValueError, OverflowError) as error:
         raise InvalidRequestError(f"{shown(text)} must be a number") from error
-    found = taken({name: value})
-    SamplingParams(**found)
-    return found
+    normalized = normalize_sampling({name: value})
+    SamplingParams(**normalized)
+    return normalized
 
 
 def _is_off(text: str) -> bool:

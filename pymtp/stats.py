@@ -1,4 +1,4 @@
-"""What a completion cost, and what speculation brought it."""
+"""The figures of a completion: times, cached tokens, drafts and their acceptance."""
 
 from dataclasses import dataclass, field
 
@@ -6,10 +6,15 @@ from pymtp.context.inspect import Counters
 
 
 @dataclass
-class Tally:
-    """What the rounds of one generation came to. drafted: drafts verified. discarded: drafts not worth it. depths: the
-    drafts that each round verified. outside_per_position: how often the first wrong draft was at that position, and the
-    right token was none that drafts were made over."""
+class DraftStats:
+    """The draft counters of one request's rounds.
+
+    rounds: the verifications. drafted: verified drafts. discarded: drafts that were not verified, because they were not
+        worth it. depths: the number of verified drafts of each round.
+    accepted_per_position: how often the first, second, … draft of a round was accepted.
+    outside_per_position: how often the first, second, … draft was the first to be rejected while the target's token was
+        not in the draft vocabulary.
+    """
 
     rounds: int = 0
     drafted: int = 0
@@ -21,22 +26,24 @@ class Tally:
 
 @dataclass(frozen=True)
 class Stats:
-    """Figures of one completion; seconds are wall time.
+    """The figures of one completion. All seconds are wall time.
 
-    thinking_tokens: those of completion_tokens that the model thought: before `</think>`, neither tags nor a closing
-        message among them.
-    cached_tokens: of the prompt, held already and not computed again.
-    queue_seconds: until its turn came. prefill_seconds: from then until the first token was there, the head's share
-        included. time_to_first_token: both, and what came between; 0 without tokens.
-    decode_seconds: from then to the end.
-    rounds: verifications. drafted, accepted: drafts of the head that were verified, and those the target agreed with.
-    discarded: drafts that were not worth verifying. depths: the drafts verified in each round.
+    prompt_tokens, completion_tokens: tokens of the prompt, and generated tokens.
+    thinking_tokens: the completion_tokens of the thinking before `</think>`, without the tags and thinking_end.
+    cached_tokens: tokens of the prompt that were not computed again, because their state was cached.
+    queue_seconds: the time that the request waited for a sequence. prefill_seconds: from then to the first token, the
+        head's share of the prefill included. time_to_first_token: from the request to the first token; 0 without
+        tokens.
+    decode_seconds: from the first token to the end.
+    rounds: the verifications. drafted: verified drafts of the head. accepted: those that the target agreed with.
+    discarded: drafts that were not verified, because they were not worth it. depths: the number of verified drafts of
+        each round.
     accepted_per_position: how often the first, second, … draft of a round was accepted.
-    outside_per_position: how often it was the first to be rejected, and the target's token was not in the draft
-        vocabulary: acceptance lost to draft_vocab.
-    phase_seconds: of the context while the request ran, shared with requests beside it: prefill, head_sync (the prompt
-        through the head), draft (with the head's share of the tokens accepted before), verify, sample (within draft
-        and verify), rewind.
+    outside_per_position: how often the first, second, … draft was the first to be rejected while the target's token was
+        not in the draft vocabulary: the acceptance that draft_vocab costs.
+    phase_seconds: the context's seconds in each phase while the request ran, those of concurrent requests included:
+        prefill, head_sync (the prompt through the head), draft (with the head's decode of the tokens accepted before),
+        verify, sample (a part of draft and verify), rewind.
     """
 
     prompt_tokens: int = 0
@@ -58,27 +65,29 @@ class Stats:
 
     @property
     def acceptance_rate(self) -> float:
-        """accepted / drafted; 0 without drafts."""
+        """Return accepted / drafted; 0 without drafts."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
     def mean_accepted_length(self) -> float:
-        """Tokens a round, of those after the first, which the prefill brings; 0 without rounds. A round brings the
-        accepted drafts and a token of the target's own, but for a last round that ends on an accepted draft."""
+        """Return the tokens per round, without the first token, which comes with the prefill; 0 without rounds.
+
+        A round yields its accepted drafts and one token of the target, except a last round that ends with a draft.
+        """
         return (self.completion_tokens - 1) / self.rounds if self.rounds else 0.0
 
     @property
     def prefill_tokens_per_second(self) -> float:
-        """Prompt tokens that were computed / prefill_seconds; 0 when there was no prefill."""
+        """Return the computed prompt tokens per second of prefill; 0 without a prefill."""
         return (self.prompt_tokens - self.cached_tokens) / self.prefill_seconds if self.prefill_seconds else 0.0
 
     @property
     def decode_tokens_per_second(self) -> float:
-        """Tokens after the first, which the prefill brings, / decode_seconds; 0 when there was none."""
+        """Return the tokens after the first per second of decoding; 0 without decoding."""
         return max(0, self.completion_tokens - 1) / self.decode_seconds if self.decode_seconds else 0.0
 
     def as_dict(self) -> dict[str, object]:
-        """All figures, the derived ones included, ready for JSON."""
+        """Return all figures, the derived ones included, as a dict for JSON."""
         names = (*self.__dataclass_fields__, "acceptance_rate", "mean_accepted_length")
         names = (*names, "prefill_tokens_per_second", "decode_tokens_per_second")
         return {name: getattr(self, name) for name in names}
@@ -89,7 +98,7 @@ def collect(
     completion_tokens: int,
     prefill_seconds: float,
     decode_seconds: float,
-    tally: Tally,
+    draft_stats: DraftStats,
     before: Counters | None,
     after: Counters | None,
     *,
@@ -98,7 +107,10 @@ def collect(
     time_to_first_token: float = 0.0,
     thinking_tokens: int = 0,
 ) -> Stats:
-    """The stats of a completion from what the rounds counted and what the context did meanwhile, if it did."""
+    """Return the Stats of a completion.
+
+    before, after: the context's counters at the start and the end of the request; None if it never ran.
+    """
     phases = {
         name: getattr(after, f"{name}_seconds") - getattr(before, f"{name}_seconds") if before and after else 0.0
         for name in ("prefill", "head_sync", "draft", "verify", "sample", "rewind")
@@ -109,13 +121,13 @@ def collect(
         cached_tokens=cached_tokens,
         prefill_seconds=prefill_seconds,
         decode_seconds=decode_seconds,
-        rounds=tally.rounds,
-        drafted=tally.drafted,
-        accepted=sum(tally.accepted_per_position),
-        discarded=tally.discarded,
-        depths=tuple(tally.depths),
-        accepted_per_position=tuple(tally.accepted_per_position),
-        outside_per_position=tuple(tally.outside_per_position),
+        rounds=draft_stats.rounds,
+        drafted=draft_stats.drafted,
+        accepted=sum(draft_stats.accepted_per_position),
+        discarded=draft_stats.discarded,
+        depths=tuple(draft_stats.depths),
+        accepted_per_position=tuple(draft_stats.accepted_per_position),
+        outside_per_position=tuple(draft_stats.outside_per_position),
         phase_seconds=phases,
         queue_seconds=queue_seconds,
         time_to_first_token=time_to_first_token,

@@ -1,4 +1,4 @@
-"""Values that callers give: which are taken, and how the others are shown."""
+"""Checks of argument values, and their text for messages."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from pymtp.errors import InvalidRequestError
 
 
 def is_whole(value: object, low: float, high: float = math.inf) -> bool:
-    """Whether it is a whole number from low to high: of any integer type, NumPy's too. A bool is none."""
+    """Return whether `value` is an integer from low to high, of Python or NumPy. A bool is no integer here."""
     return isinstance(value, Integral) and not isinstance(value, bool) and low <= int(value) <= high
 
 
 def is_real(value: object) -> bool:
-    """Whether it is a finite number that a float holds. A bool is none."""
+    """Return whether `value` is a finite number within the range of a float. A bool is no number here."""
     if not isinstance(value, (Integral, float, np.floating)) or isinstance(value, bool):
         return False
     try:
         return math.isfinite(value)
-    except OverflowError:  # an integer beyond all floats
+    except OverflowError:  # an integer too large for a float
         return False
 
 
-def in_range(name: str, value: SupportsInt, low: int, high: int = 2**31 - 1) -> int:
-    """The value. Raises InvalidRequestError for anything else than a whole number from low to high."""
+def read_int(name: str, value: SupportsInt, low: int, high: int = 2**31 - 1) -> int:
+    """Return the value as an int. Raises InvalidRequestError unless it is a whole number from low to high."""
     if not is_whole(value, low, high):
         raise InvalidRequestError(f"{name}={shown(value)} must be a whole number from {low} to {high}", name)
     return int(value)
 
 
-def flag(name: str, value: object) -> bool:
-    """The value. Raises InvalidRequestError for anything else than True and False, Python's or NumPy's."""
+def read_bool(name: str, value: object) -> bool:
+    """Return the value as a bool. Raises InvalidRequestError unless it is True or False, of Python or NumPy."""
     if not isinstance(value, (bool, np.bool_)):
         raise InvalidRequestError(f"{name}={shown(value)} must be True or False", name)
     return bool(value)
 
 
 def is_path(value: object) -> bool:
-    """Whether it is a text that C and the file system can have: not empty, without NUL."""
+    """Return whether `value` is a valid path for C and the file system: not empty, without NUL."""
     if not isinstance(value, str) or not value or "\0" in value:
         return False
     try:
@@ -56,24 +56,27 @@ def is_path(value: object) -> bool:
 
 
 def read_path(what: str, value: object) -> Path:
-    """The path. Raises InvalidRequestError for what is none, naming what it is for."""
+    """Return the value as a Path. Raises InvalidRequestError for anything else; `what` names it in the message."""
     path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not is_path(path):
         raise InvalidRequestError(f"{what} must be a path, not {shown(value)}")
-    return Path(path)  # type: ignore[arg-type] # as was seen
+    return Path(path)  # type: ignore[arg-type] # is_path has checked it
 
 
 def shown(value: object) -> str:
-    """The value for a message, not too long."""
+    """Return the value's repr for a message, at most 200 characters."""
     try:
         return f"{value!r:.200}"
     except (ValueError, RecursionError):  # Python writes no integer of more than 4,300 digits
         return f"({type(value).__name__})"
 
 
-def whole(path: str) -> str:
-    """The path of the same file from anywhere. ".." stays: a folder before it may be a link to another place. So does a
-    path that begins in a folder that is gone."""
+def absolute_path(path: str) -> str:
+    """Return the path made absolute, so that it stays valid when the process changes its folder.
+
+    ".." stays in it: the folder before it may be a symbolic link. If the current folder was deleted, the path is
+    returned unchanged.
+    """
     if os.path.isabs(path):
         return path
     try:
@@ -82,9 +85,11 @@ def whole(path: str) -> str:
         return path
 
 
-def whole_text(text: str) -> str:
-    """Replace halves of characters of UTF-16 by U+FFFD. Clients that cut a text by its UTF-16 units leave them, and
-    JSON may hold them. Two halves that fit become their character."""
+def replace_surrogates(text: str) -> str:
+    """Replace lone UTF-16 surrogates by U+FFFD, and join surrogate pairs to their character.
+
+    JSON may contain surrogates: clients that cut a text at a UTF-16 unit send them.
+    """
     if text.isascii():
         return text
     try:
@@ -94,25 +99,28 @@ def whole_text(text: str) -> str:
     return text
 
 
-def whole_texts(value: Any) -> Any:
-    """Apply `whole_text` to all texts in a value as JSON has it. A value without halves comes back as it is, in a tenth
-    of the time. Raises RecursionError for one that is nested too deep."""
+def replace_all_surrogates(value: Any) -> Any:
+    """Apply `replace_surrogates` to all texts in a JSON value.
+
+    A value without surrogates is returned unchanged, in a tenth of the time. Raises RecursionError for a value that is
+    nested too deep.
+    """
     if not isinstance(value, str):
         try:
             json.dumps(value, ensure_ascii=False).encode()
             return value
-        except (TypeError, ValueError):  # half a character, or what JSON has not
+        except (TypeError, ValueError):  # a surrogate, or a value that JSON does not have
             pass
-    return _whole_texts(value)
+    return _replace_all_surrogates(value)
 
 
-def _whole_texts(value: Any) -> Any:
+def _replace_all_surrogates(value: Any) -> Any:
     if isinstance(value, str):
-        return whole_text(value)
+        return replace_surrogates(value)
     if isinstance(value, Mapping):
-        return {_whole_texts(name): _whole_texts(each) for name, each in value.items()}
+        return {_replace_all_surrogates(name): _replace_all_surrogates(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [each if isinstance(each, (int, float)) else _whole_texts(each) for each in value]
+        return [item if isinstance(item, (int, float)) else _replace_all_surrogates(item) for item in value]
     return value
 
 
@@ -120,5 +128,5 @@ HUB_PREFIX = "hf:"
 
 
 def is_hub_name(text: str) -> bool:
-    """Tell whether a text names a model of the Hugging Face hub, and no file."""
+    """Return whether a text names a model of the Hugging Face hub ("hf:…"), and no file."""
     return text.startswith(HUB_PREFIX)

@@ -1,4 +1,4 @@
-"""Claims about `import pymtp`: it brings what every program needs, and the rest comes when it is asked for."""
+"""Tests of `import pymtp`: it loads only modules that every program needs, and the others at their first use."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def run(code: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-def test_import_leaves_out_what_few_programs_need() -> None:
+def test_import_does_not_load_rarely_used_modules() -> None:
     assert run(f"import sys, pymtp; print([name for name in {SELDOM} if name in sys.modules])") == "[]\n"
 
 
-def test_what_is_imported_later_is_there_all_the_same() -> None:
+def test_lazy_attributes_are_available() -> None:
     assert run("from pymtp import *; import pymtp; print(AsyncLLM is pymtp.AsyncLLM, AsyncLLM.__name__)").split() == [
         "True",
         "AsyncLLM",

@@ -1,4 +1,4 @@
-"""The installed package: what is in it, and that its native module keeps to itself."""
+"""Tests of the installed package: its files, and the isolation of its native module."""
 
 from __future__ import annotations
 
@@ -27,11 +27,9 @@ with pymtp.LLM(n_ctx=256, n_threads=1) as llm:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no global symbol scope")
-def test_the_module_never_calls_a_library_in_the_global_scope(tmp_path: Path) -> None:
-    """A decoy defines llama.cpp's functions, aborts in each, and is loaded first and for everyone to bind to.
-
-    It stands for any other copy of llama.cpp in the process. CMakeLists.txt says how the module stays apart.
-    """
+def test_native_module_calls_no_library_of_the_global_scope(tmp_path: Path) -> None:
+    # A decoy defines llama.cpp's functions, aborts in each, and is loaded first into the global scope. It stands
+    # for any other copy of llama.cpp in the process. CMakeLists.txt explains how the module is isolated
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.fail("needs a C compiler, as the build did")
@@ -46,43 +44,43 @@ def test_the_module_never_calls_a_library_in_the_global_scope(tmp_path: Path) ->
     assert (run.returncode, run.stdout.strip()) == (0, "length"), run.stderr
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows exports only what is asked for")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows exports requested symbols only")
 @pytest.mark.parametrize("name", ["llama_decode", "ggml_init", "gguf_init_from_file", "pymtp_last_error"])
-def test_the_module_offers_no_symbol_for_others_to_bind_to(name: str) -> None:
+def test_native_module_exports_no_symbols(name: str) -> None:
     module = ctypes.CDLL(_native.__file__)
     assert hasattr(module, "PyInit__native")
     assert not hasattr(module, name)
 
 
-def test_the_build_holds_the_patches_of_this_checkout() -> None:
+def test_build_has_the_patches_of_this_checkout() -> None:
     built = ffi.string(lib.pymtp_build_patches()).decode().split(";")
     assert built == sorted(patch.name for patch in (ROOT / "patches").glob("*.patch"))
 
 
-def test_the_build_holds_the_pinned_llama_cpp() -> None:
+def test_build_has_the_pinned_llama_cpp() -> None:
     commit = ffi.string(lib.pymtp_build_llama_commit()).decode()
     assert f"# llama.cpp commit: {commit}\n" in (ROOT / "vendor/requirements.txt").read_text()
 
 
 @pytest.mark.parametrize("name", ["py.typed", "model/demo.gguf"])
-def test_the_package_holds_its_data(name: str) -> None:
+def test_package_has_its_data_files(name: str) -> None:
     assert (importlib.resources.files("pymtp") / name).is_file()
 
 
-def test_the_license_of_llama_cpp_is_installed_with_the_module() -> None:
+def test_license_of_llama_cpp_is_installed() -> None:
     text = (importlib.resources.files("pymtp") / "native/LICENSE-llama.cpp.txt").read_text()
     assert "The ggml authors" in text
 
 
-def test_no_source_and_no_part_of_llama_cpps_own_installation_is_installed() -> None:
+def test_no_sources_and_no_llama_cpp_installation_are_installed() -> None:
     installed = [str(file) for file in importlib.metadata.files("pymtp") or []]
     assert any(file.endswith("LICENSE-llama.cpp.txt") for file in installed)
     assert [file for file in installed if re.search(r"\.(c|h|hpp|cpp|cmake|pc|a|in)$|build_ffi", file)] == []
 
 
-def test_the_source_folder_says_that_it_is_not_compiled(tmp_path: Path) -> None:
+def test_import_from_the_source_folder_says_that_it_is_not_compiled(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "pymtp", tmp_path / "pymtp", ignore=shutil.ignore_patterns("*.gguf"))
-    # -S: without site-packages, where the installed one is
+    # -S: without site-packages, which has the installed package
     run = subprocess.run([sys.executable, "-S", "-c", "import pymtp"], capture_output=True, text=True, cwd=tmp_path)
     assert "no compiled module: it is the source folder" in run.stderr
 
@@ -94,7 +92,7 @@ def test_the_source_folder_says_that_it_is_not_compiled(tmp_path: Path) -> None:
         ("libgomp.so.1: cannot open shared object file", "libgomp.so.1: cannot open shared object file\n"),
     ],
 )
-def test_a_missing_library_of_cuda_is_told_with_what_brings_it(tmp_path: Path, error: str, told: str) -> None:
+def test_missing_cuda_library_error_names_the_package_to_install(tmp_path: Path, error: str, told: str) -> None:
     shutil.copytree(ROOT / "pymtp", tmp_path / "pymtp", ignore=shutil.ignore_patterns("*.gguf"))
     (tmp_path / "pymtp/native/_native.py").write_text(f"raise ImportError({error!r})\n")
     run = subprocess.run([sys.executable, "-S", "-c", "import pymtp"], capture_output=True, text=True, cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""Claims about the documents: the README stays short, its sentences too, and every local link leads somewhere."""
+"""Tests of the documents: a short README with short sentences, and valid local links."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conftest import ROOT
 from pymtp.bench import rows_report
 
 MAX_LINES = 150
-MAX_WORDS = 30  # of a sentence
+MAX_WORDS = 30  # in a sentence
 TEST_COMMAND = "python3 -m venv .venv && .venv/bin/pip install '.[test]' && .venv/bin/pytest -n auto --dist worksteal"
 
 README = ROOT / "README.md"
@@ -20,7 +20,7 @@ PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def prose(text: str) -> Iterator[str]:
-    """The paragraphs and list items of a Markdown text; no code, tables, headings or images."""
+    """Yield the paragraphs and list items of a Markdown text, without code, tables, headings and images."""
     text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
     text = re.sub(r"^(    .*|\|.*|#.*|!\[.*)$", "", text, flags=re.M)
     for block in re.split(r"\n\s*\n|\n(?=[-*] |\d+\. )", text):
@@ -29,7 +29,7 @@ def prose(text: str) -> Iterator[str]:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Sentences of the prose; a piece of code or a link counts as the words it shows, code as one."""
+    """Yield the sentences of the prose; a link counts as its words, and a piece of code as one word."""
     for block in prose(text):
         plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", block)
         plain = re.sub(r"`[^`]*`", "code", plain).replace("**", "")
@@ -37,38 +37,38 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def slug(heading: str) -> str:
-    """The anchor that GitHub makes of a heading."""
+    """Return the anchor that GitHub makes of a heading."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
-def test_the_readme_is_at_most_150_lines_long() -> None:
+def test_readme_has_at_most_150_lines() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
 
 
-def test_no_sentence_of_the_readme_has_more_than_30_words() -> None:
+def test_readme_sentences_have_at_most_30_words() -> None:
     found = list(sentences(README.read_text(encoding="utf-8")))
     assert len(found) > 20
     assert [sentence for sentence in found if len(sentence.split()) > MAX_WORDS] == []
 
 
-def test_sentences_are_told_apart_and_code_is_left_out() -> None:
+def test_sentences_splits_prose_without_code() -> None:
     text = "# Title\n\nOne two\nthree. [Four](a.md) `x y z`!\n\n    no\n\n| no |\n- item one\n- **item** two\n"
     assert list(sentences(text)) == ["One two three.", "Four code!", "item one", "item two"]
 
 
-def test_the_readme_holds_the_test_command() -> None:
+def test_readme_has_the_test_command() -> None:
     assert f"    {TEST_COMMAND}\n" in README.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
     "file", [*PAGES, *sorted((ROOT / "pymtp").rglob("*.py"))], ids=lambda file: str(file.relative_to(ROOT))
 )
-def test_pymtp_is_installed_from_its_folder_and_not_by_its_name_which_is_another_projects(file: Path) -> None:
+def test_documents_install_pymtp_from_its_folder_and_not_from_the_index(file: Path) -> None:
     assert re.findall(r"pip install[^\n]*[ '\"]pymtp\b(?!/)[^\n]*", file.read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_local_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+def test_local_links_point_to_existing_files_and_headings(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
         if re.match(r"[a-z]+:", target):
             continue
@@ -81,7 +81,7 @@ def test_every_local_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 
 
 @pytest.mark.parametrize("weights", ["q4_0", "q4_k", "q8_0"])
-def test_the_table_of_rows_is_what_the_bench_prints(weights: str) -> None:
+def test_table_of_rows_matches_the_bench_output(weights: str) -> None:
     report = rows_report.load(ROOT / f"benchmarks/rows_{weights}.json")
     headings, printed = next((t.headings, t.rows[0]) for t in rows_report.tables(report) if "processor" in t.headings)
     lines = README.read_text(encoding="utf-8").splitlines()
@@ -93,6 +93,6 @@ def test_the_table_of_rows_is_what_the_bench_prints(weights: str) -> None:
         assert told[column] == expected[column], column
 
 
-def test_every_page_is_listed_in_the_index() -> None:
+def test_index_lists_every_page() -> None:
     index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
     assert [page.name for page in PAGES if page.name != "README.md" and f"]({page.name})" not in index] == []

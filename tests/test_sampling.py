@@ -1,4 +1,4 @@
-"""Claims about sampling a token: what it depends on, and that it follows the distribution it should."""
+"""Tests of sampling: the inputs that a token depends on, and its distribution."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ logits_arrays = hnp.arrays(np.float32, st.integers(1, 60), elements=st.floats(-2
         ),
     ],
 )
-def test_philox_gives_the_published_answers(
+def test_philox_matches_its_published_values(
     counter: tuple[int, ...], key: tuple[int, int], expected: tuple[int, ...]
 ) -> None:
     assert tuple(int(word) for word in philox(counter, key)) == expected
 
 
-def test_noise_of_a_token_does_not_depend_on_the_other_candidates() -> None:
+def test_noise_of_a_token_does_not_depend_on_other_candidates() -> None:
     few, many = gumbel(7, 3, np.array([5, 9])), gumbel(7, 3, np.arange(100))
     assert few.tolist() == [many[5], many[9]]
 
@@ -64,9 +64,7 @@ FILTERS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
-def test_a_hundred_thousand_draws_follow_the_exact_filtered_distribution(
-    filters: dict[str, Any], temperature: float
-) -> None:
+def test_samples_follow_the_exact_filtered_distribution(filters: dict[str, Any], temperature: float) -> None:
     logits = np.random.default_rng(3).normal(0, 1.5, 40).astype(np.float32)
     sampler = Sampler(SamplingParams(temperature=temperature, seed=3, **filters))
     n = 100_000
@@ -75,7 +73,7 @@ def test_a_hundred_thousand_draws_follow_the_exact_filtered_distribution(
     expected = np.exp((kept - kept[0]) / temperature)
     expected *= n / expected.sum()
     assert counts.sum() == counts[tokens].sum(), "nothing that was filtered out is sampled"
-    seldom = expected < 10  # too seldom for the approximation: one bin for all of them
+    seldom = expected < 10  # too rare for the approximation: they share one bin
     observed = [*counts[tokens][~seldom], counts[tokens][seldom].sum()]
     wanted = [*expected[~seldom], expected[seldom].sum()]
     chi_square = sum((o - e) ** 2 / e for o, e in zip(observed, wanted, strict=True) if e)
@@ -107,7 +105,7 @@ params_lists = st.builds(
     st.integers(0, 2**31),
     st.lists(st.integers(0, 5), max_size=20),
 )
-def test_the_native_draw_is_the_one_written_for_reading(
+def test_native_sampling_matches_the_reference(
     logits: Any, params: SamplingParams, position: int, before: list[int]
 ) -> None:
     token, confidence = Sampler(params).sample(logits, position, before)
@@ -115,29 +113,27 @@ def test_the_native_draw_is_the_one_written_for_reading(
     assert 0 < confidence <= 1
 
 
-def test_confidence_is_the_softmax_of_a_greedy_draw() -> None:
+def test_confidence_of_a_greedy_sample_is_its_softmax() -> None:
     logits = np.array([0.0, 2.0, 1.0], dtype=np.float32)
     token, confidence = Sampler(SamplingParams()).sample(logits, 0)
     assert (token, confidence) == (1, pytest.approx(math.exp(2) / (1 + math.exp(2) + math.exp(1))))
 
 
 @pytest.mark.parametrize("n", [40, 600])
-def test_of_tokens_as_likely_as_each_other_the_lower_ids_are_kept(n: int) -> None:
+def test_top_k_keeps_lower_ids_of_equal_logits(n: int) -> None:
     sampler = Sampler(SamplingParams(temperature=1.0, top_k=20, top_p=1, min_p=0, seed=0))
     sampled = {sampler.sample(np.zeros(n, np.float32), position)[0] for position in range(400)}
     assert sampled == set(range(20))
 
 
 @pytest.mark.parametrize(("top_p", "min_p", "kept"), [(0.25, 0.0, 1), (0.5, 0.0, 2), (0.51, 0.0, 3), (1.0, 1.0, 4)])
-def test_a_share_that_is_reached_is_enough_and_what_is_just_as_likely_stays(
-    top_p: float, min_p: float, kept: int
-) -> None:
+def test_top_p_stops_at_its_sum_and_min_p_keeps_equal_probabilities(top_p: float, min_p: float, kept: int) -> None:
     logits = np.array([1, 1, 1, 1, -200], np.float32)
     sampler = Sampler(SamplingParams(temperature=1.0, top_k=0, top_p=top_p, min_p=min_p, seed=0))
     assert {sampler.sample(logits, position)[0] for position in range(200)} == set(range(kept))
 
 
-def test_confidence_is_among_the_sixteen_likeliest() -> None:
+def test_confidence_is_computed_over_sixteen_candidates() -> None:
     logits = np.linspace(0.0, 1.0, 100, dtype=np.float32)
     for params in (SamplingParams(), SamplingParams(temperature=1.0, top_k=5)):
         token, confidence = Sampler(params).sample(logits, 0)
@@ -146,14 +142,14 @@ def test_confidence_is_among_the_sixteen_likeliest() -> None:
         assert confidence == pytest.approx(np.exp(float(logits[token])) / weights.sum())
 
 
-def test_a_bias_of_minus_infinity_forbids_a_token() -> None:
+def test_logit_bias_of_minus_infinity_forbids_a_token() -> None:
     params = SamplingParams(temperature=2.0, top_k=0, top_p=1, min_p=0, logit_bias={3: -math.inf, 4: -math.inf})
     sampler = Sampler(params)
     assert {sampler.sample(np.zeros(6, np.float32), position)[0] for position in range(300)} == {0, 1, 2, 5}
 
 
 @given(logits_arrays, st.integers(0, 70), st.floats(0.01, 1), st.floats(0, 1))
-def test_filters_keep_what_their_definitions_keep(logits: Any, top_k: int, top_p: float, min_p: float) -> None:
+def test_filters_match_their_definitions(logits: Any, top_k: int, top_p: float, min_p: float) -> None:
     tokens, kept = filter_candidates(logits, SamplingParams(top_k=top_k, top_p=top_p, min_p=min_p))
     order = sorted(range(len(logits)), key=lambda token: (-logits[token], token))
     order = order[: top_k or None]
@@ -173,7 +169,7 @@ def test_filters_keep_what_their_definitions_keep(logits: Any, top_k: int, top_p
 
 @settings(max_examples=30)
 @given(logits_arrays)
-def test_temperature_zero_takes_the_first_of_the_most_likely(logits: Any) -> None:
+def test_greedy_sampling_takes_the_first_maximum(logits: Any) -> None:
     assert Sampler(SamplingParams()).sample(logits, 0)[0] == int(np.argmax(logits))
 
 
@@ -181,14 +177,14 @@ def test_temperature_zero_takes_the_first_of_the_most_likely(logits: Any) -> Non
 @pytest.mark.parametrize(
     "params", [SamplingParams(), SamplingParams(temperature=1.0, seed=1, top_k=5)], ids=["one", "few"]
 )
-def test_the_most_likely_are_found_wherever_they_are_and_below_zero(params: SamplingParams, mean: float) -> None:
+def test_candidates_are_found_anywhere_and_with_negative_logits(params: SamplingParams, mean: float) -> None:
     sampler = Sampler(params)
     for position in range(30):
         logits = np.random.default_rng(position).normal(mean, 5, 5000).astype(np.float32)
         assert sampler.sample(logits, position)[0] == sample(logits, position, params)
 
 
-def test_no_seed_draws_one_and_says_which() -> None:
+def test_seed_none_chooses_a_random_seed_and_reports_it() -> None:
     a, b = Sampler(SamplingParams(seed=None)), Sampler(SamplingParams(seed=None))
     assert a.seed != b.seed
 
@@ -196,19 +192,19 @@ def test_no_seed_draws_one_and_says_which() -> None:
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
 @pytest.mark.parametrize("at", [0, 300, 599])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_logits_that_are_no_numbers_give_no_token(wrong: float, at: int, temperature: float) -> None:
+def test_logits_of_nan_or_infinity_give_no_token(wrong: float, at: int, temperature: float) -> None:
     logits = np.zeros(600, dtype=np.float32)
     logits[at] = wrong
     assert Sampler(SamplingParams(temperature=temperature)).sample(logits, 4)[0] is None
 
 
 @pytest.mark.parametrize("shape", [(0,), (2, 3)])
-def test_a_draw_needs_a_row_of_logits(shape: tuple[int, ...]) -> None:
+def test_sample_refuses_logits_of_another_shape(shape: tuple[int, ...]) -> None:
     with pytest.raises(InvalidRequestError, match="shape"):
         Sampler(SamplingParams()).sample(np.zeros(shape, np.float32), 0)
 
 
-def test_a_grammar_needs_the_logits_of_its_whole_vocabulary(llm: LLM) -> None:
+def test_sample_with_a_grammar_needs_the_whole_vocabulary(llm: LLM) -> None:
     sampler = Sampler(SamplingParams(grammar="root ::= [a]"))
     with sampler.compiled(llm.model), pytest.raises(InvalidRequestError, match=r"\(2048,\), not \(2047,\)"):
         sampler.sample(np.zeros(2047, np.float32), 0)
@@ -217,13 +213,13 @@ def test_a_grammar_needs_the_logits_of_its_whole_vocabulary(llm: LLM) -> None:
 @pytest.mark.parametrize(
     ("before", "bias"), [([-1], {}), ([2, 6], {}), ([10**9], {}), ([], {6: 1.0}), ([], {10**9: 1})]
 )
-def test_a_draw_knows_no_token_beyond_its_logits(before: list[int], bias: dict[int, float]) -> None:
+def test_sample_refuses_tokens_outside_the_vocabulary(before: list[int], bias: dict[int, float]) -> None:
     sampler = Sampler(SamplingParams(repetition_penalty=1.5, logit_bias=bias))
     with pytest.raises(InvalidRequestError, match="no token"):
         sampler.sample(np.zeros(6, np.float32), 0, before)
 
 
-def test_a_bias_on_a_token_that_is_not_there_is_refused(llm: LLM) -> None:
+def test_logit_bias_on_an_unknown_token_is_refused(llm: LLM) -> None:
     with pytest.raises(InvalidRequestError, match="2048"):
         llm.generate("a", SamplingParams(logit_bias={2048: 1.0}))
 
@@ -242,12 +238,12 @@ def test_a_bias_on_a_token_that_is_not_there_is_refused(llm: LLM) -> None:
     ],
     ids=str,
 )
-def test_the_most_extreme_values_still_give_text(llm: LLM, extreme: dict[str, Any]) -> None:
+def test_extreme_params_still_generate_text(llm: LLM, extreme: dict[str, Any]) -> None:
     params = SamplingParams(max_tokens=8, ignore_eos=True, penalty_last_n=-1, **extreme)
     assert len(llm.generate("x = 1\nx = 1\nx = 1\n", params).token_ids) == 8
 
 
-def test_a_bias_that_forbids_every_token_is_refused_and_the_model_goes_on(llm: LLM) -> None:
+def test_logit_bias_that_forbids_every_token_fails_and_the_model_stays_usable(llm: LLM) -> None:
     forbidden = dict.fromkeys(range(llm.model.n_vocab), -math.inf)
     with pytest.raises(InvalidRequestError, match="no token is allowed"):
         llm.generate("a", SamplingParams(logit_bias=forbidden))
@@ -255,7 +251,7 @@ def test_a_bias_that_forbids_every_token_is_refused_and_the_model_goes_on(llm: L
     assert llm.generate("a", SamplingParams(logit_bias=forbidden, max_tokens=2)).token_ids == [7, 7]
 
 
-def test_penalties_keep_a_model_from_repeating_itself(llm: LLM) -> None:
+def test_penalties_reduce_repetition(llm: LLM) -> None:
     def distinct(**penalties: float) -> int:
         params = SamplingParams(max_tokens=80, ignore_eos=True, **penalties)
         return len(set(llm.generate("x = 1\nx = 1\nx = 1\n", params).token_ids))
@@ -270,7 +266,7 @@ def test_penalties_keep_a_model_from_repeating_itself(llm: LLM) -> None:
     [
         {"max_tokens": 0},
         {"ignore_eos": "no"},
-        {"ignore_eos": np.array([True, False])},  # in the engine it would end the requests beside it
+        {"ignore_eos": np.array([True, False])},  # in the engine it would end concurrent requests
         {"max_tokens": -1},
         {"max_tokens": 1.5},
         {"temperature": math.nan},
@@ -303,12 +299,12 @@ def test_penalties_keep_a_model_from_repeating_itself(llm: LLM) -> None:
     ],
     ids=str,
 )
-def test_values_outside_their_range_are_refused_by_name(wrong: dict[str, Any]) -> None:
+def test_params_outside_their_range_are_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match=next(iter(wrong))):
         SamplingParams(**wrong)
 
 
 @pytest.mark.parametrize("name", ["temperature", "top_p", "repetition_penalty", "presence_penalty"])
-def test_a_whole_number_beyond_all_floats_is_refused(name: str) -> None:
+def test_integer_too_large_for_a_float_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequestError, match=name):
         SamplingParams(**{name: 10**400})

@@ -1,4 +1,4 @@
-"""Claims about general.sampling of a model's file: what is read of it, and which texts take it."""
+"""Tests of general.sampling in a model's file: the values that are read, and the requests that use them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.tuned import TUNED, named
+from helpers.tuned import TUNED, write_tuned
 
 from pymtp import LLM, AsyncLLM, InvalidRequestError, Model, SamplingParams
-from pymtp.sampling_defaults import check_defaults, model_sampling
+from pymtp.sampling_defaults import check_sampling_defaults, read_sampling_defaults
 
 MESSAGES = [{"role": "user", "content": "def fibonacci(n):"}]
 
 
 def read(**keys: str) -> tuple[dict[str, float], list[str]]:
-    return model_sampling({f"general.sampling.{name}": text for name, text in keys.items()} | {"general.name": "m"})
+    return read_sampling_defaults(
+        {f"general.sampling.{name}": text for name, text in keys.items()} | {"general.name": "m"}
+    )
 
 
-def test_keys_are_read_by_the_names_of_params(tuned: Path, new_llm: Callable[..., LLM]) -> None:
+def test_sampling_defaults_have_the_names_of_params(tuned: Path, new_llm: Callable[..., LLM]) -> None:
     llm = new_llm(tuned, n_ctx=256)
     assert llm.sampling_defaults == TUNED
     assert llm.get_default_sampling_params() == SamplingParams(None, **TUNED)
 
 
-def test_a_file_that_says_nothing_leaves_all_open(llm: LLM) -> None:
+def test_file_without_sampling_keys_has_no_defaults(llm: LLM) -> None:
     assert llm.sampling_defaults == {}
     assert llm.get_default_sampling_params() == SamplingParams(None, 0.7)
 
@@ -43,7 +45,7 @@ def test_a_file_that_says_nothing_leaves_all_open(llm: LLM) -> None:
         ({"penalty_last_n": "-1"}, {"penalty_last_n": -1}),
     ],
 )
-def test_a_number_is_taken_as_llama_cpp_means_it(keys: dict[str, str], found: dict[str, float]) -> None:
+def test_sampling_values_are_read_as_llama_cpp_does(keys: dict[str, str], found: dict[str, float]) -> None:
     assert read(**keys) == (found, [])
 
 
@@ -58,7 +60,7 @@ def test_a_number_is_taken_as_llama_cpp_means_it(keys: dict[str, str], found: di
         *(("penalty_last_n", text) for text in ("-2", "0.500000")),
     ],
 )
-def test_what_is_no_value_is_left_out_and_named(name: str, text: str) -> None:
+def test_invalid_sampling_value_is_ignored_with_a_note(name: str, text: str) -> None:
     found, notes = read(**{"temp": "0.5", "top_k": "3"} | {name: text})
     left = {"temp": {"top_k": 3}, "top_k": {"temperature": 0.5}}.get(name, {"temperature": 0.5, "top_k": 3})
     assert found == left
@@ -78,26 +80,26 @@ def test_what_is_no_value_is_left_out_and_named(name: str, text: str) -> None:
         ({"of_tomorrow": "1"}, ["of_tomorrow"]),
     ],
 )
-def test_a_sampler_that_is_not_here_is_named_where_it_is_on(keys: dict[str, str], named: list[str]) -> None:
+def test_unknown_sampler_gets_a_note_if_it_is_on(keys: dict[str, str], named: list[str]) -> None:
     found, notes = read(temp="0.5", **keys)
     assert found == {"temperature": 0.5}
     assert [note.split("=")[0] for note in notes] == [f"general.sampling.{name}" for name in named]
 
 
 @pytest.mark.parametrize("odd", ["hot", True, [0.5, 0.7], -3.0, float("nan")], ids=str)
-def test_a_file_with_odd_values_is_loaded_and_warned_of(
+def test_file_with_odd_sampling_values_loads_with_a_warning(
     tmp_path: Path, new_llm: Callable[..., LLM], caplog: pytest.LogCaptureFixture, odd: Any
 ) -> None:
     with caplog.at_level(logging.WARNING, "pymtp"):
-        llm = new_llm(named(tmp_path / "odd.gguf", temp=odd, top_k=5, mirostat=1), n_ctx=256, draft_tokens=0)
+        llm = new_llm(write_tuned(tmp_path / "odd.gguf", temp=odd, top_k=5, mirostat=1), n_ctx=256, draft_tokens=0)
     assert llm.sampling_defaults == {"top_k": 5}
     warned = [record.getMessage().split()[0] for record in caplog.records if record.levelname == "WARNING"]
-    kept_apart = isinstance(odd, list)  # llama.cpp tells no lists
+    kept_apart = isinstance(odd, list)  # llama.cpp does not report lists
     assert warned == ["general.sampling.temp"] * (not kept_apart) + ["general.sampling.mirostat='1'"]
     assert llm.chat(MESSAGES, SamplingParams(4)).token_ids
 
 
-def test_a_chat_without_params_is_sampled_as_the_file_says(tuned: Path, new_llm: Callable[..., LLM]) -> None:
+def test_chat_without_params_uses_the_files_values(tuned: Path, new_llm: Callable[..., LLM]) -> None:
     llm = new_llm(tuned, n_ctx=128)
     done = llm.chat(MESSAGES)
     wanted = llm.chat(MESSAGES, SamplingParams(None, **TUNED))
@@ -112,7 +114,7 @@ def test_a_chat_without_params_is_sampled_as_the_file_says(tuned: Path, new_llm:
 
     assert asyncio.run(main()) == (wanted.text, wanted.text, llm.get_default_sampling_params())
     others = [SamplingParams(None, **(TUNED | {name: value})) for name, value in OTHERS.items()]
-    assert all(llm.chat(MESSAGES, other).text != wanted.text for other in others)  # each of the values has a part
+    assert all(llm.chat(MESSAGES, other).text != wanted.text for other in others)  # each of the values has an effect
 
 
 OTHERS = {
@@ -124,7 +126,7 @@ OTHERS = {
 }
 
 
-def test_a_chat_without_params_goes_on_to_the_end_of_the_context(
+def test_chat_without_params_runs_to_the_end_of_the_context(
     new_llm: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     llm = new_llm(n_ctx=512)
@@ -134,13 +136,13 @@ def test_a_chat_without_params_goes_on_to_the_end_of_the_context(
     assert len(llm.generate("def f(").token_ids) == 256
 
 
-def test_params_that_are_given_are_taken_as_they_are(tuned: Path, llm: LLM, new_llm: Callable[..., LLM]) -> None:
+def test_given_params_are_used_unchanged(tuned: Path, llm: LLM, new_llm: Callable[..., LLM]) -> None:
     other = new_llm(tuned, n_ctx=512)
     for params in (SamplingParams(24), SamplingParams(24, 0.9, seed=3)):
         assert other.chat(MESSAGES, params).text == llm.chat(MESSAGES, params).text
 
 
-def test_generate_stays_greedy_and_short(tuned: Path, llm: LLM, new_llm: Callable[..., LLM]) -> None:
+def test_generate_without_params_stays_greedy_and_short(tuned: Path, llm: LLM, new_llm: Callable[..., LLM]) -> None:
     other = new_llm(tuned, n_ctx=512)
     done = other.generate("def fibonacci(n):")
     assert done.text == llm.generate("def fibonacci(n):", SamplingParams(256, 0.0)).text
@@ -152,7 +154,7 @@ def test_generate_stays_greedy_and_short(tuned: Path, llm: LLM, new_llm: Callabl
 @pytest.mark.parametrize(
     "odd", [None, 3, "x", {"stop": "x"}, {"max_tokens": 3}, {1: 2}, {"temperature": -1}, {"top_k": 1.5}, {"top_p": 2}]
 )
-def test_defaults_that_cannot_be_are_refused_by_name(odd: Any) -> None:
+def test_invalid_server_defaults_are_refused_by_name(odd: Any) -> None:
     with pytest.raises(InvalidRequestError, match=r"^sampling.* must be ") as found:
-        check_defaults("sampling", odd)
+        check_sampling_defaults("sampling", odd)
     assert found.value.param == "sampling"

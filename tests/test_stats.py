@@ -1,17 +1,17 @@
-"""Claims about the figures derived from counts."""
+"""Tests of Stats: the figures derived from counts."""
 
 from __future__ import annotations
 
 from pymtp import LLM, SamplingParams, Stats
 
 
-def test_figures_without_drafts_rounds_or_time_are_zero() -> None:
+def test_stats_are_zero_without_drafts_rounds_or_time() -> None:
     empty = Stats()
     assert empty.acceptance_rate == empty.mean_accepted_length == 0
     assert empty.prefill_tokens_per_second == empty.decode_tokens_per_second == 0
 
 
-def test_figures_follow_their_definitions() -> None:
+def test_stats_match_their_definitions() -> None:
     stats = Stats(
         prompt_tokens=100,
         completion_tokens=11,
@@ -25,11 +25,11 @@ def test_figures_follow_their_definitions() -> None:
     assert stats.acceptance_rate == 0.5
     assert stats.mean_accepted_length == 2.5
     assert stats.prefill_tokens_per_second == 200
-    assert stats.decode_tokens_per_second == 5  # the first token came with the prompt
+    assert stats.decode_tokens_per_second == 5  # the first token comes with the prefill
     assert stats.as_dict()["mean_accepted_length"] == 2.5
 
 
-def test_a_text_that_ends_on_an_accepted_draft_counts_the_tokens_that_came_out(llm: LLM) -> None:
+def test_stats_count_the_tokens_of_a_text_that_ends_with_a_draft(llm: LLM) -> None:
     params = SamplingParams(grammar='root ::= "self, x"')
     done = llm.generate("class A:\n    def f(", params)
     stats = done.stats

@@ -1,1 +1,1 @@
-"""Benches: what `pymtp bench` and `pymtp tap` measure with, and their reports."""
+"""The measurements of `pymtp bench` and `pymtp tap`, and their reports."""

@@ -1,8 +1,8 @@
-"""The batch bench: several requests at once or arriving over time, plain, with fixed depths and with `auto`.
+"""The batch bench: several requests at once or arriving over time, without drafts, with fixed depths and with `auto`.
 
 A group is a number of sequences at one acceptance. It runs every arm once, one right after the other, each in a new
-LLM that wrote other texts first. All arms of a round have the same prompts, the same times of arrival and, where
-acceptance is made up, the same luck.
+LLM that was warmed up with other texts. All arms of a round have the same prompts, the same times of arrival and, with
+synthetic acceptance, the same random numbers.
 """
 
 from __future__ import annotations
@@ -20,31 +20,32 @@ from typing import Any, Literal
 
 from pymtp.bench.corpus import TokenSource
 from pymtp.bench.decode import AUTO, DEPTHS, MAX_DEPTH, NONE, digest, draft_tokens
-from pymtp.bench.order import in_turn
+from pymtp.bench.order import balanced_order
 from pymtp.bench.synthetic import SyntheticLLM
 from pymtp.bench.traffic import Traffic, delays
 from pymtp.context.inspect import Counters
 from pymtp.engine.engine_stats import Figures
-from pymtp.engine.request import Caller, Request
+from pymtp.engine.request import Request, Waiter
 from pymtp.llm import LLM
 from pymtp.model.model import Model
 from pymtp.sampling import SamplingParams
 
 ARMS = (NONE, *DEPTHS, AUTO)
-REAL = "real"  # acceptance: as the target says
+REAL = "real"  # acceptance by the target, not synthetic
 UBATCH = 512  # tokens
-ALONE = 16  # rounds of those who write, before a long prompt arrives
+ROUNDS_BEFORE_ARRIVAL = 16  # rounds of the running requests before a long prompt arrives
 NATIVE = ("prefill", "head_sync", "draft", "verify", "rewind")  # phases of a context that do not overlap
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What is measured. model: its name, for the record. sequences: numbers of them. arms: of ARMS.
+class BatchSettings:
+    """Settings of a batch bench.
 
-    acceptance: REAL, or how likely a draft is accepted where those before it are.
-    prompt_tokens, tokens: of each request. warm_up: tokens of each text that is written first.
-    requests: for each sequence. rate: requests a second; None for all at once.
-    arriving: tokens of a prompt that arrives where others write; None for none.
+    model: its name, for the report. sequences: numbers of sequences. arms: some of ARMS.
+    acceptance: REAL, or the probability that a draft is accepted if those before it were.
+    prompt_tokens, tokens: of each request. warm_up: tokens of each text of the warm-up.
+    requests: per sequence. rate: requests per second; None for all at once.
+    arriving: tokens of a prompt that arrives while others are generated; None for none.
     placing: further keywords of Model.
     """
 
@@ -69,7 +70,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Delays:
-    """Seconds: the median, the 99th of a hundred, and the longest."""
+    """The median, the 99th percentile and the longest of some delays, in seconds."""
 
     median: float
     p99: float
@@ -77,18 +78,20 @@ class Delays:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Delays | None:
-        """None of none."""
+        """Compute the figures of delays; None for an empty list."""
         if not seconds:
             return None
-        rising = sorted(seconds)
-        return cls(statistics.median(rising), rising[math.ceil(0.99 * len(rising)) - 1], rising[-1])
+        ordered = sorted(seconds)
+        return cls(statistics.median(ordered), ordered[math.ceil(0.99 * len(ordered)) - 1], ordered[-1])
 
 
 @dataclass(frozen=True)
-class Arriving:
-    """A prompt that arrived where others wrote. ubatch_seconds: a piece of that prompt, read alone; the median.
-    round_seconds: a round of those who write, alone; the median. longest_gap: between pieces of theirs, in seconds,
-    from the prompt's arrival to its first token."""
+class Arrival:
+    """A prompt that arrived while others were generated, in seconds.
+
+    ubatch_seconds: median time of a ubatch of that prompt alone. round_seconds: median time of a round of the running
+    requests alone. longest_gap: between two pieces of a running request, from the prompt's arrival to its first token.
+    """
 
     ubatch_seconds: float
     round_seconds: float
@@ -96,19 +99,19 @@ class Arriving:
 
     @property
     def ratio(self) -> float:
-        """The longest gap over one ubatch and one round."""
+        """Return the longest gap relative to the time of one ubatch and one round."""
         return self.longest_gap / (self.ubatch_seconds + self.round_seconds)
 
 
 @dataclass(frozen=True)
-class Served:
-    """What came of some requests.
+class TrafficResult:
+    """The result of running some requests.
 
     seconds: from the first arrival to the last token. first_token: from a request's arrival. gaps: between its pieces.
-    rounds, rows: of verifications, rows of padding included. depths: rounds by drafts of each sequence.
-    target_launches, draft_launches: batches handed to either, prompts among them.
-    step_seconds: of the engine's steps. python_seconds: of these, what was not in a native phase; sampling a prompt's
-        first token and copying its logits count as Python's.
+    rounds, rows: of verifications, with padding rows. depths: number of rounds by drafts per sequence.
+    target_launches, draft_launches: llama_decode calls of the target and of the head, with those of prompts.
+    step_seconds: of all engine steps. python_seconds: the part outside of native phases; sampling a prompt's first
+        token and copying its logits are counted here.
     digests: of the texts.
     """
 
@@ -130,24 +133,24 @@ class Served:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all requests together."""
+        """Return the tokens/s of all requests together."""
         return self.tokens / self.seconds
 
 
 @dataclass(frozen=True)
-class Measurement(Served):
-    """One arm in one group. round: from 0."""
+class BatchMeasurement(TrafficResult):
+    """The measurement of one arm in one group. round: from 0."""
 
     round: int = field(kw_only=True)
     acceptance: str = field(kw_only=True)
     n: int = field(kw_only=True)
     arm: str = field(kw_only=True)
-    arriving: Arriving | None = field(kw_only=True)
+    arriving: Arrival | None = field(kw_only=True)
 
 
 @dataclass(frozen=True)
-class Group:
-    """So many sequences at one acceptance in one round: what is compared with each other."""
+class BatchGroup:
+    """A group of measurements to compare: n sequences at one acceptance in one round."""
 
     round: int
     acceptance: str
@@ -155,46 +158,46 @@ class Group:
     arms: tuple[str, ...]
 
 
-def groups(settings: Settings) -> list[Group]:
-    """All groups in order."""
+def groups(settings: BatchSettings) -> list[BatchGroup]:
+    """List all groups in the order of their measurement."""
     cells = [(acceptance, n) for acceptance in settings.acceptance for n in settings.sequences]
     return [
-        Group(turn, acceptance, n, in_turn(settings.arms, turn + i))
+        BatchGroup(turn, acceptance, n, balanced_order(settings.arms, turn + i))
         for turn in range(settings.rounds)
         for i, (acceptance, n) in enumerate(cells)
     ]
 
 
 def rates(acceptance: str) -> list[float]:
-    """How likely the first, second, … draft of a round is accepted."""
+    """Return the probability that the first, second, … draft of a round is accepted."""
     return [float(acceptance) ** depth for depth in range(1, MAX_DEPTH + 1)]
 
 
 class BatchArms:
-    """What the arms of a run over one model share: the weights, and the prompts of each round."""
+    """The arms of a run over one model. They share the weights, and the prompts of each round."""
 
-    def __init__(self, model: Model, settings: Settings, source: TokenSource) -> None:
+    def __init__(self, model: Model, settings: BatchSettings, source: TokenSource) -> None:
         self._model, self._settings, self._source = model, settings, source
-        most = max(settings.sequences)
-        self._warm_ups = [source.take(settings.prompt_tokens) for _ in range(most)]
+        n_max = max(settings.sequences)
+        self._warm_ups = [source.take(settings.prompt_tokens) for _ in range(n_max)]
         self._arriving = source.take(settings.arriving) if settings.arriving else None
         self._prompts: list[list[list[int]]] = []  # by round
 
-    def measure(self, group: Group, arm: str) -> Measurement:
-        """Raises NativeError when there is no memory for its contexts."""
-        with closing(self._open(group, arm)) as llm:
-            serve(llm, self._warm_ups[: group.n], self._params(self._settings.warm_up))
+    def measure(self, group: BatchGroup, arm: str) -> BatchMeasurement:
+        """Measure an arm in a new LLM. Raises NativeError if there is too little memory for its contexts."""
+        with closing(self._new_llm(group, arm)) as llm:
+            run_requests(llm, self._warm_ups[: group.n], self._params(self._settings.warm_up))
             n = group.n * self._settings.requests
             due = delays(n, self._settings.rate, seed=group.round)
-            served = serve(llm, self._of_round(group.round)[:n], self._params(self._settings.tokens), due)
+            result = run_requests(llm, self._round_prompts(group.round)[:n], self._params(self._settings.tokens), due)
             arriving = None
             if self._arriving is not None:
-                arriving = arrive(llm, self._arriving, self._warm_ups[: group.n], self._params(None))
-        return Measurement(
-            **vars(served), round=group.round, acceptance=group.acceptance, n=group.n, arm=arm, arriving=arriving
+                arriving = measure_arrival(llm, self._arriving, self._warm_ups[: group.n], self._params(None))
+        return BatchMeasurement(
+            **vars(result), round=group.round, acceptance=group.acceptance, n=group.n, arm=arm, arriving=arriving
         )
 
-    def _of_round(self, number: int) -> list[list[int]]:
+    def _round_prompts(self, number: int) -> list[list[int]]:
         settings = self._settings
         while len(self._prompts) <= number:
             n = max(settings.sequences) * settings.requests
@@ -204,13 +207,13 @@ class BatchArms:
     def _params(self, tokens: int | None) -> SamplingParams:
         return SamplingParams(max_tokens=tokens, temperature=self._settings.temperature, seed=0, ignore_eos=True)
 
-    def _open(self, group: Group, arm: str) -> LLM:
+    def _new_llm(self, group: BatchGroup, arm: str) -> LLM:
         settings = self._settings
-        written = max(settings.tokens, settings.warm_up)
+        n_generated = max(settings.tokens, settings.warm_up)
         if settings.arriving is not None:
-            written = max(written, room_to_write(settings, group.n))
+            n_generated = max(n_generated, writer_token_limit(settings, group.n))
         keywords: dict[str, Any] = {
-            "n_ctx": max(settings.prompt_tokens + written, settings.arriving or 0),
+            "n_ctx": max(settings.prompt_tokens + n_generated, settings.arriving or 0),
             "n_ubatch": UBATCH,
             "n_seq_max": group.n + (settings.arriving is not None),
             "n_threads": settings.threads,
@@ -225,37 +228,37 @@ class BatchArms:
         return SyntheticLLM(self._model, rates(group.acceptance), group.round, **keywords)
 
 
-def submitted(llm: LLM, prompt: Sequence[int], params: SamplingParams) -> Request:
-    """A new request, which nobody waits for."""
-    (request,) = llm.requests([list(prompt)], params, Caller())
+def submit(llm: LLM, prompt: Sequence[int], params: SamplingParams) -> Request:
+    """Submit a request whose result no thread waits for."""
+    (request,) = llm._submit([list(prompt)], params, Waiter())
     return request
 
 
-def serve(
+def run_requests(
     llm: LLM, prompts: Sequence[Sequence[int]], params: SamplingParams, due: Sequence[float] | None = None
-) -> Served:
-    """Runs requests to their ends. due: when each arrives, in seconds; None for all at once."""
-    traffic = Traffic(llm.engine)
+) -> TrafficResult:
+    """Run requests to their ends. due: arrival of each in seconds, ascending; None for all at once."""
+    traffic = Traffic(llm._engine)
     before, figures = llm.context.counters, llm.figures()
-    submits = [partial(submitted, llm, prompt, params) for prompt in prompts]
+    submits = [partial(submit, llm, prompt, params) for prompt in prompts]
     seconds = traffic.run(submits, [0.0] * len(prompts) if due is None else due)
-    return served(traffic, seconds, (before, llm.context.counters), (figures, llm.figures()))
+    return summarize(traffic, seconds, (before, llm.context.counters), (figures, llm.figures()))
 
 
-def served(
+def summarize(
     traffic: Traffic, seconds: float, counters: tuple[Counters, Counters], figures: tuple[Figures, Figures]
-) -> Served:
-    """counters, figures: before and after."""
+) -> TrafficResult:
+    """Summarize the requests of a traffic. counters, figures: before and after."""
     earlier, later = figures
     before, after = counters
     native = sum(getattr(after, f"{name}_seconds") - getattr(before, f"{name}_seconds") for name in NATIVE)
-    first_token = Delays.of([heard.first_token for heard in traffic.texts])
+    first_token = Delays.of([timing.first_token for timing in traffic.timings])
     assert first_token is not None  # every request has one
-    return Served(
-        tokens=sum(len(heard.request.tokens) for heard in traffic.texts),
+    return TrafficResult(
+        tokens=sum(len(timing.request.tokens) for timing in traffic.timings),
         seconds=seconds,
         first_token=first_token,
-        gaps=Delays.of([gap for heard in traffic.texts for gap in heard.gaps]),
+        gaps=Delays.of([gap for timing in traffic.timings for gap in timing.gaps]),
         rounds=later.rounds - earlier.rounds,
         rows=later.rows - earlier.rows,
         drafted=later.drafted - earlier.drafted,
@@ -263,51 +266,58 @@ def served(
         depths=dict(Counter(later.depths) - Counter(earlier.depths)),
         target_launches=after.target_decodes - before.target_decodes,
         draft_launches=after.draft_decodes - before.draft_decodes,
-        steps=len(traffic.steps),
-        step_seconds=sum(traffic.steps),
-        python_seconds=sum(traffic.steps) - native,
-        digests=[digest(heard.request.tokens) for heard in traffic.texts],
+        steps=len(traffic.step_seconds),
+        step_seconds=sum(traffic.step_seconds),
+        python_seconds=sum(traffic.step_seconds) - native,
+        digests=[digest(timing.request.tokens) for timing in traffic.timings],
     )
 
 
-def arrive(
+def measure_arrival(
     llm: LLM,
     prompt: Sequence[int],
-    writers: Sequence[Sequence[int]],
+    running_prompts: Sequence[Sequence[int]],
     params: SamplingParams,
     clock: Callable[[], float] = time.perf_counter,
-) -> Arriving:
-    """A prompt arrives where others write. params: of texts that do not end. clock: the engine's."""
-    engine = llm.engine
-    first = replace(params, max_tokens=1)
+) -> Arrival:
+    """Measure the gaps of running requests while a prompt arrives.
+
+    params: of the running requests, without a limit of tokens. clock: the engine's.
+    """
+    engine = llm._engine
+    one_token = replace(params, max_tokens=1)
     alone = Traffic(engine, clock)
-    alone.run([partial(submitted, llm, prompt, first)], [0.0])
+    alone.run([partial(submit, llm, prompt, one_token)], [0.0])
     traffic = Traffic(engine, clock)
-    writing = [traffic.add(submitted(llm, writer, params)) for writer in writers]
-    traffic.step_until(lambda: all(heard.pieces for heard in writing))
-    n = len(traffic.steps)
-    traffic.step_until(lambda: len(traffic.steps) >= n + ALONE)
-    rounds = traffic.steps[n:]
-    arrived = traffic.add(submitted(llm, prompt, first))
+    running = [traffic.add(submit(llm, other, params)) for other in running_prompts]
+    traffic.step_until(lambda: all(timing.pieces for timing in running))
+    n_before = len(traffic.step_seconds)
+    traffic.step_until(lambda: len(traffic.step_seconds) >= n_before + ROUNDS_BEFORE_ARRIVAL)
+    rounds = traffic.step_seconds[n_before:]
+    arrived = traffic.add(submit(llm, prompt, one_token))
     traffic.step_until(lambda: arrived.request.ended)
-    for heard in writing:
-        engine.cancel(heard.request)
-    engine.settle()
-    return Arriving(
-        ubatch_seconds=statistics.median(alone.steps[: len(prompt) // llm.context.n_ubatch] or alone.steps),
+    for timing in running:
+        engine.cancel(timing.request)
+    engine.process_queues()
+    return Arrival(
+        ubatch_seconds=statistics.median(
+            alone.step_seconds[: len(prompt) // llm.context.n_ubatch] or alone.step_seconds
+        ),
         round_seconds=statistics.median(rounds),
         longest_gap=max(
-            later - earlier for heard in writing for earlier, later in pairwise(heard.pieces) if later > arrived.due
+            later - earlier for timing in running for earlier, later in pairwise(timing.pieces) if later > arrived.due
         ),
     )
 
 
-def room_to_write(settings: Settings, n: int) -> int:
-    """The most tokens that one of n texts may have when the prompt that arrives is read. A round brings one token more
-    than it drafts, and comes with each piece of a prompt."""
+def writer_token_limit(settings: BatchSettings, n: int) -> int:
+    """Return an upper bound of the tokens of one of n running requests until the arriving prompt is prefilled.
 
-    def pieces(tokens: int) -> int:
+    Each ubatch of a prompt comes with a round, and a round yields one token more than it drafts.
+    """
+
+    def ubatches(tokens: int) -> int:
         return -(-tokens // UBATCH)
 
-    rounds = n * pieces(settings.prompt_tokens) + ALONE + pieces(settings.arriving or 0) + 1
+    rounds = n * ubatches(settings.prompt_tokens) + ROUNDS_BEFORE_ARRIVAL + ubatches(settings.arriving or 0) + 1
     return rounds * (1 + MAX_DEPTH)

@@ -1,7 +1,7 @@
-"""The decode bench: plain decoding, fixed depths and depths chosen on the way, over prompts of several kinds.
+"""The decode bench: decoding without drafts, with fixed depths and with automatic depth, on several kinds of prompts.
 
-What is compared stands side by side: a group, which is one prompt at one temperature, runs every arm once, one right
-after the other. What the machine does meanwhile meets all alike, and ratios are taken within a group.
+A group is one prompt at one temperature. It runs every arm once, one right after the other, and ratios are computed
+within a group: so a change of the machine's speed affects all arms alike.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from pymtp.bench.order import in_turn
+from pymtp.bench.order import balanced_order
 from pymtp.bench.paired import PairedBench
 from pymtp.bench.prompts import VARIANTS, prompt, warm_up
 from pymtp.bench.synthetic import SyntheticLLM
@@ -24,8 +24,8 @@ from pymtp.stats import Stats
 
 NONE, AUTO = "none", "auto"
 MAX_DEPTH = 8
-HOST_COPY = ":host-copy"  # hidden states through the host, as llama.cpp has them: to compare with
-NEW = ":new"  # in a new LLM for each completion, from its first token on
+HOST_COPY = ":host-copy"  # suffix: hidden states go through the host, as in llama.cpp
+NEW = ":new"  # suffix: each completion gets a new LLM, which has not adapted its depth yet
 DEPTHS = tuple(map(str, range(1, MAX_DEPTH + 1)))
 ARMS = (NONE, *DEPTHS, *(depth + HOST_COPY for depth in DEPTHS), AUTO, *(arm + NEW for arm in (NONE, *DEPTHS, AUTO)))
 PHASES = ("draft", "verify", "rewind", "python")
@@ -33,21 +33,23 @@ WARM_UP = 16  # tokens
 
 
 def draft_tokens(arm: str) -> Any:
-    """What an LLM calls it: 0, a number or "auto"."""
+    """Return the value of LLM's draft_tokens for an arm: 0, a number or "auto"."""
     arm = arm.removesuffix(HOST_COPY).removesuffix(NEW)
     return AUTO if arm == AUTO else 0 if arm == NONE else int(arm)
 
 
 def prefill_mode(arm: str) -> str:
-    """How hidden states reach the head in this arm: one of PREFILL_MODES."""
+    """Return the prefill mode of an arm: one of PREFILL_MODES."""
     return "host-copy" if arm.endswith(HOST_COPY) else "fused"
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What is measured. arms: of ARMS. tokens: to generate after each prompt. model: its name, for the record.
-    synthetic: the rates of made-up acceptance, see SyntheticContext; None for what the target says. placing: further
-    keywords of Model."""
+class DecodeSettings:
+    """Settings of a decode bench.
+
+    model: its name, for the report. arms: some of ARMS. tokens: to generate after each prompt. synthetic: rates of
+    synthetic acceptance, see SyntheticContext; None for real acceptance. placing: further keywords of Model.
+    """
 
     model: str
     arms: tuple[str, ...]
@@ -64,13 +66,13 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Decoded:
-    """A completion, which ignores the model's end.
+class DecodeResult:
+    """The result of one generation, which ignores end tokens.
 
-    token_ids: not there when it comes from a file. digest: of them.
-    phase_seconds: of decoding alone, the prompt and the first token excluded: PHASES, which add up to it, where python
-        is all that is not in a native call; and sample, within draft and verify.
-    target_launches, draft_launches: batches handed to either while decoding.
+    token_ids: empty if loaded from a file. digest: of the tokens.
+    phase_seconds: of decoding, without the prefill and the first token. PHASES add up to the total, where python is the
+        time outside of native calls; sample is a part of draft and verify.
+    target_launches, draft_launches: llama_decode calls of the target and of the head while decoding.
     """
 
     token_ids: list[int] = field(compare=False)
@@ -86,8 +88,8 @@ class Decoded:
 
 
 @dataclass(frozen=True)
-class Measurement(Decoded):
-    """One arm on one prompt. round: from 0."""
+class DecodeMeasurement(DecodeResult):
+    """The measurement of one arm on one prompt. round: from 0."""
 
     round: int = field(kw_only=True)
     kind: str = field(kw_only=True)
@@ -96,13 +98,13 @@ class Measurement(Decoded):
 
     @property
     def group(self) -> tuple[int, str, float]:
-        """What it is compared within."""
+        """Return the group within which it is compared: round, kind, temperature."""
         return self.round, self.kind, self.temperature
 
 
 @dataclass(frozen=True)
-class Group:
-    """One prompt at one temperature in one round: what is compared with each other."""
+class DecodeGroup:
+    """A group of measurements to compare: one prompt at one temperature in one round."""
 
     round: int
     kind: str
@@ -111,64 +113,66 @@ class Group:
 
 
 def digest(token_ids: Sequence[int]) -> str:
-    """What tells a text from others."""
+    """Return a hash of the tokens of a text."""
     return hashlib.sha256(" ".join(map(str, token_ids)).encode()).hexdigest()[:16]
 
 
-def groups(settings: Settings) -> list[Group]:
-    """All groups in order."""
+def groups(settings: DecodeSettings) -> list[DecodeGroup]:
+    """List all groups in the order of their measurement."""
     cells = [(kind, temperature) for temperature in settings.temperatures for kind in settings.kinds]
     return [
-        Group(turn, kind, temperature, in_turn(settings.arms, turn + i))
+        DecodeGroup(turn, kind, temperature, balanced_order(settings.arms, turn + i))
         for turn in range(settings.rounds)
         for i, (kind, temperature) in enumerate(cells)
     ]
 
 
-def decode(llm: LLM, tokens: Sequence[int], params: SamplingParams) -> Decoded:
-    """Generates from a prompt."""
+def decode(llm: LLM, tokens: Sequence[int], params: SamplingParams) -> DecodeResult:
+    """Generate from a prompt."""
     with llm.stream(list(tokens), params) as stream:
-        next(stream)  # the prefill and one draw, nothing else
+        next(stream)  # only the prefill and the first token
         before = llm.context.counters
         for _ in stream:
             pass
         after = llm.context.counters
-    done = stream.completion
-    phases = phase_seconds(done.stats.decode_seconds, before, after)
+    completion = stream.completion
+    phases = phase_seconds(completion.stats.decode_seconds, before, after)
     launches = (
         after.target_decodes - before.target_decodes,
         after.draft_decodes - before.draft_decodes,
     )
-    return Decoded(done.token_ids, done.stats, phases, *launches)
+    return DecodeResult(completion.token_ids, completion.stats, phases, *launches)
 
 
-def phase_seconds(whole: float, before: Counters, after: Counters) -> dict[str, float]:
-    """See Decoded, for `whole` seconds of decoding."""
+def phase_seconds(total: float, before: Counters, after: Counters) -> dict[str, float]:
+    """Split `total` seconds of decoding into phases, see DecodeResult."""
     native = {
         name: getattr(after, f"{name}_seconds") - getattr(before, f"{name}_seconds")
         for name in ("draft", "verify", "rewind", "sample")
     }
-    return native | {"python": whole - native["draft"] - native["verify"] - native["rewind"]}
+    return native | {"python": total - native["draft"] - native["verify"] - native["rewind"]}
 
 
-class Arms:
-    """The arms of a run over one model: an LLM for each, all with the same weights. They stay open, warm, with what
-    they learnt, but for those of NEW; each is made when it is first asked for."""
+class DecodeArms:
+    """The arms of a run over one model: one LLM for each arm, all with the same weights.
 
-    def __init__(self, model: Model, settings: Settings) -> None:
+    An LLM is made when its arm first runs, and stays open, with its adapted depth. Arms of NEW make one per run.
+    """
+
+    def __init__(self, model: Model, settings: DecodeSettings) -> None:
         self._model, self._settings = model, settings
         self._prompts = {(kind, i): prompt(model, kind, i) for kind in settings.kinds for i in range(VARIANTS)}
         self._llms: dict[str, LLM] = {}
 
-    def run(self, group: Group, arm: str) -> Decoded:
-        """Raises NativeError when there is no memory for its contexts."""
+    def run(self, group: DecodeGroup, arm: str) -> DecodeResult:
+        """Generate in an arm. Raises NativeError if there is too little memory for its contexts."""
         tokens = self._prompts[group.kind, group.round % VARIANTS]
         params = self._params(self._settings.tokens, group.temperature, group.round)
         if arm.endswith(NEW):
-            with closing(self._open(arm, seed=group.round)) as llm:
+            with closing(self._new_llm(arm, seed=group.round)) as llm:
                 return decode(llm, tokens, params)
         if arm not in self._llms:
-            self._llms[arm] = self._open(arm)
+            self._llms[arm] = self._new_llm(arm)
             self._warm_up(self._llms[arm])
         return decode(self._llms[arm], tokens, params)
 
@@ -176,7 +180,7 @@ class Arms:
     def _params(tokens: int, temperature: float, seed: int) -> SamplingParams:
         return SamplingParams(max_tokens=tokens, temperature=temperature, seed=seed, ignore_eos=True)
 
-    def _open(self, arm: str, seed: int = 0) -> LLM:
+    def _new_llm(self, arm: str, seed: int = 0) -> LLM:
         settings = self._settings
         keywords: dict[str, Any] = {
             "n_ctx": max(map(len, self._prompts.values())) + settings.tokens,
@@ -193,40 +197,42 @@ class Arms:
         return SyntheticLLM(self._model, settings.synthetic, seed, **keywords)
 
     def _warm_up(self, llm: LLM) -> None:
-        """Memory that is touched first, graphs that are built first: not to be the first measurement's cost."""
+        """Generate once at each temperature, so that the first measurement does not pay for new memory and graphs."""
         for temperature in self._settings.temperatures:
             llm.generate(warm_up(self._model), self._params(min(WARM_UP, self._settings.tokens), temperature, 0))
 
     def close(self) -> None:
-        """Frees all contexts."""
+        """Free all contexts."""
         for llm in self._llms.values():
             llm.close()
 
 
 def decode_bench(
-    settings: Settings, run_arm: Callable[[Group, str], Decoded], **more: Any
-) -> PairedBench[Group, Measurement]:
-    """The bench of these settings. run_arm: generates in one arm, see Arms.run. more: of PairedBench."""
+    settings: DecodeSettings, run_arm: Callable[[DecodeGroup, str], DecodeResult], **more: Any
+) -> PairedBench[DecodeGroup, DecodeMeasurement]:
+    """Make the bench. run_arm: generates in one arm, see DecodeArms.run. more: further fields of PairedBench."""
 
-    def measure(group: Group, arm: str) -> Measurement:
-        decoded = run_arm(group, arm)
-        return Measurement(**vars(decoded), round=group.round, kind=group.kind, temperature=group.temperature, arm=arm)
+    def measure(group: DecodeGroup, arm: str) -> DecodeMeasurement:
+        result = run_arm(group, arm)
+        return DecodeMeasurement(
+            **vars(result), round=group.round, kind=group.kind, temperature=group.temperature, arm=arm
+        )
 
     return PairedBench(groups(settings), measure, **more)
 
 
-class _Continued(Protocol):
+class _HasKind(Protocol):
     @property
     def kind(self) -> str: ...
     @property
     def temperature(self) -> float: ...
 
 
-def described(of: _Continued) -> str:
-    """The kind of prompt, and how it is continued."""
-    return f"{of.kind}, {at(of.temperature)}"
+def describe_prompts(group: _HasKind) -> str:
+    """Describe the kind of the prompt and the temperature."""
+    return f"{group.kind}, {format_temperature(group.temperature)}"
 
 
-def at(temperature: float) -> str:
-    """0.7 → "T=0.7"."""
+def format_temperature(temperature: float) -> str:
+    """Format a temperature: 0.7 → "T=0.7", 0 → "greedy"."""
     return f"T={temperature:g}" if temperature else "greedy"

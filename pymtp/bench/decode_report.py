@@ -1,4 +1,4 @@
-"""What a decode bench came to: medians and paired ratios, as tables, Markdown, CSV and JSON, and back from JSON."""
+"""Report of a decode bench: medians and paired ratios, as tables, Markdown, CSV and JSON, and loaded from JSON."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from rich.console import Group as Stack
 
 from pymtp.bench import report as shared
-from pymtp.bench.decode import ARMS, NONE, PHASES, Group, Measurement, at, described
+from pymtp.bench.decode import ARMS, NONE, PHASES, DecodeGroup, DecodeMeasurement, describe_prompts, format_temperature
 from pymtp.bench.prompts import KINDS
-from pymtp.bench.report import Lines, Record, Spread, figures, run_with
+from pymtp.bench.report import Record, Spread, TextTable, describe_settings, format_spread
 
 ALL = "all"  # kinds together
-MOST_DIFFERENCES = 10  # named under the tables
+MAX_NAMED_DIFFERENCES = 10  # under the tables
 EXPLAINED = (
     "tokens/s: without the prompt and the first token. of none: ratio to the measurement without drafts beside it. "
     "accepted: of the first, second, … drafts that were verified. launches: batches for target + head. "
@@ -24,11 +24,11 @@ EXPLAINED = (
 
 
 @dataclass(frozen=True)
-class Cell:
+class DecodeCell:
     """All measurements of one arm, on one kind of prompt or on ALL, at one temperature.
 
-    decode: tokens a second. decode_ratio: to `none`. accepted_per_position: of the drafts verified there.
-    seconds: of decoding, a round, by phase; "round" is the whole. The others are means, a round.
+    decode: tokens/s. decode_ratio: to `none`. accepted_per_position: share of the verified drafts.
+    seconds: of decoding, per round, by phase; "round" is the total. The other fields are means per round.
     """
 
     temperature: float
@@ -47,7 +47,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Difference:
-    """Where an arm's text is not what it is compared with; at: the first token that differs, from 0."""
+    """A text that differs from the text it is compared with. at: index of the first different token."""
 
     round: int
     kind: str
@@ -58,34 +58,36 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Report(Record[Measurement]):
-    """A run, its cells, and whether all arms wrote the same: how many texts were compared, and where they differ."""
+class DecodeReport(Record[DecodeMeasurement]):
+    """A run with its cells, and a comparison of the arms' texts: the number of comparisons, and the differences."""
 
     texts_compared: int
     differences: list[Difference]
 
     @classmethod
-    def of(cls, measurements: list[Measurement], settings: dict[str, Any], **more: Any) -> Report:
-        """more: the other fields of a Record. Nothing is compared of synthetic acceptance."""
-        compared = compare(measurements) if settings["synthetic"] is None else (0, [])
-        return cls(settings, measurements=measurements, texts_compared=compared[0], differences=compared[1], **more)
+    def of(cls, measurements: list[DecodeMeasurement], settings: dict[str, Any], **more: Any) -> DecodeReport:
+        """Make a report. more: the other fields of a Record. Texts of synthetic acceptance are not compared."""
+        n_compared, differences = compare_texts(measurements) if settings["synthetic"] is None else (0, [])
+        return cls(settings, measurements=measurements, texts_compared=n_compared, differences=differences, **more)
 
-    def cells(self) -> list[Cell]:
-        """By temperature, then by kind, ALL last, then in the order of the arms."""
-        beside = {m.group: m for m in self.measurements if m.arm == NONE}
+    def cells(self) -> list[DecodeCell]:
+        """Return the cells, sorted by temperature, by kind (ALL last), and in the order of ARMS."""
+        baselines = {m.group: m for m in self.measurements if m.arm == NONE}
         kinds = [kind for kind in KINDS if any(m.kind == kind for m in self.measurements)]
-        by_cell: dict[tuple[float, str, str], list[Measurement]] = {}
+        by_cell: dict[tuple[float, str, str], list[DecodeMeasurement]] = {}
         for m in self.measurements:
             for kind in (m.kind, ALL) if len(kinds) > 1 else (m.kind,):
                 by_cell.setdefault((m.temperature, kind, m.arm), []).append(m)
         order = sorted(by_cell, key=lambda cell: (cell[0], [*kinds, ALL].index(cell[1]), ARMS.index(cell[2])))
-        return [_cell(key, by_cell[key], beside) for key in order]
+        return [_cell(key, by_cell[key], baselines) for key in order]
 
 
-def compare(measurements: Sequence[Measurement]) -> tuple[int, list[Difference]]:
-    """How many texts were compared with that of `none`, or else of the first arm, in their group, and where they
-    differ."""
-    by_group: dict[tuple[int, str, float], list[Measurement]] = {}
+def compare_texts(measurements: Sequence[DecodeMeasurement]) -> tuple[int, list[Difference]]:
+    """Compare each text with that of `none`, or else of the first arm, in its group.
+
+    Return the number of comparisons, and the differences.
+    """
+    by_group: dict[tuple[int, str, float], list[DecodeMeasurement]] = {}
     for m in sorted(measurements, key=lambda m: ARMS.index(m.arm)):
         by_group.setdefault(m.group, []).append(m)
     pairs = [(m, first) for first, *others in by_group.values() for m in others]
@@ -96,52 +98,52 @@ def compare(measurements: Sequence[Measurement]) -> tuple[int, list[Difference]]
     ]
 
 
-def _first_difference(one: Sequence[int], other: Sequence[int]) -> int:
-    same = (a == b for a, b in zip(one, other, strict=False))
-    return next((i for i, alike in enumerate(same) if not alike), min(len(one), len(other)))
+def _first_difference(first: Sequence[int], second: Sequence[int]) -> int:
+    pairs = zip(first, second, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
 def _cell(
     key: tuple[float, str, str],
-    measurements: Sequence[Measurement],
-    beside: dict[tuple[int, str, float], Measurement],
-) -> Cell:
-    def rate(m: Measurement) -> float:
+    measurements: Sequence[DecodeMeasurement],
+    baselines: dict[tuple[int, str, float], DecodeMeasurement],
+) -> DecodeCell:
+    def rate(m: DecodeMeasurement) -> float:
         return m.stats.decode_tokens_per_second
 
-    def a_round(amount: Callable[[Measurement], float]) -> float:
+    def per_round(amount: Callable[[DecodeMeasurement], float]) -> float:
         return sum(map(amount, measurements)) / rounds if rounds else 0.0
 
     rounds = sum(m.stats.rounds for m in measurements)
-    ratios = [rate(m) / rate(beside[m.group]) for m in measurements if m.arm != NONE and m.group in beside]
-    return Cell(
+    ratios = [rate(m) / rate(baselines[m.group]) for m in measurements if m.arm != NONE and m.group in baselines]
+    return DecodeCell(
         *key,
         measurements=len(measurements),
         decode=Spread.of([rate(m) for m in measurements]),
         decode_ratio=Spread.of(ratios),
-        mean_accepted_length=1 + a_round(lambda m: m.stats.accepted),
+        mean_accepted_length=1 + per_round(lambda m: m.stats.accepted),
         accepted_per_position=shared.accepted_per_position([m.stats for m in measurements]),
-        drafts=a_round(lambda m: m.stats.drafted),
-        target_launches=a_round(lambda m: m.target_launches),
-        draft_launches=a_round(lambda m: m.draft_launches),
+        drafts=per_round(lambda m: m.stats.drafted),
+        target_launches=per_round(lambda m: m.target_launches),
+        draft_launches=per_round(lambda m: m.draft_launches),
         seconds={
-            "round": a_round(lambda m: m.stats.decode_seconds),
-            **{name: a_round(lambda m, name=name: m.phase_seconds[name]) for name in (*PHASES, "sample")},  # type: ignore[misc]
+            "round": per_round(lambda m: m.stats.decode_seconds),
+            **{name: per_round(lambda m, name=name: m.phase_seconds[name]) for name in (*PHASES, "sample")},  # type: ignore[misc]
         },
     )
 
 
-def as_json(report: Report) -> str:
-    """Every measurement but its text, the cells made of them, and what they were made with and on. `load` reads it."""
+def as_json(report: DecodeReport) -> str:
+    """Format all measurements without their texts, the cells, settings and environment as JSON, for `load`."""
     return shared.as_json("decode", report, leave_out=("token_ids",), cells=[asdict(cell) for cell in report.cells()])
 
 
-def load(path: Path) -> Report:
-    """A report that was printed as JSON. Raises InvalidRequestError for any other file."""
+def load(path: Path) -> DecodeReport:
+    """Load a report that was printed as JSON. Raises InvalidRequestError for any other file."""
     return shared.load(
         path,
         "decode",
-        lambda whole: Report(
+        lambda whole: DecodeReport(
             **shared.header(whole),
             measurements=[_measurement(m) for m in whole["measurements"]],
             texts_compared=whole["texts_compared"],
@@ -151,31 +153,31 @@ def load(path: Path) -> Report:
     )
 
 
-def _measurement(record: dict[str, Any]) -> Measurement:
-    return Measurement(**record | {"stats": shared.stats_of(record["stats"]), "token_ids": []})
+def _measurement(record: dict[str, Any]) -> DecodeMeasurement:
+    return DecodeMeasurement(**record | {"stats": shared.read_stats(record["stats"]), "token_ids": []})
 
 
-def as_csv(report: Report) -> str:
-    """A line for each cell. Rates in tokens a second, ratios to `none`, a round's phases in seconds."""
+def as_csv(report: DecodeReport) -> str:
+    """Format a line for each cell as CSV: rates in tokens/s, ratios to `none`, phases of a round in seconds."""
     return shared.as_csv([_flat(cell) for cell in report.cells()])
 
 
-def _flat(cell: Cell) -> dict[str, Any]:
-    line = shared.flat(asdict(cell), ("decode", "decode_ratio"))
+def _flat(cell: DecodeCell) -> dict[str, Any]:
+    line = shared.flatten(asdict(cell), ("decode", "decode_ratio"))
     line["accepted_per_position"] = " ".join(f"{share:.4f}" for share in cell.accepted_per_position)
     seconds = line.pop("seconds")
     return line | {f"{name}_seconds": value for name, value in seconds.items()}
 
 
-def tables(report: Report) -> Iterator[Lines]:
-    """For each temperature what came out and what a round took; none when nothing was measured."""
+def tables(report: DecodeReport) -> Iterator[TextTable]:
+    """Build two tables for each temperature: speeds, and the phases of a round."""
     cells, settings = report.cells(), report.settings
     for temperature in sorted({cell.temperature for cell in cells}):
-        here = [cell for cell in cells if cell.temperature == temperature]
-        rounds = f"{settings['tokens']} tokens a prompt, {run_with(settings)}"
-        made_up = ", synthetic acceptance" if settings["synthetic"] is not None else ""
-        yield Lines(
-            f"Decoding, {at(temperature)}{made_up}: {settings['model']}, {rounds}",
+        cells_here = [cell for cell in cells if cell.temperature == temperature]
+        rounds = f"{settings['tokens']} tokens a prompt, {describe_settings(settings)}"
+        synthetic = ", synthetic acceptance" if settings["synthetic"] is not None else ""
+        yield TextTable(
+            f"Decoding, {format_temperature(temperature)}{synthetic}: {settings['model']}, {rounds}",
             (
                 "prompts",
                 "drafts",
@@ -190,16 +192,16 @@ def tables(report: Report) -> Iterator[Lines]:
                 (
                     cell.kind,
                     cell.arm,
-                    *figures(cell.decode),
-                    *figures(cell.decode_ratio),
+                    *format_spread(cell.decode),
+                    *format_spread(cell.decode_ratio),
                     f"{cell.mean_accepted_length:.2f}",
                     " ".join(f"{share:.0%}" for share in cell.accepted_per_position) or "-",
                 )
-                for cell in here
+                for cell in cells_here
             ],
         )
-        yield Lines(
-            f"A round, {at(temperature)}{made_up}, µs",
+        yield TextTable(
+            f"A round, {format_temperature(temperature)}{synthetic}, µs",
             ("prompts", "drafts", "verified", "launches", "whole", *PHASES, "sample"),
             [
                 (
@@ -209,55 +211,56 @@ def tables(report: Report) -> Iterator[Lines]:
                     f"{cell.target_launches:.2f}+{cell.draft_launches:.2f}",
                     *(f"{1e6 * cell.seconds[name]:,.0f}" for name in ("round", *PHASES, "sample")),
                 )
-                for cell in here
+                for cell in cells_here
             ],
         )
 
 
-def _notes(report: Report) -> list[str]:
-    """What a reader of the tables must know."""
+def _notes(report: DecodeReport) -> list[str]:
+    """Return the notes below the tables: missing measurements, comparison of texts, explanations, environment."""
     settings = report.settings
     notes = [f"left out: {line}" for line in report.left_out]
     if settings["synthetic"] is not None:
-        notes.append(shared.synthetic(settings["synthetic"]))
+        notes.append(shared.synthetic_note(settings["synthetic"]))
     else:
-        notes += _sameness(report.texts_compared, report.differences)
-    return [*notes, f"{shared.SPREAD}. {EXPLAINED}", *shared.where_and_what(report)]
+        notes += _text_notes(report.texts_compared, report.differences)
+    return [*notes, f"{shared.SPREAD}. {EXPLAINED}", *shared.describe_environment(report)]
 
 
-def _sameness(compared: int, differences: Sequence[Difference]) -> list[str]:
+def _text_notes(compared: int, differences: Sequence[Difference]) -> list[str]:
     if not compared:
         return ["same text: nothing to compare"]
     if not differences:
         return [f"same text: yes, {compared} texts compared with those beside them"]
     lines = [
-        f"first difference at token {d.at + 1}: {described(d)}, round {d.round + 1}, {d.arm} and {d.compared_with}"
-        for d in differences[:MOST_DIFFERENCES]
+        f"first difference at token {d.at + 1}: {describe_prompts(d)}, round {d.round + 1}, "
+        f"{d.arm} and {d.compared_with}"
+        for d in differences[:MAX_NAMED_DIFFERENCES]
     ]
-    more = len(differences) - len(lines)
+    n_more = len(differences) - len(lines)
     return [
         f"same text: no, {len(differences)} of {compared} texts differ from those beside them",
         *lines,
-        *([f"and {more} more, in the JSON"] if more else []),
+        *([f"and {n_more} more, in the JSON"] if n_more else []),
     ]
 
 
-def as_markdown(report: Report) -> str:
-    """All tables for a document."""
+def as_markdown(report: DecodeReport) -> str:
+    """Format all tables as Markdown."""
     return shared.as_markdown(tables(report), _notes(report))
 
 
-def as_tables(report: Report) -> Stack:
-    """All tables for a terminal."""
+def as_tables(report: DecodeReport) -> Stack:
+    """Format all tables for a terminal."""
     return shared.as_tables(tables(report), _notes(report))
 
 
-def going_on(group: Group, arm: str) -> str:
-    """What is measured now, in a few words."""
-    return f"{described(group)}, {arm}"
+def describe_start(group: DecodeGroup, arm: str) -> str:
+    """Describe the measurement that begins."""
+    return f"{describe_prompts(group)}, {arm}"
 
 
-def done(m: Measurement) -> str:
-    """A line on one measurement."""
+def describe_result(m: DecodeMeasurement) -> str:
+    """Describe a finished measurement in one line."""
     drafts = f", {m.stats.mean_accepted_length:.2f} tokens per round" if m.stats.drafted else ""
-    return f"round {m.round + 1}: {described(m)}, {m.arm}: {m.stats.decode_tokens_per_second:.1f}/s{drafts}"
+    return f"round {m.round + 1}: {describe_prompts(m)}, {m.arm}: {m.stats.decode_tokens_per_second:.1f}/s{drafts}"

@@ -1,4 +1,4 @@
-"""The machine that a bench ran on, and how much of its memory one measurement took."""
+"""The machine of a bench, and the peak of the host memory during a measurement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PROC = Path("/proc/self")
 
 
 def machine() -> dict[str, Any]:
-    """Operating system, CPU, physical cores this process may use, bytes of memory (None where it is not told), GPUs."""
+    """Describe the machine: system, CPU, physical cores of this process, bytes of memory (None if unknown), GPUs."""
     return {
         "system": platform.platform(),
         "cpu": _cpu_name(),
@@ -28,19 +28,21 @@ def machine() -> dict[str, Any]:
 
 
 def gpus() -> list[dict[str, str]]:
-    """Name and driver of each NVIDIA GPU, as nvidia-smi tells them; none where it is not there."""
-    asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    """Return the name and driver of each NVIDIA GPU from nvidia-smi; an empty list without nvidia-smi."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        told = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout
+        output = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    return [dict(zip(("name", "driver"), line.split(", "), strict=True)) for line in told.splitlines() if ", " in line]
+    return [
+        dict(zip(("name", "driver"), line.split(", "), strict=True)) for line in output.splitlines() if ", " in line
+    ]
 
 
 def _cpu_name() -> str:
     info = Path("/proc/cpuinfo")
-    found = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.is_file() else None
-    return found[1] if found else platform.processor() or platform.machine()
+    match = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.is_file() else None
+    return match[1] if match else platform.processor() or platform.machine()
 
 
 def _memory_bytes() -> int | None:
@@ -51,13 +53,13 @@ def _memory_bytes() -> int | None:
 
 
 class PeakMemory:
-    """The most host memory that this process holds from now on: bytes resident, pages of mapped files included.
+    """The peak of this process's resident memory from now on, in bytes, with pages of mapped files.
 
-    Linux only, elsewhere `before` and `peak` are None.
+    Linux only: elsewhere `before` and `peak` are None.
     """
 
     def __init__(self) -> None:
-        _give_back_freed_memory()
+        _trim_heap()
         self.before = _status("VmRSS") if _reset_peak() else None
 
     @property
@@ -74,11 +76,11 @@ def _reset_peak() -> bool:
 
 
 def _status(name: str) -> int:
-    found = re.search(rf"^{name}:\s*(\d+) kB$", (_PROC / "status").read_text(), re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0
+    match = re.search(rf"^{name}:\s*(\d+) kB$", (_PROC / "status").read_text(), re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
 
 
-def _give_back_freed_memory() -> None:
-    """What a measurement freed must not be counted as in use before the next one. glibc keeps it for later."""
+def _trim_heap() -> None:
+    """Return freed memory to the system. Else glibc keeps it, and the next measurement would count it as in use."""
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)

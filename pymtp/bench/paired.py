@@ -1,4 +1,4 @@
-"""How a bench runs what it compares: group after group, and within a group all arms, one right after the other."""
+"""A bench of paired measurements: it runs all arms of a group one right after the other, group after group."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Generic, Protocol, TypeVar
 from pymtp.errors import NativeError
 
 
-class Arms(Protocol):
-    """A group: what is compared with each other."""
+class ComparedGroup(Protocol):
+    """A group of arms that are compared with each other."""
 
     @property
     def arms(self) -> tuple[str, ...]: ...
 
 
-G = TypeVar("G", bound=Arms)
+G = TypeVar("G", bound=ComparedGroup)
 M = TypeVar("M")
 
 
 @dataclass
 class PairedBench(Generic[G, M]):
-    """A run. However it ends, what is done is in `measurements`; `failed` says what went wrong.
+    """A run of a bench. `measurements` and `failed` hold its results, also after an interruption.
 
-    measure: measures one arm of a group. What it fails by as a NativeError leaves the others as they are.
-    on_start: called before each measurement with its group, its arm and the seconds left (None: not known yet).
-    on_done: called after each that came to its end.
+    measure: measures one arm of a group. After a NativeError the bench continues with the next arm.
+    on_start: called before each measurement with its group, its arm and the seconds left (None if not known yet).
+    on_done: called after each measurement that did not fail.
     """
 
     groups: Sequence[G]
@@ -37,23 +37,23 @@ class PairedBench(Generic[G, M]):
     on_done: Callable[[M], object] = lambda measurement: None
     clock: Callable[[], float] = time.perf_counter
     measurements: list[M] = field(default_factory=list)
-    failed: Counter[str] = field(default_factory=Counter)  # by arm and error
+    failed: Counter[str] = field(default_factory=Counter)  # failures by arm and error
 
     @property
     def left_out(self) -> list[str]:
-        """A line for each arm that failed, and how."""
-        return [f"{what} ({n} times)" for what, n in self.failed.items()]
+        """Return a line for each arm and error of it."""
+        return [f"{failure} ({n} times)" for failure, n in self.failed.items()]
 
     def run(self) -> None:
-        """Measures all groups."""
+        """Measure all groups."""
         planned = [(group, arm) for group in self.groups for arm in group.arms]
         started = self.clock()
         for i, (group, arm) in enumerate(planned):
-            left = (self.clock() - started) / i * (len(planned) - i) if i else None
-            self.on_start(group, arm, left)
+            seconds_left = (self.clock() - started) / i * (len(planned) - i) if i else None
+            self.on_start(group, arm, seconds_left)
             try:
                 measurement = self.measure(group, arm)
-            except NativeError as error:  # memory that is not there: other arms may still do
+            except NativeError as error:  # such as too little memory: other arms may still fit
                 self.failed[f"{arm}: {error}"] += 1
                 continue
             self.measurements.append(measurement)

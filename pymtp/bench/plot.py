@@ -1,4 +1,4 @@
-"""What the plots of all benches share. Needs matplotlib: the extra `bench`."""
+"""Helpers for the plots of all benches. They need matplotlib: the extra `bench`."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ FORMATS = (".svg", ".png")
 
 
 def check_plot(path: Path) -> None:
-    """Raises InvalidRequestError when no plot could be written to `path`. Leaves nothing there that was not."""
+    """Raise InvalidRequestError if no plot can be written to `path`. Leave no new file behind."""
     if path.suffix not in FORMATS:
         raise InvalidRequestError(f"--plot {path}: the name must end in {' or '.join(FORMATS)}")
     if find_spec("matplotlib") is None:
         raise InvalidRequestError("--plot needs matplotlib: pip install matplotlib")
-    there = path.exists()
+    existed = path.exists()
     try:
         path.open("ab").close()
     except OSError as error:
         raise InvalidRequestError(f"--plot {path} cannot be written: {error.strerror}") from error
-    if not there:
+    if not existed:
         path.unlink()
 
 
 @contextmanager
-def drawn_to(path: Path, rows: int, columns: int, **layout: Any) -> Iterator[Any]:
-    """A grid of matplotlib axes, shape (rows, columns), that is saved to `path` when it is filled."""
+def saved_figure(path: Path, rows: int, columns: int, **layout: Any) -> Iterator[Any]:
+    """Provide a grid of matplotlib axes of shape (rows, columns). Save the figure to `path` at the end."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    # the same figure is the same file
+    # a fixed salt and no date make the same figure the same file
     with plt.rc_context({"svg.hashsalt": "pymtp"}):
         figure, panels = plt.subplots(rows, columns, squeeze=False, layout="constrained", **layout)
         yield panels
@@ -45,7 +45,7 @@ def drawn_to(path: Path, rows: int, columns: int, **layout: Any) -> Iterator[Any
         plt.close(figure)
 
 
-def line(axes: Any, x: list[Any], spreads: list[Spread], **style: Any) -> None:
-    """Medians, and bars from the lowest to the highest."""
+def error_bar_line(axes: Any, x: list[Any], spreads: list[Spread], **style: Any) -> None:
+    """Draw a line of medians, with bars from the lowest to the highest value."""
     bars = [[s.median - s.low for s in spreads], [s.high - s.median for s in spreads]]
     axes.errorbar(x, [s.median for s in spreads], yerr=bars, marker="o", markersize=4, capsize=3, **style)

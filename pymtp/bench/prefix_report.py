@@ -1,5 +1,4 @@
-"""What a prefix bench came to: tokens read, seconds to the first token, memory; as tables, Markdown, CSV and JSON, and
-back from JSON."""
+"""Report of a prefix bench: prefilled tokens, times and memory, as tables, Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -12,11 +11,11 @@ from typing import Any
 from rich.console import Group as Stack
 
 from pymtp.bench import report as shared
-from pymtp.bench.prefix import Group, Measurement, Saved
-from pymtp.bench.report import Lines, Record, Spread, figures, run_with
+from pymtp.bench.prefix import PrefixGroup, PrefixMeasurement, Saved
+from pymtp.bench.report import Record, Spread, TextTable, describe_settings, format_spread
 from pymtp.bench.traces import NAMES
 
-FEW = 24  # requests of a trace, of which each is shown
+MAX_SHOWN = 24  # requests: a table shows each request of a trace with no more
 MIB = 2**20
 EXPLAINED = (
     "new: tokens that no text before begins with: what would be read if all were kept. read: with prefixes kept; "
@@ -27,13 +26,13 @@ EXPLAINED = (
 
 
 @dataclass(frozen=True)
-class Cell:
+class PrefixCell:
     """All measurements of one trace. See EXPLAINED.
 
-    prompt, unseen: tokens of all requests in a round. read: of them, by round. first_token, first_token_none: seconds.
-    of_none: ratios by request, over all rounds. of_all: by round. differing: texts that differ, of `texts`.
-    cache_bytes: the budget; None for an LLM's own. saved: medians. from_disk: seconds to load a prefix and come to the
-    first token, over those without.
+    prompt, unseen: tokens of all requests in a round. read: of these, prefilled in a round. first_token,
+    first_token_none: seconds. of_none: ratios by request, over all rounds. of_all: ratios by round.
+    differing: number of texts that differ, out of `texts`. cache_bytes: limit; None for LLM's default. saved: medians.
+    from_disk: seconds to load the prefix file and to the first token, relative to a whole prefill.
     """
 
     trace: str
@@ -57,9 +56,11 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A request of a trace; medians over the rounds. of_first: seconds to its first token over those of the trace's
-    first request, with prefixes kept."""
+class RequestRow:
+    """A request of a trace: medians over the rounds.
+
+    of_first: time to its first token relative to that of the trace's first request, both with the cache.
+    """
 
     trace: str
     number: int
@@ -73,71 +74,79 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Report(Record[Measurement]):
+class PrefixReport(Record[PrefixMeasurement]):
     """A run, a cell for each trace, and a row for each request of a short one."""
 
-    def cells(self) -> list[Cell]:
-        """In the order of NAMES."""
-        return [_cell(several) for several in self._by_trace()]
+    def cells(self) -> list[PrefixCell]:
+        """Return a cell for each trace, in the order of NAMES."""
+        return [_cell(measurements) for measurements in self._by_trace()]
 
-    def rows(self) -> list[Row]:
-        """Of traces with few requests."""
-        short = [several for several in self._by_trace() if 1 < len(several[0].prompt) <= FEW]
-        return [_row(several, i) for several in short for i in range(len(several[0].prompt))]
+    def rows(self) -> list[RequestRow]:
+        """Return a row for each request of a trace with few requests."""
+        short = [ms for ms in self._by_trace() if 1 < len(ms[0].prompt) <= MAX_SHOWN]
+        return [_row(measurements, i) for measurements in short for i in range(len(measurements[0].prompt))]
 
-    def _by_trace(self) -> list[list[Measurement]]:
-        found = [[m for m in self.measurements if m.trace == name] for name in NAMES]
-        return [several for several in found if several]
+    def _by_trace(self) -> list[list[PrefixMeasurement]]:
+        by_trace = [[m for m in self.measurements if m.trace == name] for name in NAMES]
+        return [measurements for measurements in by_trace if measurements]
 
 
-def _cell(several: Sequence[Measurement]) -> Cell:
-    first = several[0]
-    saved = [m.saved for m in several if m.saved is not None]
-    pairs = [(kept, none) for m in several for kept, none in zip(m.first_token, m.first_token_none, strict=True)]
-    return Cell(
+def _cell(measurements: Sequence[PrefixMeasurement]) -> PrefixCell:
+    first = measurements[0]
+    saved = [m.saved for m in measurements if m.saved is not None]
+    pairs = [
+        (cached, uncached)
+        for m in measurements
+        for cached, uncached in zip(m.first_token, m.first_token_none, strict=True)
+    ]
+    return PrefixCell(
         trace=first.trace,
-        measurements=len(several),
+        measurements=len(measurements),
         requests=len(first.prompt),
         prompt=sum(first.prompt),
         unseen=sum(first.unseen),
-        read=Spread.of([sum(m.read) for m in several]),
-        beyond=max(read - new for m in several for read, new in zip(m.read, m.unseen, strict=True)),
-        first_token=Spread.of([kept for kept, _ in pairs]),
-        first_token_none=Spread.of([none for _, none in pairs]),
-        of_none=Spread.of([kept / none for kept, none in pairs]),
-        of_all=Spread.of([sum(m.first_token) / sum(m.first_token_none) for m in several]),
-        nbytes=max(m.nbytes for m in several),
+        read=Spread.of([sum(m.read) for m in measurements]),
+        beyond=max(read - new for m in measurements for read, new in zip(m.read, m.unseen, strict=True)),
+        first_token=Spread.of([cached for cached, _ in pairs]),
+        first_token_none=Spread.of([uncached for _, uncached in pairs]),
+        of_none=Spread.of([cached / uncached for cached, uncached in pairs]),
+        of_all=Spread.of([sum(m.first_token) / sum(m.first_token_none) for m in measurements]),
+        nbytes=max(m.nbytes for m in measurements),
         cache_bytes=first.cache_bytes,
-        evicted=max(m.figures["evicted"] for m in several),
-        texts=sum(len(m.prompt) for m in several),
-        differing=sum(len(m.differing) for m in several),
+        evicted=max(m.figures["evicted"] for m in measurements),
+        texts=sum(len(m.prompt) for m in measurements),
+        differing=sum(len(m.differing) for m in measurements),
         saved=Saved(
             max(s.nbytes for s in saved), median(s.save_seconds for s in saved), median(s.load_seconds for s in saved)
         )
         if saved
         else None,
         from_disk=Spread.of(
-            [(m.saved.load_seconds + m.first_token[0]) / m.first_token_none[0] for m in several if m.saved is not None]
+            [
+                (m.saved.load_seconds + m.first_token[0]) / m.first_token_none[0]
+                for m in measurements
+                if m.saved is not None
+            ]
         ),
     )
 
 
-def _row(several: Sequence[Measurement], i: int) -> Row:
-    return Row(
-        trace=several[0].trace,
+def _row(measurements: Sequence[PrefixMeasurement], i: int) -> RequestRow:
+    return RequestRow(
+        trace=measurements[0].trace,
         number=i + 1,
-        prompt=several[0].prompt[i],
-        unseen=several[0].unseen[i],
-        read=max(m.read[i] for m in several),
-        first_token=median(m.first_token[i] for m in several),
-        first_token_none=median(m.first_token_none[i] for m in several),
-        of_none=median(m.first_token[i] / m.first_token_none[i] for m in several),
-        of_first=median(m.first_token[i] / m.first_token[0] for m in several),
+        prompt=measurements[0].prompt[i],
+        unseen=measurements[0].unseen[i],
+        read=max(m.read[i] for m in measurements),
+        first_token=median(m.first_token[i] for m in measurements),
+        first_token_none=median(m.first_token_none[i] for m in measurements),
+        of_none=median(m.first_token[i] / m.first_token_none[i] for m in measurements),
+        of_first=median(m.first_token[i] / m.first_token[0] for m in measurements),
     )
 
 
-def as_json(report: Report) -> str:
-    """Every measurement, the cells and rows made of them, and what they were made with and on. `load` reads it."""
+def as_json(report: PrefixReport) -> str:
+    """Format all measurements, their cells and rows, the settings and the environment as JSON, for `load`."""
     return shared.as_json(
         "prefix",
         report,
@@ -146,41 +155,44 @@ def as_json(report: Report) -> str:
     )
 
 
-def load(path: Path) -> Report:
-    """A report that was printed as JSON. Raises InvalidRequestError for any other file."""
+def load(path: Path) -> PrefixReport:
+    """Load a report that was printed as JSON. Raises InvalidRequestError for any other file."""
     return shared.load(
         path,
         "prefix",
-        lambda whole: Report(**shared.header(whole), measurements=[_measurement(m) for m in whole["measurements"]]),
+        lambda whole: PrefixReport(
+            **shared.header(whole), measurements=[_measurement(m) for m in whole["measurements"]]
+        ),
         (as_json, as_csv, as_markdown),
     )
 
 
-def _measurement(record: dict[str, Any]) -> Measurement:
-    return Measurement(**record | {"saved": None if record["saved"] is None else Saved(**record["saved"])})
+def _measurement(record: dict[str, Any]) -> PrefixMeasurement:
+    return PrefixMeasurement(**record | {"saved": None if record["saved"] is None else Saved(**record["saved"])})
 
 
-def as_csv(report: Report) -> str:
-    """A line for each trace. Seconds and bytes."""
+def as_csv(report: PrefixReport) -> str:
+    """Format a line for each trace as CSV, in seconds and bytes."""
     spreads = ("read", "first_token", "first_token_none", "of_none", "of_all", "from_disk")
     return shared.as_csv([_flat(cell, spreads) for cell in report.cells()])
 
 
-def _flat(cell: Cell, spreads: Sequence[str]) -> dict[str, Any]:
-    line = shared.flat(asdict(cell), spreads)
+def _flat(cell: PrefixCell, spreads: Sequence[str]) -> dict[str, Any]:
+    line = shared.flatten(asdict(cell), spreads)
     saved = line.pop("saved") or dict.fromkeys(Saved.__dataclass_fields__)
     return line | {f"saved_{name}": value for name, value in saved.items()}
 
 
-def tables(report: Report) -> Iterator[Lines]:
-    """Tokens; seconds; a prefix from disk; each request of short traces."""
+def tables(report: PrefixReport) -> Iterator[TextTable]:
+    """Build the tables: tokens; times; a prefix from disk; each request of short traces."""
     cells, settings = report.cells(), report.settings
     if not cells:
         return
     title = (
-        f"{settings['model']}, sequences: {settings['n_seq_max']}, scale: {settings['scale']:g}, {run_with(settings)}"
+        f"{settings['model']}, sequences: {settings['n_seq_max']}, scale: {settings['scale']:g}, "
+        f"{describe_settings(settings)}"
     )
-    yield Lines(
+    yield TextTable(
         f"Tokens read: {title}",
         ("trace", "requests", "tokens", "new", "read", "of all", "beyond", "memory, MiB", "budget, MiB", "evicted"),
         [
@@ -199,24 +211,24 @@ def tables(report: Report) -> Iterator[Lines]:
             for cell in cells
         ],
     )
-    yield Lines(
+    yield TextTable(
         f"First token, seconds: {title}",
         ("trace", "requests", "none", "spread", "cache", "spread", "of none", "spread", "of all", "spread"),
         [
             (
                 cell.trace,
                 str(cell.requests),
-                *figures(cell.first_token_none),
-                *figures(cell.first_token),
-                *figures(cell.of_none),
-                *figures(cell.of_all),
+                *format_spread(cell.first_token_none),
+                *format_spread(cell.first_token),
+                *format_spread(cell.of_none),
+                *format_spread(cell.of_all),
             )
             for cell in cells
         ],
     )
     on_disk = [(cell, cell.saved) for cell in cells if cell.saved is not None]
     if on_disk:
-        yield Lines(
+        yield TextTable(
             f"A prefix from disk: {title}",
             ("trace", "tokens", "file, MiB", "saving, s", "loading, s", "with the first token, of none", "spread"),
             [
@@ -226,13 +238,13 @@ def tables(report: Report) -> Iterator[Lines]:
                     f"{saved.nbytes / MIB:,.1f}",
                     f"{saved.save_seconds:.3f}",
                     f"{saved.load_seconds:.3f}",
-                    *figures(cell.from_disk),
+                    *format_spread(cell.from_disk),
                 )
                 for cell, saved in on_disk
             ],
         )
     if rows := report.rows():
-        yield Lines(
+        yield TextTable(
             "Each request, medians",
             ("trace", "request", "tokens", "new", "read", "none, s", "cache, s", "of none", "of the first"),
             [
@@ -256,8 +268,8 @@ def _median(spread: Spread | None) -> float:
     return spread.median if spread else 0.0
 
 
-def _notes(report: Report) -> list[str]:
-    """What a reader of the tables must know."""
+def _notes(report: PrefixReport) -> list[str]:
+    """Return the notes below the tables: missing measurements, comparison of texts, explanations, environment."""
     cells = report.cells()
     texts, differing = sum(cell.texts for cell in cells), sum(cell.differing for cell in cells)
     same = "yes" if not differing else f"no, {differing} differ"
@@ -265,27 +277,27 @@ def _notes(report: Report) -> list[str]:
         *(f"left out: {line}" for line in report.left_out),
         f"same text: {same}, {texts} texts compared with those without prefixes kept",
         f"{shared.SPREAD}. {EXPLAINED}",
-        *shared.where_and_what(report),
+        *shared.describe_environment(report),
     ]
 
 
-def as_markdown(report: Report) -> str:
-    """All tables for a document."""
+def as_markdown(report: PrefixReport) -> str:
+    """Format all tables as Markdown."""
     return shared.as_markdown(tables(report), _notes(report))
 
 
-def as_tables(report: Report) -> Stack:
-    """All tables for a terminal."""
+def as_tables(report: PrefixReport) -> Stack:
+    """Format all tables for a terminal."""
     return shared.as_tables(tables(report), _notes(report))
 
 
-def going_on(group: Group, arm: str) -> str:
-    """What is measured now, in a few words."""
+def describe_start(group: PrefixGroup, arm: str) -> str:
+    """Describe the measurement that begins."""
     return f"round {group.round + 1}, trace {arm}"
 
 
-def done(m: Measurement) -> str:
-    """A line on one measurement."""
+def describe_result(m: PrefixMeasurement) -> str:
+    """Describe a finished measurement in one line."""
     share = sum(m.first_token) / sum(m.first_token_none)
     text = f"{sum(m.read):,} of {sum(m.prompt):,} tokens read, first tokens in {share:.3f} of the time"
     return f"round {m.round + 1}: {m.trace}: {text}"

@@ -1,4 +1,4 @@
-"""Short prompts of several kinds, for benches of decoding: how well a head drafts depends on what it drafts."""
+"""Short prompts of several kinds for decode benches: the acceptance of drafts depends on the kind of text."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _RANDOM_TOKENS = 32
 
 
 def warm_up(model: Model) -> list[int]:
-    """Token ids of a prompt that is none of these: what an LLM learns of it must not help with them."""
+    """Return token ids of a prompt of no kind. An LLM that adapts to it gains nothing for the measured prompts."""
     return model.tokenize(_WARM_UP)
 
 
 def prompt(model: Model, kind: str, variant: int) -> list[int]:
-    """Token ids of one of the prompts of a kind, never none; the variants come round again.
+    """Return token ids of a prompt of a kind. variant: which one, modulo VARIANTS.
 
-    chat: through the model's template, where it has one. random: tokens that stand for some text, the same each time.
+    chat: rendered with the model's template, if it has one. random: tokens with text, the same each time.
     """
     if kind == RANDOM:
         random = Random(variant % VARIANTS)

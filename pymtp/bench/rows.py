@@ -1,8 +1,8 @@
-"""The rows bench: what a verification of so many rows takes, and a chain of drafts, against one row; where time goes.
+"""The rows bench: the time of verifications of n rows and of draft chains, relative to one row, and by operation.
 
-A round runs every number of rows and every chain once, one right after the other, in a context that was emptied. Each
-is launched a few times: once for graphs and caches, then to be timed, then to be timed by operation, which adds looks
-at a clock. Memory is read in each round, too, by as many threads.
+A round runs every number of rows and every chain once, one right after the other, in a cleared context. Each is decoded
+several times: once to warm up graphs and caches, then with a timer, then with a timer for each operation, which adds
+clock calls. Each round also times reads of memory by the same number of threads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from pymtp.bench.order import in_turn
+from pymtp.bench.order import balanced_order
 from pymtp.context.context import Context
 from pymtp.context.inspect import Counters, Operation, memory_seconds
 from pymtp.context.options import draft_vocab_size
@@ -23,15 +23,18 @@ from pymtp.sampling import Sampler, SamplingParams
 
 ROWS, DRAFT = "rows", "draft"
 PROMPT = 64  # tokens before the rows
-LAUNCHES = 3  # of each in a round, timed; and as many timed by operation
-READS = 4  # of the memory in a round, the first of which finds cold caches and pages
+REPEATS = 3  # timed decodes of each in a round, and again so many timed by operation
+READS = 4  # reads of memory in a round; the first one, with cold caches and pages, is dropped
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What is measured. rows, steps: numbers of rows and of draft steps. memory: bytes that are read, 0 for none.
-    alike: all rows are of one token, so that they choose much the same experts. model: its name, for the record.
-    placing: further keywords of Model."""
+class RowsSettings:
+    """Settings of a rows bench.
+
+    model: its name, for the report. rows, steps: numbers of rows, and of drafts of a chain. memory: bytes that are
+    read, 0 for none. alike: all rows have the same token, so they use mostly the same experts.
+    placing: further keywords of Model.
+    """
 
     model: str
     rows: tuple[int, ...]
@@ -46,9 +49,12 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """A launch of n rows or of a chain of n steps. round: from 0. seconds: each time. observed_seconds: each time while
-    it was timed by operation. operations: of these launches, each operation's median; outside_seconds: of the rest."""
+class RowsMeasurement:
+    """The measurement of a verification of n rows, or of a chain of n drafts.
+
+    round: from 0. what: ROWS or DRAFT. seconds: of each decode. observed_seconds: of each decode that was timed by
+    operation. operations: the median of each operation in these; outside_seconds: the median of the remaining time.
+    """
 
     round: int
     what: str
@@ -60,15 +66,15 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Reads:
-    """Seconds of reading the memory, each time."""
+class MemoryReads:
+    """The seconds of each read of the memory in a round."""
 
     round: int
     seconds: list[float]
 
 
 class RowsContext(Protocol):
-    """What the bench asks of a context; see context.Context."""
+    """The methods of pymtp.context.context.Context that the bench needs."""
 
     @property
     def n_past(self) -> int: ...
@@ -84,48 +90,48 @@ class RowsContext(Protocol):
     def operations(self) -> list[Operation]: ...
 
 
-def open_context(model: Model, settings: Settings) -> Context:
-    """A context for all of the bench. Raises NativeError when there is no memory for it."""
-    most = max((max(settings.rows) - 1, *settings.steps)) if model.mtp else 0
-    rounds = (1 + 2 * LAUNCHES) * (len(settings.rows) + len(settings.steps) + 1)
+def open_context(model: Model, settings: RowsSettings) -> Context:
+    """Open the context of the bench. Raises NativeError if there is too little memory for it."""
+    n_drafts = max((max(settings.rows) - 1, *settings.steps)) if model.mtp else 0
+    n_decodes = (1 + 2 * REPEATS) * (len(settings.rows) + len(settings.steps) + 1)
     return Context(
         model,
-        n_ctx=PROMPT + rounds + most + 1,
+        n_ctx=PROMPT + n_decodes + n_drafts + 1,
         n_threads=settings.threads,
         type_k=settings.cache_type,
         type_v=settings.cache_type,
-        draft_tokens=most,
-        # a number, not "auto": no text is written that could tell which size is better
+        draft_tokens=n_drafts,
+        # a number, not "auto": without generated text, "auto" could not find the best size
         draft_vocab=draft_vocab_size("auto", model.n_vocab) or "all",
     )
 
 
-def planned(settings: Settings, turn: int) -> tuple[tuple[str, int], ...]:
-    """What a round measures, in order."""
-    return in_turn([(ROWS, n) for n in settings.rows] + [(DRAFT, n) for n in settings.steps], turn)
+def planned(settings: RowsSettings, turn: int) -> tuple[tuple[str, int], ...]:
+    """List the measurements of a round in order."""
+    return balanced_order([(ROWS, n) for n in settings.rows] + [(DRAFT, n) for n in settings.steps], turn)
 
 
 @dataclass
 class RowsBench:
-    """A run. However it ends, what is done is in `measurements` and `reads`; `failed` says what went wrong.
+    """A run of a rows bench. `measurements`, `reads` and `failed` hold its results, also after an interruption.
 
-    tokens: for rows and prompts, at least PROMPT. on_start: called before each measurement with what it is, how many
-    rows or steps, and the seconds left (None: not known yet). on_done: called after it.
+    tokens: for rows and prompts, at least PROMPT. on_start: called before each measurement with ROWS or DRAFT, their
+    number, and the seconds left (None if not known yet). on_done: called after each measurement.
     """
 
-    settings: Settings
+    settings: RowsSettings
     context: RowsContext
     tokens: Sequence[int]
-    on_start: Callable[[str, int, float | None], object] = lambda what, n, left: None
-    on_done: Callable[[Measurement], object] = lambda measurement: None
+    on_start: Callable[[str, int, float | None], object] = lambda kind, n, left: None
+    on_done: Callable[[RowsMeasurement], object] = lambda measurement: None
     read: Callable[[int, int, int], list[float]] = memory_seconds
     clock: Callable[[], float] = time.perf_counter
-    measurements: list[Measurement] = field(default_factory=list)
-    reads: list[Reads] = field(default_factory=list)
+    measurements: list[RowsMeasurement] = field(default_factory=list)
+    reads: list[MemoryReads] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
 
     def run(self) -> None:
-        """Measures all rounds."""
+        """Measure all rounds."""
         self.context.set_sampling(Sampler(SamplingParams()))
         started = self.clock()
         total = self.settings.rounds * len(planned(self.settings, 0))
@@ -133,11 +139,11 @@ class RowsBench:
             self._read_memory(turn)
             self.context.clear()
             self.context.prefill(self.tokens[:PROMPT])
-            for what, n in planned(self.settings, turn):
-                done = len(self.measurements)
-                left = (self.clock() - started) / done * (total - done) if done else None
-                self.on_start(what, n, left)
-                self.measurements.append(self._measure(turn, what, n))
+            for kind, n in planned(self.settings, turn):
+                n_done = len(self.measurements)
+                seconds_left = (self.clock() - started) / n_done * (total - n_done) if n_done else None
+                self.on_start(kind, n, seconds_left)
+                self.measurements.append(self._measure(turn, kind, n))
                 self.on_done(self.measurements[-1])
 
     def _read_memory(self, turn: int) -> None:
@@ -148,29 +154,29 @@ class RowsBench:
         except NativeError as error:
             self.failed.append(f"reading memory: {error}")
         else:
-            self.reads.append(Reads(turn, seconds[1:]))
+            self.reads.append(MemoryReads(turn, seconds[1:]))
 
-    def _measure(self, turn: int, what: str, n: int) -> Measurement:
-        launch = self._verify if what == ROWS else self._draft
-        if what == DRAFT:
-            self._verify(2)  # the head has nothing to catch up with then, as after drafts
-        launch(n)
-        seconds = [launch(n) for _ in range(LAUNCHES)]
+    def _measure(self, turn: int, kind: str, n: int) -> RowsMeasurement:
+        decode = self._verify if kind == ROWS else self._draft
+        if kind == DRAFT:
+            self._verify(2)  # then the head is up to date, as after a round with drafts
+        decode(n)
+        seconds = [decode(n) for _ in range(REPEATS)]
         self.context.time_operations()
-        observed = [(launch(n), self.context.operations()) for _ in range(LAUNCHES)]
+        observed = [(decode(n), self.context.operations()) for _ in range(REPEATS)]
         self.context.time_operations(False)
-        by_kind: dict[tuple[str, str], list[Operation]] = {}
+        by_operation: dict[tuple[str, str], list[Operation]] = {}
         for _, operations in observed:
             for o in operations:
-                by_kind.setdefault((o.op, o.weights), []).append(o)
-        medians = [sorted(found, key=lambda o: o.seconds)[len(found) // 2] for found in by_kind.values()]
+                by_operation.setdefault((o.op, o.weights), []).append(o)
+        medians = [sorted(same, key=lambda o: o.seconds)[len(same) // 2] for same in by_operation.values()]
         outside = statistics.median(s - sum(o.seconds for o in operations) for s, operations in observed)
-        return Measurement(turn, what, n, seconds, [s for s, _ in observed], medians, outside)
+        return RowsMeasurement(turn, kind, n, seconds, [s for s, _ in observed], medians, outside)
 
     def _verify(self, rows: int) -> float:
         n_past, before = self.context.n_past, self.context.counters.verify_seconds
-        different = 1 if self.settings.alike else len(self.tokens)
-        self.context.verify_chain([self.tokens[(n_past + i) % different] for i in range(rows)])
+        n_different = 1 if self.settings.alike else len(self.tokens)
+        self.context.verify_chain([self.tokens[(n_past + i) % n_different] for i in range(rows)])
         seconds = self.context.counters.verify_seconds - before
         if rows > 1:
             self.context.rewind(n_past + 1)

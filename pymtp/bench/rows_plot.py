@@ -1,33 +1,35 @@
-"""Time of a launch over its rows, against one row; and where it goes."""
+"""Plot of a rows bench: time of a verification over its rows, relative to one row, and time by operation."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from pymtp.bench.plot import drawn_to, line
+from pymtp.bench.plot import error_bar_line, saved_figure
 from pymtp.bench.rows import DRAFT, ROWS
-from pymtp.bench.rows_report import OUTSIDE, Report
+from pymtp.bench.rows_report import OUTSIDE, RowsReport
 
-MOST = 6  # operations by name
+MAX_NAMED = 6  # operations; all others are summed up
 
 
-def plot(report: Report, path: Path) -> None:
-    """Left rows and chains, right the rows' operations."""
+def plot(report: RowsReport, path: Path) -> None:
+    """Draw rows and draft chains on the left, the operations of rows on the right."""
     cells = report.cells()
     rows = [cell for cell in cells if cell.what == ROWS]
-    with drawn_to(path, 1, 2, figsize=(10, 4)) as panels:
-        for what, style in ((ROWS, "C0"), (DRAFT, "C1")):
-            shown = [(cell.n, cell.ratio) for cell in cells if cell.what == what and cell.ratio]
-            if shown:
-                line(panels[0][0], [n for n, _ in shown], [ratio for _, ratio in shown], label=what, color=style)
+    with saved_figure(path, 1, 2, figsize=(10, 4)) as panels:
+        for kind, style in ((ROWS, "C0"), (DRAFT, "C1")):
+            points = [(cell.n, cell.ratio) for cell in cells if cell.what == kind and cell.ratio]
+            if points:
+                error_bar_line(
+                    panels[0][0], [n for n, _ in points], [ratio for _, ratio in points], label=kind, color=style
+                )
         panels[0][0].set(xlabel="rows, or drafts of a chain", ylabel="time, of one row", ylim=(0, None))
         panels[0][0].set_xscale("log", base=2)
         panels[0][0].legend(fontsize="small")
         names = sorted({n for cell in rows for n in cell.operations}, key=lambda n: -rows[-1].operations.get(n, 0.0))
         below = [0.0] * len(rows)
-        for name in [*names[:MOST], "others", OUTSIDE]:
+        for name in [*names[:MAX_NAMED], "others", OUTSIDE]:
             parts = {cell.n: cell.operations | {OUTSIDE: cell.outside} for cell in rows}
-            rest = names[MOST:] if name == "others" else [name]
+            rest = names[MAX_NAMED:] if name == "others" else [name]
             heights = [1e3 * sum(parts[cell.n].get(n, 0.0) for n in rest) for cell in rows]
             panels[0][1].bar([str(cell.n) for cell in rows], heights, bottom=below, label=name)
             below = [a + b for a, b in zip(below, heights, strict=True)]

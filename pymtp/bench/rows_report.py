@@ -1,6 +1,7 @@
-"""What a rows bench came to: times against one row, time by operation, share of the memory's speed.
+"""Report of a rows bench: times relative to one row, times by operation, and share of the memory's speed.
 
-As tables, Markdown, CSV and JSON, and back from JSON."""
+The report is printed as tables, Markdown, CSV and JSON, and loaded from JSON.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from typing import Any
 from rich.console import Group as Stack
 
 from pymtp.bench import report as shared
-from pymtp.bench.report import Lines, Record, Spread, figures, run_with
-from pymtp.bench.rows import DRAFT, ROWS, Measurement, Reads
+from pymtp.bench.report import Record, Spread, TextTable, describe_settings, format_spread
+from pymtp.bench.rows import DRAFT, ROWS, MemoryReads, RowsMeasurement
 from pymtp.context.inspect import Operation
 
-SMALL = 0.01  # operations below this share everywhere are shown as one
+SMALL = 0.01  # operations below this share in all cells are summed up
 OUTSIDE = "outside the graph"
-INSTRUCTIONS = re.compile("AVX2|AVX512|AVX_|AMX|NEON|DOTPROD|MATMUL|SVE|SME")  # those that products differ by
+INSTRUCTIONS = re.compile("AVX2|AVX512|AVX_|AMX|NEON|DOTPROD|MATMUL|SVE|SME")  # those that matter for matrix products
 EXPLAINED = (
     "of one row: ratio to one row of the same round. By operation: of launches that were timed node by node, with the "
     "wait for other threads; what is computed together counts for its first node. outside: building graphs, launching, "
@@ -29,12 +30,12 @@ EXPLAINED = (
 
 
 @dataclass(frozen=True)
-class Cell:
-    """All launches of n rows, or of a chain of n steps.
+class RowsCell:
+    """All measurements of n rows, or of a chain of n drafts.
 
-    seconds: the rounds' medians. ratio: to one row, round by round. observed: what it takes more while it is timed by
-    operation, as a ratio. operations: median seconds by name. outside, waiting: seconds, see EXPLAINED.
-    weight_bytes: read by products. product_seconds: of these.
+    seconds: the rounds' medians. ratio: to one row of the same round. observed: ratio of the time with the timer of
+    operations to the time without. operations: median seconds by name. outside, waiting: seconds, see EXPLAINED.
+    weight_bytes: read by matrix products. product_seconds: of these.
     """
 
     what: str
@@ -50,85 +51,87 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Report(Record[Measurement]):
-    """A run. reads: of memory."""
+class RowsReport(Record[RowsMeasurement]):
+    """A run with its cells. reads: of memory."""
 
-    reads: list[Reads]
+    reads: list[MemoryReads]
 
-    def cells(self) -> list[Cell]:
-        """Rows, then chains, in order."""
+    def cells(self) -> list[RowsCell]:
+        """Return the cells of rows, then of chains, each sorted by number."""
         keys = sorted({(m.what, m.n) for m in self.measurements}, key=lambda key: (key[0] != ROWS, key[1]))
-        one = {m.round: statistics.median(m.seconds) for m in self.measurements if (m.what, m.n) == (ROWS, 1)}
-        return [_cell([m for m in self.measurements if (m.what, m.n) == key], one) for key in keys]
+        one_row = {m.round: statistics.median(m.seconds) for m in self.measurements if (m.what, m.n) == (ROWS, 1)}
+        return [_cell([m for m in self.measurements if (m.what, m.n) == key], one_row) for key in keys]
 
     def memory_speed(self) -> Spread | None:
-        """Bytes a second that reading memory reaches."""
+        """Return the measured speed of the memory in bytes/s."""
         return Spread.of([self.settings["memory"] / s for reads in self.reads for s in reads.seconds])
 
-    def share(self) -> float | None:
-        """Of the memory's speed, what one row reaches with the weights it reads; None where either is not known."""
+    def memory_share(self) -> float | None:
+        """Return the share of the memory's speed at which one row reads its weights; None if either is unknown."""
         speed, cells = self.memory_speed(), self.cells()
         if speed is None or not cells or not cells[0].seconds or not cells[0].weight_bytes:
             return None
         return cells[0].weight_bytes / cells[0].seconds.median / speed.median
 
 
-def name(operation: Operation) -> str:
-    """The operation, with the type of the weights."""
+def operation_name(operation: Operation) -> str:
+    """Return the name of an operation with the type of its weights."""
     return f"{operation.op} {operation.weights}".strip()
 
 
-def _cell(measurements: list[Measurement], one: dict[int, float]) -> Cell:
+def _cell(measurements: list[RowsMeasurement], one_row: dict[int, float]) -> RowsCell:
     medians = [statistics.median(m.seconds) for m in measurements]
     observed = [statistics.median(m.observed_seconds) for m in measurements]
-    names = {name(o) for m in measurements for o in m.operations}
-    by_name = [{name(o): o.seconds for o in m.operations} for m in measurements]
+    names = {operation_name(o) for m in measurements for o in m.operations}
+    by_name = [{operation_name(o): o.seconds for o in m.operations} for m in measurements]
     products = [[o for o in m.operations if o.weight_bytes] for m in measurements]
-    return Cell(
+    return RowsCell(
         measurements[0].what,
         measurements[0].n,
         seconds=Spread.of(medians),
-        ratio=Spread.of([s / one[m.round] for s, m in zip(medians, measurements, strict=True) if m.round in one]),
+        ratio=Spread.of(
+            [s / one_row[m.round] for s, m in zip(medians, measurements, strict=True) if m.round in one_row]
+        ),
         observed=statistics.median(o / s for o, s in zip(observed, medians, strict=True)),
         operations={n: statistics.median(times.get(n, 0.0) for times in by_name) for n in sorted(names)},
         outside=statistics.median(m.outside_seconds for m in measurements),
         waiting=statistics.median(sum(o.waiting_seconds for o in m.operations) for m in measurements),
-        weight_bytes=max(sum(o.weight_bytes for o in found) for found in products),
-        product_seconds=statistics.median(sum(o.seconds for o in found) for found in products),
+        weight_bytes=max(sum(o.weight_bytes for o in operations) for operations in products),
+        product_seconds=statistics.median(sum(o.seconds for o in operations) for operations in products),
     )
 
 
-def as_json(report: Report) -> str:
-    """Every measurement, the cells made of them, and what they were made with and on. `load` reads it."""
+def as_json(report: RowsReport) -> str:
+    """Format all measurements, their cells, the settings and the environment as JSON, for `load`."""
     return shared.as_json(
         "rows",
         report,
         cells=[asdict(cell) for cell in report.cells()],
         memory_bytes_per_second=asdict(speed) if (speed := report.memory_speed()) else None,
-        memory_share=report.share(),
+        memory_share=report.memory_share(),
     )
 
 
-def load(path: Path) -> Report:
-    """A report that was printed as JSON. Raises InvalidRequestError for any other file."""
+def load(path: Path) -> RowsReport:
+    """Load a report that was printed as JSON. Raises InvalidRequestError for any other file."""
     return shared.load(
         path,
         "rows",
-        lambda whole: Report(
+        lambda whole: RowsReport(
             **shared.header(whole),
             measurements=[_measurement(m) for m in whole["measurements"]],
-            reads=[Reads(**reads) for reads in whole["reads"]],
+            reads=[MemoryReads(**reads) for reads in whole["reads"]],
         ),
         (as_json, as_csv, as_markdown),
     )
 
 
-def _measurement(record: dict[str, Any]) -> Measurement:
-    return Measurement(**record | {"operations": [Operation(**o) for o in record["operations"]]})
+def _measurement(record: dict[str, Any]) -> RowsMeasurement:
+    return RowsMeasurement(**record | {"operations": [Operation(**o) for o in record["operations"]]})
 
 
-def as_csv(report: Report) -> str:
-    """A line for each number of rows or steps and each operation, in seconds."""
+def as_csv(report: RowsReport) -> str:
+    """Format a line for each number of rows or drafts and each operation as CSV, in seconds."""
     return shared.as_csv(
         [
             {"what": cell.what, "n": cell.n, "operation": operation, "seconds": seconds}
@@ -138,25 +141,25 @@ def as_csv(report: Report) -> str:
     )
 
 
-def _parts(cell: Cell) -> dict[str, float]:
+def _parts(cell: RowsCell) -> dict[str, float]:
     return cell.operations | {OUTSIDE: cell.outside}
 
 
-def tables(report: Report) -> Iterator[Lines]:
-    """What rows and steps take; by operation; the memory; a line for a table by processor. None of no measurements."""
+def tables(report: RowsReport) -> Iterator[TextTable]:
+    """Build the tables: times; by operation; memory; by processor. There are none without measurements."""
     cells, settings = report.cells(), report.settings
     if not cells:
         return
-    title = f"{settings['model']}, {run_with(settings)}"
-    yield Lines(
+    title = f"{settings['model']}, {describe_settings(settings)}"
+    yield TextTable(
         f"A verification of some rows, a chain of some drafts: {title}",
         ("", "n", "ms", "spread", "of one row", "spread", "each, of one row"),
         [
             (
                 cell.what,
                 str(cell.n),
-                *figures(_milliseconds(cell.seconds)),
-                *figures(cell.ratio),
+                *format_spread(_milliseconds(cell.seconds)),
+                *format_spread(cell.ratio),
                 f"{cell.ratio.median / cell.n:.3f}" if cell.ratio else "-",
             )
             for cell in cells
@@ -172,62 +175,64 @@ def _milliseconds(spread: Spread | None) -> Spread | None:
     return spread and Spread.of([1e3 * value for value in (spread.low, spread.median, spread.high)])
 
 
-def _by_operation(cells: list[Cell]) -> Lines:
-    wholes = [sum(_parts(cell).values()) for cell in cells]
+def _by_operation(cells: list[RowsCell]) -> TextTable:
+    totals = [sum(_parts(cell).values()) for cell in cells]
     names = sorted({n for cell in cells for n in cell.operations})
     shares = {
-        n: [cell.operations.get(n, 0.0) / whole for cell, whole in zip(cells, wholes, strict=True)] for n in names
+        n: [cell.operations.get(n, 0.0) / total for cell, total in zip(cells, totals, strict=True)] for n in names
     }
     shown = sorted((n for n in names if max(shares[n]) >= SMALL), key=lambda n: -max(shares[n]))
 
-    def line(where: str, what: str, seconds: list[float]) -> tuple[str, ...]:
-        return where, what, *(f"{1e3 * s:.3f}" for s in seconds)
+    def line(place: str, operation: str, seconds: list[float]) -> tuple[str, ...]:
+        return place, operation, *(f"{1e3 * s:.3f}" for s in seconds)
 
     others = [sum(s for n, s in cell.operations.items() if n not in shown) for cell in cells]
-    return Lines(
+    return TextTable(
         "By operation, ms",
         ("", "operation", *(_heading(cell) for cell in cells)),
         [
             *(line("graph", n, [cell.operations.get(n, 0.0) for cell in cells]) for n in shown),
             line("graph", "others", others),
             line("outside", "", [cell.outside for cell in cells]),
-            line("whole", "", wholes),
+            line("whole", "", totals),
             line("waiting", "", [cell.waiting for cell in cells]),
         ],
     )
 
 
-def _heading(cell: Cell) -> str:
-    return going_on(cell.what, cell.n)
+def _heading(cell: RowsCell) -> str:
+    return describe_start(cell.what, cell.n)
 
 
-def _memory(report: Report, cells: list[Cell]) -> Iterator[Lines]:
-    speed, one = report.memory_speed(), cells[0]
-    if speed is None or one.seconds is None:
+def _memory(report: RowsReport, cells: list[RowsCell]) -> Iterator[TextTable]:
+    speed, one_row = report.memory_speed(), cells[0]
+    if speed is None or one_row.seconds is None:
         return
 
-    def line(what: str, n_bytes: float, rate: float) -> tuple[str, ...]:
-        return "", what, f"{n_bytes / 1e6:,.1f}", f"{rate / 1e9:.1f}", f"{rate / speed.median:.2f}"
+    def line(title: str, n_bytes: float, rate: float) -> tuple[str, ...]:
+        return "", title, f"{n_bytes / 1e6:,.1f}", f"{rate / 1e9:.1f}", f"{rate / speed.median:.2f}"
 
     rows = [line("a read of memory", report.settings["memory"], speed.median)]
-    if one.weight_bytes:
-        rows.append(line("one row, weights of products", one.weight_bytes, one.weight_bytes / one.seconds.median))
-        rows.append(line("its products alone", one.weight_bytes, one.weight_bytes / one.product_seconds))
-    yield Lines("Memory", ("", "", "MB", "GB/s", "of the read"), rows)
+    if one_row.weight_bytes:
+        rows.append(
+            line("one row, weights of products", one_row.weight_bytes, one_row.weight_bytes / one_row.seconds.median)
+        )
+        rows.append(line("its products alone", one_row.weight_bytes, one_row.weight_bytes / one_row.product_seconds))
+    yield TextTable("Memory", ("", "", "MB", "GB/s", "of the read"), rows)
 
 
-def _by_processor(report: Report, cells: list[Cell]) -> Lines:
-    """A line of a table by processor."""
-    share = report.share()
-    chosen = [cell for cell in cells[1:] if cell.n in (2, 4, 8) or (cell.what, cell.n) == (DRAFT, 1)]
-    return Lines(
+def _by_processor(report: RowsReport, cells: list[RowsCell]) -> TextTable:
+    """Build a table of one line about this processor."""
+    share = report.memory_share()
+    shown_cells = [cell for cell in cells[1:] if cell.n in (2, 4, 8) or (cell.what, cell.n) == (DRAFT, 1)]
+    return TextTable(
         "By processor, of one row",
         (
             "processor",
             "instructions",
             "threads",
             "one row, ms",
-            *map(_heading, chosen),
+            *map(_heading, shown_cells),
             "memory's speed",
         ),
         [
@@ -235,37 +240,41 @@ def _by_processor(report: Report, cells: list[Cell]) -> Lines:
                 report.machine["cpu"],
                 " ".join(filter(INSTRUCTIONS.match, report.build["cpu_features"])),
                 str(report.settings["threads"]),
-                figures(_milliseconds(cells[0].seconds))[0],
-                *(f"{cell.ratio.median:.2f}" if cell.ratio else "-" for cell in chosen),
+                format_spread(_milliseconds(cells[0].seconds))[0],
+                *(f"{cell.ratio.median:.2f}" if cell.ratio else "-" for cell in shown_cells),
                 "-" if share is None else f"{share:.2f}",
             )
         ],
     )
 
 
-def _notes(report: Report) -> list[str]:
-    """What a reader of the tables must know."""
-    cost = [cell.observed for cell in report.cells()]
-    timing = [f"timing by operation made launches {min(cost):.2f} to {max(cost):.2f} times as long"] if cost else []
+def _notes(report: RowsReport) -> list[str]:
+    """Return the notes below the tables: missing measurements, comparison of texts, explanations, environment."""
+    slowdowns = [cell.observed for cell in report.cells()]
+    timing = (
+        [f"timing by operation made launches {min(slowdowns):.2f} to {max(slowdowns):.2f} times as long"]
+        if slowdowns
+        else []
+    )
     notes = [f"left out: {line}" for line in report.left_out]
-    return [*notes, f"{shared.SPREAD}. {EXPLAINED}", *timing, *shared.where_and_what(report)]
+    return [*notes, f"{shared.SPREAD}. {EXPLAINED}", *timing, *shared.describe_environment(report)]
 
 
-def as_markdown(report: Report) -> str:
-    """All tables for a document."""
+def as_markdown(report: RowsReport) -> str:
+    """Format all tables as Markdown."""
     return shared.as_markdown(tables(report), _notes(report))
 
 
-def as_tables(report: Report) -> Stack:
-    """All tables for a terminal."""
+def as_tables(report: RowsReport) -> Stack:
+    """Format all tables for a terminal."""
     return shared.as_tables(tables(report), _notes(report))
 
 
-def going_on(what: str, n: int) -> str:
-    """What is measured now, in a few words."""
-    return f"{n} {what.removesuffix('s')}{'s' if n > 1 else ''}"
+def describe_start(kind: str, n: int) -> str:
+    """Describe the measurement that begins."""
+    return f"{n} {kind.removesuffix('s')}{'s' if n > 1 else ''}"
 
 
-def done(m: Measurement) -> str:
-    """A line on one measurement."""
-    return f"round {m.round + 1}: {going_on(m.what, m.n)}: {1e3 * statistics.median(m.seconds):.3f} ms"
+def describe_result(m: RowsMeasurement) -> str:
+    """Describe a finished measurement in one line."""
+    return f"round {m.round + 1}: {describe_start(m.what, m.n)}: {1e3 * statistics.median(m.seconds):.3f} ms"

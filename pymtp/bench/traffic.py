@@ -1,4 +1,4 @@
-"""Requests that arrive at an engine while it runs: when each was due, and when its pieces came."""
+"""Requests that arrive at an engine while it runs, and the times of their tokens."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from pymtp.errors import NativeError
 
 
 @dataclass
-class Heard:
-    """What was heard of a request. due: when it was to arrive, on the engine's clock, in seconds. pieces: when its
-    tokens came, a round's at once."""
+class RequestTiming:
+    """The times of a request, in seconds of the engine's clock.
+
+    due: its planned arrival. pieces: one time for each round that yielded tokens.
+    """
 
     request: Request
     due: float
@@ -24,19 +26,19 @@ class Heard:
 
     @property
     def first_token(self) -> float:
-        """Seconds from its arrival to its first token."""
+        """Return the seconds from its arrival to its first token."""
         return self.pieces[0] - self.due
 
     @property
     def gaps(self) -> list[float]:
-        """Seconds from each piece to the next."""
+        """Return the seconds from each piece to the next."""
         return [later - earlier for earlier, later in pairwise(self.pieces)]
 
 
 class Traffic:
-    """Steps an engine for requests of its own. Nobody else may step it meanwhile.
+    """A driver that steps an engine for its own requests. No other thread may step the engine meanwhile.
 
-    steps: seconds of each step. texts: what was heard of each request.
+    step_seconds: of each step. timings: of each request.
     """
 
     def __init__(
@@ -45,58 +47,63 @@ class Traffic:
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """clock: the engine's."""
+        """Drive an engine. clock: the engine's."""
         self._engine, self._clock, self._sleep = engine, clock, sleep
-        self.steps: list[float] = []
-        self.texts: list[Heard] = []
-        self._running: list[Heard] = []
+        self.step_seconds: list[float] = []
+        self.timings: list[RequestTiming] = []
+        self._running: list[RequestTiming] = []
 
-    def add(self, request: Request, due: float | None = None) -> Heard:
-        """Listens to a request that was just submitted. due: not now, but then: steps are not left for arrivals."""
-        heard = Heard(request, self._clock() if due is None else due)
-        self.texts.append(heard)
-        self._running.append(heard)
-        return heard
+    def add(self, request: Request, due: float | None = None) -> RequestTiming:
+        """Record the times of a request that was just submitted.
+
+        due: its planned arrival, which may have passed during a step; None for now.
+        """
+        timing = RequestTiming(request, self._clock() if due is None else due)
+        self.timings.append(timing)
+        self._running.append(timing)
+        return timing
 
     def step(self) -> None:
-        """Steps the engine once. Raises NativeError when a request failed."""
+        """Step the engine once. Raises NativeError if a request fails."""
         started = self._clock()
         self._engine.step()
-        self.steps.append(self._clock() - started)
-        for heard in self._running:
-            if len(heard.request.tokens) and heard.pieces[-1:] != [heard.request.updated]:
-                heard.pieces.append(heard.request.updated)
-            if (error := heard.request.failure()) is not None:
+        self.step_seconds.append(self._clock() - started)
+        for timing in self._running:
+            if len(timing.request.tokens) and timing.pieces[-1:] != [timing.request.last_piece_time]:
+                timing.pieces.append(timing.request.last_piece_time)
+            if (error := timing.request.error_copy()) is not None:
                 raise error if isinstance(error, NativeError) else NativeError(f"a request failed: {error}")
-        self._running = [heard for heard in self._running if not heard.request.ended]
+        self._running = [timing for timing in self._running if not timing.request.ended]
 
     def step_until(self, done: Callable[[], bool]) -> None:
-        """Steps until it is so, or all requests have ended."""
+        """Step until done() is true, or all requests have ended."""
         while self._running and not done():
             self.step()
 
     def run(self, submits: Sequence[Callable[[], Request]], delays: Sequence[float]) -> float:
-        """Submits each request when it is due, so many seconds from now, rising, and steps until all have ended.
-        Returns the seconds until then."""
+        """Submit requests after their delays, and step until all have ended. Return the total seconds.
+
+        delays: seconds from now, ascending.
+        """
         begin = self._clock()
-        todo = list(zip(submits, delays, strict=True))[::-1]
-        while todo or self._running:
-            while todo and self._clock() - begin >= todo[-1][1]:
-                submit, delay = todo.pop()
+        waiting = list(zip(submits, delays, strict=True))[::-1]
+        while waiting or self._running:
+            while waiting and self._clock() - begin >= waiting[-1][1]:
+                submit, delay = waiting.pop()
                 self.add(submit(), begin + delay)
             if self._running:
                 self.step()
             else:
-                self._sleep(max(0.0, begin + todo[-1][1] - self._clock()))
+                self._sleep(max(0.0, begin + waiting[-1][1] - self._clock()))
         return self._clock() - begin
 
 
 def delays(n: int, rate: float | None, seed: int) -> list[float]:
-    """Seconds until each of n requests arrives: as a Poisson process, `rate` of them a second; None: all at once."""
+    """Draw the arrival times of n requests: a Poisson process of `rate` per second; None for all at once."""
     if rate is None:
         return [0.0] * n
-    random, now, found = Random(seed), 0.0, []
+    random, now, times = Random(seed), 0.0, []
     for _ in range(n):
-        found.append(now)
+        times.append(now)
         now += random.expovariate(rate)
-    return found
+    return times

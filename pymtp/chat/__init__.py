@@ -1,31 +1,46 @@
-"""Chats: messages as prompts by the template, and the text of the model as reasoning, content and tool calls."""
+"""Chats: messages become a prompt, and the text of the model becomes reasoning, content and tool calls.
 
-from pymtp.chat.events import Answer, Call, CallArguments, CallBegun, Event, Said, Thought
-from pymtp.chat.given import Message, Tools, read_template, read_variables
+Two halves, each with one place to begin. From messages to tokens, begin with prompt.py: `ChatPrompts` renders the chat
+template (template.py, in the sandbox of jinja_environment.py) and finds where later prompts will branch off. From text
+to a reply, begin with output_format.py: an `OutputFormat` has the grammar that constrains the text (output_grammar.py)
+and makes the `OutputParser` that reads it back (output_parser.py). Both take their tags from qwen_tags.py. thinking.py
+holds the thinking budget.
+"""
+
 from pymtp.chat.messages import template_messages
-from pymtp.chat.output_format import AnswerFormat
-from pymtp.chat.output_parser import AnswerReader
-from pymtp.chat.template import Chat, ChatTemplate, answer_message
+from pymtp.chat.output_events import (
+    ContentDelta,
+    OutputEvent,
+    ParsedOutput,
+    ReasoningDelta,
+    ToolCall,
+    ToolCallDelta,
+    ToolCallStart,
+)
+from pymtp.chat.output_format import OutputFormat
+from pymtp.chat.output_parser import OutputParser
+from pymtp.chat.template import Chat, ChatTemplate, assistant_message
+from pymtp.chat.template_inputs import Message, Tools, read_template, read_variables
 from pymtp.chat.tools import NamedTool, Tool, ToolChoice, read_tools
 
 __all__ = [
-    "Answer",
-    "AnswerFormat",
-    "AnswerReader",
-    "Call",
-    "CallArguments",
-    "CallBegun",
     "Chat",
     "ChatTemplate",
-    "Event",
+    "ContentDelta",
     "Message",
     "NamedTool",
-    "Said",
-    "Thought",
+    "OutputEvent",
+    "OutputFormat",
+    "OutputParser",
+    "ParsedOutput",
+    "ReasoningDelta",
     "Tool",
+    "ToolCall",
+    "ToolCallDelta",
+    "ToolCallStart",
     "ToolChoice",
     "Tools",
-    "answer_message",
+    "assistant_message",
     "read_template",
     "read_tools",
     "read_variables",

@@ -1,4 +1,4 @@
-"""Messages as OpenAI's API has them, in the form that chat templates want."""
+"""Conversion of messages in OpenAI's form to the form that chat templates expect."""
 
 from __future__ import annotations
 
@@ -6,85 +6,94 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pymtp.chat.literals import NoValueError, json_value
+from pymtp.chat.lenient_json import NotJsonError, parse_json
 from pymtp.errors import InvalidRequestError
 from pymtp.validation import shown
 
-_TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}  # parts, and their text
+_TEXT_FIELDS = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+}  # types of parts, and the field of the text
 
 
 def template_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Content as one string, "" for none; arguments of calls as objects; what was thought as `reasoning_content`;
-    instructions of the developer, and several of the system at the beginning, as one message of the system. All else
-    as it is.
+    """Convert messages for a template.
 
-    Raises InvalidRequestError for what is no message, content that is no text, and calls that are none.
+    The content becomes one string, "" for none; the arguments of calls become objects; the reasoning becomes
+    `reasoning_content`. Developer messages become system messages, and several system messages at the beginning become
+    one. Everything else stays as it is.
+
+    Raises InvalidRequestError for malformed messages and calls, and for content that is not text.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
         raise InvalidRequestError(f"a chat is a sequence of messages, not {shown(messages)}")
-    found: list[dict[str, Any]] = []
+    converted: list[dict[str, Any]] = []
     for i, message in enumerate(messages):
-        one = _message(message, f"messages[{i}]")
-        if len(found) == 1 and one["role"] == found[0]["role"] == "system":
-            found[0] = {**found[0], "content": f"{found[0]['content']}\n\n{one['content']}"}
+        result = _template_message(message, f"messages[{i}]")
+        if len(converted) == 1 and result["role"] == converted[0]["role"] == "system":
+            converted[0] = {**converted[0], "content": f"{converted[0]['content']}\n\n{result['content']}"}
         else:
-            found.append(one)
-    return found
+            converted.append(result)
+    return converted
 
 
-def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _template_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise InvalidRequestError(f'{where}: a message needs "role" and "content": {shown(message)}')
-    one = dict(message)
-    calls = one.get("tool_calls")
-    if "content" not in one and not calls:
+    result = dict(message)
+    calls = result.get("tool_calls")
+    if "content" not in result and not calls:
         raise InvalidRequestError(f'{where}: a message needs "role" and "content": {shown(message)}')
-    one["content"] = _content(one.get("content"), where)
-    if one["role"] == "developer":
-        one["role"] = "system"
-    thought = one.pop("reasoning", None)
-    if one.get("reasoning_content") is None:
-        one.pop("reasoning_content", None)
-        if isinstance(thought, str):
-            one["reasoning_content"] = thought
+    result["content"] = _content_text(result.get("content"), where)
+    if result["role"] == "developer":
+        result["role"] = "system"
+    reasoning = result.pop("reasoning", None)
+    if result.get("reasoning_content") is None:
+        result.pop("reasoning_content", None)
+        if isinstance(reasoning, str):
+            result["reasoning_content"] = reasoning
     if calls:
-        one["tool_calls"] = [_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(_list(calls, where))]
+        result["tool_calls"] = [
+            _template_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(_check_list(calls, where))
+        ]
     else:
-        one.pop("tool_calls", None)
-    return one
+        result.pop("tool_calls", None)
+    return result
 
 
-def _content(content: object, where: str) -> str:
+def _content_text(content: object, where: str) -> str:
     if content is None:
         return ""
     if isinstance(content, str):
         return content
     texts = []
-    for part in _list(content, f"{where}.content", "neither text nor a list"):
+    for part in _check_list(content, f"{where}.content", "neither text nor a list"):
         kind = part.get("type") if isinstance(part, Mapping) else None
-        text = part.get(_TEXTS[kind]) if isinstance(kind, str) and kind in _TEXTS else None
+        text = part.get(_TEXT_FIELDS[kind]) if isinstance(kind, str) and kind in _TEXT_FIELDS else None
         if not isinstance(text, str):
             raise InvalidRequestError(f"{where}: content must be text: this model reads nothing else, no {kind!r:.40}")
         texts.append(text)
     return "".join(texts)
 
 
-def _call(call: object, where: str) -> dict[str, Any]:
+def _template_call(call: object, where: str) -> dict[str, Any]:
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise InvalidRequestError(f'{where} must have a "function" with "name" and "arguments", not {shown(call)}')
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
-            arguments = json_value(arguments) if arguments.strip() else {}
-        except NoValueError as error:
+            arguments = parse_json(arguments) if arguments.strip() else {}
+        except NotJsonError as error:
             raise InvalidRequestError(f"{where}: its arguments are not JSON: {error}") from error
     if not isinstance({} if arguments is None else arguments, Mapping):
         raise InvalidRequestError(f"{where}: its arguments are no object: {json.dumps(arguments):.80}")
     return {**call, "function": {**function, "arguments": arguments or {}}}
 
 
-def _list(value: object, where: str, otherwise: str = "no list") -> Sequence[Any]:
+def _check_list(value: object, where: str, otherwise: str = "no list") -> Sequence[Any]:
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
         raise InvalidRequestError(f"{where}: {shown(value)} is {otherwise}")
     return value

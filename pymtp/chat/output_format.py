@@ -1,4 +1,4 @@
-"""How one answer is written, as a grammar, and read back."""
+"""The format of one output: the grammar that constrains it, and the parser that reads it back."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from pymtp.chat import written
-from pymtp.chat.output_grammar import Thinking, answer_gbnf
-from pymtp.chat.output_parser import AnswerReader
+from pymtp.chat.output_grammar import ThinkingState, output_gbnf
+from pymtp.chat.output_parser import OutputParser
+from pymtp.chat.qwen_tags import THINK_END, THINK_START, TOOL_CALL_START
 from pymtp.chat.tools import NamedTool, Tool, ToolChoice, check_names
 from pymtp.errors import InvalidRequestError
 from pymtp.grammar.json_schema import MAX_TEXT, schema_text
 from pymtp.grammar.keywords import SchemaError
 
 
-class AnswerFormat:
-    """How the answer to a prompt is written, and read back.
+class OutputFormat:
+    """The format of the output that follows a prompt.
 
-    gbnf: the grammar that holds a text to it, for SamplingParams; None where any text may come.
+    gbnf: the grammar for SamplingParams; None where any text may come.
     """
 
     def __init__(
@@ -29,19 +29,23 @@ class AnswerFormat:
         *,
         tools: Sequence[Tool] = (),
         tool_choice: ToolChoice = "auto",
-        parallel: bool = True,
+        parallel_tool_calls: bool = True,
         schema: Mapping[str, Any] | None = None,
-        splits_thinking: bool = True,
+        separate_reasoning: bool = True,
     ) -> None:
-        """template: the Jinja source of the chat template, which says how calls are written: as JSON where it has
-        `<tool_call>` and not `<function=`, otherwise in XML. prompt_end: the last characters of the prompt, which may
-        have begun the thinking.
-        tools: those that the prompt offers. tool_choice: "auto" for text or calls, "required" for calls, a NamedTool
-            for calls of this one, "none" for text. parallel: whether there may be several calls.
-        schema: of the content, as JSON, where there is any.
-        splits_thinking: whether thinking is told apart from content.
+        """Build the format.
 
-        Raises InvalidRequestError for tools that cannot be called, and a schema that no text can be held to.
+        template: the Jinja source of the chat template, which decides the form of calls: JSON where it holds
+            `<tool_call>` and not `<function=`, otherwise XML.
+        prompt_end: the last characters of the prompt, which may have opened the thinking.
+        tools: the tools that the prompt offers.
+        tool_choice: "auto" for text or calls, "required" for calls, a NamedTool for calls of that tool, "none" for
+            text.
+        parallel_tool_calls: whether there may be several calls.
+        schema: the JSON schema of the content, if there is one.
+        separate_reasoning: whether the parser separates reasoning from content.
+
+        Raises InvalidRequestError for tools that cannot be called, and for a schema that no grammar can express.
         """
         check_names(tools)
         if isinstance(tool_choice, NamedTool):
@@ -54,35 +58,37 @@ class AnswerFormat:
         if tool_choice == "required" and not tools:
             raise InvalidRequestError("tool_choice is required, and there are no tools to call", "tool_choice")
         self._tools = () if tool_choice == "none" else tuple(tools)
-        self._splits_thinking, self._json_content = splits_thinking, schema is not None
-        ends = prompt_end.rstrip()
-        self._thinking = ends.endswith(written.THINK)
-        may_think = written.THINK in (template or "") and not ends.endswith(written.THOUGHT)
+        self._separate_reasoning, self._json_content = separate_reasoning, schema is not None
+        end = prompt_end.rstrip()
+        self._thinking = end.endswith(THINK_START)
+        may_think = THINK_START in (template or "") and not end.endswith(THINK_END)
         self.gbnf: str | None = None
         if self._tools or schema is not None:
             self.gbnf = _gbnf(
                 json.dumps([[tool.name, tool.parameters, tool.strict] for tool in self._tools]),
                 None if schema is None else schema_text(schema),
                 tool_choice == "required",
-                parallel,
-                is_json=written.CALL in (template or "") and "<function=" not in (template or ""),
+                parallel_tool_calls,
+                is_json=TOOL_CALL_START in (template or "") and "<function=" not in (template or ""),
                 thinking="begun" if self._thinking else "may" if may_think else "no",
             )
 
-    def reader(self) -> AnswerReader:
-        """A reader of one such answer."""
-        return AnswerReader(
+    def parser(self) -> OutputParser:
+        """Return a new parser for one output in this format."""
+        return OutputParser(
             self._tools,
             thinking=self._thinking,
-            splits_thinking=self._splits_thinking,
+            separate_reasoning=self._separate_reasoning,
             json_content=self._json_content,
         )
 
 
-@lru_cache(maxsize=32)  # an agent's requests have the same tools, one after the other
-def _gbnf(tools: str, schema: str | None, required: bool, parallel: bool, *, is_json: bool, thinking: Thinking) -> str:
+@lru_cache(maxsize=32)  # the requests of an agent have the same tools, one after another
+def _gbnf(
+    tools: str, schema: str | None, required: bool, parallel: bool, *, is_json: bool, thinking: ThinkingState
+) -> str:
     try:
-        grammar = answer_gbnf(
+        grammar = output_gbnf(
             [Tool(name, parameters=parameters, strict=strict) for name, parameters, strict in json.loads(tools)],
             None if schema is None else json.loads(schema),
             required=required,

@@ -1,36 +1,58 @@
-"""Reads an answer as it comes: thinking, content and calls of tools. Linear in the length of the text."""
+"""The incremental parser of outputs: reasoning, content and tool calls, in time linear in the length of the text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
 
-from pymtp.chat import written
-from pymtp.chat.events import Answer, Call, CallArguments, CallBegun, Event, Said, Thought
-from pymtp.chat.json_end import JsonText
-from pymtp.chat.tags import Found, Watch
-from pymtp.chat.tool_call_parser import CallText, hermes_call, unfinished_hermes_call
-from pymtp.chat.tool_parameters import Parameters
+from pymtp.chat.json_scanner import JsonObjectScanner
+from pymtp.chat.output_events import (
+    ContentDelta,
+    OutputEvent,
+    ParsedOutput,
+    ReasoningDelta,
+    ToolCall,
+    ToolCallDelta,
+    ToolCallStart,
+)
+from pymtp.chat.qwen_tags import (
+    BLOCK_VALUE_TAGS,
+    FUNCTION_BODY_TAGS,
+    HERMES_CALL_TAG,
+    INLINE_VALUE_TAGS,
+    PARAMETER_TAG,
+    THINK_END_TAG,
+    THINK_START_TAG,
+    TOOL_CALL_END,
+    TOOL_CALL_END_TAG,
+    TOOL_CALL_START,
+    XML_CALL_TAGS,
+    tags_outside_calls,
+)
+from pymtp.chat.tags import TagMatch, TagScanner
+from pymtp.chat.tool_call_parser import ToolCallBuilder, parse_hermes_call, parse_unfinished_hermes_call
+from pymtp.chat.tool_parameters import ToolParameters
 from pymtp.chat.tools import Tool
 
 _FUNCTION = re.compile(r"<function=([^<>\n]+)>")
 _PARAMETER = re.compile(r"<parameter=([^<>\n]+)>")
-_VALUE_CLOSED = re.compile(r"\n?</parameter>")
-# a function that was closed, in a text that ends before what would follow
-_CLOSED = re.compile(r"\n?(</parameter>\s*)?</function>\s*(<[a-z_/]*)?")
+_VALUE_END = re.compile(r"\n?</parameter>")
+# The end of a function at the end of the text, where the tag that confirms it has not come.
+_UNCONFIRMED_FUNCTION_END = re.compile(r"\n?(</parameter>\s*)?</function>\s*(<[a-z_/]*)?")
 _SPACE = " \t\r\n"
 
 
-class AnswerReader:
-    """Takes a text in any pieces: the events of the same text, joined, are the same, and so is the answer.
+class OutputParser:
+    """A parser that takes the text in any pieces: joined, the events are the same, and so is the output.
 
-    Thinking is what comes before `</think>`, without the newlines around it. Content follows, without the newlines
-    before it and the whitespace around calls. A call that begins within the thinking is a call. What looks like one but
-    is none, and all tags in a text without tools, are content.
+    Reasoning is the text before `</think>`, without the newlines around it. Content follows, without the newlines
+    before it and the whitespace around calls. A call that begins within the thinking counts as a call. Text that looks
+    like a call and is none becomes content, and so do all tags where there are no tools.
 
-    The arguments of a call come as JSON, strings among them piece by piece and all other values whole; those of
-    Hermes' form come when the call, or the text, has ended. A call that the text breaks off is not among
-    `answer.calls`, and its arguments are not closed: see `Answer.unfinished`.
+    The arguments of a call come as JSON: strings piece by piece, all other values whole. Those of Hermes' form come
+    when the call, or the text, has ended. A call that the end of the text cuts off is not among `output.tool_calls`,
+    and its
+    arguments are not closed: see `ParsedOutput.unfinished_call`.
     """
 
     def __init__(
@@ -38,299 +60,310 @@ class AnswerReader:
         tools: Sequence[Tool] = (),
         *,
         thinking: bool = False,
-        splits_thinking: bool = True,
+        separate_reasoning: bool = True,
         json_content: bool = False,
     ) -> None:
-        """tools: those that may be called. thinking: whether the text begins within thinking. splits_thinking: whether
-        thinking is told apart; otherwise it is content, with its tags. json_content: whether content is JSON, in whose
-        strings no call begins."""
-        self._tools = {tool.name: Parameters(tool) for tool in tools}
-        self._thinking, self._splits = thinking, splits_thinking
-        self._is_json = self._json_content = json_content  # the second: as far as it is open whether it is
-        self._calls_come = bool(tools)
-        self._pending = ""  # what has come from `_from` on
+        """Begin a text.
+
+        tools: those that may be called. thinking: whether the text begins within thinking.
+        separate_reasoning: whether reasoning is separated; otherwise it is content, with its tags.
+        json_content: whether the content is JSON, in whose strings no call begins.
+        """
+        self._tools = {tool.name: ToolParameters(tool) for tool in tools}
+        self._thinking, self._separate_reasoning = thinking, separate_reasoning
+        self._is_json = json_content
+        self._json_undecided = json_content  # whether the first character of the content is still to come
+        self._calls_allowed = bool(tools)
+        self._pending = ""  # text from position `_from` on
         self._from = 0
-        self._thought_edges = Edges("\n", "\n")
-        self._said_edges = Edges("", _SPACE if tools else "")
-        self._thought: list[str] = []
-        self._said: list[str] = []
-        self._calls: list[Call] = []
-        self._unfinished: Call | None = None
-        self._call: CallText | None = None
-        self._json: JsonText | None = None
-        self._json_tag: tuple[str, int] = "", 0
-        self._called_at = -1  # where the text behind a call begins
-        self._events: list[Event] = []
-        self._watch_for_tags(begins=True)
+        self._reasoning_trimmer = EdgeTrimmer("\n", "\n")
+        self._content_trimmer = EdgeTrimmer("", _SPACE if tools else "")
+        self._reasoning: list[str] = []
+        self._content: list[str] = []
+        self._calls: list[ToolCall] = []
+        self._unfinished_call: ToolCall | None = None
+        self._call: ToolCallBuilder | None = None  # the XML call that the text stands in
+        self._json: JsonObjectScanner | None = None  # the Hermes call that the text stands in
+        self._json_tag: tuple[str, int] = "", 0  # its tag, and where that begins
+        self._after_call_at = -1  # where the text behind a call begins
+        self._events: list[OutputEvent] = []
+        self._scan_outside_calls(at_start=True)
 
     @property
-    def answer(self) -> Answer:
-        """What has come so far; the whole after `finish`."""
-        thinking, content = "".join(self._thought) or None, "".join(self._said) or None
-        return Answer(thinking, content, tuple(self._calls), self._unfinished)
+    def output(self) -> ParsedOutput:
+        """Return the output as far as it has come; after `finish`, all of it."""
+        reasoning, content = "".join(self._reasoning) or None, "".join(self._content) or None
+        return ParsedOutput(reasoning, content, tuple(self._calls), self._unfinished_call)
 
-    def push(self, text: str) -> list[Event]:
-        """What is certain by now."""
+    def push(self, text: str) -> list[OutputEvent]:
+        """Take more text; return the events that are certain by now."""
         self._pending += text
         while self._next():
             pass
-        return self._given()
+        return self._take_events()
 
-    def finish(self) -> list[Event]:
-        """What was held back, at the end of the text."""
-        if self._next == self._look_for_tags:
+    def finish(self) -> list[OutputEvent]:
+        """End the text; return the events that were held back."""
+        if self._next == self._outside_calls:
             self._finish_text()
         elif self._json is not None:
-            self._finish_json(self._json.unended)
+            self._finish_hermes_call(self._json.unfinished_text)
         elif self._call is not None:
-            self._finish_call(self._call)
-        return self._given()
+            self._finish_xml_call(self._call)
+        return self._take_events()
 
-    def _given(self) -> list[Event]:
+    def _take_events(self) -> list[OutputEvent]:
         events, self._events = self._events, []
         return events
 
-    # what stands outside of calls
+    # Text outside of calls
 
-    def _watch_for_tags(self, *, begins: bool = False, called: bool = False) -> None:
+    def _scan_outside_calls(self, *, at_start: bool = False, after_call: bool = False) -> None:
         self._call = self._json = None
-        self._called_at = self._from if called else -1
-        marks = written.tags(begins=begins, thinking=self._thinking, calls=self._calls_come, called=called)
-        self._watch = Watch(marks, self._from, "\n")
-        self._next: Callable[[], bool] = self._look_for_tags
+        self._after_call_at = self._from if after_call else -1
+        tags = tags_outside_calls(
+            at_start=at_start, thinking=self._thinking, calls=self._calls_allowed, after_call=after_call
+        )
+        self._scanner = TagScanner(tags, self._from, "\n")
+        self._next: Callable[[], bool] = self._outside_calls
 
-    def _look_for_tags(self) -> bool:
-        if self._json_content and not self._thinking:
-            self._decide(self._pending.lstrip(_SPACE)[:1])
-        found = self._watch.look(self._pending, self._from, self._counts)
-        self._text(found.start if found else self._watch.held)
-        if not found:
+    def _outside_calls(self) -> bool:
+        if self._json_undecided and not self._thinking:
+            self._decide_json(self._pending.lstrip(_SPACE)[:1])
+        match = self._scanner.scan(self._pending, self._from, self._accepts)
+        self._take_text(match.start if match else self._scanner.certain_end)
+        if not match:
             return False
-        if found.mark is written.HERMES:
-            self._json = JsonText()
-            self._json_tag = self._between(found.start, found.end - 1), found.start
-            self._skip(found.end - 1)
-            self._next = self._in_json
-        elif found.mark is written.ENDS_CALL:
-            self._skip(found.end)
-            self._watch_for_tags()
-        elif found.mark in (written.THINKS, written.THINKS_NO_MORE):
-            self._thinking = found.mark is written.THINKS
-            self._json_content = self._is_json
-            if self._splits:
-                self._skip(found.end)
-                self._said_edges.leading = "\n"
+        if match.tag is HERMES_CALL_TAG:
+            self._json = JsonObjectScanner()
+            self._json_tag = self._between(match.start, match.end - 1), match.start
+            self._skip_to(match.end - 1)
+            self._next = self._in_hermes_call
+        elif match.tag is TOOL_CALL_END_TAG:
+            self._skip_to(match.end)
+            self._scan_outside_calls()
+        elif match.tag in (THINK_START_TAG, THINK_END_TAG):
+            self._thinking = match.tag is THINK_START_TAG
+            self._json_undecided = self._is_json
+            if self._separate_reasoning:
+                self._skip_to(match.end)
+                self._content_trimmer.leading = "\n"
             else:
-                self._text(found.end)
-            self._watch_for_tags()
+                self._take_text(match.end)
+            self._scan_outside_calls()
         else:
-            self._begin_call(_named(_FUNCTION, self._between(found.start, found.end)))
+            self._begin_xml_call(_name_in_tag(_FUNCTION, self._between(match.start, match.end)))
         return True
 
-    def _decide(self, first: str) -> None:
-        """Whether content that may be JSON is, by its first character."""
+    def _decide_json(self, first: str) -> None:
+        """Decide by its first character whether content that may be JSON is JSON, which holds no calls."""
         if first:
-            self._json_content = False
+            self._json_undecided = False
             if first != "<":
-                self._calls_come = False
-                self._watch_for_tags()
+                self._calls_allowed = False
+                self._scan_outside_calls()
 
-    def _counts(self, found: Found) -> bool:
-        """Whether a tag is one. Where no tag says so, or within thinking, only a tool that there is can be called."""
-        if found.mark in written.XML and not self._thinking:
+    def _accepts(self, match: TagMatch) -> bool:
+        """Return whether a tag counts: within thinking and without `<tool_call>`, only a known tool can be called."""
+        if match.tag in XML_CALL_TAGS and not self._thinking:
             return True
-        name = _FUNCTION.search(self._between(found.start, found.end))
+        name = _FUNCTION.search(self._between(match.start, match.end))
         return name is None or name[1] in self._tools
 
-    def _text(self, end: int) -> None:
-        """Gives out the text up to there."""
+    def _take_text(self, end: int) -> None:
+        """Take the text up to `end` as reasoning or content."""
         text, start = self._between(self._from, end), self._from
-        self._skip(end)
-        self._give(text, start)
+        self._skip_to(end)
+        self._add_text(text, start)
 
-    def _give(self, text: str, start: int) -> None:
-        if self._thinking and self._splits:
-            for part, at in self._thought_edges.push(text, start):
-                self._thought.append(part)
-                self._events.append(Thought(part, at, at + len(part)))
+    def _add_text(self, text: str, start: int) -> None:
+        if self._thinking and self._separate_reasoning:
+            for part, at in self._reasoning_trimmer.push(text, start):
+                self._reasoning.append(part)
+                self._events.append(ReasoningDelta(part, at, at + len(part)))
         else:
-            self._say(self._said_edges.push(text, start))
+            self._add_content(self._content_trimmer.push(text, start))
 
-    def _say(self, slices: list[tuple[str, int]]) -> None:
+    def _add_content(self, slices: list[tuple[str, int]]) -> None:
         for part, at in slices:
-            self._said.append(part)
-            self._events.append(Said(part, at, at + len(part)))
+            self._content.append(part)
+            self._events.append(ContentDelta(part, at, at + len(part)))
 
     def _finish_text(self) -> None:
-        held = self._pending
-        function = _FUNCTION.match(held.lstrip("\n"))
-        behind_call = self._from == self._called_at and held.strip() and written.CALLED.startswith(held.strip())
-        if held.startswith(written.CALL) or (function and function[1] in self._tools) or behind_call:
-            return  # a call that was cut short before it was one, or its last tag
-        self._text(self._from + len(held))
+        rest = self._pending
+        function = _FUNCTION.match(rest.lstrip("\n"))
+        is_call_end = self._from == self._after_call_at and rest.strip() and TOOL_CALL_END.startswith(rest.strip())
+        if rest.startswith(TOOL_CALL_START) or (function and function[1] in self._tools) or is_call_end:
+            return  # the beginning of a call that the end of the text cut off, or the last tag of one
+        self._take_text(self._from + len(rest))
         if not self._calls:
-            self._say(self._said_edges.flush())
+            self._add_content(self._content_trimmer.flush())
 
-    # calls with tags
+    # XML calls
 
-    def _begin_call(self, name: str) -> None:
-        """Of a function whose tag stands next."""
-        self._interrupt()
+    def _begin_xml_call(self, name: str) -> None:
+        """Begin a call whose `<function=…>` stands next."""
+        self._interrupt_text()
         unknown = Tool(name)
-        self._call = CallText(len(self._calls), name, self._tools.get(name) or Parameters(unknown))
-        self._events.append(CallBegun(self._call.index, name))
-        self._skip(self._from + self._pending.index(">", self._pending.index("<function=")) + 1)
-        self._watch_function()
+        self._call = ToolCallBuilder(len(self._calls), name, self._tools.get(name) or ToolParameters(unknown))
+        self._events.append(ToolCallStart(self._call.index, name))
+        self._skip_to(self._from + self._pending.index(">", self._pending.index("<function=")) + 1)
+        self._scan_function()
 
-    def _interrupt(self) -> None:
-        self._thought_edges.interrupt()
-        self._said_edges.interrupt()
+    def _interrupt_text(self) -> None:
+        self._reasoning_trimmer.interrupt()
+        self._content_trimmer.interrupt()
 
-    def _watch_function(self) -> None:
-        self._watch = Watch(written.FUNCTION_GOES_ON, self._from)
+    def _scan_function(self) -> None:
+        self._scanner = TagScanner(FUNCTION_BODY_TAGS, self._from)
         self._next = self._in_function
 
     def _in_function(self) -> bool:
-        found = self._watch.look(self._pending, self._from, lambda _: True)
-        if not found:
+        match = self._scanner.scan(self._pending, self._from, lambda _: True)
+        if not match:
             return False
         assert self._call is not None
-        if found.mark is written.PARAMETER:
-            self._arguments(self._call.begin(_named(_PARAMETER, self._between(self._from, found.end))))
-            self._skip(found.end)
+        if match.tag is PARAMETER_TAG:
+            name = _name_in_tag(_PARAMETER, self._between(self._from, match.end))
+            self._add_arguments(self._call.begin_parameter(name))
+            self._skip_to(match.end)
             self._next = self._at_value
         else:
-            self._end_call(self._call)
-            self._skip(found.end)
-            self._watch_for_tags(called=True)
+            self._end_xml_call(self._call)
+            self._skip_to(match.end)
+            self._scan_outside_calls(after_call=True)
         return True
 
     def _at_value(self) -> bool:
         if not self._pending:
             return False
-        on_lines = self._pending[0] == "\n"
-        self._skip(self._from + on_lines)
-        marks = written.VALUE_ON_LINES if on_lines else written.VALUE_IN_LINE
-        self._watch = Watch(marks, self._from, "\n" if on_lines else "")
+        is_block = self._pending[0] == "\n"
+        self._skip_to(self._from + is_block)
+        tags = BLOCK_VALUE_TAGS if is_block else INLINE_VALUE_TAGS
+        self._scanner = TagScanner(tags, self._from, "\n" if is_block else "")
         self._next = self._in_value
         return True
 
     def _in_value(self) -> bool:
-        found = self._watch.look(self._pending, self._from, self._ends_value)
+        match = self._scanner.scan(self._pending, self._from, self._ends_value)
         assert self._call is not None
-        end = found.start if found else self._watch.held
-        self._arguments(self._call.text(self._between(self._from, end)))
-        self._skip(end)
-        if not found:
+        end = match.start if match else self._scanner.certain_end
+        self._add_arguments(self._call.add_text(self._between(self._from, end)))
+        self._skip_to(end)
+        if not match:
             return False
-        self._arguments(self._call.end())
-        closed = _VALUE_CLOSED.match(self._pending)
-        self._skip(self._from + (closed.end() if closed else 0))
-        self._watch_function()
+        self._add_arguments(self._call.end_parameter())
+        closed = _VALUE_END.match(self._pending)
+        self._skip_to(self._from + (closed.end() if closed else 0))
+        self._scan_function()
         return True
 
-    def _ends_value(self, found: Found) -> bool:
-        """Whether what follows can: a parameter comes once, and without </parameter> before it, it is one of the
-        tool's."""
+    def _ends_value(self, match: TagMatch) -> bool:
+        """Return whether a tag ends the value.
+
+        A parameter comes once. One that follows without `</parameter>` must be a parameter of the tool.
+        """
         assert self._call is not None
-        text = self._between(found.start, found.end)
+        text = self._between(match.start, match.end)
         name = _PARAMETER.search(text)
         if name is None:
             return True
-        return name[1] not in self._call.given and ("</parameter>" in text or name[1] in self._call.parameters)
+        is_new = name[1] not in self._call.seen_parameters
+        return is_new and ("</parameter>" in text or name[1] in self._call.parameters)
 
-    def _arguments(self, text: str) -> None:
+    def _add_arguments(self, text: str) -> None:
         assert self._call is not None
         if text:
-            self._events.append(CallArguments(self._call.index, text))
+            self._events.append(ToolCallDelta(self._call.index, text))
 
-    def _end_call(self, call: CallText) -> None:
-        self._arguments(call.close())
+    def _end_xml_call(self, call: ToolCallBuilder) -> None:
+        self._add_arguments(call.end_call())
         self._calls.append(call.call)
 
-    def _finish_call(self, call: CallText) -> None:
+    def _finish_xml_call(self, call: ToolCallBuilder) -> None:
         if self._next == self._in_value:
-            for start in self._watch.begun:
-                closed = _CLOSED.fullmatch(self._pending, start - self._from)
-                if closed and written.CALLED.startswith(closed[2] or ""):
-                    self._arguments(call.text(self._between(self._from, start)))
-                    self._arguments(call.end())
-                    self._end_call(call)
+            for start in self._scanner.partial_starts:
+                closed = _UNCONFIRMED_FUNCTION_END.fullmatch(self._pending, start - self._from)
+                if closed and TOOL_CALL_END.startswith(closed[2] or ""):
+                    self._add_arguments(call.add_text(self._between(self._from, start)))
+                    self._add_arguments(call.end_parameter())
+                    self._end_xml_call(call)
                     return
-        self._unfinished = call.call
+        self._unfinished_call = call.call
 
-    # calls as JSON
+    # Calls in Hermes' form
 
-    def _in_json(self) -> bool:
+    def _in_hermes_call(self) -> bool:
         assert self._json is not None
         behind = self._json.push(self._pending)
         end = self._from + len(self._pending)
-        self._skip(end)
+        self._skip_to(end)
         if behind is None:
             return False
         self._pending, self._from = behind, end - len(behind)
-        call = hermes_call(self._json.text)
+        call = parse_hermes_call(self._json.text)
         if call is None or not self._can_call(call):
             tag, start = self._json_tag
-            self._give(tag + self._json.text, start)
-            self._watch_for_tags()
+            self._add_text(tag + self._json.text, start)
+            self._scan_outside_calls()
             return True
-        self._tell(call)
+        self._add_call_events(call)
         self._calls.append(call)
-        self._watch_for_tags(called=True)
+        self._scan_outside_calls(after_call=True)
         return True
 
-    def _finish_json(self, text: str) -> None:
-        call = unfinished_hermes_call(text)
+    def _finish_hermes_call(self, text: str) -> None:
+        call = parse_unfinished_hermes_call(text)
         if call is None:
             return
         if not self._can_call(call):
             tag, start = self._json_tag
-            self._give(tag + text, start)
+            self._add_text(tag + text, start)
             return
-        self._tell(call)
-        self._unfinished = call
+        self._add_call_events(call)
+        self._unfinished_call = call
 
-    def _can_call(self, call: Call) -> bool:
-        """Within thinking, only a tool that there is."""
+    def _can_call(self, call: ToolCall) -> bool:
+        """Return whether the tool can be called: within thinking, only a known tool can."""
         return not self._thinking or call.name in self._tools
 
-    def _tell(self, call: Call) -> None:
-        self._interrupt()
+    def _add_call_events(self, call: ToolCall) -> None:
+        self._interrupt_text()
         index = len(self._calls)
-        self._events.append(CallBegun(index, call.name))
+        self._events.append(ToolCallStart(index, call.name))
         if call.arguments:
-            self._events.append(CallArguments(index, call.arguments))
+            self._events.append(ToolCallDelta(index, call.arguments))
 
-    # the text
+    # The pending text
 
     def _between(self, start: int, end: int) -> str:
         return self._pending[start - self._from : end - self._from]
 
-    def _skip(self, end: int) -> None:
+    def _skip_to(self, end: int) -> None:
         self._pending = self._pending[end - self._from :]
         self._from = end
 
 
-def _named(tag: re.Pattern[str], text: str) -> str:
-    found = tag.search(text)
-    assert found is not None
-    return found[1]
+def _name_in_tag(tag: re.Pattern[str], text: str) -> str:
+    match = tag.search(text)
+    assert match is not None
+    return match[1]
 
 
 Slice = tuple[str, int]  # a text, and where it begins
 
 
-class Edges:
-    """leading, trailing: characters that do not count before and behind the text."""
+class EdgeTrimmer:
+    """A filter that removes leading and trailing characters from a text that comes piece by piece."""
 
     def __init__(self, leading: str, trailing: str) -> None:
+        """Begin a text. leading, trailing: the characters to remove."""
         self.leading, self.trailing = leading, trailing
-        self._begun = self._given = False
-        self._held: list[Slice] = []
+        self._begun = self._has_output = False
+        self._held_back: list[Slice] = []
 
     def push(self, text: str, start: int) -> list[Slice]:
-        """What is certain by now to stand within the edges."""
+        """Take more text; return the slices that are certain by now to stay."""
         if not self._begun:
             rest = text.lstrip(self.leading)
             text, start = rest, start + len(text) - len(rest)
@@ -338,21 +371,21 @@ class Edges:
             return []
         self._begun = True
         body = text.rstrip(self.trailing) if self.trailing else text
-        found: list[Slice] = []
+        slices: list[Slice] = []
         if body:
-            self._given = True
-            found, self._held = [*self._held, (body, start)], []
+            self._has_output = True
+            slices, self._held_back = [*self._held_back, (body, start)], []
         if len(body) < len(text):
-            self._held.append((text[len(body) :], start + len(body)))
-        return found
+            self._held_back.append((text[len(body) :], start + len(body)))
+        return slices
 
     def interrupt(self) -> None:
-        """Something else comes here. What stands at this edge counts where text came before and more comes."""
+        """Note that a call stands here. Held-back characters stay only where text came before and more text comes."""
         self.leading = self.leading or "\n"
-        if not self._given:
-            self._begun, self._held = False, []
+        if not self._has_output:
+            self._begun, self._held_back = False, []
 
     def flush(self) -> list[Slice]:
-        """What was held back."""
-        found, self._held = self._held, []
-        return found
+        """Return the slices that were held back."""
+        slices, self._held_back = self._held_back, []
+        return slices

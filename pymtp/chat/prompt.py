@@ -1,8 +1,8 @@
-"""The prompts of chats: their tokens, and the places where prompts to come will part from them.
+"""Prompts of chats: their tokens, and the branch points where later prompts will differ from them.
 
-Templates rewrite the past: those of Qwen3.5 and 3.6 drop what was thought before the last user message. So the prompt
-of the next turn does not begin with the whole of this one and its answer. The template says where the two part: it
-renders turns that may come.
+Templates rewrite the past: those of Qwen3.5 and 3.6 drop the thinking before the last user message. So the prompt of
+the next turn does not begin with the whole of this prompt and its answer. The branch points come from the template
+itself, which renders turns that may follow.
 """
 
 from __future__ import annotations
@@ -16,117 +16,127 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymtp.chat.given import Message
 from pymtp.chat.messages import template_messages
 from pymtp.chat.template import Chat, ChatTemplate
+from pymtp.chat.template_inputs import Message
 from pymtp.errors import InvalidRequestError
 from pymtp.model.model import Model
 
-END = 64  # bytes of a prompt's end that are told
-LAST = 8  # prompts whose tokens are kept, for the next turn to be tokenized from where it differs
+END_BYTES = 64  # bytes of a prompt's end that ChatPrompt.end holds
+N_RECENT = 8  # recent prompts whose tokens are cached: the next turn is tokenized only from where it differs
 
-# What may follow a place, one of each kind: a token that ends there may grow by it.
+# One text of each kind that may follow a branch point: a token that ends there may grow by it.
 FOLLOWING = ("a", " ", "\n")
 
 
 class ChatPrompt(NamedTuple):
-    """marks: numbers of tokens, rising, after which prompts to come will part from this one.
-    end: the last characters of its text, which say how the answer begins."""
+    """The prompt of a chat.
+
+    branch_points: numbers of tokens, rising, after which later prompts will differ from this one.
+    end: the last characters of its text, which tell how the answer begins.
+    """
 
     tokens: list[int]
-    marks: tuple[int, ...]
+    branch_points: tuple[int, ...]
     end: str = ""
 
 
 class ChatPrompts:
-    """Prompts of one model's chats. Any thread."""
+    """The renderer and tokenizer of one model's chats, with a cache of recent prompts. Any thread may use it."""
 
     def __init__(self, model: Model, template: ChatTemplate) -> None:
         self._model, self._template = model, template
-        self._last: deque[_Text] = deque(maxlen=LAST)
+        self._recent: deque[_TokenizedText] = deque(maxlen=N_RECENT)
 
     def prompt(self, chat: Chat) -> ChatPrompt:
-        """Raises as template_messages and ChatTemplate.render."""
-        given = template_messages(chat.messages)
+        """Render and tokenize a chat. Raises as template_messages and ChatTemplate.render."""
+        messages = template_messages(chat.messages)
 
         def render(messages: Sequence[Message]) -> bytes:
             text = self._template.render(messages, tools=chat.tools, chat_template_kwargs=chat.chat_template_kwargs)
             return self._model.normalized(text).encode()
 
-        text = self._tokenized(render(given))
-        places = set()
-        for other in _turns_to_come(given):
+        text = self._tokenize(render(messages))
+        shared_lengths = set()
+        for later in _possible_next_turns(messages):
             with suppress(InvalidRequestError):  # a turn that this template refuses
-                places.add(_shared(text.data, render(other)))
-        marks = {self._mark(text, place) for place in places}
-        return ChatPrompt(text.tokens, tuple(sorted(marks - {0})), text.data[-END:].decode(errors="ignore"))
+                shared_lengths.add(_shared_bytes(text.data, render(later)))
+        branch_points = {self._stable_tokens(text, length) for length in shared_lengths}
+        return ChatPrompt(
+            text.tokens, tuple(sorted(branch_points - {0})), text.data[-END_BYTES:].decode(errors="ignore")
+        )
 
-    def _tokenized(self, data: bytes) -> _Text:
-        """Tokenizes what comes after the beginning that it shares with one of the last prompts."""
-        known = max(list(self._last), key=lambda text: _shared(text.data, data), default=_Text(b"", [], []))
-        n, start = known.cut(_shared(known.data, data))
+    def _tokenize(self, data: bytes) -> _TokenizedText:
+        """Tokenize a text; reuse the tokens of the recent prompt with which it shares the longest beginning."""
+        recent = max(
+            list(self._recent), key=lambda text: _shared_bytes(text.data, data), default=_TokenizedText(b"", [], [])
+        )
+        n, start = recent.last_cut(_shared_bytes(recent.data, data))
         tokens = self._model.tokenize(data[start:].decode())
-        cuts, pieces, end = [cut for cut in known.cuts if cut[0] <= n], [], start
+        cuts, pieces, end = [cut for cut in recent.cuts if cut[0] <= n], [], start
         for i, token in enumerate(tokens, n + 1):
             pieces.append(self._model.token_bytes(token, special=True))
             end += len(pieces[-1])
             if not self._model.token_bytes(token):  # a control token
                 cuts.append((i, end))
-        if b"".join(pieces) != data[start:]:  # a tokenizer that adds something: it may do so after each cut, too
+        if b"".join(pieces) != data[start:]:  # the tokenizer adds something, perhaps after each cut
             cuts = []
-        text = _Text(data, known.tokens[:n] + tokens, cuts)
-        self._last.append(text)
+        text = _TokenizedText(data, recent.tokens[:n] + tokens, cuts)
+        self._recent.append(text)
         return text
 
-    def _mark(self, text: _Text, place: int) -> int:
-        """How many tokens of the text are the same whatever follows its first `place` bytes."""
-        n, start = text.cut(place)
-        head = text.data[start:place].decode(errors="ignore")  # whole characters
-        each = (self._model.tokenize(head + more) for more in FOLLOWING)
-        return n + min(_same(tokens, text.tokens[n : n + len(tokens)]) for tokens in each)
+    def _stable_tokens(self, text: _TokenizedText, length: int) -> int:
+        """Count the tokens that stay the same whatever follows the first `length` bytes of a text."""
+        n, start = text.last_cut(length)
+        head = text.data[start:length].decode(errors="ignore")  # whole characters only
+        variants = (self._model.tokenize(head + more) for more in FOLLOWING)
+        return n + min(_shared_tokens(tokens, text.tokens[n : n + len(tokens)]) for tokens in variants)
 
 
-class _Text(NamedTuple):
-    """cuts: where control tokens end, in tokens and bytes. Text is tokenized on either side of them for itself."""
+class _TokenizedText(NamedTuple):
+    """A text and its tokens.
+
+    cuts: the ends of control tokens, in tokens and bytes. The text on either side of a cut is tokenized by itself.
+    """
 
     data: bytes
     tokens: list[int]
     cuts: list[tuple[int, int]]
 
-    def cut(self, place: int) -> tuple[int, int]:
-        """The last one within the first `place` bytes; the beginning where there is none."""
-        i = bisect_right(self.cuts, place, key=lambda cut: cut[1])
+    def last_cut(self, length: int) -> tuple[int, int]:
+        """Return the last cut within the first `length` bytes; the beginning where there is none."""
+        i = bisect_right(self.cuts, length, key=lambda cut: cut[1])
         return self.cuts[i - 1] if i else (0, 0)
 
 
-def _turns_to_come(messages: Sequence[Message]) -> Iterator[list[Message]]:
-    """Messages of prompts that may come after this one."""
+def _possible_next_turns(messages: Sequence[Message]) -> Iterator[list[Message]]:
+    """Yield the messages of prompts that may follow this one."""
     answer = {"role": "assistant", "content": "a"}
     yield [*messages, answer, {"role": "user", "content": "a"}]
     if messages[-1]["role"] != "user":  # the model goes on calling tools
         yield [*messages, answer, {"role": "tool", "content": "a"}]
     user = max((i for i, message in enumerate(messages) if message["role"] == "user"), default=None)
-    if user is not None:  # it is asked for something else
-        yield [*messages[:user], {**messages[user], "content": _other(messages[user])}]
+    if user is not None:  # the last user message is edited
+        yield [*messages[:user], {**messages[user], "content": _different_content(messages[user])}]
     n = next((i for i, message in enumerate(messages) if message["role"] not in ("system", "developer")), len(messages))
     if n < len(messages) and n != user:  # another chat with the same system prompt
-        yield [*messages[:n], {"role": "user", "content": _other(messages[n])}]
+        yield [*messages[:n], {"role": "user", "content": _different_content(messages[n])}]
 
 
-def _other(message: Message) -> str:
-    """Text that differs from the message's in its first letter."""
+def _different_content(message: Message) -> str:
+    """Return content that differs from the message's in its first letter."""
     content = message["content"]
     return "b" if isinstance(content, str) and content.lstrip().startswith("a") else "a"
 
 
-def _shared(a: bytes, b: bytes) -> int:
-    """How many bytes both begin with."""
+def _shared_bytes(a: bytes, b: bytes) -> int:
+    """Count the bytes that both begin with."""
     n = min(len(a), len(b))
     if a[:n] == b[:n]:
         return n
     return int((np.frombuffer(a, np.uint8, n) != np.frombuffer(b, np.uint8, n)).argmax())
 
 
-def _same(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens both begin with."""
+def _shared_tokens(a: Sequence[int], b: Sequence[int]) -> int:
+    """Count the tokens that both begin with."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))

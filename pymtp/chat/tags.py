@@ -1,5 +1,7 @@
-"""The marks within an answer, such as `</parameter>`: what they look like, and where they stand in a text that comes
-piece by piece. The grammar of answers and their reader take them from here, so that what one writes the other finds.
+"""Tags within the output, such as `</parameter>`: their patterns, and a scanner for text that comes piece by piece.
+
+The grammar and the parser of the output both take the tags from here, so that the parser finds exactly the tags that
+the grammar writes.
 """
 
 from __future__ import annotations
@@ -9,92 +11,95 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-LONGEST = 4096  # characters of a mark: what goes on longer is none
+MAX_TAG_LENGTH = 4096  # characters; a longer text is not a tag
 
 SPACE = re.compile(r"[ \t\r\n]")
 NAME = re.compile(r"[^<>\n]")
 
 
-class Item(NamedTuple):
-    """A character of a mark: that one, or each that matches. repeated: any number of them, or none."""
+class TagItem(NamedTuple):
+    """One item of a tag's pattern: a character, or any that matches. repeated: any number of them, or none."""
 
     character: str | re.Pattern[str]
     repeated: bool = False
 
     def matches(self, character: str) -> bool:
+        """Return whether the item allows the character."""
         if isinstance(self.character, str):
             return character == self.character
         return self.character.match(character) is not None
 
 
-class Mark:
-    """Texts that end something, or begin it.
+class Tag:
+    """A pattern of text that begins or ends something.
 
-    way: how it is written, where " " stands for any whitespace and "NAME" for a name.
-    at_start: whether it stands only where a watch begins.
+    pattern: the text, where " " stands for any whitespace and "NAME" for a name.
+    at_start: whether the tag counts only where the scan begins.
     """
 
-    def __init__(self, way: str, *, at_start: bool = False) -> None:
-        self.way, self.at_start = way, at_start
-        self.items: list[Item] = []
-        for part in re.findall("NAME|.", way, re.DOTALL):
+    def __init__(self, pattern: str, *, at_start: bool = False) -> None:
+        self.pattern, self.at_start = pattern, at_start
+        self.items: list[TagItem] = []
+        for part in re.findall("NAME|.", pattern, re.DOTALL):
             if part == "NAME":
-                self.items += [Item(NAME), Item(NAME, repeated=True)]
+                self.items += [TagItem(NAME), TagItem(NAME, repeated=True)]
             else:
-                self.items.append(Item(SPACE, repeated=True) if part == " " else Item(part))
+                self.items.append(TagItem(SPACE, repeated=True) if part == " " else TagItem(part))
 
     def __repr__(self) -> str:
-        return f"Mark({self.way!r})"
+        return f"Tag({self.pattern!r})"
 
 
-Thread = tuple[int, int]  # a mark, and how many of its items have come
+PartialMatch = tuple[int, int]  # the index of a tag in its set, and how many of its items have matched
 
 
-class Marks:
-    """Several marks that are watched for at once."""
+class TagSet:
+    """Tags that are scanned for at once: a nondeterministic automaton whose states are partial matches."""
 
-    def __init__(self, each: Sequence[Mark]) -> None:
-        self.each = tuple(each)
+    def __init__(self, tags: Sequence[Tag]) -> None:
+        self.tags = tuple(tags)
 
     @cached_property
     def first(self) -> re.Pattern[str]:
-        """A character with which a mark begins that may begin anywhere, unless the next one is none of it."""
-        return re.compile("|".join({_first(mark): None for mark in self.each if not mark.at_start}) or "(?!)")
+        """Return a pattern of the characters at which a tag may begin anywhere, with a look at the next character."""
+        return re.compile("|".join({_first_character(tag): None for tag in self.tags if not tag.at_start}) or "(?!)")
 
-    def begin(self, after: str = "") -> list[Thread]:
-        """Threads at the start of a watch. after: what is taken to stand before it."""
-        found = [thread for i, mark in enumerate(self.each) if mark.at_start for thread in self.skip((i, 0))]
-        inner: list[Thread] = []
+    def begin(self, after: str = "") -> list[PartialMatch]:
+        """Return the partial matches at the start of a scan. after: text that is taken to stand before the start."""
+        at_start = [match for i, tag in enumerate(self.tags) if tag.at_start for match in self.skip((i, 0))]
+        anywhere: list[PartialMatch] = []
         for character in after:
-            inner = [thread for thread, _ in self.step(inner, character)]
-        return [*found, *inner]
+            anywhere = [match for match, _ in self.step(anywhere, character)]
+        return [*at_start, *anywhere]
 
-    def skip(self, thread: Thread) -> Iterator[Thread]:
-        """The thread, and those that leave out what may be left out."""
-        mark, n = thread
-        items = self.each[mark].items
-        yield mark, n
+    def skip(self, match: PartialMatch) -> Iterator[PartialMatch]:
+        """Yield the partial match, and the ones that leave out the repeated items that come next."""
+        tag, n = match
+        items = self.tags[tag].items
+        yield tag, n
         while n < len(items) and items[n].repeated:
             n += 1
-            yield mark, n
+            yield tag, n
 
-    def step(self, threads: Iterable[Thread], character: str) -> Iterator[tuple[Thread, Thread | None]]:
-        """The threads after a character, each with the one that it comes from: None where a mark begins."""
-        for thread in threads:
-            mark, n = thread
-            items = self.each[mark].items
+    def step(
+        self, matches: Iterable[PartialMatch], character: str
+    ) -> Iterator[tuple[PartialMatch, PartialMatch | None]]:
+        """Yield the partial matches after a character, each with its predecessor: None where a tag begins."""
+        for match in matches:
+            tag, n = match
+            items = self.tags[tag].items
             if n < len(items) and items[n].matches(character):
-                for after in self.skip((mark, n if items[n].repeated else n + 1)):
-                    yield after, thread
-        for i, begun in enumerate(self.each):
+                for after in self.skip((tag, n if items[n].repeated else n + 1)):
+                    yield after, match
+        for i, begun in enumerate(self.tags):
             if not begun.at_start and begun.items[0].matches(character):
                 for after in self.skip((i, 1)):
                     yield after, None
 
 
-def _first(mark: Mark) -> str:
-    """A regular expression for the first character of a mark, with a look at the second."""
-    first, *rest = (item for item in mark.items[:2])
+def _first_character(tag: Tag) -> str:
+    """Return a regular expression of the first character of a tag, with a look at the second."""
+    first, *rest = (item for item in tag.items[:2])
     own = re.escape(first.character) if isinstance(first.character, str) else first.character.pattern
     second = rest[0] if rest else first
     if not rest or second.repeated or not isinstance(second.character, str):
@@ -102,56 +107,61 @@ def _first(mark: Mark) -> str:
     return rf"{own}(?={re.escape(second.character)}|\Z)"
 
 
-class Found(NamedTuple):
-    mark: Mark
+class TagMatch(NamedTuple):
+    """A complete tag, and its place in the text."""
+
+    tag: Tag
     start: int
     end: int
 
 
-class Watch:
-    """Looks for marks in a text that comes piece by piece. Positions are those of the whole text."""
+class TagScanner:
+    """A scanner for tags in a text that comes piece by piece. Positions count from the beginning of the whole text."""
 
-    def __init__(self, marks: Marks, at: int, after: str = "") -> None:
-        """at: where the watch begins. after: what is taken to stand before it."""
-        self.marks = marks
+    def __init__(self, tags: TagSet, at: int, after: str = "") -> None:
+        """Begin a scan. at: its position. after: text that is taken to stand before it."""
+        self.tags = tags
         self.at = at
-        self._threads = dict.fromkeys(marks.begin(after), at)
+        self._matches = dict.fromkeys(tags.begin(after), at)
 
     @property
-    def begun(self) -> list[int]:
-        """Where each that may yet become a mark begins, the first one first."""
-        return sorted({*self._threads.values()})
+    def partial_starts(self) -> list[int]:
+        """Return where the texts begin that may yet become a tag, in rising order."""
+        return sorted({*self._matches.values()})
 
     @property
-    def held(self) -> int:
-        """Where the first of these begins; where the watch is, without one."""
-        return min(self._threads.values(), default=self.at)
+    def certain_end(self) -> int:
+        """Return where the text ends that belongs to no tag, whatever comes next."""
+        return min(self._matches.values(), default=self.at)
 
-    def look(self, text: str, offset: int, counts: Callable[[Found], bool]) -> Found | None:
-        """The first mark that counts, which the watch then ends with. text: from `offset` on, up to what has come."""
+    def scan(self, text: str, offset: int, accepts: Callable[[TagMatch], bool]) -> TagMatch | None:
+        """Return the first tag that is accepted, at which the scan then ends; None where there is none yet.
+
+        text: all that has come from position `offset` on.
+        """
         end = offset + len(text)
         while self.at < end:
-            if not self._threads:
-                found = self.marks.first.search(text, self.at - offset)
+            if not self._matches:
+                found = self.tags.first.search(text, self.at - offset)
                 if not found:
                     self.at = end
                     return None
                 self.at = offset + found.start()
-            begun = self.at
+            position = self.at
             self.at += 1
-            threads: dict[Thread, int] = {}
+            matches: dict[PartialMatch, int] = {}
             complete: dict[int, int] = {}
-            for (mark, n), before in self.marks.step(self._threads, text[begun - offset]):
-                start = begun if before is None else self._threads[before]
-                if n == len(self.marks.each[mark].items):
-                    complete[mark] = min(start, complete.get(mark, start))
+            for (tag, n), before in self.tags.step(self._matches, text[position - offset]):
+                start = position if before is None else self._matches[before]
+                if n == len(self.tags.tags[tag].items):
+                    complete[tag] = min(start, complete.get(tag, start))
                 else:
-                    threads[mark, n] = min(start, threads.get((mark, n), start))
-            if self.at - min(threads.values(), default=self.at) > LONGEST:
-                threads = {thread: start for thread, start in threads.items() if self.at - start <= LONGEST}
-            self._threads = threads
-            for mark, start in sorted(complete.items(), key=lambda one: (one[1], one[0])):
-                one = Found(self.marks.each[mark], start, self.at)
-                if counts(one):
-                    return one
+                    matches[tag, n] = min(start, matches.get((tag, n), start))
+            if self.at - min(matches.values(), default=self.at) > MAX_TAG_LENGTH:
+                matches = {match: start for match, start in matches.items() if self.at - start <= MAX_TAG_LENGTH}
+            self._matches = matches
+            for tag, start in sorted(complete.items(), key=lambda item: (item[1], item[0])):
+                match = TagMatch(self.tags.tags[tag], start, self.at)
+                if accepts(match):
+                    return match
         return None

@@ -1,4 +1,4 @@
-"""Where the thinking of a text begins and ends, how many tokens it has, and what closes it when its budget is out."""
+"""Thinking of a text: where it begins and ends, how many tokens it takes, and how it is closed at its budget."""
 
 from __future__ import annotations
 
@@ -7,197 +7,213 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pymtp.chat.output_grammar import behind_thinking
+from pymtp.chat.output_grammar import grammar_after_thinking
 from pymtp.chat.prompt import ChatPrompt
+from pymtp.chat.qwen_tags import THINK_END, THINK_START, TOOL_CALL_START
 from pymtp.chat.template import Chat
-from pymtp.chat.written import CALL, THINK, THOUGHT
 from pymtp.errors import InvalidRequestError
 from pymtp.model.model import Model
-from pymtp.sampling import MOST, Sampler, SamplingParams
+from pymtp.sampling import MAX_MAGNITUDE, Sampler, SamplingParams
 from pymtp.validation import shown
 
-BEHIND = "\n\n"  # what templates write behind </think>
-LAST = 16  # tokens of a prompt that are looked at for an open <think>
+NEWLINES = "\n\n"  # templates write these behind </think>
+N_END_TOKENS = 16  # last tokens of a prompt that are searched for an open <think>
 
-_THINK = THINK.encode()
+_START = THINK_START.encode()
 _SPACE = b" \t\r\n"
-_END = re.compile(THOUGHT.encode())
+_END = re.compile(THINK_END.encode())
 _MAY_END = re.compile(rb"<[/a-z]{0,6}\Z")
-# A call within thinking is a call, as AnswerReader reads it.
+# A call within thinking ends it here: OutputParser parses it as a call.
 _END_OR_CALL = re.compile(rb"</think>|<tool_call>[ \t\r\n]*(?:<function=|\{)")
 _MAY_END_OR_CALL = re.compile(rb"(?:<tool_call>[ \t\r\n]*)?<[/a-z_=]{0,9}\Z|<tool_call>[ \t\r\n]*\Z")
 
 
 @dataclass(frozen=True)
-class Thinking:
-    """What is known of a text's thinking before it is written.
+class ThinkingPlan:
+    """The plan for the thinking of a text, made before the first token.
 
-    begun: the prompt ends within it. apart: stop strings wait for its end. calls: a call of a tool ends it, too.
-    budget: the most tokens that it may have; None for any number.
-    closing: tokens that are written when the budget is out: the message, `</think>` and newlines.
-    waits: the grammar begins behind it, however it ends; `newlines` are written in between where the model closed it.
-    grammar: what holds the text once `closing` is written, None for nothing. grammar_prefix: so many tokens of
-        `closing` are the beginning of the grammar's text.
+    begun: whether the prompt ends within the thinking.
+    no_stop_in_thinking: whether stop strings match only behind the thinking.
+    call_ends: whether a tool call ends the thinking, too.
+    budget: the largest number of tokens that the thinking may have; None for any number.
+    closing: the tokens that close the thinking at its budget: the message, `</think>` and newlines.
+    grammar_waits: whether the grammar begins behind the thinking, however it ends.
+    newlines: tokens that come before the grammar where the model itself closed the thinking.
+    grammar: the grammar behind `closing`; None for none.
+    grammar_prefix: how many of the last tokens of `closing` are the beginning of the grammar's text.
     """
 
     begun: bool = False
-    apart: bool = False
-    calls: bool = False
+    no_stop_in_thinking: bool = False
+    call_ends: bool = False
     budget: int | None = None
     closing: tuple[int, ...] = ()
     newlines: tuple[int, ...] = ()
-    waits: bool = False
+    grammar_waits: bool = False
     grammar: str | None = None
     grammar_prefix: int = 0
 
 
-def thinking_of(model: Model, prompt: ChatPrompt, params: SamplingParams, n_ctx: int, *, calls: bool) -> Thinking:
-    """What is known of the thinking after a prompt. calls: whether the prompt offers tools.
+def plan_thinking(model: Model, prompt: ChatPrompt, params: SamplingParams, n_ctx: int, *, calls: bool) -> ThinkingPlan:
+    """Plan the thinking after a prompt. calls: whether the prompt offers tools.
 
     Raises InvalidRequestError for a budget beyond the context.
     """
-    end = prompt.end or b"".join(map(model.token_bytes, prompt.tokens[-LAST:])).decode(errors="ignore")
-    begun, apart, budget, gbnf = end.rstrip().endswith(THINK), prompt.end != "", params.thinking_budget, params.gbnf
-    calls = calls or (gbnf is not None and CALL in gbnf)
+    end = prompt.end or b"".join(map(model.token_bytes, prompt.tokens[-N_END_TOKENS:])).decode(errors="ignore")
+    begun, no_stop_in_thinking, budget, gbnf = (
+        end.rstrip().endswith(THINK_START),
+        prompt.end != "",
+        params.thinking_budget,
+        params.gbnf,
+    )
+    calls = calls or (gbnf is not None and TOOL_CALL_START in gbnf)
     if budget is None:
-        return Thinking(begun, apart, calls)
+        return ThinkingPlan(begun, no_stop_in_thinking, calls)
     if budget > n_ctx:
         raise InvalidRequestError(
             f"thinking_budget={shown(budget)} is beyond the context of n_ctx={n_ctx} tokens: give less, or None",
             "thinking_budget",
         )
     message = model.tokenize(params.thinking_end, add_special=False) if budget and params.thinking_end else []
-    close = model.tokenize(THOUGHT + BEHIND, add_special=False)
-    of_answers = None if params.grammar is None else behind_thinking(params.grammar)
-    covers = params.grammar is not None and of_answers is None and THOUGHT in params.grammar
-    waits = begun and gbnf is not None and not covers and of_answers is None and params.grammar_prefix == 0
-    return Thinking(
+    close = model.tokenize(THINK_END + NEWLINES, add_special=False)
+    output_grammar = None if params.grammar is None else grammar_after_thinking(params.grammar)
+    names_end = params.grammar is not None and output_grammar is None and THINK_END in params.grammar
+    waits = begun and gbnf is not None and not names_end and output_grammar is None and params.grammar_prefix == 0
+    return ThinkingPlan(
         begun,
-        apart,
+        no_stop_in_thinking,
         calls and not waits,
         budget,
         closing=(*message, *close),
-        newlines=tuple(model.tokenize(BEHIND, add_special=False)),
-        waits=waits,
-        grammar=of_answers or gbnf,
-        grammar_prefix=len(close) if covers else 0,
+        newlines=tuple(model.tokenize(NEWLINES, add_special=False)),
+        grammar_waits=waits,
+        grammar=output_grammar or gbnf,
+        grammar_prefix=len(close) if names_end else 0,
     )
 
 
 def has_tools(prompt: object) -> bool:
-    """Whether it is a chat whose answer may call tools."""
+    """Return whether a prompt is a chat that offers tools."""
     return isinstance(prompt, Chat) and bool(prompt.tools)
 
 
-def chat_of_budget(chat: Chat, params: SamplingParams) -> Chat:
-    """The chat, whose template is told not to think where the budget is 0."""
+def apply_thinking_budget(chat: Chat, params: SamplingParams) -> Chat:
+    """Return the chat; with a thinking budget of 0, one that tells the template not to think."""
     variables = {} if chat.chat_template_kwargs is None else chat.chat_template_kwargs
-    if params.thinking_budget != 0 or not isinstance(variables, Mapping):  # what is none is refused by the template
+    if params.thinking_budget != 0 or not isinstance(variables, Mapping):  # the template refuses other types
         return chat
     return replace(chat, chat_template_kwargs={**variables, "enable_thinking": False})
 
 
-class ThinkingText:
-    """Follows a text token by token: whether it is within its thinking, and whether that is to be closed now.
+class ThinkingTracker:
+    """A tracker that follows a text token by token: whether it is thinking, and whether the thinking must be closed.
 
-    tokens: of the thinking, those that begin before `</think>`. Neither tags nor what closes the thinking count.
-    closing: the next tokens are `forced`, whatever the model would sample, and a grammar may begin behind them.
-    closed_at: how many tokens had come when that was done; None before, and where the model closed it by itself.
+    tokens: how many tokens of thinking begin before `</think>`. Neither tags nor forced tokens count.
+    within: whether the text stands within its thinking.
+    closing: whether the next tokens are the `forced` ones, whatever the model would sample. A grammar may begin behind
+        them.
+    closed_at: how many tokens the text had when the last forced token had come; None before, and where none were
+        forced.
     """
 
-    def __init__(self, thinking: Thinking) -> None:
-        self._thinking = thinking
-        self._end, self._may_end = (_END_OR_CALL, _MAY_END_OR_CALL) if thinking.calls else (_END, _MAY_END)
+    def __init__(self, plan: ThinkingPlan) -> None:
+        self._plan = plan
+        self._end, self._may_end = (_END_OR_CALL, _MAY_END_OR_CALL) if plan.call_ends else (_END, _MAY_END)
         self.tokens = 0
-        self.within = thinking.begun
+        self.within = plan.begun
         self.closing = False
         self.forced: deque[int] = deque()
         self.closed_at: int | None = None
-        self._n = 0
+        self._n_tokens = 0
         self._over = False
-        self._head = b""  # of a text that may begin with <think>
-        self._tail = b""  # what may become a tag
-        self._starts: list[int] = []  # of the tokens within it
+        self._start_text = b""  # the beginning of a text that may yet begin with <think>
+        self._undecided = b""  # bytes that may become a tag
+        self._token_starts: list[int] = []  # where the counted tokens begin within it
         self._check_budget()
 
     def push(self, data: bytes) -> int:
-        """Takes a token's bytes. How many of them stand before the place where the thinking began or ended, all of
-        them where neither is within the token."""
-        self._n += 1
+        """Take a token's bytes; return how many stand before the place where the thinking began or ended.
+
+        Where neither is within the token, all of them do.
+        """
+        self._n_tokens += 1
         if self.closing:
             if self.forced:
                 self.forced.popleft()
             else:
-                self.closing, self.closed_at = False, self._n - 1
+                self.closing, self.closed_at = False, self._n_tokens - 1
         if self._over:
             return len(data)
         if self.within:
-            return self._think(data, counts=not self.closing)
-        self._head += data
-        begins = self._head.lstrip(_SPACE)
-        if not begins.startswith(_THINK):
-            self._over = not _THINK.startswith(begins)
+            return self._push_thinking(data, counts=not self.closing)
+        self._start_text += data
+        begins = self._start_text.lstrip(_SPACE)
+        if not begins.startswith(_START):
+            self._over = not _START.startswith(begins)
             return len(data)
         self.within = True
-        rest = begins[len(_THINK) :]
-        self._think(rest, counts=False)
+        rest = begins[len(_START) :]
+        self._push_thinking(rest, counts=False)
         self._check_budget()
         return len(data) - len(rest)
 
-    def _think(self, data: bytes, *, counts: bool) -> int:
+    def _push_thinking(self, data: bytes, *, counts: bool) -> int:
         if counts:
             self.tokens += 1
-            self._starts.append(len(self._tail))
-        self._tail += data
-        found = self._end.search(self._tail)
+            self._token_starts.append(len(self._undecided))
+        self._undecided += data
+        found = self._end.search(self._undecided)
         if found is None:
-            begun = self._may_end.search(self._tail)
-            cut = len(self._tail) if begun is None else begun.start()
-            self._tail = self._tail[cut:]
-            self._starts = [start - cut for start in self._starts if start >= cut]
+            begun = self._may_end.search(self._undecided)
+            cut = len(self._undecided) if begun is None else begun.start()
+            self._undecided = self._undecided[cut:]
+            self._token_starts = [start - cut for start in self._token_starts if start >= cut]
             if counts:
                 self._check_budget()
             return len(data)
         self._over, self.within = True, False
-        self.tokens -= sum(start >= found.start() for start in self._starts)
-        if self._thinking.waits and not self.closing:
-            self._close(self._thinking.newlines)
-        return max(0, len(data) - (len(self._tail) - found.end()))
+        self.tokens -= sum(start >= found.start() for start in self._token_starts)
+        if self._plan.grammar_waits and not self.closing:
+            self._close(self._plan.newlines)
+        return max(0, len(data) - (len(self._undecided) - found.end()))
 
     def _check_budget(self) -> None:
-        budget = self._thinking.budget
+        budget = self._plan.budget
         if self.within and budget is not None and self.tokens >= budget and not self.closing:
-            self._close(self._thinking.closing)
+            self._close(self._plan.closing)
 
     def _close(self, tokens: Sequence[int]) -> None:
         self.closing, self.forced = True, deque(tokens)
 
 
-# Any text. It never ends: no character comes last.
-ENDLESS = r"root ::= [^\x00]* [^\x00-\U0010ffff]"
+# Any text, which never ends: it would have to end with a character that does not exist.
+ENDLESS_TEXT = r"root ::= [^\x00]* [^\x00-\U0010ffff]"
 
 
-class Samplers:
-    """Samplers of one request. All have its seed.
+class RequestSamplers:
+    """The samplers of one request, all with its seed.
 
-    first: of the first token on. Where the grammar waits for the end of the thinking, the text may not end before.
+    first: the sampler from the first token on. Where the grammar begins behind the thinking, the text may not end
+        before.
     """
 
-    def __init__(self, params: SamplingParams, thinking: Thinking, seed_offset: int) -> None:
-        self._thinking = thinking
+    def __init__(self, params: SamplingParams, plan: ThinkingPlan, seed_offset: int) -> None:
+        self._plan = plan
         self.first = Sampler(params, seed_offset)
-        if thinking.waits:
-            self.first = self.first.held_to(ENDLESS)
+        if plan.grammar_waits:
+            self.first = self.first.with_grammar(ENDLESS_TEXT)
 
-    def behind(self, n: int) -> Sampler:
-        """Of the tokens behind a thinking that was closed. n: those that the sequence has by then."""
-        return self.first.held_to(self._thinking.grammar, self._thinking.grammar_prefix + n)
+    def after_thinking(self, n: int) -> Sampler:
+        """Return the sampler behind a thinking that was closed. n: tokens that the sequence has behind it by then."""
+        return self.first.with_grammar(self._plan.grammar, self._plan.grammar_prefix + n)
 
-    def free(self) -> Sampler:
-        """Without a grammar, for a text that is brought back."""
-        return self.first.held_to(None)
+    def without_grammar(self) -> Sampler:
+        """Return a sampler without a grammar, for a text that is prefilled again."""
+        return self.first.with_grammar(None)
 
-    def certain(self, token: int) -> Sampler:
-        """Of one token, whose log-probability is wanted."""
-        params = replace(self.first.params, grammar=None, json_schema=None, temperature=0.0, logit_bias={token: MOST})
+    def always(self, token: int) -> Sampler:
+        """Return a sampler that samples one token for certain, to get its log-probability."""
+        params = replace(
+            self.first.params, grammar=None, json_schema=None, temperature=0.0, logit_bias={token: MAX_MAGNITUDE}
+        )
         return Sampler(params)

@@ -1,97 +1,98 @@
-"""The arguments of a call as JSON, from what stands in its tags."""
+"""Parsers of single tool calls: XML parameters one by one, and calls in Hermes' JSON form."""
 
 from __future__ import annotations
 
 import json
 import re
 
-from pymtp.chat.events import Call
-from pymtp.chat.json_end import JsonText
-from pymtp.chat.literals import NoValueError, json_value
-from pymtp.chat.tool_parameters import Parameter, Parameters
+from pymtp.chat.json_scanner import JsonObjectScanner
+from pymtp.chat.lenient_json import NotJsonError, parse_json
+from pymtp.chat.output_events import ToolCall
+from pymtp.chat.tool_parameters import ToolParameter, ToolParameters
 
 _NAME = re.compile(r'\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")')
 _ARGUMENTS = re.compile(r'\s*,\s*"arguments"\s*:\s*(?=\{)')
 
 
-class CallText:
-    """A call whose parameters come one by one. What methods return are the pieces of its arguments."""
+class ToolCallBuilder:
+    """An XML call whose parameters come one by one. Its methods return the next pieces of the JSON arguments."""
 
-    def __init__(self, index: int, name: str, parameters: Parameters) -> None:
+    def __init__(self, index: int, name: str, parameters: ToolParameters) -> None:
         self.index, self.name, self.parameters = index, name, parameters
-        self.given: set[str] = set()
+        self.seen_parameters: set[str] = set()
         self._pieces: list[str] = []
-        self._name, self._parameter = "", Parameter({}, {})
-        self._value: list[str] = []  # of what is no string
+        self._parameter_name, self._parameter = "", ToolParameter({}, {})
+        self._value: list[str] = []  # text of a value that is not a string
 
     @property
-    def call(self) -> Call:
-        return Call(self.name, "".join(self._pieces))
+    def call(self) -> ToolCall:
+        """Return the call as far as it has come."""
+        return ToolCall(self.name, "".join(self._pieces))
 
-    def begin(self, name: str) -> str:
-        """The next parameter."""
-        self._name, self._parameter = name, self.parameters[name]
+    def begin_parameter(self, name: str) -> str:
+        """Begin the next parameter."""
+        self._parameter_name, self._parameter = name, self.parameters[name]
         self._value = []
-        self.given.add(name)
-        return self._piece(self._key() + '"') if self._parameter.is_text else ""
+        self.seen_parameters.add(name)
+        return self._emit(self._key() + '"') if self._parameter.is_string else ""
 
-    def text(self, text: str) -> str:
-        """More of its value."""
-        if self._parameter.is_text:
-            return self._piece(json.dumps(text, ensure_ascii=False)[1:-1])
+    def add_text(self, text: str) -> str:
+        """Add text to the value of the parameter."""
+        if self._parameter.is_string:
+            return self._emit(json.dumps(text, ensure_ascii=False)[1:-1])
         self._value.append(text)
         return ""
 
-    def end(self) -> str:
-        """The value is complete. One that is no string and has no text was left out."""
-        if self._parameter.is_text:
-            return self._piece('"')
+    def end_parameter(self) -> str:
+        """End the parameter. A parameter that cannot be a string and has no text counts as left out."""
+        if self._parameter.is_string:
+            return self._emit('"')
         value = "".join(self._value)
         if not value.strip() and "string" not in self._parameter.types:
             return ""
-        return self._piece(self._key() + self._parameter.json(value))
+        return self._emit(self._key() + self._parameter.to_json(value))
 
     def _key(self) -> str:
-        return f"{', ' if self._pieces else '{'}{json.dumps(self._name, ensure_ascii=False)}: "
+        return f"{', ' if self._pieces else '{'}{json.dumps(self._parameter_name, ensure_ascii=False)}: "
 
-    def close(self) -> str:
-        """The call is complete."""
-        return self._piece("}" if self._pieces else "{}")
+    def end_call(self) -> str:
+        """End the call."""
+        return self._emit("}" if self._pieces else "{}")
 
-    def _piece(self, text: str) -> str:
+    def _emit(self, text: str) -> str:
         self._pieces.append(text)
         return text
 
 
-def hermes_call(text: str) -> Call | None:
-    """The call that JSON is; None where it is none."""
+def parse_hermes_call(text: str) -> ToolCall | None:
+    """Parse a complete call in Hermes' form; return None for JSON that is not a call."""
     try:
-        value = json_value(text, strict=False)
-    except NoValueError:
+        value = parse_json(text, strict=False)
+    except NotJsonError:
         return None
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return None
     arguments = value.get("arguments", value.get("parameters", {}))
     if isinstance(arguments, str):
         try:
-            arguments = json_value(arguments)
-        except NoValueError:
+            arguments = parse_json(arguments)
+        except NotJsonError:
             return None
     if not isinstance(arguments, dict):
         return None
-    return Call(value["name"], json.dumps(arguments, ensure_ascii=False))
+    return ToolCall(value["name"], json.dumps(arguments, ensure_ascii=False))
 
 
-def unfinished_hermes_call(text: str) -> Call | None:
-    """What there is of a call that was cut short."""
+def parse_unfinished_hermes_call(text: str) -> ToolCall | None:
+    """Parse a call in Hermes' form that the end of the text cut off; return None before its name is complete."""
     name = _NAME.match(text)
     if not name:
         return None
     arguments = _ARGUMENTS.match(text, name.end())
-    return Call(json.loads(name[1], strict=False), _open(text[arguments.end() :]) if arguments else "")
+    return ToolCall(json.loads(name[1], strict=False), _unclosed(text[arguments.end() :]) if arguments else "")
 
 
-def _open(text: str) -> str:
-    """The text of an object up to its last bracket, so that it is not taken for that of a whole call."""
-    whole = JsonText()
-    return text if whole.push(text) is None else whole.text.removesuffix("}")
+def _unclosed(text: str) -> str:
+    """Return the text of an object without its last brace, so that it cannot pass for the object of a whole call."""
+    scanner = JsonObjectScanner()
+    return text if scanner.push(text) is None else scanner.text.removesuffix("}")

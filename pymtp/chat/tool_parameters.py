@@ -1,8 +1,9 @@
-"""How the value of a parameter is written in a tag, by its schema, and read back: a string as it is, all else as JSON.
+"""Tool parameters: how a value is written in its tag by the parameter's schema, and how it is parsed back.
 
-Where a schema allows a string and others, too, text that is JSON of the others is one of them, and all other text the
-string. That is so only where the others are free: text of a string that reads as a number must be valid as a number.
-Otherwise all of it is JSON, the string as well.
+A string is written without quotes, every other value as JSON. Where a schema allows strings and other types, text that
+is JSON of one of the other types has that type, and all other text is a string. This holds only where the schema bounds
+the other types by nothing but their type: a string that looks like a number is parsed as a number, and must be valid as
+one. Otherwise strings are written as JSON, too.
 """
 
 from __future__ import annotations
@@ -13,19 +14,23 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
-from pymtp.chat.literals import NoValueError, json_value, python_value
+from pymtp.chat.lenient_json import NotJsonError, parse_json, parse_python_literal
 from pymtp.chat.tools import Tool
-from pymtp.grammar.keywords import HEEDED, SchemaError, find
-from pymtp.grammar.relax import joined
+from pymtp.grammar.keywords import TYPE_KEYWORDS, SchemaError, find_ref
+from pymtp.grammar.relax import merge_all_of
 
-ALL = frozenset(("string", "integer", "number", "boolean", "null", "array", "object"))
-MAX_STEPS = 64  # of references and alternatives within each other
-MAX_PARTS = 1024  # that are looked at: alternatives that share parts by references are more than a schema is long
-_BOUNDS = frozenset().union(*(keywords for name, keywords in HEEDED.items() if name != "string"))
+ALL_TYPES = frozenset(("string", "integer", "number", "boolean", "null", "array", "object"))
+MAX_STEPS = 64  # references and alternatives that are followed, one within another
+# Subschemas that are visited. Alternatives that share parts by references may be far more than the schema is long.
+MAX_VISITS = 1024
+_VALUE_KEYWORDS = frozenset().union(*(keywords for name, keywords in TYPE_KEYWORDS.items() if name != "string"))
 
 
-class Parameter:
-    """One parameter of a tool. root: the schema that holds its own, for references."""
+class ToolParameter:
+    """One parameter of a tool.
+
+    schema: that of its value. root: the schema of all parameters, which references point into.
+    """
 
     def __init__(self, schema: object, root: Mapping[str, Any]) -> None:
         self._root = root
@@ -33,149 +38,161 @@ class Parameter:
 
     @cached_property
     def types(self) -> frozenset[str]:
-        """Those that the schema allows."""
-        return self._types(self.schema, MAX_STEPS, iter(range(MAX_PARTS)))
+        """Return the types that the schema allows."""
+        return self._types(self.schema, MAX_STEPS, iter(range(MAX_VISITS)))
 
     @cached_property
-    def is_text(self) -> bool:
-        """Whether it is a string, and no other."""
+    def is_string(self) -> bool:
+        """Return whether every value is a string."""
         return self.types == {"string"}
 
     @cached_property
     def is_raw(self) -> bool:
-        """Whether a string of it is written as it is, without the quotes of JSON."""
-        return "string" in self.types and (self.is_text or self._free(self.schema, MAX_STEPS, iter(range(MAX_PARTS))))
+        """Return whether strings stand in the tag without the quotes of JSON."""
+        return "string" in self.types and (
+            self.is_string or self._other_types_unbounded(self.schema, MAX_STEPS, iter(range(MAX_VISITS)))
+        )
 
     @cached_property
     def choices(self) -> tuple[Any, ...]:
-        """All values, where the schema lists them."""
-        schema = resolved(self.schema, self._root)
+        """Return all values, where the schema lists them."""
+        schema = resolve_refs(self.schema, self._root)
         if not isinstance(schema, dict):
             return ()
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         return tuple(values) if isinstance(values, list) else ()
 
-    def json(self, text: str) -> str:
-        """The value of a text, as JSON. What is of no type that the schema allows is a string, or what JSON it is."""
-        if self.is_text or (self.is_raw and text in self.choices):
-            return _json(text)
+    def to_json(self, text: str) -> str:
+        """Return the value that a text stands for, as JSON.
+
+        A text of no type that the schema allows stays a string where strings are allowed; otherwise it keeps the type
+        that its JSON has, and is a string where it is no JSON.
+        """
+        if self.is_string or (self.is_raw and text in self.choices):
+            return _dump_json(text)
         stripped = text.strip()
-        for read in (json_value, python_value):
+        for read in (parse_json, parse_python_literal):
             try:
                 value = read(stripped)
-            except NoValueError:
+            except NotJsonError:
                 continue
-            fitted = self._fitted(value)
-            if fitted is not None:
-                return stripped if read is json_value and fitted[0] is value else _json(fitted[0])
-        return self._of_no_type(text)
+            converted = self._convert(value)
+            if converted is not None:
+                return stripped if read is parse_json and converted[0] is value else _dump_json(converted[0])
+        return self._without_fitting_type(text)
 
-    def _fitted(self, value: Any) -> tuple[Any] | None:
-        """The value as the types have it; None where they have none."""
+    def _convert(self, value: Any) -> tuple[Any] | None:
+        """Return the value in an allowed type, within a tuple; None where no allowed type holds it."""
         if isinstance(value, str):
             if self.is_raw:
-                return None  # its quotes belong to it
+                return None  # a raw string has no quotes: these are part of it
             if "string" in self.types:
                 return (value,)
             try:
-                inner = python_value(value.strip())
-            except NoValueError:
+                inner = parse_python_literal(value.strip())
+            except NotJsonError:
                 return None
-            return None if isinstance(inner, str) else self._fitted(inner)
+            return None if isinstance(inner, str) else self._convert(inner)
         if isinstance(value, float) and value.is_integer() and self.types & {"integer", "number"} == {"integer"}:
             return (int(value),)
         return (value,) if _type_of(value) & self.types else None
 
-    def _of_no_type(self, text: str) -> str:
+    def _without_fitting_type(self, text: str) -> str:
         if "string" not in self.types:
-            for read in (json_value, python_value):
-                with suppress(NoValueError):
-                    return _json(read(text))
-        return _json(text)
+            for read in (parse_json, parse_python_literal):
+                with suppress(NotJsonError):
+                    return _dump_json(read(text))
+        return _dump_json(text)
 
-    def _types(self, schema: object, steps: int, left: Iterator[int]) -> frozenset[str]:
-        if steps == 0 or next(left, None) is None:
-            return ALL
-        schema = resolved(schema, self._root)
+    def _types(self, schema: object, steps: int, visits: Iterator[int]) -> frozenset[str]:
+        if steps == 0 or next(visits, None) is None:
+            return ALL_TYPES
+        schema = resolve_refs(schema, self._root)
         if not isinstance(schema, dict):
-            return ALL
-        if (types := _named(schema)) is not None:
+            return ALL_TYPES
+        if (types := _named_types(schema)) is not None:
             return types
         for keyword in ("oneOf", "anyOf"):
             if isinstance(parts := schema.get(keyword), list) and parts:
-                return frozenset().union(*(self._types(part, steps - 1, left) for part in parts))
+                return frozenset().union(*(self._types(part, steps - 1, visits) for part in parts))
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         if isinstance(values, list) and values:
             return frozenset().union(*map(_type_of, values))
-        return frozenset({"string"}) if schema.keys() & HEEDED["string"] else ALL
+        return frozenset({"string"}) if schema.keys() & TYPE_KEYWORDS["string"] else ALL_TYPES
 
-    def _free(self, schema: object, steps: int, left: Iterator[int]) -> bool:
-        """Whether all that is no string is only held to its type."""
-        if steps == 0 or next(left, None) is None:
+    def _other_types_unbounded(self, schema: object, steps: int, visits: Iterator[int]) -> bool:
+        """Return whether the schema bounds values other than strings by their type alone."""
+        if steps == 0 or next(visits, None) is None:
             return False
-        schema = resolved(schema, self._root)
+        schema = resolve_refs(schema, self._root)
         if not isinstance(schema, dict):
             return True
         for keyword in ("oneOf", "anyOf"):
             if isinstance(parts := schema.get(keyword), list) and parts:
                 return all(
-                    self._types(part, steps - 1, left) == {"string"} or self._free(part, steps - 1, left)
+                    self._types(part, steps - 1, visits) == {"string"}
+                    or self._other_types_unbounded(part, steps - 1, visits)
                     for part in parts
                 )
         if "const" in schema or "enum" in schema:
-            return schema is resolved(self.schema, self._root) or self._types(schema, steps, left) == {"string"}
-        return not schema.keys() & _BOUNDS
+            return schema is resolve_refs(self.schema, self._root) or self._types(schema, steps, visits) == {"string"}
+        return not schema.keys() & _VALUE_KEYWORDS
 
 
-class Parameters:
-    """Those of a tool, by name. required: names of those that a call must have."""
+class ToolParameters:
+    """The parameters of a tool, by name.
+
+    schema: that of the arguments object. required: the names of parameters that a call must have.
+    """
 
     def __init__(self, tool: Tool) -> None:
         self.root = tool.parameters
-        schema = resolved(tool.parameters, tool.parameters)
+        schema = resolve_refs(tool.parameters, tool.parameters)
         self.schema: Mapping[str, Any] = schema if isinstance(schema, dict) else {}
         properties, required = self.schema.get("properties"), self.schema.get("required")
         self.required = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
-        self._each: dict[str, Parameter] = {}
+        self._by_name: dict[str, ToolParameter] = {}
         if isinstance(properties, dict):
-            self._each = {name: Parameter(part, self.root) for name, part in properties.items()}
+            self._by_name = {name: ToolParameter(part, self.root) for name, part in properties.items()}
 
     @property
     def names(self) -> list[str]:
-        """In the order of the schema."""
-        return [*self._each, *sorted(self.required - self._each.keys())]
+        """Return the names of all parameters, in the schema's order."""
+        return [*self._by_name, *sorted(self.required - self._by_name.keys())]
 
     def __contains__(self, name: str) -> bool:
-        return name in self._each
+        return name in self._by_name
 
-    def __getitem__(self, name: str) -> Parameter:
-        return self._each[name] if name in self._each else Parameter({}, {})
+    def __getitem__(self, name: str) -> ToolParameter:
+        return self._by_name[name] if name in self._by_name else ToolParameter({}, {})
 
 
-def resolved(schema: object, root: object) -> object:
-    """What a schema refers to, with what it holds in `allOf`."""
+def resolve_refs(schema: object, root: object) -> object:
+    """Return the schema behind a schema's references, with its `allOf` merged into it; {} where a reference fails."""
     for _ in range(MAX_STEPS):
         if not isinstance(schema, dict):
             return schema
         if "$ref" in schema:
             try:
-                schema = find(root, schema["$ref"], "#")
+                schema = find_ref(root, schema["$ref"], "#")
             except SchemaError:
                 return {}
         elif "allOf" in schema:
-            schema = joined({**schema, "allOf": schema["allOf"] if isinstance(schema["allOf"], list) else []}, root)
+            schema = merge_all_of(
+                {**schema, "allOf": schema["allOf"] if isinstance(schema["allOf"], list) else []}, root
+            )
         else:
             return schema
     return {}
 
 
-def _named(schema: Mapping[str, Any]) -> frozenset[str] | None:
-    """The types that a schema names, where it names any."""
+def _named_types(schema: Mapping[str, Any]) -> frozenset[str] | None:
+    """Return the types of the "type" keyword: all types where one is unknown, None where there is no valid keyword."""
     types = schema.get("type")
-    each = [types] if isinstance(types, str) else types
-    if not isinstance(each, list) or not each or not all(isinstance(name, str) for name in each):
+    names = [types] if isinstance(types, str) else types
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         return None
-    return frozenset(each) if ALL.issuperset(each) else ALL
+    return frozenset(names) if ALL_TYPES.issuperset(names) else ALL_TYPES
 
 
 def _type_of(value: object) -> frozenset[str]:
@@ -195,5 +212,5 @@ def _type_of(value: object) -> frozenset[str]:
     return frozenset({"object"})
 
 
-def _json(value: object) -> str:
+def _dump_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)

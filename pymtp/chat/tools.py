@@ -13,16 +13,16 @@ from pymtp.grammar.json_schema import MAX_TEXT, schema_text
 from pymtp.validation import shown
 
 MAX_TOOLS = 1024
-# what a tag `<function=NAME>` can hold, and a string of JSON without an escape
-_NAME = re.compile(r"""[^\s<>"\\\x00-\x1f\x7f]{1,256}""")
+# a name that fits into the tag `<function=NAME>`, and into a JSON string without escapes
+_TOOL_NAME = re.compile(r"""[^\s<>"\\\x00-\x1f\x7f]{1,256}""")
 
 
 @dataclass(frozen=True)
 class Tool:
     """A function that the model may call.
 
-    parameters: the JSON schema of its arguments, an object's.
-    strict: whether a schema that no grammar can hold a text to is refused. Otherwise such parts of it are passed over.
+    parameters: the JSON schema of the arguments object.
+    strict: whether a schema that no grammar can express is refused. Otherwise such parts of it are ignored.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Tool:
 
 @dataclass(frozen=True)
 class NamedTool:
-    """The choice of one tool."""
+    """The choice of one tool, which must be called."""
 
     name: str
 
@@ -42,29 +42,30 @@ ToolChoice = Literal["auto", "none", "required"] | NamedTool
 
 
 def read_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[Tool, ...]:
-    """Tools of OpenAI's form: {"type": "function", "function": {"name": …, "parameters": …}}.
+    """Read tools in OpenAI's form: {"type": "function", "function": {"name": …, "parameters": …}}.
 
-    Raises InvalidRequestError for anything else, for two tools of one name, and for names that cannot stand in a tag.
+    Raises InvalidRequestError for tools in another form, for two tools of one name, and for names that cannot stand in
+    a tag.
     """
     if not isinstance(tools, Sequence) or isinstance(tools, (str, bytes)):
         raise InvalidRequestError(f"tools must be a list, not {type(tools).__name__}", "tools")
     if len(tools) > MAX_TOOLS:
         raise InvalidRequestError(f"{len(tools)} tools are more than {MAX_TOOLS}", "tools")
-    found, left = [], MAX_TEXT
+    read, remaining = [], MAX_TEXT
     for i, tool in enumerate(tools):
-        found.append(_tool(tool, f"tools[{i}]"))
-        left -= len(json.dumps(found[-1].parameters))
-        if left < 0:
+        read.append(_tool(tool, f"tools[{i}]"))
+        remaining -= len(json.dumps(read[-1].parameters))
+        if remaining < 0:
             raise InvalidRequestError(f"the schemas of the tools are longer than {MAX_TEXT} bytes together", "tools")
-    check_names(found)
-    return tuple(found)
+    check_names(read)
+    return tuple(read)
 
 
 def check_names(tools: Sequence[Tool]) -> None:
-    """Raises InvalidRequestError for two tools of one name, and for names that cannot stand in a tag."""
+    """Raise InvalidRequestError for two tools of one name, and for names that cannot stand in a tag."""
     names = set()
     for tool in tools:
-        if not _NAME.fullmatch(tool.name):
+        if not _TOOL_NAME.fullmatch(tool.name):
             raise InvalidRequestError(
                 f"no tool can have the name {tool.name!r:.80}: letters, digits, _ and - are right", "tools"
             )

@@ -1,5 +1,7 @@
-"""The values of parameters as rules of a grammar: such texts that the reader finds their end, and a value of the schema
-in them."""
+"""Grammar rules for the values of tool parameters.
+
+Each value fits its schema, and holds no text that the parser would take for the value's end.
+"""
 
 from __future__ import annotations
 
@@ -8,46 +10,53 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from pymtp.chat import written
-from pymtp.chat.free_text import NEVER, FreeText
-from pymtp.chat.tags import Mark
-from pymtp.chat.tool_parameters import MAX_STEPS, Parameter, resolved
-from pymtp.grammar.json_schema import FORMATS, Converter, counts, listed, literal
-from pymtp.grammar.keywords import SchemaError, check_keywords, find, types_of
+from pymtp.chat.qwen_tags import BLOCK_VALUE_END_TAGS
+from pymtp.chat.tags import Tag
+from pymtp.chat.text_grammar import NOT_IN_TEXT, TagFreeText
+from pymtp.chat.tool_parameters import MAX_STEPS, ToolParameter, resolve_refs
+from pymtp.grammar.json_schema import FORMATS, SchemaConverter, literal, non_empty_list, size_bounds
+from pymtp.grammar.keywords import SchemaError, check_keywords, find_ref, types_of
 from pymtp.grammar.regex import MAX_REPETITIONS, Ranges, inverse, pattern_grammar, quoted, range_grammar
 from pymtp.grammar.relax import weaker_schemas
 from pymtp.grammar.rules import Rules
 
-FEW = 16  # characters that are counted beside the whole automaton of the marks; more, beside a smaller one
-MANY = 1000  # that are counted beside this
+# Rules that count characters exist once for each count and state. So the longer a string may be, the coarser is the
+# automaton that its characters are counted beside.
+MAX_COUNTED_EXACTLY = 16  # characters; up to here, beside the full automaton of the tags
+MAX_COUNTED = 1000  # up to here, beside the automaton of _SHORT_TAGS; beyond, without "<"
 
-# Every mark has the one or the other of these. A value begins as behind a newline.
-_SHORT = [Mark("\n<"), Mark("r>\n")]
+# Every end tag holds one of these. A value begins as if behind a newline.
+_SHORT_TAGS = [Tag("\n<"), Tag("r>\n")]
 _TAG_OPENS: Ranges = [(0x3C, 0x3C)]
 _LINE_ENDS: Ranges = [(0x0A, 0x0A)]
 
 
-class TextRules:
-    """Rules of strings that stand in a tag as they are. Tools share them."""
+class StringRules:
+    """Rules of strings that stand in a tag without quotes. All tools share them."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self._free = FreeText(written.ENDS_LINES, rules, "text")
-        self._short = FreeText(_SHORT, rules, "text")
+        self._free = TagFreeText(BLOCK_VALUE_END_TAGS, rules, "text")
+        self._short = TagFreeText(_SHORT_TAGS, rules, "text")
 
     def free(self) -> str:
+        """Return the name of the rule of any string."""
         return self._free.rule(self._free.automaton.begin("\n"))
 
-    def counted(self, least: int, most: int | None) -> str:
-        if max(least, most or 0) <= FEW:
-            return self._free.counted(self._free.automaton.begin("\n"), least, most)
-        if max(least, most or 0) <= MANY:
-            return self._short.counted(self._short.automaton.begin("\n"), least, most)
-        upper = "" if most is None else min(most, MAX_REPETITIONS)
-        return self.rules.rule(f"{_without(_TAG_OPENS, inverse([]))}{{{least},{upper}}}", "text")
+    def counted(self, minimum: int, maximum: int | None) -> str:
+        """Return the name of the rule of strings of so many characters. maximum: None for any number."""
+        if max(minimum, maximum or 0) <= MAX_COUNTED_EXACTLY:
+            return self._free.counted(self._free.automaton.begin("\n"), minimum, maximum)
+        if max(minimum, maximum or 0) <= MAX_COUNTED:
+            return self._short.counted(self._short.automaton.begin("\n"), minimum, maximum)
+        upper = "" if maximum is None else min(maximum, MAX_REPETITIONS)
+        return self.rules.rule(f"{_without(_TAG_OPENS, inverse([]))}{{{minimum},{upper}}}", "text")
 
     def pattern(self, pattern: str) -> str:
-        """Of strings without a newline; where the pattern needs one, of strings without "<". Raises SchemaError."""
+        """Return GBNF for strings that match a pattern and hold no newline; where it needs one, no "<" instead.
+
+        Raises SchemaError for a pattern that no grammar can express.
+        """
         error: Exception | None = None
         for left_out in (_LINE_ENDS, _TAG_OPENS):
             try:
@@ -57,59 +66,63 @@ class TextRules:
         raise SchemaError(f"the pattern {pattern!r:.80} cannot be held to: {error}") from error
 
     def literal(self, text: str) -> str | None:
-        """GBNF of a text; None of one in which the reader would find an end."""
+        """Return GBNF for a text; None for a text in which the parser would find an end."""
         state = self._free.automaton.begin("\n")
         for character in text:
             after = self._free.automaton.step(state, character)
-            if after is None or any(low <= ord(character) <= high for low, high in NEVER):
+            if after is None or any(low <= ord(character) <= high for low, high in NOT_IN_TEXT):
                 return None
             state = after
         return quoted(text)
 
 
 def _without(left_out: Ranges, ranges: Ranges) -> str:
-    kept = inverse([*inverse(ranges), *left_out, *NEVER])
-    if not kept:
+    remaining = inverse([*inverse(ranges), *left_out, *NOT_IN_TEXT])
+    if not remaining:
         raise ValueError("a class has no character that a text can have")
-    return range_grammar(kept)
+    return range_grammar(remaining)
 
 
-class ValueRules:
+class ParameterRules:
     """Rules of the values of one tool's parameters."""
 
-    def __init__(self, root: Mapping[str, Any], texts: TextRules, *, strict: bool) -> None:
-        self._strict, self._root, self._texts = strict, root, texts
-        self._json = Converter(root, texts.rules, None if strict else weaker_schemas)
+    def __init__(self, root: Mapping[str, Any], strings: StringRules, *, strict: bool) -> None:
+        self._strict, self._root, self._strings = strict, root, strings
+        self._json = SchemaConverter(root, strings.rules, None if strict else weaker_schemas)
 
-    def value(self, parameter: Parameter, path: str) -> str:
-        """The name of a rule. Raises SchemaError for what no text can be held to, where that is asked for."""
-        says = (
+    def value(self, parameter: ToolParameter, path: str) -> str:
+        """Return the name of the rule of a parameter's value, as it stands in its tag.
+
+        Raises SchemaError for a schema that no grammar can express, where the tool is strict.
+        """
+        body = (
             self.raw(parameter.schema, path, MAX_STEPS)
             if parameter.is_raw
             else self._json.schema(parameter.schema, path)
         )
-        rule = self._texts.rules.rule(says, path.rpartition("/")[2])
+        rule = self._strings.rules.rule(body, path.rpartition("/")[2])
         self._json.finish()
         return rule
 
     def json(self, schema: object, path: str) -> str:
-        """The name of a rule of the schema's JSON."""
-        rule = self._json.part(schema, path)
+        """Return the name of the rule of a schema's JSON."""
+        rule = self._json.rule_for(schema, path)
         self._json.finish()
         return rule
 
-    # each of these gives alternatives
+    # Each of the methods below returns the alternatives of a rule, as GBNF.
 
     def raw(self, schema: object, path: str, steps: int) -> str:
+        """Return alternatives for a value whose strings stand without quotes. steps: how deep alternatives may nest."""
         if self._strict:
-            return self._exact(followed(schema, self._root, path), path, steps)
-        schema = resolved(schema, self._root)
-        for way in weaker_schemas(schema, self._root):
+            return self._exact(follow_refs(schema, self._root, path), path, steps)
+        schema = resolve_refs(schema, self._root)
+        for weaker in weaker_schemas(schema, self._root):
             try:
-                return self._exact(way, path, steps)
+                return self._exact(weaker, path, steps)
             except SchemaError:
                 continue
-        return self._texts.free()
+        return self._strings.free()
 
     def _exact(self, schema: object, path: str, steps: int) -> str:
         if not isinstance(schema, dict) or not steps:
@@ -118,43 +131,46 @@ class ValueRules:
         check_keywords(schema, types, path)
         for keyword in ("oneOf", "anyOf"):
             if keyword in schema:
-                parts = listed(schema, keyword, path)
+                parts = non_empty_list(schema, keyword, path)
                 return " | ".join(self.raw(part, f"{path}/{keyword}/{i}", steps - 1) for i, part in enumerate(parts))
         if "const" in schema or "enum" in schema:
-            return self._choices([schema["const"]] if "const" in schema else listed(schema, "enum", path), path)
+            choices = [schema["const"]] if "const" in schema else non_empty_list(schema, "enum", path)
+            return self._choices(choices, path)
         if not types:
             return self._string(schema, path)
-        ways = [self._string(schema, path) if name == "string" else self._texts.rules.known(name) for name in types]
-        return " | ".join(ways)
+        alternatives = [
+            self._string(schema, path) if name == "string" else self._strings.rules.known(name) for name in types
+        ]
+        return " | ".join(alternatives)
 
     def _choices(self, values: list[Any], path: str) -> str:
-        ways = [self._texts.literal(value) if isinstance(value, str) else literal(value) for value in values]
-        if not any(ways) or (self._strict and not all(ways)):
+        alternatives = [self._strings.literal(value) if isinstance(value, str) else literal(value) for value in values]
+        if not any(alternatives) or (self._strict and not all(alternatives)):
             raise SchemaError(f"{path} has a value that no tag can hold: {json.dumps(values):.80}")
-        return " | ".join(filter(None, ways))
+        return " | ".join(filter(None, alternatives))
 
     def _string(self, schema: dict[str, Any], path: str) -> str:
         if "pattern" in schema:
             if not isinstance(schema["pattern"], str):
                 raise SchemaError(f"{path}/pattern must be a text")
-            return self._texts.pattern(schema["pattern"])
+            return self._strings.pattern(schema["pattern"])
         if "format" in schema:
             if schema["format"] not in FORMATS:
                 raise SchemaError(f"{path} has a format that is none of {', '.join(FORMATS)}")
-            return self._texts.rules.known(schema["format"])
+            return self._strings.rules.known(schema["format"])
         if not schema.keys() & {"minLength", "maxLength"}:
-            return self._texts.free()
-        least, most = counts(schema, "Length", path)
-        if not self._strict and most is not None and most > MANY:
-            most = None
-        return self._texts.counted(least, most)
+            return self._strings.free()
+        minimum, maximum = size_bounds(schema, "Length", path)
+        if not self._strict and maximum is not None and maximum > MAX_COUNTED:
+            maximum = None
+        return self._strings.counted(minimum, maximum)
 
 
-def followed(schema: object, root: object, path: str) -> object:
-    """What a schema refers to. Raises SchemaError where it is nothing."""
+def follow_refs(schema: object, root: object, path: str) -> object:
+    """Return the schema behind a schema's references. Raises SchemaError where a reference leads nowhere."""
     for _ in range(MAX_STEPS):
         if not isinstance(schema, dict) or "$ref" not in schema:
             return schema
         check_keywords(schema, [], path)
-        schema = find(root, schema["$ref"], path)
+        schema = find_ref(root, schema["$ref"], path)
     raise SchemaError(f"{path} refers to itself")

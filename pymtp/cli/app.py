@@ -1,4 +1,4 @@
-"""The commands assembled, and errors turned into exit codes."""
+"""The application of all commands; errors become exit codes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from typing import Annotated
 import typer
 
 from pymtp.cli.batch import batch
-from pymtp.cli.bench import bench
+from pymtp.cli.bench_batch import batch as bench_batch
+from pymtp.cli.bench_decode import decode as bench_decode
+from pymtp.cli.bench_prefill import prefill as bench_prefill
+from pymtp.cli.bench_prefix import prefix as bench_prefix
+from pymtp.cli.bench_rows import rows as bench_rows
 from pymtp.cli.chat import chat
 from pymtp.cli.exit_codes import FAILED, MISUSED, NOT_LOADED
 from pymtp.cli.generate import generate
@@ -24,9 +28,13 @@ from pymtp.cli.tap import tap
 from pymtp.errors import InvalidRequestError, ModelLoadError, PymtpError
 from pymtp.native.build_info import build_info
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)  # its tables cut long names
+# rich_markup_mode is None: rich's tables would cut long names
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 for command in (generate, chat, serve, prefix, batch, info, tap, pull):
     app.command()(command)
+bench = typer.Typer(help="Measure pymtp on this machine.", no_args_is_help=True, rich_markup_mode=None)
+for command in (bench_decode, bench_batch, bench_prefill, bench_prefix, bench_rows):
+    bench.command()(command)
 app.add_typer(bench, name="bench")
 
 
@@ -46,18 +54,18 @@ def options(
     ] = False,
 ) -> None:
     """Multi-token-prediction speculative decoding for Qwen3-Next, Qwen3.5, 3.6 and 3.8 GGUF models."""
-    if sys.stdout is None and context.invoked_subcommand != serve.__name__:  # that one writes to stderr only
+    if sys.stdout is None and context.invoked_subcommand != serve.__name__:  # serve writes to stderr only
         raise OSError("standard output is closed")
 
 
 def app_main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the command line (None: the process's own).
+    """Run the command line; None stands for the arguments of this process.
 
-    An error of this package, and one of the output, becomes one line and an exit code.
+    An error of this package, or of writing the output, becomes one line on stderr and an exit code.
     """
     try:
         if isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(errors="backslashreplace")  # a text may have characters that the terminal has not
+            sys.stdout.reconfigure(errors="backslashreplace")  # the terminal may lack a character of a text
         try:
             app(arguments)
         finally:

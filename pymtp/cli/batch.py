@@ -11,23 +11,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pymtp.async_llm import AsyncLLM
 from pymtp.cli.exit_codes import FAILED
-from pymtp.cli.load import Loading
-from pymtp.cli.options import SeqMax, spread
+from pymtp.cli.load import LoadOptions
+from pymtp.cli.options import SeqMax, expand_options
 from pymtp.cli.screen import screen
 from pymtp.errors import InvalidRequestError
-from pymtp.openai.batch import BatchFiles, run_batch
-from pymtp.openai.batch import Progress as Done
+from pymtp.openai.batch import BatchFiles, BatchProgress, run_batch
 
 
-@spread
+@expand_options
 def batch(
     *,
     requests: Annotated[Path, typer.Argument(help="Requests, one a line, in OpenAI's batch format (JSONL).")],
-    answers: Annotated[Path, typer.Argument(help="Answers, in the same order. A file that is there is gone on with.")],
+    answers: Annotated[Path, typer.Argument(help="Answers, in the same order. A file that exists is continued.")],
     n_seq_max: SeqMax = 4,
-    loading: Loading,
+    load_options: LoadOptions,
 ) -> None:
-    """Answer a file of requests, several at once. Goes on where an earlier run stopped."""
+    """Answer a file of requests, several at once. Continues where an earlier run stopped."""
     try:
         files = BatchFiles(requests, answers)
     except OSError as error:
@@ -39,20 +38,20 @@ def batch(
         TimeRemainingColumn(),
         TextColumn("{task.description}"),
     )
-    with loading.llm(n_seq_max) as llm, Progress(*columns, console=screen) as bar:
+    with load_options.llm(n_seq_max) as llm, Progress(*columns, console=screen) as bar:
         task = bar.add_task("", total=files.total, completed=files.done)
 
-        def show(done: Done) -> None:
+        def show(progress: BatchProgress) -> None:
             speed = llm.figures().tokens_per_second
-            bar.update(task, completed=done.done, description=f"{speed:.0f} tokens/s, {done.failed} failed")
+            bar.update(task, completed=progress.done, description=f"{speed:.0f} tokens/s, {progress.failed} failed")
 
-        async def run() -> Done:
-            async with AsyncLLM(llm) as made:
-                return await run_batch(made, files, show)
+        async def run() -> BatchProgress:
+            async with AsyncLLM(llm) as async_llm:
+                return await run_batch(async_llm, files, show)
 
-        done = asyncio.run(run())
+        result = asyncio.run(run())
     screen.print(
-        f"{done.done} of {files.total} answered, {done.failed} with an error, {done.tokens} tokens", style="dim"
+        f"{result.done} of {files.total} answered, {result.failed} with an error, {result.tokens} tokens", style="dim"
     )
-    if done.failed:
+    if result.failed:
         raise typer.Exit(FAILED)

@@ -1,4 +1,4 @@
-"""`pymtp bench batch`. What it measures with is imported when it runs."""
+"""The command `pymtp bench batch`. The bench itself is imported only when the command runs."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pymtp.cli.bench_output import Showing, watch
+from pymtp.cli.bench_output import ReportOptions, run_with_progress
 from pymtp.cli.load import read_draft_vocab
 from pymtp.cli.model_file import model_file
-from pymtp.cli.options import DraftVocab, ModelName, spread
-from pymtp.cli.running import BenchRunning
-from pymtp.cli.screen import loading
+from pymtp.cli.options import DraftVocab, ModelName, expand_options
+from pymtp.cli.running import BenchOptions
+from pymtp.cli.screen import loading_status
 
 if TYPE_CHECKING:
-    from pymtp.bench.batch import Settings
-    from pymtp.bench.batch_report import Report
+    from pymtp.bench.batch import BatchSettings
+    from pymtp.bench.batch_report import BatchReport
 
 MAX_TOKENS = 16 * 1024
 MAX_ARRIVING = 256 * 1024
 MAX_SEQUENCES = 256
 
 
-@spread
+@expand_options
 def batch(
     *,
     model: ModelName = None,
@@ -48,9 +48,9 @@ def batch(
     rounds: Annotated[
         int, typer.Option("--rounds", "-r", min=1, help="Measurements of each number, acceptance and depth.")
     ] = 3,
-    running: BenchRunning,
+    run_options: BenchOptions,
     draft_vocab: DraftVocab = "auto",
-    showing: Showing,
+    report_options: ReportOptions,
 ) -> None:
     """Compare numbers of drafts for several requests at once.
 
@@ -58,26 +58,26 @@ def batch(
     own. Ctrl-C ends the bench and shows the measurements made so far.
     """
     from pymtp.bench import batch_report
-    from pymtp.bench.batch import ARMS, Settings
+    from pymtp.bench.batch import ARMS, BatchSettings
     from pymtp.bench.batch_plot import plot as draw
     from pymtp.bench.decode import NONE
     from pymtp.cli.bench_requests import check_head, read_acceptance, read_names, read_number, read_numbers
     from pymtp.model.model import Model
 
-    if showing.again(batch_report, draw):
+    if report_options.show_saved(batch_report, draw):
         return
     long_prompt = None if arriving is None else read_number("--arriving", arriving, MAX_ARRIVING)
     numbers = read_numbers("--sequences", sequences, MAX_SEQUENCES - (arriving is not None))
     arms = read_names("--depths", depths, ARMS)
     accepted = read_acceptance(acceptance)
     vocabulary = read_draft_vocab(draft_vocab)
-    running_with = running.settings()
-    file, running_with["placing"] = model_file(model, running_with["placing"], with_head=arms != (NONE,))
-    with Model(file, vocab_only=True, head=running_with["placing"].get("head")) as looked_at:
+    run_settings = run_options.settings()
+    file, run_settings["placing"] = model_file(model, run_settings["placing"], with_head=arms != (NONE,))
+    with Model(file, vocab_only=True, head=run_settings["placing"].get("head")) as header:
         if arms != (NONE,):
-            check_head(looked_at, f", it can only be measured with --depths {NONE}")
-    settings = Settings(
-        model=looked_at.file_names,
+            check_head(header, f", it can only be measured with --depths {NONE}")
+    settings = BatchSettings(
+        model=header.file_names,
         sequences=numbers,
         arms=arms,
         acceptance=accepted,
@@ -90,31 +90,31 @@ def batch(
         temperature=temperature,
         rounds=rounds,
         draft_vocab=vocabulary,
-        **running_with,
+        **run_settings,
     )
-    report, failed, interrupted = _measure(settings, looked_at.path)
-    showing.end(report, batch_report, draw, failed=failed, interrupted=interrupted)
+    report, failed, interrupted = _measure(settings, header.path)
+    report_options.finish(report, batch_report, draw, failed=failed, interrupted=interrupted)
 
 
-def _measure(settings: Settings, model: Path) -> tuple[Report, int, bool]:
-    """The report, how many measurements failed, and whether it was interrupted."""
+def _measure(settings: BatchSettings, model: Path) -> tuple[BatchReport, int, bool]:
+    """Run the bench. Return its report, the number of failed measurements, and whether Ctrl-C interrupted it."""
     from pymtp.bench import batch_report
     from pymtp.bench.batch import BatchArms, groups
     from pymtp.bench.corpus import TokenSource, stdlib_texts
     from pymtp.bench.paired import PairedBench
-    from pymtp.bench.report import measured_on
+    from pymtp.bench.report import run_environment
     from pymtp.model.model import Model
 
-    with loading(settings.model):
+    with loading_status(settings.model):
         loaded = Model(model, n_gpu_layers=settings.gpu_layers, **settings.placing)
     with loaded:
         source = TokenSource(lambda text: loaded.tokenize(text, add_special=False), stdlib_texts)
-        run = PairedBench(groups(settings), BatchArms(loaded, settings, source).measure)
-        interrupted = watch(run, batch_report)
-        report = batch_report.Report(
+        bench = PairedBench(groups(settings), BatchArms(loaded, settings, source).measure)
+        interrupted = run_with_progress(bench, batch_report)
+        report = batch_report.BatchReport(
             settings=asdict(settings),
-            left_out=run.left_out + interrupted,
-            measurements=run.measurements,
-            **measured_on(loaded),
+            left_out=bench.left_out + interrupted,
+            measurements=bench.measurements,
+            **run_environment(loaded),
         )
-    return report, sum(run.failed.values()), bool(interrupted)
+    return report, sum(bench.failed.values()), bool(interrupted)

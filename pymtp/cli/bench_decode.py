@@ -1,4 +1,4 @@
-"""`pymtp bench decode`. What it measures with is imported when it runs."""
+"""The command `pymtp bench decode`. The bench itself is imported only when the command runs."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pymtp.cli.bench_output import Showing, Synthetic, watch
+from pymtp.cli.bench_output import ReportOptions, Synthetic, run_with_progress
 from pymtp.cli.load import read_draft_vocab
 from pymtp.cli.model_file import model_file
-from pymtp.cli.options import DraftVocab, ModelName, spread
-from pymtp.cli.running import BenchRunning
-from pymtp.cli.screen import loading
+from pymtp.cli.options import DraftVocab, ModelName, expand_options
+from pymtp.cli.running import BenchOptions
+from pymtp.cli.screen import loading_status
 
 if TYPE_CHECKING:
-    from pymtp.bench.decode import Settings
-    from pymtp.bench.decode_report import Report
+    from pymtp.bench.decode import DecodeSettings
+    from pymtp.bench.decode_report import DecodeReport
 
 MAX_TOKENS = 16 * 1024
 
 
-@spread
+@expand_options
 def decode(
     *,
     model: ModelName = None,
@@ -40,63 +40,62 @@ def decode(
         int, typer.Option("--rounds", "-r", min=1, help="Measurements of each prompt, temperature and depth.")
     ] = 3,
     synthetic_acceptance: Synthetic = None,
-    running: BenchRunning,
+    run_options: BenchOptions,
     draft_vocab: DraftVocab = "auto",
-    showing: Showing,
+    report_options: ReportOptions,
 ) -> None:
     """Compare numbers of drafts for one text.
 
     It is written without drafts, with fixed numbers of drafts, and with `auto`. Each depth has its own context; all
-    share one copy of the weights. Ctrl-C ends the bench and shows the measurements
-    made so far.
+    share one copy of the weights. Ctrl-C ends the bench and shows the measurements made so far.
     """
     from pymtp.bench import decode_report
-    from pymtp.bench.decode import NONE, Settings
+    from pymtp.bench.decode import NONE, DecodeSettings
     from pymtp.bench.decode_plot import plot as draw
     from pymtp.bench.prompts import KINDS
     from pymtp.cli.bench_requests import check_head, read_arms, read_names, read_reals, read_synthetic
     from pymtp.model.model import Model
 
-    if showing.again(decode_report, draw):
+    if report_options.show_saved(decode_report, draw):
         return
     arms = read_arms(depths)
-    chosen = read_names("--kinds", kinds, KINDS)
-    heats = tuple(sorted(set(read_reals("--temperatures", temperatures))))
+    chosen_kinds = read_names("--kinds", kinds, KINDS)
+    chosen_temperatures = tuple(sorted(set(read_reals("--temperatures", temperatures))))
     rates = None if synthetic_acceptance is None else read_synthetic(synthetic_acceptance)
     vocabulary = read_draft_vocab(draft_vocab)
-    running_with = running.settings()
-    file, running_with["placing"] = model_file(model, running_with["placing"], with_head=arms != (NONE,))
-    with Model(file, vocab_only=True, head=running_with["placing"].get("head")) as looked_at:
+    run_settings = run_options.settings()
+    file, run_settings["placing"] = model_file(model, run_settings["placing"], with_head=arms != (NONE,))
+    with Model(file, vocab_only=True, head=run_settings["placing"].get("head")) as header:
         if arms != (NONE,):
-            check_head(looked_at, f", it can only be measured with --depths {NONE}")
-    settings = Settings(
-        model=looked_at.file_names,
+            check_head(header, f", it can only be measured with --depths {NONE}")
+    settings = DecodeSettings(
+        model=header.file_names,
         arms=arms,
-        kinds=chosen,
-        temperatures=heats,
+        kinds=chosen_kinds,
+        temperatures=chosen_temperatures,
         tokens=tokens,
         rounds=rounds,
         synthetic=rates,
         draft_vocab=vocabulary,
-        **running_with,
+        **run_settings,
     )
-    report, failed, interrupted = _measure(settings, looked_at.path)
-    showing.end(report, decode_report, draw, failed=failed, interrupted=interrupted)
+    report, failed, interrupted = _measure(settings, header.path)
+    report_options.finish(report, decode_report, draw, failed=failed, interrupted=interrupted)
 
 
-def _measure(settings: Settings, model: Path) -> tuple[Report, int, bool]:
-    """The report, how many measurements failed, and whether it was interrupted."""
+def _measure(settings: DecodeSettings, model: Path) -> tuple[DecodeReport, int, bool]:
+    """Run the bench. Return its report, the number of failed measurements, and whether Ctrl-C interrupted it."""
     from pymtp.bench import decode_report
-    from pymtp.bench.decode import Arms, decode_bench
-    from pymtp.bench.report import measured_on
+    from pymtp.bench.decode import DecodeArms, decode_bench
+    from pymtp.bench.report import run_environment
     from pymtp.model.model import Model
 
-    with loading(settings.model):
+    with loading_status(settings.model):
         loaded = Model(model, n_gpu_layers=settings.gpu_layers, **settings.placing)
-    with loaded, closing(Arms(loaded, settings)) as arms:
-        run = decode_bench(settings, arms.run)
-        interrupted = watch(run, decode_report)
-        report = decode_report.Report.of(
-            run.measurements, asdict(settings), left_out=run.left_out + interrupted, **measured_on(loaded)
+    with loaded, closing(DecodeArms(loaded, settings)) as arms:
+        bench = decode_bench(settings, arms.run)
+        interrupted = run_with_progress(bench, decode_report)
+        report = decode_report.DecodeReport.of(
+            bench.measurements, asdict(settings), left_out=bench.left_out + interrupted, **run_environment(loaded)
         )
-    return report, sum(run.failed.values()), bool(interrupted)
+    return report, sum(bench.failed.values()), bool(interrupted)

@@ -1,4 +1,4 @@
-"""Options that the benches share, and how they show their reports."""
+"""Options that all benches share, and the output of their reports."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TABLE_WIDTH = 140  # at least, where the terminal does not say how wide it is
+TABLE_WIDTH = 140  # columns, at least, where the output is no terminal
 
 
-class Output(str, Enum):
-    """How the result is printed."""
+class ReportFormat(str, Enum):
+    """The format in which a report is printed."""
 
     table = "table"
     json = "json"
@@ -34,7 +34,7 @@ class Output(str, Enum):
     md = "md"
 
 
-Format = Annotated[Output, typer.Option("--output", "-o", help="How to print the report.")]
+Format = Annotated[ReportFormat, typer.Option("--output", "-o", help="How to print the report.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw the report, too: a .svg or .png file.")]
 FromFile = Annotated[
     Path | None, typer.Option("--from", metavar="FILE", help="Show a report that -o json printed. Measures nothing.")
@@ -46,20 +46,25 @@ Synthetic = Annotated[
 ]
 
 
-def check_failed(n: int) -> None:
-    """Raises NativeError where measurements failed, after their report was shown."""
-    if n:
-        which = "1 measurement failed; it is" if n == 1 else f"{n} measurements failed; they are"
+def check_failed(n_failed: int) -> None:
+    """Raise NativeError if measurements failed. The report was shown before."""
+    if n_failed:
+        which = "1 measurement failed; it is" if n_failed == 1 else f"{n_failed} measurements failed; they are"
         raise NativeError(f"{which} named under the tables")
 
 
-def watch(bench: PairedBench[Any, Any], reports: ModuleType) -> list[str]:
-    """Runs a bench behind a bar of progress, in the words of its module `reports`. A line where it was interrupted."""
-    from pymtp.cli.progress import Watch
+def run_with_progress(bench: PairedBench[Any, Any], report_module: ModuleType) -> list[str]:
+    """Run a bench and show a progress bar, with texts of its report module.
 
-    with Watch(sum(len(group.arms) for group in bench.groups), screen) as bar:
-        bench.on_start = lambda group, arm, left: bar.start(reports.going_on(group, arm), left)
-        bench.on_done = lambda measurement: bar.done(reports.done(measurement))
+    Return a line for the report's `left_out` if Ctrl-C interrupted the bench, else an empty list.
+    """
+    from pymtp.cli.progress import BenchProgress
+
+    with BenchProgress(sum(len(group.arms) for group in bench.groups), screen) as progress:
+        bench.on_start = lambda group, arm, seconds_left: progress.start(
+            report_module.describe_start(group, arm), seconds_left
+        )
+        bench.on_done = lambda measurement: progress.finish(report_module.describe_result(measurement))
         try:
             bench.run()
         except KeyboardInterrupt:
@@ -68,43 +73,51 @@ def watch(bench: PairedBench[Any, Any], reports: ModuleType) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Showing:
-    """How a report is shown. The functions are those of its module `reports`."""
+class ReportOptions:
+    """Options for the output of a report. The functions take the report module of the bench, such as decode_report."""
 
-    output: Format = Output.table
+    output: Format = ReportFormat.table
     plot: Plot = None
     from_file: FromFile = None
 
-    def again(self, reports: ModuleType, draw: Callable[..., None]) -> bool:
-        """Shows the report that is asked for instead of measurements, if one is. Raises InvalidRequestError for a plot
-        that cannot be written, before any work."""
+    def show_saved(self, report_module: ModuleType, draw: Callable[..., None]) -> bool:
+        """Show the report of --from, if that was given. Return whether it was.
+
+        Raises InvalidRequestError for a file that is no report, and for a plot that cannot be written.
+        """
         from pymtp.bench.plot import check_plot
 
         if self.plot is not None:
             check_plot(self.plot)
         if self.from_file is not None:
-            self._show(reports.load(self.from_file), reports, draw)
+            self._show(report_module.load(self.from_file), report_module, draw)
         return self.from_file is not None
 
-    def end(
-        self, report: Record[T], reports: ModuleType, draw: Callable[..., None], *, failed: int, interrupted: bool
+    def finish(
+        self, report: Record[T], report_module: ModuleType, draw: Callable[..., None], *, failed: int, interrupted: bool
     ) -> None:
-        """Shows what was measured, and ends a bench that was interrupted. Raises NativeError where measurements
-        failed."""
-        self._show(report, reports, draw)
+        """Show the report, then end the command with exit code 130 if the bench was interrupted.
+
+        Raises NativeError if measurements failed.
+        """
+        self._show(report, report_module, draw)
         if interrupted:
             raise typer.Exit(INTERRUPTED)
         check_failed(failed)
 
-    def _show(self, report: Record[T], reports: ModuleType, draw: Callable[..., None]) -> None:
-        if self.output is Output.table:
+    def _show(self, report: Record[T], report_module: ModuleType, draw: Callable[..., None]) -> None:
+        if self.output is ReportFormat.table:
             out = tables()
             if not out.is_terminal:
                 out.width = max(out.width, TABLE_WIDTH)
-            out.print(reports.as_tables(report))
+            out.print(report_module.as_tables(report))
         else:
-            printed = {Output.json: reports.as_json, Output.csv: reports.as_csv, Output.md: reports.as_markdown}
-            print(printed[self.output](report))
+            formatters = {
+                ReportFormat.json: report_module.as_json,
+                ReportFormat.csv: report_module.as_csv,
+                ReportFormat.md: report_module.as_markdown,
+            }
+            print(formatters[self.output](report))
         if self.plot is not None and report.measurements:
             draw(report, self.plot)
             screen.print(f"plot: {self.plot}", style="dim", soft_wrap=True, markup=False)

@@ -1,4 +1,4 @@
-"""`pymtp bench prefill`. What it measures with is imported when it runs."""
+"""The command `pymtp bench prefill`. The bench itself is imported only when the command runs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from pymtp.cli.bench_output import Showing, Synthetic
+from pymtp.cli.bench_output import ReportOptions, Synthetic
 from pymtp.cli.model_file import model_file
-from pymtp.cli.options import ModelName, spread
-from pymtp.cli.running import BenchRunning
-from pymtp.cli.screen import loading, screen
+from pymtp.cli.options import ModelName, expand_options
+from pymtp.cli.running import BenchOptions
+from pymtp.cli.screen import loading_status, screen
 
 if TYPE_CHECKING:
-    from pymtp.bench.prefill import Settings
-    from pymtp.bench.prefill_report import Report
+    from pymtp.bench.prefill import PrefillSettings
+    from pymtp.bench.prefill_report import PrefillReport
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ ROUNDS, QUICK_ROUNDS = 3, 1
 STDLIB = "Python's standard library"
 
 
-@spread
+@expand_options
 def prefill(
     *,
     model: ModelName = None,
@@ -58,8 +58,8 @@ def prefill(
     prompt_file: Annotated[Path | None, typer.Option(help="Cut prompts from this text.", show_default=STDLIB)] = None,
     cache_prompt: Annotated[bool, typer.Option("--cache-prompt", help="Use the same prompt in every round.")] = False,
     synthetic_acceptance: Synthetic = None,
-    running: BenchRunning,
-    showing: Showing,
+    run_options: BenchOptions,
+    report_options: ReportOptions,
 ) -> None:
     """Compare the ways to read a prompt.
 
@@ -67,85 +67,87 @@ def prefill(
     shows the measurements made so far.
     """
     from pymtp.bench import prefill_report
-    from pymtp.bench.prefill import NONE, Settings
+    from pymtp.bench.prefill import NONE, PrefillSettings
     from pymtp.bench.prefill_plot import plot as draw
     from pymtp.cli.bench_requests import (
         MAX_DEPTH,
         check_modes,
-        fitting,
         read_modes,
         read_numbers,
         read_synthetic,
         read_text,
+        sizes_within_context,
     )
     from pymtp.model.model import Model
 
-    if showing.again(prefill_report, draw):
+    if report_options.show_saved(prefill_report, draw):
         return
-    chosen = read_modes(modes)
-    asked = read_numbers("--sizes", _given(sizes, QUICK_SIZES if quick else SIZES))
-    drafts = read_numbers("--depths", _given(depths, QUICK_DEPTHS if quick else DEPTHS), MAX_DEPTH)
-    gen = _given(gen, QUICK_GEN if quick else GEN)
+    chosen_modes = read_modes(modes)
+    requested_sizes = read_numbers("--sizes", _or_default(sizes, QUICK_SIZES if quick else SIZES))
+    drafts = read_numbers("--depths", _or_default(depths, QUICK_DEPTHS if quick else DEPTHS), MAX_DEPTH)
+    gen = _or_default(gen, QUICK_GEN if quick else GEN)
     text = None if prompt_file is None else read_text(prompt_file)
     rates = None if synthetic_acceptance is None else read_synthetic(synthetic_acceptance)
-    running_with = running.settings()
-    file, running_with["placing"] = model_file(model, running_with["placing"], with_head=chosen != (NONE,))
-    with Model(file, vocab_only=True, head=running_with["placing"].get("head")) as looked_at:
-        check_modes(looked_at, chosen)
-        fit, left_out = fitting(looked_at, asked, gen, asked=sizes is not None)
-    settings = Settings(
-        model=looked_at.file_names,
-        modes=chosen,
-        sizes=fit,
-        depths=(0,) if chosen == (NONE,) else drafts,
+    run_settings = run_options.settings()
+    file, run_settings["placing"] = model_file(model, run_settings["placing"], with_head=chosen_modes != (NONE,))
+    with Model(file, vocab_only=True, head=run_settings["placing"].get("head")) as header:
+        check_modes(header, chosen_modes)
+        usable_sizes, left_out = sizes_within_context(header, requested_sizes, gen, explicit=sizes is not None)
+    settings = PrefillSettings(
+        model=header.file_names,
+        modes=chosen_modes,
+        sizes=usable_sizes,
+        depths=(0,) if chosen_modes == (NONE,) else drafts,
         gen=gen,
-        rounds=_given(rounds, QUICK_ROUNDS if quick else ROUNDS),
+        rounds=_or_default(rounds, QUICK_ROUNDS if quick else ROUNDS),
         prompt=prompt_file.name if prompt_file else STDLIB,
         cache_prompt=cache_prompt,
         synthetic=rates,
         time_budget=None if time_budget is None else 60 * time_budget,
-        **running_with,
+        **run_settings,
     )
-    report, failed, interrupted = _measure(settings, looked_at.path, text, left_out)
-    showing.end(report, prefill_report, draw, failed=failed, interrupted=interrupted)
+    report, failed, interrupted = _measure(settings, header.path, text, left_out)
+    report_options.finish(report, prefill_report, draw, failed=failed, interrupted=interrupted)
 
 
-def _given(value: T | None, default: T) -> T:
-    """An option's value, or what stands for it."""
+def _or_default(value: T | None, default: T) -> T:
+    """Return the value of an option, or its default where it was not given."""
     return default if value is None else value
 
 
-def _measure(settings: Settings, model: Path, text: str | None, left_out: list[str]) -> tuple[Report, int, bool]:
-    """The report, how many measurements failed, and whether it was interrupted."""
+def _measure(
+    settings: PrefillSettings, model: Path, text: str | None, left_out: list[str]
+) -> tuple[PrefillReport, int, bool]:
+    """Run the bench. Return its report, the number of failed measurements, and whether Ctrl-C interrupted it."""
     from pymtp.bench.corpus import TokenSource, stdlib_texts
     from pymtp.bench.prefill import PrefillBench, contexts, groups
-    from pymtp.bench.prefill_report import Report, done, going_on
-    from pymtp.bench.report import measured_on
-    from pymtp.cli.progress import Watch
+    from pymtp.bench.prefill_report import PrefillReport, describe_result, describe_start
+    from pymtp.bench.report import run_environment
+    from pymtp.cli.progress import BenchProgress
     from pymtp.model.model import Model
 
-    with loading(settings.model):
+    with loading_status(settings.model):
         loaded = Model(model, n_gpu_layers=settings.gpu_layers, **settings.placing)
-    with loaded, Watch(sum(len(group.modes) for group in groups(settings)), screen) as watch:
+    with loaded, BenchProgress(sum(len(group.modes) for group in groups(settings)), screen) as progress:
         source = TokenSource(
             lambda text: loaded.tokenize(text, add_special=False), stdlib_texts if text is None else lambda: [text]
         )
-        run = PrefillBench(
+        bench = PrefillBench(
             settings,
             contexts(loaded, settings),
             source,
-            on_start=lambda group, mode, left: watch.start(going_on(group, mode), left),
-            on_done=lambda measurement: watch.done(done(measurement)),
+            on_start=lambda group, mode, seconds_left: progress.start(describe_start(group, mode), seconds_left),
+            on_done=lambda measurement: progress.finish(describe_result(measurement)),
         )
         try:
-            run.run()
+            bench.run()
             interrupted = []
         except KeyboardInterrupt:
             interrupted = ["the measurements after the interruption"]
-        report = Report(
+        report = PrefillReport(
             settings=asdict(settings),
-            left_out=left_out + run.left_out + interrupted,
-            measurements=run.measurements,
-            **measured_on(loaded),
+            left_out=left_out + bench.left_out + interrupted,
+            measurements=bench.measurements,
+            **run_environment(loaded),
         )
-    return report, len(run.failed), bool(interrupted)
+    return report, len(bench.failed), bool(interrupted)

@@ -1,4 +1,4 @@
-"""`pymtp bench prefix`. What it measures with is imported when it runs."""
+"""The command `pymtp bench prefix`. The bench itself is imported only when the command runs."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pymtp.cli.bench_output import Showing, watch
+from pymtp.cli.bench_output import ReportOptions, run_with_progress
 from pymtp.cli.model_file import model_file
-from pymtp.cli.options import ModelName, spread
-from pymtp.cli.running import BenchRunning
-from pymtp.cli.screen import loading
+from pymtp.cli.options import ModelName, expand_options
+from pymtp.cli.running import BenchOptions
+from pymtp.cli.screen import loading_status
 
 if TYPE_CHECKING:
-    from pymtp.bench.prefix import Settings
-    from pymtp.bench.prefix_report import Report
+    from pymtp.bench.prefix import PrefixSettings
+    from pymtp.bench.prefix_report import PrefixReport
 
 TRACES = "chat,agents,document,four,at-once,prefixes,messages,alone,disk"
 MAX_SEQUENCES = 256
 
 
-@spread
+@expand_options
 def prefix(
     *,
     model: ModelName = None,
-    traces: Annotated[str, typer.Option(help="What is asked.")] = TRACES,
+    traces: Annotated[str, typer.Option(help="Traces to run, separated by commas.")] = TRACES,
     ctx: Annotated[
         int | None, typer.Option("--ctx", "-c", min=1, help="Tokens of a text.", show_default="the trace's longest")
     ] = None,
@@ -42,13 +42,13 @@ def prefix(
             show_default="half of those of prefixes and messages; else an LLM's own",
         ),
     ] = None,
-    scale: Annotated[float, typer.Option(min=0.001, max=100, help="Of all lengths in the traces.")] = 1.0,
+    scale: Annotated[float, typer.Option(min=0.001, max=100, help="Factor of all lengths in the traces.")] = 1.0,
     requests: Annotated[
         int | None, typer.Option(min=1, help="The first requests of each trace.", show_default="all")
     ] = None,
     rounds: Annotated[int, typer.Option("--rounds", "-r", min=1, help="Measurements of each trace.")] = 3,
-    running: BenchRunning,
-    showing: Showing,
+    run_options: BenchOptions,
+    report_options: ReportOptions,
 ) -> None:
     """Compare prompts that begin alike, with prefixes kept and without.
 
@@ -56,50 +56,50 @@ def prefix(
     measurements made so far.
     """
     from pymtp.bench import prefix_report
-    from pymtp.bench.prefix import Settings
+    from pymtp.bench.prefix import PrefixSettings
     from pymtp.bench.prefix_plot import plot as draw
     from pymtp.bench.traces import NAMES
     from pymtp.cli.bench_requests import read_names
     from pymtp.model.model import Model
 
-    if showing.again(prefix_report, draw):
+    if report_options.show_saved(prefix_report, draw):
         return
-    chosen = read_names("--traces", traces, NAMES)
-    running_with = running.settings()
-    file, running_with["placing"] = model_file(model, running_with["placing"])
-    with Model(file, vocab_only=True, head=running_with["placing"].get("head")) as looked_at:
-        settings = Settings(
-            model=looked_at.file_names,
-            traces=chosen,
+    chosen_traces = read_names("--traces", traces, NAMES)
+    run_settings = run_options.settings()
+    file, run_settings["placing"] = model_file(model, run_settings["placing"])
+    with Model(file, vocab_only=True, head=run_settings["placing"].get("head")) as header:
+        settings = PrefixSettings(
+            model=header.file_names,
+            traces=chosen_traces,
             rounds=rounds,
             n_ctx=ctx,
             n_seq_max=n_seq_max,
             cache_bytes=None if cache is None else cache * 2**20,
             scale=scale,
             requests=requests,
-            **running_with,
+            **run_settings,
         )
-    report, failed, interrupted = _measure(settings, looked_at.path)
-    showing.end(report, prefix_report, draw, failed=failed, interrupted=interrupted)
+    report, failed, interrupted = _measure(settings, header.path)
+    report_options.finish(report, prefix_report, draw, failed=failed, interrupted=interrupted)
 
 
-def _measure(settings: Settings, model: Path) -> tuple[Report, int, bool]:
-    """The report, how many measurements failed, and whether it was interrupted."""
+def _measure(settings: PrefixSettings, model: Path) -> tuple[PrefixReport, int, bool]:
+    """Run the bench. Return its report, the number of failed measurements, and whether Ctrl-C interrupted it."""
     from pymtp.bench import prefix_report
     from pymtp.bench.paired import PairedBench
     from pymtp.bench.prefix import PrefixArms, groups
-    from pymtp.bench.report import measured_on
+    from pymtp.bench.report import run_environment
     from pymtp.model.model import Model
 
-    with loading(settings.model):
+    with loading_status(settings.model):
         loaded = Model(model, n_gpu_layers=settings.gpu_layers, **settings.placing)
     with loaded:
-        run = PairedBench(groups(settings), PrefixArms(loaded, settings).measure)
-        interrupted = watch(run, prefix_report)
-        report = prefix_report.Report(
+        bench = PairedBench(groups(settings), PrefixArms(loaded, settings).measure)
+        interrupted = run_with_progress(bench, prefix_report)
+        report = prefix_report.PrefixReport(
             settings=asdict(settings),
-            left_out=run.left_out + interrupted,
-            measurements=run.measurements,
-            **measured_on(loaded),
+            left_out=bench.left_out + interrupted,
+            measurements=bench.measurements,
+            **run_environment(loaded),
         )
-    return report, sum(run.failed.values()), bool(interrupted)
+    return report, sum(bench.failed.values()), bool(interrupted)

@@ -1,4 +1,4 @@
-"""`pymtp bench rows`. What it measures with is imported when it runs."""
+"""The command `pymtp bench rows`. The bench itself is imported only when the command runs."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pymtp.cli.bench_output import Showing
+from pymtp.cli.bench_output import ReportOptions
 from pymtp.cli.model_file import model_file
-from pymtp.cli.options import ModelName, spread
-from pymtp.cli.running import BenchRunning
-from pymtp.cli.screen import loading, screen
+from pymtp.cli.options import ModelName, expand_options
+from pymtp.cli.running import BenchOptions
+from pymtp.cli.screen import loading_status, screen
 
 if TYPE_CHECKING:
-    from pymtp.bench.rows import Settings
-    from pymtp.bench.rows_report import Report
+    from pymtp.bench.rows import RowsSettings
+    from pymtp.bench.rows_report import RowsReport
 
-MAX_ROWS = 65  # of a verification: 64 drafts and the token before them
+MAX_ROWS = 65  # a verification has at most 64 drafts and the token before them
 
 
-@spread
+@expand_options
 def rows(
     *,
     model: ModelName = None,
@@ -38,71 +38,71 @@ def rows(
     alike: Annotated[
         bool, typer.Option("--alike", help="All rows of one token: their experts are mostly the same.")
     ] = False,
-    running: BenchRunning,
-    showing: Showing,
+    run_options: BenchOptions,
+    report_options: ReportOptions,
 ) -> None:
     """Time verifications and chains of drafts against one row.
 
     Each is timed as a whole and by operation. Ctrl-C ends the bench and shows the measurements made so far.
     """
     from pymtp.bench import rows_report
-    from pymtp.bench.rows import Settings
+    from pymtp.bench.rows import RowsSettings
     from pymtp.bench.rows_plot import plot as draw
     from pymtp.cli.bench_requests import check_head, read_numbers
     from pymtp.model.model import Model
 
-    if showing.again(rows_report, draw):
+    if report_options.show_saved(rows_report, draw):
         return
     numbers = read_numbers("--rows", rows, MAX_ROWS)
-    steps = read_numbers("--drafts", drafts, MAX_ROWS - 1)
-    running_with = running.settings()
-    file, running_with["placing"] = model_file(model, running_with["placing"])
-    with Model(file, vocab_only=True, head=running_with["placing"].get("head")) as looked_at:
-        check_head(looked_at)
-    settings = Settings(
-        model=looked_at.file_names,
+    chain_lengths = read_numbers("--drafts", drafts, MAX_ROWS - 1)
+    run_settings = run_options.settings()
+    file, run_settings["placing"] = model_file(model, run_settings["placing"])
+    with Model(file, vocab_only=True, head=run_settings["placing"].get("head")) as header:
+        check_head(header)
+    settings = RowsSettings(
+        model=header.file_names,
         rows=tuple(sorted({1, *numbers})),
-        steps=tuple(sorted(set(steps))),
+        steps=tuple(sorted(set(chain_lengths))),
         rounds=rounds,
         memory=memory * 2**20,
         alike=alike,
-        **running_with,
+        **run_settings,
     )
-    report, interrupted = _measure(settings, looked_at.path)
-    showing.end(report, rows_report, draw, failed=len(report.left_out), interrupted=interrupted)
+    report, interrupted = _measure(settings, header.path)
+    report_options.finish(report, rows_report, draw, failed=len(report.left_out), interrupted=interrupted)
 
 
-def _measure(settings: Settings, model: Path) -> tuple[Report, bool]:
-    """The report, and whether it was interrupted."""
+def _measure(settings: RowsSettings, model: Path) -> tuple[RowsReport, bool]:
+    """Run the bench. Return its report, and whether Ctrl-C interrupted it."""
     from pymtp.bench.corpus import TokenSource, stdlib_texts
-    from pymtp.bench.report import measured_on
+    from pymtp.bench.report import run_environment
     from pymtp.bench.rows import PROMPT, RowsBench, open_context, planned
-    from pymtp.bench.rows_report import Report, done, going_on
-    from pymtp.cli.progress import Watch
+    from pymtp.bench.rows_report import RowsReport, describe_result, describe_start
+    from pymtp.cli.progress import BenchProgress
     from pymtp.model.model import Model
 
-    with loading(settings.model):
+    with loading_status(settings.model):
         loaded = Model(model, n_gpu_layers=settings.gpu_layers, **settings.placing)
     total = settings.rounds * len(planned(settings, 0))
-    with loaded, closing(open_context(loaded, settings)) as context, Watch(total, screen) as watch:
+    with loaded, closing(open_context(loaded, settings)) as context, BenchProgress(total, screen) as progress:
         source = TokenSource(lambda text: loaded.tokenize(text, add_special=False), stdlib_texts)
-        run = RowsBench(
+        bench = RowsBench(
             settings,
             context,
             source.take(4 * PROMPT),
-            on_start=lambda what, n, left: watch.start(going_on(what, n), left),
-            on_done=lambda measurement: watch.done(done(measurement)),
+            on_start=lambda kind, n, seconds_left: progress.start(describe_start(kind, n), seconds_left),
+            on_done=lambda measurement: progress.finish(describe_result(measurement)),
         )
         try:
-            run.run()
+            bench.run()
             interrupted = []
         except KeyboardInterrupt:
             interrupted = ["the measurements after the interruption"]
-        report = Report(
+        report = RowsReport(
             settings=asdict(settings),
-            left_out=run.failed + interrupted,
-            measurements=run.measurements,
-            reads=run.reads,
-            **measured_on(loaded),
+            left_out=bench.failed + interrupted,
+            measurements=bench.measurements,
+            reads=bench.reads,
+            **run_environment(loaded),
         )
     return report, bool(interrupted)

@@ -1,4 +1,4 @@
-"""`pymtp chat`: talk with a model."""
+"""The command `pymtp chat`: talk with a model."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Annotated
 
 import typer
 
-from pymtp.chat import Message, answer_message
+from pymtp.chat import Message, assistant_message
 from pymtp.cli import options
-from pymtp.cli.completion import tell_unused, write, write_figures
-from pymtp.cli.load import Loading
-from pymtp.cli.model_sampling import ModelSampling
-from pymtp.cli.options import Prefix, ReasoningBudget, ReasoningBudgetMessage, Seed, spread
-from pymtp.cli.screen import read_input, screen, show_error
-from pymtp.cli.texts import read_text
+from pymtp.cli.completion import note_unused_prefix, print_figures, print_stream
+from pymtp.cli.load import LoadOptions
+from pymtp.cli.model_sampling import ModelSamplingOptions
+from pymtp.cli.options import Prefix, ReasoningBudget, ReasoningBudgetMessage, Seed, expand_options
+from pymtp.cli.screen import screen, show_error
+from pymtp.cli.texts import read_input, read_text
 from pymtp.errors import InvalidRequestError
 
 
-@spread
+@expand_options
 def chat(
     *,
     system: Annotated[str | None, typer.Option(help="The system message.")] = None,
@@ -38,13 +38,13 @@ def chat(
             show_default="to the end of the model or of --ctx",
         ),
     ] = None,
-    sampling: ModelSampling,
+    sampling: ModelSamplingOptions,
     seed: Seed = 0,
-    loading: Loading,
+    load_options: LoadOptions,
 ) -> None:
     """Talk with a model, turn by turn. Ctrl-C ends a turn, Ctrl-D ends the chat."""
-    budget = options.thinking(reasoning_budget, reasoning_budget_message)
-    values = {**sampling.given(max_tokens=max_tokens, seed=seed), **budget}
+    thinking_budget = options.thinking_params(reasoning_budget, reasoning_budget_message)
+    given_params = {**sampling.given_params(max_tokens=max_tokens, seed=seed), **thinking_budget}
     if reasoning_budget == 0 and thinking is None:
         thinking = False
     if system_file is not None:
@@ -52,31 +52,31 @@ def chat(
             raise InvalidRequestError("give one system message: --system or --system-file")
         system = read_text("system message", system_file)
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
-    given = {} if thinking is None else {"enable_thinking": thinking}
-    with loading.llm(prefix=prefix) as llm:
-        params = replace(llm.get_default_sampling_params(), **values)
-        while (said := _ask()) is not None:
-            if not said.strip():
+    template_kwargs = {} if thinking is None else {"enable_thinking": thinking}
+    with load_options.llm(prefix=prefix) as llm:
+        params = replace(llm.get_default_sampling_params(), **given_params)
+        while (line := _read_line()) is not None:
+            if not line.strip():
                 continue
-            asked = [*messages, {"role": "user", "content": said}]
+            conversation = [*messages, {"role": "user", "content": line}]
             try:
-                stream = llm.stream_chat(asked, params, chat_template_kwargs=given)
-            except InvalidRequestError as error:  # this turn cannot be answered, the next may be
+                stream = llm.stream_chat(conversation, params, chat_template_kwargs=template_kwargs)
+            except InvalidRequestError as error:  # this turn cannot be answered, but the next one may be
                 show_error(error)
                 continue
             try:
-                completion = write(stream)
+                completion = print_stream(stream)
             except KeyboardInterrupt:
                 completion = stream.completion
-            write_figures(completion)
-            tell_unused(prefix, completion)
-            prefix = None  # later turns go on from this one
-            prompt = llm.chat_template.render(asked, chat_template_kwargs=given)
-            messages = [*asked, answer_message(completion.text, prompt)]
+            print_figures(completion)
+            note_unused_prefix(prefix, completion)
+            prefix = None  # only the first turn can use it: later prompts continue from this turn
+            prompt = llm.chat_template.render(conversation, chat_template_kwargs=template_kwargs)
+            messages = [*conversation, assistant_message(completion.text, prompt)]
 
 
-def _ask() -> str | None:
-    """A line from the user; None at the end of input."""
+def _read_line() -> str | None:
+    """Read a line from the user. Return None at the end of input."""
     if sys.stdin is not None and sys.stdin.isatty():
         screen.print("> ", end="", style="bold")
     line = read_input(line=True)

@@ -1,4 +1,4 @@
-"""A completion on the screen: its text as it comes, its figures after it."""
+"""Output of a completion: its text while it is generated, and its figures at the end."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pymtp.engine.stream import Stream
 from pymtp.stats import Stats
 
 
-def write(stream: Stream) -> Completion:
-    """Prints the text as it comes."""
+def print_stream(stream: Stream) -> Completion:
+    """Print the text while it is generated. Return the completion."""
     with stream:
         with screen.status("reading the prompt …"):
             first = next(stream)
@@ -27,23 +27,23 @@ def write(stream: Stream) -> Completion:
     return stream.completion
 
 
-def write_figures(completion: Completion) -> None:
-    """Ends the text's line on stdout and prints the figures on stderr."""
+def print_figures(completion: Completion) -> None:
+    """End the line of the text on stdout, and print the figures on stderr."""
     print()
-    screen.print(figures(completion.stats), style="dim", soft_wrap=True)
+    screen.print(format_figures(completion.stats), style="dim", soft_wrap=True)
 
 
-def tell_unused(prefix: Path | None, completion: Completion) -> None:
-    """A line on stderr where a prompt was to go on from a file of `pymtp prefix`, and begins with another text."""
+def note_unused_prefix(prefix: Path | None, completion: Completion) -> None:
+    """Print a note on stderr if the prompt does not begin with the text of its prefix file."""
     if prefix is not None and not completion.stats.cached_tokens:
         screen.print(
-            f"[bold yellow]note:[/] {escape(str(prefix))} is of no use: the prompt does not begin with what it holds",
+            f"[bold yellow]note:[/] {escape(str(prefix))} is not used: the prompt does not begin with its text",
             soft_wrap=True,
         )
 
 
-def figures(stats: Stats) -> str:
-    """The line of figures after a completion."""
+def format_figures(stats: Stats) -> str:
+    """Format the figures of a completion as one line."""
     cached = f" ({stats.cached_tokens} cached)" if stats.cached_tokens else ""
     line = (
         f"{stats.prompt_tokens} prompt tokens{cached} at {stats.prefill_tokens_per_second:.0f}/s, "
@@ -51,11 +51,11 @@ def figures(stats: Stats) -> str:
     )
     if stats.drafted:
         line += f", {stats.acceptance_rate:.0%} of drafts accepted, {stats.mean_accepted_length:.2f} tokens per round"
-    if outside := sum(stats.outside_per_position):
-        line += f", drafts lost to the draft vocabulary: {outside}"
+    if n_outside := sum(stats.outside_per_position):
+        line += f", drafts lost to the draft vocabulary: {n_outside}"
     return line
 
 
 def as_json(completion: Completion) -> str:
-    """A completion and all its figures."""
+    """Format a completion and all its figures as JSON."""
     return json.dumps(asdict(completion) | {"stats": completion.stats.as_dict()}, ensure_ascii=False)

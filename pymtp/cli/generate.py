@@ -1,4 +1,4 @@
-"""`pymtp generate`: continue a prompt."""
+"""The command `pymtp generate`: continue a prompt."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from pymtp.cli.completion import as_json, tell_unused, write, write_figures
-from pymtp.cli.load import Loading
-from pymtp.cli.options import AsJson, File, MaxTokens, Prefix, Sampling, Temperature, spread
+from pymtp.cli.completion import as_json, note_unused_prefix, print_figures, print_stream
+from pymtp.cli.load import LoadOptions
+from pymtp.cli.options import AsJson, File, MaxTokens, Prefix, SamplingOptions, Temperature, expand_options
 from pymtp.cli.texts import read_prompt, read_text
 from pymtp.sampling import SamplingParams
 
 
-@spread
+@expand_options
 def generate(
     *,
     prompt: Annotated[str | None, typer.Argument(help='The prompt, or "-" to read it from standard input.')] = None,
@@ -23,7 +23,7 @@ def generate(
     prefix: Prefix = None,
     max_tokens: MaxTokens = 256,
     temperature: Temperature = 0.0,
-    sampling: Sampling,
+    sampling: SamplingOptions,
     stop: Annotated[list[str] | None, typer.Option(help="End at this string. May be given several times.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")] = False,
     grammar_file: Annotated[
@@ -36,7 +36,7 @@ def generate(
         int | None,
         typer.Option(help="With --json: log-probabilities of each token and of this many of the likeliest tokens."),
     ] = None,
-    loading: Loading,
+    load_options: LoadOptions,
     json_output: AsJson = False,
 ) -> None:
     """Continue a prompt."""
@@ -51,11 +51,11 @@ def generate(
         json_schema=read_text("JSON schema", json_schema) if json_schema else None,
         logprobs=logprobs,
     )
-    with loading.llm(prefix=prefix) as llm:
+    with load_options.llm(prefix=prefix) as llm:
         if json_output:
             completion = llm.generate(text, params)
             print(as_json(completion))
         else:
-            completion = write(llm.stream(text, params))
-            write_figures(completion)
-        tell_unused(prefix, completion)
+            completion = print_stream(llm.stream(text, params))
+            print_figures(completion)
+        note_unused_prefix(prefix, completion)

@@ -1,4 +1,4 @@
-"""`pymtp info`: what a model file, this build and this machine are, and what running the model takes."""
+"""The command `pymtp info`: describe a model file, this build and this machine; plan the memory of a model."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from pymtp.cli.load import options_named, read_draft_vocab, read_drafts, read_layers
-from pymtp.cli.memory_table import as_table, plan_beside, plan_prefixes
-from pymtp.cli.model_file import model_headers, tell
+from pymtp.cli.load import option_names, read_draft_tokens, read_draft_vocab, read_gpu_layers
+from pymtp.cli.memory_table import as_table, compare_plans, plan_prefix_memory
+from pymtp.cli.model_file import model_headers, show_note
 from pymtp.cli.options import (
     AsJson,
     Cache,
@@ -25,9 +25,9 @@ from pymtp.cli.options import (
     LayersOrAuto,
     ModelArgument,
     SeqMax,
-    spread,
+    expand_options,
 )
-from pymtp.cli.placing import Placing
+from pymtp.cli.placing import PlacementOptions
 from pymtp.cli.prefix import about_prefix, is_prefix
 from pymtp.cli.screen import tables
 from pymtp.context.gpu_layers import planned_layers
@@ -39,13 +39,13 @@ from pymtp.model.model import Model
 from pymtp.model.options import ModelOptions
 from pymtp.model.rope import RopeOptions
 from pymtp.native.build_info import build_info
-from pymtp.sampling_defaults import model_sampling
+from pymtp.sampling_defaults import read_sampling_defaults
 from pymtp.validation import is_hub_name
 
-OF_ALL = {"name", "head", "memory", "json_output"}  # the other options are for --memory
+ALWAYS_ALLOWED = {"name", "head", "memory", "json_output"}  # all other options need --memory
 
 
-@spread
+@expand_options
 def info(
     *,
     context: typer.Context,
@@ -60,64 +60,65 @@ def info(
     gpu_layers: LayersOrAuto = "-1",
     cache_type: CacheType = "f16",
     cache: Cache = None,
-    placing: Placing,
+    placing: PlacementOptions,
     json_output: AsJson = False,
 ) -> None:
     """Describe a model or a saved prefix, this build, this machine. Reads no weights of the model."""
     if memory:
-        with options_named():
+        with option_names():
             _show_memory(
                 name,
-                read_drafts(draft_tokens),
+                read_draft_tokens(draft_tokens),
                 read_draft_vocab(draft_vocab),
                 ctx,
                 n_seq_max,
-                read_layers(gpu_layers),
+                read_gpu_layers(gpu_layers),
                 cache_type,
                 placing,
                 None if cache is None else cache * 2**20,
                 json_output,
             )
         return
-    _check_that_none_is_idle(context)
+    _check_needs_memory(context)
     build = build_info()
-    with model_headers(name, {"head": placing.of_model().get("head")}) as (model, given):
+    with model_headers(name, {"head": placing.model_options().get("head")}) as (model, keywords):
         if model and is_prefix(model):
-            what, about = "prefix", about_prefix(model)
+            kind, about = "prefix", about_prefix(model)
         else:
-            what, about = "model", _about(model, given["head"])
+            kind, about = "model", _about_model(model, keywords["head"])
     for key in ("file", "head_file"):
         if name and is_hub_name(name) and key in about and not (file := Path(str(about[key]))).exists():
-            about[key] = f"{file.name} of {name}"  # its header stood in for it
+            about[key] = f"{file.name} of {name}"  # only a header was downloaded, into a temporary file
     if json_output:
-        print(json.dumps({what: about, "build": build}, ensure_ascii=False))
+        print(json.dumps({kind: about, "build": build}, ensure_ascii=False))
         return
     out = tables()
-    for title, facts in ((what, about), ("build", dict(build))):
+    for title, facts in ((kind, about), ("build", dict(build))):
         table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
         for name, value in facts.items():
             if name == "sampling" and isinstance(value, dict):
-                value = ", ".join(f"{field} {each}" for field, each in value.items())
+                value = ", ".join(f"{field} {number}" for field, number in value.items())
             table.add_row(*(Text(_readable(cell)) for cell in (name.replace("_", " "), value)))
         out.print(table)
 
 
-def _check_that_none_is_idle(context: typer.Context) -> None:
-    """Raises InvalidRequestError for options that change nothing without --memory."""
+def _check_needs_memory(context: typer.Context) -> None:
+    """Raise InvalidRequestError for options that have no effect without --memory."""
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
-        if option.name and option.name not in OF_ALL and source is not None and source.name == "COMMANDLINE":
-            written = option.opts if context.params[option.name] else option.secondary_opts or option.opts  # --no-…
+        if option.name and option.name not in ALWAYS_ALLOWED and source is not None and source.name == "COMMANDLINE":
+            # an option that is off has its names, such as --no-mmap, in secondary_opts
+            names = option.opts if context.params[option.name] else option.secondary_opts or option.opts
             raise InvalidRequestError(
-                f"{next(n for n in written if n[:2] == '--')} is for what --memory shows: add --memory"
+                f"{next(name for name in names if name[:2] == '--')} is for what --memory shows: add --memory"
             )
 
 
-def _about(model: Path | None, head: str | None) -> dict[str, object]:
+def _about_model(model: Path | None, head: str | None) -> dict[str, object]:
     with Model(model, vocab_only=True, head=head) as loaded:
-        sampling, notes = model_sampling(loaded.metadata)
+        sampling, notes = read_sampling_defaults(loaded.metadata)
         for note in notes:
-            tell(note)
+            show_note(note)
         return {
             "file": str(loaded.path),
             **({} if loaded.head is None else {"head_file": loaded.head}),
@@ -147,13 +148,13 @@ def _show_memory(
     n_seq_max: int,
     gpu_layers: int | Literal["auto"],
     cache_type: str,
-    placing: Placing,
+    placing: PlacementOptions,
     cache_bytes: int | None,
     json_output: bool,
 ) -> None:
-    of_model = ModelOptions(n_gpu_layers=gpu_layers, **placing.of_model())
-    adapters = of_model.adapter_bytes()  # the plan does not count them
-    of_context: dict[str, Any] = {
+    model_options = ModelOptions(n_gpu_layers=gpu_layers, **placing.model_options())
+    adapter_bytes = model_options.adapter_bytes()  # the plan does not count them
+    context_options: dict[str, Any] = {
         "draft_tokens": drafts,
         "draft_vocab": vocabulary,
         "n_ctx": ctx,
@@ -162,56 +163,56 @@ def _show_memory(
         "type_v": cache_type,
         "offload_kqv": placing.kv_offload,
     }
-    check_keywords(of_context)  # before a model is brought
-    of_context["rope"] = RopeOptions(**placing.of_rope())
-    with model_headers(name, {**of_context, **placing.of_model()}) as (model, given):
-        of_model = replace(of_model, head=given.get("head"))
+    check_keywords(context_options)  # before a model is downloaded
+    context_options["rope"] = RopeOptions(**placing.rope_options())
+    with model_headers(name, {**context_options, **placing.model_options()}) as (model, keywords):
+        model_options = replace(model_options, head=keywords.get("head"))
         if model and is_prefix(model):
             raise InvalidRequestError(f"{model} is a prefix, not a model: --memory is for models")
-        with Model(model, vocab_only=True, head=of_model.head) as looked_at:
-            most = drafts if drafts != "auto" else MAX_AUTO if looked_at.has_head else 0
-            row = 4 * (looked_at.n_vocab + looked_at.n_embd)
-            ctx = whole_ctx(ctx or looked_at.n_ctx_train)
-        of_context |= {"draft_tokens": most, "n_ctx": ctx}
-        of_model.check_adapters(looked_at.path)
+        with Model(model, vocab_only=True, head=model_options.head) as header:
+            n_drafts = drafts if drafts != "auto" else MAX_AUTO if header.has_head else 0
+            row_bytes = 4 * (header.n_vocab + header.n_embd)
+            ctx = whole_ctx(ctx or header.n_ctx_train)
+        context_options |= {"draft_tokens": n_drafts, "n_ctx": ctx}
+        model_options.check_adapters(header.path)
         if gpu_layers == "auto":
-            gpu_layers = planned_layers(model, of_model, **of_context)
-        plans = plan_beside(model, n_gpu_layers=gpu_layers, placing=of_model, **of_context)
+            gpu_layers = planned_layers(model, model_options, **context_options)
+        plans = compare_plans(model, n_gpu_layers=gpu_layers, placing=model_options, **context_options)
     if cache_bytes is None:
         cache_bytes = default_cache_bytes(plan.with_mtp for plan in plans)
-    prefixes = plan_prefixes(plans, cache_bytes, n_ctx=ctx, n_seq_max=n_seq_max, row=row)
+    prefixes = plan_prefix_memory(plans, cache_bytes, n_ctx=ctx, n_seq_max=n_seq_max, row_bytes=row_bytes)
     options = {
         "n_ctx": ctx,
         "n_seq_max": n_seq_max,
-        "draft_tokens": most,
+        "draft_tokens": n_drafts,
         "draft_vocab": vocabulary,
         "cache_type": cache_type,
         "gpu_layers": gpu_layers,
     }
     build, total = build_info(), host_memory()
     if json_output:
-        found = {
-            "model": looked_at.file_names,
+        result = {
+            "model": header.file_names,
             "options": options,
             "devices": [plan.as_dict() for plan in plans],
-            "adapter_bytes": adapters,
+            "adapter_bytes": adapter_bytes,
             "host_memory": total,
             "prefixes": asdict(prefixes),
             "build": build,
         }
-        print(json.dumps(found))
+        print(json.dumps(result))
         return
     out = tables()
-    out.print(f"{escape(looked_at.file_names)}: {', '.join(f'{k} {v}' for k, v in options.items())}", soft_wrap=True)
-    described = {device["name"]: device["description"] for device in build["devices"]}
+    out.print(f"{escape(header.file_names)}: {', '.join(f'{k} {v}' for k, v in options.items())}", soft_wrap=True)
+    descriptions = {device["name"]: device["description"] for device in build["devices"]}
     for plan in plans:
-        out.print(as_table(plan, described.get(plan.without.device, plan.without.device)))
+        out.print(as_table(plan, descriptions.get(plan.without.device, plan.without.device)))
     if total is not None and sum(plan.with_mtp.total for plan in plans if plan.with_mtp.host) > total:
         out.print(f"This is more than the {total / 2**20:,.1f} MiB of memory that the host has.")
-    if adapters:
-        out.print(f"Adapters take {adapters / 2**20:,.1f} MiB more, where the tensors are that they change.")
+    if adapter_bytes:
+        out.print(f"Adapters take {adapter_bytes / 2**20:,.1f} MiB more, where the tensors are that they change.")
     out.print(
-        f"Prompts that may be gone on from take up to {prefixes.cache_bytes / 2**20:,.0f} MiB of host memory "
+        f"Cached prompts take up to {prefixes.cache_bytes / 2**20:,.0f} MiB of host memory "
         f"(cache_bytes): {prefixes.token_bytes / 2**10:,.1f} KiB a token and {prefixes.checkpoint_bytes / 2**20:,.1f} "
         f"MiB a checkpoint, so {prefixes.prompts(ctx):,} prompts of {ctx:,} tokens.",
         soft_wrap=True,
@@ -228,6 +229,6 @@ def _readable(value: object) -> str:
     if isinstance(value, list):
         separator = "\n" if any(isinstance(v, dict) or len(str(v)) > 20 for v in value) else " "
         return separator.join(_readable(v) for v in value)
-    # what a file says is not for a terminal to obey
-    shown = "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in str(value))
-    return "-" if value in (None, "") else shown
+    # a file may hold control characters that a terminal would execute
+    printable = "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in str(value))
+    return "-" if value in (None, "") else printable

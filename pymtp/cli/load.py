@@ -1,4 +1,4 @@
-"""From options to a loaded `LLM`."""
+"""Options that load a model, and the `LLM` made from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pymtp.cli.model_file import model_file, tell
+from pymtp.cli.model_file import model_file, show_note
 from pymtp.cli.options import (
     AllThreads,
     Cache,
@@ -25,15 +25,15 @@ from pymtp.cli.options import (
     TemplateVariables,
     Threads,
 )
-from pymtp.cli.placing import OPTIONS, Placing
-from pymtp.cli.screen import loading, show_warnings_of_drafts
+from pymtp.cli.placing import OPTIONS, PlacementOptions
+from pymtp.cli.screen import loading_status, show_draft_warnings
 from pymtp.context.options import check_draft_vocab
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
-from pymtp.load import check_prefix, load, note_of_no_head
-from pymtp.options import find_files, read_keywords
+from pymtp.load import check_prefix, load, missing_head_note
+from pymtp.options import check_files, read_keywords
 
-# by the names that Python knows them by
+# option of the command line by the name of its keyword in Python
 _OPTIONS = {
     **OPTIONS,
     "n_ctx": "--ctx",
@@ -60,11 +60,11 @@ _OPTIONS = {
     "chat_template": "--chat-template-file",
     "chat_template_kwargs": "--chat-template-kwargs",
 }
-_NAMED = re.compile(rf"\b({'|'.join(_OPTIONS)})=")
+_KEYWORD = re.compile(rf"\b({'|'.join(_OPTIONS)})=")
 
 
-def read_drafts(drafts: str) -> int | Literal["auto"]:
-    """The value of --draft-tokens. Raises InvalidRequestError for what is neither a number nor "auto"."""
+def read_draft_tokens(drafts: str) -> int | Literal["auto"]:
+    """Parse the value of --draft-tokens: a number or "auto". Raises InvalidRequestError for any other."""
     try:
         return "auto" if drafts == "auto" else int(drafts)
     except ValueError as error:
@@ -72,18 +72,18 @@ def read_drafts(drafts: str) -> int | Literal["auto"]:
 
 
 def read_draft_vocab(tokens: str) -> int | Literal["auto", "all"]:
-    """The value of --draft-vocab. Raises InvalidRequestError for what is neither a number, "auto" nor "all"."""
+    """Parse the value of --draft-vocab: a number, "auto" or "all". Raises InvalidRequestError for any other."""
     try:
         vocabulary = tokens if tokens in ("auto", "all") else int(tokens)
     except ValueError as error:
         raise InvalidRequestError(f'--draft-vocab {tokens!r} must be a whole number, "auto" or "all"') from error
-    with options_named():
+    with option_names():
         check_draft_vocab(vocabulary)
     return vocabulary  # type: ignore[return-value]
 
 
-def read_layers(layers: str) -> int | Literal["auto"]:
-    """The value of --gpu-layers. Raises InvalidRequestError for what is neither a number nor "auto"."""
+def read_gpu_layers(layers: str) -> int | Literal["auto"]:
+    """Parse the value of --gpu-layers: a number or "auto". Raises InvalidRequestError for any other."""
     try:
         return "auto" if layers == "auto" else int(layers)
     except ValueError as error:
@@ -91,7 +91,7 @@ def read_layers(layers: str) -> int | Literal["auto"]:
 
 
 def read_json(variables: str) -> object:
-    """The value of --chat-template-kwargs. Raises InvalidRequestError for what is no JSON."""
+    """Parse the value of --chat-template-kwargs. Raises InvalidRequestError if it is not JSON."""
     try:
         return json.loads(variables)
     except (ValueError, RecursionError) as error:
@@ -101,18 +101,18 @@ def read_json(variables: str) -> object:
 
 
 @contextmanager
-def options_named() -> Iterator[None]:
-    """An InvalidRequestError names options as the command line does."""
+def option_names() -> Iterator[None]:
+    """Replace names of keywords by names of options, such as --ctx, in an InvalidRequestError from the block."""
     try:
         yield
     except InvalidRequestError as error:
-        error.args = (_NAMED.sub(lambda found: f"{_OPTIONS[found[1]]} ", str(error)),)
+        error.args = (_KEYWORD.sub(lambda match: f"{_OPTIONS[match[1]]} ", str(error)),)
         raise
 
 
 @dataclass(frozen=True)
-class Loading(Placing):
-    """What a model is loaded with."""
+class LoadOptions(PlacementOptions):
+    """Options of all commands that load a model for inference."""
 
     model: ModelName = None
     draft_tokens: Drafts = "auto"
@@ -128,16 +128,16 @@ class Loading(Placing):
     chat_template_kwargs: TemplateVariables = None
 
     def keywords(self, n_seq_max: int = 1) -> dict[str, Any]:
-        """Those of LLM. Raises InvalidRequestError for values that no model can be loaded with."""
+        """Return the keywords of LLM. Raises InvalidRequestError for values that no model can be loaded with."""
         keywords: dict[str, Any] = {
             "n_ctx": self.ctx,
             "n_seq_max": n_seq_max,
-            "n_gpu_layers": read_layers(self.gpu_layers),
+            "n_gpu_layers": read_gpu_layers(self.gpu_layers),
             "n_threads": self.threads,
             "all_threads": self.all_threads,
             "type_k": self.cache_type,
             "type_v": self.cache_type,
-            "draft_tokens": read_drafts(self.draft_tokens),
+            "draft_tokens": read_draft_tokens(self.draft_tokens),
             "draft_vocab": read_draft_vocab(self.draft_vocab),
             "tap": self.tap,
             "cache_bytes": None if self.cache is None else self.cache * 2**20,
@@ -146,21 +146,22 @@ class Loading(Placing):
             keywords["chat_template"] = self.chat_template_file
         if self.chat_template_kwargs is not None:
             keywords["chat_template_kwargs"] = read_json(self.chat_template_kwargs)
-        of_model, of_rope = self.of_model(), self.of_rope()
-        with options_named():
-            read = read_keywords({**keywords, **of_model, **of_rope, "offload_kqv": self.kv_offload})
-            find_files(read)
-        return read
+        with option_names():
+            checked = read_keywords(
+                {**keywords, **self.model_options(), **self.rope_options(), "offload_kqv": self.kv_offload}
+            )
+            check_files(checked)
+        return checked
 
     def llm(self, n_seq_max: int = 1, prefix: Path | None = None) -> LLM:
-        """The model with its context; without a file, the shipped model. As loading.load."""
+        """Load the model, or the shipped model where none is named, and a prefix file if given. See pymtp.load.load."""
         keywords = self.keywords(n_seq_max)
-        check_prefix(prefix)  # before a model is brought
+        check_prefix(prefix)  # before a model is downloaded
         file, keywords = model_file(self.model, keywords)
-        what = file.name if file else "the shipped model"
-        with options_named(), loading(what):
+        name = file.name if file else "the shipped model"
+        with option_names(), loading_status(name):
             llm = load(file, keywords, prefix)
-        show_warnings_of_drafts()
-        if note := note_of_no_head(llm, self.model, keywords):
-            tell(note)
+        show_draft_warnings()
+        if note := missing_head_note(llm, self.model, keywords):
+            show_note(note)
         return llm

@@ -1,4 +1,4 @@
-"""What drafts cost in memory: plans of a model with its head and without, side by side, for `pymtp info --memory`."""
+"""Memory plans of a model with and without its head, side by side, for `pymtp info --memory`."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ WORDS = {
 
 
 @dataclass(frozen=True)
-class Beside:
-    """Plans of one device; what only one of both uses has nothing in the other."""
+class MemoryComparison:
+    """The memory plans of one device, without and with the head. Unused parts are 0."""
 
     without: DeviceMemory
     with_mtp: DeviceMemory
 
     def rows(self) -> list[tuple[str, int, int]]:
-        """Name of the part, bytes without and with: PARTS and "total"."""
+        """Return the name, the bytes without and the bytes with the head for each of PARTS and "total"."""
         return [(name, getattr(self.without, name), getattr(self.with_mtp, name)) for name in (*PARTS, "total")]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; "mtp" is the difference."""
+        """Return all parts for JSON; "mtp" is the difference."""
         rows = self.rows()
         return {
             "device": self.without.device,
@@ -49,16 +49,18 @@ class Beside:
         }
 
 
-def plan_beside(
+def compare_plans(
     path: str | os.PathLike[str] | None,
     *,
     draft_tokens: int,
     placing: ModelOptions | None = None,
     n_gpu_layers: int = -1,
     **options: Any,
-) -> list[Beside]:
-    """Plans without the head and with it, see `plan_memory`, for each device that either uses. Without drafts both are
-    the same. Raises as `Model` and `plan_memory`."""
+) -> list[MemoryComparison]:
+    """Plan the memory without and with the head, for each device that one of the plans uses.
+
+    Both plans are equal where draft_tokens is 0. Raises the errors of `Model` and `plan_memory`.
+    """
     placing = placing or ModelOptions()
     with Model(path, vocab_only=True, mtp=False) as bare:
         without = with_mtp = plan_memory(bare, placing=placing, n_gpu_layers=n_gpu_layers, **options)
@@ -68,16 +70,18 @@ def plan_beside(
                 whole, placing=placing, n_gpu_layers=n_gpu_layers, draft_tokens=draft_tokens, **options
             )
     devices = {m.device: m.host for m in (*without, *with_mtp)}
-    return [Beside(*(_of(plan, name, host) for plan in (without, with_mtp))) for name, host in devices.items()]
+    return [
+        MemoryComparison(*(_device_plan(plan, name, host) for plan in (without, with_mtp)))
+        for name, host in devices.items()
+    ]
 
 
 @dataclass(frozen=True)
 class PrefixMemory:
-    """What prompts that may be gone on from take of host memory.
+    """Host memory of cached prompts.
 
-    cache_bytes: the most that all take together. token_bytes: K and V of a token. checkpoint_bytes: the recurrent
-    states that a prompt goes on from, with the logits and the head's row, within some percent; a prompt has one to a
-    dozen.
+    cache_bytes: limit for all together. token_bytes: K and V of a token. checkpoint_bytes: the recurrent states that a
+    prompt continues from, with the logits and the head's hidden row, within some percent; a prompt has 1 to 12.
     """
 
     cache_bytes: int
@@ -85,27 +89,29 @@ class PrefixMemory:
     checkpoint_bytes: int
 
     def prompts(self, n_tokens: int) -> int:
-        """How many prompts of so many tokens there is room for, with two checkpoints each."""
+        """Return how many prompts of n_tokens fit into cache_bytes, with two checkpoints each."""
         return self.cache_bytes // (n_tokens * self.token_bytes + 2 * self.checkpoint_bytes)
 
 
-def plan_prefixes(plans: Sequence[Beside], cache_bytes: int, *, n_ctx: int, n_seq_max: int, row: int) -> PrefixMemory:
-    """By the plans of all devices. row: bytes of a token's logits, and of the hidden row that the head takes."""
+def plan_prefix_memory(
+    plans: Sequence[MemoryComparison], cache_bytes: int, *, n_ctx: int, n_seq_max: int, row_bytes: int
+) -> PrefixMemory:
+    """Sum up the plans of all devices. row_bytes: a token's logits, and the hidden row that the head takes."""
     cells = sum(plan.with_mtp.kv + plan.with_mtp.head_kv for plan in plans)
-    states = sum(plan.without.states for plan in plans)  # with drafts there are more, for rounds
-    return PrefixMemory(cache_bytes, cells // (n_ctx * n_seq_max), states // n_seq_max + row)
+    states = sum(plan.without.states for plan in plans)  # drafts need more states, a checkpoint does not
+    return PrefixMemory(cache_bytes, cells // (n_ctx * n_seq_max), states // n_seq_max + row_bytes)
 
 
-def _of(plan: Sequence[DeviceMemory], device: str, host: bool) -> DeviceMemory:
+def _device_plan(plan: Sequence[DeviceMemory], device: str, host: bool) -> DeviceMemory:
     return next((m for m in plan if m.device == device), DeviceMemory(device, host))
 
 
-def as_table(beside: Beside, title: str) -> Table:
-    """A device's parts in MiB, those that are not there left out."""
+def as_table(comparison: MemoryComparison, title: str) -> Table:
+    """Format the parts of a device in MiB. Leave out parts that are 0 in both plans."""
     table = Table("", "without MTP, MiB", "with MTP, MiB", "MTP, MiB", title=title, title_justify="left")
     for column in table.columns[1:]:
         column.justify = "right"
-    for name, without, with_mtp in beside.rows():
+    for name, without, with_mtp in comparison.rows():
         if without or with_mtp:
             if name == "total":
                 table.add_section()

@@ -1,4 +1,4 @@
-"""The file that -m names: a path, or a model on the Hugging Face hub, with its head."""
+"""The model that -m names: a path, or a model of the Hugging Face hub, with its head."""
 
 from __future__ import annotations
 
@@ -12,48 +12,51 @@ from rich.markup import escape
 
 from pymtp.cli.screen import screen
 from pymtp.errors import InvalidRequestError, ModelLoadError
-from pymtp.hub.from_pretrained import bring, bring_headers
-from pymtp.hub.names import read_name, would_be
+from pymtp.hub.from_pretrained import fetch_headers, fetch_model
+from pymtp.hub.names import hub_name_hint, read_name
 from pymtp.validation import is_hub_name
 
 
 def model_file(
     name: str | None, keywords: Mapping[str, Any], *, with_head: bool = True
 ) -> tuple[Path | None, dict[str, Any]]:
-    """Find the file of a model, None for the shipped one. "hf:…" is brought from the hub, with its head unless keywords
-    name another or want no drafts. Return the file, and the keywords with the head's.
+    """Find the file of a model, None for the shipped one. Return the file, and the keywords with its head.
 
-    keywords: of LLM, or some of them. with_head: False where nothing drafts.
+    A model "hf:…" is downloaded from the hub, with its head unless the keywords name a head or ask for no drafts.
 
-    Raises as `local_file` and `llm_hub.bring`.
+    keywords: some or all keywords of LLM. with_head: False if nothing drafts.
+
+    Raises the errors of `local_file` and of `pymtp.hub.from_pretrained.fetch_model`.
     """
     if name is not None and is_hub_name(name):
-        return bring(read_name(name), keywords, with_head=with_head, say=tell)
+        return fetch_model(read_name(name), keywords, with_head=with_head, notify=show_note)
     return local_file(name), dict(keywords)
 
 
 def local_file(name: str | None) -> Path | None:
-    """Find a file on this machine. Raises ModelLoadError for a name of the hub without the "hf:", and
-    InvalidRequestError for an empty one."""
+    """Return the path of a file on this machine, None for the shipped model.
+
+    Raises ModelLoadError for a name of the hub without "hf:", and InvalidRequestError for an empty name.
+    """
     if name is None:
         return None
     if not name:
         raise InvalidRequestError("the name of the model is empty")
-    if (meant := would_be(name)) and not os.path.exists(name):
+    if (meant := hub_name_hint(name)) and not os.path.exists(name):
         raise ModelLoadError(f"no such file: {name}{meant}")
     return Path(name)
 
 
 @contextmanager
 def model_headers(name: str | None, keywords: Mapping[str, Any]) -> Iterator[tuple[Path | None, dict[str, Any]]]:
-    """As `model_file`, for a look at headers: of a model of the hub nothing else comes, and that goes at the end."""
+    """Find a model as `model_file` does, but download only headers from the hub, and delete them at the end."""
     if name is None or not is_hub_name(name):
         yield local_file(name), dict(keywords)
         return
-    with bring_headers(read_name(name), keywords, say=tell) as found:
-        yield found
+    with fetch_headers(read_name(name), keywords, notify=show_note) as headers:
+        yield headers
 
 
-def tell(note: str) -> None:
-    """A line on stderr."""
+def show_note(note: str) -> None:
+    """Print a note on stderr."""
     screen.print(f"[bold yellow]note:[/] {escape(note)}", soft_wrap=True)

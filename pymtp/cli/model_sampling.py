@@ -1,4 +1,4 @@
-"""Options for how tokens are sampled, where the model's file has the say otherwise."""
+"""Sampling options whose defaults come from the model file."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Annotated, Any
 
 import typer
 
-from pymtp.cli.load import options_named
+from pymtp.cli.load import option_names
 from pymtp.cli.options import MIN_P_HELP, TEMPERATURE, TEMPERATURE_HELP, TOP_K_HELP, TOP_P_HELP
 from pymtp.sampling import SamplingParams
-from pymtp.sampling_defaults import taken
+from pymtp.sampling_defaults import normalize_sampling
 
-OF_MODEL = "the model's"
+MODEL_VALUE = "the model's"
 
 
 @dataclass(frozen=True)
-class ModelSampling:
-    """How tokens are sampled. The names are those of SamplingParams; None is for the model's file to say."""
+class ModelSamplingOptions:
+    """Sampling options, named as in SamplingParams. None stands for the default of the model file."""
 
-    temperature: Annotated[float | None, typer.Option(*TEMPERATURE, help=TEMPERATURE_HELP, show_default=OF_MODEL)] = (
-        None
-    )
-    top_k: Annotated[int | None, typer.Option(help=TOP_K_HELP, show_default=OF_MODEL)] = None
-    top_p: Annotated[float | None, typer.Option(help=TOP_P_HELP, show_default=OF_MODEL)] = None
-    min_p: Annotated[float | None, typer.Option(help=MIN_P_HELP, show_default=OF_MODEL)] = None
+    temperature: Annotated[
+        float | None, typer.Option(*TEMPERATURE, help=TEMPERATURE_HELP, show_default=MODEL_VALUE)
+    ] = None
+    top_k: Annotated[int | None, typer.Option(help=TOP_K_HELP, show_default=MODEL_VALUE)] = None
+    top_p: Annotated[float | None, typer.Option(help=TOP_P_HELP, show_default=MODEL_VALUE)] = None
+    min_p: Annotated[float | None, typer.Option(help=MIN_P_HELP, show_default=MODEL_VALUE)] = None
     presence_penalty: Annotated[
         float | None, typer.Option(help="Subtracted from the logits of tokens that came before.", show_default="0")
     ] = None
@@ -34,24 +34,24 @@ class ModelSampling:
     repetition_penalty: Annotated[
         float | None,
         typer.Option(
-            "--repeat-penalty", help="Divides logits of tokens that came before, 1 for none.", show_default=OF_MODEL
+            "--repeat-penalty", help="Divides logits of tokens that came before, 1 for none.", show_default=MODEL_VALUE
         ),
     ] = None
     penalty_last_n: Annotated[
         int | None,
         typer.Option(
-            "--repeat-last-n", help="Tokens that penalties look at, -1 for all.", show_default=f"{OF_MODEL}, else 64"
+            "--repeat-last-n", help="Tokens that penalties look at, -1 for all.", show_default=f"{MODEL_VALUE}, else 64"
         ),
     ] = None
 
-    def given(self, **more: Any) -> dict[str, Any]:
-        """The values that were given, by the names of SamplingParams. Raises InvalidRequestError for those that are out
-        of range.
+    def given_params(self, **more: Any) -> dict[str, Any]:
+        """Return the given values by their names in SamplingParams.
 
         more: further values, None for those that were not given.
+        Raises InvalidRequestError for values out of range.
         """
         values = {**asdict(self), **more}
-        found = taken({name: value for name, value in values.items() if value is not None})
-        with options_named():
-            SamplingParams(**found)
-        return found
+        params = normalize_sampling({name: value for name, value in values.items() if value is not None})
+        with option_names():
+            SamplingParams(**params)
+        return params

@@ -1,4 +1,4 @@
-"""Options that several commands share, and those that they take together."""
+"""Options that several commands share, and dataclasses that group them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from pymtp.errors import InvalidRequestError
-from pymtp.sampling import CLOSING_MESSAGE, is_closing_message
+from pymtp.sampling import THINKING_END_RULE, is_thinking_end
 from pymtp.validation import shown
 
-# what runs, and where
+# the model, and the devices that run it
 MODEL_HELP = "GGUF file, or hf:OWNER/NAME:Q4_K_M of the Hugging Face hub. Default: the shipped model."
 ModelName = Annotated[str | None, typer.Option("--model", "-m", metavar="FILE|hf:NAME", help=MODEL_HELP)]
 ModelArgument = Annotated[str | None, typer.Argument(metavar="FILE|hf:NAME", help=MODEL_HELP)]
@@ -52,8 +52,8 @@ Cache = Annotated[
         min=0,
         max=2**40,
         metavar="MIB",
-        help="Host memory for what was read, for prompts that begin with it.",
-        show_default="a quarter of the machine's, at most 8 GiB and half of what the model leaves",
+        help="Host memory for cached prefixes: prompts that begin with one are not read again.",
+        show_default="a quarter of the machine's, at most 8 GiB and half of the memory that the model leaves",
     ),
 ]
 
@@ -102,8 +102,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object inst
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """How tokens are drawn, where a command has no default of its own. The names are those of SamplingParams."""
+class SamplingOptions:
+    """Sampling options with fixed defaults, named as in SamplingParams."""
 
     top_k: TopK = 40
     top_p: TopP = 0.95
@@ -111,33 +111,33 @@ class Sampling:
     seed: Seed = 0
 
 
-def thinking(budget: int, message: str) -> dict[str, Any]:
-    """Both options by their names in SamplingParams. Raises InvalidRequestError for a message that cannot be."""
-    if not is_closing_message(message):
-        raise InvalidRequestError(f"--reasoning-budget-message {shown(message)} must be {CLOSING_MESSAGE}")
+def thinking_params(budget: int, message: str) -> dict[str, Any]:
+    """Return both options by their names in SamplingParams. Raises InvalidRequestError for an invalid message."""
+    if not is_thinking_end(message):
+        raise InvalidRequestError(f"--reasoning-budget-message {shown(message)} must be {THINKING_END_RULE}")
     return {"thinking_budget": None if budget < 0 else budget, "thinking_end": message}
 
 
-def spread(command: Callable[..., None]) -> Callable[..., None]:
-    """A parameter of a command that is a dataclass becomes an option for each of its fields."""
+def expand_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace each parameter of a command that is a dataclass by one option for each field of it."""
     parameters: list[Parameter] = []
     groups: dict[str, Any] = {}
-    kinds = get_type_hints(command, include_extras=True)
+    types = get_type_hints(command, include_extras=True)
     for name, parameter in inspect.signature(command).parameters.items():
-        if is_dataclass(kinds[name]):
-            groups[name] = kinds[name]
-            each = get_type_hints(kinds[name], include_extras=True)
+        if is_dataclass(types[name]):
+            groups[name] = types[name]
+            field_types = get_type_hints(types[name], include_extras=True)
             parameters += [
-                Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=each[field.name])
-                for field in fields(kinds[name])
+                Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=field_types[field.name])
+                for field in fields(types[name])
             ]
         else:
-            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=kinds[name]))
+            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=types[name]))
 
     @wraps(command)
     def call(**options: Any) -> None:
-        made = {name: kind(**{f.name: options.pop(f.name) for f in fields(kind)}) for name, kind in groups.items()}
-        command(**options, **made)
+        built = {name: group(**{f.name: options.pop(f.name) for f in fields(group)}) for name, group in groups.items()}
+        command(**options, **built)
 
     call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

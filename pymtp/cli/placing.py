@@ -1,4 +1,4 @@
-"""Options for models that do not fit, or hardly fit, on the GPU; for longer contexts; for adapters."""
+"""Options of model placement (GPU layers, tensors, memory mapping), of RoPE scaling and of LoRA adapters."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from pymtp.errors import InvalidRequestError
-from pymtp.model.options import NAMES
+from pymtp.model.options import MODEL_OPTION_NAMES
 from pymtp.model.placement import MAX_NUMBER
-from pymtp.model.rope import NAMES as ROPE_NAMES
+from pymtp.model.rope import ROPE_OPTION_NAMES
 
-# by the names that Python knows them by
+# option of the command line by the name of its keyword in Python
 OPTIONS = {
-    **{name: f"--{name.replace('_', '-')}" for name in (NAMES | ROPE_NAMES) - {"n_gpu_layers"}},
+    **{name: f"--{name.replace('_', '-')}" for name in (MODEL_OPTION_NAMES | ROPE_OPTION_NAMES) - {"n_gpu_layers"}},
     "use_mmap": "--mmap",
     "use_mlock": "--mlock",
     "offload_kqv": "--kv-offload",
@@ -23,8 +23,8 @@ OPTIONS = {
 
 
 @dataclass(frozen=True)
-class Weights:
-    """Fields of ModelOptions, with llama.cpp's names."""
+class WeightOptions:
+    """Options for the fields of ModelOptions, named as in llama.cpp."""
 
     head: Annotated[
         str | None,
@@ -50,12 +50,16 @@ class Weights:
     ] = ""
     main_gpu: Annotated[int, typer.Option("--main-gpu", "-mg", help="The GPU for --split-mode none.")] = 0
     split_mode: Annotated[
-        str, typer.Option("--split-mode", "-sm", metavar="none|layer|row", help="What several GPUs share.")
+        str,
+        typer.Option("--split-mode", "-sm", metavar="none|layer|row", help="How the model is split over several GPUs."),
     ] = "layer"
     mmap: Annotated[bool, typer.Option("--mmap/--no-mmap", help="Map the file into memory.")] = True
-    mlock: Annotated[bool, typer.Option("--mlock", help="Keep what is loaded in memory.")] = False
+    mlock: Annotated[
+        bool, typer.Option("--mlock", help="Keep the model in memory: the system may not swap it out.")
+    ] = False
     numa: Annotated[
-        str | None, typer.Option(metavar="distribute|isolate|numactl", help="How threads are spread over NUMA nodes.")
+        str | None,
+        typer.Option(metavar="distribute|isolate|numactl", help="How threads are spread over NUMA nodes."),
     ] = None
     lora: Annotated[
         list[str] | None, typer.Option(metavar="FILE", help="A LoRA adapter (GGUF). May be given several times.")
@@ -65,17 +69,17 @@ class Weights:
         typer.Option(metavar="FILE:SCALE", help="The same with a scale. May be given several times."),
     ] = None
 
-    def of_model(self) -> dict[str, Any]:
-        """Keywords of ModelOptions. Raises InvalidRequestError for what cannot be read."""
+    def model_options(self) -> dict[str, Any]:
+        """Return the keywords of ModelOptions. Raises InvalidRequestError for values that cannot be parsed."""
         lora: list[tuple[str, float]] = [(path, 1.0) for path in self.lora or ()]
         if not all(self.lora or ()):
             raise InvalidRequestError("--lora '' must be a file")
-        for given in self.lora_scaled or ():
-            path, _, scale = given.rpartition(":")
+        for text in self.lora_scaled or ():
+            path, _, scale = text.rpartition(":")
             if not path:
-                raise InvalidRequestError(f"--lora-scaled {given!r} must be FILE:SCALE")
-            if abs(number := _number("--lora-scaled", given, scale)) > MAX_NUMBER:
-                raise InvalidRequestError(f"--lora-scaled {given!r}: a scale is at most {MAX_NUMBER:.0e}")
+                raise InvalidRequestError(f"--lora-scaled {text!r} must be FILE:SCALE")
+            if abs(number := _number("--lora-scaled", text, scale)) > MAX_NUMBER:
+                raise InvalidRequestError(f"--lora-scaled {text!r}: a scale is at most {MAX_NUMBER:.0e}")
             lora.append((path, number))
         return {
             "head": self.head,
@@ -93,15 +97,15 @@ class Weights:
             "lora": lora,
         }
 
-    def asked(self) -> dict[str, Any]:
-        """Those keywords that are not as they are without options."""
-        usual = Weights().of_model()
-        return {name: value for name, value in self.of_model().items() if value != usual[name]}
+    def non_default(self) -> dict[str, Any]:
+        """Return the keywords of ModelOptions that differ from their defaults."""
+        defaults = WeightOptions().model_options()
+        return {name: value for name, value in self.model_options().items() if value != defaults[name]}
 
 
 @dataclass(frozen=True)
-class Placing(Weights):
-    """Fields of ModelOptions and RopeOptions, with llama.cpp's names."""
+class PlacementOptions(WeightOptions):
+    """Options for the fields of ModelOptions and RopeOptions, named as in llama.cpp."""
 
     kv_offload: Annotated[
         bool, typer.Option("--kv-offload/--no-kv-offload", "-kvo/-nkvo", help="Keep the K and V cache on the GPU.")
@@ -124,16 +128,17 @@ class Placing(Weights):
     yarn_beta_fast: Annotated[float | None, typer.Option(help="YaRN: rotations from which nothing is scaled.")] = None
     yarn_beta_slow: Annotated[float | None, typer.Option(help="YaRN: rotations up to which all is scaled.")] = None
 
-    def of_rope(self) -> dict[str, Any]:
-        """Keywords of RopeOptions."""
-        return {name: getattr(self, name) for name in sorted(ROPE_NAMES)}
+    def rope_options(self) -> dict[str, Any]:
+        """Return the keywords of RopeOptions."""
+        return {name: getattr(self, name) for name in sorted(ROPE_OPTION_NAMES)}
 
 
-def _number(option: str, given: str, text: str) -> float:
+def _number(option: str, value: str, text: str) -> float:
+    """Parse a part of an option's value. Raises InvalidRequestError if it is not a finite number."""
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise InvalidRequestError(f"{option} {given!r}: {text!r} is no number")
+        raise InvalidRequestError(f"{option} {value!r}: {text!r} is no number")
     return number

@@ -1,4 +1,4 @@
-"""`pymtp prefix`: read a long prompt once, for later runs that begin with it."""
+"""The command `pymtp prefix`: prefill a long prompt once, and save its state for later runs that begin with it."""
 
 from __future__ import annotations
 
@@ -10,58 +10,60 @@ from typing import Annotated
 import typer
 
 from pymtp.chat import Message
-from pymtp.cli.load import Loading
-from pymtp.cli.options import File, spread
+from pymtp.cli.load import LoadOptions
+from pymtp.cli.options import File, expand_options
 from pymtp.cli.screen import screen
 from pymtp.cli.texts import read_prompt
 from pymtp.errors import InvalidRequestError
 from pymtp.prefix_cache.file import PrefixFile
-from pymtp.prefix_cache.file_writer import place_of
+from pymtp.prefix_cache.file_writer import target_path
 
 
-@spread
+@expand_options
 def prefix(
     *,
     prompt: Annotated[str | None, typer.Argument(help='The text, or "-" to read it from standard input.')] = None,
     file: File = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to save it.")],
     system: Annotated[bool, typer.Option("--system", help="The text is a chat's system message.")] = False,
-    loading: Loading,
+    load_options: LoadOptions,
 ) -> None:
-    """Read a prompt, and save what it leaves behind. With --prefix, prompts that begin with it go on from there."""
+    """Prefill a prompt, and save its state. With --prefix, prompts that begin with it continue from that state."""
     text = read_prompt(prompt, file)
-    asked: str | Sequence[Message] = text if not system else [{"role": "system", "content": text}]
+    chat_or_text: str | Sequence[Message] = text if not system else [{"role": "system", "content": text}]
     try:
-        place_of(out)  # before a model is brought
+        target_path(out)  # before a model is downloaded
     except OSError as error:
         raise InvalidRequestError(f"cannot save a prefix: {error.strerror or error}") from error
-    with loading.llm() as llm, screen.status("reading the prompt …"):
-        n = llm.save_prefix(asked, out)
-    screen.print(f"{n:,} tokens, {out.stat().st_size / 2**20:,.1f} MiB", style="dim", soft_wrap=True)
+    with load_options.llm() as llm, screen.status("reading the prompt …"):
+        n_tokens = llm.save_prefix(chat_or_text, out)
+    screen.print(f"{n_tokens:,} tokens, {out.stat().st_size / 2**20:,.1f} MiB", style="dim", soft_wrap=True)
 
 
 def is_prefix(path: Path) -> bool:
-    """Whether a file is rather one of these than a model."""
-    if not os.path.isfile(path):  # a pipe would be waited for
+    """Tell whether a file looks like a prefix file, and not like a model."""
+    if not os.path.isfile(path):  # reading from a pipe would block
         return False
     try:
         with open(path, "rb") as file:
-            head = file.read(9)
+            first_bytes = file.read(9)
     except OSError:
         return False
-    # safetensors: eight bytes, then JSON; a GGUF has the number of its tensors there
-    return head[8:] == b"{" and not head.startswith(b"GGUF")
+    # a safetensors file begins with 8 bytes of length, then JSON; a GGUF has its number of tensors at that place
+    return first_bytes[8:] == b"{" and not first_bytes.startswith(b"GGUF")
 
 
 def about_prefix(path: Path) -> dict[str, object]:
-    """What a file holds. Raises InvalidRequestError for one that is damaged, or no prefix."""
+    """Describe a prefix file. Raises InvalidRequestError for a damaged file, and for one that is no prefix."""
     with PrefixFile(path, None) as file:
         about: dict[str, object] = {
             "file": str(path),
             "tokens": len(file.tokens),
-            "states_after": file.places,
+            "states_after": file.checkpoints,
             "size_bytes": path.stat().st_size,
             "host_memory_bytes": file.nbytes,
         }
-        said = {name: value.split() if name == "llama.cpp" else value for name, value in sorted(file.made_with.items())}
-        return about | {name: value for name, value in said.items() if name not in about}
+        made_with = {
+            name: value.split() if name == "llama.cpp" else value for name, value in sorted(file.made_with.items())
+        }
+        return about | {name: value for name, value in made_with.items() if name not in about}

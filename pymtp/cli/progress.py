@@ -1,4 +1,4 @@
-"""Progress of a bench on stderr: a bar with the time left, and a line for each measurement."""
+"""Progress of a bench on stderr: a bar with the estimated time left, and a line for each measurement."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from rich.text import Text
 
 
 class _TimeLeft(ProgressColumn):
-    """Counts down between measurements to when the last is estimated to end."""
+    """A column that counts down to the estimated end of the last measurement."""
 
     def render(self, task: Task) -> Text:
-        ends: float | None = task.fields["ends"]
+        end_time: float | None = task.fields["end_time"]
         if task.finished:
             return Text("done")
-        if ends is None:
+        if end_time is None:
             return Text("time left not known yet")
-        return Text(f"about {timedelta(seconds=max(0, round(ends - time.monotonic())))} left")
+        return Text(f"about {timedelta(seconds=max(0, round(end_time - time.monotonic())))} left")
 
 
-class Watch:
-    """Shows a bench of `total` measurements at work."""
+class BenchProgress:
+    """The progress display of a bench of `total` measurements."""
 
     def __init__(self, total: int, screen: Console) -> None:
         columns = (
@@ -35,21 +35,23 @@ class Watch:
             TextColumn("{task.description}"),
         )
         self._bar = Progress(*columns, console=screen)
-        self._task = self._bar.add_task("warming up", total=total, ends=None)
+        self._task = self._bar.add_task("warming up", total=total, end_time=None)
 
-    def start(self, what: str, seconds_left: float | None) -> None:
-        """Before a measurement: what it is, and how long all that are left will take (None: not known yet)."""
-        ends = None if seconds_left is None else time.monotonic() + seconds_left
-        self._bar.update(self._task, description=what, ends=ends)
+    def start(self, description: str, seconds_left: float | None) -> None:
+        """Show the measurement that begins. seconds_left: estimated for it and all later ones; None if unknown."""
+        end_time = None if seconds_left is None else time.monotonic() + seconds_left
+        self._bar.update(self._task, description=description, end_time=end_time)
 
-    def done(self, line: str) -> None:
-        """After it: what it came to."""
+    def finish(self, result: str) -> None:
+        """Count the measurement as done, and print a line with its result."""
         self._bar.update(self._task, advance=1, description="")
-        self._bar.console.print(line, style="dim", soft_wrap=True)
+        self._bar.console.print(result, style="dim", soft_wrap=True)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> BenchProgress:
         self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._bar.stop()

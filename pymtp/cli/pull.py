@@ -1,4 +1,4 @@
-"""`pymtp pull`: a model from the Hugging Face hub, and its head."""
+"""The command `pymtp pull`: download a model and its head from the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from pymtp.cli.model_file import tell
+from pymtp.cli.model_file import show_note
+from pymtp.hub.model_download import download_model
 from pymtp.hub.names import read_name
-from pymtp.hub.pull import pull as pull_files
 
 
 def pull(
@@ -26,8 +26,8 @@ def pull(
     Prints the model's path, and that of a head in a file of its own on a second line. Goes on where an earlier run was
     interrupted.
     """
-    found = pull_files(read_name(name), say=tell)
-    print(found.model)
-    if found.head is not None:
-        print(found.head)
-        tell(f"{found.head.name} is the head of {found.model.name}: -m hf:{name.removeprefix('hf:')} takes both")
+    files = download_model(read_name(name), notify=show_note)
+    print(files.model)
+    if files.head is not None:
+        print(files.head)
+        show_note(f"{files.head.name} is the head of {files.model.name}: -m hf:{name.removeprefix('hf:')} takes both")

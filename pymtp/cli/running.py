@@ -1,44 +1,46 @@
-"""What a measurement runs with."""
+"""Options of `pymtp tap` and of all benches: devices, threads, and placement of the weights."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from pymtp.cli.load import options_named
+from pymtp.cli.load import option_names
 from pymtp.cli.options import CacheType, Layers, Threads
-from pymtp.cli.placing import Weights
+from pymtp.cli.placing import WeightOptions
 from pymtp.context.options import check_options
 from pymtp.model.options import ModelOptions
 from pymtp.native.cores import default_threads
 
 
 @dataclass(frozen=True)
-class Running(Weights):
-    """Options of all measurements."""
+class RunOptions(WeightOptions):
+    """Options of `pymtp tap` and of all benches."""
 
     gpu_layers: Layers = -1
     threads: Threads = None
 
     def settings(self) -> dict[str, Any]:
-        """By the names that settings of benches have. Raises InvalidRequestError for what no model can run with, and
-        ModelLoadError for a head or adapters that are not there: ask before a model is brought."""
+        """Return the options by their names in the settings of benches. Call it before a model is downloaded.
+
+        Raises InvalidRequestError for invalid values, and ModelLoadError for a head or adapters that do not exist.
+        """
         threads = default_threads() if self.threads is None else self.threads
-        placing = self.asked()
-        with options_named():
-            ModelOptions(n_gpu_layers=self.gpu_layers, **placing).find_files()
+        placing = self.non_default()
+        with option_names():
+            ModelOptions(n_gpu_layers=self.gpu_layers, **placing).check_files()
             check_options(n_threads=threads)
         return {"gpu_layers": self.gpu_layers, "threads": threads, "placing": placing}
 
 
 @dataclass(frozen=True)
-class BenchRunning(Running):
+class BenchOptions(RunOptions):
     """Options of all benches."""
 
     cache_type: CacheType = "f16"
 
     def settings(self) -> dict[str, Any]:
-        """As Running's."""
-        with options_named():
+        """Return the options by their names in the settings of benches. See RunOptions.settings."""
+        with option_names():
             check_options(type_k=self.cache_type, type_v=self.cache_type)
         return {**super().settings(), "cache_type": self.cache_type}

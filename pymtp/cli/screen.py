@@ -1,4 +1,4 @@
-"""The consoles, and standard input. stdout belongs to the text; progress, figures and errors go to stderr."""
+"""The consoles. stdout is for generated text and tables; progress, figures, notes and errors go to stderr."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ from typing import IO, Any, cast
 from rich.console import Console
 from rich.markup import escape
 
-from pymtp.errors import InvalidRequestError
-
-NEVER_CUT = 10_000  # columns
+UNLIMITED_WIDTH = 10_000  # columns
 
 
 class _Stderr:
-    """sys.stderr. What cannot be written there is lost: the text on stdout is worth more."""
+    """sys.stderr, which drops output that cannot be written: it must not end a command that writes text to stdout."""
 
     def write(self, text: str) -> int:
         try:
             return sys.stderr.write(text) if sys.stderr else 0
         except OSError:
-            with suppress(OSError):  # what is left in its buffer would fail again, at the end of the process too
+            with suppress(OSError):  # text left in the buffer would fail again, also at the end of the process
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
             return 0
 
@@ -37,60 +35,52 @@ class _Stderr:
         return getattr(sys.stderr, name)
 
 
-screen = Console(file=cast(IO[str], _Stderr()), highlight=False, emoji=False)  # "auto:new: 12" is no emoji
+# emoji is off: rich would replace a part of "auto:new: 12"
+screen = Console(file=cast(IO[str], _Stderr()), highlight=False, emoji=False)
 
 
 def tables() -> Console:
-    """stdout for tables: as wide as the terminal, or as the table where a file or a program reads."""
-    return Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else NEVER_CUT)
+    """Return a console on stdout: as wide as the terminal, or without limit if stdout is a file or a pipe."""
+    return Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else UNLIMITED_WIDTH)
 
 
-class _Shown(logging.Handler):
-    """Shows warnings, each once."""
+class _WarningHandler(logging.Handler):
+    """A log handler that shows each warning once."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._told: set[str] = set()
+        self._shown: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno == logging.WARNING and (said := " ".join(record.getMessage().split())) not in self._told:
-            self._told.add(said)
-            screen.print(f"[bold yellow]warning:[/] {escape(said)}", soft_wrap=True)
+        if record.levelno == logging.WARNING and (text := " ".join(record.getMessage().split())) not in self._shown:
+            self._shown.add(text)
+            screen.print(f"[bold yellow]warning:[/] {escape(text)}", soft_wrap=True)
 
 
-def show_warnings_of_drafts() -> None:
-    """From now on, show what is wrong with a head that drafts: it comes to light while a text is written."""
+def show_draft_warnings() -> None:
+    """Show warnings about the head from now on: pymtp finds its faults while it generates."""
     logger = logging.getLogger("pymtp.drafts")
-    if not any(isinstance(handler, _Shown) for handler in logger.handlers):
-        logger.addHandler(_Shown())
+    if not any(isinstance(handler, _WarningHandler) for handler in logger.handlers):
+        logger.addHandler(_WarningHandler())
 
 
 @contextmanager
-def loading(what: str) -> Iterator[None]:
-    """Says what is being loaded, and shows what pymtp and llama.cpp warn of meanwhile, each once. Errors are in what
-    is raised."""
-    handler = _Shown()
+def loading_status(name: str) -> Iterator[None]:
+    """Show "loading NAME …" while the block runs, and each warning of pymtp and llama.cpp once.
+
+    Error messages of the log are not shown: the exception holds them.
+    """
+    handler = _WarningHandler()
     logger = logging.getLogger("pymtp")
     logger.addHandler(handler)
     try:
-        with screen.status(escape(f"loading {what} …")):
+        with screen.status(escape(f"loading {name} …")):
             yield
     finally:
         logger.removeHandler(handler)
 
 
 def show_error(error: Exception | str) -> None:
-    """An error as one line."""
-    said = "; ".join(str(error).splitlines())
-    screen.print(f"[bold red]error:[/] {escape(said)}", soft_wrap=True)
-
-
-def read_input(*, line: bool = False) -> str:
-    """Standard input to its end, or its next line with the newline. Raises InvalidRequestError where it is closed, and
-    for bytes that are no text."""
-    if sys.stdin is None:
-        raise InvalidRequestError("standard input is closed")
-    try:
-        return sys.stdin.readline() if line else sys.stdin.read()
-    except UnicodeDecodeError as error:
-        raise InvalidRequestError(f"cannot read standard input: {error}") from error
+    """Print an error as one line on stderr."""
+    text = "; ".join(str(error).splitlines())
+    screen.print(f"[bold red]error:[/] {escape(text)}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`pymtp serve`: an HTTP server for clients of OpenAI's and Anthropic's APIs, and a page to chat on."""
+"""The command `pymtp serve`: an HTTP server with the APIs of OpenAI and Anthropic, and a chat page."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Annotated, Any
 
 import typer
 
-from pymtp.cli.load import Loading, options_named
+from pymtp.cli.load import LoadOptions, option_names
 from pymtp.cli.model_file import local_file
-from pymtp.cli.model_sampling import ModelSampling
-from pymtp.cli.options import Prefix, ReasoningBudget, ReasoningBudgetMessage, SeqMax, spread, thinking
+from pymtp.cli.model_sampling import ModelSamplingOptions
+from pymtp.cli.options import Prefix, ReasoningBudget, ReasoningBudgetMessage, SeqMax, expand_options, thinking_params
 from pymtp.cli.texts import read_text
 from pymtp.errors import InvalidRequestError
 from pymtp.hub.errors import check_installed
 from pymtp.hub.names import read_name
 from pymtp.load import check_prefix
-from pymtp.server.budgets import read_effort_budgets
 from pymtp.server.metrics import logs
-from pymtp.server.process.launch import Launch
 from pymtp.server.process.listener import is_local, listen, open_standard_streams
 from pymtp.server.process.supervisor import supervise
-from pymtp.server.settings import ANY_HOST, Settings, check_host, check_names, check_origin
-from pymtp.validation import is_hub_name, whole
+from pymtp.server.process.worker_config import WorkerConfig
+from pymtp.server.settings import ANY_HOST, ServerSettings, check_host, check_names, check_origin
+from pymtp.server.thinking_budget import parse_effort_budgets
+from pymtp.validation import absolute_path, is_hub_name
 
-# of the extra `server`: modules, and the packages that they come from
-NEEDED = {
+# modules of the extra `server`, and the packages that install them
+REQUIRED = {
     "fastapi": "fastapi",
     "uvicorn": "uvicorn",
     "httptools": "httptools",
@@ -39,8 +39,8 @@ MIB = 2**20
 
 
 @dataclass(frozen=True)
-class Access:
-    """Who may ask."""
+class AccessOptions:
+    """Options for the address, and for the clients that may send requests."""
 
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 and :: stand for all.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at, 0 for one that is free.")] = 8080
@@ -70,37 +70,38 @@ class Access:
     ] = None
 
     def keys(self) -> tuple[str, ...]:
-        """All keys. Raises InvalidRequestError for a file without any, and for empty ones."""
+        """Return all API keys. Raises InvalidRequestError for a file without keys, and for empty keys."""
         keys = list(self.api_key or ())
         if self.api_key_file is not None:
-            found = read_text("keys", self.api_key_file).split()
-            if not found:
+            file_keys = read_text("keys", self.api_key_file).split()
+            if not file_keys:
                 raise InvalidRequestError(f"{self.api_key_file} holds no key")
-            keys += found
+            keys += file_keys
         check_names("--api-key", keys)
-        if not keys and "PYMTP_API_KEY" in os.environ:  # of a secret that was not set: to serve anybody would be wrong
+        # an empty variable is a secret that was not set: serving without a key would be wrong
+        if not keys and "PYMTP_API_KEY" in os.environ:
             raise InvalidRequestError("PYMTP_API_KEY is empty: give it a key, or unset it to serve without")
         return tuple(keys)
 
     def origins(self) -> tuple[str, ...]:
-        """All origins. Raises InvalidRequestError for what no browser calls one: it would never match."""
+        """Return all CORS origins. Raises InvalidRequestError for one that no browser sends."""
         for origin in self.cors_origin or ():
             check_origin("--cors-origin", origin)
         return tuple(self.cors_origin or ())
 
     def hosts(self) -> tuple[str, ...]:
-        """All names of hosts. Raises InvalidRequestError for what is none: it would never match."""
+        """Return all host names. Raises InvalidRequestError for invalid ones, which would match no request."""
         for name in self.allowed_host or ():
             check_host("--allowed-host", name)
         return tuple(self.allowed_host or ())
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What requests may take."""
+class LimitOptions:
+    """Limits of requests: queue, body and time."""
 
     max_queue: Annotated[
-        int, typer.Option(min=0, help="Texts that may wait for a place; more are turned away, unless nothing runs.")
+        int, typer.Option(min=0, help="Texts that may wait for a slot; more are refused, unless nothing runs.")
     ] = 256
     max_body: Annotated[int, typer.Option(min=1, metavar="MIB", help="Largest body of a request.")] = 16
     timeout: Annotated[
@@ -112,15 +113,15 @@ class Limits:
     ] = 30.0
 
     def check(self) -> None:
-        """Raises InvalidRequestError for seconds that never pass."""
+        """Raise InvalidRequestError for seconds that are no finite number."""
         for option, seconds in (("--timeout", self.timeout), ("--grace", self.grace)):
             if seconds is not None and not isfinite(seconds):
                 raise InvalidRequestError(f"{option} {seconds} must be a number of seconds")
 
 
 @dataclass(frozen=True)
-class Budgets:
-    """How much chats may think."""
+class ThinkingOptions:
+    """Limits on the thinking of chats."""
 
     reasoning_budget: ReasoningBudget = -1
     reasoning_budget_message: ReasoningBudgetMessage = ""
@@ -133,39 +134,41 @@ class Budgets:
         ),
     ] = ""
 
-    def checked(self) -> dict[str, Any]:
-        """By the names of Settings. Raises InvalidRequestError for a message or budgets that cannot be."""
-        budget = thinking(self.reasoning_budget, self.reasoning_budget_message)
+    def settings(self) -> dict[str, Any]:
+        """Return the options, named as in Settings. Raises InvalidRequestError for an invalid message or budget."""
+        params = thinking_params(self.reasoning_budget, self.reasoning_budget_message)
         return {
-            "reasoning_budget": budget["thinking_budget"],
-            "reasoning_budget_message": budget["thinking_end"],
-            "effort_budgets": read_effort_budgets("--effort-budgets", self.effort_budgets),
+            "reasoning_budget": params["thinking_budget"],
+            "reasoning_budget_message": params["thinking_end"],
+            "effort_budgets": parse_effort_budgets("--effort-budgets", self.effort_budgets),
         }
 
 
 @dataclass(frozen=True)
-class Logging:
-    """What is logged, on stderr."""
+class LogOptions:
+    """Options of the log on stderr."""
 
     log_format: Annotated[str, typer.Option(metavar="text|json", help="Lines as text or as JSON objects.")] = "text"
-    log_level: Annotated[str, typer.Option(metavar="debug|info|warning|error", help="Least that is logged.")] = "info"
-    log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Log what clients ask, too.")] = False
+    log_level: Annotated[str, typer.Option(metavar="debug|info|warning|error", help="Lowest level that is logged.")] = (
+        "info"
+    )
+    log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Log the prompts of clients, too.")] = False
 
-    def checked(self) -> dict[str, Any]:
-        """By the names of Settings. Raises InvalidRequestError for a format or level that there is not."""
-        for option, given, known in (
+    def settings(self) -> dict[str, Any]:
+        """Return the options by their names in Settings. Raises InvalidRequestError for an unknown format or level."""
+        for option, value, known in (
             ("--log-format", self.log_format, ("text", "json")),
             ("--log-level", self.log_level, ("debug", "info", "warning", "error")),
         ):
-            if given not in known:
-                raise InvalidRequestError(f"{option} {given!r} must be one of {', '.join(known)}")
+            if value not in known:
+                raise InvalidRequestError(f"{option} {value!r} must be one of {', '.join(known)}")
         return {"log_format": self.log_format, "log_level": self.log_level, "log_prompts": self.log_prompts}
 
 
-@spread
+@expand_options
 def serve(
     *,
-    access: Access,
+    access_options: AccessOptions,
     n_seq_max: SeqMax = 4,
     served_name: Annotated[
         list[str] | None,
@@ -178,62 +181,64 @@ def serve(
         ),
     ] = None,
     prefix: Prefix = None,
-    sampling: ModelSampling,
+    sampling: ModelSamplingOptions,
     seed: Annotated[int | None, typer.Option(help="Seed of the sampling.", show_default="any")] = None,
-    limits: Limits,
-    budgets: Budgets,
+    limit_options: LimitOptions,
+    thinking_options: ThinkingOptions,
     page: Annotated[bool, typer.Option("--page/--no-page", help="Serve the pages at / and /figures.html.")] = True,
-    logging: Logging,
-    loading: Loading,
+    log_options: LogOptions,
+    load_options: LoadOptions,
 ) -> None:
     """Serve a model over HTTP. Clients of OpenAI's and Anthropic's APIs can use it."""
-    if not all(map(find_spec, NEEDED)):
-        raise InvalidRequestError(f"pymtp serve needs more packages: pip install {' '.join(NEEDED.values())}")
-    limits.check()
+    if not all(map(find_spec, REQUIRED)):
+        raise InvalidRequestError(f"pymtp serve needs more packages: pip install {' '.join(REQUIRED.values())}")
+    limit_options.check()
     check_names("--served-name", served_name or ())
-    settings = Settings(
-        host=access.host,
-        port=access.port,
-        api_keys=access.keys(),
-        cors_origins=access.origins(),
-        allowed_hosts=access.hosts(),
+    settings = ServerSettings(
+        host=access_options.host,
+        port=access_options.port,
+        api_keys=access_options.keys(),
+        cors_origins=access_options.origins(),
+        allowed_hosts=access_options.hosts(),
         served_names=tuple(served_name or ()),
-        max_queue=limits.max_queue,
-        max_body_bytes=limits.max_body * MIB,
-        request_timeout=limits.timeout,
-        grace=limits.grace,
+        max_queue=limit_options.max_queue,
+        max_body_bytes=limit_options.max_body * MIB,
+        request_timeout=limit_options.timeout,
+        grace=limit_options.grace,
         page=page,
-        sampling=sampling.given(seed=seed),
-        **budgets.checked(),
-        **logging.checked(),
+        sampling=sampling.given_params(seed=seed),
+        **thinking_options.settings(),
+        **log_options.settings(),
     )
-    keywords = loading.keywords(n_seq_max)  # what is wrong with them is told before a download
+    keywords = load_options.keywords(n_seq_max)  # finds invalid options before a download
     check_prefix(prefix)
-    launch = Launch(settings, _model(loading.model), keywords, prefix)
+    launch = WorkerConfig(settings, _resolve_model(load_options.model), keywords, prefix)
     open_standard_streams()
     listener = listen(settings.host, settings.port)
     if not settings.allowed_hosts and (settings.api_keys or not is_local(listener)):
-        # who may ask is told by keys, or it is anybody
+        # a key protects the server, or it is open to all on the network: either way, host names need no check
         launch = replace(launch, settings=replace(settings, allowed_hosts=(ANY_HOST,)))
     logs.configure(settings.log_format, settings.log_level)
     if not settings.api_keys and not is_local(listener):
         logs.log.warning(
             "anybody who reaches %s:%d is answered: --api-key-file or PYMTP_API_KEY asks for a key",
-            access.host,
-            access.port,
+            access_options.host,
+            access_options.port,
         )
-    with options_named():
+    with option_names():
         code = supervise(listener, launch)
     if code:
         raise typer.Exit(code)
 
 
-def _model(name: str | None) -> str | None:
-    """A file with its whole path, or a name of the hub: the worker brings it, so that the server answers meanwhile.
-    Raises as `local_file`."""
+def _resolve_model(name: str | None) -> str | None:
+    """Return the absolute path of a file, or a name of the hub as it is.
+
+    The worker downloads a model of the hub, so that the server answers meanwhile. Raises the errors of `local_file`.
+    """
     if name is not None and is_hub_name(name):
         read_name(name)
         check_installed()
         return name
     file = local_file(name)
-    return None if file is None else whole(str(file))
+    return None if file is None else absolute_path(str(file))

@@ -1,4 +1,4 @@
-"""`pymtp tap`: which hidden state a head was trained on."""
+"""The command `pymtp tap`: find the hidden state that a head was trained on."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from typing import Annotated
 import typer
 
 from pymtp.cli.model_file import model_file
-from pymtp.cli.options import AsJson, ModelArgument, spread
-from pymtp.cli.running import Running
-from pymtp.cli.screen import loading, screen, tables
+from pymtp.cli.options import AsJson, ModelArgument, expand_options
+from pymtp.cli.running import RunOptions
+from pymtp.cli.screen import loading_status, screen, tables
 from pymtp.model.model import Model
 
 
-@spread
+@expand_options
 def tap(
     model: ModelArgument = None,
     tokens: Annotated[int, typer.Option(min=2, help="Tokens to generate after each prompt.")] = 128,
     json_output: AsJson = False,
     *,
-    running: Running,
+    run_options: RunOptions,
 ) -> None:
     """Find the hidden state that an MTP head was trained on. It is the one before or after the final norm."""
-    from pymtp.bench.tap import as_dict, as_table, in_words, judge
+    from pymtp.bench.tap import as_dict, as_table, judge, verdict
     from pymtp.cli.bench_requests import check_head
 
-    given = running.settings()
-    file, placing = model_file(model, given["placing"])
-    with loading(file.name if file else "the shipped model"):
-        loaded = Model(file, n_gpu_layers=given["gpu_layers"], **placing)
+    settings = run_options.settings()
+    file, placing = model_file(model, settings["placing"])
+    with loading_status(file.name if file else "the shipped model"):
+        loaded = Model(file, n_gpu_layers=settings["gpu_layers"], **placing)
     with loaded, screen.status("drafting with both taps …"):
         check_head(loaded)
-        judgement = judge(loaded, tokens=tokens, n_threads=given["threads"])
+        judgement = judge(loaded, tokens=tokens, n_threads=settings["threads"])
     if json_output:
         print(json.dumps(as_dict(judgement), ensure_ascii=False))
         return
     out = tables()
     out.print(as_table(judgement))
-    for line in in_words(judgement):
+    for line in verdict(judgement):
         out.print(line, soft_wrap=True, markup=False)

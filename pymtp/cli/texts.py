@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-from pymtp.cli.screen import read_input
 from pymtp.errors import InvalidRequestError
 
 
-def read_text(what: str, file: Path) -> str:
-    """Raises InvalidRequestError for a file that cannot be read, or is no text."""
+def read_text(description: str, file: Path) -> str:
+    """Read a text file. Raises InvalidRequestError, with the description, if it cannot be read or is no text."""
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"cannot read the {what} from {file}: {error}") from error
+        raise InvalidRequestError(f"cannot read the {description} from {file}: {error}") from error
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str:
-    """From where it is. Raises InvalidRequestError unless it is in one place."""
+    """Read a prompt from an argument, a file, or standard input. Raises InvalidRequestError unless one is given."""
     if (prompt is None) == (file is None):
         raise InvalidRequestError('give one prompt: as an argument, "-" for standard input, or --file')
     if file is not None:
         return read_text("prompt", file)
     return read_input() if prompt == "-" else str(prompt)
+
+
+def read_input(*, line: bool = False) -> str:
+    """Read standard input to its end, or its next line with the newline.
+
+    Raises InvalidRequestError if it is closed, or holds bytes that are no text.
+    """
+    if sys.stdin is None:
+        raise InvalidRequestError("standard input is closed")
+    try:
+        return sys.stdin.readline() if line else sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"cannot read standard input: {error}") from error

@@ -27,12 +27,12 @@ from pymtp.sampling import Logits, Sampler, TokenLogprobs
 class Context(Saving):
     """Sequences in the caches of a target context and, with drafts, of the head's draft context.
 
-    The target holds `n_past(seq)` tokens of a sequence. `draft` is called with the token that comes next and then with
-    each draft it led to; `verify` takes that token and the drafts; `rewind` takes back the drafts that were not
-    accepted. Sequences do not see each other; where none is named, it is sequence 0.
+    The target holds `tokens_held(seq)` tokens of a sequence. `draft` is called with the next token, then with each
+    draft that it returned; `verify` takes the next token and the drafts; `rewind` removes the drafts that were not
+    accepted. Sequences are independent; the default is sequence 0.
 
-    Calls from several threads take turns. Ctrl-C, as each exception of a signal handler, ends the call that runs on the
-    main thread and empties its sequences; the next call works. All methods raise ClosedError after close().
+    Calls from several threads run one after the other. Ctrl-C, or any exception of a signal handler, ends the call on
+    the main thread and empties its sequences; the next call works. All methods raise ClosedError after close().
     """
 
     def __init__(
@@ -59,29 +59,32 @@ class Context(Saving):
         embeddings: bool = False,
         trace: bool = False,
     ) -> None:
-        """
-        n_ctx: tokens that fit in a sequence, rounded up to a multiple of 256; 0 takes the length of the training.
-        n_batch, n_ubatch: tokens of a prompt handed over at once, and computed at once: the latter no more than the
-            former, and both are at least 1 + draft_tokens.
-        n_seq_max: sequences that can be held at a time.
-        n_threads: the most threads that compute. None for one each fast core, as far as a container may use them.
-        all_threads: as many compute always, also where fewer are faster: beside other work, and for small graphs.
+        """Allocate the caches, and the draft context where there are drafts.
+
+        n_ctx: tokens per sequence, rounded up to a multiple of 256; 0 takes the training length.
+        n_batch, n_ubatch: prompt tokens per decode, and tokens per computed graph. n_ubatch is at most n_batch, and
+            both are at least 1 + draft_tokens.
+        n_seq_max: number of sequences.
+        n_threads: the largest number of computing threads. None for one per fast core, within a container's limit.
+        all_threads: always compute with n_threads threads, also where fewer are faster: beside other programs, and for
+            small graphs.
         type_k, type_v: types of the K and V cache, one of CACHE_TYPES. A quantized V needs flash attention.
-        draft_tokens: the most drafts a round; 0 for no draft context.
-        tap: the hidden state that the head takes: "post_norm", "pre_norm", or "auto" for what the model wants.
+        draft_tokens: the largest number of drafts per round; 0 for no draft context.
+        tap: the hidden state that the head reads: "post_norm", "pre_norm", or "auto" for the model's own.
         prefill: one of PREFILL_MODES. "fused": the target's graph fills the head's cache. For comparison,
-            "host-copy" takes hidden states through the host and the whole block, as llama.cpp does; "all-outputs"
+            "host-copy" moves hidden states through the host and the whole block, as llama.cpp does; "all-outputs"
             makes every token an output with embeddings, with the post-norm tap only.
-        draws: one of DRAWS; the tokens are the same. "device" picks greedy tokens where the logits are, and brings the
-            candidates of a top_k of up to 128 to the host; rows of logits come for bias, penalties, grammars, logprobs
-            and a larger top_k. "host" draws from rows. "auto": "device" on CUDA and Vulkan.
-        draft_vocab: how many tokens drafts are made over, rounded up to a multiple of 64, at least 128, or "all". The
-            set follows the text, which stays the same. "auto": 32,768, or all of less than twice that. Needs "fused".
-        offload_kqv: K and V, and attention, are on the GPU where their layers are; False: in the host's memory.
-        rope: how positions are rotated, None for what the model's file says.
-        max_outputs: the most rows of logits computed at once where `prefill_logits` asks for all.
+        draws: one of DRAWS; the tokens are the same. "device" picks greedy tokens on the logits' device, and copies the
+            candidates of a top_k of up to 128 to the host; whole rows of logits are copied for bias, penalties,
+            grammars, logprobs and a larger top_k. "host" samples from rows. "auto": "device" on CUDA and Vulkan.
+        draft_vocab: number of tokens that drafts are chosen from, rounded up to a multiple of 64, at least 128, or
+            "all". The set follows the text, and the text does not depend on it. "auto": 32,768, or all for a
+            vocabulary of less than twice that. Needs "fused".
+        offload_kqv: keep K and V, and attention, on the GPU of their layers; False: in the host's memory.
+        rope: rotation of positions, None for that of the model's file.
+        max_outputs: the largest number of logit rows computed at once for `prefill_logits`.
         embeddings: keep the embeddings of prompts, see `embeddings`; every token becomes an output.
-        trace: record what is computed, see `trace`. Slower.
+        trace: record the computed nodes, see `trace`. Slower.
 
         Raises InvalidRequestError for values outside their range, and where K, V and states do not fit in the
         host's memory; NativeError when llama.cpp cannot make the contexts.
@@ -116,7 +119,7 @@ class Context(Saving):
             pair = lib.pymtp_pair_init(model.handle, params, options)
         if pair == ffi.NULL:
             raise NativeError(last_error())
-        # Its only reference but for calls that are in it, cancel() among them: the last that goes frees it.
+        # Calls that run, cancel() among them, hold further references; the last one released frees the pair.
         self._pair = ffi.gc(pair, lib.pymtp_pair_free)
         check(lib.PYMTP_OK)
         self._logits = ffi.new("const float **")
@@ -132,7 +135,7 @@ class Context(Saving):
         self.n_seq_max = options.n_seq_max
         self.n_ctx = lib.pymtp_pair_n_ctx(pair)
         self.n_ubatch = min(int(n_batch), int(n_ubatch))
-        self.cancels = 0  # how often `cancel` was called so far
+        self.cancels = 0  # number of calls of `cancel`
         self._cancel_numbers = count(1)
         self._cancelled = False
         self._reports: set[int] = set()  # sequences whose sampling asks for logprobs
@@ -140,31 +143,34 @@ class Context(Saving):
 
     @property
     def n_past(self) -> int:
-        """Tokens that the target holds of sequence 0."""
+        """Return the number of tokens that the target holds of sequence 0."""
         return self.tokens_held()
 
     @property
     def n_head(self) -> int:
-        """Rows that the head's cache holds of sequence 0, made from the target's hidden states."""
+        """Return the number of rows in the head's cache of sequence 0."""
         return self.rows_held()
 
     @alone
     def tokens_held(self, seq: int = 0) -> int:
-        """Tokens that the target holds. Raises InvalidRequestError when there is no such sequence."""
+        """Return the number of tokens that the target holds. Raises InvalidRequestError for an unknown sequence."""
         self._check_seq(seq)
         return int(lib.pymtp_pair_n_past(self._pair, seq))
 
     @alone
     def tokens(self, seq: int = 0) -> list[int]:
-        """The tokens that the target holds, in order."""
+        """Return the tokens that the target holds, in order."""
         self._check_seq(seq)
         n = lib.pymtp_pair_n_past(self._pair, seq)
         return list(ffi.unpack(lib.pymtp_pair_tokens(self._pair, seq), n)) if n else []
 
     @alone
     def rows_held(self, seq: int = 0) -> int:
-        """Rows that the head's cache holds, made from the target's hidden states; as `tokens_held`. It is behind by
-        up to 63 after rounds without drafts, and takes these before the next draft."""
+        """Return the number of rows in the head's cache, which it computed from the target's hidden states.
+
+        After rounds without drafts it is up to 63 rows behind the target, and catches up before the next draft.
+        Raises as `tokens_held`.
+        """
         self._check_seq(seq)
         return int(lib.pymtp_pair_n_head(self._pair, seq))
 
@@ -172,21 +178,28 @@ class Context(Saving):
         return _floats(self._logits[0], n, self._n_vocab)
 
     def prefill(self, tokens: Sequence[int], seq: int = 0) -> Logits:
-        """Takes a prompt, or more of it, through target and head. Returns the last token's logits, shape (n_vocab,).
+        """Compute a prompt, or the next part of it, in target and head.
+
+        Returns the logits of the last token, float32 of shape (n_vocab,).
 
         Raises ContextFullError when it does not fit and InvalidRequestError for a token id outside the vocabulary: then
-        nothing is changed. Raises CancelledError, or what a signal handler raised, with the sequence emptied.
+        nothing is changed. After CancelledError, or an exception of a signal handler, the sequence is empty.
         """
         return self.prefill_batch({seq: tokens}).reshape(-1)
 
     def prefill_batch(self, prompts: Mapping[int, Sequence[int]]) -> Logits:
-        """Takes a prompt, or more of it, for each sequence named, together. Returns the logits of their last tokens,
-        shape (len(prompts), n_vocab), by rising number of the sequence. Raises as `prefill`."""
+        """Compute a prompt, or the next part of it, of several sequences together.
+
+        Returns the logits of their last tokens, float32 of shape (len(prompts), n_vocab), in ascending order of the
+        sequences. Raises as `prefill`.
+        """
         return self._prefill(prompts, all_logits=False)
 
     def prefill_logits(self, tokens: Sequence[int], seq: int = 0) -> Logits:
-        """As `prefill`, and returns the logits of every token, shape (len(tokens), n_vocab), for twice as many bytes of
-        host memory. They are computed max_outputs rows at a time: give the context enough of them."""
+        """Compute a prompt as `prefill`, and return the logits of every token, shape (len(tokens), n_vocab).
+
+        It needs host memory of twice their size. They are computed max_outputs rows at a time.
+        """
         return self._prefill({seq: tokens}, all_logits=True)
 
     @alone
@@ -196,24 +209,26 @@ class Context(Saving):
             self._check_seq(seq)
         tokens = ffi.new("llama_token[]", [token for seq in seqs for token in prompts[seq]])
         lengths = [len(prompts[seq]) for seq in seqs]
-        self._n_embeddings = 0  # those of the last prefill go, whatever comes of this one
+        self._n_embeddings = 0  # the embeddings of the last prefill are lost, even if this one fails
         check(lib.pymtp_pair_prefill(self._pair, len(seqs), seqs, tokens, lengths, all_logits, self._logits))
         self._n_embeddings = sum(lengths)
         return self._rows(sum(lengths) if all_logits else len(seqs))
 
     @alone
     def embeddings(self) -> NDArray[np.float32]:
-        """The embeddings (final, normed hidden states) of the tokens of the last prefill, shape (tokens, n_embd),
-        sorted by sequence. Raises InvalidRequestError unless the context was made with embeddings=True."""
+        """Return the embeddings of the last prefill's tokens: final, normed hidden states, shape (tokens, n_embd).
+
+        They are sorted by sequence. Raises InvalidRequestError unless the context was made with embeddings=True.
+        """
         if not self._keeps_embeddings:
             raise InvalidRequestError("the context keeps no embeddings: make it with embeddings=True")
         return _floats(lib.pymtp_pair_embeddings(self._pair), self._n_embeddings, self.model.n_embd)
 
     @alone
     def draft(self, token: int, seq: int = 0) -> Logits:
-        """One step of the head: logits, shape (n_vocab,), for the token after `token`.
+        """Run one step of the head, and return its logits for the token after `token`, shape (n_vocab,).
 
-        token: the token after the last that the target holds; then, step by step, each draft made from it. Raises
+        token: first the token after the last one that the target holds; then the draft of the step before. Raises
         InvalidRequestError past `draft_tokens` steps, ContextFullError at the end of the context.
         """
         check(lib.pymtp_pair_draft(self._pair, seq, token, self._logits))
@@ -221,16 +236,18 @@ class Context(Saving):
 
     @alone
     def verify(self, tokens: Sequence[int], seq: int = 0) -> Logits:
-        """Takes 1 to 1+draft_tokens tokens through the target: logits after each, shape (len(tokens), n_vocab)."""
-        array = ffi.new("llama_token[]", list(tokens))  # of a number, cffi would make so many tokens
+        """Decode 1 to 1+draft_tokens tokens with the target, and return the logits of each, (len(tokens), n_vocab)."""
+        array = ffi.new("llama_token[]", list(tokens))  # cffi takes a number for a length
         check(lib.pymtp_pair_verify(self._pair, seq, array, len(tokens), self._logits))
         return self._rows(len(tokens))
 
     @alone
     def set_sampling(self, sampler: Sampler, seq: int = 0) -> None:
-        """How tokens are drawn from now on, for the three calls below. A grammar's text begins with the first token.
-        Raises InvalidRequestError for a logit bias on a token that is not in the vocabulary, for one that forbids all
-        tokens, and for a grammar that is refused."""
+        """Set how `first_token`, `draft_chain` and `verify_chain` sample from now on.
+
+        A grammar's text begins with the first sampled token. Raises InvalidRequestError for a logit bias on a token
+        outside the vocabulary, for one that forbids all tokens, and for a refused grammar.
+        """
         if not isinstance(sampler, Sampler):
             raise InvalidRequestError(f"sampler must be a Sampler, not {type(sampler).__name__}")
         bias = sampler.params.logit_bias
@@ -244,21 +261,28 @@ class Context(Saving):
 
     @alone
     def first_token(self, seq: int = 0) -> int:
-        """The token after a prompt, sampled from the logits of the last prefill. Raises InvalidRequestError when the
-        grammar allows none; the sequence keeps the tokens before it."""
+        """Sample the token after a prompt from the logits of the last prefill.
+
+        Raises InvalidRequestError when the grammar allows none; the sequence keeps its tokens.
+        """
         check(lib.pymtp_pair_first_token(self._pair, seq, self._token))
         self._keep_logprobs(seq, 1)
         return int(self._token[0])
 
     def draft_chain(self, token: int, n: int, seq: int = 0) -> tuple[list[int], list[float]]:
-        """n draft steps, each from the token drawn in the one before, the first from `token`, which follows the last
-        that the target holds: the drafts, and the head's probability of each. Fewer where the head's logits are no
-        finite numbers: a chain ends there. Raises as `draft`."""
+        """Draft n tokens one after the other, and return them with the head's probability of each.
+
+        token: the token after the last one that the target holds. The chain is shorter where the head's logits are not
+        finite. Raises as `draft`.
+        """
         return self.draft_chains({seq: token}, n)[seq]
 
     @alone
     def draft_chains(self, tokens: Mapping[int, int], n: int) -> dict[int, tuple[list[int], list[float]]]:
-        """As `draft_chain`, for each sequence named: its token. Sequences side by side take one launch."""
+        """Draft n tokens for each sequence, as `draft_chain`. Adjacent sequences share their decodes.
+
+        tokens: the next token of each sequence.
+        """
         seqs, out = sorted(tokens), self._outcomes
         first = [tokens[seq] for seq in seqs]
         check(
@@ -269,31 +293,38 @@ class Context(Saving):
     @property
     @alone
     def draft_vocab(self) -> int:
-        """How many tokens drafts are made over. "auto" goes to all while too much of the text is new to the set."""
+        """Return the number of tokens that drafts are chosen from.
+
+        With "auto" it is the whole vocabulary while too many of the text's tokens are missing in the set.
+        """
         return int(lib.pymtp_pair_draft_vocab(self._pair))
 
     @alone
     def drafts_over(self, token: int) -> bool:
-        """Whether `token` is one of those that the last `draft_chain` made drafts over."""
+        """Return whether the last `draft_chain` could have drafted `token`."""
         return bool(lib.pymtp_pair_drafts_over(self._pair, token))
 
     @alone
     def forget_chosen(self) -> None:
-        """What the target chose so far no longer counts for whether "auto" drafts over the set or over all."""
+        """Forget the target's tokens so far, by which draft_vocab="auto" chooses between the set and all tokens."""
         lib.pymtp_pair_forget_chosen(self._pair)
 
     def verify_chain(self, tokens: Sequence[int], seq: int = 0) -> list[int]:
-        """As `verify`, and draws the token after each row until one is not what the next row holds: the drafts that the
-        target agrees with, and one more; fewer where a grammar allows no token after them. Raises as `first_token`, so
-        where there is none."""
+        """Verify tokens, and return the accepted drafts and one sampled token more.
+
+        The token after each row is sampled until it differs from the next draft. Fewer tokens come back where a grammar
+        allows none after them. Raises as `verify`, and as `first_token` where not even the first row has a token.
+        """
         return only(self.verify_chains({seq: tokens}))
 
     @alone
     def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, list[int] | PymtpError]:
-        """As `verify_chain`, for each sequence named: its tokens. Sequences side by side take one launch, in which each
-        has as many rows as the longest chain: there must be room for them. Rows of padding are not sampled from, and
-        not held when this returns. A sequence that fails by itself has its error as its value, and the others their
-        tokens. What is raised emptied all."""
+        """Verify the tokens of each sequence, as `verify_chain`.
+
+        Adjacent sequences share a decode in which each has as many rows as the longest chain; these must fit. Padding
+        rows are neither sampled nor kept. A sequence that fails by itself has its error as its value, and the others
+        have their tokens. When an exception is raised, all sequences are empty.
+        """
         seqs, out = sorted(chains), self._outcomes
         lengths = [len(chains[seq]) for seq in seqs]
         tokens = [token for seq in seqs for token in chains[seq]]
@@ -304,8 +335,10 @@ class Context(Saving):
         return out.sampled(seqs, lengths)
 
     def logprobs(self, seq: int = 0) -> list[TokenLogprobs]:
-        """Of the tokens that the sequence's last `first_token` or verification returned; empty unless its sampling
-        asks."""
+        """Return the log-probabilities of the tokens of the last `first_token` or verification.
+
+        The list is empty unless the sequence's sampling asks for logprobs.
+        """
         return self._logprobs.get(seq, [])
 
     def _keep_logprobs(self, seq: int, n_sampled: int) -> None:
@@ -318,26 +351,27 @@ class Context(Saving):
 
     @alone
     def rewind(self, n_keep: int, seq: int = 0) -> None:
-        """Goes back to the first `n_keep` tokens: only drafts of the last verification can be taken back.
+        """Keep the first n_keep tokens and remove the others, which must be drafts of the last verification.
 
-        No state is copied: the recurrent layers count fewer tokens to replay. Raises InvalidRequestError otherwise.
+        No state is copied: the recurrent layers replay fewer tokens. Raises InvalidRequestError for other tokens.
         """
         check(lib.pymtp_pair_rewind(self._pair, seq, n_keep))
 
     @alone
     def copy(self, source: int, seq: int) -> None:
-        """Makes an empty sequence hold what `source` does: it goes on as `source` would, from `first_token` too. Its
-        sampling stays its own, for which the text is a prompt. K and V of the tokens held are copied, and the states;
-        nothing is computed. What was drafted is forgotten, and the copy cannot be rewound.
+        """Copy a sequence into an empty one, which then continues as `source` would, also with `first_token`.
 
-        Raises InvalidRequestError when `seq` is not empty, CancelledError and NativeError with `seq` emptied;
-        `source` holds what it held.
+        K and V of its tokens and its states are copied; nothing is computed. Unverified drafts are dropped, and the
+        copy cannot be rewound. The copy keeps its own sampling, for which the text is a prompt.
+
+        Raises InvalidRequestError when `seq` is not empty. After CancelledError and NativeError `seq` is empty. The
+        source never changes.
         """
         check(lib.pymtp_pair_copy(self._pair, source, seq))
 
     @alone
     def move(self, source: int, seq: int) -> None:
-        """As `copy`, and the sampling goes along; `source` is empty then."""
+        """Move a sequence, with its sampling, into an empty one; `source` is empty afterwards. Raises as `copy`."""
         check(lib.pymtp_pair_move(self._pair, source, seq))
         (self._reports.add if source in self._reports else self._reports.discard)(seq)
         self._logprobs.pop(seq, None)
@@ -346,26 +380,29 @@ class Context(Saving):
 
     @alone
     def clear(self, seq: int | None = None) -> None:
-        """Empties the caches, or what they hold of one sequence."""
+        """Empty one sequence, or all."""
         for number in range(self.n_seq_max) if seq is None else [seq]:
             check(lib.pymtp_pair_clear(self._pair, number))
 
     @property
     def cancelled(self) -> bool:
-        """Whether `cancel` is set."""
+        """Return whether `cancel` is set."""
         return self._cancelled
 
     def cancel(self, cancelled: bool = True) -> None:
-        """From any thread and any handler, at any time: while set, native calls end with CancelledError, within a
-        ubatch, with their sequences emptied. It stays set until cancel(False). No more than a note after close()."""
+        """Set or unset cancellation, from any thread or handler at any time.
+
+        While it is set, native calls end with CancelledError within a ubatch, and their sequences are empty. It stays
+        set until cancel(False). After close() it does nothing else.
+        """
         if cancelled:
             self.cancels = next(self._cancel_numbers)
         else:
             self._cancelled = False
-        pair = self._pair  # a close() meanwhile frees nothing under this reference
+        pair = self._pair  # this reference keeps the pair alive during a close()
         if pair is not None:
             lib.pymtp_pair_cancel(pair, cancelled)
-        # last, and above first: of threads that set and unset it at once, none leaves it set where nobody can tell
+        # set last and unset first: when threads set and unset it at once, it never stays set unseen
         if cancelled:
             self._cancelled = True
 
@@ -374,19 +411,23 @@ class Context(Saving):
 
     @alone
     def break_on_purpose(self, fault: str) -> None:
-        """Makes one of the mistakes of enum pymtp_fault from now on, "none" ends it. For tests: greedy text does not
-        show them, acceptance and the head's logits must."""
+        """Inject a fault of enum pymtp_fault from now on, "none" ends it. For tests.
+
+        Greedy text hides these faults; acceptance and the head's logits show them.
+        """
         lib.pymtp_pair_break(self._pair, getattr(lib, f"PYMTP_FAULT_{fault.upper()}"))
 
     @alone
     def compute_as_devices(self) -> None:
-        """From now on, recurrent layers in the host's memory are computed as those of a GPU are. For tests."""
+        """Compute recurrent layers in the host's memory by the path for GPUs from now on. For tests."""
         check(lib.pymtp_pair_as_devices(self._pair, True))
 
     @alone
     def head_state(self, seq: int = 0) -> bytes:
-        """What the head's cache holds of a sequence, as llama.cpp saves it: positions, then rows of K, then of V.
-        Empty without drafts."""
+        """Return the head's cache of a sequence as llama.cpp saves it: positions, then rows of K, then of V.
+
+        Empty without drafts.
+        """
         self._check_seq(seq)
         needed = ffi.new("size_t *")
         check(lib.pymtp_pair_head_state(self._pair, seq, ffi.NULL, 0, needed))
@@ -399,4 +440,4 @@ def _floats(pointer: Any, rows: int, columns: int) -> NDArray[np.float32]:
     if rows == 0:
         return np.empty((0, columns), dtype=np.float32)
     native = np.frombuffer(ffi.buffer(pointer, rows * columns * 4), dtype=np.float32)
-    return native.reshape(rows, columns).copy()  # the next call, and close(), end what is there
+    return native.reshape(rows, columns).copy()  # the next call and close() invalidate the buffer

@@ -1,4 +1,4 @@
-"""How many layers fit on the GPUs: n_gpu_layers="auto", by the plan that `pymtp info --memory` shows."""
+"""n_gpu_layers="auto": the number of layers that fit on the GPUs, by the plan of `pymtp info --memory`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from pymtp.model.model import Model
 from pymtp.model.options import ModelOptions, read_options
 from pymtp.native.build_info import free_gpu_memory
 
-# Left free on each GPU, as llama.cpp's --fit-target: kernels, their libraries and what else draws on the screen.
+# Bytes left free on each GPU for kernels, their libraries and the display, as with llama.cpp's --fit-target.
 MARGIN = 1 << 30
 
 Plan = Callable[[int], Sequence[DeviceMemory]]
 
 
 def layers_that_fit(plan: Plan, free: Mapping[str, int], n_layers: int) -> int:
-    """The most layers whose plan fits: on each GPU no more than the bytes that are free there. 0 where not even one
-    does, and -1 where all of n_layers do.
+    """Return the largest number of layers that fits in the free memory of each GPU; -1 where all n_layers fit.
 
-    plan: the memory with so many layers on GPUs, -1 for all; it grows with them. free: by the device's name. A device
-    that is not named has none.
+    plan: returns the memory with a given number of layers on GPUs, -1 for all. It grows with that number.
+    free: free bytes by device name. A device that is not listed has none.
 
     llama.cpp takes the output layer first and then blocks from the last on, so the head and its cache are among the
     first: they run several times a round, and each block of the trunk once.
@@ -34,7 +33,7 @@ def layers_that_fit(plan: Plan, free: Mapping[str, int], n_layers: int) -> int:
 
     if fits(-1):
         return -1
-    # all layers do not fit; whatever the plan is like, what is returned was seen to fit
+    # not all layers fit. The result was checked, even where the plan does not grow steadily
     fit, not_fit = 0, n_layers
     while not_fit - fit > 1:
         middle = (fit + not_fit) // 2
@@ -48,11 +47,10 @@ def layers_that_fit(plan: Plan, free: Mapping[str, int], n_layers: int) -> int:
 def planned_layers(
     path: str | os.PathLike[str] | None, options: ModelOptions, *, draft_tokens: int | str, **of_context: Any
 ) -> int:
-    """n_gpu_layers for an LLM of the file with these options, by the GPUs' free memory now. 0 without a GPU, where
-    nothing is planned.
+    """Choose n_gpu_layers by the GPUs' free memory at this moment. Return 0 without a GPU.
 
-    of_context: options of Context. Raises as Model and plan_memory, and ModelLoadError for an adapter that is not
-    there.
+    of_context: keywords of Context. Raises as Model and plan_memory, and ModelLoadError for an adapter that does not
+    exist.
     """
     free = free_gpu_memory()
     if not free:
@@ -74,8 +72,11 @@ def planned_layers(
 def fitting_model(
     path: str | os.PathLike[str] | None, keywords: Mapping[str, Any], *, draft_tokens: int | str, **of_context: Any
 ) -> Model:
-    """A Model for a context with these options. keywords: of ModelOptions. Raises as Model, and, where
-    n_gpu_layers is "auto", as plan_memory."""
+    """Load a Model for a context with these options.
+
+    keywords: keywords of ModelOptions. of_context: keywords of Context. Raises as Model, and as plan_memory where
+    n_gpu_layers is "auto".
+    """
     keywords = read_options(keywords)
     options = ModelOptions(**keywords)
     if options.n_gpu_layers == "auto":
@@ -85,5 +86,5 @@ def fitting_model(
 
 
 def _takes_head(options: ModelOptions, draft_tokens: int | str) -> bool:
-    """Whether the head is loaded: for drafts, and for an adapter, which may have tensors of the head."""
+    """Return whether the head is loaded: for drafts, and for adapters, which may have tensors of the head."""
     return draft_tokens != 0 or bool(options.adapters)

@@ -1,4 +1,4 @@
-"""How much memory the machine has, how much of it prefixes may take, and where it comes from."""
+"""Host memory: its size, the default budget of the prefix cache, and allocation of large arrays."""
 
 from __future__ import annotations
 
@@ -16,35 +16,40 @@ from pymtp.context.memory import DeviceMemory, least_memory
 from pymtp.errors import InvalidRequestError
 from pymtp.model.model import Model
 from pymtp.native.build_info import build_info
-from pymtp.validation import in_range
+from pymtp.validation import read_int
 
-MOST = 8 * 2**30
+MAX_DEFAULT_CACHE = 8 * 2**30  # bytes
 
-# Bytes that get pages of their own. Not less: a process has 65,530 maps by default, see man 5 proc.
+# Arrays of at least so many bytes are mapped by themselves. Linux allows a process 65,530 maps: man 5 proc.
 OWN_PAGES = 2**18
 
 SWAP = Path("/proc/meminfo")
 
-# What a container may take: a number, or "max".
+# Files with the memory limit of a container: a number, or "max".
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 SWAP_LIMIT = Path("/sys/fs/cgroup/memory.swap.max")
 
 
 def read_cache_bytes(value: int | None) -> int | None:
-    """A cache_bytes; None for the default. Raises InvalidRequestError for what is none."""
-    return None if value is None else in_range("cache_bytes", value, 0, 2**63 - 1)
+    """Check a value of cache_bytes; None stands for the default. Raises InvalidRequestError outside its range."""
+    return None if value is None else read_int("cache_bytes", value, 0, 2**63 - 1)
 
 
 def default_cache_bytes(taken: Iterable[DeviceMemory] = ()) -> int:
-    """A quarter of the machine's memory, or of the container's, at most 8 GiB, and at most half of what is left there:
-    weights that must come from the disk again cost more than any prompt. taken: by a model and its contexts."""
+    """Return the default budget of the prefix cache in bytes.
+
+    It is a quarter of the memory of the machine or the container, at most 8 GiB, and at most half of the memory that
+    the model leaves: mapped weights that were dropped must be read from disk again, which costs more than a prompt.
+
+    taken: the memory of the model and its contexts.
+    """
     used = sum(device.total for device in taken if device.host)
     total = host_memory()
-    return max(0, MOST if total is None else min(MOST, total // 4, (total - used) // 2))
+    return max(0, MAX_DEFAULT_CACHE if total is None else min(MAX_DEFAULT_CACHE, total // 4, (total - used) // 2))
 
 
 def host_memory() -> int | None:
-    """Bytes of the machine's memory, or of the container's; None where nobody says."""
+    """Return the bytes of memory of the machine or the container, None where unknown."""
     total = [device["memory_total"] for device in build_info()["devices"] if device["name"] == "CPU"]
     for name in LIMITS:
         with suppress(OSError, ValueError):
@@ -53,10 +58,11 @@ def host_memory() -> int | None:
 
 
 def check_room(model: Model, params: Any, options: Any) -> None:
-    """Raises InvalidRequestError where a Context is sure to take more of the host's memory than there is, swap
-    included: the system would give it, and end the process, or another one, as it is written to.
+    """Raise InvalidRequestError where a Context certainly needs more host memory than there is, swap included.
 
-    params, options: of `native_options`. Raises what least_memory raises.
+    The system would grant such an allocation, and kill this process or another one when it is written to.
+
+    params, options: from `native_options`. Raises what least_memory raises.
     """
     needed, total, swap = least_memory(model, params, options), host_memory(), _swap()
     if total is None or swap is None or needed <= total + swap:
@@ -71,7 +77,7 @@ def check_room(model: Model, params: Any, options: Any) -> None:
 
 
 def _swap() -> int | None:
-    """Bytes of swap that this process may take; None on systems that do not say, as those whose swap grows."""
+    """Return the bytes of swap that this process may use, None where unknown, as on systems whose swap grows."""
     try:
         (line,) = (line for line in SWAP.read_text().splitlines() if line.startswith("SwapTotal:"))
         found = int(line.split()[1]) * 2**10
@@ -83,11 +89,13 @@ def _swap() -> int | None:
 
 
 def host_bytes(*shape: int) -> NDArray[np.uint8]:
-    """Memory for K, V and states, which the system has back as soon as it is freed: malloc keeps what is between two
-    arrays, and with arrays of two sizes a process grew by 1.37 times what they took."""
+    """Allocate an array for K, V or states whose memory returns to the system as soon as it is freed.
+
+    malloc keeps freed memory between live arrays: with arrays of two sizes a process grew to 1.37 times their size.
+    """
     n = math.prod(shape)
     if n >= OWN_PAGES:
-        with suppress(OSError):  # of too many maps
+        with suppress(OSError):  # a process may have too many maps
             pages = mmap.mmap(-1, n, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             return np.frombuffer(pages, dtype=np.uint8).reshape(shape)
     return np.empty(shape, dtype=np.uint8)

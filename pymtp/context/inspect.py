@@ -1,4 +1,4 @@
-"""What a context tells of its work and its memory."""
+"""Inspection of a context: counters, memory, computed graph nodes and operation times."""
 
 from __future__ import annotations
 
@@ -10,65 +10,65 @@ from pymtp.context.memory import DeviceMemory, read_memory
 from pymtp.errors import NativeError
 from pymtp.native import check, ffi, last_error, lib
 from pymtp.native.locking import Exclusive, alone
-from pymtp.validation import in_range
+from pymtp.validation import read_int
 
 
 class Inspected(Exclusive):
-    """The part of a Context that looks at it and changes nothing of its texts."""
+    """The methods of a Context that read its state and change no sequence."""
 
     _pair: Any  # the C handle
     n_seq_max: int
 
     def _check_seq(self, seq: int) -> None:
-        in_range("seq", seq, 0, self.n_seq_max - 1)
+        read_int("seq", seq, 0, self.n_seq_max - 1)
 
     @property
     @alone
     def counters(self) -> Counters:
-        """The work done so far."""
+        """Return the work done since the context was made."""
         c = ffi.new("struct pymtp_counters *")
         lib.pymtp_pair_counters(self._pair, c)
         return Counters(**{field.name: getattr(c, field.name) for field in fields(Counters)})
 
     @alone
     def check(self) -> None:
-        """Raises NativeError where an earlier failure left what cannot go on: see pymtp_status in pymtp.h."""
-        # to go back to where it is changes nothing, and is refused as every call is then
+        """Raise NativeError where an earlier failure left the context unusable: see pymtp_status in pymtp.h."""
+        # a rewind to the current length changes nothing, and fails as every call then fails
         check(lib.pymtp_pair_rewind(self._pair, 0, lib.pymtp_pair_n_past(self._pair, 0)))
 
     @alone
     def memory(self) -> list[DeviceMemory]:
-        """The memory in use, a line a device. Compute buffers grow with the first round of each depth."""
-        return read_memory(lambda found, most: lib.pymtp_pair_memory(self._pair, found, most))
+        """Return the memory in use on each device. Compute buffers grow with the first round of each depth."""
+        return read_memory(lambda rows, limit: lib.pymtp_pair_memory(self._pair, rows, limit))
 
     @alone
     def trace(self) -> list[Node]:
-        """What was computed since the last call, in order, where the context was made with trace=True."""
+        """Return the nodes computed since the last call, in order. The context must be made with trace=True."""
         return read_trace(ffi.string(lib.pymtp_pair_trace(self._pair)).decode())
 
     @alone
     def time_operations(self, on: bool = True) -> None:
-        """Times what the CPU computes by operation, see `operations`. Adds a few looks at a clock to each node."""
+        """Start or stop timing of the CPU's operations, see `operations`. It adds a few clock readings to each node."""
         check(lib.pymtp_pair_time_ops(self._pair, on))
 
     @alone
     def operations(self) -> list[Operation]:
-        """What was computed since the last call, while it was timed."""
-        return read_operations(lambda found, most: lib.pymtp_pair_op_times(self._pair, found, most))
+        """Return the times of the operations computed since the last call, while timing was on."""
+        return read_operations(lambda rows, limit: lib.pymtp_pair_op_times(self._pair, rows, limit))
 
 
 @dataclass(frozen=True)
 class Counters:
-    """Work of a context since it was made: wall seconds of each phase, launches, bytes copied from devices to the host.
+    """Work of a context since it was made: wall seconds per phase, decodes, bytes copied from devices to the host.
 
-    sample_seconds: sampling tokens, part of draft_seconds and verify_seconds.
-    head_sync_seconds: the prompt passing through the head, where the target's graph does not do it.
-    graphs_reused: launches, of the decodes', whose graph was that of the launch before: nothing was built for them.
-    hidden_bytes: hidden states, on their way to the head.
-    draw_bytes: what tokens were drawn from on the host, rows of logits or candidates, and tokens that the device drew.
-    output_buffer_bytes: not a sum, the host memory that all of these are copied to.
-    sequence_bytes: copied from one sequence to another, by `copy`, `move` and `copy_cells`.
-    saved_bytes, loaded_bytes: of sequences, to the host's memory and from there.
+    sample_seconds: time to sample tokens; part of draft_seconds and verify_seconds.
+    head_sync_seconds: time for prompts to pass through the head, where the target's graph does not include it.
+    graphs_reused: decodes that reused the graph of the decode before, so that no graph was built.
+    hidden_bytes: hidden states copied to the host for the head.
+    draw_bytes: rows of logits or candidates copied for sampling on the host, and tokens sampled on the device.
+    output_buffer_bytes: size of the host buffer that these copies go to; not a sum.
+    sequence_bytes: bytes copied between sequences by `copy`, `move` and `copy_cells`.
+    saved_bytes, loaded_bytes: bytes of sequences copied to the host's memory and back.
     """
 
     prefill_seconds: float
@@ -92,8 +92,10 @@ class Counters:
 
 @dataclass(frozen=True)
 class Node:
-    """One operation that was computed: `graph` is "target" or "draft", `shape` four sizes, as ggml orders them.
-    aligned: its data begin on a cache line. reads: elements of its largest source."""
+    """A computed graph node. `graph` is "target" or "draft"; `shape` has four sizes in ggml's order.
+
+    aligned: the data begin on a cache line. reads: the number of elements of the largest source.
+    """
 
     graph: str
     name: str
@@ -104,7 +106,7 @@ class Node:
 
 
 def read_trace(text: str) -> list[Node]:
-    """The operations that a native trace tells of, one a line."""
+    """Parse a native trace, one node per line."""
     nodes = []
     for line in text.splitlines():
         graph, rest = line.split(" ", 1)
@@ -113,16 +115,18 @@ def read_trace(text: str) -> list[Node]:
     return nodes
 
 
-_MOST = 256  # kinds of operations
+_MAX_OPERATIONS = 256
 
 
 @dataclass(frozen=True)
 class Operation:
-    """All nodes of one operation that the CPU computed; of products with weights, those with one type of weights.
+    """The CPU's time for all nodes of one operation; matrix products are split by the type of the weights.
 
-    op: as ggml calls it; of nodes that are computed together, the first. weights: their type, "" without.
-    seconds: until every thread was done. waiting_seconds: of these, that the calling thread waited for the others.
-    weight_bytes: that were read; of experts, those that a row chose.
+    op: ggml's name of it; for nodes that are computed together, that of the first.
+    weights: the type of the weights, "" without weights.
+    seconds: wall time until every thread had finished.
+    waiting_seconds: the part of `seconds` in which the calling thread waited for the others.
+    weight_bytes: bytes of weights that were read; of experts, those that a row was routed to.
     """
 
     op: str
@@ -133,10 +137,13 @@ class Operation:
     weight_bytes: int
 
 
-def read_operations(ask: Callable[[Any, int], int]) -> list[Operation]:
-    """What a native call says that fills at most so many `struct pymtp_op_time`. Raises NativeError when it fails."""
-    found = ffi.new("struct pymtp_op_time[]", _MOST)
-    n = ask(found, _MOST)
+def read_operations(fill: Callable[[Any, int], int]) -> list[Operation]:
+    """Read operation times from a native call. Raises NativeError when the call fails.
+
+    fill: fills an array of `struct pymtp_op_time` up to a limit, and returns the count or a negative number.
+    """
+    rows = ffi.new("struct pymtp_op_time[]", _MAX_OPERATIONS)
+    n = fill(rows, _MAX_OPERATIONS)
     if n < 0:
         raise NativeError(last_error())
     return [
@@ -148,16 +155,19 @@ def read_operations(ask: Callable[[Any, int], int]) -> list[Operation]:
             o.waiting_seconds,
             o.weight_bytes,
         )
-        for o in found[0:n]
+        for o in rows[0:n]
     ]
 
 
 def memory_seconds(n_bytes: int, n_threads: int, times: int) -> list[float]:
-    """How long it takes to read so many bytes of memory, each thread a part of them: `times` readings. A buffer far
-    larger than the caches tells what the memory brings. Raises NativeError where there is not so much memory."""
-    in_range("n_bytes", n_bytes, 1024, 2**62)
-    in_range("n_threads", n_threads, 1, 512)
-    in_range("times", times, 1, 1000)
+    """Measure the seconds to read n_bytes of memory with n_threads, `times` times.
+
+    Each thread reads its part. A buffer far larger than the caches measures the bandwidth of the memory. Raises
+    NativeError where the memory cannot be allocated.
+    """
+    read_int("n_bytes", n_bytes, 1024, 2**62)
+    read_int("n_threads", n_threads, 1, 512)
+    read_int("times", times, 1, 1000)
     seconds = ffi.new("double[]", times)
     check(lib.pymtp_read_memory(n_bytes, n_threads, times, seconds))
     return list(seconds)

@@ -1,4 +1,4 @@
-"""The memory that a model and its contexts take on each device: in use, or planned before anything is loaded."""
+"""Memory of a model and its contexts per device: in use, or planned before anything is loaded."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from pymtp.errors import NativeError
 from pymtp.model.model import Model
 from pymtp.model.options import ModelOptions
 from pymtp.native import ffi, last_error, lib
-from pymtp.validation import in_range
+from pymtp.validation import read_int
 
 MAX_DEVICES = 32  # more than llama.cpp splits a model over
 
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Bytes on one device.
+    """Bytes in use on one device. Vocabulary, metadata and descriptions of graphs are not counted.
 
-    Vocabulary, metadata and descriptions of graphs are not counted.
-
-    weights: the model's, its head included where it is loaded; of a mapped file, only those that are used there. kv: K
-    and V of the trunk. states: of its recurrent layers, with the inputs of the last tokens. compute: of the target's
-    graphs.
-    head_kv, head_compute: of the draft context. kept_rows: hidden rows that the head has yet to take. draft_vocab: the
-    rows of the output layer that drafts are made over, where they are not all.
+    weights: weights of the model and of a loaded head; of a mapped file, only those that are used on the device.
+    kv: K and V of the trunk's attention layers.
+    states: states of the recurrent layers, with the inputs of the tokens to replay.
+    compute: buffers of the target's graphs.
+    head_kv, head_compute: K and V, and graph buffers, of the draft context.
+    kept_rows: hidden states that the head has yet to read.
+    draft_vocab: the copied rows of the output layer, where drafts use a part of the vocabulary.
     """
 
     device: str
@@ -43,27 +43,30 @@ class DeviceMemory:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Return the sum of all parts."""
         return sum(getattr(self, name) for name in PARTS)
 
 
 PARTS = tuple(field.name for field in fields(DeviceMemory) if field.name not in ("device", "host"))
 
 
-def read_memory(ask: Callable[[Any, int], int]) -> list[DeviceMemory]:
-    """What a native call says that fills at most so many `struct pymtp_memory`. Raises NativeError when it fails."""
-    found = ffi.new("struct pymtp_memory[]", MAX_DEVICES)
-    n = ask(found, MAX_DEVICES)
+def read_memory(fill: Callable[[Any, int], int]) -> list[DeviceMemory]:
+    """Read the memory per device from a native call. Raises NativeError when the call fails.
+
+    fill: fills an array of `struct pymtp_memory` up to a limit, and returns the count or a negative number.
+    """
+    rows = ffi.new("struct pymtp_memory[]", MAX_DEVICES)
+    n = fill(rows, MAX_DEVICES)
     if n < 0:
         raise NativeError(last_error())
     return [
         DeviceMemory(ffi.string(m.device).decode(), bool(m.host), *(getattr(m, name) for name in PARTS))
-        for m in found[0:n]
+        for m in rows[0:n]
     ]
 
 
 def least_memory(model: Model, params: Any, options: Any) -> int:
-    """Bytes of the host's memory that a Context is sure to write to, beside the weights.
+    """Return a lower bound of the host memory that a Context writes to, in bytes, without the weights.
 
     params, options: of `native_options`. Raises ClosedError for a closed model, NativeError when llama.cpp fails.
     """
@@ -76,17 +79,18 @@ def least_memory(model: Model, params: Any, options: Any) -> int:
 def plan_memory(
     model: Model, *, n_gpu_layers: int = -1, placing: ModelOptions | None = None, **options: Any
 ) -> list[DeviceMemory]:
-    """The memory that a model and a Context of it would take once rounds of every depth have run: more than
-    `Context.memory` says before. Nothing is allocated, and of the file only the header is read.
+    """Plan the memory of a model and a Context once rounds of every depth have run.
 
-    model: looked at with vocab_only=True; with mtp=False the head is left out.
-    placing: how it would be loaded, but for n_gpu_layers. Adapters are not counted.
-    options: of Context.
+    `Context.memory` reports less before these have run. Nothing is allocated, and only the file's header is read.
+
+    model: opened with vocab_only=True; with mtp=False the head is left out.
+    placing: the options that it would be loaded with, except n_gpu_layers. Adapters are not counted.
+    options: keywords of Context.
 
     Raises InvalidRequestError as Context does, NativeError when llama.cpp cannot make the contexts.
     """
-    n_gpu_layers = in_range("n_gpu_layers", n_gpu_layers, -1)
+    n_gpu_layers = read_int("n_gpu_layers", n_gpu_layers, -1)
     loaded, _kept = (placing or ModelOptions()).native(mtp=model.mtp, vocab_only=False, layers=n_gpu_layers)
     params, given = native_options(model, **options)
     name = os.fsencode(model.path)
-    return read_memory(lambda found, most: lib.pymtp_plan_memory(name, loaded, params, given, found, most))
+    return read_memory(lambda rows, limit: lib.pymtp_plan_memory(name, loaded, params, given, rows, limit))

@@ -1,4 +1,4 @@
-"""What a context is made with, checked and put into the native side's words."""
+"""Options of a context: checks, and conversion to the C structs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pymtp.model.rope import RopeOptions
 from pymtp.native import ffi, lib
 from pymtp.native.cores import MAX_THREADS
 from pymtp.sampling import MAX_DRAFTS
-from pymtp.validation import flag, in_range, is_whole, shown
+from pymtp.validation import is_whole, read_bool, read_int, shown
 
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 FLASH_ATTN = ("auto", "on", "off")
 DRAWS = ("auto", "host", "device")  # in the order of enum pymtp_draws
-# of "auto": of Qwen's 248,320 tokens, the earliest merges. docs/draft-vocabulary.md has the measurements.
+# draft_vocab="auto" takes so many of Qwen's 248,320 tokens, the earliest merges: see docs/draft-vocabulary.md.
 AUTO_DRAFT_VOCAB = 32768
 PREFILL_MODES = ("fused", "host-copy", "all-outputs")  # in the order of enum pymtp_prefill_mode
 CTX_STEP = 256  # llama.cpp rounds n_ctx up to a multiple of this
-MAX_CELLS = 2**31 - CTX_STEP  # of all sequences: llama.cpp counts them in 32 bits
+MAX_CELLS = 2**31 - CTX_STEP  # for all sequences together: llama.cpp counts cells in 32 bits
 MAX_SEQ = 256  # LLAMA_MAX_SEQ
 
 
@@ -48,9 +48,9 @@ def native_options(
     trace: bool = False,
     all_threads: bool = False,
 ) -> tuple[Any, Any]:
-    """The C structs `llama_context_params` and `pymtp_pair_options`. All but n_threads are as for Context.
+    """Convert the options of a Context to the C structs `llama_context_params` and `pymtp_pair_options`.
 
-    model: only what its file says is looked at. Raises InvalidRequestError for values outside their range.
+    model: only the metadata of its file is read. Raises InvalidRequestError for values outside their range.
     """
     check_options(
         n_ctx=n_ctx,
@@ -71,7 +71,7 @@ def native_options(
     )
     n_ctx, n_seq_max, n_threads, draft_tokens = map(int, (n_ctx, n_seq_max, n_threads, draft_tokens))
     tap = model.tap if tap == "auto" else tap
-    max_outputs = in_range("max_outputs", max_outputs, 1)
+    max_outputs = read_int("max_outputs", max_outputs, 1)
     asked_ctx = n_ctx or model.n_ctx_train
     n_ctx = whole_ctx(asked_ctx)  # llama.cpp limits the batch by n_ctx before it rounds that up
     if draft_tokens and not model.mtp:
@@ -117,7 +117,7 @@ def native_options(
 
 
 def whole_ctx(n_ctx: int) -> int:
-    """How many tokens a sequence of at least n_ctx has room for."""
+    """Round n_ctx up to the number of cells that llama.cpp allocates for a sequence."""
     return -(-n_ctx // CTX_STEP) * CTX_STEP
 
 
@@ -139,32 +139,35 @@ def check_options(
     offload_kqv: bool = True,
     all_threads: bool = False,
 ) -> None:
-    """What can be said without a model. Raises InvalidRequestError for values outside their range."""
+    """Check options without a model. Raises InvalidRequestError for values outside their range."""
     _one_of("tap", tap, (*TAPS, "auto"))
     _one_of("type_k", type_k, CACHE_TYPES)
     _one_of("type_v", type_v, CACHE_TYPES)
-    in_range("n_ctx", n_ctx, 0)
-    in_range("draft_tokens", draft_tokens, 0, MAX_DRAFTS)
+    read_int("n_ctx", n_ctx, 0)
+    read_int("draft_tokens", draft_tokens, 0, MAX_DRAFTS)
     check_draft_vocab(draft_vocab)
-    in_range("n_seq_max", n_seq_max, 1, MAX_SEQ)
-    in_range("n_threads", n_threads, 1, MAX_THREADS)
+    read_int("n_seq_max", n_seq_max, 1, MAX_SEQ)
+    read_int("n_threads", n_threads, 1, MAX_THREADS)
     _one_of("prefill", prefill, PREFILL_MODES)
     _one_of("draws", draws, DRAWS)
     _one_of("flash_attn", flash_attn, FLASH_ATTN)
-    # the rows of a verification stay in one ubatch, for the recurrent layers to go back within them
-    least = max(1 + int(draft_tokens), int(n_seq_max))
-    in_range("n_batch", n_batch, least)
-    in_range("n_ubatch", n_ubatch, least)
+    # all rows of a verification must be in one ubatch, so that recurrent layers can rewind within them
+    min_batch = max(1 + int(draft_tokens), int(n_seq_max))
+    read_int("n_batch", n_batch, min_batch)
+    read_int("n_ubatch", n_ubatch, min_batch)
     if type_v not in ("f16", "f32", "bf16") and flash_attn == "off":
         raise InvalidRequestError(f'type_v="{type_v}" needs flash attention: flash_attn="auto" or "on"')
-    flag("offload_kqv", offload_kqv)
-    flag("all_threads", all_threads)
+    read_bool("offload_kqv", offload_kqv)
+    read_bool("all_threads", all_threads)
     _check_tap(draft_tokens, prefill, tap)
     _check_cells(int(n_ctx), int(n_seq_max))
 
 
 def check_keywords(keywords: Mapping[str, Any]) -> None:
-    """Of an LLM's keywords those of its context, as far as can be said without a model. Raises InvalidRequestError."""
+    """Check those keywords of an LLM that are options of its context, without a model.
+
+    Raises InvalidRequestError for values outside their range.
+    """
     given = {name: keywords[name] for name in signature(check_options).parameters.keys() & keywords.keys()}
     if isinstance(drafts := given.get("draft_tokens"), str):
         if drafts != "auto":
@@ -176,7 +179,7 @@ def check_keywords(keywords: Mapping[str, Any]) -> None:
 
 
 def check_draft_vocab(value: int | str) -> None:
-    """Raises InvalidRequestError for what is no draft_vocab."""
+    """Raise InvalidRequestError for a value that draft_vocab cannot have."""
     if isinstance(value, str) and value in ("auto", "all"):
         return
     if not is_whole(value, 1):
@@ -186,7 +189,7 @@ def check_draft_vocab(value: int | str) -> None:
 
 
 def draft_vocab_size(value: int | str, n_vocab: int) -> int:
-    """How many tokens a draft_vocab asks for; 0 for all. "auto": all where the set would not be much less."""
+    """Return the number of tokens of a draft_vocab, 0 for all. "auto" is all for vocabularies under twice its size."""
     if value == "auto":
         return AUTO_DRAFT_VOCAB if n_vocab >= 2 * AUTO_DRAFT_VOCAB else 0
     return 0 if isinstance(value, str) or value >= n_vocab else int(value)

@@ -1,4 +1,4 @@
-"""What the sequences of a context hold, to the host's memory and from there."""
+"""Saved state of sequences: K and V cells and recurrent states, to the host's memory and back."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from pymtp.errors import ContextFullError, InvalidRequestError, NativeError
 from pymtp.native import check, ffi, last_error, lib
 from pymtp.native.build_info import kernels
 from pymtp.native.locking import alone
-from pymtp.validation import in_range
+from pymtp.validation import read_int
 
 Bytes = NDArray[np.uint8]
 
 
 class Saving(Inspected):
-    """The part of a Context that saves what a sequence holds, and makes one hold what was saved.
+    """The methods of a Context that save the state of a sequence and load it into another.
 
-    A prefix is K and V of its tokens, which can be cut between any two, and the state that a text goes on from, which
-    cannot. A sequence comes to hold it in two steps: it gets K and V, by `load_cells`, `copy_cells` and `keep_cells`
-    as they follow each other, and holds no tokens yet; then `load_state`. K and V that wait for it are forgotten when
-    the sequence is emptied or given tokens in another way.
+    A prefix has two parts: K and V of its tokens, which can be cut between any two tokens, and the recurrent state at
+    one position, which cannot. A sequence gets a prefix in two steps: first K and V, by any number of `load_cells`,
+    `copy_cells` and `keep_cells` calls, each of which continues where the one before ended; the sequence holds no
+    tokens meanwhile. Then `load_state` names the tokens. K and V without a state are dropped when the sequence is
+    emptied or gets tokens in another way.
     """
 
     n_ctx: int
@@ -34,7 +35,7 @@ class Saving(Inspected):
     @property
     @alone
     def cell_bytes(self) -> int:
-        """Bytes of a token's K and V, those of the target's layers before the head's; of a layer K before V."""
+        """Return the bytes of one token's K and V: target layers before the head, K before V in a layer."""
         return self._cell_bytes()
 
     def _cell_bytes(self) -> int:
@@ -46,7 +47,7 @@ class Saving(Inspected):
     @property
     @alone
     def state_bytes(self) -> int:
-        """The most bytes that a state takes, with logits: see `save_state`."""
+        """Return the largest size of a state with logits, in bytes: see `save_state`."""
         n: int = lib.pymtp_pair_state_bytes(self._pair)
         if n < 0:
             raise NativeError(last_error())
@@ -55,9 +56,11 @@ class Saving(Inspected):
     @property
     @alone
     def cell_options(self) -> dict[str, str]:
-        """What the bits of K, V and states depend on beside text, model and tap, by the names of the options. What was
-        "auto" is what it came to. "kernels" has the kinds of buffers that weights are in, repacked or not, and the
-        instructions that the kernels were compiled for."""
+        """Return the options that the bits of K, V and states depend on, beside text, model and tap.
+
+        "auto" is resolved. "kernels" names the buffer types of the weights, repacked or not, and the instruction sets
+        that the kernels were compiled for.
+        """
         found = ffi.new("struct pymtp_cell_options *")
         check(lib.pymtp_pair_cell_options(self._pair, found))
         return {
@@ -72,7 +75,7 @@ class Saving(Inspected):
 
     @alone
     def begins_with(self, tokens: NDArray[np.int32], seq: int = 0) -> bool:
-        """Whether these are the first tokens that a sequence holds."""
+        """Return whether a sequence begins with these tokens."""
         self._check_seq(seq)
         n = lib.pymtp_pair_n_past(self._pair, seq)
         if len(tokens) > n:
@@ -82,28 +85,32 @@ class Saving(Inspected):
 
     @alone
     def save_cells(self, seq: int, first: int, n: int) -> Bytes:
-        """K and V of n tokens from `first` on, shape (n, cell_bytes): a row a token, whatever the sequence and its
-        cells. Before that, what was drafted is forgotten, and the head takes the tokens that it is behind by; nothing
-        can be rewound then.
+        """Return K and V of n tokens from position `first` on: one row per token, shape (n, cell_bytes).
 
-        Raises InvalidRequestError for tokens that the sequence does not hold, and CancelledError: where the head was
-        behind, the sequence may be empty then.
+        A row depends neither on the sequence nor on its cells. Before the copy, unverified drafts are dropped and the
+        head computes its pending hidden states; a rewind is not possible afterwards.
+
+        Raises InvalidRequestError for tokens that the sequence does not hold, and CancelledError, which may leave the
+        sequence empty where the head had pending hidden states.
         """
         self._check_seq(seq)
         held = lib.pymtp_pair_n_past(self._pair, seq)
-        first = in_range("first", first, 0, held)
-        n = in_range("n", n, 0, held - first)
+        first = read_int("first", first, 0, held)
+        n = read_int("n", n, 0, held - first)
         cells = host_bytes(n, self._cell_bytes())
         check(lib.pymtp_pair_save_cells(self._pair, seq, first, n, _pointer(cells)))
         return cells
 
     @alone
     def load_cells(self, seq: int, first: int, cells: Sequence[Bytes]) -> None:
-        """Puts K and V of tokens from `first` on into a sequence that holds none: arrays of whole rows, those of one
-        after those of the one before. The sequence has K and V of all tokens before the first.
+        """Load K and V of tokens from position `first` on into a sequence that holds no tokens.
 
-        Raises InvalidRequestError for a sequence that holds tokens, gaps, arrays of another shape and more tokens than
-        n_ctx: then nothing is changed. CancelledError and NativeError: with the sequence emptied.
+        cells: arrays of shape (n, cell_bytes), in the order of their tokens. The sequence must have K and V of all
+        tokens before `first`.
+
+        Raises InvalidRequestError for a sequence that holds tokens, gaps, and arrays of another shape, and
+        ContextFullError for more tokens than n_ctx: then nothing is changed. After CancelledError and NativeError the
+        sequence is empty.
         """
         width = self._cell_bytes()
         for rows in cells:
@@ -111,7 +118,7 @@ class Saving(Inspected):
                 raise InvalidRequestError(
                     f"K and V are contiguous rows of {width} bytes, not {rows.dtype} of shape {rows.shape}"
                 )
-        first = in_range("first", first, 0, self.n_ctx)
+        first = read_int("first", first, 0, self.n_ctx)
         n = sum(map(len, cells))
         if first + n > self.n_ctx:
             raise ContextFullError(f"{first} tokens and {n} more exceed n_ctx = {self.n_ctx}")
@@ -121,21 +128,27 @@ class Saving(Inspected):
 
     @alone
     def copy_cells(self, source: int, seq: int, first: int, n: int) -> None:
-        """As `load_cells`, with K and V of another sequence, without a way through the host. With `source` it does
-        first what `save_cells` does."""
+        """Copy K and V of another sequence on the device; otherwise as `load_cells`.
+
+        The source's drafts are dropped and its head catches up first, as for `save_cells`.
+        """
         check(lib.pymtp_pair_copy_cells(self._pair, source, seq, first, n))
 
     @alone
     def keep_cells(self, n: int, seq: int = 0) -> None:
-        """Empties a sequence but for K and V of its first n tokens, as if they had been loaded. Raises
-        InvalidRequestError where it does not hold as many."""
+        """Empty a sequence but for K and V of its first n tokens, as if these had been loaded.
+
+        Raises InvalidRequestError for a sequence of fewer tokens.
+        """
         check(lib.pymtp_pair_keep_cells(self._pair, seq, n))
 
     @alone
     def save_state(self, seq: int = 0, *, logits: bool = True) -> Bytes:
-        """All that the tokens held leave behind beside K and V: recurrent states, a hidden state for the head, and,
-        with `logits`, those of the last token, where `first_token` could have them. Does first what `save_cells` does,
-        and raises as it does."""
+        """Return the state of a sequence beside K and V: recurrent states and a hidden state for the head.
+
+        With `logits` the logits of the last token are included, where `first_token` could use them. Drafts are dropped
+        and the head catches up first, as for `save_cells`, and errors are the same.
+        """
         needed = ffi.new("size_t *")
         check(lib.pymtp_pair_save_state(self._pair, seq, logits, ffi.NULL, 0, needed))
         state = host_bytes(needed[0])
@@ -144,28 +157,32 @@ class Saving(Inspected):
 
     @alone
     def check_state(self, tokens: Sequence[int], state: Bytes | bytes) -> bool:
-        """Whether a state has the logits of the last token. Raises InvalidRequestError, with what does not fit, for one
-        that `load_state` would not take with these tokens."""
+        """Return whether a state has the logits of the last token.
+
+        Raises InvalidRequestError, which names the mismatch, for a state that `load_state` would refuse with these
+        tokens.
+        """
         data, logits = ffi.from_buffer("uint8_t[]", state), ffi.new("bool *")
         check(lib.pymtp_pair_check_state(self._pair, list(tokens), len(tokens), data, len(data), logits))
         return bool(logits[0])
 
     @alone
     def load_state(self, seq: int, tokens: Sequence[int], state: Bytes | bytes) -> None:
-        """Makes a sequence that has K and V of `tokens` hold them, as if it had read them: its logits, drafts and text
-        are those of the sequence that was saved. Its sampling stays its own, for which they are a prompt, and nothing
-        can be rewound.
+        """Load a state into a sequence that has K and V of `tokens`; the sequence holds these tokens from then on.
+
+        Its logits, drafts and text are those of the saved sequence. Its sampling stays its own, with the tokens as the
+        prompt. A rewind is not possible.
 
         Raises InvalidRequestError for a sequence that holds tokens or has K and V of fewer, and for a state of another
-        text, of other contexts, or cut short: then nothing is changed. CancelledError and NativeError: with the
-        sequence emptied.
+        text or context, or one cut short: then nothing is changed. After CancelledError and NativeError the sequence is
+        empty.
         """
         data = ffi.from_buffer("uint8_t[]", state)
         check(lib.pymtp_pair_load_state(self._pair, seq, list(tokens), len(tokens), data, len(data)))
 
 
 def replays(state: Bytes) -> bool:
-    """Whether recurrent states in it are some tokens behind, which follow: where drafts are fewer it does not fit."""
+    """Return whether the state holds tokens to replay: it does not fit a context with fewer draft_tokens then."""
     return bool(state[12:16].any())  # see state_header in runtime/save.cpp
 
 

@@ -1,1 +1,1 @@
-"""Drafting: how many tokens to draft, what launches cost, and whether the head fits its model."""
+"""Drafting: the draft depth, the measured time of rounds, and the check of the head."""

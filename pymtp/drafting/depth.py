@@ -1,6 +1,6 @@
-"""How many drafts next: as many as were asked for, or as bring the most tokens a second.
+"""The draft depth of each round: a fixed number of drafts, or the number that yields the most tokens/s.
 
-Nothing here looks at a clock or draws a random number: the same rounds lead to the same depths.
+Nothing here reads a clock or uses random numbers: the same rounds lead to the same depths.
 """
 
 from __future__ import annotations
@@ -14,42 +14,40 @@ from pymtp.native import ffi, lib
 from pymtp.native.cores import control_groups
 from pymtp.native.locking import refuse_copies
 
-# The most drafts of "auto". Up to eight rows have kernels of their own, CUDA's MMVQ and those for AMX here;
-# the ninth falls off a cliff there.
+# The maximum depth of "auto". A verification of up to eight rows has kernels of its own (CUDA's MMVQ, pymtp's for AMX);
+# the ninth row costs far more there.
 MAX_AUTO = 7
 
 
-# seconds of the drafts and of the verification, by the number of sequences and the drafts of each
-FirstRounds = Mapping[tuple[int, int], tuple[float, float]]
+# Maps (number of sequences, drafts of each) to (seconds of the drafts, seconds of the verification).
+BatchRoundSeconds = Mapping[tuple[int, int], tuple[float, float]]
 
 
 def thread_changes() -> int:
-    """Count how often other programs have taken threads away, or given them back, so far."""
+    """Return how often the number of threads changed so far because other programs took or freed processors."""
     return int(lib.pymtp_thread_changes())
 
 
 def thread_trials() -> int:
-    """Count the graphs that this thread had computed with another number of threads so far, to see whether that is
-    faster."""
+    """Return how many graphs this thread computed so far with another number of threads, to find the fastest."""
     return int(lib.pymtp_thread_trials())
 
 
 def watch_quotas() -> None:
-    """Have the threads that compute heed the bounds on processor time of this process's control groups, as they are
-    now and when they change."""
+    """Make the compute threads respect the processor quotas of this process's control groups, also when they change."""
     for folder in control_groups():
         lib.pymtp_watch_quota(os.fsencode(folder))
 
 
-class Depth(Protocol):
-    """Chooses the depth of each round, and hears what came of it."""
+class DepthPolicy(Protocol):
+    """A policy that chooses the draft depth of each round, and learns from the result of the round."""
 
     def choose(self, room: int, n_past: int) -> int:
-        """The drafts to make now. room: the most that can be used. n_past: tokens that the context holds."""
+        """Return the number of drafts to make now. room: the maximum. n_past: tokens in the sequence."""
         ...
 
-    def keep(self, confidences: Sequence[float]) -> int:
-        """How many of the drafts just made to verify. confidences: the head's probability of each."""
+    def n_to_verify(self, confidences: Sequence[float]) -> int:
+        """Return how many of the last drafts to verify. confidences: the head's probability of each draft."""
         ...
 
     def observe(
@@ -61,16 +59,19 @@ class Depth(Protocol):
         verify_seconds: float,
         confidences: Sequence[float],
     ) -> None:
-        """What came of a round: drafts made and verified, and what both phases took.
+        """Learn from a round.
 
-        right: the drafts before the first wrong one, as far as the target told: where all that were verified are right,
-            it told of the one after them too.
+        drafted, verified: the number of drafts made, and of those verified.
+        right: the drafts before the first wrong one. If all verified drafts are right, the target's next token also
+            tells about the draft after them, so right may be verified + 1.
+        draft_seconds, verify_seconds: the time of the two phases.
+        confidences: the head's probability of each draft; may be empty.
         """
         ...
 
 
 class FixedDepth:
-    """The same depth every round, as far as there is room."""
+    """A policy with the same depth in every round, as far as there is room."""
 
     def __init__(self, n: int) -> None:
         self._n = n
@@ -79,18 +80,19 @@ class FixedDepth:
         n = self._n if self._n < room else room
         return n if n > 0 else 0
 
-    def keep(self, confidences: Sequence[float]) -> int:
+    def n_to_verify(self, confidences: Sequence[float]) -> int:
         return len(confidences)
 
     def observe(self, *_: object) -> None:
-        """Nothing that comes of a round changes it."""
+        """Ignore the result of a round."""
 
 
-class Costs:
-    """What drafting and verifying take on this machine, for one model in one context: measured before the first round,
-    then learnt from the rounds themselves. Outlives the requests.
+class RoundCosts:
+    """The estimated seconds of drafting and verifying on this machine, for one model in one context.
 
-    lock: held by each call that uses `native`, or an AutoDepth over it.
+    They are measured before the first round and then updated by each round. All requests share them.
+
+    lock: held during each call that uses `native`, or an AutoDepth with these costs.
     """
 
     def __init__(self) -> None:
@@ -98,8 +100,10 @@ class Costs:
         self.native: Any = ffi.gc(lib.pymtp_costs_init(), lib.pymtp_costs_free)
 
     def begin(self, verify: Mapping[int, float], draft: Mapping[int, float]) -> None:
-        """Seconds that were measured before the first round: of verifications by their rows, of chains by their steps.
-        Rounds correct them."""
+        """Set the seconds that were measured before the first round; rounds correct them.
+
+        verify: seconds by the rows of a verification. draft: seconds by the steps of a draft chain.
+        """
         with self.lock:
             for rows, seconds in verify.items():
                 lib.pymtp_costs_begin_verify(self.native, rows, seconds)
@@ -107,71 +111,78 @@ class Costs:
                 lib.pymtp_costs_begin_draft(self.native, steps, seconds)
 
     def forget(self) -> None:
-        """Forget all: rounds have other costs from now on."""
+        """Forget all costs: rounds take another time from now on."""
         with self.lock:
             lib.pymtp_costs_forget(self.native)
 
     def observe(
         self, n_past: int, drafted: int, draft_seconds: float, rows: int, verify_seconds: float, run: int
     ) -> None:
-        """A round: a chain of `drafted` steps and a verification of so many rows, after n_past tokens. run: rounds of
-        as many right before."""
+        """Learn from a round: a chain of `drafted` steps and a verification of `rows` rows after n_past tokens.
+
+        run: the number of rounds with the same number of rows directly before this one.
+        """
         with self.lock:
             lib.pymtp_costs_observe(self.native, n_past, drafted, draft_seconds, rows, verify_seconds, run)
 
     def verify_seconds(self, rows: int, n_past: int = 0) -> float:
-        """The estimate for a verification of so many rows; infinite before anything was timed."""
+        """Return the estimated seconds of a verification of `rows` rows; infinite before the first measurement."""
         with self.lock:
             return float(lib.pymtp_costs_verify(self.native, rows, n_past))
 
     def draft_seconds(self, n: int, n_past: int = 0) -> float:
-        """The estimate for a chain of n steps."""
+        """Return the estimated seconds of a draft chain of n steps."""
         with self.lock:
             return float(lib.pymtp_costs_draft(self.native, n, n_past)) if n else 0.0
 
     def rounds(self, top: int, n_past: int = 0) -> tuple[list[float], list[float]]:
-        """The estimates for rounds at depths 0 to top, and the least that they may turn out."""
-        likely, least = ffi.new("double[]", 1 + top), ffi.new("double[]", 1 + top)
+        """Return the estimated seconds of rounds at the depths 0 to `top`, and a lower bound for each."""
+        estimates, lower_bounds = ffi.new("double[]", 1 + top), ffi.new("double[]", 1 + top)
         with self.lock:
-            lib.pymtp_costs_rounds(self.native, top, n_past, likely, least)
-        return list(likely), list(least)
+            lib.pymtp_costs_rounds(self.native, top, n_past, estimates, lower_bounds)
+        return list(estimates), list(lower_bounds)
 
     def __reduce__(self) -> NoReturn:
         refuse_copies(self)
 
 
 class AutoDepth:
-    """The depth that brings the most tokens a second, for one sequence; see native/runtime/depth.h. In C++, for it is
-    asked and told each round, and rounds of small models take a few hundred microseconds."""
+    """The policy of "auto" for one sequence: the depth that yields the most tokens/s, see native/runtime/depth.h.
 
-    def __init__(self, costs: Costs, most: int = MAX_AUTO, *, after: AutoDepth | None = None) -> None:
+    It is written in C++ because it is called in each round, and a round of a small model takes only a few hundred
+    microseconds.
+    """
+
+    def __init__(self, costs: RoundCosts, max_depth: int = MAX_AUTO, *, after: AutoDepth | None = None) -> None:
         """
-        costs: of the model and its context, shared by all sequences.
-        most: the most tokens to draft a round.
-        after: an earlier sequence, which this one may resemble at first.
+        Make the policy of a new sequence.
+
+        costs: those of the model and its context, shared by all sequences.
+        max_depth: the maximum number of drafts in a round.
+        after: the policy of an earlier sequence; its acceptance rates are the first guess for this one.
         """
-        self._costs = costs  # must live as long
+        self._costs = costs  # keeps costs.native alive
         with (after._costs if after else costs).lock:
-            native = lib.pymtp_depth_init(costs.native, most, after.native if after else ffi.NULL)
+            native = lib.pymtp_depth_init(costs.native, max_depth, after.native if after else ffi.NULL)
         self.native: Any = ffi.gc(native, lib.pymtp_depth_free)
 
     def __reduce__(self) -> NoReturn:
         refuse_copies(self)
 
     def choose(self, room: int, n_past: int) -> int:
-        """The depth of the next round. room: the most drafts allowed now. n_past: tokens that the context holds."""
+        """Return the depth of the next round. room: the maximum. n_past: tokens in the sequence."""
         with self._costs.lock:
             return int(lib.pymtp_depth_choose(self.native, room, n_past))
 
     def rates(self, n: int) -> list[float]:
-        """How likely each of the first n drafts is accepted, where those before it were."""
-        found = ffi.new("double[]", n)
+        """Return the estimated acceptance of each of the first n drafts, if those before it are accepted."""
+        rates = ffi.new("double[]", n)
         with self._costs.lock:
-            lib.pymtp_depth_rates(self.native, n, found)
-        return list(found)
+            lib.pymtp_depth_rates(self.native, n, rates)
+        return list(rates)
 
-    def keep(self, confidences: Sequence[float]) -> int:
-        """How many of the drafts just made to verify. confidences: the head's probability of each."""
+    def n_to_verify(self, confidences: Sequence[float]) -> int:
+        """Return how many of the last drafts to verify. confidences: the head's probability of each draft."""
         with self._costs.lock:
             return int(lib.pymtp_depth_keep(self.native, confidences, len(confidences)))
 
@@ -184,8 +195,7 @@ class AutoDepth:
         verify_seconds: float,
         confidences: Sequence[float],
     ) -> None:
-        """What came of a round: how many drafts were made, verified and, as far as is known, right, what both took, and
-        the head's probability of each draft made, or nothing where that is not known."""
+        """Learn from a round, see `DepthPolicy.observe`."""
         with self._costs.lock:
             lib.pymtp_depth_observe(
                 self.native, drafted, verified, right, draft_seconds, verify_seconds, confidences, len(confidences)
@@ -193,11 +203,18 @@ class AutoDepth:
 
 
 class SharedDepth:
-    """The depth that brings the most tokens a second to all sequences of a round together; see
-    native/runtime/batch_depth.h."""
+    """The policy of "auto" for several sequences: the common depth that yields the most tokens/s for all together.
 
-    def __init__(self, costs: Costs, first: FirstRounds) -> None:
-        """costs: of rounds of one sequence, which those of several begin with. first: rounds that were timed before."""
+    See native/runtime/batch_depth.h.
+    """
+
+    def __init__(self, costs: RoundCosts, first: BatchRoundSeconds) -> None:
+        """
+        Make the policy.
+
+        costs: those of rounds of one sequence, the first estimate for rounds of several.
+        first: rounds of several sequences that were timed before.
+        """
         self._costs = costs
         with costs.lock:
             native = lib.pymtp_batch_depth_init(costs.native)
@@ -206,21 +223,24 @@ class SharedDepth:
             lib.pymtp_batch_depth_begin(self.native, n, drafted, draft_seconds, verify_seconds)
 
     def forget(self) -> None:
-        """Forget the costs of rounds."""
+        """Forget the costs of rounds of several sequences."""
         lib.pymtp_batch_depth_forget(self.native)
 
     def choose(self, rooms: Sequence[int], n_past: int, top: int, opened: int) -> int:
-        """The drafts that each sequence is to make, `top` at most. rooms: the drafts that each can use. n_past: tokens
-        that each holds, on average. opened: so many of them were not there before."""
+        """Return the number of drafts for each sequence of the next round, at most `top`.
+
+        rooms: the maximum of each sequence. n_past: the mean number of tokens in the sequences. opened: the number of
+            new sequences since the last round.
+        """
         return int(lib.pymtp_batch_depth_choose(self.native, len(rooms), rooms, n_past, top, opened))
 
-    def keep(self, made: int) -> int:
-        """How many of the drafts just made to verify."""
+    def n_to_verify(self, made: int) -> int:
+        """Return how many of the last `made` drafts of each sequence to verify."""
         return int(lib.pymtp_batch_depth_keep(self.native, made))
 
     def observe(
         self,
-        own: Sequence[Depth],
+        own: Sequence[DepthPolicy],
         told: Sequence[int],
         right: Sequence[int],
         came: Sequence[int],
@@ -229,9 +249,13 @@ class SharedDepth:
         draft_seconds: float,
         verify_seconds: float,
     ) -> None:
-        """What came of the round that was chosen last. Of each sequence, own: its depth for rounds by itself, which
-        hears of its drafts too. told, right: of its drafts, those that the target told of, and those of them before the
-        first wrong one. came: its tokens."""
+        """Learn from the round that was chosen last. Each list has one item for each sequence.
+
+        own: its policy for rounds by itself, which learns from its drafts too.
+        told: its drafts that the target decided on. right: those of them before the first wrong one.
+        came: its new tokens.
+        n_past, drafted, draft_seconds, verify_seconds: as for `choose` and `DepthPolicy.observe`.
+        """
         with self._costs.lock:
             lib.pymtp_batch_depth_observe(
                 self.native,

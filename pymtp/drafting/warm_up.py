@@ -1,6 +1,6 @@
-"""What rounds cost, before there was one: a few launches in an empty context. `auto` drafts from the first token on.
+"""The time of rounds, measured by a few decodes in an empty context, so that "auto" drafts from the first token on.
 
-An LLM times them in its constructor; that of an AsyncLLM while nobody has asked for anything yet.
+An LLM measures it in its constructor, an AsyncLLM before the first request.
 """
 
 from __future__ import annotations
@@ -17,29 +17,31 @@ from pymtp.errors import NativeError, PymtpError
 from pymtp.model.model import Model
 from pymtp.sampling import Sampler, SamplingParams
 
-STEPS = 3  # of the chain that is timed: further ones cost as much
-MORE_ROWS = (4, 8, 2)  # after one row and the chain: what tells most comes first
-BATCH_DEPTHS = (0, 1, 3, 7)  # of rounds of all sequences, each twice: the first of so many rows finds new memory
-LEAST_TURNS, MOST_TURNS = 2, 4  # no third after ENOUGH seconds
-ENOUGH = 0.2
-LONGEST = 2.0  # seconds after which nothing is begun; the first token, which may wait for the disk, counts
-HELD_UP = 0.1  # seconds that a request may wait for rounds of all sequences that are timed
-TOKENS = 64  # different ones, for experts to be chosen as text chooses them
+CHAIN_STEPS = 3  # the steps of the measured draft chain: each further step costs as much
+VERIFY_ROWS = (4, 8, 2)  # measured after one row and the chain, the most informative first
+BATCH_DEPTHS = (0, 1, 3, 7)  # depths of rounds of all sequences; each runs twice, as the first allocates memory
+MIN_REPEATS, MAX_REPEATS = 2, 4  # no third repeat after ENOUGH_SECONDS
+ENOUGH_SECONDS = 0.2
+MAX_SECONDS = 2.0  # no decode begins after these seconds; the first token counts, which may load weights from disk
+MAX_REQUEST_DELAY = 0.1  # the seconds that a request may wait for measured rounds of all sequences
+N_TOKENS = 64  # different tokens, so that a mixture of experts chooses experts as it does for text
 
 
 @dataclass(frozen=True)
-class FirstCosts:
-    """Seconds of verifications by their rows, and of chains by their steps; for rounds of several sequences, of the
-    drafts and of the verification, by the number of sequences and the drafts of each. Nothing, where there was no time
-    for it."""
+class MeasuredCosts:
+    """Measured seconds of decodes; empty where there was no time to measure.
+
+    verify: seconds of a verification, by its rows. draft: seconds of a draft chain, by its steps.
+    batch: seconds of the drafts and of the verification, by the number of sequences and the drafts of each.
+    """
 
     verify: dict[int, float] = field(default_factory=dict)
     draft: dict[int, float] = field(default_factory=dict)
     batch: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
 
 
-class EmptyContext(Protocol):
-    """What is asked of a context; see context.Context."""
+class TimedContext(Protocol):
+    """The methods of `context.Context` that a measurement uses."""
 
     draft_tokens: int
     n_seq_max: int
@@ -60,165 +62,174 @@ class EmptyContext(Protocol):
     def forget_chosen(self) -> None: ...
 
 
-def first_costs(
-    model: Model, kind: Hashable, context: EmptyContext, unless: Callable[[], object] | None = None
-) -> FirstCosts | None:
-    """Time what rounds cost in a context of the model that holds no tokens, and is left so, once for each kind.
+def measure_costs(
+    model: Model, options_key: Hashable, context: TimedContext, should_stop: Callable[[], object] | None = None
+) -> MeasuredCosts | None:
+    """Measure the time of rounds in an empty context of the model, once for each options_key; leave it empty.
 
-    kind: all that rounds of the model's contexts differ by. What a busy machine has disturbed, rounds put right.
-    unless: asked before each launch, True where somebody waits for the context: what was found until then is returned.
-        Launches run on this thread then, and None is returned at once where another context of the model is timed.
-        None: launches run on a thread of their own, and to the end, after those of other contexts.
+    options_key: all options of a context that the time of its rounds depends on. Later rounds correct a measurement
+        that a busy machine has disturbed.
+    should_stop: called before each decode, returns True when a request waits for the context: the measurements so far
+        are returned. The decodes run on this thread then, and None is returned at once while another context of the
+        model is measured. With None, the decodes run on a thread of their own, to the end, after those of other
+        contexts.
 
-    Weights that give no finite logits tell nothing: the first request says so. Raises what else the context raises.
+    Returns no measurements for weights without finite logits: the first request reports these. Raises the other errors
+    of the context.
     """
-    if unless is None:
-        with model.measuring:
-            return _known_or_measured(model, kind, context, None)
-    if not model.measuring.acquire(blocking=False):
+    if should_stop is None:
+        with model.measuring_lock:
+            return _cached_or_measured(model, options_key, context, None)
+    if not model.measuring_lock.acquire(blocking=False):
         return None
     try:
-        return _known_or_measured(model, kind, context, unless)
+        return _cached_or_measured(model, options_key, context, should_stop)
     finally:
-        model.measuring.release()
+        model.measuring_lock.release()
 
 
-def _known_or_measured(
-    model: Model, kind: Hashable, context: EmptyContext, unless: Callable[[], object] | None
-) -> FirstCosts:
-    found: FirstCosts | None = model.first_costs.get((kind, thread_changes()))
-    if found is not None:
-        return found
+def _cached_or_measured(
+    model: Model, options_key: Hashable, context: TimedContext, should_stop: Callable[[], object] | None
+) -> MeasuredCosts:
+    costs: MeasuredCosts | None = model.measured_costs.get((options_key, thread_changes()))
+    if costs is not None:
+        return costs
     try:
-        if unless is None:
-            found = _measured_apart(context, model.n_vocab)
+        if should_stop is None:
+            costs = _measure_on_own_thread(context, model.n_vocab)
         else:
-            found = measure(context, model.n_vocab, unless=unless)
+            costs = measure(context, model.n_vocab, should_stop=should_stop)
     except NativeError as error:
         if "no finite logits" not in str(error):
             raise
         context.clear()
         context.forget_chosen()
-        return FirstCosts()
-    # else the weights came from the disk meanwhile, or somebody came
-    if found.verify and not (unless and unless()):
-        model.first_costs[kind, thread_changes()] = found
-    return found
+        return MeasuredCosts()
+    # without a verification, the time was used up by loading weights from disk, or a request stopped it
+    if costs.verify and not (should_stop and should_stop()):
+        model.measured_costs[options_key, thread_changes()] = costs
+    return costs
 
 
-def _measured_apart(context: EmptyContext, n_vocab: int) -> FirstCosts:
-    """On a thread of its own: what a signal handler raises, on the main thread, breaks off no launch there."""
-    came: list[FirstCosts | BaseException] = []
-    ended = (
-        _thread.allocate_lock()
-    )  # not Thread or a pool: what a handler may do then would wait for locks that they share
+def _measure_on_own_thread(context: TimedContext, n_vocab: int) -> MeasuredCosts:
+    """Measure on another thread, where no exception of a signal handler can interrupt a decode."""
+    results: list[MeasuredCosts | BaseException] = []
+    # not threading.Thread or a pool: a signal handler could deadlock on the locks that these share
+    ended = _thread.allocate_lock()
     ended.acquire()
 
     def run() -> None:
         try:
-            came.append(measure(context, n_vocab))
+            results.append(measure(context, n_vocab))
         except BaseException as error:
-            came.append(error)
+            results.append(error)
         finally:
             ended.release()
 
     try:
         _thread.start_new_thread(run, ())
-    except RuntimeError:  # the interpreter is about to end, and begins no thread
+    except RuntimeError:  # the interpreter shuts down and starts no thread
         return measure(context, n_vocab)
     try:
-        while not ended.acquire(timeout=0.1):  # a signal that comes right before it sleeps does not wake it
+        while not ended.acquire(timeout=0.1):  # a signal directly before the wait does not wake it
             pass
-    except BaseException:  # of a signal handler
+    except BaseException:  # from a signal handler
         context.cancel()
-        while not came:
+        while not results:
             ended.acquire(timeout=0.1)
         raise
-    found = came.pop()
-    if isinstance(found, BaseException):
-        raise found
-    return found
+    result = results.pop()
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
 
 def measure(
-    context: EmptyContext,
+    context: TimedContext,
     n_vocab: int,
     clock: Callable[[], float] = time.perf_counter,
-    unless: Callable[[], object] | None = None,
-) -> FirstCosts:
-    """The fastest launches of some turns: others build graphs, find cold caches, or meet a busy machine. unless: as
-    for `first_costs`."""
-    tokens = [(i + 1) * n_vocab // (TOKENS + 1) for i in range(TOKENS)]
+    should_stop: Callable[[], object] | None = None,
+) -> MeasuredCosts:
+    """Measure each kind of decode several times, and return the fastest times.
+
+    Slower ones build graphs, find cold caches, or run on a busy machine.
+    n_vocab: the number of tokens of the vocabulary. should_stop: as for `measure_costs`.
+    """
+    tokens = [(i + 1) * n_vocab // (N_TOKENS + 1) for i in range(N_TOKENS)]
     times: dict[tuple[str, int], list[float]] = {}
 
-    def wanted() -> object:
-        return unless is not None and unless()
+    def stopped() -> object:
+        return should_stop is not None and should_stop()
 
     def draft(steps: int) -> None:
         context.draft_chain(tokens[0], steps)
 
     def verify(rows: int) -> None:
         n_past = context.n_past
-        context.verify_chain([tokens[(n_past + i) % TOKENS] for i in range(rows)])
+        context.verify_chain([tokens[(n_past + i) % N_TOKENS] for i in range(rows)])
         context.rewind(n_past + 1)
 
-    most = context.draft_tokens
-    more = [("verify", rows) for rows in MORE_ROWS if rows <= 1 + most]
-    launches = [("verify", 1), ("draft", min(STEPS, most)), *more]
+    max_drafts = context.draft_tokens
+    verify_rows = [("verify", rows) for rows in VERIFY_ROWS if rows <= 1 + max_drafts]
+    decodes = [("verify", 1), ("draft", min(CHAIN_STEPS, max_drafts)), *verify_rows]
     context.set_sampling(Sampler(SamplingParams()))
     begun = clock()
-    if wanted():
-        return FirstCosts()
-    context.prefill(tokens[:1])  # brings the weights into memory
-    for turn in range(MOST_TURNS):
-        if turn >= LEAST_TURNS and clock() - begun > ENOUGH:
+    if stopped():
+        return MeasuredCosts()
+    context.prefill(tokens[:1])  # loads the weights into memory
+    for repeat in range(MAX_REPEATS):
+        if repeat >= MIN_REPEATS and clock() - begun > ENOUGH_SECONDS:
             break
-        for what, n in launches:
+        for phase, n in decodes:
             started = clock()
-            if started - begun <= LONGEST and not wanted():
-                (verify if what == "verify" else draft)(n)
-                times.setdefault((what, n), []).append(clock() - started)
+            if started - begun <= MAX_SECONDS and not stopped():
+                (verify if phase == "verify" else draft)(n)
+                times.setdefault((phase, n), []).append(clock() - started)
     context.clear()
-    if wanted():  # what was launched once only took longer than it will
-        times = {launch: seconds for launch, seconds in times.items() if len(seconds) >= LEAST_TURNS}
-    found = judged(times)
-    if found.verify:
-        longest = math.inf if unless is None else HELD_UP
-        batch = _rounds_of_all(context, tokens, found.verify[1], begun + LONGEST, clock, wanted, longest)
-        found = replace(found, batch=batch)
+    if stopped():  # a decode that ran once only was slower than later ones will be
+        times = {decode: seconds for decode, seconds in times.items() if len(seconds) >= MIN_REPEATS}
+    costs = fastest_costs(times)
+    if costs.verify:
+        max_delay = math.inf if should_stop is None else MAX_REQUEST_DELAY
+        deadline = begun + MAX_SECONDS
+        batch = _measure_batch_rounds(context, tokens, costs.verify[1], deadline, clock, stopped, max_delay)
+        costs = replace(costs, batch=batch)
         context.clear()
     context.forget_chosen()
-    return found
+    return costs
 
 
-def _rounds_of_all(
-    context: EmptyContext,
+def _measure_batch_rounds(
+    context: TimedContext,
     tokens: Sequence[int],
-    row: float,
-    end: float,
+    row_seconds: float,
+    deadline: float,
     clock: Callable[[], float],
-    wanted: Callable[[], object],
-    longest: float,
+    stopped: Callable[[], object],
+    max_delay: float,
 ) -> dict[tuple[int, int], tuple[float, float]]:
-    """Rounds of all sequences at a few depths, as far as they are expected to be over by the end and to take no longer
-    than `longest`, until the context is wanted. row: seconds of one."""
-    found: dict[tuple[int, int], tuple[float, float]] = {}
+    """Measure rounds of all sequences at a few depths.
+
+    It ends when the next round is expected to end after the deadline or to take longer than max_delay seconds, and when
+    a request waits for the context. row_seconds: the time of one row.
+    """
+    measured: dict[tuple[int, int], tuple[float, float]] = {}
     n = context.n_seq_max
-    expected = LEAST_TURNS * n * row
+    expected = MIN_REPEATS * n * row_seconds
     for depth in BATCH_DEPTHS:
         started = clock()
         fits = depth <= context.draft_tokens and n * (1 + depth) <= context.n_ubatch
-        if n == 1 or not fits or started + expected > end or expected > LEAST_TURNS * longest or wanted():
+        if n == 1 or not fits or started + expected > deadline or expected > MIN_REPEATS * max_delay or stopped():
             break
         if not depth:
             for seq in range(n):
                 context.set_sampling(Sampler(SamplingParams()), seq)
             context.prefill_batch({seq: tokens[:1] for seq in range(n)})
             n_past = 1
-        for _ in range(LEAST_TURNS):
-            chains = {seq: [tokens[(seq + i) % TOKENS] for i in range(1 + depth)] for seq in range(n)}
-            if wanted():
-                return found
+        for _ in range(MIN_REPEATS):
+            chains = {seq: [tokens[(seq + i) % N_TOKENS] for i in range(1 + depth)] for seq in range(n)}
+            if stopped():
+                return measured
             begun = clock()
             if depth:
                 context.draft_chains({seq: chain[0] for seq, chain in chains.items()}, depth)
@@ -226,23 +237,26 @@ def _rounds_of_all(
             verified = context.verify_chains(chains)
             last = drafted - begun, clock() - drafted
             for outcome in verified.values():
-                if isinstance(outcome, PymtpError):  # its sequence is empty
+                if isinstance(outcome, PymtpError):  # its sequence was emptied
                     raise outcome
             n_past += 1
             if depth:
                 for seq in range(n):
                     context.rewind(n_past, seq)
-        found[n, depth] = last
-        expected = 2 * (clock() - started)  # the next has about twice as many rows
-    return found
+        measured[n, depth] = last
+        expected = 2 * (clock() - started)  # the next depth has about twice as many rows
+    return measured
 
 
-def judged(times: dict[tuple[str, int], list[float]]) -> FirstCosts:
-    """The fastest of each kind of launch. No number of rows, and no step of a chain, costs more than as many rows."""
+def fastest_costs(times: dict[tuple[str, int], list[float]]) -> MeasuredCosts:
+    """Return the fastest time of each kind of decode.
+
+    A verification of n rows, and a chain of n steps, costs at most n times one row.
+    """
     if ("verify", 1) not in times:
-        return FirstCosts()
+        return MeasuredCosts()
     one = min(times["verify", 1])
     costs: dict[str, dict[int, float]] = {"verify": {}, "draft": {}}
-    for (what, n), seconds in times.items():
-        costs[what][n] = min(*seconds, n * one)
-    return FirstCosts(costs["verify"], costs["draft"])
+    for (phase, n), seconds in times.items():
+        costs[phase][n] = min(*seconds, n * one)
+    return MeasuredCosts(costs["verify"], costs["draft"])

@@ -1,8 +1,9 @@
-"""How many drafts each, for the whole batch: all sequences of a round draft as many.
+"""The number of drafts per round: all sequences of a batch make the same number.
 
-One sequence alone has the depth of its own policy. Several have the depth at which all of them together are expected to
-bring the most tokens a second, by the acceptance of all their drafts and by what launches of so many rows take.
-(SmartSpec, "Optimizing Speculative Decoding for Serving Large Language Models Using Goodput", arXiv 2406.14066.)
+A single sequence has the depth that its own policy chooses. Several sequences have the depth at which all of them
+together are expected to generate the most tokens per second, given the acceptance of all their drafts and the time of
+batches with so many rows. (SmartSpec, "Optimizing Speculative Decoding for Serving Large Language Models Using
+Goodput", arXiv 2406.14066.)
 """
 
 from __future__ import annotations
@@ -11,96 +12,100 @@ from collections.abc import Sequence
 
 from pymtp.drafting.depth import (
     AutoDepth,
-    Costs,
-    Depth,
-    FirstRounds,
+    BatchRoundSeconds,
+    DepthPolicy,
     FixedDepth,
+    RoundCosts,
     SharedDepth,
     thread_changes,
     thread_trials,
 )
-from pymtp.drafting.warm_up import FirstCosts
-from pymtp.engine.rounds import OwnDepth, Writer
+from pymtp.drafting.warm_up import MeasuredCosts
+from pymtp.engine.rounds import DecodeState, SingleSequenceDepth
 
 
 class BatchDepth:
-    """Depths of the rounds of a context."""
+    """Chooses the depth of each round of a context."""
 
-    def __init__(self, n_ctx: int, most_rows: int, draft_tokens: int, costs: Costs | None) -> None:
+    def __init__(self, n_ctx: int, max_rows: int, draft_tokens: int, costs: RoundCosts | None) -> None:
+        """Create a policy without observations.
+
+        max_rows: the limit for a batch. draft_tokens: the limit for the drafts of a sequence.
+        costs: the costs of rounds with one sequence, to choose depths by; None for a fixed depth of draft_tokens.
         """
-        most_rows: that a launch may have. draft_tokens: the most drafts of a sequence.
-        costs: of rounds of one sequence, for depths that are chosen; None for a depth of draft_tokens always.
-        """
-        self._n_ctx, self._most_rows, self._draft_tokens = n_ctx, most_rows, draft_tokens
+        self._n_ctx, self._max_rows, self._draft_tokens = n_ctx, max_rows, draft_tokens
         self._costs = costs
-        self._own = OwnDepth(n_ctx)
-        self._last: dict[float, AutoDepth] = {}  # of the last request at each temperature: acceptance depends on it
-        self.first_rounds: FirstRounds = {}
+        self._single = SingleSequenceDepth(n_ctx)
+        # The policy of the last request at each temperature, which acceptance depends on
+        self._last: dict[float, AutoDepth] = {}
+        self.first_rounds: BatchRoundSeconds = {}
         self._shared: SharedDepth | None = None
-        self._opened = 0  # sequences since the last round
+        self._n_added = 0  # sequences that were added since the last round
         self._changes, self._trials = thread_changes(), thread_trials()
 
-    def begin(self, first: FirstCosts) -> None:
-        """Take what was timed just now, before the first round."""
+    def set_measured_costs(self, measured: MeasuredCosts) -> None:
+        """Begin with costs that were measured just now, before the first round."""
         if self._costs is not None:
-            self._costs.begin(first.verify, first.draft)
-        self.first_rounds = first.batch
+            self._costs.begin(measured.verify, measured.draft)
+        self.first_rounds = measured.batch
         self._changes = thread_changes()
 
-    def open(self, temperature: float) -> Depth:
-        """For a new sequence."""
+    def add_sequence(self, temperature: float) -> DepthPolicy:
+        """Return the depth policy of a new sequence, which begins with what its temperature's last one has learnt."""
         if self._costs is None:
             return FixedDepth(self._draft_tokens)
-        self._opened += 1
+        self._n_added += 1
         kind = min(2.0, round(temperature, 1))
         self._last[kind] = AutoDepth(self._costs, self._draft_tokens, after=self._last.get(kind))
         return self._last[kind]
 
-    def choose(self, writers: Sequence[Writer]) -> int:
-        """The drafts that each writer is to make."""
-        opened, self._opened = self._opened, 0
-        if len(writers) == 1:
-            return self._own.choose(writers)
-        top = min(self._draft_tokens, self._most_rows // len(writers) - 1, max(writer.room for writer in writers))
-        # all rows of a launch must fit, those of padding too
-        top = min(top, self._n_ctx - 1 - max(writer.n_past for writer in writers))
-        top = max(0, top)
+    def choose(self, states: Sequence[DecodeState]) -> int:
+        """Choose the number of drafts that each sequence makes."""
+        n_added, self._n_added = self._n_added, 0
+        if len(states) == 1:
+            return self._single.choose(states)
+        limit = min(self._draft_tokens, self._max_rows // len(states) - 1, max(state.draft_limit for state in states))
+        # The batch is padded: all its rows must fit into the context
+        limit = min(limit, self._n_ctx - 1 - max(state.n_past for state in states))
+        limit = max(0, limit)
         if self._costs is None:
-            return top
+            return limit
         if self._shared is None:
             self._shared = SharedDepth(self._costs, self.first_rounds)
-        rooms = [writer.room for writer in writers]
-        return self._shared.choose(rooms, _mean_past(writers), top, min(opened, len(writers)))
+        limits = [state.draft_limit for state in states]
+        return self._shared.choose(limits, _mean_past(states), limit, min(n_added, len(states)))
 
-    def keep(self, writers: Sequence[Writer]) -> int:
-        """How many of the drafts just made to verify."""
-        if len(writers) == 1:
-            return self._own.keep(writers)
-        made = max(len(writer.made) for writer in writers)  # fewer of one whose head gives no numbers
-        return self._shared.keep(made) if self._shared else made
+    def n_to_verify(self, states: Sequence[DecodeState]) -> int:
+        """Choose how many of the drafts just made to verify."""
+        if len(states) == 1:
+            return self._single.n_to_verify(states)
+        made = max(len(state.made_drafts) for state in states)  # a sequence whose head fails has fewer
+        return self._shared.n_to_verify(made) if self._shared else made
 
-    def observe(self, writers: Sequence[Writer], drafted: int, draft_seconds: float, verify_seconds: float) -> None:
-        """What came of the round that was chosen last."""
-        if self._costs is not None and not self._had_its_threads(self._costs):
-            draft_seconds = verify_seconds = 0.0  # which teaches nothing
-        if len(writers) == 1:
-            self._own.observe(writers, drafted, draft_seconds, verify_seconds)
-        elif self._shared and all(writer.error is None for writer in writers):
-            told = [_told(writer) for writer in writers]
+    def observe(self, states: Sequence[DecodeState], drafted: int, draft_seconds: float, verify_seconds: float) -> None:
+        """Learn from the round that was chosen last."""
+        if self._costs is not None and not self._usual_threads(self._costs):
+            draft_seconds = verify_seconds = 0.0  # the policies learn no costs from 0
+        if len(states) == 1:
+            self._single.observe(states, drafted, draft_seconds, verify_seconds)
+        elif self._shared and all(state.error is None for state in states):
+            judged = [_n_judged(state) for state in states]
             self._shared.observe(
-                [writer.depth for writer in writers],
-                told,
-                [min(writer.right, n) for writer, n in zip(writers, told, strict=True)],
-                [1 + min(writer.right, len(writer.drafts)) for writer in writers],
-                _mean_past(writers),
+                [state.depth for state in states],
+                judged,
+                [min(state.n_correct, n) for state, n in zip(states, judged, strict=True)],
+                [1 + min(state.n_correct, len(state.verified_drafts)) for state in states],
+                _mean_past(states),
                 drafted,
                 draft_seconds,
                 verify_seconds,
             )
 
-    def _had_its_threads(self, costs: Costs) -> bool:
-        """Tell whether the time of the round counts for others: not where another number of threads was tried in it, or
-        other programs changed the number. Forget the costs of before in the latter case."""
+    def _usual_threads(self, costs: RoundCosts) -> bool:
+        """Tell whether the round's times are valid for other rounds: the number of threads stayed the same.
+
+        It may change for a trial, or because other programs take threads away. In the latter case, forget all costs.
+        """
         trials, self._trials = self._trials, thread_trials()
         changes, before = thread_changes(), self._changes
         if changes != before:
@@ -108,14 +113,14 @@ class BatchDepth:
             self.first_rounds = {}
             if self._shared:
                 self._shared.forget()
-            self._changes = changes  # last: a signal handler may raise before
+            self._changes = changes  # last: after an interrupt before this line, the costs are forgotten later
         return (changes, trials) == (before, self._trials)
 
 
-def _mean_past(writers: Sequence[Writer]) -> int:
-    return sum(writer.n_past for writer in writers) // len(writers)
+def _mean_past(states: Sequence[DecodeState]) -> int:
+    return sum(state.n_past for state in states) // len(states)
 
 
-def _told(writer: Writer) -> int:
-    """Of its drafts, how many the target told of: those that were verified, and one more where all those are right."""
-    return min(len(writer.made), len(writer.drafts) + (writer.right >= len(writer.drafts)))
+def _n_judged(state: DecodeState) -> int:
+    """Count the drafts that verification judged: those verified, and the next one if all of these are right."""
+    return min(len(state.made_drafts), len(state.verified_drafts) + (state.n_correct >= len(state.verified_drafts)))

@@ -1,4 +1,4 @@
-"""The end of a thinking whose budget is out: tokens that are certain, and the one behind them, in one launch."""
+"""The end of a thinking block whose budget is used up: its closing tokens are forced, in one prefill."""
 
 from __future__ import annotations
 
@@ -11,77 +11,79 @@ from pymtp.engine.request import Request
 from pymtp.errors import InvalidRequestError, NativeError
 from pymtp.sampling import Logits, TokenLogprobs
 
-ROWS = 16  # of logits that are held at once: each may take a megabyte
+MAX_LOGITS_ROWS = 16  # rows that are in memory at once: one may take a megabyte
 
 
-def launches(requests: Iterable[Request]) -> list[list[Request]]:
-    """Requests whose thinking is to be closed, by the launch that they share: none with log-probabilities do."""
-    each = [request for request in requests if request.closes]
-    together = [request for request in each if request.logprobs is None]
-    return [*([together] if together else []), *([request] for request in each if request.logprobs is not None)]
+def closing_batches(requests: Iterable[Request]) -> list[list[Request]]:
+    """Return the requests whose thinking must be closed, by batch: those with log-probabilities each have their own."""
+    closing = [request for request in requests if request.must_close_thinking]
+    shared = [request for request in closing if request.logprobs is None]
+    return [*([shared] if shared else []), *([request] for request in closing if request.logprobs is not None)]
 
 
 def close_thinking(context: EngineContext, requests: Sequence[Request]) -> None:
-    """Writes what closes the thinking of each, which the target reads as it reads a prompt, and the token behind it.
+    """Prefill the tokens that close the thinking of each request, and sample the next token.
 
-    Then each writer has its tokens in `out`, or its error, as after a round. Where the text ends within what closes the
-    thinking, nothing is launched for it. What is raised tells of no tokens.
+    Then each decode state has its new tokens, or its error, as after a round. Nothing is prefilled for a text that ends
+    within the closing tokens. If this raises an error, no request has new tokens.
     """
-    going_on = [request for request in requests if _write_forced(request)]
-    chains = {request.at.seq: [request.at.token, *request.at.out] for request in going_on}
-    if chains and going_on[0].logprobs is None:
+    continued = [request for request in requests if _add_closing_tokens(request)]
+    states = {request: request.require_decode_state() for request in continued}
+    chains = {state.seq: [state.token, *state.new_tokens] for state in states.values()}
+    if chains and continued[0].logprobs is None:
         context.prefill_batch(chains)
-    for request in going_on:
+    for request, state in states.items():
         if request.logprobs is not None:
-            request.forced_logprobs = list(_read_with_logprobs(context, request, chains[request.at.seq]))
-        _write_next(context, request)
+            request.forced_logprobs = list(_prefill_with_logprobs(context, request, chains[state.seq]))
+        _sample_next(context, request)
 
 
-def _read_with_logprobs(context: EngineContext, request: Request, chain: list[int]) -> Iterator[TokenLogprobs]:
-    for start in range(0, len(chain), ROWS):
-        rows = context.prefill_logits(chain[start : start + ROWS], request.at.seq)
-        for row, token in zip(rows, request.at.out[start:], strict=False):
+def _prefill_with_logprobs(context: EngineContext, request: Request, chain: list[int]) -> Iterator[TokenLogprobs]:
+    state = request.require_decode_state()
+    for start in range(0, len(chain), MAX_LOGITS_ROWS):
+        rows = context.prefill_logits(chain[start : start + MAX_LOGITS_ROWS], state.seq)
+        for row, token in zip(rows, state.new_tokens[start:], strict=False):
             yield logprobs_of(row, token, request.params.logprobs or 0)
 
 
-def _write_forced(request: Request) -> bool:
-    """Whether more may come behind what closes the thinking."""
-    writer, thinking = request.at, request.text.thinking
-    writer.out, writer.drafts, writer.accepted = [], (), 0
-    for token in list(thinking.forced)[: writer.left]:
-        writer.out.append(token)
-        writer.left -= 1
-        request.text.ends(token)
+def _add_closing_tokens(request: Request) -> bool:
+    """Add the closing tokens to the output. Return False if the text ends with them."""
+    state, thinking = request.require_decode_state(), request.text.thinking
+    state.new_tokens, state.verified_drafts, state.n_accepted = [], (), 0
+    for token in list(thinking.forced)[: state.tokens_left]:
+        state.new_tokens.append(token)
+        state.tokens_left -= 1
+        request.text.add_token(token)
         if request.text.ended:
             break
-    writer.ended = request.text.ended or writer.left < 1
-    return not writer.ended
+    state.ended = request.text.ended or state.tokens_left < 1
+    return not state.ended
 
 
-def _write_next(context: EngineContext, request: Request) -> None:
-    writer = request.at
-    context.set_sampling(request.samplers.behind(0), writer.seq)
-    writer.n_past += 1 + len(writer.out)
+def _sample_next(context: EngineContext, request: Request) -> None:
+    state = request.require_decode_state()
+    context.set_sampling(request.samplers.after_thinking(0), state.seq)
+    state.n_past += 1 + len(state.new_tokens)
     try:
-        writer.token = context.first_token(writer.seq)
-    except (InvalidRequestError, NativeError) as error:  # of a grammar, or logits that are no numbers
-        writer.error = error.with_traceback(None)
+        state.token = context.first_token(state.seq)
+    except (InvalidRequestError, NativeError) as error:  # the grammar allows no token, or logits are not finite
+        state.error = error.with_traceback(None)
         if isinstance(error, InvalidRequestError) and request.thinking.grammar_prefix:
-            writer.error = InvalidRequestError(
+            state.error = InvalidRequestError(
                 f"thinking_budget={request.thinking.budget} closed the thinking where the grammar does not allow "
                 "</think>: let the grammar allow it anywhere, or give a grammar of the answer alone"
             )
         return
-    writer.out.append(writer.token)
-    writer.left -= 1
-    writer.ended = request.text.ends(writer.token) or writer.left < 1 or writer.n_past >= context.n_ctx
-    writer.tally.rounds += 1
-    writer.tally.depths.append(0)
+    state.new_tokens.append(state.token)
+    state.tokens_left -= 1
+    state.ended = request.text.add_token(state.token) or state.tokens_left < 1 or state.n_past >= context.n_ctx
+    state.draft_stats.rounds += 1
+    state.draft_stats.depths.append(0)
 
 
-def logprobs_of(row: Logits, token: int, n: int) -> TokenLogprobs:
-    """As the native side reports them, for a token that was not sampled there."""
-    most = row.max()
-    each = row - (most + np.log(np.exp(row.astype(np.float64) - most).sum()))
-    top = np.lexsort((np.arange(len(row)), -row))[:n]  # equals by their ids
-    return TokenLogprobs(token, float(each[token]), tuple((int(i), float(each[i])) for i in top))
+def logprobs_of(row: Logits, token: int, n_top: int) -> TokenLogprobs:
+    """Return the log-probabilities of a row of logits, in the format of the native sampler, for a forced token."""
+    largest = row.max()
+    logprobs = row - (largest + np.log(np.exp(row.astype(np.float64) - largest).sum()))
+    top = np.lexsort((np.arange(len(row)), -row))[:n_top]  # equal logits in the order of their ids
+    return TokenLogprobs(token, float(logprobs[token]), tuple((int(i), float(logprobs[i])) for i in top))

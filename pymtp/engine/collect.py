@@ -1,4 +1,4 @@
-"""What came of prompts, once their requests have ended."""
+"""The completions of several prompts, collected from their requests."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ from pymtp.engine.request import Completion, Request
 from pymtp.errors import PymtpError
 
 
-def collected(requests: Sequence[Request]) -> list[Completion]:
-    """The completion of each prompt, once all requests have ended. Raises the first error, with what came of each."""
-    found: list[Completion | PymtpError] = []
+def collect_completions(requests: Sequence[Request]) -> list[Completion]:
+    """Return the completion of each prompt, once all requests have ended.
+
+    Raises a copy of the first error, with the results of all prompts in its `completions`.
+    """
+    results: list[Completion | PymtpError] = []
     i = 0
     while i < len(requests):
         group = requests[i : i + requests[i].params.n]
         i += len(group)
-        failed = [request.failure() for request in group if request.error is not None]
+        errors = [request.error_copy() for request in group if request.error is not None]
         first, *others = (request.completion for request in group)
-        found.append(failed[0] or first if failed else replace(first, others=tuple(others)) if others else first)
-    completions = [one for one in found if isinstance(one, Completion)]
-    if len(completions) < len(found):
-        raise _with_completions(found)
+        results.append(errors[0] or first if errors else replace(first, others=tuple(others)) if others else first)
+    completions = [result for result in results if isinstance(result, Completion)]
+    if len(completions) < len(results):
+        raise _with_completions(results)
     return completions
 
 
-def _with_completions(found: list[Completion | PymtpError]) -> PymtpError:
-    """The first error by itself, for one that held itself would be freed late; and what came of each prompt."""
-    first = next(one for one in found if isinstance(one, PymtpError))
+def _with_completions(results: list[Completion | PymtpError]) -> PymtpError:
+    """Return a copy of the first error, with all results. The error itself would refer to itself, and be freed late."""
+    first = next(result for result in results if isinstance(result, PymtpError))
     raised = type(first)(*first.args)
-    raised.completions = tuple(found)
+    raised.completions = tuple(results)
     return raised

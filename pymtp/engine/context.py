@@ -1,4 +1,4 @@
-"""What the engine needs of a context."""
+"""The part of a context that the engine uses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pymtp.sampling import Logits, Sampler, TokenLogprobs
 
 
 class EngineContext(RoundContext, PrefixContext, Protocol):
-    """What the engine asks of a context; see context.Context."""
+    """The calls of a context that the engine makes; see context.Context."""
 
     draft_tokens: int
     cancels: int

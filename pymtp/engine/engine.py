@@ -1,4 +1,4 @@
-"""Many requests on one context: admit, a piece of prompt, a round, hand out."""
+"""The engine: it runs many requests on one context. A step admits requests, prefills, and runs one round."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 
-from pymtp.drafting.head_check import DraftWatch
+from pymtp.drafting.head_check import HeadCheck
 from pymtp.engine.batch_depth import BatchDepth
-from pymtp.engine.closing import close_thinking, launches
+from pymtp.engine.closing import close_thinking, closing_batches
 from pymtp.engine.context import EngineContext
-from pymtp.engine.engine_stats import Counts, Figures
-from pymtp.engine.prefill import Prompts
+from pymtp.engine.engine_stats import EngineStats, Figures
+from pymtp.engine.prefill import PrefillMixin
 from pymtp.engine.request import FinishReason, Request
-from pymtp.engine.rounds import Writer, play_round
+from pymtp.engine.rounds import DecodeState, run_round
 from pymtp.engine.scheduler import Scheduler
 from pymtp.errors import CancelledError, ClosedError, NativeError, PymtpError
-from pymtp.prefix_cache.cache import Prefixes
+from pymtp.prefix_cache.cache import PrefixCache
 from pymtp.prefix_cache.load import StoredPrefix
 from pymtp.sampling import TokenLogprobs
 
 
-class Engine(Prompts):
-    """Runs requests on a context, as many at once as it has sequences.
+class Engine(PrefillMixin):
+    """Runs requests on a context, as many at the same time as the context has sequences.
 
-    Any thread may `submit` and `cancel`. One thread at a time may `settle` and `step`; its owner sees to that. A
-    request's tokens are those that it would have alone: its prompt is read in pieces that end at multiples of n_ubatch
-    from its beginning, and neither rounds nor their depths change what is sampled.
+    Any thread may call `submit` and `cancel`. Only one thread at a time may call `process_queues` and `step`; see
+    thread.EngineRunner. The output of a request does not depend on other requests: its prompt is prefilled in chunks
+    that end at multiples of n_ubatch, and neither rounds nor their depths change the sampled tokens.
     """
 
     def __init__(
@@ -38,356 +38,373 @@ class Engine(Prompts):
         *,
         cache_prompt: bool = True,
         cache_bytes: int = 0,
-        drafts: DraftWatch | None = None,
+        head_check: HeadCheck | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """
-        cache_prompt: prompts go on from what was read and written before. False: only completions of one prompt do.
-        cache_bytes: of host memory, for prefixes that sequences do not hold any more.
-        drafts: says where the head does not fit the model; None for one that names no file.
+        """Create an engine without requests.
+
+        cache_prompt: whether prompts reuse the K and V and states of earlier requests. If False, only completions of
+            the same prompt do.
+        cache_bytes: host memory for cached prefixes that are in no sequence.
+        head_check: warns about a head that does not fit the model; None for a warning without file names.
+        clock: returns the time in seconds.
         """
         self._context, self.depth, self._clock, self.cache_prompt = context, depth, clock, cache_prompt
-        self.prefixes = Prefixes(context, cache_bytes if cache_prompt else 0)
+        self.prefix_cache = PrefixCache(context, cache_bytes if cache_prompt else 0)
         self._scheduler = Scheduler(context.n_seq_max, context.n_ctx)
         self._numbers = count()
-        self._arrivals: deque[Request] = deque()
-        self._cancels: deque[Request] = deque()
-        self._closed: PymtpError | None = None
-        self._live: dict[Request, None] = {}  # those that were submitted and have not ended
-        self._torn = False  # a step has not come to its end: it is going on, or was broken off
-        self._late = False  # whether all were cancelled after one was asked for, and before it came
-        self._counts = Counts()
-        self._drafts = drafts or DraftWatch()
-        self._left_apart: list[int] = []  # numbers of requests with gaps between them that it does not pay to close
+        self._new_requests: deque[Request] = deque()
+        self._cancelled_requests: deque[Request] = deque()
+        self._close_error: PymtpError | None = None
+        self._unfinished: dict[Request, None] = {}  # submitted, and not ended
+        self._in_step = False  # a step runs, or an interrupt ended it
+        self._late_cancel = False  # cancel() was called before requests that it is to end were taken from their queue
+        self._stats = EngineStats()
+        self._head_check = head_check or HeadCheck()
+        self._uncompacted: list[int] = []  # numbers of running requests between which gaps stay: moving does not pay
 
     def check(self, prompt: Sequence[int]) -> None:
-        """Raises ContextFullError for a prompt that can never fit."""
+        """Raise ContextFullError for a prompt that is longer than the context."""
         self._scheduler.check(prompt)
 
-    def submit(self, request: Request, cancels: int | None = None) -> None:
-        """A new request, which runs in steps to come; after close() it has ended. cancels: that the context had seen
-        when it was asked for, None for now: a later one means it, too."""
-        request.cancels = self._context.cancels if cancels is None else cancels
+    def submit(self, request: Request, cancel_count: int | None = None) -> None:
+        """Add a request, which the next steps run. After close(), it ends at once.
+
+        cancel_count: Context.cancels when the caller asked for the request; None for its present value. A cancel()
+            after that ends the request.
+        """
+        request.cancel_count = self._context.cancels if cancel_count is None else cancel_count
         request.number = next(self._numbers)
-        request.submitted = self._clock()
-        self._live[request] = None
-        self._arrivals.append(request)
-        if self._closed is not None:  # after the line before: one of the two threads sees it
-            self._turn_away(self._closed)
+        request.arrival_time = self._clock()
+        self._unfinished[request] = None
+        self._new_requests.append(request)
+        if self._close_error is not None:  # after the line before: this thread ends the request, or the one in close()
+            self._reject_new_requests(self._close_error)
 
     def cancel(self, request: Request) -> None:
-        """Ends a request as "cancelled" before the next step; others go on."""
+        """End a request as "cancelled" before the next step."""
         if not request.ended:
-            self._cancels.append(request)
+            self._cancelled_requests.append(request)
 
     def figures(self) -> Figures:
-        """What was done so far, and how many run and wait."""
-        cancelled = list(self._cancels)  # whom a step to come ends, if there is one
-        live = [request.seq for request in list(self._live) if not request.ended and request not in cancelled]
-        waiting = live.count(None)
-        return self._counts.figures(len(live) - waiting, waiting, self._n_read, self.prefixes.figures())
+        """Return a snapshot of the statistics."""
+        cancelled = list(self._cancelled_requests)  # the next step ends them, if there is a next step
+        seqs = [request.seq for request in list(self._unfinished) if not request.ended and request not in cancelled]
+        n_waiting = seqs.count(None)
+        return self._stats.figures(len(seqs) - n_waiting, n_waiting, self._n_prefilled, self.prefix_cache.figures())
 
     @property
     def idle(self) -> bool:
-        """Whether a step would do nothing: nobody asked for anything, or all streams wait for their readers."""
-        return not self._news and not self._torn and self._scheduler.idle
+        """Tell whether a step would do nothing: there are no requests, or all are paused streams."""
+        return not self._has_events and not self._in_step and self._scheduler.idle
 
     @property
-    def _news(self) -> object:
-        return self._arrivals or self._cancels or self._late or self._context.cancelled
+    def _has_events(self) -> object:
+        """Return a true value if requests are new or cancelled."""
+        return self._new_requests or self._cancelled_requests or self._late_cancel or self._context.cancelled
 
-    def settle(self) -> None:
-        """Takes arrivals in, and ends what was cancelled."""
+    def process_queues(self) -> None:
+        """Take new requests from their queue, and end cancelled ones."""
         self._begin_step()
-        self._settle()
-        self._torn = False
+        self._process_queues()
+        self._in_step = False
 
     def _begin_step(self) -> None:
-        """Puts right what a step left that was broken off: all texts begin anew, and go on as they would have."""
-        if self._torn:
+        """Begin a step. If an interrupt ended the last one, restart all requests: their output stays the same."""
+        if self._in_step:
             self._scheduler = Scheduler(self._context.n_seq_max, self._context.n_ctx)
-            self._left_apart = []
-            self._late = True  # perhaps
-            live = list(self._live)
-            for request in live:
-                request.seq, request.reader, request.taken = None, None, True
-            self.prefixes.recover()
-            for request in live:
-                request.begin_anew()
+            self._uncompacted = []
+            self._late_cancel = True  # perhaps: a cancel() may have been missed
+            unfinished = list(self._unfinished)
+            for request in unfinished:
+                request.seq, request.prefill_state, request.received = None, None, True
+            self.prefix_cache.recover()
+            for request in unfinished:
+                request.restart()
                 if request.ended:
-                    request.caller.tell()
-                    self._live.pop(request, None)  # or another thread, which submits after close(), did
+                    request.waiter.notify()
+                    self._unfinished.pop(request, None)  # a thread that submits after close() may have removed it
                 else:
                     self._scheduler.add(request)
-        self._torn = True
+        self._in_step = True
 
-    def _settle(self) -> None:
-        n_cancels = len(self._cancels)  # of requests that arrived before the next line, whatever comes meanwhile
-        while self._arrivals:
-            request = self._arrivals.popleft()
-            if not request.taken:
-                request.taken = True
+    def _process_queues(self) -> None:
+        n_cancelled = len(self._cancelled_requests)  # read first: all of these leave the other queue in the next lines
+        while self._new_requests:
+            request = self._new_requests.popleft()
+            if not request.received:
+                request.received = True
                 self._scheduler.add(request)
-            self._late |= request.cancels < self._context.cancels
-        if self._late or self._context.cancelled:
+            self._late_cancel |= request.cancel_count < self._context.cancels
+        if self._late_cancel or self._context.cancelled:
             self._context.cancel(False)
-            seen = self._context.cancels  # after the line before: none is missed
+            cancel_count = self._context.cancels  # after the line before: no cancel() is missed
             for request in list(self._scheduler):
-                if request.cancels < seen:
-                    self._end(request, tells_reader=True)
-            self._late = False
-        for _ in range(n_cancels):
-            self._end(self._cancels[0])
-            self._cancels.popleft()
+                if request.cancel_count < cancel_count:
+                    self._abort(request, emit_piece=True)
+            self._late_cancel = False
+        for _ in range(n_cancelled):
+            self._abort(self._cancelled_requests[0])
+            self._cancelled_requests.popleft()
 
     def step(self) -> bool:
-        """Admits, reads a piece of prompt, plays a round, and hands out what came. Whether there was anything to do.
+        """Admit requests, prefill a share of their prompts, run a round, and emit its tokens.
 
-        What a request fails by is its error. Raises what a signal handler raised: all texts begin anew in steps to
-        come, and go on as they would have.
+        Returns False if there was nothing to do. A request that fails has an error then. Raises the errors of signal
+        handlers: the next step restarts all requests, and their output stays the same.
         """
         self._begin_step()
         scheduler = self._scheduler
-        if self._news:
-            self._settle()
+        if self._has_events:
+            self._process_queues()
         if scheduler.n_waiting:
-            scheduler.call_back()
+            scheduler.requeue_preempted()
             self._admit()
         if scheduler.has_gap:
             self._close_gaps()
-        writing = scheduler.writing()
-        reads = len(writing) < len(scheduler.running)
-        reading = reads and self.read_prompts(scheduler.reading())
-        playing = [request for request in writing if not request.closes]
-        for together in launches(writing):
-            self.guarded(together, self._close_thinking)
-        playing = [request for request in playing if request.writer is not None]  # what fails may begin others anew
-        if playing:
-            self.guarded(playing, self._play)
-        self._torn = False
-        return reading or bool(writing)
+        decoding = scheduler.decoding()
+        must_prefill = len(decoding) < len(scheduler.running)
+        prefilled = must_prefill and self.prefill_step(scheduler.prefilling())
+        in_round = [request for request in decoding if not request.must_close_thinking]
+        for batch in closing_batches(decoding):
+            self.run_guarded(batch, self._close_thinking)
+        in_round = [request for request in in_round if request.decode_state is not None]  # a failure may restart others
+        if in_round:
+            self.run_guarded(in_round, self._run_round)
+        self._in_step = False
+        return prefilled or bool(decoding)
 
-    def adopt(self, file: StoredPrefix) -> None:
-        """Between two steps: prompts go on from what a file has. Raises InvalidRequestError where it does not fit, and
-        what reading it fails by."""
+    def import_prefix(self, file: StoredPrefix) -> None:
+        """Add the prefix of a file to the prefix cache, between two steps.
+
+        Raises InvalidRequestError for a file that does not fit the context, and OSError for one that cannot be read.
+        """
         self._begin_step()
         try:
-            self.prefixes.adopt(file)
-        except (PymtpError, OSError):  # all is read before the tree is changed
-            self._torn = False
+            self.prefix_cache.import_file(file)
+        except (PymtpError, OSError):  # the cache is unchanged: the file is read before
+            self._in_step = False
             raise
-        self._torn = False
+        self._in_step = False
 
     def close(self, error: PymtpError) -> None:
-        """Ends all requests; `error` is theirs, and that of those to come."""
-        self._closed = error
-        self.fail(error)
-        self.prefixes.forget()
+        """End all requests, and all later ones, with an error."""
+        self._close_error = error
+        self.fail_all(error)
+        self.prefix_cache.clear()
 
-    def fail(self, error: PymtpError) -> None:
-        """Ends all requests; `error` is theirs."""
-        with suppress(Exception):  # what broke a step off may come again as that is put right
+    def fail_all(self, error: PymtpError) -> None:
+        """End all requests with an error."""
+        with suppress(Exception):  # the error that interrupted a step may come again
             self._begin_step()
-        self._turn_away(error)
-        for request in [one for one in list(self._live) if one.taken]:
-            self._end(request, error)
-            self._live.pop(request, None)
-        self._torn = False
+        self._reject_new_requests(error)
+        for request in [request for request in list(self._unfinished) if request.received]:
+            self._abort(request, error)
+            self._unfinished.pop(request, None)
+        self._in_step = False
 
-    def _turn_away(self, error: PymtpError) -> None:
-        """Ends those that no step took in."""
+    def _reject_new_requests(self, error: PymtpError) -> None:
+        """End the requests that are still in the queue of new ones."""
         with suppress(IndexError):
             while True:
-                self._end(self._arrivals.popleft(), error)
+                self._abort(self._new_requests.popleft(), error)
 
-    def _end(self, request: Request, error: PymtpError | None = None, *, tells_reader: bool = False) -> None:
-        """Ends it as "cancelled"."""
+    def _abort(self, request: Request, error: PymtpError | None = None, *, emit_piece: bool = False) -> None:
+        """End a request as "cancelled", with its error, if it has one."""
         if request.ended:
             return
-        with suppress(PymtpError):  # of a context that is closed
-            request.after = self._context.counters
-        self._leave(request, keeps=error is None)
-        self._scheduler.stop(request)
-        request.writer = None
-        request.give_up(self._clock(), error, tells_reader=tells_reader)
-        self._live.pop(request, None)
+        with suppress(PymtpError):  # the context may be closed
+            request.counters_after = self._context.counters
+        self._release_sequence(request, reusable=error is None)
+        self._scheduler.remove(request)
+        request.decode_state = None
+        request.abort(self._clock(), error, emit_piece=emit_piece)
+        self._unfinished.pop(request, None)
         if error is None or isinstance(error, ClosedError):
-            self._counts.cancelled += 1
+            self._stats.cancelled += 1
         else:
-            self._counts.failed += 1
+            self._stats.failed += 1
 
-    def fail_one(self, request: Request, error: PymtpError) -> None:
-        """Ends it with an error."""
-        self._end(request, error.with_traceback(None))  # whose frames would keep the context
+    def fail_request(self, request: Request, error: PymtpError) -> None:
+        """End a request with an error."""
+        self._abort(request, error.with_traceback(None))  # the frames of the traceback refer to the context
 
     # ── Admit ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _admit(self) -> None:
         while True:
-            request = self._scheduler.next()
+            request = self._scheduler.next_waiting()
             if request is None:
-                slow = self._scheduler.give_way()
-                if slow is None:
+                preempted = self._scheduler.choose_preempted()
+                if preempted is None:
                     return
-                slow.gave_way, slow.number = True, next(self._numbers)
-                self._begin_anew(slow)
+                preempted.preempted, preempted.number = True, next(self._numbers)
+                self._restart(preempted)
                 continue
-            family = None if self.cache_prompt else request.family or object()
-            most = self._most(request)
-            marks = request.marks if request.family is None else (*request.marks, len(request.prompt))
-            reader = self.prefixes.open(request.prompt, self._scheduler.free, request.rank, marks, family, most)
-            request.reader = reader
-            self._scheduler.start(request, reader.seq)
+            group = None if self.cache_prompt else request.group or object()
+            branch_points = request.branch_points
+            if request.group is not None:
+                branch_points = (*branch_points, len(request.prompt))
+            state = self.prefix_cache.begin(
+                request.prompt, self._scheduler.free, request.rank, branch_points, group, self._max_reuse(request)
+            )
+            request.prefill_state = state
+            self._scheduler.start(request, state.seq)
             try:
-                if not request.started:
-                    request.started = self._clock()
-                    request.before = self._context.counters
-                self._context.set_sampling(request.reading_sampler, reader.seq)
+                if not request.start_time:
+                    request.start_time = self._clock()
+                    request.counters_before = self._context.counters
+                self._context.set_sampling(request.prefill_sampler, state.seq)
             except PymtpError as error:
-                self.fail_one(request, error)
+                self.fail_request(request, error)
 
-    def _leave(self, request: Request, news: Sequence[int] = (), *, keeps: bool = True) -> None:
-        """It is done with its sequence. What that holds may be gone on from; nothing where that is not known. news:
-        tokens that are to come out."""
-        reader, n_held = request.reader, request.n_held
-        if reader is None:
+    def _release_sequence(self, request: Request, new_tokens: Sequence[int] = (), *, reusable: bool = True) -> None:
+        """Release the sequence of a request: later requests may reuse its contents, if these are known.
+
+        new_tokens: tokens of the last round, which are not emitted yet.
+        """
+        state, n_past = request.prefill_state, request.n_past
+        if state is None:
             return
-        request.reader = None
-        written: list[int] | None = [*request.tokens, *news][: n_held - reader.n]
-        with suppress(PymtpError):  # of a context that is closed, or broken: its next call says so
-            if reader.begun and not (keeps and self._context.tokens_held(reader.seq) == n_held):
-                written = None
-                self._context.clear(reader.seq)
-        self.prefixes.close(reader, written)
+        request.prefill_state = None
+        generated: list[int] | None = [*request.tokens, *new_tokens][: n_past - state.n_computed]
+        with suppress(PymtpError):  # the context may be closed or broken: its next call raises the error again
+            if state.started and not (reusable and self._context.tokens_held(state.seq) == n_past):
+                generated = None
+                self._context.clear(state.seq)
+        self.prefix_cache.release(state, generated)
 
-    def _begin_anew(self, request: Request) -> None:
-        """Takes its sequence away. What came out stays, and its sequence will hold it again."""
-        self._leave(request)
-        self._scheduler.stop(request)
-        request.begin_anew()
+    def _restart(self, request: Request) -> None:
+        """Release the sequence of a request, and queue it again. Its output stays, and is computed again."""
+        self._release_sequence(request)
+        self._scheduler.remove(request)
+        request.restart()
         self._scheduler.add(request)
 
     def _close_gaps(self) -> None:
-        if self._apart == self._left_apart:  # what is left to write only becomes less
+        if self._running_numbers == self._uncompacted:  # with fewer rounds left, a move pays even less
             return
-        moves = self._scheduler.moves(self.prefixes.worth if self.cache_prompt else lambda seq: 0)
+        moves = self._scheduler.plan_moves(self.prefix_cache.reuse_value if self.cache_prompt else lambda seq: 0)
         for request, seq in moves:
-            if request.seq is not None:  # else it begins anew
-                self.guarded([request], self._move, seq)
-        self._left_apart = self._apart
+            if request.seq is not None:  # else a failed move before has restarted it
+                self.run_guarded([request], self._move_sequence, seq)
+        self._uncompacted = self._running_numbers
 
     @property
-    def _apart(self) -> list[int]:
+    def _running_numbers(self) -> list[int]:
         return [request.number for request in self._scheduler.running]
 
-    def _move(self, requests: Sequence[Request], seq: int) -> None:
+    def _move_sequence(self, requests: Sequence[Request], seq: int) -> None:
         (request,) = requests
         assert request.seq is not None
         try:
-            self.prefixes.leave(seq)
+            self.prefix_cache.spill(seq)
             self._context.clear(seq)
             self._context.move(request.seq, seq)
         except (CancelledError, NativeError):
-            self.look_for_lost()
-            return  # it goes on where it is
-        self.prefixes.moved(request.seq, seq)
+            self.restart_lost_requests()
+            return  # it stays in its sequence
+        self.prefix_cache.on_move(request.seq, seq)
         self._scheduler.move(request, seq)
 
-    # ── Prompts ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Prefill ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def begin(self, request: Request, token: int) -> None:
-        """Its prompt is read, and the first token after it was sampled."""
-        self._write(request, token, 1).ended |= request.text.ends(token)
-        self._counts.add_tokens(1)
-        self._hand_out(request, [token], self._clock())
+    def on_first_token(self, request: Request, token: int) -> None:
+        """Emit the first token of a request, and begin to decode."""
+        self._start_decoding(request, token, 1).ended |= request.text.add_token(token)
+        self._stats.add_tokens(1)
+        self._emit(request, [token], self._clock())
 
-    def saved(self, request: Request) -> None:
-        """Its prompt is where it was to be saved, or could not be."""
-        request.after = self._context.counters
-        self._leave(request)
-        self._scheduler.stop(request)
-        self._counts.finished += 1
-        request.hand_out([], [], self._clock(), "length")
-        self._live.pop(request, None)
+    def on_saved(self, request: Request) -> None:
+        """End a request whose prefix was saved, or could not be written."""
+        request.counters_after = self._context.counters
+        self._release_sequence(request)
+        self._scheduler.remove(request)
+        self._stats.finished += 1
+        request.emit([], [], self._clock(), "length")
+        self._unfinished.pop(request, None)
 
-    def go_on(self, request: Request) -> None:
-        """Its sequence holds again what came out before, but for the last token."""
-        writer = self._write(request, request.tokens[-1], len(request.tokens))
+    def on_recomputed(self, request: Request) -> None:
+        """Decode again after a restart: the sequence holds the prompt and the output, except the last token."""
+        state = self._start_decoding(request, request.tokens[-1], len(request.tokens))
         closed_at = request.text.thinking.closed_at
         if closed_at is not None:
-            self._context.set_sampling(request.samplers.behind(len(request.tokens) - closed_at), writer.seq)
+            self._context.set_sampling(request.samplers.after_thinking(len(request.tokens) - closed_at), state.seq)
 
-    def _write(self, request: Request, token: int, n_out: int) -> Writer:
-        writer = request.write(token, n_out, self._context.n_ctx, self.depth.open(request.params.temperature))
-        if self._drafts.gives_up:
-            writer.cap = 0
-        return writer
+    def _start_decoding(self, request: Request, token: int, n_output: int) -> DecodeState:
+        depth = self.depth.add_sequence(request.params.temperature)
+        state = request.start_decoding(token, n_output, self._context.n_ctx, depth)
+        if self._head_check.head_failed:
+            state.max_drafts = 0
+        return state
 
     # ── Rounds ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _play(self, requests: Sequence[Request]) -> None:
-        writers = [request.writer for request in requests if request.writer is not None]
-        rows = play_round(self._context, writers, self.depth, self._clock)
+    def _run_round(self, requests: Sequence[Request]) -> None:
+        states = [request.decode_state for request in requests if request.decode_state is not None]
+        rows = run_round(self._context, states, self.depth, self._clock)
         now = self._clock()
-        tokens = 0
-        for request, writer in zip(requests, writers, strict=True):
-            if writer.error is not None:
-                self.fail_one(request, writer.error)
+        n_tokens = 0
+        for request, state in zip(requests, states, strict=True):
+            if state.error is not None:
+                self.fail_request(request, state.error)
                 continue
-            tokens += len(writer.out)
-            self._counts.add_drafts(len(writer.drafts), writer.accepted)
-            self._drafts.add(len(writer.made), writer.right, writer.mute, request.params.temperature)
-            self._hand_out(request, writer.out, now)
-        self._counts.add_round(len(writers), rows, tokens, now)
+            n_tokens += len(state.new_tokens)
+            self._stats.add_drafts(len(state.verified_drafts), state.n_accepted)
+            self._head_check.add(len(state.made_drafts), state.n_correct, state.head_failed, request.params.temperature)
+            self._emit(request, state.new_tokens, now)
+        self._stats.add_round(len(states), rows, n_tokens, now)
 
     def _close_thinking(self, requests: Sequence[Request]) -> None:
-        requests = [request for request in requests if request.closes]  # what failed before may have begun it anew
+        # A failure of another batch may have restarted some of them
+        requests = [request for request in requests if request.must_close_thinking]
         close_thinking(self._context, requests)
         now = self._clock()
         for request in requests:
-            if request.at.error is not None:
-                self.fail_one(request, request.at.error)
+            state = request.require_decode_state()
+            if state.error is not None:
+                self.fail_request(request, state.error)
                 continue
-            self._counts.add_tokens(len(request.at.out))
-            self._hand_out(request, request.at.out, now)
+            self._stats.add_tokens(len(state.new_tokens))
+            self._emit(request, state.new_tokens, now)
 
-    def _hand_out(self, request: Request, tokens: list[int], now: float) -> None:
-        writer = request.at
+    def _emit(self, request: Request, tokens: list[int], now: float) -> None:
+        state = request.require_decode_state()
         logprobs: list[TokenLogprobs] = []
         if request.logprobs is not None:
-            logprobs = [*request.forced_logprobs, *self._context.logprobs(writer.seq)][: len(tokens)]
+            logprobs = [*request.forced_logprobs, *self._context.logprobs(state.seq)][: len(tokens)]
             request.forced_logprobs = []
         reason: FinishReason | None = None
-        if writer.ended and not request.closes:
-            request.after = self._context.counters
-            self._leave(request, tokens)
-            self._scheduler.stop(request)
+        if state.ended and not request.must_close_thinking:
+            request.counters_after = self._context.counters
+            self._release_sequence(request, tokens)
+            self._scheduler.remove(request)
             reason = "stop" if request.text.ended else "length"
-            self._counts.finished += 1
-        request.hand_out(tokens, logprobs, now, reason, (len(writer.drafts), writer.accepted))
+            self._stats.finished += 1
+        request.emit(tokens, logprobs, now, reason, (len(state.verified_drafts), state.n_accepted))
         if reason is not None:
-            self._live.pop(request, None)
+            self._unfinished.pop(request, None)
 
-    def guarded(self, requests: Sequence[Request], call: Callable[..., None], *arguments: object) -> None:
-        """What the call fails by is the requests' error. Where it was cancelled, they are ended or begin anew."""
+    def run_guarded(self, requests: Sequence[Request], call: Callable[..., None], *arguments: object) -> None:
+        """Make a call for some requests. They fail with its error; if it is cancelled, they end or restart."""
         try:
             call(requests, *arguments)
         except CancelledError:
             for request in requests:
-                if not self._context.cancelled:  # the process ends
-                    self._end(request, tells_reader=True)
-                elif not request.ended and request.seq is not None:  # settle() ends those that were meant
-                    self._begin_anew(request)
+                if not self._context.cancelled:  # the process is ending
+                    self._abort(request, emit_piece=True)
+                elif not request.ended and request.seq is not None:  # process_queues() ends those that cancel() is for
+                    self._restart(request)
         except (NativeError, ClosedError) as error:
             for request in requests:
-                self.fail_one(request, error)
+                self.fail_request(request, error)
         else:
             return
-        self.look_for_lost()
+        self.restart_lost_requests()
 
-    def look_for_lost(self) -> None:
-        """After something failed: requests whose sequences others copied from, and emptied so, begin anew."""
-        with suppress(PymtpError):  # of a context that is closed
-            lost = self.prefixes.lost()
-            for request in [one for one in self._scheduler.running if one.seq in lost]:
-                self._begin_anew(request)
+    def restart_lost_requests(self) -> None:
+        """Restart requests whose sequences were emptied by a failed copy from there."""
+        with suppress(PymtpError):  # the context may be closed
+            lost = self.prefix_cache.lost_sequences()
+            for request in [request for request in self._scheduler.running if request.seq in lost]:
+                self._restart(request)

@@ -1,4 +1,4 @@
-"""What an engine is doing, in figures."""
+"""The statistics of an engine."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from dataclasses import dataclass, field
 
 from pymtp.prefix_cache.records import PrefixFigures
 
-RECENT = 256  # rounds that tokens_per_second is taken over
+RECENT_ROUNDS = 256  # for tokens_per_second
 
 
 @dataclass(frozen=True)
 class Figures:
-    """running, waiting: requests with a sequence, and without one yet. finished, failed, cancelled: those that ended.
-    tokens: that were generated. tokens_per_second: over the last 256 rounds.
-    rounds: launches of the target that verified. rows: of these launches, padding included.
-    drafted, accepted: drafts that were verified, and those that the target agreed with.
-    drafted_per_position, accepted_per_position: of them, the first, second, … of a sequence's round.
-    depths: rounds by the drafts of each sequence in them. sequences: rounds by the sequences in them.
-    read: tokens of prompts that were computed. prefixes: what prompts may go on from, and did.
+    """The statistics of an engine, since it was created.
+
+    running, waiting: requests with a sequence, and without one. finished, failed, cancelled: requests that have ended.
+    tokens: generated tokens. tokens_per_second: over the last 256 rounds.
+    rounds: verifications by the target model. rows: rows of their batches, with padding.
+    drafted, accepted: drafts that were verified, and drafts that the target model agreed with.
+    drafted_per_position, accepted_per_position: the same for the first, second, … draft of a round.
+    depths: rounds by their number of drafts per sequence. sequences: rounds by their number of sequences.
+    read: prompt tokens that were prefilled, and not reused. prefixes: of the prefix cache.
     """
 
     running: int = 0
@@ -42,49 +44,49 @@ class Figures:
 
     @property
     def acceptance_rate(self) -> float:
-        """accepted / drafted; 0 without drafts."""
+        """Return accepted / drafted; 0 without drafts."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
     def rows_per_round(self) -> float:
-        """rows / rounds; 0 without rounds."""
+        """Return rows / rounds; 0 without rounds."""
         return self.rows / self.rounds if self.rounds else 0.0
 
 
-class Counts:
-    """What was done since the engine was made."""
+class EngineStats:
+    """The counters of an engine, from which `figures` makes snapshots."""
 
     def __init__(self) -> None:
         self.finished = self.failed = self.cancelled = 0
         self._tokens = 0
-        self._drafts: Counter[tuple[int, int]] = Counter()  # rounds of a sequence, by drafts verified and accepted
-        self._rounds: Counter[tuple[int, int]] = Counter()  # by sequences and rows of each
-        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
+        self._drafts: Counter[tuple[int, int]] = Counter()  # a sequence's rounds, by its verified and accepted drafts
+        self._rounds: Counter[tuple[int, int]] = Counter()  # by the number of sequences, and of rows per sequence
+        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_ROUNDS)
 
     def add_drafts(self, drafted: int, accepted: int) -> None:
-        """A sequence's part of a round."""
+        """Count the drafts of one sequence in a round."""
         self._drafts[drafted, accepted] += 1
 
-    def add_round(self, n: int, rows: int, tokens: int, now: float) -> None:
-        """A round of n sequences with so many rows each."""
-        self._rounds[n, rows] += 1
+    def add_round(self, n_sequences: int, rows: int, tokens: int, now: float) -> None:
+        """Count a round. rows: of each sequence. tokens: generated in the round."""
+        self._rounds[n_sequences, rows] += 1
         self._tokens += tokens
         self._recent.append((now, tokens))
 
-    def add_tokens(self, n: int) -> None:
-        """Tokens that came with a prompt, or closed the thinking of a text."""
-        self._tokens += n
+    def add_tokens(self, count: int) -> None:
+        """Count tokens that were not generated in a round: the first ones, and those that close a thinking block."""
+        self._tokens += count
 
     def figures(self, running: int, waiting: int, read: int, prefixes: PrefixFigures) -> Figures:
-        """A snapshot."""
+        """Return a snapshot."""
         recent = list(self._recent)
         seconds = recent[-1][0] - recent[0][0] if recent else 0.0
         depths: Counter[int] = Counter()
         sequences: Counter[int] = Counter()
         rounds, drafts = self._rounds.copy(), self._drafts.copy()
-        for (n, rows), times in rounds.items():
+        for (n_sequences, rows), times in rounds.items():
             depths[rows - 1] += times
-            sequences[n] += times
+            sequences[n_sequences] += times
         drafted = _per_position((made, times) for (made, _), times in drafts.items())
         accepted = _per_position((right, times) for (_, right), times in drafts.items())
         return Figures(
@@ -94,10 +96,10 @@ class Counts:
             failed=self.failed,
             cancelled=self.cancelled,
             tokens=self._tokens,
-            # the first of them only says when the others began
+            # The tokens of the first were generated before the time that is measured
             tokens_per_second=sum(tokens for _, tokens in recent[1:]) / seconds if seconds else 0.0,
             rounds=sum(rounds.values()),
-            rows=sum(n * rows * times for (n, rows), times in rounds.items()),
+            rows=sum(n_sequences * rows * times for (n_sequences, rows), times in rounds.items()),
             drafted=sum(drafted),
             accepted=sum(accepted),
             drafted_per_position=drafted,
@@ -110,7 +112,7 @@ class Counts:
 
 
 def _per_position(lengths: Iterable[tuple[int, int]]) -> tuple[int, ...]:
-    """How often there was a first, second, … element in sequences of these lengths, each with how often it came."""
+    """Count the first, second, … elements of lists. lengths: pairs of a length, and the number of such lists."""
     counts = Counter[int]()
     for length, times in lengths:
         counts[length] += times

@@ -1,4 +1,4 @@
-"""Prompts: where they go on, a bounded share of them a step, and the first token after each."""
+"""The prefill of prompts: from the prefix cache on, in chunks, up to the first output token."""
 
 from __future__ import annotations
 
@@ -8,162 +8,172 @@ from collections.abc import Callable, Iterable, Sequence
 from pymtp.engine.context import EngineContext
 from pymtp.engine.request import Request
 from pymtp.errors import InvalidRequestError, NativeError, PymtpError
-from pymtp.prefix_cache.cache import Prefixes
+from pymtp.prefix_cache.cache import PrefixCache
 
 
-class Prompts:
-    """The part of an Engine that reads prompts.
+class PrefillMixin:
+    """The part of an Engine that prefills prompts.
 
-    Pieces of a prompt end at multiples of n_ubatch from its beginning, and where the prefixes want checkpoints.
+    A chunk of a prompt ends at a multiple of n_ubatch tokens, or where the prefix cache wants a checkpoint.
     """
 
     _context: EngineContext
-    prefixes: Prefixes
-    _n_read = 0  # tokens
+    prefix_cache: PrefixCache
+    _n_prefilled = 0  # tokens of all prompts, without those from the cache
 
     @abstractmethod
-    def guarded(self, requests: Sequence[Request], call: Callable[..., None], *arguments: object) -> None:
-        """What the call fails by is the requests' error."""
+    def run_guarded(self, requests: Sequence[Request], call: Callable[..., None], *arguments: object) -> None:
+        """Make a call for some requests. If it raises an error, the requests fail with it."""
 
     @abstractmethod
-    def fail_one(self, request: Request, error: PymtpError) -> None:
-        """Ends it with an error."""
+    def fail_request(self, request: Request, error: PymtpError) -> None:
+        """End a request with an error."""
 
     @abstractmethod
-    def look_for_lost(self) -> None:
-        """Something failed that may have emptied sequences of others."""
+    def restart_lost_requests(self) -> None:
+        """Restart requests whose sequences were emptied by a failed copy from there."""
 
     @abstractmethod
-    def begin(self, request: Request, token: int) -> None:
-        """Its prompt is read, and the first token after it was sampled."""
+    def on_first_token(self, request: Request, token: int) -> None:
+        """Begin to decode: the prompt is prefilled, and `token` was sampled after it."""
 
     @abstractmethod
-    def saved(self, request: Request) -> None:
-        """Its prompt was read and saved, or could not be."""
+    def on_saved(self, request: Request) -> None:
+        """End a request whose prefix was saved, or could not be written."""
 
     @abstractmethod
-    def go_on(self, request: Request) -> None:
-        """Its sequence holds again what came out before, but for the last token."""
+    def on_recomputed(self, request: Request) -> None:
+        """Decode again after a restart: the sequence holds the prompt and the output, except the last token."""
 
-    def read_prompts(self, requests: Sequence[Request]) -> bool:
-        """A bounded share of the prompts of these requests, in their order, so that those who write go on: n_ubatch
-        tokens, or one piece. Whether there was any."""
-        left = most = self._context.n_ubatch
-        some = False
+    def prefill_step(self, requests: Sequence[Request]) -> bool:
+        """Prefill n_ubatch tokens of these prompts, in their order, or one chunk. Return False if there was nothing.
+
+        The limit keeps the time between two rounds of the requests that decode short.
+        """
+        left = limit = self._context.n_ubatch
+        worked = False
         for request in requests:
-            while request.writer is None and request.seq is not None and self._goes(request):
-                cost = most if request.begun or self._saves(request) else self._piece_end(request) - request.n_read
-                if cost > left and left < most:
+            while request.decode_state is None and request.seq is not None and self._can_prefill(request):
+                whole_share = request.first_token_sampled or self._is_saving(request)
+                cost = limit if whole_share else self._chunk_end(request) - request.n_prefilled
+                if cost > left and left < limit:
                     return True
                 left -= cost
-                some = True
-                self.guarded([request], self._catch_up if request.begun else self._read_piece, requests)
+                worked = True
+                step = self._recompute_output if request.first_token_sampled else self._prefill_chunk
+                self.run_guarded([request], step, requests)
                 if left <= 0:
                     return True
-        return some
+        return worked
 
-    def _most(self, request: Request) -> int | None:
-        """After how many tokens of its prompt a request may go on, at the most; None for anywhere."""
+    def _max_reuse(self, request: Request) -> int | None:
+        """Return how many prompt tokens a request may take from the cache; None for no limit."""
         saver = request.saver
         if saver is None:
             return None
-        saver.have(self.prefixes.states(request.prompt, saver.places))
-        return saver.most
+        saver.add_states(self.prefix_cache.checkpoint_states(request.prompt, saver.checkpoints))
+        return saver.max_reuse
 
-    def _goes(self, request: Request) -> bool:
-        """Whether it does not wait for another that reads what it needs; it stands at the best place there is."""
-        if not request.begun:
-            self.guarded([request], self._advance)
-        return request.reader is not None and not request.reader.waits
+    def _can_prefill(self, request: Request) -> bool:
+        """Load cached tokens of the prompt. Return False if another request still prefills tokens of it."""
+        if not request.first_token_sampled:
+            self.run_guarded([request], self._prepare_chunk)
+        return request.prefill_state is not None and not request.prefill_state.waiting
 
-    def _advance(self, requests: Sequence[Request]) -> None:
+    def _prepare_chunk(self, requests: Sequence[Request]) -> None:
         (request,) = requests
-        reader, saver = request.reader, request.saver
-        assert reader is not None
+        state, saver = request.prefill_state, request.saver
+        assert state is not None
         if saver is not None:
-            reader.most = saver.most
+            state.max_reuse = saver.max_reuse
         try:
-            goes = self.prefixes.advance(reader)
-        except NativeError:  # of memory, perhaps
-            self.prefixes.read_alone(reader)
-            self.look_for_lost()
-            goes = True
-        if saver is not None and goes:
-            saver.take(self._context, reader.seq, reader.n)
+            ready = self.prefix_cache.prepare_chunk(state)
+        except NativeError:  # no memory for a copy, perhaps
+            self.prefix_cache.prefill_uncached(state)
+            self.restart_lost_requests()
+            ready = True
+        if saver is not None and ready:
+            saver.take_checkpoint(self._context, state.seq, state.n_computed)
         if not request.tokens:
-            request.cached = reader.found
+            request.cached_tokens = state.n_cached
 
-    def _piece_end(self, request: Request) -> int:
-        assert request.reader is not None
-        edge = self._context.n_ubatch
-        end = min(request.reader.stop, request.n_read - request.n_read % edge + edge)
-        return end if request.saver is None else min(end, request.saver.stop(request.n_read))
+    def _chunk_end(self, request: Request) -> int:
+        assert request.prefill_state is not None
+        n_ubatch = self._context.n_ubatch
+        ubatch_end = request.n_prefilled - request.n_prefilled % n_ubatch + n_ubatch
+        end = min(request.prefill_state.next_checkpoint, ubatch_end)
+        return end if request.saver is None else min(end, request.saver.next_stop(request.n_prefilled))
 
-    def _saves(self, request: Request) -> bool:
-        """Whether it is read, and to be saved."""
-        return request.saver is not None and request.reader is not None and not request.reader.reads
+    def _is_saving(self, request: Request) -> bool:
+        """Tell whether the prompt is prefilled, and is to be written to a file."""
+        return request.saver is not None and request.prefill_state is not None and not request.prefill_state.unfinished
 
-    def _read_piece(self, requests: Sequence[Request], others: Iterable[Request]) -> None:
-        """The next piece, if there is any. Those that wait for it go on from there before its sequence does."""
+    def _prefill_chunk(self, requests: Sequence[Request], others: Iterable[Request]) -> None:
+        """Prefill the next chunk, if there is one, and sample or save after the last one.
+
+        Requests that wait for this chunk copy the sequence before anything else changes it.
+        """
         (request,) = requests
-        seq, reader = request.seq, request.reader
+        seq, state = request.seq, request.prefill_state
         assert seq is not None
-        assert reader is not None
-        if reader.reads:
-            end = self._piece_end(request)
-            self._context.prefill_batch({seq: request.prompt[reader.n : end]})
-            self._n_read += end - reader.n
-            self.prefixes.read(reader, end)
+        assert state is not None
+        if state.unfinished:
+            end = self._chunk_end(request)
+            self._context.prefill_batch({seq: request.prompt[state.n_computed : end]})
+            self._n_prefilled += end - state.n_computed
+            self.prefix_cache.on_prefill(state, end)
             if request.saver is not None:
-                request.saver.take(self._context, seq, end)
+                request.saver.take_checkpoint(self._context, seq, end)
             for other in others:
-                if other.reader is not None and other.reader.waits and other is not request:
-                    self.guarded([other], self._advance)
-            if request.reader is not reader:  # what failed there emptied its sequence
+                if other.prefill_state is not None and other.prefill_state.waiting and other is not request:
+                    self.run_guarded([other], self._prepare_chunk)
+            if request.prefill_state is not state:  # a failed copy emptied the sequence: the request restarts
                 return
-        if not reader.reads and request.saver is None:
-            self._begin(requests)
-        if request.reader is reader and self._saves(request):
-            self._save(request)
+        if not state.unfinished and request.saver is None:
+            self._sample_first_token(requests)
+        if request.prefill_state is state and self._is_saving(request):
+            self._save_part(request)
 
-    def _save(self, request: Request) -> None:
-        """Some of its K and V."""
-        reader, saver = request.reader, request.saver
-        assert reader is not None
+    def _save_part(self, request: Request) -> None:
+        """Write some of the K and V to the file."""
+        state, saver = request.prefill_state, request.saver
+        assert state is not None
         assert saver is not None
-        self.prefixes.rest(reader)
-        if saver.write(self._context, reader.seq):
-            self.saved(request)
+        self.prefix_cache.skip_logits(state)
+        if saver.write_cells(self._context, state.seq):
+            self.on_saved(request)
 
-    def _begin(self, requests: Sequence[Request]) -> None:
-        """The first token after the prompt."""
+    def _sample_first_token(self, requests: Sequence[Request]) -> None:
         (request,) = requests
-        reader = request.reader
-        assert reader is not None
-        forced = () if request.tokens else request.text.thinking.forced  # of a budget of 0
+        state = request.prefill_state
+        assert state is not None
+        forced = () if request.tokens else request.text.thinking.forced  # with a thinking budget of 0
         try:
             if forced and request.logprobs is not None:
-                self._context.set_sampling(request.samplers.certain(forced[0]), reader.seq)
-            token = self._context.first_token(reader.seq)
-        except InvalidRequestError as error:  # of a grammar
-            self.fail_one(request, error)
+                self._context.set_sampling(request.samplers.always(forced[0]), state.seq)
+            token = self._context.first_token(state.seq)
+        except InvalidRequestError as error:  # the grammar allows no token
+            self.fail_request(request, error)
             return
-        self.prefixes.write(reader)
-        request.begun = True
-        if not request.tokens:  # else they are brought back in steps to come
-            self.begin(request, forced[0] if forced else token)
+        self.prefix_cache.on_first_token(state)
+        request.first_token_sampled = True
+        if not request.tokens:  # else it restarted: the next steps compute its output again
+            self.on_first_token(request, forced[0] if forced else token)
 
-    def _catch_up(self, requests: Sequence[Request], _others: Iterable[Request]) -> None:
-        """Brings what came out before to a sequence that begins anew, as rounds did: verified, not read."""
+    def _recompute_output(self, requests: Sequence[Request], _others: Iterable[Request]) -> None:
+        """Compute the next output tokens of a restarted request again.
+
+        They are verified, as rounds did it, and not prefilled: the same kernels give the same bits.
+        """
         (request,) = requests
-        tokens, start, seq = request.tokens, request.n_caught, request.seq
+        tokens, start, seq = request.tokens, request.n_recomputed, request.seq
         assert seq is not None
         chain = tokens[start : min(start + 1 + self._context.draft_tokens, len(tokens) - 1)]
         if chain:
-            found = self._context.verify_chains({seq: chain})[seq]
-            if isinstance(found, PymtpError):
-                self.fail_one(request, found)
+            result = self._context.verify_chains({seq: chain})[seq]
+            if isinstance(result, PymtpError):
+                self.fail_request(request, result)
                 return
-            request.n_caught += len(chain)
-        if request.n_caught == len(tokens) - 1:
-            self.go_on(request)
+            request.n_recomputed += len(chain)
+        if request.n_recomputed == len(tokens) - 1:
+            self.on_recomputed(request)

@@ -1,4 +1,4 @@
-"""Prefixes in files: the part of an LLM that saves what a prompt leaves behind, and goes on from it."""
+"""Prefixes in files: the methods of an LLM that save the prefix of a prompt and load it again."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pymtp.chat import Chat, Message
 from pymtp.chat.prompt import ChatPrompt, ChatPrompts
 from pymtp.context.context import Context
 from pymtp.engine.engine import Engine
-from pymtp.engine.request import Caller, Request
-from pymtp.engine.thread import Turns
+from pymtp.engine.request import Request, Waiter
+from pymtp.engine.thread import EngineRunner
 from pymtp.errors import ContextFullError, InvalidRequestError
 from pymtp.native.locking import Exclusive
-from pymtp.prefix_cache.checkpoints import TAIL
+from pymtp.prefix_cache.checkpoints import TAIL_TOKENS
 from pymtp.prefix_cache.file import PrefixFile, made_with
 from pymtp.prefix_cache.save import PrefixSaver
 
@@ -24,11 +24,11 @@ Prompt: TypeAlias = str | Sequence[int] | Chat | ChatPrompt
 Path: TypeAlias = str | os.PathLike[str]
 
 
-class PrefixFiles(Exclusive):
-    """What the methods need is LLM's."""
+class PrefixFileMixin(Exclusive):
+    """The methods `save_prefix` and `load_prefix` of an LLM, which defines the other ones."""
 
-    engine: Engine
-    turns: Turns
+    _engine: Engine
+    _runner: EngineRunner
 
     @property
     def context(self) -> Context:
@@ -38,14 +38,14 @@ class PrefixFiles(Exclusive):
     def chat_prompts(self) -> ChatPrompts:
         raise NotImplementedError
 
-    def tokens_of(self, prompt: str | Sequence[int]) -> list[int]:
+    def _prompt_tokens(self, prompt: str | Sequence[int]) -> list[int]:
         raise NotImplementedError
 
-    def requests(
+    def _submit(
         self,
         prompts: Sequence[Prompt],
         params: None,
-        caller: Caller,
+        waiter: Waiter,
         *,
         priority: int = 0,
         into: list[Request] | None = None,
@@ -54,74 +54,81 @@ class PrefixFiles(Exclusive):
         raise NotImplementedError
 
     def save_prefix(self, prompt: Prompt | Sequence[Message], path: Path, *, priority: int = 0) -> int:
-        """Reads a prompt and saves what it leaves behind, for prompts that begin with it: `load_prefix`, here or in
-        another process. Returns how many tokens were saved.
+        """Prefill a prompt, and save its K and V and states to a file, from which `load_prefix` loads them.
 
-        prompt: a string, token ids, a chat's messages, or a Chat. Of messages what all prompts begin with that go on
-            from them: the last one may be longer there.
-        priority: as for `generate`. What was read of the prompt before is not read again. Other calls go on meanwhile.
+        Prompts that begin with the same tokens then continue from there, in this process or in another one. Other calls
+        run meanwhile. Returns the number of tokens saved.
 
-        The file is written beside its place: a crash leaves the old file or the new one. Beside the states, at most
-        16 MiB of it are in memory at a time.
+        prompt: a string, token ids, a chat's messages, or a Chat. Of messages, the tokens are saved with which all
+            chats begin that continue these; the last message may be longer there.
+        priority: as for `generate`. Tokens in the prefix cache are not prefilled again.
 
-        Raises what `generate` raises, OSError where the file cannot be written, and CancelledError after cancel(): then
-        the old file is there.
+        The file is written under another name first: after a crash, either the old file or the new one is there. At
+        most 16 MiB of it are in memory at a time, in addition to the states.
+
+        Raises the errors of `generate`, OSError if the file cannot be written, and CancelledError after cancel(): then
+        the old file stays.
         """
-        caller, found = Caller(), list[Request]()
+        waiter, requests = Waiter(), list[Request]()
         with PrefixSaver() as saver:
             try:
-                self.open_saver(saver, prompt, path)
-                self.requests([saver.tokens], None, caller, priority=priority, into=found, saver=saver)
-                self.turns.wait(self, caller, found, lambda: not caller.unended)
+                self._open_saver(saver, prompt, path)
+                self._submit([saver.tokens], None, waiter, priority=priority, into=requests, saver=saver)
+                self._runner.run_until(self, waiter, requests, lambda: not waiter.n_unfinished)
             except BaseException:
-                self.turns.give_up(found)
+                self._runner.cancel(requests)
                 raise
-            return committed(saver, found)
+            return commit_saver(saver, requests)
 
-    def open_saver(self, saver: PrefixSaver, prompt: Prompt | Sequence[Message], path: Path) -> None:
-        """Looks at what is to be saved, and where. Raises as `save_prefix`."""
-        self.turns.refuse_within(self)
+    def _open_saver(self, saver: PrefixSaver, prompt: Prompt | Sequence[Message], path: Path) -> None:
+        """Check the prompt and the path, and open the saver. Raises the errors of `save_prefix`."""
+        self._runner.refuse_reentry(self)
         chat = prompt if isinstance(prompt, Chat) else Chat(prompt) if _are_messages(prompt) else None  # type: ignore[arg-type]
-        grain = self.engine.prefixes.grain
+        alignment = self._engine.prefix_cache.alignment
         if chat is not None:
-            tokens, marks, _ = beginning(self.chat_prompts, chat)
-            tokens = tokens[: len(tokens) - len(tokens) % grain or None]
+            tokens, branch_points, _ = common_prefix(self.chat_prompts, chat)
+            tokens = tokens[: len(tokens) - len(tokens) % alignment or None]
         else:
-            tokens = self.tokens_of(prompt)  # type: ignore[arg-type]
-            marks = (len(tokens) - TAIL,)  # what follows may change the last token
+            tokens = self._prompt_tokens(prompt)  # type: ignore[arg-type]
+            branch_points = (len(tokens) - TAIL_TOKENS,)  # the text after it may change the last token
         if not tokens:
             raise InvalidRequestError("the prompt is empty")
-        self.engine.check(tokens)
-        places = {len(tokens), *(mark - mark % grain for mark in marks)}
-        depends_on = self.turns.between(self, lambda: made_with(self.context))
-        few = 1 + self.context.draft_tokens if grain == 1 else 1  # else no token may be read apart
-        saver.open(path, tokens, sorted(place for place in places if place > 0), depends_on, few)
+        self._engine.check(tokens)
+        checkpoints = {len(tokens), *(point - point % alignment for point in branch_points)}
+        settings = self._runner.call_between_steps(self, lambda: made_with(self.context))
+        # With a larger alignment, no chunk is so short
+        max_rewindable = 1 + self.context.draft_tokens if alignment == 1 else 1
+        saver.open(path, tokens, sorted(n for n in checkpoints if n > 0), settings, max_rewindable)
 
     def load_prefix(self, path: Path) -> int:
-        """Prompts that begin with what a file has go on from there: it is not read again. Logits, drafts and text are
-        those of a prompt that is read whole. Returns how many tokens the file has.
+        """Load a prefix that `save_prefix` saved: prompts that begin with its tokens do not prefill them again.
 
-        It goes to host memory and counts in cache_bytes: what is there makes room for it, and it makes room for others
-        when it was not used for long. A file that is loaded again costs nothing. Other calls wait while it is read.
+        Logits, drafts and text are those of a prompt that is prefilled from its beginning. Returns the number of tokens
+        of the file.
+
+        The prefix is in host memory, and counts in cache_bytes: other prefixes are evicted for it, and it is evicted
+        when it was not used for long. Loading a file again costs nothing. Other calls wait while the file is read.
 
         Raises InvalidRequestError for a file that is damaged, cut short or newer than this pymtp, that is of another
-        model or was made with other options, or that cache_bytes has no room for; ContextFullError for one of more
+        model or was made with other options, or that cache_bytes has no room for; ContextFullError for a file with more
         tokens than n_ctx; OSError for one that cannot be read. The message says what does not fit.
         """
-        if not self.engine.cache_prompt:
-            raise InvalidRequestError("cache_prompt=False: prompts go on from nothing, and from no file either")
+        if not self._engine.cache_prompt:
+            raise InvalidRequestError(
+                "cache_prompt=False: prompts reuse no prefix: make the LLM with cache_prompt=True"
+            )
         context = self.context
-        with PrefixFile(path, self.turns.between(self, lambda: made_with(context))) as file:
+        with PrefixFile(path, self._runner.call_between_steps(self, lambda: made_with(context))) as file:
             if len(file.tokens) > context.n_ctx:
                 raise ContextFullError(f"{path} has {len(file.tokens)} tokens, more than n_ctx = {context.n_ctx}")
-            self.turns.between(self, lambda: self.engine.adopt(file))
+            self._runner.call_between_steps(self, lambda: self._engine.import_prefix(file))
             return len(file.tokens)
 
 
-def committed(saver: PrefixSaver, requests: Sequence[Request]) -> int:
-    """The file in its place, and its number of tokens. Raises what its request failed by."""
+def commit_saver(saver: PrefixSaver, requests: Sequence[Request]) -> int:
+    """Complete the file, and return its number of tokens. Raises the error of a request that failed."""
     (request,) = requests
-    if (error := request.failure()) is not None:
+    if (error := request.error_copy()) is not None:
         raise error
     return saver.commit()
 
@@ -130,23 +137,27 @@ def _are_messages(prompt: object) -> bool:
     return isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
 
 
-LEAST = 64  # tokens that another state in a file has to save: they are read in about the time that it is loaded in
+MIN_SAVED_TOKENS = 64  # that each further state in a file must save: loading it takes as long as prefilling them
 
 
-def beginning(prompts: ChatPrompts, chat: Chat) -> ChatPrompt:
-    """The tokens that all prompts begin with which go on from these messages, the last of which may be longer there;
-    and places where some part earlier. Where the last message is not a user's or a tool's, a user's comes next.
+def common_prefix(prompts: ChatPrompts, chat: Chat) -> ChatPrompt:
+    """Return the tokens with which all chats begin that continue these messages, and the branch points within them.
+
+    The last message may be longer in these chats, if it is a user's or a tool's. Otherwise a user's message follows.
 
     Raises InvalidRequestError for messages that the template refuses.
     """
-    prompt, other = (prompts.prompt(replace(chat, messages=messages)) for messages in _going_on(chat.messages))
+    prompt, other = (prompts.prompt(replace(chat, messages=messages)) for messages in _continuations(chat.messages))
     pairs = zip(prompt.tokens, other.tokens, strict=False)
-    n = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) - TAIL
-    return ChatPrompt(prompt.tokens[: max(1, n)], tuple(mark for mark in prompt.marks if LEAST <= mark <= n - LEAST))
+    n = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) - TAIL_TOKENS
+    return ChatPrompt(
+        prompt.tokens[: max(1, n)],
+        tuple(point for point in prompt.branch_points if MIN_SAVED_TOKENS <= point <= n - MIN_SAVED_TOKENS),
+    )
 
 
-def _going_on(messages: Sequence[Message]) -> tuple[list[Message], list[Message]]:
-    """Two ways, which part at once."""
+def _continuations(messages: Sequence[Message]) -> tuple[list[Message], list[Message]]:
+    """Return two continuations of the messages, which differ from the first character on."""
     last = messages[-1] if messages else None
     if isinstance(last, Mapping) and last.get("role") in ("user", "tool") and isinstance(last.get("content"), str):
         return list(messages), [*messages[:-1], {**last, "content": f"{last['content']}a"}]

@@ -1,4 +1,4 @@
-"""All state of one request: from a prompt to the last piece of its completion."""
+"""One request: its prompt, its sequence, its output so far, and the thread that waits for it."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Literal
 
-from pymtp.chat.thinking import Samplers, Thinking
+from pymtp.chat.thinking import RequestSamplers, ThinkingPlan
 from pymtp.context.inspect import Counters
-from pymtp.drafting.depth import Depth
-from pymtp.engine.rounds import Writer
+from pymtp.drafting.depth import DepthPolicy
+from pymtp.engine.rounds import DecodeState
 from pymtp.engine.text import RequestText
 from pymtp.errors import InvalidRequestError, PymtpError
 from pymtp.model.model import Model
-from pymtp.prefix_cache.records import Reader
+from pymtp.prefix_cache.records import PrefillState
 from pymtp.prefix_cache.save import PrefixSaver
 from pymtp.sampling import Sampler, SamplingParams, TokenLogprobs
-from pymtp.stats import Stats, Tally, collect
+from pymtp.stats import DraftStats, Stats, collect
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
 
 @dataclass(frozen=True)
 class Completion:
-    """What came of a prompt.
+    """The completion of a prompt.
 
-    finish_reason: "stop" (the model ended, or a stop string came), "length" (max_tokens, or the context is full),
+    finish_reason: "stop" (an end token or a stop string), "length" (max_tokens, or the context is full), or
         "cancelled".
-    token_ids: what was generated, an end token included; `text` has neither that nor a stop string.
-    seed: the sampling seed in use.
-    logprobs: of each token of `token_ids`; None unless asked for.
-    others: the further completions of the prompt, where SamplingParams(n=…) asks for several.
+    token_ids: the generated tokens, with the end token; `text` has neither the end token nor the stop string.
+    seed: the sampling seed that was used.
+    logprobs: one for each token of `token_ids`; None if SamplingParams(logprobs=…) was not given.
+    others: the other completions of the prompt, if SamplingParams(n=…) asked for several.
     """
 
     text: str
@@ -45,13 +45,18 @@ class Completion:
     logprobs: list[TokenLogprobs] | None = None
     others: tuple[Completion, ...] = ()
 
+    def __str__(self) -> str:
+        return self.text
+
 
 @dataclass(frozen=True)
 class Piece:
-    """A round's part of a streamed completion. `text` may be empty while a character or a stop string is incomplete.
+    """The tokens of one round of a streamed completion.
 
-    drafted: drafts that the round verified, 0 for the token that comes with the prompt. accepted: how many of the first
-        tokens were drafts, the i-th made at step i; the others were written by the target.
+    text: may be empty while a character is incomplete, or while the text may be the beginning of a stop string.
+    drafted: the number of drafts that the round verified; 0 for the first token, which is sampled after the prefill.
+    accepted: the number of drafts among the tokens; they come first, the i-th from draft step i. The target model
+        sampled the other tokens.
     """
 
     text: str
@@ -61,58 +66,60 @@ class Piece:
     accepted: int = 0
 
 
-class Unread(deque[Piece]):
-    """Pieces for a reader, on any thread."""
+class UnreadPieces(deque[Piece]):
+    """The pieces of a stream that its reader has not taken yet. The reader may be on any thread."""
 
-    last: Piece | None = None  # what it took last, or is about to take
+    last_taken: Piece | None = None  # or about to be taken
 
     def popleft(self) -> Piece:
-        self.last = self[0]  # before the next line: one that is gone was taken, see Request.begin_anew
+        self.last_taken = self[0]  # before the next line: Request.restart looks here for a piece that has gone
         return super().popleft()
 
 
-class Caller:
-    """Who waits for some requests: a thread, for all of them to end, or for pieces of one."""
+class Waiter:
+    """The thread or coroutine that waits for requests: until all have ended, or for the next piece of one."""
 
-    def __init__(self, notify: Callable[[], None] | None = None) -> None:
-        """notify: called where there is something new, on the thread that runs the engine; None: `wait` is used."""
-        self._unended: set[int] = set()  # its requests, by id(): no cycle, they are freed at once
-        self._notify = notify
+    def __init__(self, callback: Callable[[], None] | None = None) -> None:
+        """Create a waiter without requests.
+
+        callback: called by `notify`, on the thread that runs the engine; None if a thread calls `wait`.
+        """
+        self._unfinished: set[int] = set()  # id() of its requests: a reference would make a cycle, and free them late
+        self._callback = callback
         self._waiting = False
-        self._news: SimpleQueue[None] = SimpleQueue()
+        self._notifications: SimpleQueue[None] = SimpleQueue()
 
     @property
     def waiting(self) -> bool:
-        """Whether a thread is in `wait`."""
+        """Tell whether a thread is in `wait`."""
         return self._waiting
 
     @property
-    def unended(self) -> int:
-        """How many of its requests have not ended."""
-        return len(self._unended)
+    def n_unfinished(self) -> int:
+        """Count its requests that have not ended."""
+        return len(self._unfinished)
 
-    def asks(self, request: Request) -> None:
-        """A new request."""
-        self._unended.add(id(request))
+    def add(self, request: Request) -> None:
+        """Wait for this request, too."""
+        self._unfinished.add(id(request))
 
-    def ended(self, request: Request) -> None:
-        """All of a request is there. May be told twice."""
-        self._unended.discard(id(request))
+    def done(self, request: Request) -> None:
+        """Note that a request has ended. May be called twice for one request."""
+        self._unfinished.discard(id(request))
 
-    def tell(self) -> None:
-        """There is something new."""
-        if self._notify is not None:
-            self._notify()
+    def notify(self) -> None:
+        """Wake the waiting thread or coroutine: a request has a new piece, or has ended."""
+        if self._callback is not None:
+            self._callback()
         elif self._waiting:
-            self._news.put(None)
+            self._notifications.put(None)
 
-    def wait(self, unless: Callable[[], object], seconds: float) -> bool:
-        """Waits until there is something new, at most so long; not at all where `unless` holds by now. Whether either
-        came."""
+    def wait(self, ready: Callable[[], object], timeout: float) -> bool:
+        """Wait until `notify` is called; return at once if `ready`. Return False after a timeout, in seconds."""
         self._waiting = True
         try:
-            if not unless():
-                self._news.get(timeout=seconds)
+            if not ready():
+                self._notifications.get(timeout=timeout)
             return True
         except Empty:
             return False
@@ -121,145 +128,151 @@ class Caller:
 
 
 class Request:
-    """All state of one request. The thread that runs the engine changes it, a reader takes from `unread`."""
+    """One request for a completion. The thread that runs the engine changes it; a stream's reader takes from `unread`.
+
+    prompt, tokens: token ids of the prompt, and of the output so far.
+    seq: the sequence of the context that the request has; None while it waits for one.
+    prefill_state: of the prompt, while the request has a sequence. decode_state: from the first output token on.
+    """
 
     def __init__(
         self,
         model: Model,
         prompt: list[int],
         params: SamplingParams,
-        caller: Caller,
+        waiter: Waiter,
         *,
         priority: int = 0,
-        ahead: int | None = None,
+        max_unread: int | None = None,
         seed_offset: int = 0,
-        family: object = None,
-        marks: tuple[int, ...] = (),
+        group: object = None,
+        branch_points: tuple[int, ...] = (),
         saver: PrefixSaver | None = None,
-        thinking: Thinking | None = None,
+        thinking: ThinkingPlan | None = None,
     ) -> None:
-        """
-        caller: who waits for it.
-        priority: requests with a lower one come first.
-        ahead: pieces that may wait for their reader, who takes them from `unread`; None for no reader: pieces are
-            joined in the completion only.
-        seed_offset: what is added to the seed, for several completions of a prompt.
-        family: the same for all requests for completions of one prompt; None for no others.
-        marks: places of the prompt that prompts to come are expected to part from it at.
-        saver: for a prompt that is to be saved; nothing is written after it then.
-        thinking: of the text; None where nothing is known of it.
+        """Check the parameters, and create a request that `Engine.submit` takes.
 
-        Raises InvalidRequestError for params that the model's vocabulary has no place for, and a grammar that is
-        refused.
+        waiter: is notified of new pieces, and of the end.
+        priority: requests with a lower one come first.
+        max_unread: pieces that may wait in `unread` before the request pauses. None for a request that is not streamed:
+            `unread` stays empty.
+        seed_offset: added to the seed, for several completions of one prompt.
+        group: one object, the same for all completions of one prompt (SamplingParams.n); None for a single completion.
+        branch_points: numbers of prompt tokens after which later prompts are likely to differ from this one.
+        saver: saves the prompt's prefix to a file; the request ends after that, without output.
+        thinking: the plan for the thinking block of the output; None if nothing is known of it.
+
+        Raises InvalidRequestError for a logit_bias outside the vocabulary, and for a grammar that is refused.
         """
-        self.prompt, self.params, self.caller = prompt, params, caller
-        self.priority, self.ahead, self.family, self.marks = priority, ahead, family, marks
+        self.prompt, self.params, self.waiter = prompt, params, waiter
+        self.priority, self.max_unread, self.group, self.branch_points = priority, max_unread, group, branch_points
         self.saver = saver
         model.check_tokens(list(params.logit_bias))
-        self.thinking = Thinking() if thinking is None else thinking
-        self.samplers = Samplers(params, self.thinking, seed_offset)
+        self.thinking = ThinkingPlan() if thinking is None else thinking
+        self.samplers = RequestSamplers(params, self.thinking, seed_offset)
         self.sampler = self.samplers.first
-        if params.gbnf is not None and seed_offset == 0:  # once for all completions of a prompt
+        if params.gbnf is not None and seed_offset == 0:  # compiled once for all completions of a prompt
             with Sampler(params).compiled(model):
-                pass  # refused now, not when its turn comes
+                pass  # a grammar with a mistake is refused now, not when the request starts
         self._model = model
         self.text = RequestText(model, params, self.thinking)
-        self.tally = Tally()
+        self.draft_stats = DraftStats()
         self.tokens: list[int] = []
         self.logprobs: list[TokenLogprobs] | None = None if params.logprobs is None else []
-        self.forced_logprobs: list[TokenLogprobs] = []  # of tokens that close its thinking, until they are handed out
-        self.unread = Unread()
-        self.reason: FinishReason | None = None
+        # log-probabilities of the forced tokens that close the thinking, until they are emitted
+        self.forced_logprobs: list[TokenLogprobs] = []
+        self.unread = UnreadPieces()
+        self.finish_reason: FinishReason | None = None
         self.error: PymtpError | None = None
-        # while it has a sequence
+        # While it has a sequence
         self.seq: int | None = None
-        self.reader: Reader | None = None  # of its prompt
-        self.writer: Writer | None = None  # once its prompt is read
-        self.n_caught = 0  # where it began anew: tokens that came out before, and that the sequence holds
-        self.begun = False  # whether the first token after the prompt was sampled
-        self.gave_way = False  # its sequence was given to another once
-        self.taken = False  # the engine's thread knows of it
-        # its arrival, and when what began
-        self.number = 0
-        self.cancels = 0  # that the context had seen by then
-        self.submitted = self.started = self.prefilled = self.updated = 0.0
-        self.cached = 0
-        self.before: Counters | None = None
-        self.after: Counters | None = None
-        # all that came out, and why the last piece is the last: what else says so is put right by this, see begin_anew
+        self.prefill_state: PrefillState | None = None
+        self.decode_state: DecodeState | None = None
+        self.n_recomputed = 0  # output tokens that the sequence holds again after a restart
+        self.first_token_sampled = False
+        self.preempted = False  # another request got its sequence once
+        self.received = False  # the engine's thread took it from the queue of new requests
+        # Its order and its times
+        self.number = 0  # by arrival
+        self.cancel_count = 0  # Context.cancels at its arrival: a later cancel() ends it
+        self.arrival_time = self.start_time = self.first_token_time = self.last_piece_time = 0.0
+        self.cached_tokens = 0  # prompt tokens that were not prefilled
+        self.counters_before: Counters | None = None
+        self.counters_after: Counters | None = None
+        # All pieces, and the finish reason with the last one. After an interrupt, `restart` restores the other fields
+        # from these.
         self._pieces: list[tuple[Piece, FinishReason | None]] = []
-        self._n_unread = 0  # pieces that `unread` was given
-        caller.asks(self)
+        self._n_emitted = 0  # pieces that need not be added to `unread` any more
+        waiter.add(self)
 
     @property
     def ended(self) -> bool:
-        """Whether the last piece is out."""
-        return self.reason is not None
+        """Tell whether the last piece was emitted."""
+        return self.finish_reason is not None
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Who comes first: by priority, then by arrival."""
+        """Return the key that orders requests: by priority, then by arrival."""
         return self.priority, self.number
 
     @property
-    def n_read(self) -> int:
-        """Tokens of the prompt that its sequence holds."""
-        return 0 if self.reader is None else self.reader.n
+    def n_prefilled(self) -> int:
+        """Count the prompt tokens that its sequence holds."""
+        return 0 if self.prefill_state is None else self.prefill_state.n_computed
 
     @property
-    def n_held(self) -> int:
-        """Tokens that its sequence holds."""
-        return self.n_read + self.n_caught if self.writer is None else self.writer.n_past
+    def n_past(self) -> int:
+        """Count the tokens that its sequence holds."""
+        return self.n_prefilled + self.n_recomputed if self.decode_state is None else self.decode_state.n_past
+
+    def require_decode_state(self) -> DecodeState:
+        """Return the decode state of a request that is known to have one."""
+        assert self.decode_state is not None
+        return self.decode_state
 
     @property
-    def at(self) -> Writer:
-        """Its writer, where it has one."""
-        assert self.writer is not None
-        return self.writer
-
-    @property
-    def closes(self) -> bool:
-        """Whether its thinking is to be closed before it writes on."""
-        if self.writer is None or self.text.ended:
+    def must_close_thinking(self) -> bool:
+        """Tell whether forced tokens must close its thinking before the next round."""
+        if self.decode_state is None or self.text.ended:
             return False
-        return self.text.thinking.closing and self.writer.left > 0
+        return self.text.thinking.closing and self.decode_state.tokens_left > 0
 
     @property
-    def reading_sampler(self) -> Sampler:
-        """Of a sequence that is to read its prompt, and what came out before."""
-        # what closed the thinking may be outside of the grammar
-        return self.sampler if self.text.thinking.closed_at is None else self.samplers.free()
+    def prefill_sampler(self) -> Sampler:
+        """Return the sampler for the prefill and, after a restart, for the output tokens that are computed again."""
+        # The grammar may not allow the tokens that closed the thinking
+        return self.sampler if self.text.thinking.closed_at is None else self.samplers.without_grammar()
 
     @property
     def paused(self) -> bool:
-        """Whether its reader has not taken what is there."""
-        return self.ahead is not None and len(self.unread) >= self.ahead
+        """Tell whether it waits for its reader: `unread` is full."""
+        return self.max_unread is not None and len(self.unread) >= self.max_unread
 
-    def failure(self) -> PymtpError | None:
-        """A new error like the one that it failed by: one that is raised holds the frames of who raised it."""
+    def error_copy(self) -> PymtpError | None:
+        """Return a copy of its error, to be raised: a raised error holds the frames of its traceback."""
         return None if self.error is None else type(self.error)(*self.error.args)
 
-    def most(self, n_ctx: int) -> int:
-        """The most tokens that it may write: the last needs no place in the context."""
+    def max_output_tokens(self, n_ctx: int) -> int:
+        """Return the limit of its output: the last token needs no place in the context."""
         room = n_ctx + 1 - len(self.prompt)
         return room if self.params.max_tokens is None else min(room, self.params.max_tokens)
 
-    def write(self, token: int, n_out: int, n_ctx: int, depth: Depth) -> Writer:
-        """Rounds go on from `token`, the n_out-th that came out."""
+    def start_decoding(self, token: int, n_output: int, n_ctx: int, depth: DepthPolicy) -> DecodeState:
+        """Create the decode state: the next round begins with `token`, the n_output-th output token."""
         assert self.seq is not None
-        self.writer = Writer(
+        self.decode_state = DecodeState(
             self.seq,
             token,
-            len(self.prompt) + n_out - 1,
-            left=self.most(n_ctx) - n_out,
-            ends=self.text.ends,
-            tally=self.tally,
+            len(self.prompt) + n_output - 1,
+            tokens_left=self.max_output_tokens(n_ctx) - n_output,
+            is_last=self.text.add_token,
+            draft_stats=self.draft_stats,
             depth=depth,
-            cap=self.params.draft_tokens,
+            max_drafts=self.params.draft_tokens,
         )
-        return self.writer
+        return self.decode_state
 
-    def hand_out(
+    def emit(
         self,
         tokens: list[int],
         logprobs: list[TokenLogprobs],
@@ -267,91 +280,96 @@ class Request:
         reason: FinishReason | None = None,
         drafts: tuple[int, int] = (0, 0),
     ) -> None:
-        """The tokens of a round, as a piece: with a reason, the last one, with what was held back.
-        drafts: that were verified, and that were accepted."""
+        """Emit the tokens of a round as a piece.
+
+        reason: given with the last piece, which also has the text that was held back.
+        drafts: the number of drafts verified, and of drafts accepted.
+        """
         if not self.tokens:
-            self.prefilled = now
-        self.updated = now
+            self.first_token_time = now
+        self.last_piece_time = now
         if reason is not None:
             self.text.flush()
-        self._add(tokens, logprobs, reason, drafts, reads=self.ahead is not None)
-        if self.ahead is not None or reason is not None:
-            self.caller.tell()
+        self._add_piece(tokens, logprobs, reason, drafts, to_reader=self.max_unread is not None)
+        if self.max_unread is not None or reason is not None:
+            self.waiter.notify()
 
-    def begin_anew(self) -> None:
-        """Its sequence holds nothing any more. Where the thread was broken off, what came out is put right."""
+    def restart(self) -> None:
+        """Forget the sequence, before a new prefill. After an interrupt, make all fields agree with `_pieces`."""
         self.tokens = [token for piece, _ in self._pieces for token in piece.token_ids]
         if self.logprobs is not None:
-            self.logprobs = [each for piece, _ in self._pieces for each in piece.logprobs or ()]
+            self.logprobs = [entry for piece, _ in self._pieces for entry in piece.logprobs or ()]
         if self._pieces:
             piece, reason = self._pieces[-1]
-            if self.ahead is not None and self._n_unread < len(self._pieces):
-                there = any(one is piece for one in list(self.unread))
-                if not there and self.unread.last is not piece:
+            if self.max_unread is not None and self._n_emitted < len(self._pieces):
+                waiting = any(unread is piece for unread in list(self.unread))
+                if not waiting and self.unread.last_taken is not piece:
                     self.unread.append(piece)
-                self._n_unread = len(self._pieces)
+                self._n_emitted = len(self._pieces)
             if reason is not None:
                 self.finish(reason)
-        self.writer = self.reader = None
-        self.n_caught = 0
-        self.begun = False
+        self.decode_state = self.prefill_state = None
+        self.n_recomputed = 0
+        self.first_token_sampled = False
         self.forced_logprobs = []
-        # tokens of a round that was broken off may be in what there was
+        # The old one may have tokens of a round that was interrupted
         self.text = RequestText(self._model, self.params, self.thinking)
-        with suppress(PymtpError):  # of a model that was closed: its next use says so
+        with suppress(PymtpError):  # the model may be closed: its next use raises the error again
             for token in self.tokens:
-                self.text.ends(token)
+                self.text.add_token(token)
         self.text.take()
 
     def finish(self, reason: FinishReason) -> None:
-        """All is there: whoever waits may look from now on, from any thread."""
-        self.reason = reason
-        self.caller.ended(self)
+        """Set the finish reason, after all other fields: from now on any thread may read them."""
+        self.finish_reason = reason
+        self.waiter.done(self)
 
-    def give_up(self, now: float, error: PymtpError | None = None, *, tells_reader: bool = False) -> None:
-        """Ends it as "cancelled", unless it has ended, with the error that it failed by.
-        tells_reader: by a piece without tokens."""
-        if self.reason is not None:
+    def abort(self, now: float, error: PymtpError | None = None, *, emit_piece: bool = False) -> None:
+        """End it as "cancelled", with its error, if it has one. Does nothing if it has ended.
+
+        emit_piece: whether its reader gets a last piece, without tokens.
+        """
+        if self.finish_reason is not None:
             return
-        if not self.started:
-            self.started = now
+        if not self.start_time:
+            self.start_time = now
         if not self.tokens:
-            self.prefilled = self.updated = now
+            self.first_token_time = self.last_piece_time = now
         self.error = error
-        self.text.take()  # of a round that was broken off: its tokens did not come out
+        self.text.take()  # the tokens of an interrupted round are not emitted, nor is their text
         self.text.flush()
-        self._add([], [], "cancelled", (0, 0), reads=tells_reader and self.ahead is not None)
-        self.caller.tell()
+        self._add_piece([], [], "cancelled", (0, 0), to_reader=emit_piece and self.max_unread is not None)
+        self.waiter.notify()
 
-    def _add(
+    def _add_piece(
         self,
         tokens: list[int],
         logprobs: list[TokenLogprobs],
         reason: FinishReason | None,
         drafts: tuple[int, int],
         *,
-        reads: bool,
+        to_reader: bool,
     ) -> None:
         piece = Piece(self.text.take(), tokens, None if self.logprobs is None else logprobs, *drafts)
         self._pieces.append((piece, reason))
         self.tokens += tokens
         if self.logprobs is not None:
             self.logprobs += logprobs
-        if reads:
+        if to_reader:
             self.unread.append(piece)
-        self._n_unread += 1
+        self._n_emitted += 1
         if reason is not None:
             self.finish(reason)
 
     @property
     def completion(self) -> Completion:
-        """The whole, once it has ended. Raises InvalidRequestError before."""
-        if self.reason is None:
+        """Return the completion of a request that has ended. Raises InvalidRequestError before the end."""
+        if self.finish_reason is None:
             raise InvalidRequestError("the stream has not ended: iterate over it, or close it")
         return Completion(
             text="".join(piece.text for piece, _ in self._pieces),
             token_ids=list(self.tokens),
-            finish_reason=self.reason,
+            finish_reason=self.finish_reason,
             prompt_token_ids=list(self.prompt),
             stats=self._stats(),
             seed=self.sampler.seed,
@@ -362,13 +380,13 @@ class Request:
         return collect(
             len(self.prompt),
             len(self.tokens),
-            self.prefilled - self.started,
-            self.updated - self.prefilled,
-            self.tally,
-            self.before,
-            self.after,
-            cached_tokens=self.cached,
-            queue_seconds=self.started - self.submitted,
-            time_to_first_token=self.prefilled - self.submitted if self.tokens else 0.0,
+            self.first_token_time - self.start_time,
+            self.last_piece_time - self.first_token_time,
+            self.draft_stats,
+            self.counters_before,
+            self.counters_after,
+            cached_tokens=self.cached_tokens,
+            queue_seconds=self.start_time - self.arrival_time,
+            time_to_first_token=self.first_token_time - self.arrival_time if self.tokens else 0.0,
             thinking_tokens=self.text.thinking.tokens,
         )

@@ -1,4 +1,4 @@
-"""The algorithm: draft, verify, accept, take back, for a set of sequences."""
+"""The speculative decoding loop: draft, verify, accept and rewind, for a set of sequences."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Protocol
 
-from pymtp.drafting.depth import Depth
+from pymtp.drafting.depth import DepthPolicy
 from pymtp.errors import PymtpError
-from pymtp.stats import Tally
+from pymtp.stats import DraftStats
 
 
 class RoundContext(Protocol):
-    """What rounds ask of a context; see context.Context."""
+    """The calls of a context that a round makes; see context.Context."""
 
     n_ctx: int
 
@@ -22,35 +22,41 @@ class RoundContext(Protocol):
     def rewind(self, n_keep: int, seq: int = 0) -> None: ...
 
 
-class Writer:
-    """A sequence that writes: where it stands, and what came of its last round.
+class DecodeState:
+    """The decode state of a sequence: its position, its drafts, and the result of its last round.
 
-    token: the last that came out; the target does not hold it. n_past: tokens that the target holds. left: tokens still
-    to come. cap: the most drafts that it wants a round; 0 once the head gave no finite logits, whose cache may hold
-    such numbers from there on. mute: that it first did so in the last round. ended: its text ended, or nothing is left.
-    made, confidences: the drafts of the last round. drafts: those of them that were verified. out: the tokens that
-    came. right: of the drafts made, those before the first wrong one, as far as the target told. accepted: of those
-    verified, the ones that came out. error: why none came; the context's sequence is then in no known state.
+    token: the last output token, with which the next round begins; the target model does not hold it yet.
+    n_past: tokens that the target model holds. tokens_left: the number of tokens that may still be generated.
+    max_drafts: the limit for each round; 0 after the head once gave logits that are not finite: its cache may hold
+        such numbers from there on. head_failed: the head did so for the first time in the last round.
+    ended: the last token was generated.
+
+    Of the last round:
+    made_drafts, confidences: all drafts, and the head's probability of each. verified_drafts: the first of them.
+    new_tokens: the accepted drafts and the token after them, up to the end of the text.
+    n_correct: made_drafts before the first wrong one, as far as verification shows it. n_accepted: the
+        verified_drafts that are among new_tokens.
+    error: given if there are no tokens. The state of the sequence in the context is not known then.
     """
 
     __slots__ = (
-        "accepted",
-        "cap",
         "confidences",
         "depth",
-        "drafts",
+        "draft_stats",
         "ended",
-        "ends",
         "error",
-        "left",
-        "made",
-        "mute",
+        "head_failed",
+        "is_last",
+        "made_drafts",
+        "max_drafts",
+        "n_accepted",
+        "n_correct",
         "n_past",
-        "out",
-        "right",
+        "new_tokens",
         "seq",
-        "tally",
         "token",
+        "tokens_left",
+        "verified_drafts",
     )
 
     def __init__(
@@ -59,184 +65,201 @@ class Writer:
         token: int,
         n_past: int,
         *,
-        left: int,
-        ends: Callable[[int], bool],
-        tally: Tally,
-        depth: Depth,
-        cap: int | None = None,
+        tokens_left: int,
+        is_last: Callable[[int], bool],
+        draft_stats: DraftStats,
+        depth: DepthPolicy,
+        max_drafts: int | None = None,
     ) -> None:
-        """ends: called once for each token that comes out, in order, whether it is the last."""
-        self.seq, self.token, self.n_past, self.left = seq, token, n_past, left
-        self.ends, self.tally, self.depth = ends, tally, depth
-        self.cap = 10**9 if cap is None else cap
-        self.ended = left < 1
-        self.made: Sequence[int] = ()
+        """Create the state of a sequence that holds n_past tokens, before its first round.
+
+        is_last: called once for each generated token, in order. Returns True to end the round after this token.
+        max_drafts: the limit for each round; None for no limit.
+        """
+        self.seq, self.token, self.n_past, self.tokens_left = seq, token, n_past, tokens_left
+        self.is_last, self.draft_stats, self.depth = is_last, draft_stats, depth
+        self.max_drafts = 10**9 if max_drafts is None else max_drafts
+        self.ended = tokens_left < 1
+        self.made_drafts: Sequence[int] = ()
         self.confidences: Sequence[float] = ()
-        self.drafts: Sequence[int] = ()
-        self.out: list[int] = []
-        self.right = self.accepted = 0
-        self.mute = False
+        self.verified_drafts: Sequence[int] = ()
+        self.new_tokens: list[int] = []
+        self.n_correct = self.n_accepted = 0
+        self.head_failed = False
         self.error: PymtpError | None = None
 
     @property
-    def room(self) -> int:
-        """The most drafts that it can use: a round brings one token more."""
-        left = self.left - 1
-        return left if left < self.cap else self.cap
+    def draft_limit(self) -> int:
+        """Return the number of drafts that the next round can use: a round generates one token more."""
+        left = self.tokens_left - 1
+        return left if left < self.max_drafts else self.max_drafts
 
-    def take(self, context: RoundContext, out: list[int]) -> None:
-        """Accepts what the target agrees with, and takes back the rest of the rows that it verified."""
-        made, n_drafts, ends = self.made, len(self.drafts), self.ends
-        agreed = len(out) - 1
-        # the last token sampled tells of a draft that was not verified, too
-        self.right = agreed + 1 if agreed < len(made) and made[agreed] == out[agreed] else agreed
-        for i, token in enumerate(out, 1):
-            if ends(token):
+    def accept(self, context: RoundContext, sampled: list[int]) -> None:
+        """Accept the drafts that the target model sampled, too, and rewind the other rows that it verified."""
+        made, n_drafts, is_last = self.made_drafts, len(self.verified_drafts), self.is_last
+        agreed = len(sampled) - 1
+        # The last sampled token also shows whether the first draft that was not verified is right
+        self.n_correct = agreed + 1 if agreed < len(made) and made[agreed] == sampled[agreed] else agreed
+        for i, token in enumerate(sampled, 1):
+            if is_last(token):
                 self.ended = True
-                out = out[:i]
+                sampled = sampled[:i]
                 break
-        self.out = out
-        n_out = len(out)
-        self.accepted = agreed if agreed < n_out else n_out  # less than agreed where the text ended before
-        self.n_past += n_out
-        if n_out <= n_drafts:
+        self.new_tokens = sampled
+        n_new = len(sampled)
+        self.n_accepted = agreed if agreed < n_new else n_new  # less than `agreed` if the text ended before
+        self.n_past += n_new
+        if n_new <= n_drafts:
             context.rewind(self.n_past, self.seq)
-        self.tally.rounds += 1
-        self.tally.depths.append(n_drafts)
+        self.draft_stats.rounds += 1
+        self.draft_stats.depths.append(n_drafts)
         if made:
             self._count_drafts(context)
-        self.left -= n_out
+        self.tokens_left -= n_new
         self.token = token
-        if self.left < 1 or self.n_past >= context.n_ctx:
+        if self.tokens_left < 1 or self.n_past >= context.n_ctx:
             self.ended = True
 
     def _count_drafts(self, context: RoundContext) -> None:
-        tally, out, n, accepted = self.tally, self.out, len(self.drafts), self.accepted
-        tally.drafted += n
-        tally.discarded += len(self.made) - n
-        per_position = tally.accepted_per_position
-        if len(per_position) < n:
-            per_position.extend([0] * (n - len(per_position)))
-            tally.outside_per_position.extend([0] * (n - len(tally.outside_per_position)))
-        for i in range(accepted):
+        stats, tokens, n_verified, n_accepted = (
+            self.draft_stats,
+            self.new_tokens,
+            len(self.verified_drafts),
+            self.n_accepted,
+        )
+        stats.drafted += n_verified
+        stats.discarded += len(self.made_drafts) - n_verified
+        per_position = stats.accepted_per_position
+        if len(per_position) < n_verified:
+            per_position.extend([0] * (n_verified - len(per_position)))
+            stats.outside_per_position.extend([0] * (n_verified - len(stats.outside_per_position)))
+        for i in range(n_accepted):
             per_position[i] += 1
-        if accepted < n and accepted < len(out) and not context.drafts_over(out[accepted]):
-            tally.outside_per_position[accepted] += 1
+        rejected = n_accepted < n_verified and n_accepted < len(tokens)
+        if rejected and not context.drafts_over(tokens[n_accepted]):
+            stats.outside_per_position[n_accepted] += 1
 
 
 class RoundDepth(Protocol):
-    """Chooses one number of drafts for all writers of a round; see engine.depth."""
+    """Chooses one number of drafts for all sequences of a round; see engine.batch_depth."""
 
-    def choose(self, writers: Sequence[Writer]) -> int: ...
-    def keep(self, writers: Sequence[Writer]) -> int: ...
-    def observe(self, writers: Sequence[Writer], drafted: int, draft_seconds: float, verify_seconds: float) -> None: ...
+    def choose(self, states: Sequence[DecodeState]) -> int: ...
+    def n_to_verify(self, states: Sequence[DecodeState]) -> int: ...
+    def observe(
+        self, states: Sequence[DecodeState], drafted: int, draft_seconds: float, verify_seconds: float
+    ) -> None: ...
 
 
-class OwnDepth:
-    """The depth of a round of one writer is its own."""
+class SingleSequenceDepth:
+    """The depth of rounds with one sequence: the sequence's own policy, `DecodeState.depth`, chooses it."""
 
     def __init__(self, n_ctx: int) -> None:
         self._n_ctx = n_ctx
 
-    def choose(self, writers: Sequence[Writer]) -> int:
-        """The drafts to make: as many as there is room for in the context, too."""
-        writer = writers[0]
-        room, fits = writer.room, self._n_ctx - writer.n_past - 1
-        return writer.depth.choose(room if room < fits else fits, writer.n_past)
+    def choose(self, states: Sequence[DecodeState]) -> int:
+        """Choose the number of drafts to make: not more than the context has room for."""
+        state = states[0]
+        limit, fits = state.draft_limit, self._n_ctx - state.n_past - 1
+        return state.depth.choose(limit if limit < fits else fits, state.n_past)
 
-    def keep(self, writers: Sequence[Writer]) -> int:
-        """How many of the drafts just made to verify."""
-        writer = writers[0]
-        return writer.depth.keep(writer.confidences)
+    def n_to_verify(self, states: Sequence[DecodeState]) -> int:
+        """Choose how many of the drafts just made to verify."""
+        state = states[0]
+        return state.depth.n_to_verify(state.confidences)
 
-    def observe(self, writers: Sequence[Writer], drafted: int, draft_seconds: float, verify_seconds: float) -> None:
-        """What came of the round."""
-        writer = writers[0]
-        if writer.error is None:
-            verified = len(writer.drafts)
-            writer.depth.observe(drafted, verified, writer.right, draft_seconds, verify_seconds, writer.confidences)
+    def observe(self, states: Sequence[DecodeState], drafted: int, draft_seconds: float, verify_seconds: float) -> None:
+        """Learn from the round."""
+        state = states[0]
+        if state.error is None:
+            verified = len(state.verified_drafts)
+            state.depth.observe(drafted, verified, state.n_correct, draft_seconds, verify_seconds, state.confidences)
 
 
-def play_round(
+def run_round(
     context: RoundContext,
-    writers: Sequence[Writer],
+    states: Sequence[DecodeState],
     depth: RoundDepth,
     clock: Callable[[], float] = time.perf_counter,
 ) -> int:
-    """One round of all writers: one launch of the head, where there are drafts, and one of the target. Each writer has
-    its tokens, at least one, or its error. Returns the rows of each that the target took, padding included.
+    """Run one round of all sequences: one draft call, if there are drafts, and one verification.
 
-    Then, but for those with an error, the context holds all tokens of each writer that came out but the last. What is
-    raised tells of no tokens.
+    Then each state has its new tokens, at least one, or its error; the context holds all tokens of a sequence without
+    an error, except the last one. If this raises an error, no sequence has new tokens.
+
+    Returns the number of rows that each sequence has in the verification batch, with padding.
     """
     started = clock()
-    n = depth.choose(writers)
-    if n:
-        drafts = context.draft_chains({writer.seq: writer.token for writer in writers}, n)
-        for writer in writers:
-            writer.made, writer.confidences = drafts[writer.seq]
-        kept = depth.keep(writers)
-        for writer in writers:
-            room = writer.room
-            writer.drafts = writer.made[: kept if kept < room else room]
-            writer.mute = len(writer.made) < n and writer.cap > 0
-            if writer.mute:
-                writer.cap = 0
+    n_drafts = depth.choose(states)
+    if n_drafts:
+        drafts = context.draft_chains({state.seq: state.token for state in states}, n_drafts)
+        for state in states:
+            state.made_drafts, state.confidences = drafts[state.seq]
+        n_verified = depth.n_to_verify(states)
+        for state in states:
+            limit = state.draft_limit
+            state.verified_drafts = state.made_drafts[: n_verified if n_verified < limit else limit]
+            state.head_failed = len(state.made_drafts) < n_drafts and state.max_drafts > 0
+            if state.head_failed:
+                state.max_drafts = 0
     else:
-        for writer in writers:
-            writer.made = writer.confidences = writer.drafts = ()
-            writer.mute = False
+        for state in states:
+            state.made_drafts = state.confidences = state.verified_drafts = ()
+            state.head_failed = False
     drafted = clock()
-    chains = {writer.seq: [writer.token, *writer.drafts] for writer in writers}
-    found = context.verify_chains(chains)
-    for writer in writers:
-        sampled = found[writer.seq]
+    chains = {state.seq: [state.token, *state.verified_drafts] for state in states}
+    results = context.verify_chains(chains)
+    for state in states:
+        sampled = results[state.seq]
         if isinstance(sampled, PymtpError):
-            writer.error = sampled
+            state.error = sampled
             continue
         try:
-            writer.take(context, sampled)
-        except PymtpError as error:  # of a model that was closed meanwhile
-            writer.error = error.with_traceback(None)
-    # a round is as long as all that it takes: for a small model, what comes after the verification counts, too
-    depth.observe(writers, n, drafted - started, clock() - drafted)
+            state.accept(context, sampled)
+        except PymtpError as error:  # the model may have been closed meanwhile
+            state.error = error.with_traceback(None)
+    # The time after the verification counts, too: for a small model it is a part of the round
+    depth.observe(states, n_drafts, drafted - started, clock() - drafted)
     return max(map(len, chains.values()))
 
 
-class SingleContext(RoundContext, Protocol):
-    """What a text by itself asks of a context."""
+class SingleSequenceContext(RoundContext, Protocol):
+    """The calls of a context that `generate_single` makes."""
 
     def prefill(self, tokens: Sequence[int], seq: int = 0) -> object: ...
     def first_token(self, seq: int = 0) -> int: ...
     def tokens_held(self, seq: int = 0) -> int: ...
 
 
-def write_alone(
-    context: SingleContext,
+def generate_single(
+    context: SingleSequenceContext,
     prompt: Sequence[int],
-    ends: Callable[[int], bool],
-    tally: Tally,
-    depth: Depth,
+    is_end: Callable[[int], bool],
+    draft_stats: DraftStats,
+    depth: DepthPolicy,
     *,
     max_tokens: int,
     seq: int = 0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Generator[list[int], None, None]:
-    """A text by itself, without an engine: for measurements and checks. Yields the tokens of each round, at least one,
-    until one of them `ends` the text, `max_tokens` are out, or the context is full. Raises what the context raises.
+    """Generate one completion without an engine, for measurements and checks.
 
-    Whenever it yields, and however the caller leaves, the context holds the prompt and all tokens that came out but
-    the last: the one that the next round begins with.
+    Yields the tokens of each round, at least one, until `is_end(token)` is true, `max_tokens` were generated, or the
+    context is full. After each yield, also if the caller stops the iteration, the context holds the prompt and all
+    generated tokens except the last one, with which the next round begins.
+
+    Raises the errors of the context.
     """
     context.prefill(prompt, seq)
     token = context.first_token(seq)
-    own = OwnDepth(context.n_ctx)
-    held = context.tokens_held(seq)
-    writer = Writer(seq, token, held, left=max_tokens - 1, ends=ends, tally=tally, depth=depth)
-    writer.ended = ends(token) or writer.ended or held >= context.n_ctx
+    single_depth = SingleSequenceDepth(context.n_ctx)
+    n_past = context.tokens_held(seq)
+    state = DecodeState(
+        seq, token, n_past, tokens_left=max_tokens - 1, is_last=is_end, draft_stats=draft_stats, depth=depth
+    )
+    state.ended = is_end(token) or state.ended or n_past >= context.n_ctx
     yield [token]
-    while not writer.ended:
-        play_round(context, [writer], own, clock)
-        if writer.error is not None:
-            raise writer.error
-        yield writer.out
+    while not state.ended:
+        run_round(context, [state], single_depth, clock)
+        if state.error is not None:
+            raise state.error
+        yield state.new_tokens

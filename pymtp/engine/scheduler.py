@@ -1,4 +1,4 @@
-"""Who runs next: first come, first served, within priorities."""
+"""The order of requests: first come, first served, within priorities."""
 
 from __future__ import annotations
 
@@ -9,149 +9,156 @@ from collections.abc import Callable, Iterator, Sequence
 from pymtp.engine.request import Request
 from pymtp.errors import ContextFullError
 
-# Pieces of a stream that may wait for their reader, before others go on without it.
-READ_AHEAD = 4
+# The pieces of a stream that may wait for its reader before the stream pauses.
+MAX_UNREAD_PIECES = 4
 
-# What a move costs, in launches: so many tokens are copied, or read of a prompt that is asked for again, in the time
-# of one. docs/tuning.md has the measurements.
-COPIED_A_ROUND = 2048
-LOST_A_ROUND = 8
+# The costs of moving a request to another sequence, in rounds: the time of one round is that of copying so many tokens.
+# And so many tokens that the target sequence loses count as one round: a later prompt may need them.
+# docs/tuning.md has the measurements.
+COPIED_TOKENS_PER_ROUND = 2048
+LOST_TOKENS_PER_ROUND = 8
 
 
 class Scheduler:
-    """Which requests have a sequence of the context, and which wait for one.
+    """The queues of an engine: requests that have a sequence of the context, and requests that wait for one.
 
-    A request keeps its sequence to its end. Where others wait, a stream whose reader does not take its pieces gives way
-    once: it begins anew when its reader is back, and writes the same. From then on it writes ahead where others wait.
+    A request keeps its sequence to its end, with one exception: a stream whose reader does not take its pieces is
+    preempted once if other requests wait. It restarts when its reader is back, and its output is the same. After that
+    it is not preempted again: it decodes ahead of its reader if other requests wait.
     """
 
     def __init__(self, n_seq_max: int, n_ctx: int) -> None:
         self._n_ctx = n_ctx
-        self._free = list(range(n_seq_max))  # rising: the native side wants sequences that follow each other
+        self._free = list(range(n_seq_max))  # in rising order: the native side wants sequences without gaps
         self._waiting: list[tuple[tuple[int, int], Request]] = []  # a heap
-        self._away: list[Request] = []  # streams that gave way, whose readers are not back
-        self.running: list[Request] = []  # by sequence
+        self._preempted: list[Request] = []  # streams that wait for their readers, without a sequence
+        self.running: list[Request] = []  # in the order of their sequences
 
     def check(self, prompt: Sequence[int]) -> None:
-        """Raises ContextFullError for a prompt that no wait makes room for."""
+        """Raise ContextFullError for a prompt that is longer than the context."""
         if len(prompt) > self._n_ctx:
             raise ContextFullError(f"the prompt has {len(prompt)} tokens, n_ctx is {self._n_ctx}")
 
     def __iter__(self) -> Iterator[Request]:
-        """All requests, in no order."""
-        yield from [*self.running, *(request for _, request in self._waiting), *self._away]
+        """Iterate over all requests, in no particular order."""
+        yield from [*self.running, *(request for _, request in self._waiting), *self._preempted]
 
     @property
     def n_waiting(self) -> int:
-        """Requests that wait for a sequence, or for their readers to want one."""
-        return len(self._waiting) + len(self._away)
+        """Count the requests without a sequence."""
+        return len(self._waiting) + len(self._preempted)
 
     @property
     def idle(self) -> bool:
-        """Whether all requests, if there are any, write streams that their readers do not take."""
-        paused = all(request.paused and request.writer is not None for request in self.running)
-        return paused and not self._waiting and all(request.paused for request in self._away)
+        """Tell whether there is nothing to do: all requests, if there are any, are paused streams."""
+        paused = all(request.paused and request.decode_state is not None for request in self.running)
+        return paused and not self._waiting and all(request.paused for request in self._preempted)
 
     @property
     def free(self) -> Sequence[int]:
-        """Sequences that no request has, rising."""
+        """Return the sequences that no request has, in rising order."""
         return self._free
 
     def add(self, request: Request) -> None:
-        """A request that has no sequence yet, or no longer."""
-        if request.gave_way and request.paused:
-            self._away.append(request)
+        """Add a request without a sequence."""
+        if request.preempted and request.paused:
+            self._preempted.append(request)
         else:
             heapq.heappush(self._waiting, (request.rank, request))
 
-    def call_back(self) -> None:
-        """Streams that gave way wait for a sequence again where their readers are back."""
-        away, self._away = self._away, []
-        for request in away:
+    def requeue_preempted(self) -> None:
+        """Move preempted streams whose readers are back to the waiting queue."""
+        preempted, self._preempted = self._preempted, []
+        for request in preempted:
             self.add(request)
 
-    def next(self) -> Request | None:
-        """The request whose turn it is to get a sequence, where one is free."""
+    def next_waiting(self) -> Request | None:
+        """Return the next request to get a sequence; None if no sequence is free, or no request waits."""
         return self._waiting[0][1] if self._waiting and self._free else None
 
     def start(self, request: Request, seq: int) -> None:
-        """The next request gets the sequence."""
+        """Give a free sequence to the request that `next_waiting` returned."""
         heapq.heappop(self._waiting)
         self._free.remove(seq)
         request.seq = seq
         self.running = sorted([*self.running, request], key=_sequence)
 
-    def stop(self, request: Request) -> None:
-        """Takes a request out: its sequence is free."""
+    def remove(self, request: Request) -> None:
+        """Remove a request, and free its sequence."""
         if request.seq is None:
-            self._waiting = [one for one in self._waiting if one[1] is not request]
+            self._waiting = [entry for entry in self._waiting if entry[1] is not request]
             heapq.heapify(self._waiting)
-            self._away = [one for one in self._away if one is not request]
+            self._preempted = [other for other in self._preempted if other is not request]
         else:
             self._free = sorted([*self._free, request.seq])
             request.seq = None
-            self.running = [one for one in self.running if one is not request]
+            self.running = [other for other in self.running if other is not request]
 
     # ── Gaps ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def has_gap(self) -> bool:
-        """Whether there is a free sequence between those that run: a launch takes sequences that lie side by side."""
+        """Tell whether a free sequence lies between running ones: then a round takes more than one decode call."""
         running = self.running
         return len(running) > 1 and _sequence(running[-1]) - _sequence(running[0]) >= len(running)
 
-    def moves(self, worth: Callable[[int], int]) -> list[tuple[Request, int]]:
-        """Which requests are to move to which free sequences so that all lie side by side; none where it does not pay.
+    def plan_moves(self, reuse_value: Callable[[int], int]) -> list[tuple[Request, int]]:
+        """Return requests, and the free sequences that they should move to, so that there are no gaps.
 
-        It pays where the requests on either side of the gap go on for more rounds than the moves cost. worth: tokens
-        that a free sequence holds and a prompt may begin with, which are lost when another moves there.
+        Returns an empty list if moving does not pay: it pays if the requests on both sides of the gap will run for more
+        rounds than the moves cost.
+
+        reuse_value: the number of cached tokens that a free sequence loses if a request moves there.
         """
-        n = len(self.running)
-        least, moved, places = math.inf, self.running, range(0)
+        n_running = len(self.running)
+        min_cost, moved, targets = math.inf, self.running, range(0)
         for first in range(len(self._free) + 1):
-            those = range(first, first + n)
-            outside = [request for request in self.running if request.seq not in those]
-            cost = sum(1 + request.n_held / COPIED_A_ROUND for request in outside)
-            cost += sum(worth(seq) / LOST_A_ROUND for seq in self._free if seq in those)
-            if cost < least:
-                least, moved, places = cost, outside, those
-        stay = [request for request in self.running if request not in moved]
-        if least >= min(max(map(self._rounds_left, side), default=0.0) for side in (moved, stay)):
+            window = range(first, first + n_running)
+            outside = [request for request in self.running if request.seq not in window]
+            cost = sum(1 + request.n_past / COPIED_TOKENS_PER_ROUND for request in outside)
+            cost += sum(reuse_value(seq) / LOST_TOKENS_PER_ROUND for seq in self._free if seq in window)
+            if cost < min_cost:
+                min_cost, moved, targets = cost, outside, window
+        unmoved = [request for request in self.running if request not in moved]
+        if min_cost >= min(max(map(self._rounds_left, side), default=0.0) for side in (moved, unmoved)):
             return []
-        return list(zip(reversed(moved), (seq for seq in self._free if seq in places), strict=True))
+        return list(zip(reversed(moved), (seq for seq in self._free if seq in targets), strict=True))
 
     def _rounds_left(self, request: Request) -> float:
-        """By the rounds that its tokens took so far."""
-        left = request.most(self._n_ctx) - len(request.tokens)
-        return left * max(1, request.tally.rounds) / max(1, len(request.tokens) - 1)
+        """Estimate the rounds that a request will still take, from its tokens per round so far."""
+        left = request.max_output_tokens(self._n_ctx) - len(request.tokens)
+        return left * max(1, request.draft_stats.rounds) / max(1, len(request.tokens) - 1)
 
     def move(self, request: Request, seq: int) -> None:
-        """A running request goes to a free sequence."""
-        self._free = sorted([*(one for one in self._free if one != seq), _sequence(request)])
+        """Move a running request to a free sequence."""
+        self._free = sorted([*(other for other in self._free if other != seq), _sequence(request)])
         request.seq = seq
-        if request.writer is not None:
-            request.writer.seq = seq
+        if request.decode_state is not None:
+            request.decode_state.seq = seq
         self.running = sorted(self.running, key=_sequence)
 
-    # ── Who goes on ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Running requests ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def give_way(self) -> Request | None:
-        """The stream that is to make room for one that waits, if there is one."""
+    def choose_preempted(self) -> Request | None:
+        """Return the paused stream to preempt for a waiting request; None if there is none, or no request waits."""
         if self._free or not self._waiting:
             return None
         priority = self._waiting[0][1].priority
-        paused = [r for r in self.running if r.paused and not r.gave_way and r.priority >= priority]
+        paused = [r for r in self.running if r.paused and not r.preempted and r.priority >= priority]
         return max(paused, key=_rank, default=None)
 
-    def writing(self) -> list[Request]:
-        """The requests of the next round, by sequence. Streams whose readers do not take their pieces are among them
-        where others wait for their sequences: they give way no more, and come to their ends."""
-        waited_for = bool(self._waiting)
-        return [one for one in self.running if one.writer is not None and (waited_for or not one.paused)]
+    def decoding(self) -> list[Request]:
+        """Return the requests of the next round, in the order of their sequences.
 
-    def reading(self) -> list[Request]:
-        """The requests that do not write yet, in their order."""
-        return sorted((one for one in self.running if one.writer is None), key=_rank)
+        Paused streams are among them only if other requests wait for a sequence: streams that cannot be preempted again
+        then decode to their ends.
+        """
+        has_waiting = bool(self._waiting)
+        return [r for r in self.running if r.decode_state is not None and (has_waiting or not r.paused)]
+
+    def prefilling(self) -> list[Request]:
+        """Return the running requests that do not decode yet, in the order of their ranks."""
+        return sorted((request for request in self.running if request.decode_state is None), key=_rank)
 
 
 def _sequence(request: Request) -> int:

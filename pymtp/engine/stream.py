@@ -1,60 +1,62 @@
-"""A completion piece by piece."""
+"""A stream: the completion of one request, piece by piece."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 
 from pymtp.engine.request import Completion, Piece, Request
-from pymtp.engine.thread import Turns
+from pymtp.engine.thread import EngineRunner
 from pymtp.errors import ClosedError
 from pymtp.native.locking import Exclusive
 
 
 class Stream:
-    """Iterates over the pieces of a completion while it is generated. Ends early, as "cancelled", when it is closed or
-    let go of.
+    """An iterator over the pieces of a completion, while it is generated.
 
-    It goes on beside other streams and calls of its LLM, a few pieces ahead of its reader. Where its reader stays away
-    and others wait for a sequence, it gives way once, and begins anew when it is read again: its text is the same.
-    Several threads may use it. A stream keeps its LLM; it may be left half way.
+    A stream runs beside other streams and calls of its LLM, a few pieces ahead of its reader. If its reader does not
+    take the pieces while other requests wait for a sequence, it is preempted once, and restarts when it is read again:
+    its text is the same. close() ends it early, as "cancelled"; so does the garbage collector, if nothing refers to it.
+    Several threads may read one stream. A stream keeps a reference to its LLM.
     """
 
-    def __init__(self, owner: Exclusive, turns: Turns, request: Request) -> None:
-        """owner: the LLM, whose turns the pieces take."""
+    def __init__(self, owner: Exclusive, runner: EngineRunner, request: Request) -> None:
+        """Create the stream of a request. owner: the LLM. runner: of its engine."""
         self._owner = owner
-        self._turns = turns
+        self._runner = runner
         self._request = request
 
     def __iter__(self) -> Stream:
         return self
 
     def __next__(self) -> Piece:
-        """The next piece. Raises ClosedError when the LLM is closed, and what `LLM.generate` raises."""
+        """Return the next piece. Raises ClosedError if the LLM is closed, and the errors of `LLM.generate`."""
         request = self._request
         while True:
-            self._turns.wait(self._owner, request.caller, [request], self._has_news)
+            self._runner.run_until(self._owner, request.waiter, [request], self._ready)
             try:
                 return request.unread.popleft()
-            except IndexError:  # or another thread took it
+            except IndexError:  # another thread took it
                 if not request.ended:
                     continue
-            if (error := request.failure()) is not None:
+            if (error := request.error_copy()) is not None:
                 raise error
             raise StopIteration
 
-    def _has_news(self) -> bool:
+    def _ready(self) -> bool:
         request = self._request
-        return bool(request.unread) or request.reason is not None
+        return bool(request.unread) or request.finish_reason is not None
 
     def close(self) -> None:
-        """Stops generating. What came so far, pieces that were not read among it, is in `completion`, as "cancelled"
-        unless it was complete."""
+        """Stop generating, and drop the pieces that were not read.
+
+        `completion` has all that was generated, as "cancelled" if it was not complete.
+        """
         request = self._request
-        self._turns.engine.cancel(request)
+        self._runner.engine.cancel(request)
         try:
-            self._turns.wait(self._owner, request.caller, [], lambda: request.ended)
+            self._runner.run_until(self._owner, request.waiter, [], lambda: request.ended)
         except ClosedError:
-            self._owner.close()  # when this returns, the LLM has ended its requests
+            self._owner.close()  # waits until the LLM has ended its requests
         request.unread.clear()
 
     def __enter__(self) -> Stream:
@@ -64,10 +66,10 @@ class Stream:
         self.close()
 
     def __del__(self) -> None:
-        with suppress(AttributeError):  # where a signal handler raised in __init__
-            self._turns.engine.cancel(self._request)  # nobody will read it
+        with suppress(AttributeError):  # a signal handler may have raised an error in __init__
+            self._runner.engine.cancel(self._request)  # no reader is left
 
     @property
     def completion(self) -> Completion:
-        """The whole, once it has ended. Raises InvalidRequestError before."""
+        """Return the completion of a stream that has ended. Raises InvalidRequestError before the end."""
         return self._request.completion

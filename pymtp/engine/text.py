@@ -1,4 +1,4 @@
-"""The text of a request: what its tokens say, where a stop string ends it, and where its thinking ends."""
+"""The text of a request: detokenization, stop strings, and the end of the thinking block."""
 
 from __future__ import annotations
 
@@ -6,101 +6,103 @@ import codecs
 from collections.abc import Sequence
 from unicodedata import normalize
 
-from pymtp.chat.thinking import Thinking, ThinkingText
+from pymtp.chat.thinking import ThinkingPlan, ThinkingTracker
 from pymtp.model.model import Model
 from pymtp.sampling import SamplingParams
 
 
 class RequestText:
-    """The text of the tokens that came out, and whether one of them ended it, or its thinking."""
+    """The text of the output tokens. It ends at an end token or at a stop string."""
 
-    def __init__(self, model: Model, params: SamplingParams, thinking: Thinking) -> None:
+    def __init__(self, model: Model, params: SamplingParams, thinking: ThinkingPlan) -> None:
         self._model = model
-        self._ignores_end = params.ignore_eos
-        self._apart = thinking.apart
-        self._stops = params.stop
-        self.thinking = ThinkingText(thinking)
-        self._stream = self._new_stream()
-        self._fresh = ""  # not taken yet
+        self._ignore_eos = params.ignore_eos
+        self._no_stop_in_thinking = thinking.no_stop_in_thinking
+        self._stop_strings = params.stop
+        self.thinking = ThinkingTracker(thinking)
+        self._detokenizer = self._new_detokenizer()
+        self._new_text = ""  # not taken yet
         self.ended = False
 
-    def ends(self, token: int) -> bool:
-        """Takes the next token; whether a round ends with it: it is the last, or the thinking is to be closed."""
-        if not self._ignores_end and self._model.ends_generation(token):
+    def add_token(self, token: int) -> bool:
+        """Add the next token. Return True if the round ends here: the text ends, or its thinking must be closed."""
+        if not self._ignore_eos and self._model.ends_generation(token):
             self.ended = True
             return True
         data, within = self._model.token_bytes(token), self.thinking.within
         n = self.thinking.push(data)
-        if self._apart and within != self.thinking.within:
+        if self._no_stop_in_thinking and within != self.thinking.within:
             self._push(data[:n])
             self.flush()
-            if not self._stream.stopped:
-                self._stream = self._new_stream()
+            if not self._detokenizer.stopped:
+                self._detokenizer = self._new_detokenizer()
                 self._push(data[n:])
         else:
             self._push(data)
         return self.ended or self.thinking.closing
 
-    def _new_stream(self) -> TextStream:
-        return TextStream(() if self._apart and self.thinking.within else self._stops)
+    def _new_detokenizer(self) -> IncrementalDetokenizer:
+        return IncrementalDetokenizer(() if self._no_stop_in_thinking and self.thinking.within else self._stop_strings)
 
     def _push(self, data: bytes) -> None:
-        self._fresh += self._stream.push(data)
-        self.ended = self._stream.stopped
+        self._new_text += self._detokenizer.push(data)
+        self.ended = self._detokenizer.stopped
 
     def flush(self) -> None:
-        """Gives out what was held back for a stop string or a character."""
-        self._fresh += self._stream.flush()
+        """Append the text that was held back for a stop string or an incomplete character."""
+        self._new_text += self._detokenizer.flush()
 
     def take(self) -> str:
-        """What is new since the last call."""
-        text, self._fresh = self._fresh, ""
+        """Return the text that was added since the last call."""
+        text, self._new_text = self._new_text, ""
         return text
 
 
-class TextStream:
-    """Joins the bytes of tokens to text. What is given out is never taken back."""
+class IncrementalDetokenizer:
+    """Turns the bytes of tokens into text, up to a stop string. Text that was returned stays valid."""
 
     def __init__(self, stop: Sequence[str] = ()) -> None:
-        self._stop = tuple(spelling for each in stop for spelling in spellings(each))
+        self._stop = tuple(spelling for string in stop for spelling in stop_spellings(string))
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._held = ""  # may be the start of a stop string
+        self._pending = ""  # may be the beginning of a stop string
         self.stopped = False
 
     def push(self, data: bytes) -> str:
-        """Takes a token's bytes, gives out the text that is certain by now. Sets `stopped` at a stop string, which
-        is not given out, nor is anything after it."""
-        return self._release(self._decoder.decode(data))
+        """Add a token's bytes, and return the text that is certain now.
+
+        Sets `stopped` at a stop string; the stop string and the text after it are never returned.
+        """
+        return self._filter_stop_strings(self._decoder.decode(data))
 
     def flush(self) -> str:
-        """The rest, at the end: held back characters, and U+FFFD for one that never completed."""
-        return self._release(self._decoder.decode(b"", final=True)) + self._drain()
+        """Return the rest, at the end of the text, with U+FFFD for an incomplete character."""
+        return self._filter_stop_strings(self._decoder.decode(b"", final=True)) + self._drain()
 
     def _drain(self) -> str:
-        held, self._held = self._held, ""
-        return held
+        pending, self._pending = self._pending, ""
+        return pending
 
-    def _release(self, new: str) -> str:
+    def _filter_stop_strings(self, new: str) -> str:
         if self.stopped:
             return ""
         if not self._stop:
             return new
-        text = self._held + new
-        found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
-        if found:
-            self.stopped, self._held = True, ""
-            return text[: min(found)]
+        text = self._pending + new
+        starts = [start for start in (text.find(stop) for stop in self._stop) if start >= 0]
+        if starts:
+            self.stopped, self._pending = True, ""
+            return text[: min(starts)]
         keep = max((_overlap(text, stop) for stop in self._stop), default=0)
-        self._held = text[len(text) - keep :]
+        self._pending = text[len(text) - keep :]
         return text[: len(text) - keep]
 
 
-def spellings(stop: str) -> tuple[str, ...]:
-    """List what a stop string matches: itself and its NFC, in which models write what a client may have in NFD."""
+def stop_spellings(stop: str) -> tuple[str, ...]:
+    """List the spellings that a stop string matches: its own, and NFC, which models write if a client sends NFD."""
     return tuple({stop, normalize("NFC", stop)})
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that is a proper start of `stop`."""
+    """Return the length of the longest suffix of `text` that is a proper prefix of `stop`."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if stop.startswith(text[-n:])), 0)

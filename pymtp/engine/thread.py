@@ -1,117 +1,120 @@
-"""Which thread runs the engine: whoever waits for tokens does, for all."""
+"""The threads that share an engine: a thread that waits for its request runs the engine for all requests."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-from pymtp.context.context import Context
 from pymtp.engine.engine import Engine
-from pymtp.engine.request import Caller, Request
-from pymtp.engine.warm_up import FirstLaunches
-from pymtp.errors import ClosedError, NativeError, PymtpError
+from pymtp.engine.request import Request, Waiter
+from pymtp.errors import PymtpError
 from pymtp.native.locking import Exclusive, alone
 
 T = TypeVar("T")
-LONGEST = 0.05  # seconds until a thread that waits looks for itself whether another still runs the engine
+POLL_SECONDS = 0.05  # a waiting thread checks at this interval whether another thread still runs the engine
 
 
-class Turns:
-    """One thread at a time runs the engine, until it has what it waits for; then another that waits goes on.
+class EngineRunner:
+    """Lets one of the waiting threads at a time run the engine, until its own request is done; then another one.
 
-    Nothing here is left wrong for good where a signal handler raises in between: locks are taken by their own `with`
-    alone, and who waits for another thread looks again by itself.
+    An error that a signal handler raises at any line leaves no lasting damage: locks are only taken by `with lock`, and
+    a waiting thread polls.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._running = threading.Lock()  # taken within the owner's lock: says to others whether somebody runs it
-        self._thread = 0  # that does
-        self._next: dict[int, None] = {}  # threads that are about to, and may wait for the owner's lock
-        self._waiting: list[Caller] = []
+        self._running = threading.Lock()  # locked while a thread runs the engine; taken within the owner's lock
+        self._thread = 0  # the thread that runs the engine
+        self._next: dict[int, None] = {}  # threads that will run the engine next, and may wait for the owner's lock
+        self._waiting: list[Waiter] = []  # threads that wait while another one runs the engine
 
-    def refuse_within(self, owner: Exclusive) -> None:
-        """Raises InvalidRequestError in a signal or log handler of the thread that runs the engine, ClosedError once
-        the owner was closed."""
+    def refuse_reentry(self, owner: Exclusive) -> None:
+        """Raise InvalidRequestError in a signal or log handler of the thread that runs the engine.
+
+        Raises ClosedError if the owner was closed.
+        """
         if owner.closed or (self._running.locked() and self._thread == threading.get_ident()):
-            owner.refuse()
+            owner._raise_refusal()
 
-    def wait(self, owner: Exclusive, caller: Caller, requests: Sequence[Request], ready: Callable[[], object]) -> None:
-        """Returns when `ready`: runs the engine until then, or waits while another thread does.
+    def run_until(
+        self, owner: Exclusive, waiter: Waiter, requests: Sequence[Request], ready: Callable[[], object]
+    ) -> None:
+        """Run the engine until `ready`, or wait while another thread runs it.
 
-        owner: whose calls these are. requests: those that end where this is left by an exception. Raises ClosedError
-        when the owner was closed meanwhile, and what a signal handler raised.
+        owner: the LLM of the engine. waiter: of this thread. requests: cancelled if this raises an error.
+
+        Raises ClosedError if the owner is closed meanwhile, and the errors of signal handlers.
         """
         try:
             while not ready():
                 if self._running.locked():
-                    self.refuse_within(owner)
-                    self._wait_for_news(caller, lambda: ready() or not self._running.locked())
+                    self.refuse_reentry(owner)
+                    self._wait_for_change(waiter, lambda: ready() or not self._running.locked())
                     continue
                 self._next[threading.get_ident()] = None
-                _run(owner, self, requests, ready)
-                if not ready() and not self._wait_for_news(caller, lambda: ready() or self._nobody):
-                    self._next.clear()  # it was somebody else's turn, who never came
-            self._hand_over()  # whoever ran the engine last may have told this thread, which leaves
+                _run_steps(owner, self, requests, ready)
+                if not ready() and not self._wait_for_change(waiter, lambda: ready() or self._unclaimed):
+                    self._next.clear()  # a thread in `_next` did not run the engine: an interrupt may have ended it
+            self._wake_next()  # the thread that ran the engine last may have woken this one, which returns
         except BaseException:
             self._next.pop(threading.get_ident(), None)
-            self.give_up(requests)
+            self.cancel(requests)
             raise
 
-    def give_up(self, requests: Sequence[Request]) -> None:
-        """Ends those that have not ended: nobody waits for them any more."""
+    def cancel(self, requests: Sequence[Request]) -> None:
+        """Cancel the requests that have not ended."""
         for request in requests:
-            if request.submitted:
+            if request.arrival_time:  # else it was never submitted
                 self.engine.cancel(request)
-        self._hand_over()
+        self._wake_next()
 
-    def between(self, owner: Exclusive, call: Callable[[], T]) -> T:
-        """What a call returns that is made while no thread runs the engine. Raises as `wait`, and what it raises."""
-        self.refuse_within(owner)
+    def call_between_steps(self, owner: Exclusive, call: Callable[[], T]) -> T:
+        """Make a call while no thread runs the engine, and return its result.
+
+        Raises the errors of `run_until` and of the call.
+        """
+        self.refuse_reentry(owner)
         try:
             self._next[threading.get_ident()] = None
-            return _between(owner, self, call)
+            return _call_exclusively(owner, self, call)
         finally:
             self._next.pop(threading.get_ident(), None)
-            self._hand_over()
+            self._wake_next()
 
-    def fail(self, owner: Exclusive, error: PymtpError) -> None:
+    def fail_all(self, owner: Exclusive, error: PymtpError) -> None:
         """End all requests with an error."""
         with owner._lock:
-            self.engine.fail(error)
+            self.engine.fail_all(error)
 
     @property
     def wanted(self) -> bool:
-        """Whether a thread waits to run the engine, or to make a call between two of its steps."""
+        """Tell whether a thread waits to run the engine, or to make a call between two of its steps."""
         return bool(self._next or self._waiting)
 
     @property
-    def _nobody(self) -> bool:
-        """Whether no thread runs the engine or is about to."""
+    def _unclaimed(self) -> bool:
+        """Tell whether no thread runs the engine, or will run it next."""
         return not self._next and not self._running.locked()
 
-    def _wait_for_news(self, caller: Caller, unless: Callable[[], object]) -> bool:
-        """Whether there was something new, or another thread runs the engine."""
-        self._waiting.append(caller)
+    def _wait_for_change(self, waiter: Waiter, ready: Callable[[], object]) -> bool:
+        """Wait for a notification, or until `ready`. Return False if neither came and no thread runs the engine."""
+        self._waiting.append(waiter)
         try:
-            return caller.wait(unless, LONGEST) or self._running.locked()
+            return waiter.wait(ready, POLL_SECONDS) or self._running.locked()
         finally:
-            self._waiting.remove(caller)
+            self._waiting.remove(waiter)
 
-    def _hand_over(self) -> None:
-        if not self._nobody:
-            return  # who hands over in turn
-        for caller in list(self._waiting):
-            if caller.waiting:
-                caller.tell()
+    def _wake_next(self) -> None:
+        if not self._unclaimed:
+            return  # that thread will wake the next one
+        for waiter in list(self._waiting):
+            if waiter.waiting:
+                waiter.notify()
                 return
 
-    def alone(self, call: Callable[[], T]) -> T:
-        """See `between`. Within the owner's lock."""
+    def call_exclusively(self, call: Callable[[], T]) -> T:
+        """Make a call for `call_between_steps`. The caller holds the owner's lock."""
         with self._running:
             self._thread = threading.get_ident()
             self._next.pop(self._thread, None)
@@ -120,163 +123,31 @@ class Turns:
             finally:
                 self._thread = 0
 
-    def run(self, owner: Exclusive, requests: Sequence[Request], ready: Callable[[], object]) -> None:
-        """Runs the engine until `ready`, or until another thread wants to. Within the owner's lock."""
+    def run_steps(self, owner: Exclusive, requests: Sequence[Request], ready: Callable[[], object]) -> None:
+        """Run the engine until `ready`, or until another thread wants to run it. The caller holds the owner's lock."""
         with self._running:
             self._thread = threading.get_ident()
             self._next.pop(self._thread, None)
             try:
-                self.engine.settle()
+                self.engine.process_queues()
                 while not ready() and (not self._next or owner.closed):
                     self.engine.step()
             except BaseException:
                 for request in requests:
                     self.engine.cancel(request)
-                self.engine.settle()
+                self.engine.process_queues()
                 raise
             finally:
                 self._thread = 0
 
 
 @alone
-def _between(owner: Exclusive, turns: Turns, call: Callable[[], T]) -> T:
-    return turns.alone(call)
+def _call_exclusively(owner: Exclusive, runner: EngineRunner, call: Callable[[], T]) -> T:
+    return runner.call_exclusively(call)
 
 
 @alone
-def _run(owner: Exclusive, turns: Turns, requests: Sequence[Request], ready: Callable[[], object]) -> None:
-    turns.run(owner, requests, ready)
-
-
-PAUSE = 0.1  # seconds until launches are timed again, where somebody wanted the context
-
-
-class News:
-    """Wakes a coroutine from the thread that runs the engine."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._event = asyncio.Event()
-        self._told = False  # the loop knows that there is something new, and nobody has looked since
-        self.caller = Caller(self._tell)
-
-    def _tell(self) -> None:
-        if self._told:
-            return
-        self._told = True
-        try:
-            self._loop.call_soon_threadsafe(self._event.set)
-        except RuntimeError:  # the loop is closed: nobody waits
-            return
-
-    async def wait(self) -> None:
-        """Until there was something new since the last call."""
-        await self._event.wait()
-        self._event.clear()
-        self._told = False  # what comes from here on tells anew; what came before is seen now
-
-
-class Driver:
-    """The thread that runs an LLM's engine while there is something to do and nobody else does."""
-
-    def __init__(
-        self, owner: Exclusive, turns: Turns, first_launches: FirstLaunches, context: Callable[[], Context]
-    ) -> None:
-        """Begin to time launches where nobody has.
-
-        owner: the LLM, whose lock the steps take. context: returns its context, or raises ClosedError.
-        """
-        self._owner, self._turns, self._first_launches, self._context = owner, turns, first_launches, context
-        self._work: SimpleQueue[bool] = SimpleQueue()  # whether to go on
-        self._thread: threading.Thread | None = None
-        self._lock = threading.RLock()  # a text may be freed at any line, here too, and cancels its requests
-        self._live: set[Request] = set()
-        self._last: list[Request] = []  # that were live when it was stopped
-        self._stopped = False
-        self._times_launches = first_launches.claim()
-        if self._times_launches:
-            self._start()
-
-    def leave_behind(self) -> None:
-        """In a forked child, which does not have the thread: what it has may still be let go of."""
-        self._lock = threading.RLock()
-
-    def take(self, requests: Sequence[Request]) -> None:
-        """New requests. Raises ClosedError after stop(), once they have ended."""
-        with self._lock:
-            if not self._stopped:
-                self._live.update(requests)
-                self._start()
-                self.wake()
-                return
-        self.cancel(requests)
-        with suppress(ClosedError):  # of the LLM: they have ended, too
-            self._turns.wait(self._owner, Caller(), [], lambda: all(request.ended for request in requests))
-        raise ClosedError("the AsyncLLM is closed")
-
-    def wake(self) -> None:
-        """There may be something to do."""
-        if self._work.empty():  # else the thread looks again anyway
-            self._work.put(True)
-
-    def cancel(self, requests: Sequence[Request]) -> None:
-        """Nobody waits for them any more: ends those that have not ended."""
-        with self._lock:
-            self._live.difference_update(requests)
-        for request in requests:
-            if not request.ended:
-                self._turns.engine.cancel(request)
-        self.wake()
-
-    def let_go(self) -> None:
-        """Nobody asks for anything any more: the thread ends, and keeps the LLM no longer."""
-        self._work.put(False)
-
-    def stop(self) -> None:
-        """Ends its requests, and the thread."""
-        with self._lock:
-            self._last, thread = list(self._live), self._thread
-            self._stopped = True
-        self.cancel(self._last)
-        self.let_go()
-        if thread is not None:
-            thread.join()
-
-    def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="pymtp engine", daemon=True)
-            self._thread.start()
-
-    def _run(self) -> None:
-        while self._goes_on():
-            try:
-                self._turns.wait(self._owner, Caller(), [], lambda: self._turns.engine.idle or self._ended)
-            except ClosedError:
-                return  # the requests have ended, too
-            except Exception as error:  # of no request: no memory, perhaps. Whoever waits must hear of it
-                threading.excepthook(
-                    threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread()))
-                )
-                self._turns.fail(self._owner, NativeError(f"the engine failed: {error!r}"))
-
-    def _goes_on(self) -> bool:
-        """Wait for work: tell whether to go on. Time launches meanwhile, before the first request."""
-        first = self._first_launches
-
-        def wanted() -> bool:
-            return not self._work.empty() or self._turns.wanted or self._owner.closed
-
-        while self._times_launches and not first.done:
-            try:
-                self._turns.between(self._owner, lambda: first.time(self._context(), wanted))
-            except Exception:  # the first request hears of it
-                break
-            if not first.done:
-                with suppress(Empty):
-                    return self._work.get(timeout=PAUSE)
-        return self._work.get()
-
-    @property
-    def _ended(self) -> bool:
-        """Whether it was stopped, and its requests have ended: others may run on."""
-        return self._stopped and all(request.ended for request in self._last)
+def _run_steps(
+    owner: Exclusive, runner: EngineRunner, requests: Sequence[Request], ready: Callable[[], object]
+) -> None:
+    runner.run_steps(owner, requests, ready)

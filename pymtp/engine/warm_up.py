@@ -1,4 +1,4 @@
-"""When the launches are timed that `auto` begins with: once for a context, before its first request."""
+"""The measurement of draft and verification times, which `draft_tokens="auto"` begins with."""
 
 from __future__ import annotations
 
@@ -6,40 +6,48 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 
 from pymtp.context.context import Context
-from pymtp.drafting.warm_up import first_costs
+from pymtp.drafting.warm_up import measure_costs
 from pymtp.engine.batch_depth import BatchDepth
 from pymtp.errors import PymtpError
 
 
-class FirstLaunches:
-    """The timing of a context's launches. done: there is nothing to time any more."""
+class WarmUp:
+    """The warm-up of a context: its drafts and verifications are timed once, before the first request.
 
-    def __init__(self, depth: BatchDepth, kind: Hashable, *, done: bool) -> None:
-        """depth: what learns from the times. kind: as for `first_costs`."""
-        self._depth, self._kind, self.done = depth, kind, done
+    done: nothing is left to be timed.
+    """
+
+    def __init__(self, depth: BatchDepth, options_key: Hashable, *, done: bool) -> None:
+        """Create a warm-up that has not run.
+
+        depth: the policy that gets the times. options_key: as for `measure_costs`.
+        done: whether nothing is to be timed.
+        """
+        self._depth, self._options_key, self.done = depth, options_key, done
         self._claimed = False
 
     def claim(self) -> bool:
-        """Tell whether launches are to be timed, and nobody else does it: two who take turns would never be done."""
+        """Tell whether the caller must run the warm-up: only the first one, as two would stop each other forever."""
         claimed, self._claimed = self._claimed, True
         return not claimed and not self.done
 
-    def time(self, context: Context, unless: Callable[[], object] | None = None) -> None:
-        """Time launches of the context, as far as it holds no tokens. No thread uses it meanwhile.
+    def run(self, context: Context, should_stop: Callable[[], object] | None = None) -> None:
+        """Time drafts and verifications of the context, if it holds no tokens. No other thread may use it meanwhile.
 
-        unless: as for `first_costs`. Where it stopped the timing, or another context of the model is timed, this is to
-            be called again later.
+        should_stop: as for `measure_costs`. If it stopped the warm-up, or if another context of the model is timed at
+            the moment, `done` stays False: call this again later.
 
-        Raises what the context raises. Then it holds no tokens, and rounds have to tell what they cost.
+        Raises the errors of the context. After an error, the context holds no tokens, and `auto` learns the costs from
+        the rounds alone.
         """
         if self.done or any(map(context.tokens_held, range(context.n_seq_max))):
             self.done = True
             return
         try:
-            found = first_costs(context.model, self._kind, context, unless)
-            if found is not None:
-                self._depth.begin(found)
-                if unless is None or not unless():
+            costs = measure_costs(context.model, self._options_key, context, should_stop)
+            if costs is not None:
+                self._depth.set_measured_costs(costs)
+                if should_stop is None or not should_stop():
                     self.done = True
         except Exception:
             self.done = True

@@ -1,8 +1,8 @@
-"""JSON schemas as grammars.
+"""Conversion of JSON schemas to grammars.
 
-Where a grammar cannot say all that a schema allows, it says a part: properties in the schema's order, no more items
-than `prefixItems`, no escapes in names that the schema leaves open, numbers of 16 digits, strings and arrays of at most
-2,000 where there is a maximum. `oneOf` is taken as `anyOf`.
+Where a grammar cannot express all that a schema allows, it allows a part: properties in the schema's order, no more
+items than `prefixItems`, no escapes in the names of additional properties, numbers of 16 digits, and strings and arrays
+of at most 2,000 where there is a maximum. `oneOf` counts as `anyOf`.
 """
 
 from __future__ import annotations
@@ -16,56 +16,60 @@ from contextlib import suppress
 from typing import Any
 
 from pymtp.errors import InvalidRequestError
-from pymtp.grammar.keywords import HEEDED, TYPES, SchemaError, check_keywords, find, is_number, types_of
+from pymtp.grammar.keywords import TYPE_KEYWORDS, TYPES, SchemaError, check_keywords, find_ref, is_number, types_of
 from pymtp.grammar.regex import MAX_REPETITIONS, NOT_PLAIN, inverse, pattern_grammar, quoted, range_grammar
 from pymtp.grammar.rules import Rules
 
-MAX_NAMES = 10_000  # characters of names beside which others are allowed
+MAX_NAME_CHARACTERS = 10_000  # in the names of properties beside which additional properties are allowed
 
 FORMATS = ("date", "date-time", "time", "uuid")
 
 
 def schema_gbnf(schema: object) -> str:
-    """The GBNF of a schema. Raises SchemaError, which names the place in the schema and what is wrong."""
-    converter = Converter(schema, Rules(), None)
+    """Convert a schema to GBNF. Raises SchemaError, which names the place in the schema and the fault."""
+    converter = SchemaConverter(schema, Rules(), None)
     converter.refs["#"] = "root"
-    converter.todo.append("#")
+    converter.pending_refs.append("#")
     converter.finish()
     return converter.rules.gbnf()
 
 
-class Converter:
-    """Makes rules of schemas within one document.
-
-    weaker: of a schema and the document, schemas that may stand for it, the first that a grammar can hold a text to;
-        any value, where there is none. None where it stands for itself, or is refused.
-    """
+class SchemaConverter:
+    """A converter of the schemas within one document to rules of a grammar."""
 
     def __init__(self, root: object, rules: Rules, weaker: Callable[[object, object], Iterable[object]] | None) -> None:
+        """Prepare the conversion. root: the document.
+
+        weaker: a function of a schema and the document that returns the schemas to try in its place. The first that a
+            grammar can express counts; where there is none, any value is allowed. None refuses a schema that no grammar
+            can express.
+        """
         self.root = root
         self.rules = rules
         self.weaker = weaker
         self.refs: dict[str, str] = {}
-        # references whose rules are to be made: no recursion, which schemas could make deep
-        self.todo: deque[str] = deque()
+        # References whose rules are still to be made: a queue, as recursion could be as deep as a schema is long.
+        self.pending_refs: deque[str] = deque()
 
     def finish(self) -> None:
-        """Makes the rules of what was referred to."""
-        while self.todo:
-            ref = self.todo.popleft()
-            self.rules.says[self.refs[ref]] = self.schema(find(self.root, ref, ref), ref)
+        """Make the rules of all references."""
+        while self.pending_refs:
+            ref = self.pending_refs.popleft()
+            self.rules.bodies[self.refs[ref]] = self.schema(find_ref(self.root, ref, ref), ref)
 
-    # each of these gives alternatives
+    # Each of the methods below returns the alternatives of a rule, as GBNF.
 
     def schema(self, schema: object, path: str) -> str:
+        """Convert a schema, or a weaker one. path: its place in the document, for error messages."""
         if self.weaker is None:
             return self.exact(schema, path)
-        for way in self.weaker(schema, self.root):
+        for weaker_schema in self.weaker(schema, self.root):
             with suppress(SchemaError):
-                return self.exact(way, path)
+                return self.exact(weaker_schema, path)
         return self.rules.known("value")
 
     def exact(self, schema: object, path: str) -> str:
+        """Convert a schema as it stands. Raises SchemaError where no grammar can express it."""
         if not isinstance(schema, dict):
             raise SchemaError(f"{path} must be an object, not {schema!r:.40}")
         types = types_of(schema, path)
@@ -74,28 +78,30 @@ class Converter:
             return self.ref(schema["$ref"], path)
         for keyword in ("oneOf", "anyOf"):
             if keyword in schema:
-                parts = listed(schema, keyword, path)
+                parts = non_empty_list(schema, keyword, path)
                 return " | ".join(self.schema(part, f"{path}/{keyword}/{i}") for i, part in enumerate(parts))
         if "const" in schema or "enum" in schema:
-            values = [schema["const"]] if "const" in schema else listed(schema, "enum", path)
+            values = [schema["const"]] if "const" in schema else non_empty_list(schema, "enum", path)
             values = [v for v in values if not types or any(TYPES[name](v) for name in types)]
             if not values:
                 raise SchemaError(f"{path} has no value of its type")
             return " | ".join(map(literal, values))
         if not types:
-            types = [next((name for name, keywords in HEEDED.items() if keywords & schema.keys()), "value")]
-        makers = {"object": self.object, "array": self.array, "string": self.string, "integer": self.integer}
-        return " | ".join(makers[t](schema, path) if t in makers else self.rules.known(t) for t in types)
+            types = [next((name for name, keywords in TYPE_KEYWORDS.items() if keywords & schema.keys()), "value")]
+        converters = {"object": self.object, "array": self.array, "string": self.string, "integer": self.integer}
+        return " | ".join(converters[t](schema, path) if t in converters else self.rules.known(t) for t in types)
 
-    def part(self, schema: object, path: str) -> str:
+    def rule_for(self, schema: object, path: str) -> str:
+        """Return the name of the rule of a schema."""
         return self.rules.rule(self.schema(schema, path), path.rpartition("/")[2])
 
     def ref(self, ref: object, path: str) -> str:
+        """Return the name of the rule of a reference."""
         if not isinstance(ref, str) or ref not in self.refs:
-            find(self.root, ref, path)
+            find_ref(self.root, ref, path)
             assert isinstance(ref, str)
             self.refs[ref] = self.rules.fresh_name(ref)
-            self.todo.append(ref)
+            self.pending_refs.append(ref)
         return self.refs[ref]
 
     def object(self, schema: dict[str, Any], path: str) -> str:
@@ -104,77 +110,81 @@ class Converter:
             raise SchemaError(f"{path}/properties must be an object")
         if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
             raise SchemaError(f"{path}/required must be a list of names")
-        needed = set(required)
-        if missing := sorted(needed - properties.keys()):
+        required_names = set(required)
+        if missing := sorted(required_names - properties.keys()):
             raise SchemaError(f"{path} requires {missing}, which 'properties' does not have")
-        others = schema.get("additionalProperties", "properties" not in schema)
-        if others is True and not properties:
+        extra = schema.get("additionalProperties", "properties" not in schema)
+        if extra is True and not properties:
             return self.rules.known("object")
-        if others is not False and sum(map(len, properties)) > MAX_NAMES:
-            raise SchemaError(f"{path} has names of more than {MAX_NAMES} characters beside additionalProperties")
+        if extra is not False and sum(map(len, properties)) > MAX_NAME_CHARACTERS:
+            raise SchemaError(
+                f"{path} has names of more than {MAX_NAME_CHARACTERS} characters beside additionalProperties"
+            )
         space = self.rules.known("space")
         members = [
-            self.rules.rule(f'{literal(name)} {space} ":" {space} {self.part(part, f"{path}/properties/{name}")}', name)
+            self.rules.rule(
+                f'{literal(name)} {space} ":" {space} {self.rule_for(part, f"{path}/properties/{name}")}', name
+            )
             for name, part in properties.items()
         ]
-        after = ""  # what may follow a member
-        if others is not False:
-            value = self.rules.known("value") if others is True else self.part(others, f"{path}/additionalProperties")
-            other = self.rules.rule(f'{self.other_name(properties)} {space} ":" {space} {value}', "other")
+        rest = ""  # the members that may follow
+        if extra is not False:
+            value = self.rules.known("value") if extra is True else self.rule_for(extra, f"{path}/additionalProperties")
+            other = self.rules.rule(f'{self.extra_name(properties)} {space} ":" {space} {value}', "other")
             members.append(other)
-            after = self.rules.rule(f'( "," {space} {other} )*', "others")
-        first: list[str] = []  # members that may come first, and what may follow each
+            rest = self.rules.rule(f'( "," {space} {other} )*', "others")
+        first: list[str] = []  # each member that may come first, with the members that may follow
         for name, member in reversed([*zip([*properties, None], members, strict=False)]):
-            if name in needed:
+            if name in required_names:
                 first.clear()
-            first.append(f"{member} {after}")
-            if name in needed:
-                after = self.rules.rule(f'"," {space} {member} {after}', "then")
+            first.append(f"{member} {rest}")
+            if name in required_names:
+                rest = self.rules.rule(f'"," {space} {member} {rest}', "then")
             elif name is not None:
-                after = self.rules.rule(f'( "," {space} {member} )? {after}', "then")
+                rest = self.rules.rule(f'( "," {space} {member} )? {rest}', "then")
         if not first:
             return f'"{{" {space} "}}"'
         some = f"( {' | '.join(reversed(first))} ) {space}"
-        return f'"{{" {space} {some if needed else f"( {some} )?"} "}}"'
+        return f'"{{" {space} {some if required_names else f"( {some} )?"} "}}"'
 
-    def other_name(self, names: dict[str, Any]) -> str:
-        """The name, as JSON, of a property with another name: a rule for each beginning of those that are known."""
-        after: list[dict[str, int]] = [{}]
+    def extra_name(self, names: dict[str, Any]) -> str:
+        """Return GBNF for a JSON string that is none of the names: one rule for each prefix of a name, as in a trie."""
+        children: list[dict[str, int]] = [{}]
         ends = set()
         for name in names:
-            at = 0
+            node = 0
             for c in name:
-                if c not in after[at]:
-                    after.append({})
-                    after[at][c] = len(after) - 1
-                at = after[at][c]
-            ends.add(at)
-        rules = [""] * len(after)
-        for i in reversed(range(len(after))):  # what stands below was added later
-            known = [(c, below) for c, below in after[i].items() if not any(a <= ord(c) <= b for a, b in NOT_PLAIN)]
+                if c not in children[node]:
+                    children.append({})
+                    children[node][c] = len(children) - 1
+                node = children[node][c]
+            ends.add(node)
+        rules = [""] * len(children)
+        for i in reversed(range(len(children))):  # children were added later
+            known = [(c, child) for c, child in children[i].items() if not any(a <= ord(c) <= b for a, b in NOT_PLAIN)]
             other = range_grammar(inverse([*NOT_PLAIN, *((ord(c), ord(c)) for c, _ in known)]))
-            ways = [f"{range_grammar([(ord(c), ord(c))])} {rules[below]}" for c, below in known]
-            ways.append(f"{other} {self.rules.known('plain')}*")
-            rules[i] = self.rules.rule(" | ".join([*ways, *([] if i in ends else ['""'])]), "name")
+            alternatives = [f"{range_grammar([(ord(c), ord(c))])} {rules[child]}" for c, child in known]
+            alternatives.append(f"{other} {self.rules.known('plain')}*")
+            rules[i] = self.rules.rule(" | ".join([*alternatives, *([] if i in ends else ['""'])]), "name")
         return rf'"\"" {rules[0]} "\""'
 
     def array(self, schema: dict[str, Any], path: str) -> str:
         space = self.rules.known("space")
-        least, most = counts(schema, "Items", path)
+        minimum, maximum = size_bounds(schema, "Items", path)
         keyword = "items" if "items" in schema else "prefixItems"
         items = schema.get(keyword)
         if isinstance(items, list):
-            if not least <= len(items) <= (len(items) if most is None else most):
+            if not minimum <= len(items) <= (len(items) if maximum is None else maximum):
                 raise SchemaError(f"{path} has {len(items)} items, and bounds that forbid it")
-            parts = [self.part(item, f"{path}/{keyword}/{i}") for i, item in enumerate(items)]
+            parts = [self.rule_for(item, f"{path}/{keyword}/{i}") for i, item in enumerate(items)]
             some = f' "," {space} '.join(parts)
             return f'"[" {space} {some} {space} "]"' if parts else f'"[" {space} "]"'
-        item = self.rules.known("value") if keyword not in schema else self.part(items, f"{path}/{keyword}")
-        if most == 0:
+        item = self.rules.known("value") if keyword not in schema else self.rule_for(items, f"{path}/{keyword}")
+        if maximum == 0:
             return f'"[" {space} "]"'
         more = self.rules.rule(f'"," {space} {item}', "more")
-        some = f"{item} {more}{times(max(least, 1) - 1, None if most is None else most - 1)} {space}"
-        return f'"[" {space} {some if least else f"( {some} )?"} "]"'
+        some = f"{item} {more}{_repetitions(max(minimum, 1) - 1, None if maximum is None else maximum - 1)} {space}"
+        return f'"[" {space} {some if minimum else f"( {some} )?"} "]"'
 
     def string(self, schema: dict[str, Any], path: str) -> str:
         if "pattern" in schema:
@@ -194,11 +204,11 @@ class Converter:
             return rf'"\"" {self.rules.known(schema["format"])} "\""'
         if not schema.keys() & {"minLength", "maxLength"}:
             return self.rules.known("string")
-        return rf'"\"" {self.rules.known("char")}{times(*counts(schema, "Length", path))} "\""'
+        return rf'"\"" {self.rules.known("char")}{_repetitions(*size_bounds(schema, "Length", path))} "\""'
 
     def integer(self, schema: dict[str, Any], path: str) -> str:
         bounds: dict[str, int] = {}
-        for keyword in HEEDED["integer"] & schema.keys():
+        for keyword in TYPE_KEYWORDS["integer"] & schema.keys():
             value = schema[keyword]
             if not is_number(value):
                 raise SchemaError(f"{path}/{keyword} must be a number")
@@ -210,50 +220,52 @@ class Converter:
             )
         if not bounds:
             return self.rules.known("integer")
-        least = max((bounds[k] for k in ("minimum", "exclusiveMinimum") if k in bounds), default=None)
-        most = min((bounds[k] for k in ("maximum", "exclusiveMaximum") if k in bounds), default=None)
+        minimum = max((bounds[k] for k in ("minimum", "exclusiveMinimum") if k in bounds), default=None)
+        maximum = min((bounds[k] for k in ("maximum", "exclusiveMaximum") if k in bounds), default=None)
         try:
-            return integers(least, most)
+            return integer_grammar(minimum, maximum)
         except ValueError as error:
             raise SchemaError(f"{path}: {error}") from error
 
 
-def listed(schema: dict[str, Any], keyword: str, path: str) -> list[Any]:
+def non_empty_list(schema: dict[str, Any], keyword: str, path: str) -> list[Any]:
+    """Return the list of a keyword. Raises SchemaError for anything else, and for an empty list."""
     values = schema[keyword]
     if not isinstance(values, list) or not values:
         raise SchemaError(f"{path}/{keyword} must be a list that is not empty")
     return values
 
 
-def counts(schema: dict[str, Any], of: str, path: str) -> tuple[int, int | None]:
-    """The least and the most, None for any number."""
+def size_bounds(schema: dict[str, Any], of: str, path: str) -> tuple[int, int | None]:
+    """Return the minimum and the maximum of a size; the maximum is None for any number. of: "Length" or "Items"."""
     for keyword in {f"min{of}", f"max{of}"} & schema.keys():
         value = schema[keyword]
         if not is_number(value) or value < 0 or value != math.floor(value):
             raise SchemaError(f"{path}/{keyword} must be an integer, 0 or more")
-    least, most = int(schema.get(f"min{of}", 0)), int(schema[f"max{of}"]) if f"max{of}" in schema else None
-    if least > MAX_REPETITIONS:
+    minimum, maximum = int(schema.get(f"min{of}", 0)), int(schema[f"max{of}"]) if f"max{of}" in schema else None
+    if minimum > MAX_REPETITIONS:
         raise SchemaError(f"{path}/min{of} is more than {MAX_REPETITIONS}")
-    if most is not None and least > most:
+    if maximum is not None and minimum > maximum:
         raise SchemaError(f"{path}/max{of} is less than min{of}")
-    return least, most
+    return minimum, maximum
 
 
-def times(least: int, most: int | None) -> str:
-    return f"{{{least},{'' if most is None else min(most, MAX_REPETITIONS)}}}"
+def _repetitions(minimum: int, maximum: int | None) -> str:
+    return f"{{{minimum},{'' if maximum is None else min(maximum, MAX_REPETITIONS)}}}"
 
 
 def literal(value: object) -> str:
+    """Return GBNF for the JSON of a value."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return quoted(re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text))
 
 
-MAX_DEPTH = 64  # of nested values, which are walked by recursion
+MAX_DEPTH = 64  # levels of nested values, which are walked by recursion
 MAX_TEXT = 2**20
 
 
 def schema_text(schema: str | Mapping[str, Any]) -> str:
-    """A schema as JSON text. Raises InvalidRequestError for what is none."""
+    """Return a schema as JSON text. Raises InvalidRequestError for a schema that is not JSON, too long or too deep."""
     try:
         value = json.loads(schema) if isinstance(schema, str) else schema
         text = json.dumps(value, allow_nan=False)
@@ -266,7 +278,7 @@ def schema_text(schema: str | Mapping[str, Any]) -> str:
 
 
 def schema_grammar(text: str) -> str:
-    """The GBNF of `schema_text`. Raises InvalidRequestError for a schema that no grammar can hold a text to."""
+    """Convert the text of a schema to GBNF. Raises InvalidRequestError for a schema that no grammar can express."""
     try:
         return schema_gbnf(json.loads(text))
     except (SchemaError, RecursionError) as error:
@@ -281,47 +293,50 @@ def _check_depth(value: object, depth: int) -> None:
             _check_depth(item, depth + 1)
 
 
-MAX_DIGITS = 16  # of numbers without a bound
-MOST = 10**30
+MAX_DIGITS = 16  # in integers without a bound
+MAX_INTEGER = 10**30
 
 
-def integers(least: int | None, most: int | None) -> str:
-    """GBNF for the decimal numbers from `least` to `most`; without one of these, up to MAX_DIGITS digits, or one digit
-    more than the other bound. Raises ValueError where there are none, and for bounds beyond MOST."""
-    if any(bound is not None and abs(bound) > MOST for bound in (least, most)):
-        raise ValueError(f"a bound is beyond {MOST:.0e}")
-    far = max(10**MAX_DIGITS, *(10 * abs(bound) for bound in (least, most) if bound is not None), 0) - 1
-    low, high = -far if least is None else least, far if most is None else most
+def integer_grammar(minimum: int | None, maximum: int | None) -> str:
+    """Return GBNF for the integers from `minimum` to `maximum`.
+
+    Without one of these, they have up to MAX_DIGITS digits, or one digit more than the other bound. Raises ValueError
+    where there is no such integer, and for bounds beyond MAX_INTEGER.
+    """
+    if any(bound is not None and abs(bound) > MAX_INTEGER for bound in (minimum, maximum)):
+        raise ValueError(f"a bound is beyond {MAX_INTEGER:.0e}")
+    far = max(10**MAX_DIGITS, *(10 * abs(bound) for bound in (minimum, maximum) if bound is not None), 0) - 1
+    low, high = -far if minimum is None else minimum, far if maximum is None else maximum
     if low > high:
         raise ValueError(f"there is no integer from {low} to {high}")
-    ways = []
+    alternatives = []
     if low < 0:
-        ways.append(f'"-" ( {_naturals(max(1, -high), -low)} )')
+        alternatives.append(f'"-" ( {_natural_numbers(max(1, -high), -low)} )')
     if high >= 0:
-        ways.append(_naturals(max(low, 0), high))
-    return " | ".join(ways)
+        alternatives.append(_natural_numbers(max(low, 0), high))
+    return " | ".join(alternatives)
 
 
-def _naturals(low: int, high: int) -> str:
+def _natural_numbers(low: int, high: int) -> str:
     lengths = range(len(str(low)), len(str(high)) + 1)
     bounds = ((max(low, 10 ** (n - 1) if n > 1 else 0), min(high, 10**n - 1)) for n in lengths)
-    return " | ".join(_digits(str(a), str(b)) for a, b in bounds)
+    return " | ".join(_same_length_numbers(str(a), str(b)) for a, b in bounds)
 
 
-def _digits(low: str, high: str) -> str:
-    """Numbers of as many digits as both bounds have."""
+def _same_length_numbers(low: str, high: str) -> str:
+    """Return GBNF for the numbers between two bounds with the same number of digits."""
     more = len(low) - 1
     if low[0] == high[0]:
-        return f"[{low[0]}] ( {_digits(low[1:], high[1:])} )" if more else f"[{low[0]}]"
+        return f"[{low[0]}] ( {_same_length_numbers(low[1:], high[1:])} )" if more else f"[{low[0]}]"
     zeros, nines = "0" * more, "9" * more
     first, last = int(low[0]), int(high[0])
-    ways = []
+    alternatives = []
     if low[1:] != zeros:
-        ways.append(f"[{first}] ( {_digits(low[1:], nines)} )")
+        alternatives.append(f"[{first}] ( {_same_length_numbers(low[1:], nines)} )")
         first += 1
     if high[1:] != nines:
-        ways.append(f"[{last}] ( {_digits(zeros, high[1:])} )")
+        alternatives.append(f"[{last}] ( {_same_length_numbers(zeros, high[1:])} )")
         last -= 1
     if first <= last:
-        ways.append(f"[{first}-{last}] [0-9]{{{more}}}" if more else f"[{first}-{last}]")
-    return " | ".join(ways)
+        alternatives.append(f"[{first}-{last}] [0-9]{{{more}}}" if more else f"[{first}-{last}]")
+    return " | ".join(alternatives)

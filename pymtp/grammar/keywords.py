@@ -1,4 +1,4 @@
-"""The keywords of JSON schemas that grammars can follow, and what references mean."""
+"""The keywords of JSON schemas that a grammar can express, and the lookup of references."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
-SILENT = {  # keywords that no value has to follow
+ANNOTATIONS = {  # keywords that constrain no value
     *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
     *("$schema", "$id", "$comment", "$defs", "definitions"),
 }
-HEEDED = {  # by type
+TYPE_KEYWORDS = {  # supported keywords, by type
     "object": {"properties", "required", "additionalProperties"},
     "array": {"items", "prefixItems", "minItems", "maxItems"},
     "string": {"minLength", "maxLength", "pattern", "format"},
     "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
 }
-# what is followed, and then no other, the type at most
-ALONE = ("$ref", "oneOf", "anyOf", "const", "enum", "pattern", "format", "prefixItems")
+# Keywords that stand alone, or beside "type" only. The first one that a schema has counts.
+EXCLUSIVE_KEYWORDS = ("$ref", "oneOf", "anyOf", "const", "enum", "pattern", "format", "prefixItems")
 TYPES: dict[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
     "array": lambda value: isinstance(value, list),
@@ -31,31 +31,32 @@ TYPES: dict[str, Callable[[Any], bool]] = {
 
 
 class SchemaError(ValueError):
-    """A schema that is none, or that no grammar can hold a text to."""
+    """A malformed schema, or one that no grammar can express."""
 
 
-def find(root: object, ref: object, path: str) -> object:
-    """What a reference means. Raises SchemaError where it is nothing in the same document."""
+def find_ref(root: object, ref: object, path: str) -> object:
+    """Return the schema behind a reference. Raises SchemaError for a reference to nothing in the same document."""
     if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
         raise SchemaError(f"{path}: $ref {ref!r:.80} is not one into the same document, as '#/$defs/name'")
-    found = root
+    target = root
     for step in ref.split("/")[1:]:
         name = unquote(step).replace("~1", "/").replace("~0", "~")
-        if isinstance(found, dict) and name in found:
-            found = found[name]
-        elif isinstance(found, list) and name.isdecimal() and len(name) < 10 and int(name) < len(found):
-            found = found[int(name)]
+        if isinstance(target, dict) and name in target:
+            target = target[name]
+        elif isinstance(target, list) and name.isdecimal() and len(name) < 10 and int(name) < len(target):
+            target = target[int(name)]
         else:
             raise SchemaError(f"{path}: cannot resolve $ref {ref!r:.80}: there is no {name!r:.40}")
-    return found
+    return target
 
 
 def is_number(value: object) -> bool:
+    """Return whether a value is a number of JSON, which a boolean is not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def types_of(schema: dict[str, Any], path: str) -> list[str]:
-    """Those that a schema names, each once."""
+    """Return the types that a schema names, each once; [] without the keyword. Raises SchemaError for unknown types."""
     types = schema.get("type", [])
     types = [types] if isinstance(types, str) else types
     if (
@@ -70,16 +71,17 @@ def types_of(schema: dict[str, Any], path: str) -> list[str]:
 
 
 def check_keywords(schema: dict[str, Any], types: list[str], path: str) -> None:
-    keywords = schema.keys() - SILENT
-    alone = next((keyword for keyword in ALONE if keyword in schema), None)
-    if alone:
-        heeded = {alone} if alone in ("$ref", "oneOf", "anyOf") else {alone, "type"}
+    """Raise SchemaError for a keyword that no grammar can express, alone or beside the others."""
+    keywords = schema.keys() - ANNOTATIONS
+    exclusive = next((keyword for keyword in EXCLUSIVE_KEYWORDS if keyword in schema), None)
+    if exclusive:
+        supported = {exclusive} if exclusive in ("$ref", "oneOf", "anyOf") else {exclusive, "type"}
     elif types:
-        heeded = {"type"}.union(*(HEEDED.get(name, set()) for name in types))
+        supported = {"type"}.union(*(TYPE_KEYWORDS.get(name, set()) for name in types))
     else:
-        heeded = next((known for known in HEEDED.values() if known & keywords), set())
-        if heeded is HEEDED["integer"]:  # without the type, any number would do
-            heeded = set()
-    for keyword in sorted(keywords - heeded):
-        beside = f" beside {alone!r}" if alone else ""
+        supported = next((known for known in TYPE_KEYWORDS.values() if known & keywords), set())
+        if supported is TYPE_KEYWORDS["integer"]:  # without the type, any number would do
+            supported = set()
+    for keyword in sorted(keywords - supported):
+        beside = f" beside {exclusive!r}" if exclusive else ""
         raise SchemaError(f"{path} has the keyword {keyword!r:.40}, which is not supported{beside}")

@@ -1,12 +1,12 @@
-"""Regular expressions (ECMA-262, as in JSON schemas) as GBNF for the strings of JSON that match them."""
+"""Conversion of regular expressions (ECMA-262, as in JSON schemas) to GBNF for the JSON strings that match them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 
-MAX_NESTED = 50
-MAX_REPETITIONS = 2000  # llama.cpp's grammars repeat no more often; what is more becomes this
+MAX_DEPTH = 50  # levels of groups within groups
+MAX_REPETITIONS = 2000  # the limit of llama.cpp's grammars; a larger maximum is lowered to this
 
 Ranges = list[tuple[int, int]]
 
@@ -19,78 +19,83 @@ _LINE_ENDS: Ranges = [(0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)]
 _CLASSES = {"d": _DIGITS, "w": _WORD, "s": _SPACE}
 _CONTROLS = {"t": 0x09, "n": 0x0A, "v": 0x0B, "f": 0x0C, "r": 0x0D}
 _SYNTAX = "^$\\.*+?()[]{}|/-"
-# a lazy one, with a "?" behind, matches the same strings
-_QUANTIFIER = re.compile(r"(?:(?P<sign>[*+?])|\{(?P<least>[0-9]{1,9})(?:,(?P<most>[0-9]{0,9}))?\})\??")
-# how a string of JSON writes characters that cannot stand for themselves
-_ESCAPED = {0x22: '\\"', 0x5C: "\\\\", 0x08: "\\b", 0x0C: "\\f", 0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t"}
+# A "?" behind a quantifier makes it lazy: it matches the same strings.
+_QUANTIFIER = re.compile(r"(?:(?P<sign>[*+?])|\{(?P<minimum>[0-9]{1,9})(?:,(?P<maximum>[0-9]{0,9}))?\})\??")
+# The escapes of JSON, for characters that cannot stand in a string as they are.
+_JSON_ESCAPES = {0x22: '\\"', 0x5C: "\\\\", 0x08: "\\b", 0x0C: "\\f", 0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t"}
 NOT_PLAIN: Ranges = [(0x00, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F), (0xD800, 0xDFFF)]
 
 
 def pattern_grammar(pattern: str, characters: Callable[[Ranges], str] | None = None) -> str:
-    """GBNF for the strings, without their quotes. Raises ValueError, with the reason, for what is no regular expression
-    or cannot be said in a grammar: what looks around, refers back, or matches within a string.
+    """Convert a pattern to GBNF for the strings that match it, without their quotes.
 
-    characters: GBNF for one of some characters; as a string of JSON has them, without it."""
+    characters: a function that returns GBNF for one character of some ranges; by default, as JSON strings write it.
+
+    Raises ValueError, with the reason, for a pattern that is no regular expression, and for one that no grammar can
+    express: it looks around, refers back, or is not anchored.
+    """
     escaped = len(pattern) - len(pattern[:-1].rstrip("\\")) - 1
     if not (len(pattern) > 1 and pattern[0] == "^" and pattern[-1] == "$" and escaped % 2 == 0):
         raise ValueError("it is not anchored with '^' and '$'")
-    reader = _Reader(pattern[1:-1], characters or json_characters)
-    grammar = reader.alternatives(0)
-    if reader.at < len(reader.text):
+    parser = _RegexParser(pattern[1:-1], characters or json_characters)
+    grammar = parser.alternatives(0)
+    if parser.at < len(parser.text):
         raise ValueError("a ')' has no '('")
     return grammar
 
 
 def json_characters(ranges: Ranges) -> str:
-    """GBNF for one of the characters, as a string of JSON has them."""
-    ways = [quoted(written) for c, written in _ESCAPED.items() if any(a <= c <= b for a, b in ranges)]
-    plain = inverse(_joined([*inverse(ranges), *NOT_PLAIN]))
+    """Return GBNF for one of the characters, as JSON strings write it."""
+    alternatives = [quoted(written) for c, written in _JSON_ESCAPES.items() if any(a <= c <= b for a, b in ranges)]
+    plain = inverse(_merge_ranges([*inverse(ranges), *NOT_PLAIN]))
     if plain:
         single = plain[0][0] == plain[-1][1]
-        ways.append(quoted(chr(plain[0][0])) if single else range_grammar(plain))
-    if not ways:
+        alternatives.append(quoted(chr(plain[0][0])) if single else range_grammar(plain))
+    if not alternatives:
         raise ValueError("a class has no character that a string can have")
-    return ways[0] if len(ways) == 1 else f"({' | '.join(ways)})"
+    return alternatives[0] if len(alternatives) == 1 else f"({' | '.join(alternatives)})"
 
 
 def quoted(text: str) -> str:
-    """GBNF for a text."""
+    """Return GBNF for a text."""
     return '"' + "".join(c if c.isprintable() and c not in '"\\' else f"\\U{ord(c):08X}" for c in text) + '"'
 
 
 def inverse(ranges: Ranges) -> Ranges:
-    """All other characters."""
-    found, after = [], 0
-    for first, last in _joined(ranges):
+    """Return the ranges of all other characters."""
+    result, after = [], 0
+    for first, last in _merge_ranges(ranges):
         if first > after:
-            found.append((after, first - 1))
+            result.append((after, first - 1))
         after = last + 1
-    return [*found, (after, _LAST)] if after <= _LAST else found
+    return [*result, (after, _LAST)] if after <= _LAST else result
 
 
-def _joined(ranges: Ranges) -> Ranges:
-    found: Ranges = []
+def _merge_ranges(ranges: Ranges) -> Ranges:
+    result: Ranges = []
     for first, last in sorted(ranges):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        if result and first <= result[-1][1] + 1:
+            result[-1] = (result[-1][0], max(last, result[-1][1]))
         else:
-            found.append((first, last))
-    return found
+            result.append((first, last))
+    return result
 
 
 def range_grammar(ranges: Ranges) -> str:
-    """GBNF for one of the characters as they are."""
-    return f"[{''.join(f'{_character(a)}-{_character(b)}' if a < b else _character(a) for a, b in ranges)}]"
+    """Return GBNF for one of the characters, unescaped."""
+    return (
+        f"[{''.join(f'{_gbnf_character(a)}-{_gbnf_character(b)}' if a < b else _gbnf_character(a) for a, b in ranges)}]"
+    )
 
 
-def _character(code: int) -> str:
+def _gbnf_character(code: int) -> str:
     if code < 0x80:
         return chr(code) if chr(code).isalnum() else f"\\x{code:02X}"
     return f"\\u{code:04X}" if code < 0x10000 else f"\\U{code:08X}"
 
 
-class _Reader:
-    """Reads an expression by recursive descent. The names of its methods are those of what they read."""
+class _RegexParser:
+    """A recursive descent parser of regular expressions. Each method parses the element that it is named after."""
 
     def __init__(self, text: str, characters: Callable[[Ranges], str]) -> None:
         self.text = text
@@ -98,9 +103,9 @@ class _Reader:
         self.characters = characters
 
     def take(self, text: str) -> bool:
-        found = self.text.startswith(text, self.at)
-        self.at += len(text) * found
-        return found
+        result = self.text.startswith(text, self.at)
+        self.at += len(text) * result
+        return result
 
     def next(self) -> str:
         if self.at == len(self.text):
@@ -108,26 +113,26 @@ class _Reader:
         self.at += 1
         return self.text[self.at - 1]
 
-    def alternatives(self, nested: int) -> str:
-        if nested > MAX_NESTED:
-            raise ValueError(f"its groups are nested more than {MAX_NESTED} deep")
-        ways = [self.sequence(nested)]
+    def alternatives(self, depth: int) -> str:
+        if depth > MAX_DEPTH:
+            raise ValueError(f"its groups are nested more than {MAX_DEPTH} deep")
+        alternatives = [self.sequence(depth)]
         while self.take("|"):
-            ways.append(self.sequence(nested))
-        return " | ".join(ways)
+            alternatives.append(self.sequence(depth))
+        return " | ".join(alternatives)
 
-    def sequence(self, nested: int) -> str:
+    def sequence(self, depth: int) -> str:
         parts = []
         while self.at < len(self.text) and self.text[self.at] not in "|)":
-            parts.append(self.atom(nested) + self.quantifier())
+            parts.append(self.atom(depth) + self.quantifier())
         return " ".join(parts) or '""'
 
-    def atom(self, nested: int) -> str:
+    def atom(self, depth: int) -> str:
         c = self.next()
         if c == "(":
             if self.take("?") and not self.take(":"):
                 raise ValueError("a group is more than a group: no grammar can look around, or name one")
-            group = self.alternatives(nested + 1)
+            group = self.alternatives(depth + 1)
             if not self.take(")"):
                 raise ValueError("a '(' has no ')'")
             return f"({group})"
@@ -142,31 +147,31 @@ class _Reader:
         return self.characters([(ord(c), ord(c))])
 
     def quantifier(self) -> str:
-        found = _QUANTIFIER.match(self.text, self.at)
-        if not found:
+        result = _QUANTIFIER.match(self.text, self.at)
+        if not result:
             return ""
-        self.at = found.end()
-        if found["sign"]:
-            return found["sign"]
-        least = int(found["least"])
-        most = least if found["most"] is None else int(found["most"] or MAX_REPETITIONS)
-        if least > MAX_REPETITIONS or most < least:
-            raise ValueError(f"{found[0]} is no number of repetitions, of {MAX_REPETITIONS} at most")
-        return f"{{{least},{min(most, MAX_REPETITIONS) if found['most'] != '' else ''}}}"
+        self.at = result.end()
+        if result["sign"]:
+            return result["sign"]
+        minimum = int(result["minimum"])
+        maximum = minimum if result["maximum"] is None else int(result["maximum"] or MAX_REPETITIONS)
+        if minimum > MAX_REPETITIONS or maximum < minimum:
+            raise ValueError(f"{result[0]} is no number of repetitions, of {MAX_REPETITIONS} at most")
+        return f"{{{minimum},{min(maximum, MAX_REPETITIONS) if result['maximum'] != '' else ''}}}"
 
     def ranges(self) -> Ranges:
-        """A class, after its bracket."""
-        others = self.take("^")
-        found: Ranges = []
+        """Parse a character class behind its opening bracket."""
+        is_inverse = self.take("^")
+        result: Ranges = []
         while not self.take("]"):
-            some = self.member()
+            member = self.member()
             if not self.text.startswith("-]", self.at) and self.take("-"):
                 to = self.member()
-                if not (len(some) == len(to) == 1 and some[0][0] == some[0][1] <= to[0][0] == to[0][1]):
+                if not (len(member) == len(to) == 1 and member[0][0] == member[0][1] <= to[0][0] == to[0][1]):
                     raise ValueError("a range in a class is none")
-                some = [(some[0][0], to[0][0])]
-            found += some
-        return inverse(found) if others else found
+                member = [(member[0][0], to[0][0])]
+            result += member
+        return inverse(result) if is_inverse else result
 
     def member(self) -> Ranges:
         c = self.next()

@@ -1,6 +1,7 @@
-"""Schemas that may stand for one that no grammar can hold a text to: they leave out what it cannot be held to.
+"""Weaker schemas in place of one that no grammar can express: they leave out the keywords that a grammar cannot follow.
 
-For those of strangers, which tools bring: a keyword too many must not refuse a request.
+They are for the schemas of tools, which clients do not write themselves: an unsupported keyword must not refuse a
+request.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from pymtp.grammar.keywords import HEEDED, SILENT, TYPES, SchemaError, find
+from pymtp.grammar.keywords import ANNOTATIONS, TYPE_KEYWORDS, TYPES, SchemaError, find_ref
 
-_BOUNDS = HEEDED["integer"] | {"minItems", "maxItems"}
+_BOUND_KEYWORDS = TYPE_KEYWORDS["integer"] | {"minItems", "maxItems"}
 
 
 def weaker_schemas(schema: object, root: object) -> Iterator[object]:
-    """The nearest first. The last has types alone, or is none where any value may stand for it. root: the document."""
+    """Yield weaker schemas, the strictest first; the last one has types alone. root: the document.
+
+    Where none of them can be expressed, or there is none, any value must be allowed.
+    """
     if not isinstance(schema, dict):
         return
-    schema = joined(schema, root)
-    types = _types(schema)
+    schema = merge_all_of(schema, root)
+    types = _known_types(schema)
     typed = {"type": types} if types else {}
     if "$ref" in schema:
         yield {"$ref": schema["$ref"]}
@@ -31,65 +35,71 @@ def weaker_schemas(schema: object, root: object) -> Iterator[object]:
     for keyword in ("const", "enum"):
         if keyword in schema:
             yield {**typed, keyword: schema[keyword]}
-    if not types and not schema.keys() - SILENT:
+    if not types and not schema.keys() - ANNOTATIONS:
         return
-    known = {*types} or {name for name, keywords in HEEDED.items() if keywords & schema.keys()} - {"integer"}
-    heeded = set().union(*(HEEDED[name] for name in known if name in HEEDED))
-    rest = {keyword: value for keyword, value in schema.items() if keyword in heeded}
+    known = {*types} or {name for name, keywords in TYPE_KEYWORDS.items() if keywords & schema.keys()} - {"integer"}
+    supported = set().union(*(TYPE_KEYWORDS[name] for name in known if name in TYPE_KEYWORDS))
+    rest = {keyword: value for keyword, value in schema.items() if keyword in supported}
     if "object" in known:
         rest = _with_required(rest)
     for keyword in ("pattern", "format", "prefixItems"):
         if keyword in rest:
             yield {**typed, keyword: rest.pop(keyword)}
     yield {**typed, **rest}
-    yield {**typed, **{keyword: value for keyword, value in rest.items() if keyword not in _BOUNDS | {"maxLength"}}}
+    yield {
+        **typed,
+        **{keyword: value for keyword, value in rest.items() if keyword not in _BOUND_KEYWORDS | {"maxLength"}},
+    }
     if types:
         yield typed
 
 
-def joined(schema: dict[str, Any], root: object) -> dict[str, Any]:
-    """A schema that has those within `allOf` as its own keywords: what one says where two differ."""
+def merge_all_of(schema: dict[str, Any], root: object) -> dict[str, Any]:
+    """Return the schema with the schemas of its `allOf` merged into it.
+
+    Properties and required names are joined. Of another keyword that occurs twice, the first value counts.
+    """
     every = schema.get("allOf")
     if not isinstance(every, list):
         return schema
-    found = {keyword: value for keyword, value in schema.items() if keyword != "allOf"}
-    known = set[int]()  # what the same references mean is joined once
+    merged = {keyword: value for keyword, value in schema.items() if keyword != "allOf"}
+    known = set[int]()  # a part that is referred to several times is merged once
     for part in every:
-        if len(every) > 1 or found.keys() - SILENT:
-            part = _meant(part, root)
+        if len(every) > 1 or merged.keys() - ANNOTATIONS:
+            part = _follow_ref(part, root)
         if not isinstance(part, dict) or id(part) in known:
             continue
         known.add(id(part))
         for keyword, value in part.items():
-            own = found.get(keyword)
+            own = merged.get(keyword)
             if keyword == "properties" and isinstance(own, dict) and isinstance(value, dict):
-                found[keyword] = {**value, **own}
+                merged[keyword] = {**value, **own}
             elif keyword == "required" and isinstance(own, list) and isinstance(value, list):
-                found[keyword] = [*own, *value]
+                merged[keyword] = [*own, *value]
             else:
-                found.setdefault(keyword, value)
-    return found
+                merged.setdefault(keyword, value)
+    return merged
 
 
-def _meant(part: object, root: object) -> object:
+def _follow_ref(part: object, root: object) -> object:
     if isinstance(part, dict) and "$ref" in part:
         with suppress(SchemaError):
-            return find(root, part["$ref"], "#")
+            return find_ref(root, part["$ref"], "#")
     return part
 
 
-def _types(schema: dict[str, Any]) -> list[str]:
+def _known_types(schema: dict[str, Any]) -> list[str]:
     types = schema.get("type")
     each = [types] if isinstance(types, str) else types if isinstance(types, list) else []
     return list(dict.fromkeys(name for name in each if isinstance(name, str) and name in TYPES))
 
 
 def _with_required(schema: dict[str, Any]) -> dict[str, Any]:
-    """Names that are required are properties, too."""
+    """Return the schema with a property for each required name."""
     properties, required = schema.get("properties"), schema.get("required")
     names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
-    found = {**schema, "required": names}
+    merged = {**schema, "required": names}
     if isinstance(properties, dict) or names:
         own = properties if isinstance(properties, dict) else {}
-        found["properties"] = {**own, **{name: {} for name in names if name not in own}}
-    return found
+        merged["properties"] = {**own, **{name: {} for name in names if name not in own}}
+    return merged

@@ -1,4 +1,4 @@
-"""The rules of a grammar, each once."""
+"""The rules of a grammar, each written once."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 
 from pymtp.errors import InvalidRequestError
 
-MAX_WORK = 2**24  # characters of rules that are made, those too that are there already
+MAX_CHARACTERS = 2**24  # in all rules that are asked for, repeated ones included
 
-# rules that are always the same, and those that they need
-_RULES = {
+# Rules that are the same in every grammar, each with the names of the rules that it needs.
+_KNOWN_RULES = {
     "space": (r'| " " | "\n"{1,2} [ \t]{0,20}', ()),
     "value": ("object | array | string | number | boolean | null", ("object", "array", "number", "boolean", "null")),
     "object": ('"{" space ( member ( "," space member )* space )? "}"', ("space", "member")),
@@ -17,7 +17,7 @@ _RULES = {
     "array": ('"[" space ( value ( "," space value )* space )? "]"', ("space", "value")),
     "string": (r'"\"" char* "\""', ("char",)),
     "char": (r'[^"\\\x7F\x00-\x1F] | [\\] ( ["\\bfnrt] | "u" hex )', ("hex",)),
-    # not half a character: two would be one for the schema, and two for the grammar
+    # No surrogates: a pair of them is one character for a schema, and would be two for the grammar.
     "hex": ("[0-9a-ce-fA-CE-F] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}", ()),
     "plain": (r'[^"\\\x7F\x00-\x1F]', ()),
     "number": ('integer ( "." [0-9]{1,16} )? ( [eE] [-+]? [0-9]{1,2} )?', ("integer",)),
@@ -38,43 +38,48 @@ _RULES = {
 
 
 class Rules:
-    """Rules by name. Each says what it allows."""
+    """The rules of a grammar: `bodies` has the GBNF of each by its name."""
 
     def __init__(self) -> None:
-        self.says: dict[str, str] = {}
-        self._names: dict[str, str] = {}  # by what they say
+        self.bodies: dict[str, str] = {}
+        self._names: dict[str, str] = {}  # by the rule's body
         self._n_fresh = 0
-        self._work = 0
+        self._characters = 0
 
     def gbnf(self) -> str:
-        return "".join(f"{name} ::= {rule}\n" for name, rule in self.says.items())
+        """Return the text of the grammar."""
+        return "".join(f"{name} ::= {rule}\n" for name, rule in self.bodies.items())
 
-    def rule(self, says: str, hint: str = "part") -> str:
-        """The name of a rule that says so. Raises InvalidRequestError where all schemas together take too much work: a
-        small one may ask for more rules than any machine can make."""
-        self._add_work(len(says))
-        if says not in self._names:
-            self._names[says] = self.fresh_name(hint)
-            self.says[self._names[says]] = says
-        return self._names[says]
+    def rule(self, body: str, hint: str = "part") -> str:
+        """Return the name of the rule with this body, a new one unless there is one. hint: the beginning of a new name.
 
-    def _add_work(self, characters: int) -> None:
-        self._work += characters
-        if self._work > MAX_WORK:
+        Raises InvalidRequestError beyond MAX_CHARACTERS: a small schema may ask for more rules than any machine can
+        make.
+        """
+        self._count_characters(len(body))
+        if body not in self._names:
+            self._names[body] = self.fresh_name(hint)
+            self.bodies[self._names[body]] = body
+        return self._names[body]
+
+    def _count_characters(self, characters: int) -> None:
+        self._characters += characters
+        if self._characters > MAX_CHARACTERS:
             raise InvalidRequestError("the schemas come to a grammar that is too large")
 
     def fresh_name(self, hint: str) -> str:
-        self._add_work(len(hint) + 64)  # about what a rule says
+        """Return a name that no rule has yet, for a rule whose body comes later."""
+        self._count_characters(len(hint) + 64)  # about the length of a rule
         hint = re.sub("[^a-zA-Z0-9]+", "-", hint[-40:]).strip("-") or "part"
         self._n_fresh += 1
         return f"{hint}-{self._n_fresh}"
 
     def known(self, name: str) -> str:
-        """The name of one of _RULES, which is a rule from now on."""
+        """Add one of _KNOWN_RULES, and the rules that it needs; return its name."""
         todo = [name]
         while todo:
             needed = todo.pop()
-            if needed not in self.says:
-                self.says[needed], more = _RULES[needed]
+            if needed not in self.bodies:
+                self.bodies[needed], more = _KNOWN_RULES[needed]
                 todo += more
         return name

@@ -1,1 +1,1 @@
-"""Models from the Hugging Face hub. `pull` brings a file; huggingface_hub speaks with the hub and owns the cache."""
+"""Models of the Hugging Face hub: huggingface_hub talks to the hub and defines the cache, `file_download` downloads."""

@@ -1,4 +1,4 @@
-"""huggingface_hub, which only those need who ask for models of the hub; and its failures in words."""
+"""Import huggingface_hub, which is only needed for models of the hub, and translate its errors."""
 
 from __future__ import annotations
 
@@ -14,58 +14,62 @@ from typing import Any
 from pymtp.errors import InvalidRequestError, ModelLoadError
 from pymtp.hub.names import HubName
 
-MOST_SECONDS = 1_000_000  # to wait for an answer
+MAX_TIMEOUT = 1_000_000  # seconds, for a response
 _ADDRESS = re.compile(r"https?://([^\s/@?#]*@)?[^\s/@?#]+(/[^\s@?#]*)?", re.IGNORECASE)
-PASSWORDS = "in a name and password before it, @, /, ? and # are %40, %2F, %3F and %23"  # before a machine's name
-TRIES = 6  # one after the other that bring nothing
-PAUSE = 1.0  # seconds before the second try; twice as long before each further one
+PASSWORD_HINT = "in a name and password before it, @, /, ? and # are %40, %2F, %3F and %23"  # before a host name
+MAX_TRIES = 6  # in a row that bring no bytes
+FIRST_PAUSE = 1.0  # seconds before the first retry; twice as long before each further one
 
 
-def pause(failed: int) -> float:
-    """Seconds to wait after so many tries."""
-    return PAUSE * float(2 ** (failed - 1))
+def retry_pause(failures: int) -> float:
+    """Return the seconds to wait after so many failed tries."""
+    return FIRST_PAUSE * float(2 ** (failures - 1))
 
 
 class UnreachableError(ModelLoadError):
-    """The hub does not answer, or only that it cannot now. What is in the cache may do."""
+    """The hub does not answer, or answers with a temporary failure: a cached model can be used instead."""
 
 
 def check_installed() -> None:
-    """Raises InvalidRequestError where huggingface_hub is missing, or cannot read the variables that its cache is set
-    up by."""
+    """Raise InvalidRequestError if huggingface_hub is missing, or cannot read the variables of its cache."""
     if find_spec("huggingface_hub") is None:
         raise InvalidRequestError("models of the hub need one more package: pip install huggingface-hub")
-    _loaded("constants")
+    _import_submodule("constants")
 
 
-def check_connection() -> None:
-    """Raises InvalidRequestError where huggingface_hub cannot read the variables by which it asks the hub."""
-    _check_variables(_loaded("constants"))
-    _loaded("hf_api")
+def check_settings() -> None:
+    """Raise InvalidRequestError if huggingface_hub cannot read the variables for its requests to the hub."""
+    _check_variables(_import_submodule("constants"))
+    _import_submodule("hf_api")
 
 
-def _loaded(name: str) -> Any:
-    """A module, by its full name: what the package itself imports it prints errors of."""
+def _import_submodule(name: str) -> Any:
+    """Import a module of huggingface_hub by its full name: the lazy import of the package prints errors.
+
+    Raises InvalidRequestError if it cannot be imported.
+    """
     try:
         return import_module(f"huggingface_hub.{name}")
     except (ImportError, ValueError) as error:
         given = sorted(name for name in os.environ if name.startswith("HF_"))  # without values, such as tokens
-        about = f"; it reads {', '.join(given)}" if given else ""
-        raise InvalidRequestError(f"huggingface_hub cannot be loaded: {_line(error)}{about}") from error
+        variables = f"; it reads {', '.join(given)}" if given else ""
+        raise InvalidRequestError(f"huggingface_hub cannot be loaded: {_first_line(error)}{variables}") from error
 
 
 def _check_variables(constants: Any) -> None:
-    """Raises InvalidRequestError for values that huggingface_hub takes and fails by later. The address is not shown:
-    what is wrong with it may be its password."""
+    """Raise InvalidRequestError for values that huggingface_hub accepts but fails with later.
+
+    The message does not show the address, because it may hold a password.
+    """
     for name in ("HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT"):
-        if not 0 < getattr(constants, name) <= MOST_SECONDS:
-            raise InvalidRequestError(f"{name} must be seconds, from 1 to {MOST_SECONDS}")
+        if not 0 < getattr(constants, name) <= MAX_TIMEOUT:
+            raise InvalidRequestError(f"{name} must be seconds, from 1 to {MAX_TIMEOUT}")
     if not _ADDRESS.fullmatch(str(constants.ENDPOINT)):
-        raise InvalidRequestError(f"HF_ENDPOINT must be like https://huggingface.co; {PASSWORDS}")
+        raise InvalidRequestError(f"HF_ENDPOINT must be like https://huggingface.co; {PASSWORD_HINT}")
 
 
 def endpoint() -> str:
-    """The hub's address for messages: HF_ENDPOINT, or that of Hugging Face. Without a name and password in it."""
+    """Return the hub's address for messages: HF_ENDPOINT or that of Hugging Face, without user name and password."""
     from huggingface_hub import constants
 
     return _without_password(str(constants.ENDPOINT))
@@ -75,8 +79,8 @@ def _without_password(text: str) -> str:
     return re.sub(r"(?<=://)[^/\s@]*@", "", text)
 
 
-def is_passing(error: Exception) -> bool:
-    """Whether an error of HTTP may be over soon: a connection that was lost, a hub that is busy."""
+def is_transient(error: Exception) -> bool:
+    """Tell whether an HTTP error is temporary: a lost connection, or a busy hub."""
     from huggingface_hub.errors import HfHubHTTPError
 
     if isinstance(error, HfHubHTTPError):
@@ -85,15 +89,15 @@ def is_passing(error: Exception) -> bool:
 
 
 def transport_errors() -> tuple[type[Exception], ...]:
-    """What the HTTP client of huggingface_hub raises; which one that is depends on its version."""
+    """Return the errors of the HTTP client of huggingface_hub: which client that is depends on its version."""
     from huggingface_hub import errors
 
-    return (errors.HTTPError,)  # of httpx or httpx2
+    return (errors.HTTPError,)  # from httpx or httpx2
 
 
 @contextmanager
-def explained(name: HubName) -> Iterator[None]:
-    """Errors of huggingface_hub, and of the disk, become ModelLoadError and InvalidRequestError."""
+def translate_errors(name: HubName) -> Iterator[None]:
+    """Translate errors of huggingface_hub and of the disk to ModelLoadError and InvalidRequestError."""
     from huggingface_hub import errors
 
     repo = name.repo
@@ -101,8 +105,8 @@ def explained(name: HubName) -> Iterator[None]:
     try:
         yield
     except errors.HFValidationError as error:
-        raise InvalidRequestError(f"{repo!r} is no name of a repository: {_line(error)}") from error
-    except errors.GatedRepoError as error:  # before the one that it is a kind of
+        raise InvalidRequestError(f"{repo!r} is no name of a repository: {_first_line(error)}") from error
+    except errors.GatedRepoError as error:  # a subclass of the next one, so it comes first
         raise ModelLoadError(
             f"{repo} is gated: ask for access at {page}, then give your token as HF_TOKEN or by `hf auth login`"
         ) from error
@@ -122,32 +126,32 @@ def explained(name: HubName) -> Iterator[None]:
                 f"{endpoint()} refuses {repo} ({status}): the token (HF_TOKEN, or of `hf auth login`) is wrong, or has "
                 "no right to read it"
             ) from error
-        kind = UnreachableError if is_passing(error) else ModelLoadError
-        raise kind(f"{endpoint()} answers {status} for {repo}: {_line(error)}") from error
+        kind = UnreachableError if is_transient(error) else ModelLoadError
+        raise kind(f"{endpoint()} answers {status} for {repo}: {_first_line(error)}") from error
     except transport_errors() as error:
-        raise UnreachableError(f"cannot reach {endpoint()} for {repo}: {_line(error)}") from error
-    except errors.LocalEntryNotFoundError as error:  # hf_hub_download had no answer
-        raise UnreachableError(f"cannot reach {endpoint()} for {repo}: {_line(error)}") from error
+        raise UnreachableError(f"cannot reach {endpoint()} for {repo}: {_first_line(error)}") from error
+    except errors.LocalEntryNotFoundError as error:  # hf_hub_download had no response
+        raise UnreachableError(f"cannot reach {endpoint()} for {repo}: {_first_line(error)}") from error
     except ssl.SSLError as error:
-        raise ModelLoadError(f"cannot reach {endpoint()} for {repo}: {_line(error)}{_certificates()}") from error
+        raise ModelLoadError(f"cannot reach {endpoint()} for {repo}: {_first_line(error)}{_certificates()}") from error
     except OSError as error:
-        # one of certificates: those of the cache are named
+        # an error of the certificates has no filename, an error of the cache has one
         if (
             isinstance(error, (FileNotFoundError, IsADirectoryError, PermissionError))
             and error.filename is None
             and _certificates()
         ):
-            raise ModelLoadError(f"cannot bring {repo}: {_line(error)}{_certificates()}") from error
-        raise ModelLoadError(f"cannot read or write {repo} in the cache: {_line(error)}") from error
+            raise ModelLoadError(f"cannot bring {repo}: {_first_line(error)}{_certificates()}") from error
+        raise ModelLoadError(f"cannot read or write {repo} in the cache: {_first_line(error)}") from error
 
 
 def _certificates() -> str:
-    """Where certificates are looked for, if a variable says it."""
+    """Describe the variables that say where certificates are, if any is set."""
     given = [f"{name} is {os.environ[name]}" for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if name in os.environ]
-    return "".join(f"; {each}" for each in given)
+    return "".join(f"; {text}" for text in given)
 
 
-def _line(error: Exception) -> str:
-    """What an error says, in one line."""
+def _first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or the name of its type if it has no message."""
     lines = (line.strip() for line in _without_password(str(error)).splitlines())
     return next((line for line in lines if line), type(error).__name__)

@@ -1,4 +1,4 @@
-"""Files of a repository, and the models that they make: one file, or all parts of a split one."""
+"""The files of a repository, grouped into models: a model is one file, or all parts of a split one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from pymtp.errors import ModelLoadError
 
-_PART = re.compile(r"(?P<whole>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf", re.IGNORECASE)
-LISTED = 20  # names in a message
+_PART = re.compile(r"(?P<base>.+)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf", re.IGNORECASE)
+MAX_NAMES = 20  # in a message
 
 
 class HubFile(NamedTuple):
@@ -18,7 +18,8 @@ class HubFile(NamedTuple):
 
     path: within the repository, with "/".
     size: in bytes.
-    etag: the name of its content in the cache: its SHA-256 for large files. "" where only the cache was asked.
+    etag: the name of its content in the cache: its SHA-256 for large files. "" for a file that was listed from the
+        cache.
     """
 
     path: str
@@ -27,58 +28,58 @@ class HubFile(NamedTuple):
 
 
 class HubModel(NamedTuple):
-    """A model of a repository: the parts of a split file in their order, or one file."""
+    """A GGUF model of a repository: one file, or the parts of a split one in their order."""
 
-    name: str  # the path of a whole file; of a split one that of its first part
+    name: str  # the path of the file, of a split one that of its first part
     parts: tuple[HubFile, ...]
-    missing: int = 0  # parts that are not there
+    missing: int = 0  # number of missing parts
 
-    def check_whole(self, where: str) -> None:
-        """Raises ModelLoadError for a split file without all of its parts. where: what lacks them."""
+    def check_complete(self, where: str) -> None:
+        """Raise ModelLoadError if parts of a split file are missing. where: the repository or its cache."""
         if self.missing:
             raise ModelLoadError(
                 f"{where} has {len(self.parts)} of the {len(self.parts) + self.missing} parts of {self.name}"
             )
 
 
-def models(files: Iterable[HubFile]) -> list[HubModel]:
-    """The models among files, by name. Files that are no GGUF are left out."""
-    whole: list[HubModel] = []
+def group_models(files: Iterable[HubFile]) -> list[HubModel]:
+    """Group the GGUF files into models, sorted by name."""
+    grouped: list[HubModel] = []
     split: dict[tuple[str, int], list[HubFile]] = {}
     for file in sorted(files):
         if not file.path.lower().endswith(".gguf"):
             continue
         part = _PART.fullmatch(file.path)
         if part is None:
-            whole.append(HubModel(file.path, (file,)))
+            grouped.append(HubModel(file.path, (file,)))
         else:
-            split.setdefault((part["whole"], int(part["parts"])), []).append(file)
-    for (name, n), found in split.items():
-        numbered = {part["part"]: file for file in found if (part := _PART.fullmatch(file.path))}
-        parts = tuple(file for number, file in sorted(numbered.items()) if 1 <= int(number) <= n)
+            split.setdefault((part["base"], int(part["parts"])), []).append(file)
+    for (base, n_parts), group in split.items():
+        numbered = {part["part"]: file for file in group if (part := _PART.fullmatch(file.path))}
+        parts = tuple(file for number, file in sorted(numbered.items()) if 1 <= int(number) <= n_parts)
         if parts:
-            whole.append(HubModel(f"{name}-00001-of-{n:05}.gguf", parts, missing=n - len(parts)))
-    return sorted(whole)
+            grouped.append(HubModel(f"{base}-00001-of-{n_parts:05}.gguf", parts, missing=n_parts - len(parts)))
+    return sorted(grouped)
 
 
-def parts_of(path: Path) -> list[Path]:
-    """Name all files of a model by its first: those of a split one in their order."""
+def split_paths(path: Path) -> list[Path]:
+    """Return the paths of all parts of a model by its first one, in their order; the path itself if it is not split."""
     part = _PART.fullmatch(path.name)
     if part is None:
         return [path]
-    n = int(part["parts"])
-    return [path.with_name(f"{part['whole']}-{number:05}-of-{n:05}.gguf") for number in range(1, n + 1)]
+    n_parts = int(part["parts"])
+    return [path.with_name(f"{part['base']}-{number:05}-of-{n_parts:05}.gguf") for number in range(1, n_parts + 1)]
 
 
-def is_safe(path: str) -> bool:
-    """Whether a path that a hub lists stays within a folder, on any system, and can be shown on any terminal."""
+def is_safe_path(path: str) -> bool:
+    """Tell whether a path of a hub's list stays in its folder on any system, and is safe to print on a terminal."""
     parts = path.split("/")
     return not re.search(r"[\\:\x00-\x1f\x7f-\x9f\ud800-\udfff]", path) and all(
         part not in ("", ".", "..") for part in parts
     )
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names for a message, not all where there are many."""
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return ", ".join(names[:LISTED]) + more if names else "none"
+def join_names(names: Sequence[str]) -> str:
+    """Join names for a message: only the first MAX_NAMES of many; "none" for no names."""
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more if names else "none"

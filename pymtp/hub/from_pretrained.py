@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub: the part of LLM and AsyncLLM that is made from a name there."""
+"""The method `from_pretrained` of LLM and AsyncLLM, which loads a model of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -11,80 +11,86 @@ from types import NoneType
 from typing import Any, TypeVar
 
 from pymtp.errors import InvalidRequestError
-from pymtp.hub.names import HubName, read_name, read_wanted
-from pymtp.hub.pull import Pulled, pull, warn
-from pymtp.hub.source import Say
-from pymtp.hub.stand_in import headers
-from pymtp.model.options import NAMES as MODEL_OPTIONS
-from pymtp.model.rope import NAMES as ROPE_OPTIONS
-from pymtp.options import find_files, read_keywords
+from pymtp.hub.model_download import LocalFiles, download_headers, download_model, warn
+from pymtp.hub.names import HubName, read_name, split_filename
+from pymtp.hub.snapshot import Notify
+from pymtp.model.options import MODEL_OPTION_NAMES
+from pymtp.model.rope import ROPE_OPTION_NAMES
+from pymtp.options import check_files, read_keywords
 from pymtp.validation import shown
 
-T = TypeVar("T", bound="FromHub")
+T = TypeVar("T", bound="HubMixin")
 
 
-def bring(
+def fetch_model(
     name: HubName,
     keywords: Mapping[str, Any],
     *,
     with_head: bool = True,
     token: str | bool | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
-    say: Say = warn,
+    notify: Notify = warn,
 ) -> tuple[Path, dict[str, Any]]:
-    """Bring a model, and the head that goes with it unless keywords name another or want no drafts. Return the model's
-    path, and the keywords with the head's.
+    """Download a model with its head: return the model's path, and the keywords with the head's path.
 
-    keywords: of LLM, or some of them. with_head: False where nothing drafts.
+    No head is downloaded if the keywords name one or ask for no drafts.
 
-    Raises InvalidRequestError where two heads are asked for, else as `pull`.
+    keywords: some or all keywords of LLM. with_head: False if nothing drafts.
+
+    Raises InvalidRequestError if two heads are given, else as `download_model`.
     """
-    with_head = _comes(name, keywords) and with_head
-    return _with(keywords, pull(name, with_head=with_head, token=token, cache_dir=cache_dir, say=say))
+    with_head = _needs_head(name, keywords) and with_head
+    files = download_model(name, with_head=with_head, token=token, cache_dir=cache_dir, notify=notify)
+    return _add_head(keywords, files)
 
 
 @contextmanager
-def bring_headers(
-    name: HubName, keywords: Mapping[str, Any], *, say: Say = warn
+def fetch_headers(
+    name: HubName, keywords: Mapping[str, Any], *, notify: Notify = warn
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """As `bring`, but of what is not in the cache only headers come, see `hub.stand_in.headers`."""
-    with headers(name, with_head=_comes(name, keywords), say=say) as found:
-        yield _with(keywords, found)
+    """Do the same as `fetch_model`, but download only headers: see `download_headers`."""
+    with download_headers(name, with_head=_needs_head(name, keywords), notify=notify) as files:
+        yield _add_head(keywords, files)
 
 
-def _comes(name: HubName, keywords: Mapping[str, Any]) -> bool:
-    """Tell whether a head of the repository is of use."""
+def _needs_head(name: HubName, keywords: Mapping[str, Any]) -> bool:
+    """Tell whether a separate head of the repository would be used.
+
+    Raises InvalidRequestError if both the keywords and the name give a head.
+    """
     head = keywords.get("head")
-    if head is not None and name.head is not None:
+    if head is not None and name.head_filename is not None:
         raise InvalidRequestError(
-            f"two heads are asked for, head={shown(head)} and {name.head} of {name.repo}: name one", "head"
+            f"two heads are asked for, head={shown(head)} and {name.head_filename} of {name.repo}: name one", "head"
         )
-    return head is None and _takes_head(keywords)
+    return head is None and _loads_head(keywords)
 
 
-def _with(keywords: Mapping[str, Any], found: Pulled) -> tuple[Path, dict[str, Any]]:
-    return found.model, {**keywords, **({} if found.head is None else {"head": str(found.head)})}
+def _add_head(keywords: Mapping[str, Any], files: LocalFiles) -> tuple[Path, dict[str, Any]]:
+    return files.model, {**keywords, **({} if files.head is None else {"head": str(files.head)})}
 
 
-def _takes_head(keywords: Mapping[str, Any]) -> bool:
-    """Tell whether an LLM loads a head, as fit.fitting_model: for drafts, and for what adapters change in it."""
+def _loads_head(keywords: Mapping[str, Any]) -> bool:
+    """Tell whether an LLM loads a head: to draft, or because adapters change it. See `fitting_model`."""
     return keywords.get("draft_tokens", "auto") != 0 or bool(keywords.get("lora"))
 
 
-class FromHub:
-    """What the method needs is a constructor that takes a model's path first."""
+class HubMixin:
+    """The class method `from_pretrained`, for a class whose constructor takes a model's path first."""
 
     @classmethod
     def _parameters(cls) -> Collection[str]:
-        """Keywords of the constructor."""
-        found = inspect.signature(cls).parameters.values()
-        return [each.name for each in found if each.kind is each.KEYWORD_ONLY]
+        """Return the names of the constructor's keywords."""
+        parameters = inspect.signature(cls).parameters.values()
+        return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
     @classmethod
     def _read(cls, keywords: Mapping[str, Any], *, here: bool = True) -> dict[str, Any]:
-        """As `read_keywords`: told before a download, not after it. Raises TypeError for keywords that the constructor
-        does not take."""
-        if unknown := set(keywords) - {*cls._parameters(), *MODEL_OPTIONS, *ROPE_OPTIONS}:
+        """Check keywords before a download: see `read_keywords`.
+
+        Raises TypeError for keywords that the constructor does not take.
+        """
+        if unknown := set(keywords) - {*cls._parameters(), *MODEL_OPTION_NAMES, *ROPE_OPTION_NAMES}:
             raise TypeError(f"{cls.__name__} got unexpected keywords: {', '.join(sorted(unknown))}")
         return read_keywords(keywords, here=here)
 
@@ -100,46 +106,57 @@ class FromHub:
         cache_dir: str | os.PathLike[str] | None = None,
         **keywords: Any,
     ) -> T:
-        """Loads a model of the Hugging Face hub. Downloads it first where it is not in the hub's cache, with a bar on
-        stderr; goes on with a download that was interrupted. Needs the package huggingface-hub.
+        """Load a model of the Hugging Face hub, and download it first if it is not in the hub's cache.
+
+        Shows a progress bar on stderr, and resumes a download that was interrupted. Needs the package huggingface-hub.
 
         repo_id: "owner/name".
         filename: a pattern such as "*Q4_K_M*.gguf", a quantization such as "Q4_K_M", or a file. None for Q4_K_M, or
-            what is nearest to it: hub/choose.py has the order. Of several that match, those with a
-            multi-token-prediction head come first; a warning says where there is none. All parts of a split file come.
-        head_filename: the same for a head in a file of its own. None for the model's own head, or, where it has none,
-            the nearest of the repository, as llama.cpp finds it. No head comes with draft_tokens=0 or head=….
+            the nearest one to it: `hub.selection.PREFERRED` has the order. If several match, those with a
+            multi-token-prediction head come first; without a head, there is a warning. All parts of a split file are
+            downloaded.
+        head_filename: the same for a separate head. None for the model's own head, or, if it has none, the nearest of
+            the repository, as llama.cpp finds it. No head is downloaded with draft_tokens=0 or head=….
         revision: a branch, a tag or a commit. None for the main branch.
-        token: for private and gated repositories. None for HF_TOKEN or the one of `hf auth login`, False for none.
-        cache_dir: None for huggingface_hub's: HF_HUB_CACHE. With HF_HUB_OFFLINE=1 only what is there is taken; also
-            where the hub cannot be reached, with a warning.
-        keywords: of the constructor.
+        token: for private and gated repositories. None for HF_TOKEN or the token of `hf auth login`, False for no
+            token.
+        cache_dir: None for huggingface_hub's cache: HF_HUB_CACHE. With HF_HUB_OFFLINE=1 only cached files are used;
+            also if the hub cannot be reached, with a warning.
+        keywords: those of the constructor.
 
-        Raises InvalidRequestError where the package is missing or cannot read its variables, for what is no name or no
-        token, for two names of one thing, and where several models match;
-        ModelLoadError for a repository, revision or file that is not there or may not be read, and where it cannot be
-        downloaded: the message lists the files that there are. Else what the constructor raises.
+        Raises InvalidRequestError if the package is missing or cannot read its variables, for an invalid name or token,
+        for two different values of one argument, and if several models match;
+        ModelLoadError for a repository, revision or file that does not exist or may not be read, and for a failed
+        download: the message lists the files of the repository. Else the errors of the constructor.
         """
         make: Any = cls
         keywords = cls._read(keywords)
-        find_files(keywords)
+        check_files(keywords)
         name = read_name(repo_id)
-        for what, given in (("filename", filename), ("head_filename", head_filename), ("revision", revision)):
-            if given is not None and not isinstance(given, str):
-                raise InvalidRequestError(f"{what}={shown(given)} must be a text or None", what)
-        wanted, head = read_wanted(filename)
-        for what, own, asked in (
-            ("filename", name.wanted, wanted),
-            ("filename", name.head, head),
-            ("head_filename", name.head or head, head_filename),
+        for argument, value in (("filename", filename), ("head_filename", head_filename), ("revision", revision)):
+            if value is not None and not isinstance(value, str):
+                raise InvalidRequestError(f"{argument}={shown(value)} must be a text or None", argument)
+        filename, head = split_filename(filename)
+        for argument, in_name, value in (
+            ("filename", name.filename, filename),
+            ("filename", name.head_filename, head),
+            ("head_filename", name.head_filename or head, head_filename),
             ("revision", name.revision, revision),
         ):
-            if asked and own and asked != own:
-                raise InvalidRequestError(f"{what}={shown(asked)}, but {repo_id} asks for {own}: ask once", what)
+            if value and in_name and value != in_name:
+                raise InvalidRequestError(
+                    f"{argument}={shown(value)}, but {repo_id} asks for {in_name}: ask once", argument
+                )
         if not isinstance(token, (str, bool, NoneType)):
-            raise InvalidRequestError("token must be a text, True, False or None", "token")  # it is not shown
+            # the message does not show the value, which may be a secret
+            raise InvalidRequestError("token must be a text, True, False or None", "token")
         if not isinstance(cache_dir, (str, os.PathLike, NoneType)):
             raise InvalidRequestError(f"cache_dir={shown(cache_dir)} must be a path or None", "cache_dir")
-        name = HubName(name.repo, wanted or name.wanted, revision or name.revision, head_filename or head or name.head)
-        model, keywords = bring(name, keywords, token=token, cache_dir=cache_dir)
+        name = HubName(
+            name.repo,
+            filename or name.filename,
+            revision or name.revision,
+            head_filename or head or name.head_filename,
+        )
+        model, keywords = fetch_model(name, keywords, token=token, cache_dir=cache_dir)
         return make(model, **keywords)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""What the header of a GGUF file says before its weights are there: keys of the architecture, and names of tensors."""
+"""Read the header of a GGUF file without its weights: keys of the architecture, and names of tensors."""
 
 from __future__ import annotations
 
@@ -8,76 +8,81 @@ from typing import NamedTuple
 
 from pymtp.errors import ModelLoadError
 
-# bytes of a value, by the numbers that the GGUF format gives to types
+# bytes of a value, by the type numbers of the GGUF format
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _UINT32, _STRING, _ARRAY = 4, 8, 9
-_FIRST = 256 * 1024  # bytes; more than the header of any part of a split file but the first
-_MOST = 64 * 1024**2  # bytes of a header; a vocabulary of 248,320 tokens with its merges takes 10 MiB
-_MOST_DIMS = 4  # GGML_MAX_DIMS
+_FIRST_READ = 256 * 1024  # bytes; more than the header of any part of a split file but the first
+_MAX_HEADER = 64 * 1024**2  # bytes; a vocabulary of 248,320 tokens with its merges takes 10 MiB
+_MAX_DIMS = 4  # GGML_MAX_DIMS
 
-Read = Callable[[int, int], bytes]  # (offset, n): n bytes of the file from there, fewer only at its end
+ReadAt = Callable[[int, int], bytes]  # (offset, n): returns n bytes of the file from the offset, fewer only at its end
 
 
 class Header(NamedTuple):
-    """
-    architecture: such as "qwen35". kind: of the file, "model" or "adapter" for example; both "" where it is not said.
-    blocks, width, announced: the architecture's block_count, embedding_length and nextn_predict_layers, 0 where it is
-        not said.
-    tensors: names of the tensors in this file.
-    size: bytes from the file's beginning to the end of the header.
+    """The header of a GGUF file.
+
+    architecture: such as "qwen35", "" if the key is missing.
+    kind: general.type, such as "model" or "adapter", "" if the key is missing.
+    blocks, width, n_head_blocks: the architecture's block_count, embedding_length and nextn_predict_layers, 0 if the
+        key is missing.
+    tensors: the names of the tensors in this file.
+    size: the bytes from the beginning of the file to the end of the header.
     """
 
     architecture: str
     kind: str
     blocks: int
     width: int
-    announced: int
+    n_head_blocks: int
     tensors: tuple[str, ...]
     size: int
 
 
-class _Bytes:
-    """A file read from its beginning, in pieces that grow."""
+class _Cursor:
+    """A file that is read from its beginning, in pieces of growing size."""
 
-    def __init__(self, read: Read) -> None:
+    def __init__(self, read: ReadAt) -> None:
         self._read = read
-        self._data = b""  # from _start on
-        self._start = self._at = 0
-        self._piece = _FIRST
+        self._data = b""  # the bytes from _start on
+        self._start = self._position = 0
+        self._piece = _FIRST_READ
 
     @property
-    def at(self) -> int:
-        """Bytes that were taken or skipped."""
-        return self._at
+    def position(self) -> int:
+        """Return the number of bytes that were read or skipped."""
+        return self._position
 
     def take(self, n: int) -> bytes:
-        begin = self._at - self._start
+        begin = self._position - self._start
         if n > len(self._data) - begin:
-            if self._at + n > _MOST:
+            if self._position + n > _MAX_HEADER:
                 raise ValueError("its header is longer than any model's")
-            self._data = self._read(self._at, max(n, self._piece))
-            self._start, begin = self._at, 0
+            self._data = self._read(self._position, max(n, self._piece))
+            self._start, begin = self._position, 0
             self._piece = min(2 * self._piece, 4 * 1024**2)
             if len(self._data) < n:
                 raise ValueError("it ends within its header")
-        self._at += n
+        self._position += n
         return self._data[begin : begin + n]
 
     def skip(self, n: int) -> None:
-        self._at += n
-        if self._at - self._start > len(self._data):
-            self._data, self._start = b"", self._at
+        self._position += n
+        if self._position - self._start > len(self._data):
+            self._data, self._start = b"", self._position
 
     def number(self, form: str) -> int:
         (value,) = struct.unpack("<" + form, self.take(struct.calcsize(form)))
         return int(value)
 
-    def count(self, least: int) -> int:
-        """How many values come, each of at least so many bytes. Raises ValueError where no header holds so many."""
-        n = self.number("Q")
-        if n > _MOST // least:
-            raise ValueError(f"it counts {n} entries, more than any model's")
-        return n
+    def count(self, min_bytes: int) -> int:
+        """Read the number of entries that follow, each of at least `min_bytes`.
+
+        Raises ValueError if a header cannot hold so many.
+        """
+        n_entries = self.number("Q")
+        if n_entries > _MAX_HEADER // min_bytes:
+            raise ValueError(f"it counts {n_entries} entries, more than any model's")
+        return n_entries
 
     def string(self) -> str:
         return self.take(self.number("Q")).decode("utf-8", "replace")
@@ -102,36 +107,38 @@ def _size(kind: int) -> int:
     return _SIZES[kind]
 
 
-def read_header(name: str, read: Read) -> Header:
-    """Read the header of a file, without its vocabulary's values. name: for messages.
+def read_header(name: str, read: ReadAt) -> Header:
+    """Read the header of a file, and skip the values of the vocabulary. name: for messages.
 
-    Raises ModelLoadError for what is no GGUF.
+    Raises ModelLoadError for a file that is damaged or not GGUF.
     """
-    file = _Bytes(read)
-    kept = dict[str, str | int]()
+    file = _Cursor(read)
+    keys = dict[str, str | int]()
     tensors = list[str]()
     try:
         if file.take(4) != b"GGUF":
             raise ValueError("its first bytes are not GGUF")
         if (version := file.number("I")) not in (2, 3):
             raise ValueError(f"version {version} of the format is not known")
-        n_tensors, n_keys = file.count(24), file.count(13)  # bytes of one whose name is empty
+        n_tensors, n_keys = file.count(24), file.count(13)  # bytes of an entry with an empty name
         for _ in range(n_keys):
             key, kind = file.string(), file.number("I")
             if kind == _STRING and key.startswith("general."):
-                kept[key] = file.string()
+                keys[key] = file.string()
             elif kind == _UINT32:
-                kept[key] = file.number("I")
+                keys[key] = file.number("I")
             else:
                 file.skip_value(kind)
         for _ in range(n_tensors):
             tensors.append(file.string())
-            if (n_dims := file.number("I")) > _MOST_DIMS:
+            if (n_dims := file.number("I")) > _MAX_DIMS:
                 raise ValueError(f"a tensor has {n_dims} dimensions")
             file.take(8 * n_dims + 4 + 8)  # its shape, type and offset
     except ValueError as error:
         raise ModelLoadError(f"{name} is no GGUF file, or it is damaged: {error}") from error
-    architecture = str(kept.get("general.architecture", ""))
-    keys = ("block_count", "embedding_length", "nextn_predict_layers")
-    blocks, width, announced = (int(kept.get(f"{architecture}.{key}", 0)) for key in keys)
-    return Header(architecture, str(kept.get("general.type", "")), blocks, width, announced, tuple(tensors), file.at)
+    architecture = str(keys.get("general.architecture", ""))
+    numbers = ("block_count", "embedding_length", "nextn_predict_layers")
+    blocks, width, n_head_blocks = (int(keys.get(f"{architecture}.{key}", 0)) for key in numbers)
+    return Header(
+        architecture, str(keys.get("general.type", "")), blocks, width, n_head_blocks, tuple(tensors), file.position
+    )

@@ -1,4 +1,4 @@
-"""Models: weights, vocabulary, how they are loaded, and where their parts are placed."""
+"""Models: loading, weights, vocabulary, and the placement of weights."""
 
 from pymtp.model.model import Model
 

@@ -1,4 +1,4 @@
-"""The files of a model as they are on disk: whether they can be loaded, and which they are."""
+"""The files of a model on disk: their checks and their digests."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Any
 from pymtp.errors import ModelLoadError
 from pymtp.native import ffi, last_error, lib
 
-SAMPLES, SAMPLE_BYTES = 64, 4096  # of the weights of each file
+SAMPLES, SAMPLE_BYTES = 64, 4096  # a digest reads this many samples of the weights of each file
 
 
-def inspect(path: Path, head: str | None = None) -> Any:
-    """Read what a model says of itself, with the head of a file of its own where one is given.
+def read_file_info(path: Path, head: str | None = None) -> Any:
+    """Read and check the headers of a model's files, and return a struct pymtp_file_info.
 
-    Returns a struct pymtp_file_info. Raises ModelLoadError for what is wrong with a file, or with any part of it, for
-    weights that are not all there, and for a head that is not for this model.
+    head: the path of a head in a file of its own; None for none.
+
+    Raises ModelLoadError for a damaged file or part, missing weights, and a head that does not belong to this model.
     """
     info = ffi.new("struct pymtp_file_info *")
     if lib.pymtp_inspect(os.fsencode(path), ffi.NULL if head is None else os.fsencode(head), info) != lib.PYMTP_OK:
@@ -25,32 +26,34 @@ def inspect(path: Path, head: str | None = None) -> Any:
     return info
 
 
-def digest_of(path: Path) -> str:
-    """A hash of a model's headers, of the sizes of its files and of samples of the weights, in hexadecimal. Reads a few
-    MiB. Raises ModelLoadError where a part cannot be read."""
-    found = sha256()
+def file_digest(path: Path) -> str:
+    """Return a SHA-256 in hexadecimal of a model's headers, the sizes of its files and samples of its weights.
+
+    Reads a few MiB. Raises ModelLoadError for a part that cannot be read.
+    """
+    digest = sha256()
     try:
         for part, header_bytes in _parts(path):
             with open(part, "rb") as file:
-                found.update(file.read(header_bytes))
+                digest.update(file.read(header_bytes))
                 size = os.fstat(file.fileno()).st_size
-                found.update(size.to_bytes(8, "little"))
-                for i in range(SAMPLES):  # to the last bytes
+                digest.update(size.to_bytes(8, "little"))
+                for i in range(SAMPLES):  # the last sample ends with the file
                     file.seek(header_bytes + max(0, size - header_bytes - SAMPLE_BYTES) * i // (SAMPLES - 1))
-                    found.update(file.read(SAMPLE_BYTES))
+                    digest.update(file.read(SAMPLE_BYTES))
     except OSError as error:
         raise ModelLoadError(f"{path}: {error.strerror}") from error
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
 def _parts(path: Path) -> list[tuple[bytes, int]]:
-    """The paths of the model's files, and where their weights begin."""
-    most = 1
+    """Return the paths of the model's files, with the sizes of their headers in bytes."""
+    capacity = 1
     while True:
-        parts = ffi.new("struct pymtp_file_part[]", most)
-        n = lib.pymtp_file_parts(os.fsencode(path), parts, most)
+        parts = ffi.new("struct pymtp_file_part[]", capacity)
+        n = lib.pymtp_file_parts(os.fsencode(path), parts, capacity)
         if n < 0:
             raise ModelLoadError(f"{path}: {last_error()}")
-        if n <= most:
+        if n <= capacity:
             return [(ffi.string(parts[i].path), parts[i].header_bytes) for i in range(n)]
-        most = n
+        capacity = n

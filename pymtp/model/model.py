@@ -1,4 +1,4 @@
-"""A GGUF model: weights, metadata, vocabulary."""
+"""The Model: the weights, metadata and vocabulary of a GGUF file."""
 
 from __future__ import annotations
 
@@ -11,45 +11,48 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from pymtp.errors import ClosedError, InvalidRequestError, ModelLoadError, NativeError
-from pymtp.model.files import digest_of, inspect
+from pymtp.model.files import file_digest, read_file_info
 from pymtp.model.normalization import NFC_PRE_TOKENIZERS, Normalizer
-from pymtp.model.options import NAMES, ModelOptions, use_numa
+from pymtp.model.options import MODEL_OPTION_NAMES, ModelOptions, init_numa
 from pymtp.native import check, ends_before_exit, ffi, last_error, lib
 from pymtp.native.build_info import warn_without_gpu
 from pymtp.native.locking import refuse_copies, tell_of_forks
 from pymtp.validation import is_hub_name, shown
 
 _logger = logging.getLogger("pymtp.model")
-_FAILED = -(2**31)  # what native functions that return a number of tokens or bytes say when llama.cpp fails
-_MOST_NORMS = 16
+_FAILED = -(2**31)  # native functions that return a number of tokens or bytes return this when llama.cpp fails
+_MAX_NORMS = 16
 TAPS = ("post_norm", "pre_norm")  # in the order of enum pymtp_tap
 
 
 def demo_model() -> Path:
-    """The small model that ships inside the package."""
+    """Return the path of the small model that ships with the package."""
     return Path(__file__).parent / "demo.gguf"
 
 
 def _file(path: str | os.PathLike[str]) -> Path:
-    """The path of a file that is there."""
-    if isinstance(path, str) and not path:  # as a Path it would be the folder that the process is in
+    """Return the path of an existing file. Raises ModelLoadError for a missing one, InvalidRequestError for no path."""
+    if isinstance(path, str) and not path:  # Path("") is the current folder
         raise InvalidRequestError("a model's path is empty")
     try:
         file = Path(path)
-        found, is_file = file.exists(), file.is_file()
+        exists, is_file = file.exists(), file.is_file()
     except TypeError as error:
         raise InvalidRequestError(f"a model is a path or a Model, not {type(path).__name__}") from error
     except OSError as error:  # such as a name that is too long
         raise ModelLoadError(f"no such file: {os.fspath(path)!r:.200}: {error.strerror}") from error
     if not is_file:
-        meant = "; from_pretrained takes names of the hub" if isinstance(path, str) and is_hub_name(path) else ""
-        raise ModelLoadError(f"not a file: {file}" if found else f"no such file: {file}{meant}")
+        hint = "; from_pretrained takes names of the hub" if isinstance(path, str) and is_hub_name(path) else ""
+        raise ModelLoadError(f"not a file: {file}" if exists else f"no such file: {file}{hint}")
     return file
 
 
 class _Loaded(NamedTuple):
-    """A C handle, and pointers to what lives as long as it does. Calls keep a reference to the whole while they use a
-    part, so that close() in another thread frees nothing under them."""
+    """The C handle of a model, and pointers into it that live as long.
+
+    A call keeps a reference to the tuple while it uses a part, so that close() in another thread frees nothing that the
+    call uses.
+    """
 
     handle: Any
     model: Any
@@ -57,10 +60,18 @@ class _Loaded(NamedTuple):
 
 
 class Model:
-    """A qwen35, qwen35moe or qwen3next GGUF, loaded. Split files: name the first part.
+    """A loaded GGUF model of the architectures qwen35, qwen35moe or qwen3next.
 
-    Threads may use it at the same time, and LLMs and contexts may share it. close() does not wait: the last of them, or
-    the last call, frees the memory. Methods raise ClosedError after it.
+    Several threads may use it at the same time, and several LLMs and contexts may share it. close() does not wait: the
+    memory is freed with the last LLM, context or call that uses it. Methods raise ClosedError after close().
+
+    options: its ModelOptions. path: the file, of a split model the first part. head: the path of a head in a file of
+        its own, or None.
+    architecture, n_layer, n_embd, n_ctx_train, n_vocab, n_params, weight_type: the properties of the model, as its file
+        has them.
+    has_head: whether the files hold a multi-token-prediction head. mtp: whether it is loaded. head_absent: the reason
+        why a head that the file announces is missing, or "".
+    tap: the hidden states that the head was trained on, one of TAPS.
     """
 
     def __init__(
@@ -73,33 +84,34 @@ class Model:
         **placing: Any,
     ) -> None:
         """
-        path: the file; None for the model that ships with pymtp.
-        n_gpu_layers: layers to keep on a GPU, -1 for all. Where a build with CUDA finds no GPU, a warning says so once.
-        mtp: load the multi-token-prediction head, where the file has one. Where the file announces one that it has not,
-            a warning says so.
-        vocab_only: metadata and vocabulary only, for looking at a file.
-        placing: other fields of ModelOptions.
+        Load the model.
 
-        Raises ModelLoadError for a file that is missing, truncated, not a GGUF, or not a model that pymtp runs, and for
-        one that is replaced meanwhile; InvalidRequestError for a path that is none and for options that are refused.
+        path: the file, for a split model its first part; None for the model that ships with pymtp.
+        n_gpu_layers: the number of layers on the GPU, -1 for all. A CUDA build without a GPU logs one warning.
+        mtp: load the multi-token-prediction head, if the file has one. A warning in the log names a file that announces
+            a head and has none.
+        vocab_only: load the metadata and the vocabulary only, to inspect a file.
+        placing: further fields of ModelOptions.
+
+        Raises ModelLoadError for a file that is missing, truncated, not a GGUF, not a model that pymtp runs, or
+        replaced during the load; InvalidRequestError for an invalid path and invalid options.
         """
-        if unknown := placing.keys() - NAMES:
+        if unknown := placing.keys() - MODEL_OPTION_NAMES:
             raise TypeError(f"Model() got an unexpected keyword argument {min(unknown)!r}")
         self.options = ModelOptions(n_gpu_layers=n_gpu_layers, **placing)
         layers = self.options.layers
         self.path = _file(demo_model() if path is None else path)
-        self.options.find_files()
+        self.options.check_files()
         self.head = str(self.options.head) if mtp and self.options.head is not None else None
-        # before all else: later the paths may be other files'
+        # taken first: the files may be replaced during the load
         digests = None if vocab_only else self._read_digests()
-        info = inspect(self.path, self.head)
+        info = read_file_info(self.path, self.head)
         self.architecture: str = ffi.string(info.architecture).decode()
         self.n_layer: int = info.n_layer
         self.n_embd: int = info.n_embd
         self.n_ctx_train: int = info.n_ctx_train
         self.weight_type: str = ffi.string(info.weight_type).decode()
         self.has_head: bool = info.n_layer_mtp > 0
-        # why a head that the file announces is not there, "" where it is or none is announced
         self.head_absent: str = ffi.string(info.head_absent).decode("utf-8", "replace")
         self.mtp: bool = self.has_head and mtp
         # heads of Qwen3-Next, 3.5 and 3.6 were trained on post-norm rows
@@ -108,7 +120,7 @@ class Model:
             warn_without_gpu()
         self.lora_digest = "" if vocab_only else self.options.lora_digest()
         if not vocab_only:
-            use_numa(self.options.numa)
+            init_numa(self.options.numa)
         options, _kept = self.options.native(mtp=self.mtp, vocab_only=vocab_only, layers=layers)
         loading = threading.RLock()
         ends_before_exit(loading)
@@ -131,17 +143,17 @@ class Model:
         self.n_vocab: int = lib.llama_vocab_n_tokens(vocab)
         self.n_params: int = lib.llama_model_n_params(model)
         self._pieces: dict[int, bytes] = {}
-        self.measuring = threading.RLock()  # a signal handler may open an LLM meanwhile
-        self.first_costs: dict[Hashable, Any] = {}  # under that lock, see first_costs.py
+        self.measuring_lock = threading.RLock()  # reentrant: a signal handler may create an LLM
+        self.measured_costs: dict[Hashable, Any] = {}  # guarded by measuring_lock, see drafting/warm_up.py
         tell_of_forks(self)
 
-    def leave_behind(self) -> None:
-        """Of forks.Left."""
-        self.measuring = threading.RLock()
+    def _after_fork_in_child(self) -> None:
+        """Replace the lock that another thread may have held at the fork."""
+        self.measuring_lock = threading.RLock()
 
     @property
     def handle(self) -> Any:
-        """The C handle, for context.py. Raises ClosedError after close()."""
+        """Return the C handle, for pymtp.context. Raises ClosedError after close()."""
         return self._open().handle
 
     def _open(self) -> _Loaded:
@@ -151,7 +163,7 @@ class Model:
         return loaded
 
     def close(self) -> None:
-        """Lets go of the weights. Harmless when called twice."""
+        """Release the weights: the last LLM, context or call that uses them frees them. Safe to call twice."""
         self._loaded = None
 
     def __enter__(self) -> Model:
@@ -165,7 +177,7 @@ class Model:
 
     @cached_property
     def metadata(self) -> dict[str, str]:
-        """The GGUF's scalar metadata, values as text."""
+        """Return the scalar metadata of the GGUF file, with values as text."""
         loaded = self._open()
 
         def read(function: Any, i: int) -> str:
@@ -181,52 +193,53 @@ class Model:
 
     @cached_property
     def chat_template(self) -> str | None:
-        """The Jinja source of the file's chat template."""
+        """Return the Jinja source of the file's chat template; None without one."""
         loaded = self._open()
         text = lib.llama_model_chat_template(loaded.model, ffi.NULL)
         return None if text == ffi.NULL else str(ffi.string(text).decode("utf-8", "replace"))
 
     @property
     def digest(self) -> str:
-        """A hash that tells models apart: of what the file says of itself (metadata, vocabulary, names, types and
-        shapes of tensors) and of samples of its weights; of all parts of a split model. Of the file as it was
-        just before it was loaded, whatever its path means by now; with vocab_only, of the one that is there. Reads a
-        few MiB.
+        """Return a SHA-256 in hexadecimal that identifies the model.
 
-        Raises ModelLoadError where the file is not there any more.
+        It covers the headers of all parts (metadata, vocabulary, names, types and shapes of tensors) and samples of the
+        weights. It was computed directly before the model was loaded. With vocab_only, it is computed at each call from
+        the file that the path names then, which reads a few MiB.
+
+        Raises ModelLoadError for a file that is missing at such a call.
         """
         return (self._digests or self._read_digests())[0]
 
     @property
     def file_names(self) -> str:
-        """The model's file for messages and reports, "m.gguf + mtp-m.gguf" where the head has a file of its own."""
+        """Return the model's file name for messages, "m.gguf + mtp-m.gguf" if the head has a file of its own."""
         return self.path.name if self.head is None else f"{self.path.name} + {Path(self.head).name}"
 
     @property
     def head_digest(self) -> str:
-        """The same of the head's file, "" where the head is none of a file of its own."""
+        """Return the digest of the head's own file, see `digest`; "" if the head has no file of its own."""
         return (self._digests or self._read_digests())[1]
 
     def _read_digests(self) -> tuple[str, str]:
-        return digest_of(self.path), "" if self.head is None else digest_of(Path(self.head))
+        return file_digest(self.path), "" if self.head is None else file_digest(Path(self.head))
 
     @cached_property
     def head_norms(self) -> dict[str, float]:
-        """Of a head that is loaded: the means of its norms' weights, by the names of their tensors."""
-        norms = ffi.new("struct pymtp_norm[]", _MOST_NORMS)
-        n = lib.pymtp_head_norms(self._open().handle, norms, _MOST_NORMS)
+        """Return the mean weight of each norm of the loaded head, by the names of the tensors."""
+        norms = ffi.new("struct pymtp_norm[]", _MAX_NORMS)
+        n = lib.pymtp_head_norms(self._open().handle, norms, _MAX_NORMS)
         if n < 0:
             raise NativeError(last_error())
         return {ffi.string(norm.name).decode(): float(norm.mean) for norm in norms[0:n]}
 
     @property
     def eos_token(self) -> str:
-        """The text of the end-of-sequence token, "" if the vocabulary has none."""
+        """Return the text of the end-of-sequence token, "" if the vocabulary has none."""
         return self._special_text(lib.llama_vocab_eos)
 
     @property
     def bos_token(self) -> str:
-        """The text of the begin-of-sequence token, "" if the vocabulary has none."""
+        """Return the text of the begin-of-sequence token, "" if the vocabulary has none."""
         return self._special_text(lib.llama_vocab_bos)
 
     def _special_text(self, which: Any) -> str:
@@ -234,9 +247,13 @@ class Model:
         return "" if token < 0 else self.token_text(token)
 
     def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
-        """Token ids of `text`, in the form that normalized() gives it. Special tokens written out in it are taken as
-        such. add_special: what the model wants around a text (BOS), if anything. Raises InvalidRequestError for text
-        that UTF-8 cannot hold."""
+        """Return the token ids of `text`, after `normalized`.
+
+        Special tokens that are written out in the text become these tokens.
+        add_special: add the tokens that the model wants around a text (BOS), if any.
+
+        Raises InvalidRequestError for text that UTF-8 cannot encode.
+        """
         loaded = self._open()
         data = _utf8(self.normalized(text))
         capacity = len(data) + 16
@@ -249,8 +266,11 @@ class Model:
         return list(ffi.unpack(tokens, n))
 
     def normalized(self, text: str) -> str:
-        """Bring `text` to the form that the tokenizer of the model's makers brings it to: NFC, between the special
-        tokens written out in it, for vocabularies of Qwen; as it is for others. Texts that are NFC cost no copy."""
+        """Return `text` in the form that the model's original tokenizer normalizes it to.
+
+        For Qwen's vocabularies this is NFC between the special tokens in the text; other vocabularies have none, and
+        the text is returned unchanged.
+        """
         if not isinstance(text, str) or text.isascii() or self._normalizer is None:
             return text
         return self._normalizer.normalized(text)
@@ -265,9 +285,13 @@ class Model:
         return Normalizer(map(self.token_text, named))
 
     def token_bytes(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes that a token stands for in text. Control tokens other than the marks of answers, such as <think>,
-        stand for none; with special, for the text that becomes them. Raises InvalidRequestError for an id outside the
-        vocabulary. A character may be spread over several tokens."""
+        """Return the bytes of a token in a text; a character may be spread over several tokens.
+
+        A control token has no bytes, except the tags in answers, such as <think>.
+        special: return the text of control tokens too.
+
+        Raises InvalidRequestError for an id outside the vocabulary.
+        """
         piece = self._pieces.get(token)
         if piece is None:
             self.check_tokens([token])
@@ -275,8 +299,10 @@ class Model:
         return self.token_text(token).encode() if special and not piece else piece
 
     def token_text(self, token: int) -> str:
-        """How the vocabulary writes a token: text that becomes a control token is this. Raises InvalidRequestError for
-        an id outside the vocabulary."""
+        """Return the text of a token in the vocabulary; in a text, it stands for a control token.
+
+        Raises InvalidRequestError for an id outside the vocabulary.
+        """
         self.check_tokens([token])
         return str(ffi.string(lib.llama_vocab_get_text(self._open().vocab, token)).decode("utf-8", "replace"))
 
@@ -293,21 +319,26 @@ class Model:
             capacity = -n
 
     def detokenize(self, tokens: list[int], *, special: bool = False) -> str:
-        """The text of `tokens`; bytes that are no UTF-8 become U+FFFD. special: with the control tokens among them, as
-        they are written. Raises InvalidRequestError for an id outside the vocabulary."""
+        """Return the text of token ids; invalid UTF-8 becomes U+FFFD.
+
+        special: include the text of control tokens.
+
+        Raises InvalidRequestError for an id outside the vocabulary.
+        """
         return b"".join(self.token_bytes(token, special=special) for token in tokens).decode("utf-8", "replace")
 
     def grammar(self, text: str) -> Any:
-        """The C handle of a grammar in GBNF, a context manager that frees it. Raises InvalidRequestError, with
-        the reason, for one that is refused."""
+        """Compile a grammar in GBNF and return its C handle, a context manager that frees it.
+
+        Raises InvalidRequestError, with the reason, for an invalid grammar.
+        """
         handle = lib.pymtp_grammar_init(self.handle, _utf8(text))
         if handle == ffi.NULL:
             raise InvalidRequestError(last_error())
         return ffi.gc(handle, lib.pymtp_grammar_free)
 
     def ends_generation(self, token: int) -> bool:
-        """Whether the model says with this token that it is done (EOS, end of turn). False for ids outside the
-        vocabulary."""
+        """Return whether a token ends the text (EOS, end of turn). False for ids outside the vocabulary."""
         loaded = self._open()
         try:
             return bool(lib.llama_vocab_is_eog(loaded.vocab, token))
@@ -315,7 +346,7 @@ class Model:
             return False
 
     def check_tokens(self, tokens: list[int]) -> None:
-        """Raises InvalidRequestError unless every id is in the vocabulary."""
+        """Raise InvalidRequestError unless every id is in the vocabulary."""
         self._open()
         for token in tokens:
             if not 0 <= token < self.n_vocab:

@@ -1,7 +1,7 @@
-"""Text as the makers of Qwen's models tokenize it: in Unicode's normal form C (NFC). llama.cpp normalizes nothing.
+"""Normalization of text before tokenization: Qwen's tokenizers use Unicode's form C (NFC), llama.cpp has none.
 
-Hugging Face's `tokenizers` first splits off the special tokens that a text names. What stands between them it brings to
-NFC, by the tables of Unicode 9 (measured with tokenizers 0.23.3): a mark of a later Unicode neither composes nor moves.
+Hugging Face's `tokenizers` first splits off the special tokens in a text. It brings the text between them to NFC with
+the tables of Unicode 9 (measured with tokenizers 0.23.3): a mark of a later Unicode neither composes nor moves.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable
 from unicodedata import is_normalized, normalize
 
-# tokenizer.ggml.pre of vocabularies whose tokenizer.json has the NFC normalizer: Qwen 1.5 to 3 and Qwen3-Next; from 3.5
+# The tokenizer.ggml.pre of vocabularies whose tokenizer.json has the NFC normalizer: the first is that of Qwen 1.5 to 3
+# and Qwen3-Next, the second that of Qwen3.5 and later.
 NFC_PRE_TOKENIZERS = ("qwen2", "qwen35")
 
 # Characters that Unicode 10 to 18 compose, decompose or reorder; from tools/checks/tokens.py later
@@ -24,24 +25,30 @@ LATER = (
 )
 _LATER = frozenset(
     chr(c)
-    for first, _, last in (each.partition("-") for each in LATER.split())
+    for first, _, last in (span.partition("-") for span in LATER.split())
     for c in range(int(first, 16), int(last or first, 16) + 1)
 )
 _AT_LATER = re.compile(f"([{''.join(_LATER)}])")
 
 
 class Normalizer:
-    """Brings text to NFC between special tokens. Any thread."""
+    """The NFC normalization of a vocabulary, which leaves special tokens alone. Safe to use from any thread."""
 
     def __init__(self, special_tokens: Iterable[str]) -> None:
-        """special_tokens: how the vocabulary writes the tokens that a text can name."""
+        """
+        Prepare the normalization.
+
+        special_tokens: the texts of the special tokens that can stand in a text.
+        """
         longest_first = sorted(filter(None, special_tokens), key=len, reverse=True)
         self._at_special = re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
 
     def normalized(self, text: str) -> str:
-        """Bring `text` to NFC. A combining mark behind a special token stays behind it: with the ">" at the token's end
-        it may have made one character."""
-        if is_normalized("NFC", text):  # so is each part of it
+        """Return `text` in NFC, with its special tokens unchanged.
+
+        A combining mark after a special token stays separate: NFC of the whole text could join it with the token's ">".
+        """
+        if is_normalized("NFC", text):  # then each part of it is NFC too
             return text
         parts = self._at_special.split(text)
         parts[::2] = map(_nfc, parts[::2])
@@ -49,7 +56,7 @@ class Normalizer:
 
 
 def _nfc(text: str) -> str:
-    if _LATER.isdisjoint(text):  # a tenth of the time that looking for the places takes
+    if _LATER.isdisjoint(text):  # takes a tenth of the time of the split below
         return normalize("NFC", text)
     parts = _AT_LATER.split(text)
     parts[::2] = [normalize("NFC", part) for part in parts[::2]]

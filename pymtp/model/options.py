@@ -1,4 +1,4 @@
-"""What a model is loaded with: where its weights go, how they get there, and adapters; with llama.cpp's names."""
+"""Options of loading a model: placement of weights, memory mapping, head and adapters, with llama.cpp's names."""
 
 from __future__ import annotations
 
@@ -13,43 +13,47 @@ from typing import Any, Literal, TypeVar, cast
 from pymtp.errors import InvalidRequestError, ModelLoadError
 from pymtp.model.placement import read_adapters, read_overrides, read_split
 from pymtp.native import check, ffi, last_error, lib
-from pymtp.validation import flag, in_range, is_hub_name, is_whole, read_path, shown
+from pymtp.validation import is_hub_name, is_whole, read_bool, read_int, read_path, shown
 
 SPLIT_MODES = ("none", "layer", "row")
 NUMA = ("distribute", "isolate", "numactl")
 
-_numa_taken: str | None = None
+_numa_strategy: str | None = None
 _numa_lock = threading.RLock()
 
 File = str | os.PathLike[str]
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 Lora = File | Sequence[File | tuple[File, float]] | Mapping[File, float]
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Options of Model, as keywords of it and of LLM. Values are checked when one is made, which raises
-    InvalidRequestError; files when the model is loaded. None for a list is an empty one.
+    r"""Options of loading a model: keywords of Model and of LLM.
 
-    head: the file of the model's multi-token-prediction head, where it is a file of its own, such as
-        "mtp-Qwen3.8-27B-Q4_0.gguf"; of a split one the first part. It takes the place of a head in the model's file.
+    Values are checked here, files when the model is loaded. For lists, None means an empty one.
 
-    n_gpu_layers: layers on a GPU, -1 for all; "auto", for an LLM, for as many as fit.
-    n_cpu_moe: the first so many layers keep their experts in the host's memory.
-    override_tensor: types of buffers by regular expressions: the first expression that is found in a tensor's name
-        says where the tensor goes. A dict, or llama.cpp's text, such as r"blk\\.[0-9]\\.ffn_.*=CPU,output=CUDA0", where
-        a comma always ends an expression. Goes before n_cpu_moe. The expressions are std::regex's, of ECMAScript: one
-        that repeats what repeats, as "(a*)*", may take for ever, and Ctrl-C does not end it.
-    tensor_split: shares of the GPUs, in their order; without, by their free memory.
-    main_gpu: the GPU for split_mode="none", from 0 on.
-    split_mode: several GPUs take layers ("layer") or rows of weights ("row"), or only one is used ("none").
-    use_mmap: weights in the host's memory are the file's own pages, where llama.cpp's backends can use these.
-    use_mlock: what is loaded stays in memory. Where the system does not allow as much, a warning says so.
-    lora: adapters, GGUF files, each alone or with a scale: [("a.gguf", 0.5), "b.gguf"], or {"a.gguf": 0.5}. They work
-        on all texts.
-    numa: how threads are spread over the nodes of a machine, one of NUMA, for the whole process: the first that is
-        asked for counts, whether that model could be loaded or not.
-    here: False where another machine loads the model, which may have other buffers and GPUs. No keyword of LLM.
+    head: the file of a multi-token-prediction head in a file of its own, such as "mtp-Qwen3.8-27B-Q4_0.gguf"; for a
+        split file, its first part. It replaces a head in the model's file.
+
+    n_gpu_layers: the number of layers on the GPU, -1 for all; "auto", for LLM only, for as many as fit.
+    n_cpu_moe: the number of layers, from the first on, whose experts stay in host memory.
+    override_tensor: buffer types by regular expressions. The first expression that matches a part of a tensor's name
+        decides where the tensor goes. A dict, or llama.cpp's text, such as r"blk\.[0-9]\.ffn_.*=CPU,output=CUDA0", in
+        which a comma always ends an expression. It takes precedence over n_cpu_moe. The expressions are those of
+        std::regex (ECMAScript): nested repetitions such as "(a*)*" may run forever, and Ctrl-C does not end them.
+    tensor_split: the shares of the GPUs, in their order; empty for shares by their free memory.
+    main_gpu: the index of the GPU for split_mode="none", from 0.
+    split_mode: how several GPUs share the model: by layers ("layer"), by rows of weights ("row"), or not at all
+        ("none").
+    use_mmap: map weights in host memory from the file, where llama.cpp's backends can use mapped pages.
+    use_mlock: lock the weights in memory. A warning in the log says if the system does not allow it.
+    lora: LoRA adapters, GGUF files alone or with a scale: [("a.gguf", 0.5), "b.gguf"], or {"a.gguf": 0.5}. They apply
+        to all texts.
+    numa: the spread of threads over the NUMA nodes of a machine, one of NUMA, for the whole process. The first value in
+        a process stays, also if its model could not be loaded.
+    here: False if another machine loads the model, which may have other buffer types and GPUs. Not a keyword of LLM.
+
+    Raises InvalidRequestError for values outside their range.
     """
 
     head: File | None = None
@@ -71,9 +75,9 @@ class ModelOptions:
         if not (isinstance(self.n_gpu_layers, str) and self.n_gpu_layers == "auto"):
             check_gpu_layers(self.n_gpu_layers)
         for name, high in (("n_cpu_moe", 10_000), ("main_gpu", 1_000)):
-            object.__setattr__(self, name, in_range(name, getattr(self, name), 0, high))
+            object.__setattr__(self, name, read_int(name, getattr(self, name), 0, high))
         for name in ("use_mmap", "use_mlock"):
-            object.__setattr__(self, name, flag(name, getattr(self, name)))
+            object.__setattr__(self, name, read_bool(name, getattr(self, name)))
         if not isinstance(self.split_mode, str) or self.split_mode not in SPLIT_MODES:
             raise InvalidRequestError(
                 f"split_mode={shown(self.split_mode)} is not known, use one of {', '.join(SPLIT_MODES)}", "split_mode"
@@ -93,7 +97,7 @@ class ModelOptions:
 
     @property
     def layers(self) -> int:
-        """n_gpu_layers. Raises InvalidRequestError for "auto", which takes a context to plan."""
+        """Return n_gpu_layers as a number. Raises InvalidRequestError for "auto", which needs a context to plan."""
         if self.n_gpu_layers == "auto":
             raise InvalidRequestError(
                 'n_gpu_layers="auto" goes with an LLM, whose context takes memory too: give a Model a number',
@@ -103,14 +107,14 @@ class ModelOptions:
 
     @property
     def adapters(self) -> tuple[tuple[str, float], ...]:
-        """Files and scales of `lora`."""
-        return cast(tuple[tuple[str, float], ...], self.lora)  # of __post_init__
+        """Return the files and scales of `lora`."""
+        return cast(tuple[tuple[str, float], ...], self.lora)  # __post_init__ has converted it
 
     def native(self, *, mtp: bool, vocab_only: bool, layers: int = 0) -> tuple[Any, list[Any]]:
-        """The C struct, and what it points at: keep it as long."""
+        """Return the C struct of the options, and the objects that it points to, which must live as long."""
         overrides = [
             *cast(tuple[tuple[str, str], ...], self.override_tensor),
-            *([(experts_below(self.n_cpu_moe), "CPU")] if self.n_cpu_moe else []),
+            *([(experts_pattern(self.n_cpu_moe), "CPU")] if self.n_cpu_moe else []),
         ]
         texts = [
             [ffi.new("char[]", os.fsencode(text)) for text in column]
@@ -140,54 +144,68 @@ class ModelOptions:
         return options, [head, texts, patterns, buffers, lora, split, scales]
 
     def lora_digest(self) -> str:
-        """A hash of the adapters' files and scales, "" without adapters. Raises ModelLoadError for a file that is not
-        there."""
+        """Return a SHA-256 in hexadecimal of the adapters' files and scales, "" without adapters.
+
+        Raises ModelLoadError for a file that is missing or cannot be read.
+        """
         if not self.adapters:
             return ""
-        found = sha256()
+        digest = sha256()
         for path, scale in self.adapters:
-            found.update(_ask("adapter", path, _hash))
-            found.update(repr(scale).encode())
-        return found.hexdigest()
+            digest.update(_read("adapter", path, _hash))
+            digest.update(repr(scale).encode())
+        return digest.hexdigest()
 
     def check_adapters(self, model: str | os.PathLike[str]) -> None:
-        """Reads the adapters beside a plan of the model, without its weights. Raises ModelLoadError as Model does for
-        those that do not belong to it."""
+        """Check the adapters against the tensors of a model, without loading its weights.
+
+        Raises ModelLoadError, as Model does, for adapters that do not belong to it.
+        """
         options, _kept = self.native(mtp=True, vocab_only=False)
         if self.adapters and lib.pymtp_check_adapters(os.fsencode(model), options) != lib.PYMTP_OK:
             raise ModelLoadError(f"{model}: {last_error()}")
 
     def adapter_bytes(self) -> int:
-        """The sizes of the adapters' files. Raises ModelLoadError for a file that is not there or cannot be read."""
-        return sum(_ask("adapter", path, _size) for path, _ in self.adapters)
+        """Return the total bytes of the adapters' files. Raises ModelLoadError for a missing or unreadable file."""
+        return sum(_read("adapter", path, _size) for path, _ in self.adapters)
 
-    def find_files(self) -> None:
-        """Raise ModelLoadError for a head or an adapter whose file is not there or cannot be read."""
+    def check_files(self) -> None:
+        """Raise ModelLoadError for a head or an adapter whose file is missing or cannot be read."""
         if self.head is not None:
-            _ask("head", str(self.head), _size)
+            _read("head", str(self.head), _size)
         self.adapter_bytes()
 
 
-NAMES = frozenset(field.name for field in fields(ModelOptions))
-MAY_BE_NONE = frozenset({"head", "override_tensor", "tensor_split", "lora", "numa"})  # which says nothing
+MODEL_OPTION_NAMES = frozenset(field.name for field in fields(ModelOptions))
+NONE_MEANS_DEFAULT = frozenset(
+    {"head", "override_tensor", "tensor_split", "lora", "numa"}
+)  # None is the default of these
 
 
 def read_options(keywords: Mapping[str, Any], *, here: bool = True) -> dict[str, Any]:
-    """Keywords of an LLM, those of ModelOptions as that has them: lists are copied, for a caller may change one, and
-    iterators are read once. here: whether they are for this machine. Raises InvalidRequestError."""
-    given = {name: keywords[name] for name in NAMES & keywords.keys()}
-    if given.get("n_gpu_layers", 0) is None:  # an LLM's default
+    """Return the keywords of an LLM with those of ModelOptions checked and in its normal form.
+
+    Lists are copied, since a caller may change them later, and iterators are read once.
+    here: whether the LLM runs on this machine.
+
+    Raises InvalidRequestError for values outside their range.
+    """
+    given = {name: keywords[name] for name in MODEL_OPTION_NAMES & keywords.keys()}
+    if given.get("n_gpu_layers", 0) is None:  # the default of LLM
         del given["n_gpu_layers"]
     read = ModelOptions(**given, here=here)
     return {**keywords, **{name: getattr(read, name) for name in given}}
 
 
-def experts_below(n: int) -> str:
-    """An expression for the experts of the layers below n, n from 1 on. One for all: llama.cpp compiles each anew for
-    each tensor. The names are those of its LLM_FFN_EXPS_REGEX."""
+def experts_pattern(n: int) -> str:
+    """Return one regular expression for the expert tensors of the layers below n; n is 1 or more.
+
+    It is a single expression, because llama.cpp compiles each one again for each tensor. The tensor names are those of
+    its LLM_FFN_EXPS_REGEX.
+    """
     last = str(n - 1)
     ways = ["[0-9]" if i == 1 else f"[1-9][0-9]{{{i - 1}}}" for i in range(1, len(last))]
-    for i, digit in enumerate(last):  # as last, up to a digit that is less
+    for i, digit in enumerate(last):  # numbers with the first i digits of `last`, and then a smaller one
         low = 1 if i == 0 and len(last) > 1 else 0
         if int(digit) > low:
             ways.append(f"{last[:i]}[{low}-{int(digit) - 1}]" + "[0-9]" * (len(last) - i - 1))
@@ -195,7 +213,7 @@ def experts_below(n: int) -> str:
 
 
 def check_gpu_layers(value: object) -> None:
-    """Raises InvalidRequestError for what is no number of layers."""
+    """Raise InvalidRequestError unless `value` is a number of layers, or -1."""
     if not is_whole(value, -1, 2**31 - 1):
         raise InvalidRequestError(
             f"n_gpu_layers={shown(value)} must be a whole number, at most 2147483647, or -1 for all layers; "
@@ -210,44 +228,44 @@ def _size(path: Path) -> int:
 
 
 def _hash(path: Path) -> bytes:
-    found = sha256()
+    digest = sha256()
     with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            found.update(piece)
-    return found.digest()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.digest()
 
 
-def _ask(kind: str, path: str, ask: Callable[[Path], Answer]) -> Answer:
-    """Ask for something of a file that goes with the model. kind: such as "adapter", for messages.
+def _read(kind: str, path: str, read: Callable[[Path], Result]) -> Result:
+    """Call `read` with the path of a file that belongs to the model. kind: such as "adapter", for messages.
 
-    Raises ModelLoadError for a file that is not there or cannot be read, and for what is no regular file: a pipe would
-    be waited for, a device may never end.
+    Raises ModelLoadError for a file that is missing, unreadable or not a regular file: reading a pipe may block, and a
+    device may have no end.
     """
     file = Path(path)
     try:
         if file.exists() and not file.is_file():
             raise ModelLoadError(f"the {kind} {path} is no regular file")
-        return ask(file)
+        return read(file)
     except FileNotFoundError as error:
-        of_hub = kind == "head" and is_hub_name(path)
-        where = "; a head of the hub comes with its model, as hf:OWNER/NAME:Q4_K_M+Q8_0" if of_hub else ""
+        names_hub = kind == "head" and is_hub_name(path)
+        where = "; a head of the hub comes with its model, as hf:OWNER/NAME:Q4_K_M+Q8_0" if names_hub else ""
         raise ModelLoadError(f"no such {kind}: {path}{where}") from error
     except OSError as error:
         raise ModelLoadError(f"the {kind} {path} cannot be read: {error.strerror}") from error
 
 
-def use_numa(strategy: str | None) -> None:
-    """Takes one of NUMA, for good; None takes none. Raises InvalidRequestError where another was taken before."""
-    global _numa_taken
+def init_numa(strategy: str | None) -> None:
+    """Set the NUMA strategy of the process; None sets none. Raises InvalidRequestError if another one is set."""
+    global _numa_strategy
     if strategy is None:
         return
     with _numa_lock:
-        if _numa_taken is not None and _numa_taken != strategy:
+        if _numa_strategy is not None and _numa_strategy != strategy:
             raise InvalidRequestError(
-                f'numa="{strategy}" comes too late: numa="{_numa_taken}" was asked for first, '
+                f'numa="{strategy}" comes too late: numa="{_numa_strategy}" was asked for first, '
                 "and holds for this process",
                 "numa",
             )
-        if _numa_taken is None:
+        if _numa_strategy is None:
             lib.llama_numa_init(getattr(lib, f"GGML_NUMA_STRATEGY_{strategy.upper()}"))
-            _numa_taken = strategy
+            _numa_strategy = strategy

@@ -1,5 +1,7 @@
-"""Values of ModelOptions that are lists, read into tuples: equal options compare as equal, whatever they were written
-as, and what a caller changes later changes nothing."""
+"""Readers of the list values of ModelOptions.
+
+They return tuples: options that mean the same compare as equal, and a caller's later changes of a list have no effect.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +13,26 @@ from pymtp.errors import InvalidRequestError
 from pymtp.native import lib
 from pymtp.validation import is_path, is_real, shown
 
-MAX_PATTERN = 1000  # characters: std::regex takes a piece of the stack for each level that they nest
-MAX_NUMBER = 1e12  # of shares and scales: far from the ends of a C float
-LEAST_SHARE = 1e-12
+MAX_PATTERN = 1000  # characters: std::regex needs stack for each level of nesting
+MAX_NUMBER = 1e12  # the largest share or scale, far within the range of a C float
+MIN_SHARE = 1e-12
 
 
-def read_overrides(given: object) -> tuple[tuple[str, str], ...]:
-    """Pairs of expression and type of buffer. Raises InvalidRequestError."""
+def read_overrides(value: object) -> tuple[tuple[str, str], ...]:
+    """Read override_tensor into pairs of expression and buffer type. Raises InvalidRequestError for other values."""
 
     def refuse() -> NoReturn:
         raise InvalidRequestError(
-            f"override_tensor={shown(given)} must be regular expressions, of up to {MAX_PATTERN} characters, with "
+            f"override_tensor={shown(value)} must be regular expressions, of up to {MAX_PATTERN} characters, with "
             r'types of buffers, as in r"blk\.[0-9]\.ffn_.*=CPU". Commas separate them: an expression with one '
             "goes into a dict, or in other words (x{1,2} is xx?)",
             "override_tensor",
         )
 
-    if isinstance(given, str):
-        pairs: list[Any] = [part.rpartition("=")[::2] for part in given.split(",")] if given else []
+    if isinstance(value, str):
+        pairs: list[Any] = [part.rpartition("=")[::2] for part in value.split(",")] if value else []
     else:
-        pairs = _listed(given, refuse)
+        pairs = _listed(value, refuse)
     found = []
     for pair in pairs:
         pattern, buffer = pair if isinstance(pair, (tuple, list)) and len(pair) == 2 else refuse()
@@ -40,39 +42,39 @@ def read_overrides(given: object) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def read_split(given: object) -> tuple[float, ...]:
-    """Shares of GPUs. Raises InvalidRequestError."""
-    most = lib.llama_max_devices()
+def read_split(value: object) -> tuple[float, ...]:
+    """Read tensor_split into the shares of the GPUs. Raises InvalidRequestError for other values."""
+    max_devices = lib.llama_max_devices()
 
     def refuse() -> NoReturn:
         raise InvalidRequestError(
-            f"tensor_split={shown(given)} must be up to {most} shares of {LEAST_SHARE:.0e} to {MAX_NUMBER:.0e}, or 0, "
-            "and not all 0, as in [3, 1]",
+            f"tensor_split={shown(value)} must be up to {max_devices} shares of {MIN_SHARE:.0e} to {MAX_NUMBER:.0e}, "
+            "or 0, and not all 0, as in [3, 1]",
             "tensor_split",
         )
 
-    shares = refuse() if isinstance(given, (Mapping, Set)) else _listed(given, refuse)
-    if len(shares) > most or not all(
-        is_real(share) and (share == 0 or LEAST_SHARE <= float(share) <= MAX_NUMBER) for share in shares
+    shares = refuse() if isinstance(value, (Mapping, Set)) else _listed(value, refuse)
+    if len(shares) > max_devices or not all(
+        is_real(share) and (share == 0 or MIN_SHARE <= float(share) <= MAX_NUMBER) for share in shares
     ):
         refuse()
     found = tuple(float(share) for share in shares)
     return found if not found or any(found) else refuse()
 
 
-def read_adapters(given: object) -> tuple[tuple[str, float], ...]:
-    """Files of adapters and their scales. Raises InvalidRequestError."""
+def read_adapters(value: object) -> tuple[tuple[str, float], ...]:
+    """Read lora into pairs of adapter file and scale. Raises InvalidRequestError for other values."""
 
     def refuse() -> NoReturn:
         raise InvalidRequestError(
-            f"lora={shown(given)} must be files, each alone or with a scale of up to {MAX_NUMBER:.0e}, as in "
+            f"lora={shown(value)} must be files, each alone or with a scale of up to {MAX_NUMBER:.0e}, as in "
             '[("a.gguf", 0.5)]',
             "lora",
         )
 
     found = []
-    for one in [given] if isinstance(given, (str, os.PathLike)) else _listed(given, refuse):
-        path, scale = one if isinstance(one, (tuple, list)) and len(one) == 2 else (one, 1.0)
+    for adapter in [value] if isinstance(value, (str, os.PathLike)) else _listed(value, refuse):
+        path, scale = adapter if isinstance(adapter, (tuple, list)) and len(adapter) == 2 else (adapter, 1.0)
         name = os.fspath(path) if isinstance(path, (str, os.PathLike)) else refuse()
         if not is_path(name) or not is_real(scale) or abs(float(scale)) > MAX_NUMBER:
             refuse()
@@ -80,11 +82,11 @@ def read_adapters(given: object) -> tuple[tuple[str, float], ...]:
     return tuple(found)
 
 
-def _listed(given: object, refuse: Callable[[], NoReturn]) -> list[Any]:
-    """Its elements; of a mapping, its pairs."""
-    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+def _listed(value: object, refuse: Callable[[], NoReturn]) -> list[Any]:
+    """Return the elements of a sequence, or the pairs of a mapping; call `refuse` for other values."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         refuse()
     try:
-        return list(given.items() if isinstance(given, Mapping) else given)
-    except TypeError:  # of an array without dimensions
+        return list(value.items() if isinstance(value, Mapping) else value)
+    except TypeError:  # an array without dimensions
         refuse()

@@ -1,4 +1,4 @@
-"""How positions are rotated: RoPE scaling and YaRN, with llama.cpp's names."""
+"""Options of rotary position embeddings: RoPE scaling and YaRN, with llama.cpp's names."""
 
 from __future__ import annotations
 
@@ -7,26 +7,29 @@ from typing import Any
 
 from pymtp.errors import InvalidRequestError
 from pymtp.native import lib
-from pymtp.validation import in_range, is_real, shown
+from pymtp.validation import is_real, read_int, shown
 
 SCALINGS = ("none", "linear", "yarn")
-LEAST, MOST = 1e-30, 1e30  # of factors and frequencies: far from the ends of a C float
+MIN_VALUE, MAX_VALUE = 1e-30, 1e30  # the range of factors and frequencies, far within that of a C float
 
 
 @dataclass(frozen=True)
 class RopeOptions:
-    """Options of Context, as keywords of LLM. None takes what the model's file says. The target and the head are
-    rotated alike. Values are checked when one is made, which raises InvalidRequestError.
+    """Options of rotary position embeddings: keywords of LLM, and the rope of Context.
+
+    None takes the value of the model's file. They hold for the target and the head.
 
     rope_scaling: "none", "linear" or "yarn".
-    rope_freq_base: base frequency, above 0.
-    rope_freq_scale: factor of the frequencies, above 0: 1/4 for a context four times as long as that of the training.
-    yarn_ext_factor: how much extrapolation is mixed in, from 0 on.
-    yarn_attn_factor: factor of the size of what is rotated, above 0. Counts where yarn_ext_factor is 0: llama.cpp
-        computes it otherwise.
-    yarn_beta_fast, yarn_beta_slow: rotations within the training's context above which nothing is interpolated, and
-        below which all is.
-    yarn_orig_ctx: tokens of the training's context.
+    rope_freq_base: the base frequency, above 0.
+    rope_freq_scale: a factor of the frequencies, above 0: 1/4 for a context four times as long as in training.
+    yarn_ext_factor: the share of extrapolation, 0 or more.
+    yarn_attn_factor: a factor of the rotated vectors, above 0. It has an effect only where yarn_ext_factor is 0: else
+        llama.cpp computes it.
+    yarn_beta_fast, yarn_beta_slow: dimensions with more than yarn_beta_fast rotations over the training context are not
+        interpolated, those with fewer than yarn_beta_slow are fully interpolated.
+    yarn_orig_ctx: the tokens of the training context.
+
+    Raises InvalidRequestError for values outside their range.
     """
 
     rope_scaling: str | None = None
@@ -46,31 +49,31 @@ class RopeOptions:
                 "rope_scaling",
             )
         if self.yarn_orig_ctx is not None:
-            object.__setattr__(self, "yarn_orig_ctx", in_range("yarn_orig_ctx", self.yarn_orig_ctx, 1))
-        for name, value in self.given().items():
+            object.__setattr__(self, "yarn_orig_ctx", read_int("yarn_orig_ctx", self.yarn_orig_ctx, 1))
+        for name, value in self.as_dict().items():
             if name in ("rope_scaling", "yarn_orig_ctx"):
                 continue
             zero = name in ("yarn_ext_factor", "yarn_beta_fast", "yarn_beta_slow")
-            if not is_real(value) or not (LEAST <= value <= MOST or (zero and value == 0)):
-                numbers = f"{'0, or ' if zero else ''}a number from {LEAST:.0e} to {MOST:.0e}"
+            if not is_real(value) or not (MIN_VALUE <= value <= MAX_VALUE or (zero and value == 0)):
+                numbers = f"{'0, or ' if zero else ''}a number from {MIN_VALUE:.0e} to {MAX_VALUE:.0e}"
                 raise InvalidRequestError(f"{name}={shown(value)} must be {numbers}", name)
             object.__setattr__(self, name, float(value))
 
-    def given(self) -> dict[str, Any]:
-        """Those that are not None, by name."""
+    def as_dict(self) -> dict[str, Any]:
+        """Return the options that are not None, by name."""
         every = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in every.items() if value is not None}
 
     def write(self, params: Any) -> None:
-        """Into the C struct `llama_context_params`."""
-        for name, value in self.given().items():
+        """Set the options in a C struct `llama_context_params`."""
+        for name, value in self.as_dict().items():
             if name == "rope_scaling":
                 params.rope_scaling_type = getattr(lib, f"LLAMA_ROPE_SCALING_TYPE_{value.upper()}")
             else:
                 setattr(params, name, value)
 
     def __str__(self) -> str:
-        return ", ".join(f"{name}={value}" for name, value in self.given().items())
+        return ", ".join(f"{name}={value}" for name, value in self.as_dict().items())
 
 
-NAMES = frozenset(field.name for field in fields(RopeOptions))
+ROPE_OPTION_NAMES = frozenset(field.name for field in fields(RopeOptions))

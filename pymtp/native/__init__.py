@@ -1,9 +1,10 @@
-"""The border to C: the only place that sees a pointer's meaning. Everything above talks to `lib` through model.py and
-context.py.
+"""The border to C: the compiled library, its errors, its log and its handling of signals.
 
-llama.cpp's log goes to `logging.getLogger("pymtp.native")`. While a native call runs on the main thread, Python's
-signal handlers get their turn about 20 times a second; what they raise (KeyboardInterrupt) ends that call and comes
-out of its `check`. Calls in other threads go on.
+Only models, contexts, samplers and depths use `lib`; `lint-imports` holds that.
+
+llama.cpp's log goes to `logging.getLogger("pymtp.native")`. While a native call runs on the main thread, Python runs
+pending signal handlers about 20 times a second; an exception of a handler (KeyboardInterrupt) ends that call and is
+raised by its `check`. Calls on other threads continue.
 """
 
 import atexit
@@ -21,20 +22,20 @@ from pymtp.native.variants import choose
 
 
 def _processor_features() -> list[str]:
-    from pymtp.native._processor import features  # a source folder has none
+    from pymtp.native._processor import features  # a folder of sources does not have this module
 
     return features()
 
 
 chosen = choose(Path(__file__).parent, _processor_features)
-__path__.insert(0, str(chosen.folder))  # where _native is looked for first
+__path__.insert(0, str(chosen.folder))  # Python looks for _native there first
 
 try:
     from pymtp.native._native import ffi, lib
 except ModuleNotFoundError as error:
     raise ImportError(
-        "this pymtp has no compiled module: it is the source folder. Run Python from elsewhere, or install what is "
-        "here: pip install --no-build-isolation -e ."
+        "this pymtp has no compiled module: it is the source folder. Run Python from elsewhere, or install "
+        "this folder: pip install --no-build-isolation -e ."
     ) from error
 except ImportError as error:
     if "libcudart" not in str(error) and "libcublas" not in str(error):
@@ -51,19 +52,19 @@ _logger = logging.getLogger("pymtp.native")
 _GGML_DEBUG, _GGML_INFO, _GGML_ERROR = 1, 2, 4  # enum ggml_log_level
 _LEVELS = {_GGML_DEBUG: logging.DEBUG, _GGML_INFO: logging.INFO, 3: logging.WARNING, _GGML_ERROR: logging.ERROR}
 
-# Of llama.cpp, no news to whoever asked for it: warnings, one a tensor, of adapters to weights that the CPU lays out
-# anew, and of a head that is not wanted; all that is said of a call that was cancelled.
-_NO_NEWS = re.compile(
+# These warnings of llama.cpp are expected, and logged as information: one per tensor for adapters of weights that the
+# CPU repacks and for a head that is not loaded, and those of cancelled calls.
+_EXPECTED = re.compile(
     "cannot use buft|has unused tensor|removing memory module entries|"
     "(graph_compute_async failed with error|failed to compute graph, compute status:) 1$|failed to decode, ret = 2$"
 )
 
-startup_errors: list[str] = []  # why CUDA is not there: no error of who does not ask for it, see build.warn_without_gpu
+startup_errors: list[str] = []  # why CUDA failed to start, for build_info.warn_without_gpu
 _started = False
 
 
 class _Raised(threading.local):
-    """What a signal or log handler raised in this thread while native code was calling back."""
+    """The exception that a signal or log handler raised in this thread during a callback of native code."""
 
     error: BaseException | None = None
 
@@ -88,25 +89,25 @@ def pymtp_on_log(level: int, text: Any) -> None:
     if not _started and level == _GGML_ERROR:
         startup_errors.append(line)
     elif line:
-        told = logging.INFO if _NO_NEWS.search(line) else _LEVELS.get(level, logging.INFO)
-        _logger.log(told, "%s", line.replace("--load-mode none", "use_mmap=False, --no-mmap"))
+        log_level = logging.INFO if _EXPECTED.search(line) else _LEVELS.get(level, logging.INFO)
+        _logger.log(log_level, "%s", line.replace("--load-mode none", "use_mmap=False, --no-mmap"))
 
 
 @ffi.def_extern(error=True, onerror=_keep)  # type: ignore[untyped-decorator]
 def pymtp_on_poll() -> bool:
-    # entering Python is what lets pending signal handlers run, on the main thread
+    # Python runs pending signal handlers when this function is entered on the main thread
     return _ending or _raised.error is not None
 
 
 def last_error() -> str:
-    """Why the last native call of this thread failed. Raises what a handler raised during it, if one did."""
+    """Return the error message of this thread's last native call. Raises the exception of a handler during it."""
     _raise_kept()
     text: str = ffi.string(lib.pymtp_last_error()).decode("utf-8", "replace")
     return text
 
 
 def check(status: int) -> None:
-    """Turns a status of pymtp.h into nothing or an exception. Raises what a handler raised in this thread's call."""
+    """Raise the exception for a status of pymtp.h, or that of a handler during this thread's call."""
     if _raised.error is not None:
         _raise_kept()
     if status == lib.PYMTP_OK:
@@ -120,22 +121,26 @@ def check(status: int) -> None:
     raise kinds.get(status, NativeError)(last_error())
 
 
-_EXIT_SECONDS = 10.0  # a call ends within a ubatch; where it does not, the process must end all the same
+_EXIT_SECONDS = 10.0  # a call ends within a ubatch; the process must end even if one does not
 _ending = False
 _locks: WeakSet[Any] = WeakSet()
-_registry = threading.RLock()  # of _locks; kept by the thread that ends the process, which may go on calling
+_registry = threading.RLock()  # guards _locks; the exiting thread keeps it, and may make further calls
 
 
 def ends_before_exit(lock: Any) -> None:
-    """lock: held while a native call runs. Before the interpreter goes, the call of a daemon thread is told to end and
-    waited for: exit() destroys what it computes with. No other call begins."""
+    """End the calls under this lock before the interpreter exits, and let no other begin.
+
+    A daemon thread may be in a native call while exit() destroys the objects that it computes with.
+
+    lock: held during each native call of its owner.
+    """
     with _registry:
         _locks.add(lock)
 
 
 @in_children
 def _leave_calls() -> None:
-    """Calls of threads that are not there never end."""
+    """Drop the locks of threads that do not exist in the child: their calls never end."""
     global _registry
     _registry = threading.RLock()
     for lock in list(_locks):
@@ -150,7 +155,7 @@ def _end_calls() -> None:
     _ending = True
     _registry.acquire()
     for lock in list(_locks):
-        lock.acquire(timeout=_EXIT_SECONDS)  # and kept, as the registry is
+        lock.acquire(timeout=_EXIT_SECONDS)  # it is kept, like the registry
 
 
 # native threads must not call into an interpreter that is going away

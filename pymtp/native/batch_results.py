@@ -1,4 +1,4 @@
-"""What came of each sequence of a native call for several."""
+"""Results of native calls that serve several sequences, one outcome per sequence."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ T = TypeVar("T")
 
 
 class Outcomes:
-    """Where native calls write the tokens of each sequence of a round. Made once: a round of a small model takes a few
-    hundred microseconds."""
+    """Buffers for the tokens of each sequence of a round.
+
+    They are allocated once, because a round of a small model takes only a few hundred microseconds.
+    """
 
     def __init__(self, n_seqs: int, n_tokens: int) -> None:
-        """n_tokens: the most of a sequence."""
+        """Allocate buffers for n_tokens tokens of each of n_seqs sequences."""
         self.native = ffi.new("struct pymtp_outcome[]", n_seqs)
         self.tokens = ffi.new("llama_token[]", n_seqs * n_tokens)
         self.confidences = ffi.new("float[]", n_seqs * n_tokens)
 
     def drafts(self, seqs: Sequence[int], n: int) -> dict[int, tuple[list[int], list[float]]]:
-        """Read what a call made that was asked for n drafts of each sequence."""
+        """Read the drafts and confidences of a call that drafted up to n tokens per sequence."""
         tokens, confidences = ffi.unpack(self.tokens, len(seqs) * n), ffi.unpack(self.confidences, len(seqs) * n)
         found: dict[int, tuple[list[int], list[float]]] = {}
         for k, seq in enumerate(seqs):
@@ -31,8 +33,11 @@ class Outcomes:
         return found
 
     def sampled(self, seqs: Sequence[int], lengths: Sequence[int]) -> dict[int, list[int] | PymtpError]:
-        """After a call that sampled tokens of each sequence: up to `lengths`. Those before a place where a grammar
-        allows none come as if the call had ended there: the next one says so, unless the text ends with them."""
+        """Read the tokens of a call that sampled up to `lengths` tokens per sequence.
+
+        Where a grammar allows no further token, the tokens before are returned without an error; the next call raises
+        it, unless the text ends with them.
+        """
         tokens = ffi.unpack(self.tokens, sum(lengths))
         found: dict[int, list[int] | PymtpError] = {}
         start = 0
@@ -44,7 +49,7 @@ class Outcomes:
         return found
 
     def _error(self, k: int) -> PymtpError:
-        """Why a sequence got no token."""
+        """Return the error of a sequence without tokens."""
         try:
             check(lib.pymtp_outcome_error(self.native + k))
         except PymtpError as error:
@@ -53,7 +58,7 @@ class Outcomes:
 
 
 def only(found: Mapping[int, T | PymtpError]) -> T:
-    """What a call for several sequences brought the only one."""
+    """Return the value of a result for one sequence, or raise its error."""
     (outcome,) = found.values()
     if isinstance(outcome, PymtpError):
         raise outcome
@@ -61,7 +66,7 @@ def only(found: Mapping[int, T | PymtpError]) -> T:
 
 
 def read_logprobs(pair: Any, seq: int) -> list[tuple[int, float]]:
-    """Tokens with their log-probabilities, those of all tokens sampled last one after the other."""
+    """Read (token, log-probability) pairs of the tokens sampled last, one token after the other."""
     found = ffi.new("const struct pymtp_logprob **")
     n = lib.pymtp_pair_logprobs(pair, seq, found)
     return [(p.token, p.logprob) for p in found[0][0:n]]

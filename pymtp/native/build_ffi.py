@@ -1,4 +1,6 @@
-"""Writes the C source of the extension module `pymtp.native._native`. CMakeLists.txt runs it: build_ffi.py OUTPUT.c
+"""Write the C source of the extension module `pymtp.native._native`.
+
+CMakeLists.txt runs it: build_ffi.py OUTPUT.c
 
 API mode: the C compiler checks every declaration in cdef.h against the headers below.
 """
@@ -17,7 +19,7 @@ HEADERS = ("llama.h", "ggml.h", "ggml-backend.h", "ggml-cpu.h", "pymtp.h", "comp
 
 
 def main(output: Path) -> None:
-    """Generates `output`; leaves it untouched when its content would be the same, so that nothing is rebuilt."""
+    """Generate `output`. A file with the same content is left untouched, so that it is not rebuilt."""
     ffi = FFI()
     ffi.cdef(Path(__file__).with_name("cdef.h").read_text(encoding="utf-8"))
     ffi.set_source(

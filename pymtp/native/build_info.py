@@ -1,4 +1,4 @@
-"""What this build of pymtp is made of, and what of it this machine can use."""
+"""Properties of this build of pymtp, and of the devices on this machine."""
 
 import logging
 from functools import cache
@@ -51,7 +51,7 @@ def _devices() -> list[Device]:
 
 
 def free_gpu_memory() -> dict[str, int]:
-    """Bytes that are free now on each GPU that llama.cpp may use, by the device's name."""
+    """Return the free bytes of each GPU that llama.cpp may use, by device name."""
     free: dict[str, int] = {}
     for i in range(lib.ggml_backend_dev_count()):
         device = lib.ggml_backend_dev_get(i)
@@ -64,7 +64,7 @@ def free_gpu_memory() -> dict[str, int]:
 
 
 def _features(system_info: str) -> dict[str, list[str]]:
-    """What llama.cpp says of each backend that is compiled in: "NAME", or "NAME=VALUE" where the value is not 1."""
+    """Parse llama.cpp's features of each compiled backend: "NAME", or "NAME=VALUE" where the value is not 1."""
     # "CPU : SSE3 = 1 | AVX = 1 | CUDA : ARCHS = 900 | ..." — a backend's name stands before its first feature
     features: dict[str, list[str]] = {}
     backend = ""
@@ -89,7 +89,7 @@ def _finds_gpu() -> bool:
 
 @cache
 def kernels() -> str:
-    """What kernels are compiled by and for, which decides on the order that they add up in."""
+    """Return the compiler and the instruction sets of the kernels, which decide the order of their sums."""
     features = _features(_text(lib.llama_print_system_info()))
     backends = (" ".join([name, *found]) for name, found in features.items())
     return "; ".join([_text(lib.pymtp_build_compiler()), *backends])
@@ -97,19 +97,19 @@ def kernels() -> str:
 
 @cache
 def warn_without_gpu() -> None:
-    """Says, once in a process, that a build with CUDA runs on the CPU, and why."""
+    """Warn once per process that a build with CUDA runs on the CPU, and why."""
     if _cuda_architectures() and not _finds_gpu():
         why = f" ({'; '.join(startup_errors)})" if startup_errors else ""
         _logger.warning("pymtp was built with CUDA, but finds no GPU%s: models run on the CPU", why)
 
 
 def build_info() -> BuildInfo:
-    """The llama.cpp commit and patches inside, compiler, backends, CPU and CUDA features and architectures, and the
-    devices that are there now.
+    """Return llama.cpp's commit, the patches, compiler, backends, CPU and CUDA features, and the current devices.
 
-    `cpu_variant` is the level that the loaded module was compiled for, one of `cpu_variants`, which this installation
-    has: names of pymtp/native/variants.json in a wheel, "native" in a build from source."""
-    from importlib.metadata import version  # a tenth of the import of pymtp, which seldom needs it
+    `cpu_variant` is the processor level of the loaded module, one of the installed `cpu_variants`: names of
+    pymtp/native/variants.json in a wheel, "native" in a build from source.
+    """
+    from importlib.metadata import version  # it takes a tenth of pymtp's import time, and is seldom needed
 
     features = _features(_text(lib.llama_print_system_info()))
     return BuildInfo(

@@ -1,4 +1,4 @@
-"""How many cores there are to compute on."""
+"""The number of cores for computing threads: physical cores, affinity, and limits of control groups."""
 
 from __future__ import annotations
 
@@ -13,29 +13,35 @@ MAX_THREADS = 512  # GGML_MAX_N_THREADS
 
 
 def default_threads() -> int:
-    """A thread for each core that this process may have: a container's bound on processor time counts, as far as whole
-    cores go. At most as many as llama.cpp takes."""
+    """Return the default number of threads: one for each core that this process may use.
+
+    A container's CPU limit counts, rounded to whole cores. llama.cpp's own limit is 512.
+    """
     quota = cpu_quota()
     bound = MAX_THREADS if quota is None else max(1, int(quota + 0.5))
     return min(physical_cores(), bound, MAX_THREADS)
 
 
 def physical_cores() -> int:
-    """Count the cores that this process may run on, hardware threads of one core once. Of a processor with two kinds of
-    cores the fast ones count: a graph waits for its slowest thread."""
-    n = {"darwin": _of_macos, "win32": _of_windows}.get(sys.platform, linux_cores)()
+    """Count the physical cores that this process may run on.
+
+    Of a hybrid processor only the fast cores count: a graph waits for its slowest thread.
+    """
+    n = {"darwin": _macos_cores, "win32": _windows_cores}.get(sys.platform, linux_cores)()
     return max(1, n or os.cpu_count() or 1)
 
 
 def linux_cores(devices: Path = Path("/sys/devices")) -> int:
-    """Count the cores that this process may run on, by the kernel's files about them."""
+    """Count the physical cores that this process may run on from Linux's sysfs."""
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     cpus = _fast(usable, devices)
     return len({_read(devices, f"system/cpu/cpu{cpu}/topology/thread_siblings_list") or str(cpu) for cpu in cpus})
 
 
 def _fast(cpus: set[int], devices: Path) -> set[int]:
-    """Leave out slow ones. Intel's kinds are devices of their own; elsewhere each has a capacity, of 1024 at most.
+    """Return the fast ones of these CPUs.
+
+    Intel lists the fast cores of a hybrid processor as a device; elsewhere each CPU has a capacity of at most 1024.
 
     Sources: Documentation/ABI/testing/sysfs-devices-system-cpu and tools/perf/Documentation/intel-hybrid.txt of Linux.
     """
@@ -44,26 +50,26 @@ def _fast(cpus: set[int], devices: Path) -> set[int]:
     capacities = {
         cpu: int(text) for cpu in cpus if (text := _read(devices, f"system/cpu/cpu{cpu}/cpu_capacity")).isdigit()
     }
-    most = max(capacities.values(), default=0)
-    return {cpu for cpu in cpus if 2 * capacities.get(cpu, most) >= most}
+    largest = max(capacities.values(), default=0)
+    return {cpu for cpu in cpus if 2 * capacities.get(cpu, largest) >= largest}
 
 
 def _numbers(text: str) -> set[int]:
-    """Read a list as the kernel writes it: 0-7,16."""
+    """Parse a CPU list as the kernel writes it: 0-7,16."""
     ends = [part.split("-") for part in text.split(",") if part]
     return {cpu for first, *last in ends for cpu in range(int(first), int(last[0] if last else first) + 1)}
 
 
 def _read(devices: Path, name: str) -> str:
-    """Read a file of the kernel; nothing where there is none."""
+    """Read a file of sysfs; return an empty string where it does not exist."""
     try:
         return (devices / name).read_text().strip()
     except OSError:
         return ""
 
 
-def _of_macos() -> int:
-    """0 where the system does not say."""
+def _macos_cores() -> int:
+    """Count the fast physical cores of a Mac. Return 0 where the system does not tell."""
     libc = ctypes.CDLL(None)
     for name in (b"hw.perflevel0.physicalcpu", b"hw.physicalcpu"):  # the first on Apple's own processors only
         value, size = ctypes.c_int32(0), ctypes.c_size_t(4)
@@ -72,8 +78,8 @@ def _of_macos() -> int:
     return 0
 
 
-def _of_windows() -> int:
-    """0 where the system does not say."""
+def _windows_cores() -> int:
+    """Count the fast physical cores on Windows. Return 0 where the system does not tell."""
     kernel = ctypes.CDLL("kernel32")
     size = ctypes.c_uint32(0)
     only_cores = 0  # RelationProcessorCore
@@ -85,9 +91,11 @@ def _of_windows() -> int:
 
 
 def windows_cores(records: bytes) -> int:
-    """Count the fastest cores that the system's records tell of: SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX, each with a
-    kind and its own size first, 32 bits each. A core's record goes on with a byte of flags and one of its class: the
-    greater, the faster."""
+    """Count the fastest cores in records of SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX.
+
+    A record begins with its kind and its size, 32 bits each. In a core's record a byte of flags and a byte with the
+    efficiency class follow: the greater the class, the faster the core.
+    """
     classes = []
     at = 0
     while at + 8 <= len(records):
@@ -99,25 +107,29 @@ def windows_cores(records: bytes) -> int:
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Find the processors' time that this process may use, in processors: 1.5 for 150 ms of each 100 ms. None for no
-    bound, and where the system has no control groups.
+    """Return the CPU limit of this process in cores, or None where there is none.
 
-    The least of all levels counts: a group has no more than the group around it. root: where proc and sys are.
+    1.5 stands for 150 ms of processor time in each 100 ms. The smallest limit of all levels counts, because a control
+    group cannot exceed the group around it. Systems without control groups have no limit.
+
+    root: the folder that holds proc and sys.
 
     Sources: the kernel's Documentation/admin-guide/cgroup-v2.rst ("cpu.max") and scheduler/sched-bwc.rst.
     """
-    found = [quota for folder in _folders(root) if (quota := _quota_of(folder)) is not None]
-    return min(found, default=None)
+    quotas = [quota for folder in _folders(root) if (quota := _quota_of(folder)) is not None]
+    return min(quotas, default=None)
 
 
 def control_groups(root: Path = Path("/")) -> list[Path]:
-    """Find the folders of this process's groups that may have a bound on processor time, from its own to the outermost,
-    of both versions."""
+    """List the folders of this process's control groups that account processor time, from the innermost out.
+
+    Both versions of control groups count.
+    """
     return list({folder.resolve(): None for folder in _folders(root) if (folder / "cpu.stat").is_file()})
 
 
 def _folders(root: Path) -> Iterator[Path]:
-    try:  # names of groups may be no text
+    try:  # a group may have a name that is no valid text
         lines = os.fsdecode((root / "proc/self/cgroup").read_bytes()).split("\n")
     except OSError:
         return
@@ -125,19 +137,19 @@ def _folders(root: Path) -> Iterator[Path]:
     for line in lines:
         number, names, path = [*line.split(":", 2), "", ""][:3]
         if number == "0":  # version 2
-            places = [mounts, mounts / "unified"]
+            hierarchies = [mounts, mounts / "unified"]
         elif "cpu" in names.split(","):
-            places = [mounts / names, mounts / "cpu", mounts / "cpu,cpuacct"]
+            hierarchies = [mounts / names, mounts / "cpu", mounts / "cpu,cpuacct"]
         else:
             continue
         # a container may see its own group as the outermost, by whatever path its host knows it
         group = PurePosixPath("/", path)
-        for place in places:
-            yield from (place / str(level).lstrip("/") for level in (group, *group.parents))
+        for hierarchy in hierarchies:
+            yield from (hierarchy / str(level).lstrip("/") for level in (group, *group.parents))
 
 
 def _quota_of(folder: Path) -> float | None:
-    """Read a group's own bound, None for none."""
+    """Read a group's own limit in cores, None for none."""
     try:
         if (file := folder / "cpu.max").is_file():  # "max 100000", or microseconds of each period
             quota, period = file.read_text().split()

@@ -1,4 +1,4 @@
-"""One call at a time: what Context and LLM do about threads, signal handlers and close()."""
+"""Serialized calls on native state: threads take turns, handlers are refused, children of a fork start over."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Self = TypeVar("Self", bound="Exclusive")
 
 
 class Exclusive:
-    """An object over native state that one call at a time may use.
+    """An object over native state that runs one call at a time.
 
     Calls from several threads take turns. A call within a call of the same thread raises InvalidRequestError: signal
     handlers and log handlers run in the middle of native calls, and may use cancel() and close() only.
@@ -27,13 +27,15 @@ class Exclusive:
         self._lock = threading.RLock()
         self._busy = False
         self._closed = False
-        self._lost = False  # this process was forked while another thread's call ran: it never ends here
+        self._lost = False  # the process was forked during a call of another thread, which never ends in the child
         tell_of_forks(self)
 
     def close(self) -> None:
-        """Refuses new calls, waits for the call that runs in another thread, and frees what is native. `cancel()`
-        before it makes the wait short. Within a call of the same thread, close() cancels that call, which frees
-        everything at its end. Harmless when called twice."""
+        """Refuse new calls, wait for the running call, and free the native state.
+
+        Call `cancel()` first to wait less. Within a call of the same thread, close() cancels that call, which frees
+        everything at its end. A second close() does nothing.
+        """
         self._closed = True
         with self._lock:
             if self._busy:
@@ -42,20 +44,20 @@ class Exclusive:
                 self._free()
 
     def cancel(self) -> None:
-        """Asks the call that runs to end soon."""
+        """Ask the running call to end soon."""
         raise NotImplementedError
 
     def _free(self) -> None:
-        """Frees what is native. No call runs, and none begins. May be called twice."""
+        """Free the native state. No call runs, and none begins. May be called twice."""
         raise NotImplementedError
 
     @property
     def closed(self) -> bool:
-        """Whether close() was called."""
+        """Return whether close() was called."""
         return self._closed
 
-    def refuse(self) -> NoReturn:
-        """Raises what a call is refused by: ClosedError, or InvalidRequestError in a handler."""
+    def _raise_refusal(self) -> NoReturn:
+        """Raise ClosedError for a closed object, InvalidRequestError within a call of the same thread."""
         name = type(self).__name__
         if self._lost:
             raise ClosedError(f"this process was forked while a thread was in a call of the {name}: make a new one")
@@ -65,8 +67,8 @@ class Exclusive:
             f"this thread is in a call of the {name}: a signal or log handler may cancel() or close() it, no more"
         )
 
-    def leave_behind(self) -> None:
-        """Of forks.Left: is closed where a call of another thread runs."""
+    def _after_fork_in_child(self) -> None:
+        """Close the object in a child where another thread was in a call, see ForkAware."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
         else:
@@ -83,19 +85,21 @@ class Exclusive:
 
 
 def alone(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Self, P], R]:
-    """Makes a method of an Exclusive wait for its turn. It raises ClosedError once close() was called, and
-    InvalidRequestError for numbers that C has no place for."""
+    """Decorate a method of an Exclusive: it waits until no other call runs.
+
+    It raises ClosedError after close(), and InvalidRequestError for numbers that overflow their C type.
+    """
 
     @wraps(method)
     def call(self: Self, /, *arguments: P.args, **keywords: P.kwargs) -> R:
-        # nothing but a lock's own `with` is safe from a KeyboardInterrupt between acquire() and what releases it
+        # a KeyboardInterrupt between acquire() and a `try` would leave the lock taken; the lock's own `with` is safe
         with self._lock:
             if self._closed or self._busy:
-                self.refuse()
+                self._raise_refusal()
             self._busy = True
             try:
                 return method(self, *arguments, **keywords)
-            except OverflowError as error:  # from cffi, for a number that C has no place for
+            except OverflowError as error:  # cffi raises it for a number that overflows its C type
                 raise InvalidRequestError(f"a number is out of range: {error}") from error
             finally:
                 self._busy = False
@@ -106,33 +110,33 @@ def alone(method: Callable[Concatenate[Self, P], R]) -> Callable[Concatenate[Sel
 
 
 def refuse_copies(owner: object) -> NoReturn:
-    """For __reduce__, which copy and pickle use: a C handle belongs to one Python object."""
+    """Raise TypeError from __reduce__, which copy and pickle call: a C handle belongs to one Python object."""
     raise TypeError(f"a {type(owner).__name__} holds native state: it cannot be copied or pickled")
 
 
-class Left(Protocol):
-    """What a thread of the parent may have been in."""
+class ForkAware(Protocol):
+    """An object whose lock a thread of the parent may hold at a fork."""
 
-    def leave_behind(self) -> None:
-        """In the child, once: what another thread holds is never given back."""
+    def _after_fork_in_child(self) -> None:
+        """Replace locks in the child, once: a thread that is not there never releases them."""
 
 
 def in_children(call: Callable[[], None]) -> Callable[[], None]:
-    """A decorator: the function is called in each child, before the child goes on."""
+    """Decorate a function: it is called in each child of a fork, before fork() returns there."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=call)
     return call
 
 
-_living: WeakSet[Left] = WeakSet()
+_living: WeakSet[ForkAware] = WeakSet()
 
 
-def tell_of_forks(owner: Left) -> None:
-    """Has its `leave_behind` called in children, for as long as it lives."""
+def tell_of_forks(owner: ForkAware) -> None:
+    """Call the owner's `_after_fork_in_child` in children of forks, for as long as the owner lives."""
     _living.add(owner)
 
 
 @in_children
 def _tell_all() -> None:
     for owner in list(_living):
-        owner.leave_behind()
+        owner._after_fork_in_child()

@@ -1,4 +1,4 @@
-"""Which of the compiled modules in this package is loaded.
+"""Choice of the compiled module by the processor's features.
 
 A build from source has one module, for the processor that it was built on. A wheel has the same module for several
 levels of a processor family, compiled/<name>/_native.*; variants.json says which, with what each needs and how it is
@@ -21,8 +21,10 @@ _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}  # other names of the same f
 
 @dataclass(frozen=True)
 class Variant:
-    """A level that the module is compiled for: `needs` are features as `_processor.features` names them, `flags` are
-    options of the compiler."""
+    """A processor level that the module is compiled for.
+
+    needs: features by the names of `_processor.features`. flags: compiler options.
+    """
 
     name: str
     needs: frozenset[str]
@@ -31,7 +33,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Choice:
-    """The module to load: the variant's name and its folder, and all names in this package, from the lowest up."""
+    """The chosen module: the variant's name, its folder, and all installed variants from the lowest up."""
 
     name: str
     folder: Path
@@ -39,7 +41,7 @@ class Choice:
 
 
 def table(machine: str) -> list[Variant]:
-    """The levels of a processor family (`platform.machine()`), from the lowest up; none where no variants are built."""
+    """Return the levels of a processor family (`platform.machine()`) from the lowest up; empty for other families."""
     family = machine.lower()
     rows = json.loads(_TABLE.read_text(encoding="utf-8")).get(_MACHINES.get(family, family), [])
     variants: dict[str, Variant] = {}
@@ -50,9 +52,9 @@ def table(machine: str) -> list[Variant]:
 
 
 def pick(variants: Sequence[Variant], features: Collection[str], asked: str = "") -> Variant:
-    """The last of `variants` that a processor with `features` can run, or the one that is asked for.
+    """Choose the highest variant that a processor with `features` can run, or the requested one.
 
-    Raises ImportError where the processor can run none, and where the asked one is not there or cannot run.
+    Raises ImportError where the processor can run none, and where the requested one is missing or cannot run.
     """
     usable = [variant for variant in variants if variant.needs.issubset(features)]
     if not usable:
@@ -83,7 +85,9 @@ def _lacks(variant: Variant, features: Collection[str]) -> str:
 
 
 def choose(package: Path, features: Callable[[], Collection[str]]) -> Choice:
-    """What to load from `package`, the folder of pymtp.native. `features` is only called where there are variants.
+    """Choose the module to load from `package`, the folder of pymtp.native.
+
+    features: called only where there are variants.
 
     Raises ImportError as `pick` does, where PYMTP_CPU names a level that a build from source does not have, and from a
     zip file.

@@ -1,4 +1,4 @@
-"""Files of requests, in OpenAI's batch format: a line for each request, a line for each answer, in the same order."""
+"""Batch files in OpenAI's format: a line for each request, and a line for each answer, in the same order."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ from typing import Any, BinaryIO
 
 from pymtp.async_llm import AsyncLLM
 from pymtp.errors import ClosedError, InvalidRequestError, PymtpError
-from pymtp.openai.generate_request import Ask, prepared, read
-from pymtp.openai.requests import CHAT, TEXT, read_ask, unknown_fields
-from pymtp.openai.responses import answer
+from pymtp.openai.generate_request import GenerateRequest, parse_outputs, prepare_request
+from pymtp.openai.request_body import CHAT, TEXT, read_generate_request, unknown_fields
+from pymtp.openai.response_body import build_response
 
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-AHEAD = 4  # requests for each sequence of the context that are looked at and wait
-BEGIN = b'{"id": "batch_req_'  # of the line of an answer
+REQUESTS_AHEAD = 4  # requests that are read ahead, for each sequence of the context
+ANSWER_START = b'{"id": "batch_req_'  # the beginning of each line of answers
 
 
 @dataclass(frozen=True)
-class Progress:
-    """done: answers in the file, those of an earlier run among them. failed: those that are errors. tokens: written in
-    this run."""
+class BatchProgress:
+    """The progress of a batch.
+
+    done: answers in the file, those of an earlier run included. failed: how many of them are errors.
+    tokens: completion tokens of this run.
+    """
 
     done: int
     failed: int
@@ -38,12 +41,14 @@ class Progress:
 
 
 class BatchFiles:
-    """The two files of a batch. Answers are written whole and in order, so that a run goes on where an earlier one was
-    ended."""
+    """The two files of a batch. Answers are written in order, line by line, so that a later run can resume."""
 
     def __init__(self, requests: Path, answers: Path) -> None:
-        """Raises InvalidRequestError where the answers are not those of the first requests, and for what is no file of
-        its own, OSError for files that cannot be read, or written."""
+        """Open the files, and count the answers of an earlier run.
+
+        Raises InvalidRequestError for answers that do not belong to the first requests, for paths that are not regular
+        files, and for one file as both; OSError for a file that cannot be read or written.
+        """
         for path in (requests, answers):
             if str(path) == "-":
                 raise InvalidRequestError("- is no file here: a run that goes on reads both files once more")
@@ -54,11 +59,11 @@ class BatchFiles:
         self._requests, self._answers = requests, answers
         self.total = sum(1 for _ in self.lines())
         self.done = self.failed = 0
-        self.append().close()  # fails now where it would after a model was loaded
+        self.open_answers().close()  # fails now, and not after the model was loaded
         self._resume()
 
     def lines(self) -> Iterator[str]:
-        """The requests, blank lines left out."""
+        """Yield the lines of the requests file that are not blank."""
         try:
             with self._requests.open(encoding="utf-8-sig") as file:
                 for line in file:
@@ -68,12 +73,12 @@ class BatchFiles:
             raise InvalidRequestError(f"{self._requests} is not UTF-8: {error}") from error
 
     def _resume(self) -> None:
-        """Counts the answers that are there. A line that was cut off in the middle goes."""
+        """Count the answers of an earlier run; remove a last line that was cut off."""
         whole = 0
-        asked = self.lines()
+        requests = self.lines()
         with self._answers.open("rb") as file:
             for line in file:
-                if line.startswith(BEGIN[: len(line)]) and not line.endswith(b"\n"):
+                if line.startswith(ANSWER_START[: len(line)]) and not line.endswith(b"\n"):
                     break
                 number = self.done + 1
                 try:
@@ -82,7 +87,7 @@ class BatchFiles:
                     raise InvalidRequestError(
                         f"line {number} of {self._answers} is no answer: name another file for the answers"
                     ) from error
-                request = next(asked, None)
+                request = next(requests, None)
                 if request is None or custom_id != _custom_id(request):
                     raise InvalidRequestError(
                         f"line {number} of {self._answers} answers another request than line {number} of "
@@ -93,9 +98,11 @@ class BatchFiles:
                 whole += len(line)
         os.truncate(self._answers, whole)
 
-    def append(self) -> BinaryIO:
-        """The answers, to go on after the last. Raises InvalidRequestError while another run has them open, where the
-        system has locks."""
+    def open_answers(self) -> BinaryIO:
+        """Open the answers file for appending.
+
+        Raises InvalidRequestError while another run has it open, where the system has locks.
+        """
         file = self._answers.open("ab")
         try:
             if fcntl is not None:
@@ -108,101 +115,109 @@ class BatchFiles:
         return file
 
 
-def _failed(answer: Mapping[str, Any]) -> bool:
+def _is_error(answer: Mapping[str, Any]) -> bool:
     return bool(answer["response"]["status_code"] != 200)
 
 
 def _read_answer(line: bytes) -> tuple[object, bool]:
-    """The custom_id of a line that this package wrote, and whether it is an error. Raises for any other line."""
-    if not line.startswith(BEGIN):
+    """Read the custom_id of an answer, and whether it is an error. Raises for a line that no run wrote."""
+    if not line.startswith(ANSWER_START):
         raise ValueError("no answer")
     answer = json.loads(line)
-    return answer["custom_id"], _failed(answer)
+    return answer["custom_id"], _is_error(answer)
 
 
 def _custom_id(line: str) -> object:
-    """None for what is no request, or has none."""
+    """Return the custom_id of a request; None where the line is no request, or has none."""
     try:
-        found = _parsed(line)
+        found = _parse_line(line)
     except InvalidRequestError:
         return None
     return found.get("custom_id") if isinstance(found, dict) else None
 
 
-def _finite(number: str) -> float:
-    """Not of JSON are NaN and Infinity, and 1e999, which Python reads as that."""
+def _parse_finite(number: str) -> float:
+    """Parse a number. Raises ValueError for NaN, Infinity and 1e999: Python reads them, and JSON does not have them."""
     value = float(number)
     if not isfinite(value):
         raise ValueError(f"{number} is no number")
     return value
 
 
-def _parsed(line: str) -> object:
+def _parse_line(line: str) -> object:
     try:
-        return json.loads(line, parse_constant=_finite, parse_float=_finite)
+        return json.loads(line, parse_constant=_parse_finite, parse_float=_parse_finite)
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"the line is no JSON: {error}") from error
 
 
-async def run_batch(llm: AsyncLLM, files: BatchFiles, on_done: Callable[[Progress], object]) -> Progress:
-    """Answers all requests that have no answer yet, many at once. A line that is no good has its error as its answer.
-    on_done: called after each answer. Raises ClosedError, and OSError for a file that cannot be written."""
-    progress = Progress(files.done, files.failed, 0)
-    tasks: asyncio.Queue[asyncio.Task[dict[str, Any]] | None] = asyncio.Queue(AHEAD * llm.llm.context.n_seq_max)
+async def run_batch(llm: AsyncLLM, files: BatchFiles, on_done: Callable[[BatchProgress], object]) -> BatchProgress:
+    """Answer all requests that have no answer yet, many at once. A bad line gets its error as its answer.
 
-    async def ask() -> None:
+    on_done: called after each answer. Raises ClosedError, and OSError for a file that cannot be written.
+    """
+    progress = BatchProgress(files.done, files.failed, 0)
+    tasks: asyncio.Queue[asyncio.Task[dict[str, Any]] | None] = asyncio.Queue(
+        REQUESTS_AHEAD * llm.llm.context.n_seq_max
+    )
+
+    async def start_requests() -> None:
         try:
             for i, line in enumerate(files.lines()):
                 if i >= files.done:
-                    await tasks.put(asyncio.create_task(_answered(llm, line)))
+                    await tasks.put(asyncio.create_task(_answer(llm, line)))
         finally:
             await tasks.put(None)
 
-    asking = asyncio.create_task(ask())
+    starting = asyncio.create_task(start_requests())
     try:
-        with files.append() as file:
+        with files.open_answers() as file:
             while (task := await tasks.get()) is not None:
                 line = await task
-                # escaped: half a surrogate pair, which JSON may name, has no UTF-8
+                # json.dumps escapes: a lone surrogate, which JSON may hold, has no UTF-8
                 file.write(json.dumps(line).encode() + b"\n")
                 file.flush()
                 usage = line["response"]["body"].get("usage", {})
-                progress = Progress(
+                progress = BatchProgress(
                     progress.done + 1,
-                    progress.failed + _failed(line),
+                    progress.failed + _is_error(line),
                     progress.tokens + usage.get("completion_tokens", 0),
                 )
                 on_done(progress)
-        await asking
+        await starting
     finally:
-        asking.cancel()
+        starting.cancel()
         while not tasks.empty():
             if (task := tasks.get_nowait()) is not None:
                 task.cancel()
     return progress
 
 
-async def _answered(llm: AsyncLLM, line: str) -> dict[str, Any]:
-    """The line of an answer."""
+async def _answer(llm: AsyncLLM, line: str) -> dict[str, Any]:
+    """Answer a request; return the line of its answer."""
     custom_id = _custom_id(line)
     try:
-        request = _checked(_parsed(line))
+        request = _check_request(_parse_line(line))
         url, body = request["url"], request["body"]
-        ask = _read_ask(url, body, llm.llm.sampling_defaults)
-        prompt, params, form = await llm.prepare(lambda: prepared(llm.llm, ask))
-        done = await llm.generate(prompt, params)
+        generate_request = _read_request(url, body, llm.llm.sampling_defaults)
+        prompt, params, output_format = await llm._prepare(lambda: prepare_request(llm.llm, generate_request))
+        completion = await llm.generate(prompt, params)
         model = llm.llm.model
-        return _line(custom_id, 200, answer(url, body, [read(form, done)], model, model.path.name))
+        return _answer_line(
+            custom_id,
+            200,
+            build_response(url, body, [parse_outputs(output_format, completion)], model, model.path.name),
+        )
     except ClosedError:
         raise
     except PymtpError as error:
         wrong = isinstance(error, InvalidRequestError)
         kind = "invalid_request_error" if wrong else "server_error"
-        said = {"message": str(error), "type": kind, "param": None, "code": None}
-        return _line(custom_id, 400 if wrong else 500, {"error": said})
+        details = {"message": str(error), "type": kind, "param": None, "code": None}
+        return _answer_line(custom_id, 400 if wrong else 500, {"error": details})
 
 
-def _checked(request: object) -> Mapping[str, Any]:
+def _check_request(request: object) -> Mapping[str, Any]:
     if not isinstance(request, dict) or not isinstance(request.get("body"), dict):
         raise InvalidRequestError('a request is an object with "custom_id", "method", "url" and "body"')
     if request.get("method", "POST") != "POST" or request.get("url") not in (CHAT, TEXT):
@@ -210,16 +225,16 @@ def _checked(request: object) -> Mapping[str, Any]:
     return request
 
 
-def _read_ask(url: str, body: Mapping[str, Any], defaults: Mapping[str, Any]) -> Ask:
-    """A name that nobody knows is refused: it may be misspelt, and a batch runs for hours."""
+def _read_request(url: str, body: Mapping[str, Any], defaults: Mapping[str, Any]) -> GenerateRequest:
+    """Read a body, and refuse unknown fields: a name may be misspelt, and a batch runs for hours."""
     if unknown := unknown_fields(url, body):
         raise InvalidRequestError(f"{', '.join(unknown)}: not supported")
     if body.get("stream"):
         raise InvalidRequestError("stream: a batch has no streams")
-    return read_ask(url, body, defaults)
+    return read_generate_request(url, body, defaults)
 
 
-def _line(custom_id: object, status: int, body: Mapping[str, Any]) -> dict[str, Any]:
+def _answer_line(custom_id: object, status: int, body: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "id": f"batch_req_{uuid.uuid4().hex}",
         "custom_id": custom_id,

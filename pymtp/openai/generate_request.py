@@ -1,4 +1,4 @@
-"""What a client asks for, whatever API it came by, and what a model makes of it."""
+"""The request of a client, whatever API it came by, its preparation for a model, and its outputs."""
 
 from __future__ import annotations
 
@@ -6,115 +6,116 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from pymtp.chat import Answer, AnswerFormat, AnswerReader, Chat, Tool, ToolChoice, template_messages
+from pymtp.chat import Chat, OutputFormat, OutputParser, ParsedOutput, Tool, ToolChoice, template_messages
 from pymtp.chat.prompt import ChatPrompt
-from pymtp.chat.thinking import chat_of_budget
+from pymtp.chat.thinking import apply_thinking_budget
 from pymtp.engine.prefix_files import Prompt
 from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
 from pymtp.sampling import SamplingParams
-from pymtp.validation import whole_text
+from pymtp.validation import replace_surrogates
 
-EndReason = Literal["stop", "length", "tool_calls", "cancelled"]
+OutputFinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
 
 
 @dataclass(frozen=True)
-class Ask:
-    """What a client asks for.
+class GenerateRequest:
+    """A request of a client.
 
-    prompt: of a Chat, the answer is read as one: thinking, content, calls. Else all of it is content.
-    schema: what the content of a chat's answer is held to.
-    splits_thinking: whether thinking stands apart.
-    continues: the last message of the chat is the assistant's, and the answer goes on with it.
-    stream: whether parts are wanted as they come.
-    timeout: seconds, in place of the server's own limit where they are fewer.
+    prompt: the output of a Chat is parsed: reasoning, content, tool calls. All of another output is content.
+    schema: the JSON schema of a chat's content.
+    separate_reasoning: whether reasoning is separated from content.
+    continue_final_message: whether the last message of the chat is the assistant's, and the output continues it.
+    stream: whether the client wants the pieces as they come.
+    timeout: seconds; the server's own limit applies where it is shorter.
     """
 
     prompt: str | Sequence[int] | Chat
     params: SamplingParams
     tools: Sequence[Tool] = ()
     tool_choice: ToolChoice = "auto"
-    parallel: bool = True
+    parallel_tool_calls: bool = True
     schema: Mapping[str, Any] | None = None
-    splits_thinking: bool = True
-    continues: bool = False
+    separate_reasoning: bool = True
+    continue_final_message: bool = False
     stream: bool = False
     timeout: float | None = None
 
 
-class Prepared(NamedTuple):
-    """What an LLM takes, and how to read what it writes; no form where the prompt was no chat."""
+class PreparedRequest(NamedTuple):
+    """The prompt and params for an LLM, and the format of the output: None where the prompt is no chat."""
 
     prompt: Prompt
     params: SamplingParams
-    form: AnswerFormat | None
+    output_format: OutputFormat | None
 
 
-class Text(NamedTuple):
-    """A text that has ended. answer: of a chat."""
+class Output(NamedTuple):
+    """One finished text of a request. parsed: None where the prompt is no chat."""
 
     completion: Completion
-    answer: Answer | None
-    reason: EndReason
+    parsed: ParsedOutput | None
+    finish_reason: OutputFinishReason
 
 
-def prepared(llm: LLM, ask: Ask) -> Prepared:
-    """The prompt and the grammar. Takes a while for a long prompt.
+def prepare_request(llm: LLM, request: GenerateRequest) -> PreparedRequest:
+    """Render and tokenize the prompt, and make the grammar of the output. Takes a while for a long prompt.
 
-    Raises InvalidRequestError for what the template or the grammar refuses.
+    Raises InvalidRequestError for a request that the template or the grammar refuses.
     """
-    if not isinstance(ask.prompt, Chat):
-        return Prepared(ask.prompt, ask.params, None)
-    chat = chat_of_budget(ask.prompt, ask.params)
-    prompt = _continued(llm, chat) if ask.continues else llm.chat_prompts.prompt(chat)
-    form = AnswerFormat(
+    if not isinstance(request.prompt, Chat):
+        return PreparedRequest(request.prompt, request.params, None)
+    chat = apply_thinking_budget(request.prompt, request.params)
+    prompt = _continuation_prompt(llm, chat) if request.continue_final_message else llm.chat_prompts.prompt(chat)
+    output_format = OutputFormat(
         llm.template_source,
         prompt.end,
-        tools=ask.tools,
-        tool_choice=ask.tool_choice,
-        parallel=ask.parallel,
-        schema=ask.schema,
-        splits_thinking=ask.splits_thinking,
+        tools=request.tools,
+        tool_choice=request.tool_choice,
+        parallel_tool_calls=request.parallel_tool_calls,
+        schema=request.schema,
+        separate_reasoning=request.separate_reasoning,
     )
-    if not ask.splits_thinking:
-        prompt = prompt._replace(end="")  # all of the text is one to stop strings, too
-    if form.gbnf is None:
-        return Prepared(prompt, ask.params, form)
-    if ask.params.gbnf is not None:
+    if not request.separate_reasoning:
+        prompt = prompt._replace(end="")  # then stop strings match in the reasoning, too
+    if output_format.gbnf is None:
+        return PreparedRequest(prompt, request.params, output_format)
+    if request.params.gbnf is not None:
         raise InvalidRequestError("a grammar cannot stand beside tools or a response_format")
-    return Prepared(prompt, replace(ask.params, grammar=form.gbnf), form)
+    return PreparedRequest(prompt, replace(request.params, grammar=output_format.gbnf), output_format)
 
 
-def _continued(llm: LLM, chat: Chat) -> ChatPrompt:
-    """The prompt of a chat whose last message is the beginning of the answer."""
+def _continuation_prompt(llm: LLM, chat: Chat) -> ChatPrompt:
+    """Return the prompt of a chat whose last message is the beginning of the answer."""
     messages = template_messages(chat.messages)
     if not messages or messages[-1]["role"] != "assistant" or messages[-1].get("tool_calls"):
-        raise InvalidRequestError("what is gone on with must be text of the assistant")
+        raise InvalidRequestError("continue_final_message: the last message must be text of the assistant")
     *before, last = messages
-    question = [{"role": "user", "content": ""}]  # of a chat that was cut, as in `arrangements`
+    question = [{"role": "user", "content": ""}]  # for a chat that was cut, as in `message_rewrites`
     prompt = llm.chat_prompts.prompt(replace(chat, messages=before or question))
     begun: str = last["content"]
     if prompt.end.rstrip().endswith("<think>"):
         begun = f"{last.get('reasoning_content') or ''}\n</think>\n\n{begun}"
-    begun = whole_text(begun)  # no template sees it
+    begun = replace_surrogates(begun)  # the template, which would do it, does not get this text
     tokens = [*prompt.tokens, *llm.model.tokenize(begun, add_special=False)] if begun else prompt.tokens
     return prompt._replace(tokens=tokens, end=prompt.end + begun)
 
 
-def end_reason(completion_reason: EndReason, reader: AnswerReader | None) -> EndReason:
-    """Why a text ended, as APIs tell it."""
-    called = reader is not None and completion_reason == "stop" and reader.answer.calls
+def output_finish_reason(completion_reason: OutputFinishReason, parser: OutputParser | None) -> OutputFinishReason:
+    """Return the finish reason that APIs report: that of the completion, or "tool_calls"."""
+    called = parser is not None and completion_reason == "stop" and parser.output.tool_calls
     return "tool_calls" if called else completion_reason
 
 
-def read(form: AnswerFormat | None, completion: Completion) -> list[Text]:
-    """All texts of a prompt."""
-    found = []
+def parse_outputs(output_format: OutputFormat | None, completion: Completion) -> list[Output]:
+    """Parse all texts of a prompt."""
+    outputs = []
     for one in (completion, *completion.others):
-        reader = None if form is None else form.reader()
-        if reader is not None:
-            reader.push(one.text)
-            reader.finish()
-        found.append(Text(one, None if reader is None else reader.answer, end_reason(one.finish_reason, reader)))
-    return found
+        parser = None if output_format is None else output_format.parser()
+        if parser is not None:
+            parser.push(one.text)
+            parser.finish()
+        parsed = None if parser is None else parser.output
+        outputs.append(Output(one, parsed, output_finish_reason(one.finish_reason, parser)))
+    return outputs

@@ -1,4 +1,4 @@
-"""Nothing is read twice: where prompts go on, which of them wait for others, and where they stop for checkpoints."""
+"""The prefix cache: finds the longest cached prefix of a prompt, and plans its checkpoints and its waiting."""
 
 from __future__ import annotations
 
@@ -8,22 +8,27 @@ from itertools import chain
 
 import numpy as np
 
-from pymtp.prefix_cache.checkpoints import Why, plan_stops
+from pymtp.prefix_cache.checkpoints import CheckpointReason, plan_checkpoints
 from pymtp.prefix_cache.context import PrefixContext
-from pymtp.prefix_cache.load import StoredPrefix, adopt
-from pymtp.prefix_cache.records import Held, Place, PrefixFigures, Reader
+from pymtp.prefix_cache.load import StoredPrefix, import_file
+from pymtp.prefix_cache.records import CacheHit, PrefillState, PrefixFigures, SequenceContents
 from pymtp.prefix_cache.store import PrefixStore
-from pymtp.prefix_cache.tree import Bytes, Node, Tokens, as_tokens, shared
+from pymtp.prefix_cache.tree import Bytes, RadixNode, Tokens, as_tokens, common_prefix_length
 
-PAST, PAST_TOKENS = 64, 2**20  # prompts, and tokens of them, that new ones are compared with
-FROM_HOST = 2  # what a token's K and V from or to host memory cost, of a copy from sequence to sequence
+MAX_RECENT_PROMPTS, MAX_RECENT_TOKENS = 64, 2**20  # recent prompts, and their tokens, that new ones are compared with
+HOST_COPY_COST = 2  # the cost of copying a token's K and V to or from host memory, relative to a copy between sequences
 
 
-class Prefixes:
-    """What an engine asks when it reads prompts. One thread at a time; `figures` from any.
+class PrefixCache:
+    """The prefix cache of an engine: lets prompts reuse K, V and states of the prompts and texts before them.
 
-    The tree of prefixes is an idea of SGLang (arXiv 2312.07104); to keep recurrent states only where texts part and
-    end is one of Marconi (arXiv 2411.19379).
+    K and V and recurrent states are reused from sequences and from host memory. A recurrent state cannot be cut to a
+    prefix as K and V can, so a prompt continues only from a checkpoint, or from the end of a sequence. For each request
+    the engine calls `begin`, `prepare_chunk` and `on_prefill` for each chunk of the prompt, `on_first_token` or
+    `skip_logits`, and `release`. One thread at a time may use it; `figures` may be called from any.
+
+    The radix tree of prefixes is an idea of SGLang (arXiv 2312.07104). Marconi (arXiv 2411.19379) takes checkpoints of
+    recurrent states only where texts branch and end.
     """
 
     def __init__(
@@ -31,28 +36,29 @@ class Prefixes:
         context: PrefixContext,
         cache_bytes: int,
         *,
-        least: int = 64,
-        grain: int = 1,
-        reading: Callable[[int, int], float] = lambda start, end: float(end - start),
+        min_gain: int = 64,
+        alignment: int = 1,
+        prefill_cost: Callable[[int, int], float] = lambda start, end: float(end - start),
     ) -> None:
+        """Create an empty cache for the sequences of a context.
+
+        cache_bytes: the limit of host memory. 0: prompts continue only from the contents of sequences.
+        min_gain: the fewest tokens that a checkpoint, a later jump to a longer prefix, or waiting for another request
+            must save: their prefill takes as long as several checkpoints.
+        alignment: a prompt may be cut at multiples of it without a change of bits. 1: it may be cut anywhere, and
+            generated tokens may be reused as prefilled ones.
+        prefill_cost: the time to prefill the tokens between two positions of a prompt, in any unit.
         """
-        cache_bytes: of host memory. With 0, prompts go on only from what sequences hold.
-        least: tokens that a checkpoint, a jump or a stop for others has to save: they are read in the time of several
-            checkpoints.
-        grain: a prompt may be cut at multiples of it without a change of bits. 1: anywhere, and what was written may
-            be gone on from as what was read.
-        reading: seconds of reading the tokens between two places of a prompt, in any unit.
-        """
-        self._context, self.least, self.grain = context, least, grain
-        self.store = PrefixStore(context, cache_bytes, least, reading)
-        self._readers: list[Reader] = []
-        self._past: deque[Tokens] = deque()
-        self._n_past = self._ticks = 0
-        self._lookups = self._hits = self._found = 0
+        self._context, self.min_gain, self.alignment = context, min_gain, alignment
+        self.store = PrefixStore(context, cache_bytes, min_gain, prefill_cost)
+        self._prefills: list[PrefillState] = []
+        self._recent_prompts: deque[Tokens] = deque()
+        self._n_recent_tokens = self._ticks = 0
+        self._lookups = self._hits = self._cached_tokens = 0
 
     def figures(self) -> PrefixFigures:
-        """A snapshot."""
-        store, tree, budget = self.store, self.store.tree, self.store.budget
+        """Return the counters as they are now."""
+        store, tree, eviction = self.store, self.store.tree, self.store.eviction
         return PrefixFigures(
             nbytes=tree.nbytes,
             nodes=tree.n_nodes,
@@ -60,289 +66,320 @@ class Prefixes:
             tokens=tree.n_tokens,
             lookups=self._lookups,
             hits=self._hits,
-            found=self._found,
+            found=self._cached_tokens,
             copied=store.copied,
             loaded=store.loaded,
             saved=store.saved,
-            evicted=budget.evicted,
-            evicted_tokens=budget.evicted_tokens,
+            evicted=eviction.evicted,
+            evicted_tokens=eviction.evicted_tokens,
         )
 
     # ── A request ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def open(
+    def begin(
         self,
         prompt: Sequence[int] | Tokens,
         free: Sequence[int],
         rank: tuple[int, int],
-        marks: Iterable[int] = (),
-        family: object = None,
-        most: int | None = None,
-    ) -> Reader:
-        """A prompt that is to be read, in one of the free sequences: `Reader.seq`. Nothing changes there yet.
+        branch_points: Iterable[int] = (),
+        group: object = None,
+        max_reuse: int | None = None,
+    ) -> PrefillState:
+        """Choose one of the free sequences for a prompt: `PrefillState.seq`. Nothing changes there yet.
 
-        rank: who comes first; lower. marks: places that prompts to come part from this one at, such as the beginning
-        of the last user message. family: it goes on only from what others of the same one left in sequences.
-        most: it goes on from no place after so many tokens, until `Reader.most` is another.
+        rank: requests with a lower rank come first.
+        branch_points: positions where later prompts are expected to branch off, such as the beginning of the last user
+            message.
+        group: the prompt reuses sequences only of requests of the same group.
+        max_reuse: the most tokens to take from the cache; `PrefillState.max_reuse` may be changed later.
         """
         tokens = as_tokens(prompt)
-        most = len(tokens) if most is None else most
-        self._look(free)
-        place = self.place(tokens, free, family, most)
-        reader = Reader(tokens, rank, marks, place.seq, family)
-        reader.most = most
-        reader.here = place.n
-        self._readers.append(reader)
-        for each in self._readers:  # whoever reads for others is to stop where they part, from its next piece on
-            if each is reader or (each.reads and reader.rank < each.rank and not each.alone):
-                each.waits = self._waits(each)
-        return reader
+        max_reuse = len(tokens) if max_reuse is None else max_reuse
+        self._forget_stale(free)
+        hit = self.longest_match(tokens, free, group, max_reuse)
+        prefill = PrefillState(tokens, rank, branch_points, hit.seq, group)
+        prefill.max_reuse = max_reuse
+        prefill.n_reachable = hit.n_tokens
+        self._prefills.append(prefill)
+        for other in self._prefills:  # a request that prefills for others must stop where they branch off
+            later = other.unfinished and prefill.rank < other.rank and not other.ignores_cache
+            if other is prefill or later:
+                other.waiting = self._must_wait(other)
+        return prefill
 
-    def advance(self, reader: Reader) -> bool:
-        """To be called before each piece of a prompt: brings the sequence to the best place that there is. False where
-        it waits for another reader, which comes before it and reads what it needs.
+    def prepare_chunk(self, prefill: PrefillState) -> bool:
+        """Bring the longest cached prefix to the sequence, before each chunk of the prompt.
 
-        Raises what the context raises, as `read` does: then the sequence is empty, and the reader is to be closed, or
-        to read all by itself.
+        Returns False if the request waits for another one, which comes before it and prefills tokens that both share.
+
+        Raises the context's errors, as `on_prefill` does. The sequence is empty then, and the request is to be
+        released, or prefilled with `prefill_uncached`.
         """
-        if reader.alone:
-            reader.waits = False
+        if prefill.ignores_cache:
+            prefill.waiting = False
             return True
-        place = self.place(reader.tokens, [reader.seq], reader.family, reader.most)
-        reader.here = max(place.n, reader.n)
-        reader.waits = self._waits(reader)
-        if not reader.begun:
-            self.store.pin(reader, place.node)
-        if reader.waits:
+        hit = self.longest_match(prefill.tokens, [prefill.seq], prefill.group, prefill.max_reuse)
+        prefill.n_reachable = max(hit.n_tokens, prefill.n_computed)
+        prefill.waiting = self._must_wait(prefill)
+        if not prefill.started:
+            self.store.pin(prefill, hit.node)
+        if prefill.waiting:
             return False
-        if not reader.begun or place.n - reader.n >= self.least:
-            self._go(reader, place)
+        if not prefill.started or hit.n_tokens - prefill.n_computed >= self.min_gain:
+            self._continue_from(prefill, hit)
         return True
 
-    def read_alone(self, reader: Reader) -> None:
-        """After `advance` raised: the prompt is read from its beginning."""
-        self._found -= reader.found
-        reader.n = reader.found = 0
-        reader.alone = True
-        self._go(reader, Place(reader.seq))
+    def prefill_uncached(self, prefill: PrefillState) -> None:
+        """Begin the prompt again without cached tokens, after `prepare_chunk` raised."""
+        self._cached_tokens -= prefill.n_cached
+        prefill.n_computed = prefill.n_cached = 0
+        prefill.ignores_cache = True
+        self._continue_from(prefill, CacheHit(prefill.seq))
 
-    def read(self, reader: Reader, n: int) -> None:
-        """The reader's sequence holds n tokens of the prompt now, and nothing was sampled since. Takes a checkpoint
-        where one is wanted: readers that wait for it may go on after this, and are to be asked first."""
-        held = self.store.held[reader.seq]
-        reader.n = reader.here = held.n = n
-        held.live, held.logits = True, not reader.reads
-        if n in reader.stops:
-            self._keep(reader)
+    def on_prefill(self, prefill: PrefillState, n: int) -> None:
+        """Record that the sequence holds n tokens of the prompt, and take a checkpoint if one is planned there.
 
-    def write(self, reader: Reader) -> None:
-        """The first token after the prompt was sampled: the state moves on."""
-        held = self.store.held[reader.seq]
-        held.live = held.logits = False
+        Call it before anything is sampled. Requests that wait for this checkpoint may continue from it now: call
+        `prepare_chunk` for them before the sequence moves on.
+        """
+        contents = self.store.sequences[prefill.seq]
+        prefill.n_computed = prefill.n_reachable = contents.n_tokens = n
+        contents.has_state, contents.has_logits = True, not prefill.unfinished
+        if n in prefill.checkpoints:
+            self._take_checkpoint(prefill)
 
-    def rest(self, reader: Reader) -> None:
-        """Nothing is to be sampled after the prompt: the next launch takes the logits."""
-        self.store.held[reader.seq].logits = False
+    def on_first_token(self, prefill: PrefillState) -> None:
+        """Record that the first token was sampled: the state is no longer that of the prompt's end."""
+        contents = self.store.sequences[prefill.seq]
+        contents.has_state = contents.has_logits = False
 
-    def close(self, reader: Reader, written: Sequence[int] | None = ()) -> None:
-        """The request is done with its sequence, which holds what was read of the prompt, and what was written; None:
-        nothing. A sequence that nothing was done to yet holds what it held."""
-        self._readers.remove(reader)
-        self.store.pin(reader, None)
-        held = self.store.held[reader.seq]
-        held.logits = False  # the next launch takes them
-        if written is None:
-            self.store.emptied(reader.seq)
-        elif not len(written):
-            held.live |= reader.begun
-        elif self.grain == 1:
-            held.tokens, held.n, held.live = np.append(reader.tokens, as_tokens(written)), reader.n + len(written), True
-        held.busy = False
+    def skip_logits(self, prefill: PrefillState) -> None:
+        """Record that nothing is sampled after the prompt: the next decode overwrites the logits."""
+        self.store.sequences[prefill.seq].has_logits = False
 
-    def leave(self, seq: int) -> None:
-        """Before a free sequence is emptied for another use: saves what is worth it. Raises what the context raises:
-        the sequence is empty then."""
-        self.store.leave(seq, 0)
+    def release(self, prefill: PrefillState, generated: Sequence[int] | None = ()) -> None:
+        """Release a request's sequence, which holds the computed tokens of the prompt, and the generated tokens.
 
-    def worth(self, seq: int) -> int:
-        """Tokens that may have to be read again when a free sequence is emptied: none that host memory has room for."""
-        held, limit = self.store.held[seq], self.store.budget.limit
-        return 0 if limit >= self._context.state_bytes + held.n * self._context.cell_bytes else held.n
+        generated: None if the sequence is empty. A sequence that was not prepared yet still has its
+            earlier contents.
+        """
+        self._prefills.remove(prefill)
+        self.store.pin(prefill, None)
+        contents = self.store.sequences[prefill.seq]
+        contents.has_logits = False  # the next decode overwrites the logits
+        if generated is None:
+            self.store.on_cleared(prefill.seq)
+        elif not len(generated):
+            contents.has_state |= prefill.started
+        elif self.alignment == 1:
+            contents.tokens = np.append(prefill.tokens, as_tokens(generated))
+            contents.n_tokens, contents.has_state = prefill.n_computed + len(generated), True
+        contents.in_use = False
 
-    def moved(self, seq: int, target: int) -> None:
-        """What a sequence held has gone to another, which was empty."""
-        held = self.store.held
-        held[target], held[seq] = held[seq], Held()
-        for reader in self._readers:
-            if reader.seq == seq:
-                reader.seq = target
+    def spill(self, seq: int) -> None:
+        """Spill a free sequence to host memory, as far as that is worth it, before it is cleared for another use.
 
-    def _look(self, free: Sequence[int]) -> None:
-        """Forgets what free sequences do not hold any more: a user may have had the context to himself."""
+        Raises the context's errors; the sequence is empty then.
+        """
+        self.store.spill(seq, 0)
+
+    def reuse_value(self, seq: int) -> int:
+        """Return how many tokens are lost if a free sequence is cleared; 0 if host memory can take all of them."""
+        n, limit = self.store.sequences[seq].n_tokens, self.store.eviction.limit
+        return 0 if limit >= self._context.state_bytes + n * self._context.cell_bytes else n
+
+    def on_move(self, seq: int, target: int) -> None:
+        """Record that the contents of a sequence were moved to another one, which was empty."""
+        sequences = self.store.sequences
+        sequences[target], sequences[seq] = sequences[seq], SequenceContents()
+        for prefill in self._prefills:
+            if prefill.seq == seq:
+                prefill.seq = target
+
+    def _forget_stale(self, free: Sequence[int]) -> None:
+        """Forget contents that free sequences no longer hold: a user may have had the context for himself."""
         for seq in free:
-            held = self.store.held[seq]
-            whole = not held.live or self._context.tokens_held(seq) == held.n
-            if held.n and not (whole and self._context.begins_with(held.tokens[: held.n], seq)):
-                self.store.emptied(seq)
+            contents = self.store.sequences[seq]
+            same_end = not contents.has_state or self._context.tokens_held(seq) == contents.n_tokens
+            if contents.n_tokens and not (same_end and self._context.begins_with(contents.known_tokens, seq)):
+                self.store.on_cleared(seq)
 
-    def lost(self) -> list[int]:
-        """After something failed: the sequences of requests that a copy from there emptied. What is free and was
-        emptied is known from now on."""
-        found = []
-        for seq, held in enumerate(self.store.held):
-            if self._context.tokens_held(seq) < held.n:
-                if held.busy:
-                    found.append(seq)
+    def lost_sequences(self) -> list[int]:
+        """Return the sequences in use that lost their contents when a call that copied from them failed.
+
+        Free sequences that lost theirs are recorded as empty.
+        """
+        lost = []
+        for seq, contents in enumerate(self.store.sequences):
+            if self._context.tokens_held(seq) < contents.n_tokens:
+                if contents.in_use:
+                    lost.append(seq)
                 else:
-                    self.store.emptied(seq)
-        return found
+                    self.store.on_cleared(seq)
+        return lost
 
     def recover(self) -> None:
-        """After any call was broken off anywhere: nobody reads, and sequences hold what the context says."""
-        self._readers.clear()
-        self._n_past = sum(map(len, self._past))
+        """Read the contents of sequences from the context again, after any call was interrupted; no request runs."""
+        self._prefills.clear()
+        self._n_recent_tokens = sum(map(len, self._recent_prompts))
         self.store.recover()
 
-    def states(self, tokens: Sequence[int] | Tokens, places: Iterable[int]) -> dict[int, Bytes]:
-        """Those that are there, after so many of the tokens; after all of them with logits only."""
-        path, _ = self.store.tree.walk(as_tokens(tokens))
-        there = {node.end: node.checkpoint for node in path if node.checkpoint is not None}
-        found = {place: there[place] for place in places if place in there}
-        return {place: one.state for place, one in found.items() if place < len(tokens) or one.logits}
+    def checkpoint_states(self, tokens: Sequence[int] | Tokens, positions: Iterable[int]) -> dict[int, Bytes]:
+        """Return the cached states at some positions of the tokens; at their end, only a state with logits."""
+        path, _ = self.store.tree.match_prefix(as_tokens(tokens))
+        checkpoints = {node.end: node.checkpoint for node in path if node.checkpoint is not None}
+        cached = {position: checkpoints[position] for position in positions if position in checkpoints}
+        return {n: one.state for n, one in cached.items() if n < len(tokens) or one.has_logits}
 
-    def adopt(self, file: StoredPrefix) -> None:
-        """What a file has can be gone on from. Raises InvalidRequestError where that cannot be: see prefix_files."""
-        adopt(self._context, self.store, file)
+    def import_file(self, file: StoredPrefix) -> None:
+        """Load a prefix file into host memory. Raises InvalidRequestError if that is impossible: see load.py."""
+        import_file(self._context, self.store, file)
 
-    def forget(self) -> None:
-        """Gives all host memory back; sequences hold nothing that may be gone on from."""
-        self.store.forget()
-        self._past.clear()
-        self._n_past = 0
+    def clear(self) -> None:
+        """Free all host memory, and forget the contents of sequences."""
+        self.store.clear()
+        self._recent_prompts.clear()
+        self._n_recent_tokens = 0
 
-    # ── Where a prompt goes on ──────────────────────────────────────────────────────────────────────────────────────
+    # ── Lookup ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def place(self, tokens: Tokens, seqs: Sequence[int], family: object = None, most: int | None = None) -> Place:
-        """The place with the most tokens, but no more than `most`, in one of these sequences: the one where the least K
-        and V must move. Of several, the one that holds what is worth the least; of these, the one that was used the
-        longest ago."""
+    def longest_match(
+        self, tokens: Tokens, seqs: Sequence[int], group: object = None, max_reuse: int | None = None
+    ) -> CacheHit:
+        """Return the cached prefix with the most tokens, at most `max_reuse`, and the best of these sequences for it.
+
+        The best one needs the fewest copies of K and V, those that must be spilled before included. Of several, it is
+        the one whose contents have the lowest priority; of these, the one that was used the longest ago.
+        """
         store = self.store
-        most = len(tokens) if most is None else most
-        common = [held.shared(tokens) if held.family is family else 0 for held in store.held]
-        path, _ = store.tree.walk(tokens)
-        node = next((each for each in reversed(path) if each.end <= most and self._fits(each, len(tokens))), None)
+        max_reuse = len(tokens) if max_reuse is None else max_reuse
+        common = [
+            contents.common_prefix_length(tokens) if contents.group is group else 0 for contents in store.sequences
+        ]
+        path, _ = store.tree.match_prefix(tokens)
+        usable = (node for node in reversed(path) if node.end <= max_reuse and self._is_usable(node, len(tokens)))
+        node = next(usable, None)
         n, source = node.end if node else 0, None
-        for seq, held in enumerate(store.held):
-            nearest = held.n > n or (held.n == n and seq in seqs)  # a checkpoint of the same place needs to be loaded
-            there = held.live and nearest and common[seq] == held.n <= most
-            if there and self._may(held.n, len(tokens), held.logits):
-                node, n, source = None, held.n, seq
+        for seq, contents in enumerate(store.sequences):
+            # a state in one of `seqs` is better than a checkpoint at the same position, which must be loaded
+            better = contents.n_tokens > n or (contents.n_tokens == n and seq in seqs)
+            matches = contents.has_state and better and common[seq] == contents.n_tokens <= max_reuse
+            if matches and self._may_continue(contents.n_tokens, len(tokens), contents.has_logits):
+                node, n, source = None, contents.n_tokens, seq
         choices = []
         for seq in seqs:
             if node is None:
-                kept, near = (n if seq == source else 0), source
+                n_kept, copy_from = (n if seq == source else 0), source
             else:
-                kept, near = min(common[seq], n), next((s for s, m in enumerate(common) if m >= n and s != seq), None)
-            lost, priority = store.loss(seq, kept) if len(seqs) > 1 else (0, 0.0)
-            cost = (n - kept) * (FROM_HOST if near is None else 1) + lost * FROM_HOST
-            place = Place(seq, n, kept, node, near if kept < n else None)
-            choices.append((cost, priority, store.held[seq].used, place))
+                n_kept = min(common[seq], n)
+                copy_from = next((other for other, m in enumerate(common) if m >= n and other != seq), None)
+            n_spilled, priority = store.spill_cost(seq, n_kept) if len(seqs) > 1 else (0, 0.0)
+            cost = (n - n_kept) * (HOST_COPY_COST if copy_from is None else 1) + n_spilled * HOST_COPY_COST
+            hit = CacheHit(seq, n, n_kept, node, copy_from if n_kept < n else None)
+            choices.append((cost, priority, store.sequences[seq].last_used, hit))
         return min(choices, key=lambda choice: choice[:3])[3]
 
-    def _fits(self, node: Node, length: int) -> bool:
-        return node.checkpoint is not None and self._may(node.end, length, node.checkpoint.logits)
+    def _is_usable(self, node: RadixNode, n_prompt: int) -> bool:
+        return node.checkpoint is not None and self._may_continue(node.end, n_prompt, node.checkpoint.has_logits)
 
-    def _may(self, n: int, length: int, logits: bool) -> bool:
-        """Whether a prompt of such a length may go on after n tokens."""
-        return logits if n == length else n < length and n % self.grain == 0
+    def _may_continue(self, n: int, n_prompt: int, has_logits: bool) -> bool:
+        """Tell whether a prompt of n_prompt tokens may continue from a state after n tokens."""
+        return has_logits if n == n_prompt else n < n_prompt and n % self.alignment == 0
 
-    def _go(self, reader: Reader, place: Place) -> None:
-        tokens, n = reader.tokens, place.n
-        parting = self._parting(tokens)  # before what it parts from may go
-        self.store.pin(reader, place.node)
-        self.store.fill(tokens, place)
+    def _continue_from(self, prefill: PrefillState, hit: CacheHit) -> None:
+        tokens, n = prefill.tokens, hit.n_tokens
+        shared_tokens = self._shared_tokens(tokens)  # first: filling the sequence may evict the other text
+        self.store.pin(prefill, hit.node)
+        self.store.fill_sequence(tokens, hit)
         self._ticks += 1
-        self.store.held[place.seq] = Held(
+        self.store.sequences[hit.seq] = SequenceContents(
             tokens,
             n,
-            live=True,
-            logits=n == len(tokens),
-            busy=True,
-            used=self._ticks,
-            family=reader.family,
-            goes_on=max(n, parting) >= self.least or len(reader.marks) > 0,
+            has_state=True,
+            has_logits=n == len(tokens),
+            in_use=True,
+            last_used=self._ticks,
+            group=prefill.group,
+            continued=max(n, shared_tokens) >= self.min_gain or len(prefill.branch_points) > 0,
         )
-        if not reader.begun:
-            reader.begun = True
+        if not prefill.started:
+            prefill.started = True
             self._lookups += 1
             self._hits += n > 0
-            self._remember(tokens)
-        self._found += n - reader.n
-        reader.found += n - reader.n
-        reader.n = n
-        self._plan(reader, parting)
+            self._remember_prompt(tokens)
+        self._cached_tokens += n - prefill.n_computed
+        prefill.n_cached += n - prefill.n_computed
+        prefill.n_computed = n
+        self._plan_checkpoints(prefill, shared_tokens)
 
     # ── Checkpoints ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _parting(self, tokens: Tokens) -> int:
-        """How many tokens some other text begins with, too."""
-        past = (shared(one, tokens) for one in self._past if one is not tokens)  # as it is where a reader goes further
-        return max(self.store.tree.walk(tokens)[1], *chain((held.shared(tokens) for held in self.store.held), past))
+    def _shared_tokens(self, tokens: Tokens) -> int:
+        """Return the number of leading tokens that any other known text shares."""
+        # a prompt that jumps to a longer prefix is among the recent ones itself
+        others = (recent for recent in self._recent_prompts if recent is not tokens)
+        recent_lengths = (common_prefix_length(recent, tokens) for recent in others)
+        sequence_lengths = (contents.common_prefix_length(tokens) for contents in self.store.sequences)
+        return max(self.store.tree.match_prefix(tokens)[1], *chain(sequence_lengths, recent_lengths))
 
-    def _remember(self, tokens: Tokens) -> None:
-        """A prompt whose K, V and states may go before another shows that they were wanted."""
-        self._past.append(tokens)
-        self._n_past += len(tokens)
-        while self._n_past > PAST_TOKENS or len(self._past) > PAST:
-            self._n_past -= len(self._past.popleft())
+    def _remember_prompt(self, tokens: Tokens) -> None:
+        """Remember a prompt, to see later branches even if its K, V and states are evicted before."""
+        self._recent_prompts.append(tokens)
+        self._n_recent_tokens += len(tokens)
+        while self._n_recent_tokens > MAX_RECENT_TOKENS or len(self._recent_prompts) > MAX_RECENT_PROMPTS:
+            self._n_recent_tokens -= len(self._recent_prompts.popleft())
 
-    def _plan(self, reader: Reader, parting: int) -> None:
-        limit, size = self.store.budget.limit, self._context.state_bytes
-        most = limit // (2 * size) or limit // size  # half of it, so that a prompt does not drive all others out
-        reader.stops |= plan_stops(
-            len(reader.tokens),
-            reader.n,
-            least=self.least,
-            grain=self.grain,
+    def _plan_checkpoints(self, prefill: PrefillState, shared_tokens: int) -> None:
+        limit, size = self.store.eviction.limit, self._context.state_bytes
+        # half of host memory, so that one prompt does not evict all others
+        max_checkpoints = limit // (2 * size) or limit // size
+        prefill.checkpoints |= plan_checkpoints(
+            len(prefill.tokens),
+            prefill.n_computed,
+            min_gain=self.min_gain,
+            alignment=self.alignment,
             n_ubatch=self._context.n_ubatch,
-            most=most,
-            saved=self.store.before(reader.tokens[: reader.n]),
-            parting=parting,
-            marks=reader.marks,
+            max_checkpoints=max_checkpoints,
+            last_checkpoint=self.store.last_checkpoint(prefill.tokens[: prefill.n_computed]),
+            shared_tokens=shared_tokens,
+            branch_points=prefill.branch_points,
         )
 
-    def _keep(self, reader: Reader) -> None:
-        n, why = reader.n, reader.stops[reader.n]
-        node = self.store.put(reader.seq, reader.tokens[:n], why, logits=True)
+    def _take_checkpoint(self, prefill: PrefillState) -> None:
+        n, reason = prefill.n_computed, prefill.checkpoints[prefill.n_computed]
+        node = self.store.take_checkpoint(prefill.seq, prefill.tokens[:n], reason, has_logits=True)
         if node is None:
             return
-        for other in self._readers:
-            follows = other.waits and not other.begun and shared(reader.tokens, other.tokens) >= n
-            if follows and self._fits(node, len(other.tokens)):
-                self.store.pin(other, node)  # else it might go before it was of use
+        for other in self._prefills:
+            shares = other.waiting and not other.started and common_prefix_length(prefill.tokens, other.tokens) >= n
+            if shares and self._is_usable(node, len(other.tokens)):
+                self.store.pin(other, node)  # otherwise it might be evicted before the other request continues from it
 
-    # ── Who waits ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Waiting ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _waits(self, reader: Reader) -> bool:
-        """Whether a reader that comes before this one is going to pass a place further on that this one may go on from.
-        It stops there. Who comes first waits for none, so nobody waits for ever, whatever becomes of others."""
-        best, place = None, reader.here
-        for other in self._readers:
-            if other.rank < reader.rank and other.reads and other.family is reader.family:
-                n = min(self._meeting(other.tokens, reader.tokens), reader.most)
-                pays = n - reader.here >= self.least
-                if not reader.begun:  # for a few tokens it waits where the other stops anyway
-                    pays |= n in other.stops or n == len(reader.tokens)
-                if n > max(place, other.n) and pays:
-                    best, place = other, n
+    def _must_wait(self, prefill: PrefillState) -> bool:
+        """Tell whether to wait for an earlier request, which will pass a position that this one can continue from.
+
+        That request gets a checkpoint planned there. The first request waits for none, so no request waits for ever,
+        whatever happens to the others.
+        """
+        best, position = None, prefill.n_reachable
+        for other in self._prefills:
+            if other.rank < prefill.rank and other.unfinished and other.group is prefill.group:
+                n = min(self._usable_prefix(other.tokens, prefill.tokens), prefill.max_reuse)
+                pays = n - prefill.n_reachable >= self.min_gain
+                if not prefill.started:  # even a few tokens pay if the other one stops there anyway
+                    pays |= n in other.checkpoints or n == len(prefill.tokens)
+                if n > max(position, other.n_computed) and pays:
+                    best, position = other, n
         if best is not None:
-            best.stops.setdefault(place, Why.PARTING)
+            best.checkpoints.setdefault(position, CheckpointReason.BRANCH_SEEN)
         return best is not None
 
-    def _meeting(self, first: Tokens, second: Tokens) -> int:
-        """How far the second may follow the first."""
-        n = shared(first, second)
+    def _usable_prefix(self, first: Tokens, second: Tokens) -> int:
+        """Return how many tokens of the first prompt the second one can continue from."""
+        n = common_prefix_length(first, second)
         if n == len(first) == len(second):
             return n
         n = min(n, len(second) - 1)
-        return n - n % self.grain
+        return n - n % self.alignment

@@ -1,74 +1,83 @@
-"""At which places the reading of a prompt stops for a checkpoint."""
+"""The positions in a prompt at which prefill stops for a checkpoint of the recurrent state."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import IntEnum
 
-# Prompts of a chat end with what the next prompt may not hold, such as an opened block of thinking: so many tokens.
-TAIL = 8
+# The next turn of a chat may have other tokens in place of the last ones of a prompt, such as an opened thinking block.
+TAIL_TOKENS = 8
 
-MOST = 12  # of a prompt
+MAX_CHECKPOINTS = 12  # per prompt
 
-# A checkpoint that nothing speaks for yet has to save so many times what a checkpoint has to save at least.
-FOR_NOTHING = 4
-
-
-class Why(IntEnum):
-    """Why there is a checkpoint at a place, what matters most first."""
-
-    PARTING = 0  # another text was seen to part from this one there
-    MARK = 1  # the caller says that prompts to come part from this one there
-    TAIL = 2  # shortly before the end of what goes on from another, without marks: the next turn may part there
-    END = 3  # the whole prompt may come again
-    STEP = 4  # of a long prompt: wherever another one parts, the way is not far
-    TEXT = 5  # the end of what was written, which nothing stops for
+# A checkpoint without evidence that it will be used must save so many times `min_gain`.
+UNPROVEN_FACTOR = 4
 
 
-def plan_stops(
-    length: int,
-    start: int,
+class CheckpointReason(IntEnum):
+    """The reason for a checkpoint, the strongest one first."""
+
+    BRANCH_SEEN = 0  # another text branched off here
+    BRANCH_EXPECTED = 1  # the caller expects later prompts to branch off here
+    NEAR_END = 2  # a prompt that continues another one, without branch points: the next turn may branch off here
+    PROMPT_END = 3  # the whole prompt may come again
+    INTERVAL = 4  # a long prompt: wherever another one branches off, a checkpoint is near
+    SEQUENCE_END = 5  # the end of a sequence, taken when it is spilled: prefill never stops for it
+
+
+def plan_checkpoints(
+    n_tokens: int,
+    n_cached: int,
     *,
-    least: int,
-    grain: int,
+    min_gain: int,
+    alignment: int,
     n_ubatch: int,
-    most: int,
-    saved: int | None = None,
-    parting: int = 0,
-    marks: Iterable[int] = (),
-) -> dict[int, Why]:
-    """Stops of a prompt of so many tokens, of which `start` are there: places after that, rising, `most` at most.
+    max_checkpoints: int,
+    last_checkpoint: int | None = None,
+    shared_tokens: int = 0,
+    branch_points: Iterable[int] = (),
+) -> dict[int, CheckpointReason]:
+    """Return where prefill of a prompt with n_cached cached tokens stops, in rising order, and the reasons.
 
-    All but the end are multiples of `grain`: a prompt may be cut there without a change of bits. least: tokens that a
-    checkpoint has to save. saved: the last checkpoint of these `start` tokens, where the prompt goes on from what its
-    sequence holds, which is gone then; else the start. parting: tokens that another text begins with, too. marks:
-    places that speak for themselves, the end among them where the whole prompt will come again.
+    All positions but the end are multiples of `alignment`: cutting the prompt there changes no bits.
+
+    min_gain: the fewest tokens that a checkpoint must save.
+    last_checkpoint: the last checkpoint within the cached tokens. It lies before their end where the prompt continues
+        the state of its sequence, which prefill overwrites. None: at their end.
+    shared_tokens: the number of leading tokens that another text shares.
+    branch_points: positions where later prompts are expected to branch off; the prompt's end says that all of it will
+        come again.
     """
-    stops: dict[int, Why] = {}
-    saved = start if saved is None else saved
+    planned: dict[int, CheckpointReason] = {}
+    last_checkpoint = n_cached if last_checkpoint is None else last_checkpoint
 
-    def add(place: int, why: Why) -> None:
-        place = min(place, length - 1)
-        place -= place % grain
-        if place > start and place - saved >= least and all(abs(place - other) >= least for other in stops):
-            stops[place] = why
+    def add(position: int, reason: CheckpointReason) -> None:
+        position = min(position, n_tokens - 1)
+        position -= position % alignment
+        gains = position > n_cached and position - last_checkpoint >= min_gain
+        if gains and all(abs(position - other) >= min_gain for other in planned):
+            planned[position] = reason
 
-    goes_on = max(start, parting) >= least  # it begins as another text does
-    marked = set(marks)
-    whys = dict.fromkeys(marked - {length}, Why.MARK) | {parting: Why.PARTING}
-    for place in sorted(whys):  # of several that are near one another the first, which does for all
-        add(place, whys[place])
-    if Why.MARK not in stops.values() and goes_on:  # it may be a turn of a chat
-        add(length - TAIL, Why.TAIL)
-    wanted = length in marked or goes_on
-    if wanted and length - start >= FOR_NOTHING * least and all(length - other >= least for other in stops):
-        stops[length] = Why.END
-    every = n_ubatch
-    while every < FOR_NOTHING * least:
-        every *= 2
-    place, gap = (length - least) // every * every, every
-    while place > 0:  # the next one is no further away than the end, so that little is read again wherever texts part
-        add(place, Why.STEP)
-        place, gap = place - gap, 2 * gap
-    chosen = sorted(stops, key=lambda place: (stops[place], -place))[: max(0, min(most, MOST))]
-    return {place: stops[place] for place in sorted(chosen)}
+    continues_text = max(n_cached, shared_tokens) >= min_gain  # the prompt begins as another text does
+    expected = set(branch_points)
+    branches = dict.fromkeys(expected - {n_tokens}, CheckpointReason.BRANCH_EXPECTED)
+    branches[shared_tokens] = CheckpointReason.BRANCH_SEEN
+    for position in sorted(branches):  # rising: the first of several close ones serves them all
+        add(position, branches[position])
+    if CheckpointReason.BRANCH_EXPECTED not in planned.values() and continues_text:  # it may be a turn of a chat
+        add(n_tokens - TAIL_TOKENS, CheckpointReason.NEAR_END)
+    end_is_useful = n_tokens in expected or continues_text
+    end_is_far = n_tokens - n_cached >= UNPROVEN_FACTOR * min_gain
+    if end_is_useful and end_is_far and all(n_tokens - other >= min_gain for other in planned):
+        planned[n_tokens] = CheckpointReason.PROMPT_END
+    interval = n_ubatch
+    while interval < UNPROVEN_FACTOR * min_gain:
+        interval *= 2
+    # gaps double with the distance from the end: wherever another text branches off, little is prefilled again
+    position, gap = (n_tokens - min_gain) // interval * interval, interval
+    while position > 0:
+        add(position, CheckpointReason.INTERVAL)
+        position, gap = position - gap, 2 * gap
+    by_importance = sorted(planned, key=lambda position: (planned[position], -position))
+    chosen = by_importance[: max(0, min(max_checkpoints, MAX_CHECKPOINTS))]
+    return {position: planned[position] for position in sorted(chosen)}

@@ -1,136 +1,156 @@
-"""What goes first where host memory is full."""
+"""The eviction policy: which checkpoints leave host memory when it is full."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container
 from heapq import nsmallest
 
-from pymtp.prefix_cache.checkpoints import Why
-from pymtp.prefix_cache.tree import Bytes, Checkpoint, Node, PrefixTree, Tokens
+from pymtp.prefix_cache.checkpoints import CheckpointReason
+from pymtp.prefix_cache.tree import Bytes, Checkpoint, RadixNode, RadixTree, Tokens
 
-# How likely a checkpoint is used that was not used yet, of one that is known to be wanted: found by trying, see
-# test_prefix_traces.
-UNLIKELY = 1 / 16
-FIRST = {
-    Why.PARTING: 1.0,
-    Why.MARK: 1 / 4,  # a chat goes on once, if at all
-    Why.TAIL: UNLIKELY,
-    Why.END: UNLIKELY,
-    Why.STEP: UNLIKELY,
-    Why.TEXT: UNLIKELY,
+# The chance that a checkpoint which was never used will be used, relative to one that is known to be wanted. These
+# numbers are the best of those that were tried on the traces of tests/prefix_cache/test_traces.py.
+UNPROVEN_WEIGHT = 1 / 16
+INITIAL_WEIGHTS = {
+    CheckpointReason.BRANCH_SEEN: 1.0,
+    CheckpointReason.BRANCH_EXPECTED: 1 / 4,  # a chat continues once, if at all
+    CheckpointReason.NEAR_END: UNPROVEN_WEIGHT,
+    CheckpointReason.PROMPT_END: UNPROVEN_WEIGHT,
+    CheckpointReason.INTERVAL: UNPROVEN_WEIGHT,
+    CheckpointReason.SEQUENCE_END: UNPROVEN_WEIGHT,
 }
-PART = 64  # of all checkpoints, what goes at a time
-MOST_USES = 8  # that count: what was wanted once does not stay for ever
+BATCH_DIVISOR = 64  # one eviction takes at most 1 / 64 of all checkpoints, but at least one
+MAX_COUNTED_USES = 8  # more uses do not count: a checkpoint that was popular once must not stay for ever
 
 
-def likely(node: Node) -> float:
-    """How likely the node's checkpoint is used, of one that is known to be wanted.
+def reuse_weight(node: RadixNode) -> float:
+    """Return how likely the node's checkpoint is to be used, relative to one that is known to be wanted.
 
-    Most checkpoints are never used: Marconi (arXiv 2411.19379) forecasts by kinds which are. Of those that are used,
-    most are where texts part, and are used again and again, or where a chat went on, and are never used again.
+    Most checkpoints are never used: Marconi (arXiv 2411.19379) forecasts by kinds which will be. Of those that are
+    used, most lie where texts branch, and are used again and again, or where a chat continued, and are never used
+    again.
     """
     checkpoint = node.checkpoint
     assert checkpoint is not None
-    if checkpoint.uses > 1 or checkpoint.why == Why.PARTING:
-        return float(min(max(1, checkpoint.uses), MOST_USES))
+    if checkpoint.uses > 1 or checkpoint.reason == CheckpointReason.BRANCH_SEEN:
+        return float(min(max(1, checkpoint.uses), MAX_COUNTED_USES))
     if checkpoint.uses:
-        return UNLIKELY / 4 if node.children else 1.0
-    return FIRST[checkpoint.why]
+        return UNPROVEN_WEIGHT / 4 if node.children else 1.0
+    return INITIAL_WEIGHTS[checkpoint.reason]
 
 
-class Budget:
-    """Bytes that checkpoints, and the K and V before them, take in a tree: never more than a limit.
+class EvictionPolicy:
+    """The bytes that a tree's checkpoints, and the K and V before them, take in host memory: never more than a limit.
 
-    What goes first is the checkpoint that saves the least reading per byte, age counted in: GreedyDual-Size (Cao and
+    The checkpoint that saves the least prefill per byte, age counted in, is evicted first: GreedyDual-Size (Cao and
     Irani, "Cost-Aware WWW Proxy Caching Algorithms", USITS 1997), with uses counted in (GreedyDual-Size-Frequency:
     Cherkasova, HP Labs report HPL-98-69, 1998). A checkpoint's priority is the clock at its last use, plus the seconds
-    that it saves, divided by its bytes, times how likely they are saved; the clock is the priority of the last one that
-    went, or was turned away. So what is not used falls behind what comes, however dear it is. The seconds are those of
-    reading on from the checkpoint before it. The bytes are those of its states, and where no checkpoint comes after it,
-    of the K and V that go with it: these go from the ends of the tree, states from anywhere.
+    that it saves, divided by its bytes, times the chance that they are saved. The clock is the priority of the last
+    checkpoint that was evicted or refused, so a checkpoint that is not used falls behind new ones, however much it
+    saves. The seconds are those of prefill from the checkpoint before it. The bytes are those of its state, and, if no
+    checkpoint comes after it, of the K and V that leave with it: K and V leave from the ends of the tree, states from
+    anywhere.
     """
 
-    def __init__(self, tree: PrefixTree, limit: int, cell_bytes: int, reading: Callable[[int, int], float]) -> None:
-        """cell_bytes: K and V of a token. reading: seconds of reading the tokens between two places."""
-        self.tree, self.limit, self._cell_bytes, self._reading = tree, limit, cell_bytes, reading
+    def __init__(self, tree: RadixTree, limit: int, cell_bytes: int, prefill_cost: Callable[[int, int], float]) -> None:
+        """Create the policy of a tree.
+
+        limit: bytes of host memory.
+        cell_bytes: bytes of one token's K and V.
+        prefill_cost: the time to prefill the tokens between two positions, in any unit.
+        """
+        self.tree, self.limit, self._cell_bytes, self._prefill_cost = tree, limit, cell_bytes, prefill_cost
         self.clock = 0.0
-        self._least = 0.0  # the lowest priority, unless the tree changed
+        self._lowest_known = 0.0  # the lowest priority; valid until the tree changes
         self.evicted = 0  # checkpoints
-        self.evicted_tokens = 0  # whose K and V went along
+        self.evicted_tokens = 0  # tokens whose K and V left host memory with them
 
-    def worth(self, before: int, n: int, nbytes: int, *, cells: int) -> float:
-        """Seconds per byte, of a checkpoint at n after one at `before`, with K and V of so many tokens."""
-        return self._reading(before, n) / max(1, nbytes + cells * self._cell_bytes)
+    def value_per_byte(self, previous: int, n: int, state_bytes: int, *, cells: int) -> float:
+        """Return the seconds per byte that a checkpoint at n saves.
 
-    def priority(self, node: Node) -> float:
-        """Of the node's checkpoint: the lowest goes first."""
+        previous: the position of the checkpoint before it.
+        cells: how many tokens' K and V count for it.
+        """
+        return self._prefill_cost(previous, n) / max(1, state_bytes + cells * self._cell_bytes)
+
+    def priority(self, node: RadixNode) -> float:
+        """Return the priority of the node's checkpoint: the lowest is evicted first."""
         checkpoint = node.checkpoint
         assert checkpoint is not None
-        cells = 0  # the K and V that only it needs, wherever they are now: they are to be in host memory one day
+        cells = 0  # K and V that only this checkpoint needs; those in a sequence count too: they may be spilled later
         if not node.children:
             top = node
-            for above in node.up():
+            for above in node.ancestors():
                 if above.checkpoint is not None or len(above.children) > 1:
                     break
                 top = above
             cells = node.end - top.start
-        worth = self.worth(node.before(), node.end, checkpoint.state.nbytes, cells=cells)
-        return checkpoint.age + likely(node) * worth
+        value = self.value_per_byte(node.previous_checkpoint(), node.end, checkpoint.state.nbytes, cells=cells)
+        return checkpoint.clock + reuse_weight(node) * value
 
-    def room(
-        self, need: int, priority: float, keep: Container[Node | None], spare: Callable[[], bool] = lambda: False
+    def make_room(
+        self,
+        need: int,
+        priority: float,
+        protected: Container[RadixNode | None],
+        free_duplicates: Callable[[], bool] = lambda: False,
     ) -> bool:
-        """Makes room for so many bytes, at the cost of what has no higher priority; whether there is. keep: nodes whose
-        checkpoints stay. spare: lets go of K and V that are elsewhere, too, before any checkpoint goes; False where
-        there are none."""
+        """Evict checkpoints of no higher priority until so many bytes are free; tell whether they are.
+
+        protected: nodes whose checkpoints stay.
+        free_duplicates: frees K and V that a sequence has, too, before any checkpoint is evicted; returns False where
+            there are none.
+        """
         tree = self.tree
         if need > self.limit:
             return False
         while tree.nbytes + need > self.limit:
-            if spare():
+            if free_duplicates():
                 continue
-            dear = not tree.changed and self._least > priority
-            lowest = [] if dear else self._lowest(keep)
-            if not dear and not lowest:
+            all_higher = not tree.changed and self._lowest_known > priority
+            candidates = [] if all_higher else self._lowest(protected)
+            if not all_higher and not candidates:
                 return False
-            if dear or lowest[0][0] > priority:  # as if it had come and gone: else what is there would never grow old
+            if all_higher or candidates[0][0] > priority:
+                # the clock moves as if the new checkpoint had come and gone: otherwise those there would never grow old
                 self.clock = max(self.clock, priority)
                 return False
-            for _, _, node in lowest:
-                found = self.priority(node)  # perhaps another one, since others went
-                if found > priority:
+            for _, _, node in candidates:
+                current = self.priority(node)  # it changes when others are evicted
+                if current > priority:
                     break
-                self._evict(node, found)
+                self._evict(node, current)
         return True
 
-    def _lowest(self, keep: Container[Node | None]) -> list[tuple[float, int, Node]]:
-        """What goes next, rising: of many, some at a time, for all are looked at."""
+    def _lowest(self, protected: Container[RadixNode | None]) -> list[tuple[float, int, RadixNode]]:
+        """Return the next checkpoints to evict, in rising order of priority: a batch, since this looks at all."""
         nodes = self.tree.checkpoints
         priorities = [(self.priority(node), i, node) for i, node in enumerate(nodes)]
-        self._least, self.tree.changed = min(priorities)[0] if priorities else 0.0, False
-        return nsmallest(max(1, len(nodes) // PART), (one for one in priorities if one[2] not in keep))
+        self._lowest_known, self.tree.changed = min(priorities)[0] if priorities else 0.0, False
+        evictable = (entry for entry in priorities if entry[2] not in protected)
+        return nsmallest(max(1, len(nodes) // BATCH_DIVISOR), evictable)
 
-    def _evict(self, node: Node, priority: float) -> None:
+    def _evict(self, node: RadixNode, priority: float) -> None:
         self.clock = max(self.clock, priority)
         n_tokens = self.tree.n_tokens
-        self.tree.drop(node)
+        self.tree.remove_checkpoint(node)
         self.evicted += 1
         self.evicted_tokens += n_tokens - self.tree.n_tokens
 
-    def put(self, tokens: Tokens, state: Bytes, why: Why, *, logits: bool) -> Node | None:
-        """A checkpoint that there is room for; None where it turned out larger than was made room for."""
+    def insert(self, tokens: Tokens, state: Bytes, reason: CheckpointReason, *, has_logits: bool) -> RadixNode | None:
+        """Insert a checkpoint after `make_room`; return None if its state is larger than the room made for it."""
         if self.tree.nbytes + state.nbytes > self.limit:
             return None
-        return self.tree.put(tokens, Checkpoint(state, why, logits, self.clock))
+        return self.tree.insert(tokens, Checkpoint(state, reason, has_logits, self.clock))
 
-    def renew(self, node: Node) -> None:
-        """Its checkpoint is wanted as one that is new."""
+    def refresh(self, node: RadixNode) -> None:
+        """Make the node's checkpoint as young as a new one."""
         assert node.checkpoint is not None
-        node.checkpoint.age = self.clock
+        node.checkpoint.clock = self.clock
         self.tree.changed = True
 
-    def touch(self, node: Node) -> None:
-        """Its checkpoint was used."""
+    def touch(self, node: RadixNode) -> None:
+        """Count a use of the node's checkpoint."""
         assert node.checkpoint is not None
         node.checkpoint.uses += 1
-        self.renew(node)
+        self.refresh(node)

@@ -1,4 +1,4 @@
-"""Writes a prefix to a file, piece by piece: see prefix_file.py for the format."""
+"""Writes a prefix file in chunks; file.py describes the format."""
 
 from __future__ import annotations
 
@@ -18,120 +18,135 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymtp.context.state import Bytes
-from pymtp.prefix_cache.file import FORMAT, SUM_BYTES, VERSION
+from pymtp.prefix_cache.file import CHECKSUM_BYTES, FORMAT, VERSION
 from pymtp.validation import read_path
 
 
-class _Written(NamedTuple):
+class _Progress(NamedTuple):
+    """The part of the file that is written."""
+
     size: int = 0  # bytes
-    sum: int = 0  # the CRC-32 of them
-    cells: int = 0  # rows among them
+    checksum: int = 0  # the CRC-32 of these bytes
+    n_cells: int = 0  # rows of K and V among them
 
 
-def place_of(path: str | os.PathLike[str]) -> Path:
-    """Where the file is to be. Raises InvalidRequestError for what is no path, OSError where no file can be written."""
-    place = Path(os.path.realpath(read_path("a prefix", path)))  # a link stays one
-    if place.is_dir():
+def target_path(path: str | os.PathLike[str]) -> Path:
+    """Return the path of the file to write, with links resolved.
+
+    Raises InvalidRequestError if `path` is no path, and OSError where no file can be written.
+    """
+    target = Path(os.path.realpath(read_path("a prefix", path)))  # a link stays a link
+    if target.is_dir():
         raise IsADirectoryError(f"{path} is a directory")
-    if place.exists() and not place.is_file():  # such as a device: it would be replaced
+    if target.exists() and not target.is_file():  # such as a device, which os.replace would remove
         raise OSError(f"{path} is no regular file")
-    if not place.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, f"there is no folder {place.parent}", os.fspath(path))
-    return place
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, f"there is no folder {target.parent}", os.fspath(path))
+    return target
 
 
 class PrefixWriter:
-    """A file that is written as its content comes: `begin`, `write` until all K and V are there, `commit`. It has
-    another name until then, in the same folder: a crash leaves the file that was there, or the new one.
+    """A prefix file that is written in chunks: `begin`, `write_cells` until all K and V are there, `commit`.
 
-    All methods raise OSError. A call that is broken off by an exception may be made again.
+    Until then it has a temporary name in the same folder: a crash leaves the old file or the new one. All methods raise
+    OSError. A call that an exception interrupts may be repeated.
     """
 
-    def __init__(self, path: str | os.PathLike[str], depends_on: Mapping[str, str]) -> None:
-        """depends_on: what a reader must have, too. Raises OSError where no file can be written."""
-        self.path = place_of(path)
-        self._metadata = {"format": FORMAT, "version": str(VERSION), **depends_on}
-        self._beside = self.path.with_name(f".{self.path.name[:40]}.{secrets.token_hex(8)}")  # no other process has it
+    def __init__(self, path: str | os.PathLike[str], made_with: Mapping[str, str]) -> None:
+        """Create the temporary file.
+
+        made_with: the settings that a context must have to load it.
+
+        Raises OSError where no file can be written.
+        """
+        self.path = target_path(path)
+        self._metadata = {"format": FORMAT, "version": str(VERSION), **made_with}
+        # a random name: no other process writes to it
+        self._temporary = self.path.with_name(f".{self.path.name[:40]}.{secrets.token_hex(8)}")
         self._process = os.getpid()
         files: list[BinaryIO] = []
-        # not __del__: there Python drops an exception of a signal handler; most writers are done when they are freed
-        self._abandoned = weakref.finalize(self, _take_away, files, self._beside, self._process)
+        # not __del__: Python drops an exception that a signal handler raises there, and most writers are freed after
+        # commit() or discard(), where this does not run
+        self._finalizer = weakref.finalize(self, _remove, files, self._temporary, self._process)
         try:
-            files.append(open(self._beside, "xb", buffering=0))  # noqa: SIM115  # closed by commit and discard
+            files.append(open(self._temporary, "xb", buffering=0))  # noqa: SIM115  # closed by commit and discard
             (self._file,) = files
         except OSError as error:
-            error.filename = os.fspath(path)  # the name that the caller knows
+            error.filename = os.fspath(path)  # the caller does not know the temporary name
             raise
-        with suppress(OSError):  # who may read the file that was there, may read this one
+        with suppress(OSError):  # whoever may read the old file may read the new one
             os.fchmod(self._file.fileno(), stat.S_IMODE(os.stat(self.path).st_mode))
-        self._written = _Written()
+        self._progress = _Progress()
         self.n_tokens = 0  # 0 before begin()
 
     @property
     def n_cells(self) -> int:
-        """Tokens whose K and V were written."""
-        return self._written.cells
+        """Return the number of tokens whose K and V are written."""
+        return self._progress.n_cells
 
     def begin(self, tokens: Sequence[int], states: Mapping[int, Bytes], cell_bytes: int) -> None:
-        """All but K and V. states: by places, the last of which is the end."""
+        """Write everything that comes before K and V.
+
+        states: by their positions, the last of which is the end.
+        """
         assert tokens
         assert max(states) == len(tokens)
-        self._written = _Written()
+        self._progress = _Progress()
         tensors: dict[str, NDArray[Any]] = {"tokens": np.array(tokens, dtype="<i4")}
-        tensors |= {f"state.{place}": states[place] for place in sorted(states)}
+        tensors |= {f"state.{position}": states[position] for position in sorted(states)}
         header: dict[str, Any] = {"__metadata__": self._metadata}
         end = 0
 
-        def add(name: str, kind: str, shape: tuple[int, ...], nbytes: int) -> None:
+        def add(name: str, dtype: str, shape: tuple[int, ...], nbytes: int) -> None:
             nonlocal end
-            header[name] = {"dtype": kind, "shape": shape, "data_offsets": (end, end + nbytes)}
+            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": (end, end + nbytes)}
             end += nbytes
 
         for name, array in tensors.items():
             add(name, "I32" if name == "tokens" else "U8", array.shape, array.nbytes)
         add("cells", "U8", (len(tokens), cell_bytes), len(tokens) * cell_bytes)
-        add("sum", "U8", (SUM_BYTES,), SUM_BYTES)
+        add("sum", "U8", (CHECKSUM_BYTES,), CHECKSUM_BYTES)
         text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)  # so that the tokens are aligned
-        self._put(np.frombuffer(len(text).to_bytes(8, "little") + text, dtype=np.uint8))
+        text += b" " * (-len(text) % 8)  # aligns the tokens
+        self._append(np.frombuffer(len(text).to_bytes(8, "little") + text, dtype=np.uint8))
         for array in tensors.values():
-            self._put(array)
+            self._append(array)
         self.n_tokens = len(tokens)
 
-    def write(self, cells: Bytes) -> None:
-        """K and V of the next tokens."""
-        self._put(cells, len(cells))
+    def write_cells(self, cells: Bytes) -> None:
+        """Write the K and V of the next tokens."""
+        self._append(cells, len(cells))
 
     def commit(self) -> None:
-        """Puts the file in its place, for good."""
+        """Write the checksum, and move the file to its path durably."""
         assert self.n_cells == self.n_tokens > 0
-        whole = self._written
-        self._put(np.frombuffer(whole.sum.to_bytes(SUM_BYTES, "little"), dtype=np.uint8))
-        with self._named():
+        checksum = self._progress.checksum
+        self._append(np.frombuffer(checksum.to_bytes(CHECKSUM_BYTES, "little"), dtype=np.uint8))
+        with self._named_errors():
             os.fsync(self._file.fileno())
             self._file.close()
-        os.replace(self._beside, self.path)
-        self._abandoned.detach()
+        os.replace(self._temporary, self.path)
+        self._finalizer.detach()
         _sync_folder(self.path.parent)
 
     def discard(self) -> None:
-        """Takes away what was written. Harmless after commit()."""
-        _take_away([self._file], self._beside, self._process)
-        self._abandoned.detach()
+        """Remove the temporary file; harmless after commit()."""
+        _remove([self._file], self._temporary, self._process)
+        self._finalizer.detach()
 
-    def _put(self, array: NDArray[Any], rows: int = 0) -> None:
-        size, found, cells = self._written
+    def _append(self, array: NDArray[Any], n_cells: int = 0) -> None:
+        start, checksum, cells_before = self._progress
         left = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-        found, end = zlib.crc32(left, found), size + len(left)
-        with self._named():
-            self._file.seek(size)  # a call that was broken off wrote some of this
+        checksum, end = zlib.crc32(left, checksum), start + len(left)
+        with self._named_errors():
+            self._file.seek(start)  # an interrupted call may have written a part
             while left:
                 left = left[self._file.write(left) :]
-        self._written = _Written(end, found, cells + rows)
+        self._progress = _Progress(end, checksum, cells_before + n_cells)
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
-        """An OSError says which file, by the name that is to be."""
+    def _named_errors(self) -> Iterator[None]:
+        """Name the file in an OSError by its path, not by its temporary name."""
         try:
             yield
         except OSError as error:
@@ -139,17 +154,17 @@ class PrefixWriter:
             raise
 
 
-def _take_away(files: Sequence[BinaryIO], beside: Path, process: int) -> None:
-    """Close the file, and remove it where this is the process that made it, and no child made by fork."""
+def _remove(files: Sequence[BinaryIO], temporary: Path, process: int) -> None:
+    """Close the file, and remove it if this process created it: a child made by fork must not."""
     for file in files:
         file.close()
     if os.getpid() == process:
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
 
 
 def _sync_folder(folder: Path) -> None:
-    """So that the new name lasts, too, where the system can do that."""
+    """Make the new name durable, where the system can do that."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

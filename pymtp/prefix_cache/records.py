@@ -1,96 +1,116 @@
-"""What is known of prompts that are read, of sequences, and of places to go on from."""
+"""Records of the prefix cache: a prompt in prefill, the contents of a sequence, a cache hit, and the figures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pymtp.prefix_cache.checkpoints import Why
-from pymtp.prefix_cache.tree import Node, Tokens, as_tokens, shared
+from pymtp.prefix_cache.checkpoints import CheckpointReason
+from pymtp.prefix_cache.tree import RadixNode, Tokens, as_tokens, common_prefix_length
 
-NOTHING = as_tokens([])
+NO_TOKENS = as_tokens([])
 
 
-class Reader:
-    """A request's prompt while it is read, and its sequence.
+class PrefillState:
+    """A request's prompt while it is prefilled, and its sequence.
 
-    n: tokens of the prompt that the sequence holds. here: those that it could hold now without reading. found: those
-    that were there when it began, or came to be there meanwhile. stops: where it is to stop for checkpoints. waits:
-    whether it waits for another reader. alone: it goes on from nothing, and waits for nobody. most: after more tokens
-    than these it goes on only where it reads itself.
+    rank: requests with a lower rank come first.
+    branch_points: positions where later prompts are expected to branch off.
+    group: requests reuse K and V and states in sequences only from requests of the same group.
+    n_computed: tokens of the prompt that the sequence holds.
+    n_reachable: tokens that it could hold at once, without prefill.
+    n_cached: tokens that came from the cache, when prefill began or later.
+    checkpoints: the positions where prefill is to stop for a checkpoint, and the reasons.
+    waiting: whether it waits for another request that prefills what both share.
+    ignores_cache: whether it is prefilled from the beginning, and waits for no other request.
+    max_reuse: the most tokens that it may take from the cache; tokens after these it prefills itself.
+    started: whether its sequence was prepared: the cached tokens are there.
     """
 
     def __init__(
-        self, tokens: Tokens, rank: tuple[int, int], marks: Iterable[int], seq: int, family: object = None
+        self, tokens: Tokens, rank: tuple[int, int], branch_points: Iterable[int], seq: int, group: object = None
     ) -> None:
-        self.tokens, self.rank, self.marks, self.seq, self.family = tokens, rank, tuple(marks), seq, family
-        self.n = self.here = self.found = 0
-        self.most = len(tokens)
-        self.stops: dict[int, Why] = {}
-        self.begun = self.waits = self.alone = False
+        self.tokens, self.rank, self.branch_points, self.seq = tokens, rank, tuple(branch_points), seq
+        self.group = group
+        self.n_computed = self.n_reachable = self.n_cached = 0
+        self.max_reuse = len(tokens)
+        self.checkpoints: dict[int, CheckpointReason] = {}
+        self.started = self.waiting = self.ignores_cache = False
 
     @property
-    def reads(self) -> bool:
-        """Whether there is more of the prompt to read."""
-        return self.n < len(self.tokens)
+    def unfinished(self) -> bool:
+        """Tell whether tokens of the prompt are left to prefill."""
+        return self.n_computed < len(self.tokens)
 
     @property
-    def stop(self) -> int:
-        """Where its reading is to stop next, at the latest."""
-        return min((place for place in self.stops if place > self.n), default=len(self.tokens))
+    def next_checkpoint(self) -> int:
+        """Return the next position to stop at for a checkpoint; the prompt's end if there is none."""
+        return min((n for n in self.checkpoints if n > self.n_computed), default=len(self.tokens))
 
 
-class Held:
-    """What a sequence holds: the K and V of n tokens that are known, and perhaps more.
+class SequenceContents:
+    """The known contents of a sequence: the K and V of the first n_tokens of `tokens`; it may hold more.
 
-    live: whether its state is that of the last of them. logits: likewise. busy: whether a request reads or writes
-    there. used: when one began to. family: who may go on from there. goes_on: whether another text is known that begins
-    as this one does, or its caller says that one will come.
+    has_state: whether it also has the state after the last of them.
+    has_logits: whether that state includes the logits.
+    in_use: whether a request prefills or decodes there.
+    last_used: the tick at which a request last took the sequence.
+    group: the requests that may reuse it.
+    continued: whether another text is known to begin as this one does, or the caller expects one.
     """
 
-    __slots__ = ("busy", "family", "goes_on", "live", "logits", "n", "tokens", "used")
+    __slots__ = ("continued", "group", "has_logits", "has_state", "in_use", "last_used", "n_tokens", "tokens")
 
     def __init__(
         self,
-        tokens: Tokens = NOTHING,
-        n: int = 0,
+        tokens: Tokens = NO_TOKENS,
+        n_tokens: int = 0,
         *,
-        live: bool = False,
-        logits: bool = False,
-        busy: bool = False,
-        used: int = 0,
-        family: object = None,
-        goes_on: bool = False,
+        has_state: bool = False,
+        has_logits: bool = False,
+        in_use: bool = False,
+        last_used: int = 0,
+        group: object = None,
+        continued: bool = False,
     ) -> None:
-        self.tokens, self.n, self.live, self.logits, self.busy = tokens, n, live, logits, busy
-        self.used, self.family, self.goes_on = used, family, goes_on
+        self.tokens, self.n_tokens, self.has_state, self.has_logits = tokens, n_tokens, has_state, has_logits
+        self.in_use, self.last_used, self.group, self.continued = in_use, last_used, group, continued
 
-    def shared(self, tokens: Tokens) -> int:
-        """How many tokens it begins with that these begin with, too."""
-        return shared(self.tokens[: self.n], tokens)
+    @property
+    def known_tokens(self) -> Tokens:
+        """Return the tokens whose K and V it is known to hold."""
+        return self.tokens[: self.n_tokens]
+
+    def common_prefix_length(self, tokens: Tokens) -> int:
+        """Return the number of leading tokens that both have."""
+        return common_prefix_length(self.known_tokens, tokens)
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a prompt goes on: after n tokens, in a sequence that keeps the first `kept` of what it holds.
+class CacheHit:
+    """A position that a prompt can continue from: after n_tokens, in a sequence that keeps its first n_kept tokens.
 
-    node: whose checkpoint it is; None for the state of a sequence, or for the beginning. source: the sequence that
-    has what is not kept; None for host memory.
+    node: the checkpoint's node; None if the state is that of a sequence, or the prompt starts from nothing.
+    source: the sequence to copy the other K and V from; None for host memory.
     """
 
     seq: int
-    n: int = 0
-    kept: int = 0
-    node: Node | None = None
+    n_tokens: int = 0
+    n_kept: int = 0
+    node: RadixNode | None = None
     source: int | None = None
 
 
 @dataclass(frozen=True)
 class PrefixFigures:
-    """nbytes: in host memory. nodes, checkpoints: of the tree. tokens: whose K and V are in host memory.
-    lookups: prompts that began; hits: those of them that found something. found: tokens that they found.
-    copied, loaded, saved: tokens whose K and V went from sequence to sequence, from host memory and there.
-    evicted, evicted_tokens: checkpoints that went, and tokens whose K and V left host memory with them.
+    """Counters of the prefix cache.
+
+    nbytes: host memory in use.
+    nodes, checkpoints: those of the radix tree.
+    tokens: tokens with K and V in host memory.
+    lookups: prompts that began prefill. hits: those of them that found cached tokens. found: the cached tokens.
+    copied, loaded, saved: tokens whose K and V were copied between sequences, from host memory, and to host memory.
+    evicted, evicted_tokens: evicted checkpoints, and tokens whose K and V left host memory with them.
     """
 
     nbytes: int = 0

@@ -1,4 +1,4 @@
-"""A prompt that is read to be saved: its states on the way, then its K and V, to a file."""
+"""Saves a prompt to a prefix file: its states during prefill, then its K and V."""
 
 from __future__ import annotations
 
@@ -10,97 +10,110 @@ from types import TracebackType
 from pymtp.context.state import replays
 from pymtp.errors import CancelledError
 from pymtp.prefix_cache.context import PrefixContext
-from pymtp.prefix_cache.file import PIECE
+from pymtp.prefix_cache.file import CHUNK_BYTES
 from pymtp.prefix_cache.file_writer import PrefixWriter
 from pymtp.prefix_cache.tree import Bytes
 
 
 class PrefixSaver:
-    """What goes to a file of a request's prompt. The request's thread opens and commits it, the engine's thread fills
-    it. What it got stays right where the request begins anew.
+    """The prompt of a request that is saved to a file, and the data collected so far.
 
-    tokens: the prompt. places: after how many of them the file gets a state, rising, the last after all.
-    few: after pieces of at most so many tokens, but for one alone, states are behind: only contexts with as many drafts
-        can load them. The file gets none of these.
-    error: what writing failed by.
+    The caller's thread opens and commits it; the engine's thread fills it. The data stay valid if the request restarts.
+
+    tokens: the prompt.
+    checkpoints: the positions of the file's states, rising; the last one is the end of the prompt.
+    max_rewindable: a chunk of 2 to so many tokens leaves a state that is behind by some tokens, and only contexts with
+        as many drafts can load it. The file gets none of these. 1: no chunk leaves one.
+    error: the error of a write that failed.
     """
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
-        self.places: tuple[int, ...] = ()
-        self.few = 1
+        self.checkpoints: tuple[int, ...] = ()
+        self.max_rewindable = 1
         self.states: dict[int, Bytes] = {}
         self.error: Exception | None = None
         self._writer: PrefixWriter | None = None
-        self._lock = threading.Lock()  # the request's thread may leave while the engine's writes
-        self._left = False
+        self._lock = threading.Lock()  # the caller may exit while the engine's thread writes
+        self._exited = False
 
     def open(
         self,
         path: str | os.PathLike[str],
         tokens: Sequence[int],
-        places: Sequence[int],
-        depends_on: Mapping[str, str],
-        few: int = 1,
+        checkpoints: Sequence[int],
+        made_with: Mapping[str, str],
+        max_rewindable: int = 1,
     ) -> None:
-        """Raises OSError where no file can be written, and CancelledError after its owner left it."""
-        self.tokens, self.places, self.few = list(tokens), tuple(places), few
-        assert self.places[-1] == len(self.tokens)
+        """Create the file.
+
+        made_with: the settings that the file names; see file.py.
+
+        Raises OSError where no file can be written, and CancelledError after the caller exited.
+        """
+        self.tokens, self.checkpoints, self.max_rewindable = list(tokens), tuple(checkpoints), max_rewindable
+        assert self.checkpoints[-1] == len(self.tokens)
         with self._lock:
-            if self._left:
+            if self._exited:
                 raise CancelledError("cancelled")
-            self._writer = PrefixWriter(path, depends_on)
+            self._writer = PrefixWriter(path, made_with)
 
     # ── For the engine ──────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def most(self) -> int:
-        """How far its prompt may go on from what is there: states after that are yet to be taken."""
-        missing = [place for place in self.places if place not in self.states]
-        return min(missing) - (self.few > 1) if missing else len(self.tokens)
+    def max_reuse(self) -> int:
+        """Return how many tokens the prompt may take from the cache: states after them are still missing."""
+        missing = [position for position in self.checkpoints if position not in self.states]
+        # one token less: the last token before a checkpoint is prefilled alone, see next_stop
+        return min(missing) - (self.max_rewindable > 1) if missing else len(self.tokens)
 
-    def stop(self, n: int) -> int:
-        """Where its reading is to stop next, after n tokens."""
-        place = min((place for place in self.places if place > n), default=len(self.tokens))
-        return place - 1 if 1 < place - n <= self.few else place
+    def next_stop(self, n: int) -> int:
+        """Return where prefill must stop next, after n tokens."""
+        position = min((position for position in self.checkpoints if position > n), default=len(self.tokens))
+        return position - 1 if 1 < position - n <= self.max_rewindable else position
 
-    def have(self, states: Mapping[int, Bytes]) -> None:
-        """What is there already, by places."""
-        self.states |= {n: state for n, state in states.items() if self.few == 1 or not replays(state)}
+    def add_states(self, states: Mapping[int, Bytes]) -> None:
+        """Add the cached states, by their positions."""
+        self.states |= {n: state for n, state in states.items() if self.max_rewindable == 1 or not replays(state)}
 
-    def take(self, context: PrefixContext, seq: int, n: int) -> None:
-        """The state of a sequence that holds n tokens of the prompt, where it is wanted."""
-        if n in self.places and n not in self.states:
+    def take_checkpoint(self, context: PrefixContext, seq: int, n: int) -> None:
+        """Save the state of a sequence that holds n tokens of the prompt, if the file needs it."""
+        if n in self.checkpoints and n not in self.states:
             self.states[n] = context.save_state(seq)
 
-    def write(self, context: PrefixContext, seq: int) -> bool:
-        """Some K and V of a sequence that holds the prompt; whether all are written, or can not be. Raises what the
-        context raises."""
+    def write_cells(self, context: PrefixContext, seq: int) -> bool:
+        """Write the next K and V of a sequence that holds the prompt.
+
+        Returns whether it is done: all are written, writing failed, or the caller exited. Raises the context's errors.
+        """
         writer, n = self._writer, len(self.tokens)
         assert writer is not None
         first = writer.n_cells
-        cells = context.save_cells(seq, first, min(max(1, PIECE // context.cell_bytes), n - first))
+        cells = context.save_cells(seq, first, min(max(1, CHUNK_BYTES // context.cell_bytes), n - first))
         try:
             with self._lock:
-                if self._left:
+                if self._exited:
                     return True
                 if not writer.n_tokens:
-                    writer.begin(self.tokens, {place: self.states[place] for place in self.places}, context.cell_bytes)
-                writer.write(cells)
+                    states = {position: self.states[position] for position in self.checkpoints}
+                    writer.begin(self.tokens, states, context.cell_bytes)
+                writer.write_cells(cells)
         except OSError as error:
             self.error = error
         return self.error is not None or writer.n_cells == n
 
-    # ── For its owner ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── For the caller ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def commit(self) -> int:
-        """The file is whole: puts it in its place. Returns how many tokens it has. Raises OSError, and CancelledError
-        where something is missing."""
+        """Move the complete file to its path, and return the number of its tokens.
+
+        Raises OSError, and CancelledError if data are missing.
+        """
         if self.error is not None:
             raise self.error
         if self._writer is None or not 0 < self._writer.n_tokens == self._writer.n_cells:
             raise CancelledError("cancelled")
-        with self._lock:  # its owner may leave in another thread
+        with self._lock:  # another thread may exit at the same time
             self._writer.commit()
         return len(self.tokens)
 
@@ -109,6 +122,6 @@ class PrefixSaver:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         with self._lock:
-            self._left = True
+            self._exited = True
             if self._writer is not None:
                 self._writer.discard()

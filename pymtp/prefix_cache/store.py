@@ -1,4 +1,4 @@
-"""What sequences and host memory hold: checkpoints, and the K and V before them."""
+"""The two tiers of the prefix cache: the sequences of a context, and host memory."""
 
 from __future__ import annotations
 
@@ -7,234 +7,269 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from pymtp.errors import NativeError, PymtpError
-from pymtp.prefix_cache.checkpoints import Why
+from pymtp.prefix_cache.checkpoints import CheckpointReason
 from pymtp.prefix_cache.context import PrefixContext
-from pymtp.prefix_cache.eviction import FIRST, UNLIKELY, Budget, likely
-from pymtp.prefix_cache.records import Held, Place, Reader
-from pymtp.prefix_cache.tree import Block, Bytes, Node, Part, PrefixTree, Tokens, as_tokens
+from pymtp.prefix_cache.eviction import INITIAL_WEIGHTS, UNPROVEN_WEIGHT, EvictionPolicy, reuse_weight
+from pymtp.prefix_cache.records import CacheHit, PrefillState, SequenceContents
+from pymtp.prefix_cache.tree import BlockSlice, Bytes, KvBlock, RadixNode, RadixTree, Tokens, as_tokens
 
-BLOCK = 256  # tokens whose K and V are saved, and given back, together
+BLOCK_TOKENS = 256  # tokens per block of K and V, which are saved and freed together
 
 
 class PrefixStore:
-    """Two tiers: the sequences of a context, and host memory up to a budget.
+    """Two tiers: the sequences of a context, and host memory up to a limit.
 
-    A checkpoint is in host memory from the moment that it was taken. The K and V before it stay where they are, in a
-    sequence, and go to host memory when the sequence is to hold something else, if they are worth their bytes. So a
-    conversation that goes on in its sequence needs host memory for states only. Those that were loaded stay in host
-    memory, too, until there is something else for their bytes. A checkpoint whose K and V are nowhere is gone.
+    The state of a checkpoint is in host memory from the moment that it is taken. The K and V before it stay where they
+    are, in a sequence. They are spilled to host memory when the sequence is needed for another text, if they are worth
+    their bytes. So a conversation that continues in its sequence needs host memory for states only. K and V that were
+    loaded from host memory stay there, too, until their bytes are needed. A checkpoint whose K and V are nowhere is
+    removed.
     """
 
     def __init__(
-        self, context: PrefixContext, cache_bytes: int, least: int, reading: Callable[[int, int], float]
+        self, context: PrefixContext, cache_bytes: int, min_gain: int, prefill_cost: Callable[[int, int], float]
     ) -> None:
-        """least: tokens that the end of a text has to save. reading: seconds, as for Prefixes."""
-        self._context, self._least = context, least
-        self.tree = PrefixTree()
-        self.budget = Budget(self.tree, cache_bytes, context.cell_bytes, reading)
-        self._leaving: int | None = None  # a sequence that is about to hold something else
-        self.held = [Held() for _ in range(context.n_seq_max)]
-        self.pins: dict[Reader, Node] = {}  # what readers stand on, or are to: these checkpoints do not go
+        """Create an empty store.
+
+        cache_bytes: the limit of host memory.
+        min_gain: the fewest tokens that a checkpoint at the end of a sequence must save.
+        prefill_cost: the time to prefill the tokens between two positions, in any unit.
+        """
+        self._context, self._min_gain = context, min_gain
+        self.tree = RadixTree()
+        self.eviction = EvictionPolicy(self.tree, cache_bytes, context.cell_bytes, prefill_cost)
+        self._spilling: int | None = None  # the sequence that is being spilled
+        self.sequences = [SequenceContents() for _ in range(context.n_seq_max)]
+        self.pins: dict[PrefillState, RadixNode] = {}  # checkpoints that requests start from: not evicted
         self.copied = self.loaded = self.saved = 0  # tokens whose K and V were
 
     @contextmanager
-    def _or_empty(self, seq: int) -> Iterator[None]:
-        """A sequence that something fails on is empty."""
+    def _clear_on_error(self, seq: int) -> Iterator[None]:
+        """Clear the sequence if the block raises an Exception; after other exceptions `recover` is called."""
         try:
             yield
-        except Exception:  # no other: see recover
-            with suppress(PymtpError):  # of a context that is closed
+        except Exception:
+            with suppress(PymtpError):  # the context may be closed
                 self._context.clear(seq)
-            self.emptied(seq)
+            self.on_cleared(seq)
             raise
 
-    def emptied(self, seq: int) -> None:
-        """The sequence holds nothing any more."""
-        nodes = self._only_there(seq, 0)
-        self.held[seq] = Held()
+    def on_cleared(self, seq: int) -> None:
+        """Record that the sequence is empty, and remove the checkpoints whose K and V were only there."""
+        nodes = self._checkpoints_only_in(seq, 0)
+        self.sequences[seq] = SequenceContents()
         for node in nodes:
-            self._drop(node)
+            self._remove(node)
 
-    def forget(self) -> None:
-        """Nothing is known any more."""
+    def clear(self) -> None:
+        """Forget everything: the tree, and the contents of sequences."""
         self.pins.clear()
-        self.tree = self.budget.tree = PrefixTree()
-        self.held = [Held() for _ in self.held]
+        self.tree = self.eviction.tree = RadixTree()
+        self.sequences = [SequenceContents() for _ in self.sequences]
 
     def recover(self) -> None:
-        """After any call was broken off: sequences hold what the context says, and no request is there."""
+        """Read the contents of sequences from the context again, after any call was interrupted; no request runs."""
         self.pins.clear()
-        if not self.tree.whole:
-            self.tree = self.budget.tree = PrefixTree()
-        kept: set[Node] = set()
-        for seq in range(len(self.held)):
-            goes_on, self.held[seq] = self.held[seq].goes_on, Held()
-            with suppress(PymtpError):  # of a context that is closed
+        if not self.tree.consistent:
+            self.tree = self.eviction.tree = RadixTree()
+        in_sequences: set[RadixNode] = set()
+        for seq in range(len(self.sequences)):
+            continued, self.sequences[seq] = self.sequences[seq].continued, SequenceContents()
+            with suppress(PymtpError):  # the context may be closed
                 tokens = as_tokens(self._context.tokens(seq))
-                self.held[seq] = Held(tokens, len(tokens), live=len(tokens) > 0, goes_on=goes_on)
-                kept.update(self.tree.walk(tokens)[0])
+                self.sequences[seq] = SequenceContents(
+                    tokens, len(tokens), has_state=len(tokens) > 0, continued=continued
+                )
+                in_sequences.update(self.tree.match_prefix(tokens)[0])
         for node in list(self.tree.checkpoints):
-            if not node.covered and node not in kept:
-                self.tree.drop(node)
+            if not node.on_host and node not in in_sequences:
+                self.tree.remove_checkpoint(node)
 
-    def fill(self, tokens: Tokens, place: Place) -> None:
-        """Makes a sequence hold the tokens up to a place, with their state. Raises what the context raises; the
-        sequence is empty then."""
-        context, seq, n = self._context, place.seq, place.n
-        with self._or_empty(seq):
-            self.leave(seq, place.kept)
-            if place.node is not None:
-                self._load(tokens, place, place.node)
-            elif place.kept < n or not n:
+    def fill_sequence(self, tokens: Tokens, hit: CacheHit) -> None:
+        """Bring the tokens up to a cache hit, with their state, to its sequence.
+
+        Raises the context's errors; the sequence is empty then.
+        """
+        context, seq, n = self._context, hit.seq, hit.n_tokens
+        with self._clear_on_error(seq):
+            self.spill(seq, hit.n_kept)
+            if hit.node is not None:
+                self._load_checkpoint(tokens, hit, hit.node)
+            elif hit.n_kept < n or not n:
                 context.clear(seq)
-                if place.source is not None:
-                    context.copy(place.source, seq)
+                if hit.source is not None:
+                    context.copy(hit.source, seq)
                     self.copied += n
 
-    def _load(self, tokens: Tokens, place: Place, node: Node) -> None:
-        context, seq, n, kept = self._context, place.seq, place.n, place.kept
+    def _load_checkpoint(self, tokens: Tokens, hit: CacheHit, node: RadixNode) -> None:
+        context, seq, n, n_kept = self._context, hit.seq, hit.n_tokens, hit.n_kept
         assert node.checkpoint is not None
-        self.budget.touch(node)
-        context.keep_cells(kept, seq)
-        if place.source is not None:
-            context.copy_cells(place.source, seq, kept, n - kept)
-            self.copied += n - kept
-        elif kept < n:
-            context.load_cells(seq, kept, [part.cells for part in self.tree.cells(node, kept)])
-            self.loaded += n - kept
+        self.eviction.touch(node)
+        context.keep_cells(n_kept, seq)
+        if hit.source is not None:
+            context.copy_cells(hit.source, seq, n_kept, n - n_kept)
+            self.copied += n - n_kept
+        elif n_kept < n:
+            context.load_cells(seq, n_kept, [part.cells for part in self.tree.cells(node, n_kept)])
+            self.loaded += n - n_kept
         context.load_state(seq, tokens[:n].tolist(), node.checkpoint.state)
 
     # ── Checkpoints ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def put(self, seq: int, tokens: Tokens, why: Why, *, logits: bool, keep: Iterable[Node] = ()) -> Node | None:
-        """A checkpoint of what a sequence holds; None where there is one, or no room. keep: what must not go for it."""
-        n, before, size = len(tokens), self.before(tokens), self._context.state_bytes
-        if before == n:
-            return None
-        priority = self.budget.clock + FIRST[why] * self.budget.worth(before, n, size, cells=n - before)
-        if not self.room(size, priority, {*self.pins.values(), *keep}):
-            return None
-        state = self._saved(seq, partial(self._context.save_state, seq))
-        return None if state is None else self.budget.put(tokens, state, why, logits=logits)
+    def take_checkpoint(
+        self,
+        seq: int,
+        tokens: Tokens,
+        reason: CheckpointReason,
+        *,
+        has_logits: bool,
+        protected: Iterable[RadixNode] = (),
+    ) -> RadixNode | None:
+        """Take a checkpoint of a sequence that holds these tokens; return None if there is one, or no room.
 
-    def _saved(self, seq: int, save: Callable[[], Bytes]) -> Bytes | None:
-        """None where it fails. Raises what it fails by where the sequence does not hold what it held."""
+        protected: nodes whose checkpoints must not be evicted for it.
+        """
+        n, previous, size = len(tokens), self.last_checkpoint(tokens), self._context.state_bytes
+        if previous == n:
+            return None
+        value = self.eviction.value_per_byte(previous, n, size, cells=n - previous)
+        priority = self.eviction.clock + INITIAL_WEIGHTS[reason] * value
+        if not self.make_room(size, priority, {*self.pins.values(), *protected}):
+            return None
+        state = self._try_save(seq, partial(self._context.save_state, seq))
+        return None if state is None else self.eviction.insert(tokens, state, reason, has_logits=has_logits)
+
+    def _try_save(self, seq: int, save: Callable[[], Bytes]) -> Bytes | None:
+        """Call a method that saves from a sequence; return None if it fails.
+
+        Raises its error where the sequence lost its contents.
+        """
         try:
             return save()
         except (NativeError, MemoryError):
-            if self._context.tokens_held(seq) < self.held[seq].n:
+            if self._context.tokens_held(seq) < self.sequences[seq].n_tokens:
                 raise
             return None
 
-    def before(self, tokens: Tokens) -> int:
-        """The last checkpoint among the tokens; 0 without one."""
-        return max((node.end for node in self.tree.walk(tokens)[0] if node.checkpoint is not None), default=0)
+    def last_checkpoint(self, tokens: Tokens) -> int:
+        """Return the position of the last checkpoint of these tokens; 0 if there is none."""
+        nodes = self.tree.match_prefix(tokens)[0]
+        return max((node.end for node in nodes if node.checkpoint is not None), default=0)
 
-    def pin(self, reader: Reader, node: Node | None) -> None:
-        """What the reader stands on, instead of what it stood on."""
-        self.pins.pop(reader, None)
+    def pin(self, prefill: PrefillState, node: RadixNode | None) -> None:
+        """Protect the checkpoint that a request starts from, in place of the one that it pinned before."""
+        self.pins.pop(prefill, None)
         if node is not None:
-            self.pins[reader] = node
+            self.pins[prefill] = node
 
-    def _drop(self, node: Node) -> None:
+    def _remove(self, node: RadixNode) -> None:
         if node.checkpoint is not None:
-            self.tree.drop(node)
-            self.pins = {reader: other for reader, other in self.pins.items() if other is not node}
+            self.tree.remove_checkpoint(node)
+            self.pins = {prefill: pinned for prefill, pinned in self.pins.items() if pinned is not node}
 
-    # ── From sequences to host memory ───────────────────────────────────────────────────────────────────────────────
+    # ── Spilling: from sequences to host memory ─────────────────────────────────────────────────────────────────────
 
-    def _only_there(self, seq: int, kept: int) -> list[Node]:
-        """Checkpoints after `kept` tokens of a sequence whose K and V nothing else has, rising."""
-        held = self.held[seq]
-        if held.n <= kept:
+    def _checkpoints_only_in(self, seq: int, n_kept: int) -> list[RadixNode]:
+        """Return the checkpoints after n_kept tokens whose K and V only this sequence has, in rising order."""
+        contents = self.sequences[seq]
+        if contents.n_tokens <= n_kept:
             return []
-        path, _ = self.tree.walk(held.tokens[: held.n])
-        nodes = [node for node in path if node.checkpoint is not None and node.end > kept and not node.covered]
-        for other in self.held:
+        path, _ = self.tree.match_prefix(contents.known_tokens)
+        nodes = [node for node in path if node.checkpoint is not None and node.end > n_kept and not node.on_host]
+        for other in self.sequences:
             if not nodes:
                 break
             last = nodes[0].end - 1
-            # of most, and there may be many, a look at one token is enough
-            if other is not held and other.n > last and other.tokens[last] == held.tokens[last]:
-                n = other.shared(held.tokens)
+            # one token tells most sequences apart, and there may be many
+            if other is not contents and other.n_tokens > last and other.tokens[last] == contents.tokens[last]:
+                n = other.common_prefix_length(contents.known_tokens)
                 nodes = [node for node in nodes if node.end > n]
         return nodes
 
-    def _end(self, seq: int, kept: int) -> int:
-        """Tokens of a text whose last state is wanted, there and nowhere else, and to be lost; 0 for none."""
-        held = self.held[seq]
-        if not held.goes_on or not held.live or held.busy or held.n <= kept:
+    def _end_to_save(self, seq: int, n_kept: int) -> int:
+        """Return the end of a sequence that likely continues later and has no checkpoint near it; else 0."""
+        contents = self.sequences[seq]
+        if not contents.continued or not contents.has_state or contents.in_use or contents.n_tokens <= n_kept:
             return 0
-        return held.n if held.n - self.before(held.tokens[: held.n]) > self._least else 0
+        gain = contents.n_tokens - self.last_checkpoint(contents.known_tokens)
+        return contents.n_tokens if gain > self._min_gain else 0
 
-    def loss(self, seq: int, kept: int) -> tuple[int, float]:
-        """Where a sequence keeps no more than so many tokens: how many are to be saved before, of checkpoints that are
-        likely used, and the highest priority of those whose K and V nothing else has."""
-        nodes = self._only_there(seq, kept)
-        wanted = next((node for node in reversed(nodes) if likely(node) > UNLIKELY), None)
+    def spill_cost(self, seq: int, n_kept: int) -> tuple[int, float]:
+        """Return the cost of cutting a sequence down to n_kept tokens.
+
+        It is the number of tokens to spill for checkpoints that are likely used, and the highest priority of the
+        checkpoints whose K and V only this sequence has.
+        """
+        nodes = self._checkpoints_only_in(seq, n_kept)
+        last_wanted = next((node for node in reversed(nodes) if reuse_weight(node) > UNPROVEN_WEIGHT), None)
         n = 0
-        if wanted is not None:
-            covered = next((above.end for above in wanted.up() if above.covered), 0)
-            n = wanted.end - max(kept, covered)
-        return n, max(map(self.budget.priority, nodes), default=0.0)
+        if last_wanted is not None:
+            on_host = next((above.end for above in last_wanted.ancestors() if above.on_host), 0)
+            n = last_wanted.end - max(n_kept, on_host)
+        return n, max(map(self.eviction.priority, nodes), default=0.0)
 
-    def leave(self, seq: int, kept: int) -> None:
-        """Saves what is worth it of a sequence that is to keep no more than so many tokens. Raises what the context
-        raises; the sequence is empty then."""
-        self._leaving = seq
+    def spill(self, seq: int, n_kept: int) -> None:
+        """Spill a sequence that is about to keep only n_kept tokens, as far as that is worth the bytes.
+
+        Raises the context's errors; the sequence is empty then.
+        """
+        self._spilling = seq
         try:
-            with self._or_empty(seq):
-                self._save(seq, kept)
+            with self._clear_on_error(seq):
+                self._spill(seq, n_kept)
         finally:
-            self._leaving = None
-        held = self.held[seq]
-        if held.n > kept:
-            held.n, held.live, held.logits = kept, False, False
+            self._spilling = None
+        contents = self.sequences[seq]
+        if contents.n_tokens > n_kept:
+            contents.n_tokens, contents.has_state, contents.has_logits = n_kept, False, False
 
-    def room(self, need: int, priority: float, keep: Container[Node | None]) -> bool:
-        """As Budget.room, which is not to hold this: K, V and states go without a collection."""
-        return self.budget.room(need, priority, keep, self._spare)
+    def make_room(self, need: int, priority: float, protected: Container[RadixNode | None]) -> bool:
+        """Make room for so many bytes, see `EvictionPolicy.make_room`: first without K and V that sequences have."""
+        # the policy gets a method and no reference to the store: without a cycle, memory is freed at once
+        return self.eviction.make_room(need, priority, protected, self._free_duplicates)
 
-    def _spare(self) -> bool:
-        """Lets go of K and V in host memory that a sequence has, too, and keeps. Whether there were any."""
+    def _free_duplicates(self) -> bool:
+        """Free K and V in host memory that a sequence keeps, too; tell whether there were any."""
         return any(
-            self.tree.uncover(self.tree.walk(held.tokens[: held.n])[0])
-            for seq, held in enumerate(self.held)
-            if seq != self._leaving
+            self.tree.free_cells(self.tree.match_prefix(contents.known_tokens)[0])
+            for seq, contents in enumerate(self.sequences)
+            if seq != self._spilling
         )
 
-    def _save(self, seq: int, kept: int) -> None:
-        held, nodes = self.held[seq], self._only_there(seq, kept)
-        if end := self._end(seq, kept):
-            node = self.put(seq, held.tokens[:end], Why.TEXT, logits=held.logits, keep=nodes)
-            if node is not None and not node.covered:
+    def _spill(self, seq: int, n_kept: int) -> None:
+        contents, nodes = self.sequences[seq], self._checkpoints_only_in(seq, n_kept)
+        if end := self._end_to_save(seq, n_kept):
+            tokens, reason = contents.tokens[:end], CheckpointReason.SEQUENCE_END
+            node = self.take_checkpoint(seq, tokens, reason, has_logits=contents.has_logits, protected=nodes)
+            if node is not None and not node.on_host:
                 nodes.append(node)
         for node in nodes:
-            if not self._cover(seq, node, {*self.pins.values(), *nodes}):
-                self._drop(node)
-                self.budget.evicted += 1
+            if not self._copy_to_host(seq, node, {*self.pins.values(), *nodes}):
+                self._remove(node)
+                self.eviction.evicted += 1
 
-    def _cover(self, seq: int, node: Node, keep: Container[Node]) -> bool:
-        """Brings K and V before a checkpoint to host memory; whether it was worth it."""
-        if node.covered:  # with another branch
+    def _copy_to_host(self, seq: int, node: RadixNode, protected: Container[RadixNode]) -> bool:
+        """Copy the K and V before a checkpoint to host memory; return False if they are not worth it, or it failed."""
+        if node.on_host:  # copied with another branch
             return True
         assert node.checkpoint is not None
         start = node.end
-        while start != (covered := next((above.end for above in node.up() if above.covered), 0)):
-            start = covered  # what was covered may go where room is made
+        # making room may evict K and V before `start`: then there is more to copy
+        while start != (on_host := next((above.end for above in node.ancestors() if above.on_host), 0)):
+            start = on_host
             need, size = (node.end - start) * self._context.cell_bytes, node.checkpoint.state.nbytes
-            worth = self.budget.worth(node.before(), node.end, size, cells=node.end - start)
-            if not self.room(need, node.checkpoint.age + likely(node) * worth, keep):
+            value = self.eviction.value_per_byte(node.previous_checkpoint(), node.end, size, cells=node.end - start)
+            if not self.make_room(need, node.checkpoint.clock + reuse_weight(node) * value, protected):
                 return False
-        parts = []
-        for i in range(start // BLOCK, -(-node.end // BLOCK)):
-            first, last = max(i * BLOCK, start), min((i + 1) * BLOCK, node.end)
-            cells = self._saved(seq, partial(self._context.save_cells, seq, first, last - first))
+        slices = []
+        for i in range(start // BLOCK_TOKENS, -(-node.end // BLOCK_TOKENS)):
+            first, last = max(i * BLOCK_TOKENS, start), min((i + 1) * BLOCK_TOKENS, node.end)
+            cells = self._try_save(seq, partial(self._context.save_cells, seq, first, last - first))
             if cells is None:
                 return False
-            parts.append(Part(Block(first, cells), first, last))
-        if sum(part.block.data.nbytes for part in parts) > need:
+            slices.append(BlockSlice(KvBlock(first, cells), first, last))
+        if sum(part.block.data.nbytes for part in slices) > need:
             return False
-        self.tree.cover(node, parts)
+        self.tree.add_cells(node, slices)
         self.saved += node.end - start
         return True

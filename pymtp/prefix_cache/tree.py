@@ -1,4 +1,4 @@
-"""A radix tree over what was read: checkpoints of the recurrent states, and the K and V before them in host memory."""
+"""A radix tree over token sequences: checkpoints of their states, and their K and V in host memory."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from weakref import ref
 import numpy as np
 from numpy.typing import NDArray
 
-from pymtp.prefix_cache.checkpoints import Why
+from pymtp.prefix_cache.checkpoints import CheckpointReason
 
 Tokens: TypeAlias = NDArray[np.int32]
 Bytes: TypeAlias = NDArray[np.uint8]
 
 
 def as_tokens(tokens: Sequence[int] | Tokens) -> Tokens:
-    """An array of its own, for tokens that are looked up."""
+    """Copy tokens to an array that lookups compare."""
     return np.array(tokens, dtype=np.int32)
 
 
-def shared(a: Tokens, b: Tokens) -> int:
-    """How many tokens both begin with."""
+def common_prefix_length(a: Tokens, b: Tokens) -> int:
+    """Return the number of leading tokens that are equal."""
     n = min(len(a), len(b))
     if not n or a[0] != b[0]:
         return 0
@@ -30,136 +30,144 @@ def shared(a: Tokens, b: Tokens) -> int:
     return first if differ[first] else n
 
 
-class Block:
-    """K and V of some tokens of a path, from `start` on: a row a token. Where the path was split within them, two nodes
-    or more have a part: the bytes count until the last of them lets go."""
+class KvBlock:
+    """K and V of consecutive tokens of a path in host memory, the first one at `start`: a row per token.
 
-    __slots__ = ("data", "refs", "start")
+    Nodes that split the tokens between them share the block. Its bytes count until the last of them releases it.
+    """
+
+    __slots__ = ("data", "ref_count", "start")
 
     def __init__(self, start: int, data: Bytes) -> None:
-        self.start, self.data, self.refs = start, data, 0
+        self.start, self.data, self.ref_count = start, data, 0
 
 
-class Part(NamedTuple):
-    """What of a block is of a node: the tokens between two places of the path."""
+class BlockSlice(NamedTuple):
+    """The part of a block that belongs to one node: the tokens between two positions of the path."""
 
-    block: Block
+    block: KvBlock
     start: int
     end: int
 
     @property
     def cells(self) -> Bytes:
-        """Its rows."""
+        """Return its rows of K and V."""
         return self.block.data[self.start - self.block.start : self.end - self.block.start]
 
 
 class Checkpoint:
-    """What the recurrent layers and the head hold after the last token of a node.
+    """The state of the recurrent layers and of the head after the last token of a node.
 
-    why: it was taken. logits: whether it holds those of that token, too. age: the clock when it was used last, or made;
-    see prefix_budget. uses: how often it was.
+    reason: why it was taken.
+    has_logits: whether the state includes the logits of that token.
+    clock: the eviction clock when it was taken, or used last; see `EvictionPolicy`.
+    uses: how often it was used.
     """
 
-    __slots__ = ("age", "logits", "state", "uses", "why")
+    __slots__ = ("clock", "has_logits", "reason", "state", "uses")
 
-    def __init__(self, state: Bytes, why: Why, logits: bool, age: float = 0.0) -> None:
-        self.state, self.why, self.logits, self.age, self.uses = state, why, logits, age, 0
+    def __init__(self, state: Bytes, reason: CheckpointReason, has_logits: bool, clock: float = 0.0) -> None:
+        self.state, self.reason, self.has_logits, self.clock, self.uses = state, reason, has_logits, clock, 0
 
 
-class Node:
-    """Some tokens of a path, up to a checkpoint or to where texts part.
+class RadixNode:
+    """Consecutive tokens of a path, up to a checkpoint or to a branch.
 
-    parts: their K and V in host memory; None where they are not there. Then they are nowhere below, either.
+    slices: their K and V in host memory; None if they are not there. Then none of the nodes below have K and V there.
     """
 
-    __slots__ = ("__weakref__", "_parent", "checkpoint", "children", "parts", "start", "tokens")
+    __slots__ = ("__weakref__", "_parent", "checkpoint", "children", "slices", "start", "tokens")
 
-    def __init__(self, parent: Node | None, start: int, tokens: Tokens) -> None:
+    def __init__(self, parent: RadixNode | None, start: int, tokens: Tokens) -> None:
         self.parent, self.start, self.tokens = parent, start, tokens
-        self.children: dict[int, Node] = {}
-        self.parts: list[Part] | None = None
+        self.children: dict[int, RadixNode] = {}
+        self.slices: list[BlockSlice] | None = None
         self.checkpoint: Checkpoint | None = None
 
     @property
-    def parent(self) -> Node | None:
-        """The node that it follows; None for the root."""
+    def parent(self) -> RadixNode | None:
+        """Return the node above; None for the root."""
         return None if self._parent is None else self._parent()
 
     @parent.setter
-    def parent(self, parent: Node | None) -> None:
-        self._parent = None if parent is None else ref(parent)  # no cycle: a tree that goes gives its memory back
+    def parent(self, parent: RadixNode | None) -> None:
+        self._parent = None if parent is None else ref(parent)  # no cycle: a dropped tree frees its memory at once
 
     @property
     def end(self) -> int:
-        """Tokens from the beginning of the path."""
+        """Return the number of tokens from the beginning of the path to the end of the node."""
         return self.start + len(self.tokens)
 
     @property
-    def covered(self) -> bool:
-        """Whether all K and V up to its end are in host memory."""
-        return self.parts is not None
+    def on_host(self) -> bool:
+        """Tell whether host memory has all K and V up to the node's end."""
+        return self.slices is not None
 
-    def up(self) -> Iterator[Node]:
-        """The nodes above, the next one first, without the root."""
+    def ancestors(self) -> Iterator[RadixNode]:
+        """Yield the nodes above, the nearest first, without the root."""
         node = self.parent
         while node is not None and node.parent is not None:
             yield node
             node = node.parent
 
-    def before(self) -> int:
-        """The place of the checkpoint above; 0 without one."""
-        return next((node.end for node in self.up() if node.checkpoint is not None), 0)
+    def previous_checkpoint(self) -> int:
+        """Return the position of the nearest checkpoint above; 0 if there is none."""
+        return next((node.end for node in self.ancestors() if node.checkpoint is not None), 0)
 
 
-class PrefixTree:
-    """Nothing is held that no checkpoint needs: a node has a checkpoint or two children, and K and V reach as far as
-    to the last checkpoint that they are meant for."""
+class RadixTree:
+    """A radix tree that holds nothing without a checkpoint that needs it.
+
+    Each node has a checkpoint or at least two children. K and V reach as far as the last checkpoint that needs them.
+    """
 
     def __init__(self) -> None:
-        self.root = Node(None, 0, as_tokens([]))
-        self.root.parts = []
-        self.nbytes = 0  # of blocks and checkpoints
-        self.n_tokens = 0  # whose K and V are in host memory
-        self.n_nodes = 0  # but for the root
-        self.checkpoints: dict[Node, None] = {}  # their nodes, in the order of their making
-        self.whole = True  # no change was broken off
-        self.changed = True  # since who knows what goes first looked at all checkpoints
+        self.root = RadixNode(None, 0, as_tokens([]))
+        self.root.slices = []
+        self.nbytes = 0  # blocks and checkpoints
+        self.n_tokens = 0  # tokens with K and V in host memory
+        self.n_nodes = 0  # without the root
+        self.checkpoints: dict[RadixNode, None] = {}  # the nodes that have one, in order of insertion
+        self.consistent = True  # False after a change was interrupted
+        self.changed = True  # since the eviction policy last computed all priorities
 
-    def walk(self, tokens: Tokens) -> tuple[list[Node], int]:
-        """The nodes that the tokens begin with, and how many tokens are found: more than to the end of the last node
-        where the tokens part from the tree within a node, or end there."""
-        path: list[Node] = []
+    def match_prefix(self, tokens: Tokens) -> tuple[list[RadixNode], int]:
+        """Return the nodes that the tokens begin with, and the number of tokens that the tree has.
+
+        That number exceeds the end of the last node where the tokens branch off, or end, within a node.
+        """
+        path: list[RadixNode] = []
         node, n = self.root, 0
         while n < len(tokens):
             child = node.children.get(int(tokens[n]))
             if child is None:
                 break
-            found = shared(child.tokens, tokens[n:])
-            n += found
-            if found < len(child.tokens):
+            n_equal = common_prefix_length(child.tokens, tokens[n:])
+            n += n_equal
+            if n_equal < len(child.tokens):
                 break
             path.append(child)
             node = child
         return path, n
 
-    def covered(self, tokens: Tokens) -> int:
-        """How many of the tokens have their K and V in host memory, from the first on."""
-        path, n = self.walk(tokens)
+    def tokens_on_host(self, tokens: Tokens) -> int:
+        """Return how many of the tokens, from the first on, have K and V in host memory."""
+        path, n = self.match_prefix(tokens)
         for node in path:
-            if not node.covered:
+            if not node.on_host:
                 return node.start
         node = path[-1] if path else self.root
-        return n if n > node.end and node.children[int(tokens[node.end])].covered else node.end
+        return n if n > node.end and node.children[int(tokens[node.end])].on_host else node.end
 
-    def put(self, tokens: Tokens, checkpoint: Checkpoint) -> Node:
-        """A checkpoint after these tokens, in place of one that is there."""
-        whole, self.whole, self.changed = self.whole, False, True
-        path, n = self.walk(tokens)
+    def insert(self, tokens: Tokens, checkpoint: Checkpoint) -> RadixNode:
+        """Insert a checkpoint after these tokens, or replace the one that is there."""
+        consistent, self.consistent, self.changed = self.consistent, False, True
+        path, n = self.match_prefix(tokens)
         node = path[-1] if path else self.root
         if n > node.end:  # within a child
             node = self._split(node.children[int(tokens[node.end])], n)
         if n < len(tokens):
-            child = Node(node, n, tokens[n:].copy())
+            child = RadixNode(node, n, tokens[n:].copy())
             node.children[int(tokens[n])] = child
             self.n_nodes += 1
             node = child
@@ -168,104 +176,106 @@ class PrefixTree:
         node.checkpoint = checkpoint
         self.nbytes += checkpoint.state.nbytes
         self.checkpoints[node] = None
-        self.whole = whole
+        self.consistent = consistent
         return node
 
-    def cover(self, node: Node, parts: Sequence[Part]) -> None:
-        """K and V of all tokens up to the node's end that are not in host memory yet, in new blocks."""
-        whole, self.whole = self.whole, False
-        self.nbytes += sum(part.block.data.nbytes for part in parts)
-        for each in [node, *node.up()]:
-            if each.parts is None:
-                each.parts = _within(parts, each.start, each.end)
-                self.n_tokens += len(each.tokens)
-                for part in each.parts:
-                    part.block.refs += 1
-        self.whole = whole
+    def add_cells(self, node: RadixNode, slices: Sequence[BlockSlice]) -> None:
+        """Add the K and V, up to the node's end, that host memory lacks: slices of new blocks."""
+        consistent, self.consistent = self.consistent, False
+        self.nbytes += sum(part.block.data.nbytes for part in slices)
+        for member in [node, *node.ancestors()]:
+            if member.slices is None:
+                member.slices = _clip(slices, member.start, member.end)
+                self.n_tokens += len(member.tokens)
+                for part in member.slices:
+                    part.block.ref_count += 1
+        self.consistent = consistent
 
-    def uncover(self, path: Sequence[Node]) -> bool:
-        """Lets go of K and V at the end of a path, as far up as none are there below. Whether there were any."""
-        n_tokens, self.whole = self.n_tokens, False
+    def free_cells(self, path: Sequence[RadixNode]) -> bool:
+        """Free K and V from the end of a path upwards while no node below has any; tell whether any were freed."""
+        n_tokens, self.consistent = self.n_tokens, False
         for node in reversed(path):
-            if any(child.covered for child in node.children.values()):
+            if any(child.on_host for child in node.children.values()):
                 break
-            self._release(node)
-        self.whole = True
+            self._release_slices(node)
+        self.consistent = True
         return self.n_tokens < n_tokens
 
-    def cells(self, node: Node, start: int) -> list[Part]:
-        """K and V from a place to the end of a covered node, in order."""
-        found: list[Part] = []
-        for each in reversed([node, *node.up()]):
-            found += _within(each.parts or (), start, each.end)
-        return found
+    def cells(self, node: RadixNode, start: int) -> list[BlockSlice]:
+        """Return the K and V from a position to the end of a node that is on the host, in order."""
+        slices: list[BlockSlice] = []
+        for member in reversed([node, *node.ancestors()]):
+            slices += _clip(member.slices or (), start, member.end)
+        return slices
 
-    def drop(self, node: Node) -> None:
-        """Takes out a checkpoint, and what only it needed."""
+    def remove_checkpoint(self, node: RadixNode) -> None:
+        """Remove a checkpoint, and the nodes, K and V that only it needed."""
         assert node.checkpoint is not None
-        whole, self.whole, self.changed = self.whole, False, True
+        consistent, self.consistent, self.changed = self.consistent, False, True
         self.nbytes -= node.checkpoint.state.nbytes
         node.checkpoint = None
         del self.checkpoints[node]
-        self._trim(node)
-        self.whole = whole
+        self._prune(node)
+        self.consistent = consistent
 
-    def _release(self, node: Node) -> None:
-        if node.parts is not None:
+    def _release_slices(self, node: RadixNode) -> None:
+        if node.slices is not None:
             self.n_tokens -= len(node.tokens)
-            for block, _, _ in node.parts:
-                block.refs -= 1
-                if not block.refs:
+            for block, _, _ in node.slices:
+                block.ref_count -= 1
+                if not block.ref_count:
                     self.nbytes -= block.data.nbytes
-            node.parts = None
+            node.slices = None
 
-    def _split(self, node: Node, n: int) -> Node:
-        """A node that ends at n above this one, which keeps what comes after it."""
+    def _split(self, node: RadixNode, n: int) -> RadixNode:
+        """Insert a node that ends at n above this one, which keeps the tokens after it; return the new node."""
         parent = node.parent
         assert parent is not None
-        upper = Node(parent, node.start, node.tokens[: n - node.start].copy())
+        upper = RadixNode(parent, node.start, node.tokens[: n - node.start].copy())
         parent.children[int(upper.tokens[0])] = upper
         node.tokens = node.tokens[n - node.start :].copy()
         node.start, node.parent = n, upper
         upper.children[int(node.tokens[0])] = node
         self.n_nodes += 1
-        if node.parts is not None:
-            for block, start, end in node.parts:
-                block.refs += start < n < end
-            upper.parts, node.parts = _within(node.parts, 0, n), _within(node.parts, n, node.end)
+        if node.slices is not None:
+            for block, start, end in node.slices:
+                block.ref_count += start < n < end
+            upper.slices, node.slices = _clip(node.slices, 0, n), _clip(node.slices, n, node.end)
         return upper
 
-    def _trim(self, node: Node) -> None:
+    def _prune(self, node: RadixNode) -> None:
+        """Remove or merge the node and those above it while they have no checkpoint and no branch."""
         while (parent := node.parent) is not None and node.checkpoint is None:
-            if not any(child.covered for child in node.children.values()):
-                self._release(node)
+            if not any(child.on_host for child in node.children.values()):
+                self._release_slices(node)
             if not node.children:
                 del parent.children[int(node.tokens[0])]
                 self.n_nodes -= 1
             elif len(node.children) == 1:
-                self._merge(node)
+                self._merge_into_child(node)
                 self.n_nodes -= 1
             node = parent
 
-    def _merge(self, node: Node) -> None:
-        """The only child takes the node's place."""
+    def _merge_into_child(self, node: RadixNode) -> None:
+        """Put the only child in the place of the node."""
         parent = node.parent
         assert parent is not None
         (child,) = node.children.values()
-        if child.parts is not None:
-            assert node.parts is not None
-            last, first = node.parts[-1], child.parts[0]
+        if child.slices is not None:
+            assert node.slices is not None
+            last, first = node.slices[-1], child.slices[0]
             if last.block is first.block:
-                last.block.refs -= 1
-                child.parts[0] = Part(last.block, last.start, first.end)
-                node.parts.pop()
-            child.parts[:0] = node.parts
-            node.parts = None
+                last.block.ref_count -= 1
+                child.slices[0] = BlockSlice(last.block, last.start, first.end)
+                node.slices.pop()
+            child.slices[:0] = node.slices
+            node.slices = None
         child.tokens = np.concatenate([node.tokens, child.tokens])
         child.start, child.parent = node.start, parent
         parent.children[int(node.tokens[0])] = child
 
 
-def _within(parts: Iterable[Part], start: int, end: int) -> list[Part]:
-    """What of the parts is between two places."""
-    return [Part(b, max(first, start), min(last, end)) for b, first, last in parts if first < end and last > start]
+def _clip(slices: Iterable[BlockSlice], start: int, end: int) -> list[BlockSlice]:
+    """Return the parts of the slices that lie between two positions."""
+    inside = [part for part in slices if part.start < end and part.end > start]
+    return [BlockSlice(block, max(first, start), min(last, end)) for block, first, last in inside]

@@ -1,4 +1,4 @@
-"""The same on many machines, with Ray: rows of a Ray Dataset, and a Ray Serve application. Needs the extra `ray`."""
+"""Inference on many machines with Ray: an actor for Ray Data, and a Ray Serve application. Needs the extra `ray`."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ __all__ = ["Generate", "serve_app"]
 
 
 def __getattr__(name: str) -> Any:
-    """serve_app comes with modules for HTTP, which workers of a dataset have no use for."""
+    """Import serve_app on first use: actors of a dataset need none of its HTTP modules."""
     if name == "serve_app":
         from pymtp.ray.serve import serve_app
 

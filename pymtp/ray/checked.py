@@ -1,4 +1,4 @@
-"""Values of a Ray Serve application, looked at before anything starts: Ray's own errors name its internals."""
+"""Checks of the arguments of serve_app, before anything starts: errors of Ray itself would name its internals."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any, get_args
 
 from pymtp.errors import InvalidRequestError
 from pymtp.hub.names import read_name
-from pymtp.sampling import CLOSING_MESSAGE, is_closing_message
-from pymtp.sampling_defaults import check_defaults
+from pymtp.sampling import THINKING_END_RULE, is_thinking_end
+from pymtp.sampling_defaults import check_sampling_defaults
 from pymtp.server.metrics.logs import LogFormat, LogLevel
-from pymtp.server.settings import Settings, check_host, check_names, check_origin
-from pymtp.validation import in_range, is_hub_name, is_path, is_real, is_whole, shown
+from pymtp.server.settings import ServerSettings, check_host, check_names, check_origin
+from pymtp.validation import is_hub_name, is_path, is_real, is_whole, read_int, shown
 
-MOST_REPLICAS = 10_000
-_SEVERAL = ("api_keys", "cors_origins", "allowed_hosts", "served_names")
+MAX_REPLICAS = 10_000
+_STRING_LISTS = ("api_keys", "cors_origins", "allowed_hosts", "served_names")
 _CHOICES = {"log_format": get_args(LogFormat), "log_level": get_args(LogLevel), "page": (True, False)}
 _CHOICES["log_prompts"] = _CHOICES["page"]
 
 
-def least_and_most(replicas: object) -> tuple[int, int]:
-    """How many replicas. Raises InvalidRequestError."""
+def replica_range(replicas: object) -> tuple[int, int]:
+    """Return the smallest and the largest number of replicas. Raises InvalidRequestError for invalid numbers."""
     pair = replicas if isinstance(replicas, (tuple, list)) else (replicas, replicas)
-    if len(pair) != 2 or not all(is_whole(each, 1, MOST_REPLICAS) for each in pair) or pair[0] > pair[1]:
+    if len(pair) != 2 or not all(is_whole(number, 1, MAX_REPLICAS) for number in pair) or pair[0] > pair[1]:
         raise InvalidRequestError(
-            f"replicas={shown(replicas)} must be a whole number from 1 to {MOST_REPLICAS}, or two: the least and the "
+            f"replicas={shown(replicas)} must be a whole number from 1 to {MAX_REPLICAS}, or two: the least and the "
             "most",
             "replicas",
         )
@@ -33,47 +33,47 @@ def least_and_most(replicas: object) -> tuple[int, int]:
 
 
 def resource(name: str, value: Any) -> float:
-    """What a replica has of CPUs or GPUs; Ray shares a GPU only, not several. Raises InvalidRequestError."""
+    """Check the CPUs or GPUs of a replica: Ray splits a single GPU only. Raises InvalidRequestError."""
     if not is_real(value) or value < 0 or (name == "num_gpus" and value > 1 and value != int(value)):
-        parts = "; above 1, a whole one" if name == "num_gpus" else ""
-        raise InvalidRequestError(f"{name}={shown(value)} must be a number of 0 or more{parts}", name)
+        whole_hint = "; above 1, a whole one" if name == "num_gpus" else ""
+        raise InvalidRequestError(f"{name}={shown(value)} must be a number of 0 or more{whole_hint}", name)
     return float(value) if value != int(value) else int(value)
 
 
 def path(name: str, value: object) -> str | None:
-    """A file, or a name of the hub. Raises InvalidRequestError."""
+    """Check a path, or for the model a name of the hub. Raises InvalidRequestError for any other value."""
     if value is None:
         return None
-    found = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
-    if not isinstance(found, str) or not is_path(found):
+    text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(text, str) or not is_path(text):
         raise InvalidRequestError(f"{name}={shown(value)} must be a path or a name of the hub, or None", name)
-    if name == "model" and is_hub_name(found):
-        read_name(found)
-    return found
+    if name == "model" and is_hub_name(text):
+        read_name(text)
+    return text
 
 
-def texts(own: dict[str, Any]) -> dict[str, Any]:
-    """Options of Settings, those of several texts as tuples. Raises InvalidRequestError."""
-    found = dict(own)
-    for name in own.keys() & set(_SEVERAL):
-        several = (own[name],) if isinstance(own[name], str) else own[name]
-        if not isinstance(several, (list, tuple)):  # none is shown: they may be keys
+def string_tuples(options: dict[str, Any]) -> dict[str, Any]:
+    """Convert the options of Settings that are lists of strings to tuples. Raises InvalidRequestError."""
+    converted = dict(options)
+    for name in options.keys() & set(_STRING_LISTS):
+        strings = (options[name],) if isinstance(options[name], str) else options[name]
+        if not isinstance(strings, (list, tuple)):  # the message does not show them: they may be API keys
             raise InvalidRequestError(f"{name} must be a text or a list of texts", name)
-        if not all(isinstance(each, str) for each in several):
+        if not all(isinstance(string, str) for string in strings):
             raise InvalidRequestError(f"{name} must be texts, or not given", name)
-        check_names(name, several)
-        found[name] = tuple(several)
-    return found
+        check_names(name, strings)
+        converted[name] = tuple(strings)
+    return converted
 
 
-def check(settings: Settings) -> None:
-    """Raises InvalidRequestError for numbers that are none, or out of range, and for words that are not known."""
+def check_settings(settings: ServerSettings) -> None:
+    """Raise InvalidRequestError for settings of a wrong type, out of range, or with an unknown word."""
     for origin in settings.cors_origins:
         check_origin("cors_origins", origin)
     for host in settings.allowed_hosts:
         check_host("allowed_hosts", host)
-    in_range("max_queue", settings.max_queue, 0)
-    in_range("max_body_bytes", settings.max_body_bytes, 1, 2**63 - 1)
+    read_int("max_queue", settings.max_queue, 0)
+    read_int("max_body_bytes", settings.max_body_bytes, 1, 2**63 - 1)
     for name in ("grace", "chunk_interval"):
         if not is_real(seconds := getattr(settings, name)) or seconds < 0:
             raise InvalidRequestError(f"{name}={shown(seconds)} must be seconds, 0 or more", name)
@@ -82,12 +82,12 @@ def check(settings: Settings) -> None:
         raise InvalidRequestError(
             f"request_timeout={shown(seconds)} must be seconds, above 0, or None", "request_timeout"
         )
-    check_defaults("sampling", settings.sampling)
+    check_sampling_defaults("sampling", settings.sampling)
     if settings.reasoning_budget is not None:
-        in_range("reasoning_budget", settings.reasoning_budget, 0)
-    if not is_closing_message(message := settings.reasoning_budget_message):
+        read_int("reasoning_budget", settings.reasoning_budget, 0)
+    if not is_thinking_end(message := settings.reasoning_budget_message):
         raise InvalidRequestError(
-            f"reasoning_budget_message={shown(message)} must be {CLOSING_MESSAGE}", "reasoning_budget_message"
+            f"reasoning_budget_message={shown(message)} must be {THINKING_END_RULE}", "reasoning_budget_message"
         )
     efforts = settings.effort_budgets
     if not isinstance(efforts, Mapping) or not all(is_whole(budget, 0, 2**31 - 1) for budget in efforts.values()):

@@ -1,4 +1,4 @@
-"""The door of a Ray Serve application: what HTTP brings goes to a replica, and its answer back as it comes."""
+"""The front of a Ray Serve application: it forwards each HTTP request to a replica, and streams the answer back."""
 
 from __future__ import annotations
 
@@ -21,58 +21,76 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pymtp.ray.lead import lead_of
 from pymtp.ray.reply import Reply
-from pymtp.server.errors import GoneError
-from pymtp.server.http import front
-from pymtp.server.http.cors import let_pages_ask
-from pymtp.server.http.errors import Failure, error_response
-from pymtp.server.http.hosts import Hosts
-from pymtp.server.http.limits import BodyLimit, Keys
-from pymtp.server.http.sse import until_gone
+from pymtp.ray.routing import routing_hint
+from pymtp.server.errors import ClientDisconnectedError
+from pymtp.server.http.allowed_hosts import AllowedHostsMiddleware
+from pymtp.server.http.auth import ApiKeyMiddleware
+from pymtp.server.http.cors import add_cors
+from pymtp.server.http.errors import ErrorInfo, error_response
+from pymtp.server.http.limits import BodyLimitMiddleware
+from pymtp.server.http.request_id import RequestIdMiddleware
+from pymtp.server.http.sse import run_until_disconnect
 from pymtp.server.metrics import logs
-from pymtp.server.settings import ANY_HOST, Settings
+from pymtp.server.settings import ANY_HOST, ServerSettings
 
 _log = logging.getLogger(__name__)
 METRICS = "/metrics"
-METRICS_SECONDS = 5.0  # that a replica has to tell its metrics: Prometheus waits for 10
-_SENT_ON = ("type", "asgi", "http_version", "method", "scheme", "path", "query_string", "headers", "client", "server")
-_GONE = (RayError, RayServeException, asyncio.CancelledError)  # what a replica's code hears of others, and of its end
-LOST = Failure(503, "the replica that was to answer is gone", "server_error", "replica_lost", retry_after=1)
-FAILED = Failure(500, "the replica failed: the log says why", "server_error", "internal_error")
-LATE = Failure(503, "a replica did not tell its metrics in time", "server_error", "unavailable", retry_after=5)
-FULL = Failure(429, "too many requests wait for a replica", "rate_limit_error", "queue_full", retry_after=1)
+METRICS_SECONDS = 5.0  # timeout for the metrics of replicas; Prometheus waits for 10 seconds
+_SCOPE = (
+    "type",
+    "asgi",
+    "http_version",
+    "method",
+    "scheme",
+    "path",
+    "query_string",
+    "headers",
+    "client",
+    "server",
+)
+# causes of a RayTaskError that mean that a replica was lost, and not that its code failed
+_LOST_CAUSES = (RayError, RayServeException, asyncio.CancelledError)
+REPLICA_LOST = ErrorInfo(503, "the replica that was to answer is gone", "server_error", "replica_lost", retry_after=1)
+REPLICA_FAILED = ErrorInfo(500, "the replica failed: the log says why", "server_error", "internal_error")
+LATE_METRICS = ErrorInfo(
+    503, "a replica did not tell its metrics in time", "server_error", "unavailable", retry_after=5
+)
+QUEUE_FULL = ErrorInfo(429, "too many requests wait for a replica", "rate_limit_error", "queue_full", retry_after=1)
 
 
-class Front:
-    """A deployment without a model, any number of it. It asks for keys, bounds bodies, and finds the replica."""
+class FrontDeployment:
+    """A deployment without a model. It checks API keys, limits bodies, and chooses the replica for each request."""
 
-    def __init__(self, replicas: DeploymentHandle[Any], settings: Settings) -> None:
+    def __init__(self, replicas: DeploymentHandle[Any], settings: ServerSettings) -> None:
         logs.configure(settings.log_format, settings.log_level)
         self._replicas, self._settings = replicas, settings
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
-        """For Ray: what answers."""
-        return around(Forward(self._replicas), self._settings)
+        """Build the ASGI application that Ray serves."""
+        return with_middleware(ReplicaForwarder(self._replicas), self._settings)
 
 
-def around(forward: ASGIApp, settings: Settings) -> ASGIApp:
-    """What a request has to pass before a replica sees it, as in pymtp/server/app.py."""
-    app = Starlette()  # for its lifespan
-    app.router.default = BodyLimit(forward, settings.max_body_bytes)
+def with_middleware(forward: ASGIApp, settings: ServerSettings) -> ASGIApp:
+    """Wrap `forward` with the checks of keys, bodies, origins and hosts, as in pymtp/server/app.py."""
+    app = Starlette()  # handles the lifespan messages
+    app.router.default = BodyLimitMiddleware(forward, settings.max_body_bytes)
     if settings.api_keys:
-        app.add_middleware(Keys, keys=settings.api_keys)
-    let_pages_ask(app, settings)
+        app.add_middleware(ApiKeyMiddleware, keys=settings.api_keys)
+    add_cors(app, settings)
     if ANY_HOST not in settings.allowed_hosts:
-        app.add_middleware(Hosts, names=(settings.host, *settings.allowed_hosts))
-    app.add_middleware(front.Front)
-    app.add_middleware(Proxied)
+        app.add_middleware(AllowedHostsMiddleware, names=(settings.host, *settings.allowed_hosts))
+    app.add_middleware(RequestIdMiddleware)
+    app.add_middleware(ProxyAdapter)
     return app
 
 
-class Proxied:
-    """What Ray Serve's proxies bring, as `pymtp serve` has it. Paths begin at the application's route prefix. The proxy
-    gives requests an id, and names it in answers itself."""
+class ProxyAdapter:
+    """Middleware that makes requests of Ray Serve's proxy look as in `pymtp serve`.
+
+    It removes the application's route prefix from paths. The proxy gives each request an id and adds it to the answer
+    itself, so the adapter removes the second header.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -83,18 +101,18 @@ class Proxied:
             return
         if prefix := scope.get("root_path"):
             scope = {**scope, "root_path": "", "path": scope["path"].removeprefix(prefix) or "/"}
-        is_named = "x-request-id" in Headers(scope=scope)
+        has_id = "x-request-id" in Headers(scope=scope)
 
-        async def send_once(message: Message) -> None:
-            if message["type"] == "http.response.start" and is_named:
+        async def send_without_id(message: Message) -> None:
+            if message["type"] == "http.response.start" and has_id:
                 del MutableHeaders(scope=message)["x-request-id"]
             await send(message)
 
-        await self._app(scope, receive, send_once)
+        await self._app(scope, receive, send_without_id)
 
 
-class Forward:
-    """Asks the replica that is best for a request. One that is lost on the way fails its own requests only."""
+class ReplicaForwarder:
+    """The ASGI application that sends a request to its replica. A lost replica fails only its own requests."""
 
     def __init__(self, replicas: DeploymentHandle[Any]) -> None:
         self._replicas = replicas
@@ -107,53 +125,53 @@ class Forward:
             await (await self._metrics(scope))(scope, receive, send)
             return
         body = (await receive())["body"] if scope["method"] in ("POST", "PUT", "PATCH") else b""
-        with suppress(GoneError):
-            await until_gone(receive, self._forward(scope, body, Reply(scope, send)))
+        with suppress(ClientDisconnectedError):
+            await run_until_disconnect(receive, self._forward(scope, body, Reply(scope, send)))
 
     async def _forward(self, scope: Scope, body: bytes, reply: Reply) -> None:
-        lead = lead_of(scope["method"], scope["path"], body)
-        answer: Any = self._answer.remote(_sent_on(scope), body, lead=lead)
+        hint = routing_hint(scope["method"], scope["path"], body)
+        answer: Any = self._answer.remote(_forwarded_scope(scope), body, hint=hint)
         try:
             async for messages in answer:
                 for message in messages:
                     await reply.send(message)
         except BackPressureError:
-            await reply.fail(FULL)
+            await reply.fail(QUEUE_FULL)
         except (RayError, RayServeException) as error:
-            # its code has failed, and it lives
-            if isinstance(error, RayTaskError) and not isinstance(error.cause, _GONE):
+            # the code of the replica failed, and the replica is alive
+            if isinstance(error, RayTaskError) and not isinstance(error.cause, _LOST_CAUSES):
                 _log.error("a replica failed at %s %s", scope["method"], scope["path"], exc_info=error)
-                await reply.fail(FAILED)
+                await reply.fail(REPLICA_FAILED)
             else:
-                await reply.fail(LOST)
+                await reply.fail(REPLICA_LOST)
         finally:
-            answer.cancel()  # nothing where it has ended
+            answer.cancel()  # has no effect on a finished answer
 
     async def _metrics(self, scope: Scope) -> Response:
-        """Those of all replicas that are there."""
-        asked = self._replicas.broadcast("metrics")
+        """Answer with the metrics of all replicas that are alive."""
+        broadcast = self._replicas.broadcast("metrics")
         try:
-            told = await asked.results_async(timeout_s=METRICS_SECONDS, return_exceptions=True)
+            results = await broadcast.results_async(timeout_s=METRICS_SECONDS, return_exceptions=True)
         except TimeoutError:
-            return error_response(Request(scope), LATE)
+            return error_response(Request(scope), LATE_METRICS)
         registry = CollectorRegistry()
-        registry.register(_Told(merged(each for each in told if not isinstance(each, BaseException))))
+        registry.register(_FixedMetrics(merge_metrics(r for r in results if not isinstance(r, BaseException))))
         encode, content_type = choose_encoder(Headers(scope=scope).get("accept", ""))
         return Response(encode(registry), media_type=content_type)
 
 
-def merged(told: Iterable[list[Metric]]) -> list[Metric]:
-    """The metrics of several replicas: each once, with the samples of all."""
-    found: dict[str, Metric] = {}
-    for metric in (metric for metrics in told for metric in metrics):
-        if metric.name in found:
-            found[metric.name].samples += metric.samples
+def merge_metrics(replicas: Iterable[list[Metric]]) -> list[Metric]:
+    """Merge the metrics of several replicas: each metric once, with the samples of all."""
+    by_name: dict[str, Metric] = {}
+    for metric in (metric for metrics in replicas for metric in metrics):
+        if metric.name in by_name:
+            by_name[metric.name].samples += metric.samples
         else:
-            found[metric.name] = metric
-    return list(found.values())
+            by_name[metric.name] = metric
+    return list(by_name.values())
 
 
-class _Told(Collector):
+class _FixedMetrics(Collector):
     def __init__(self, metrics: list[Metric]) -> None:
         self._metrics = metrics
 
@@ -161,9 +179,9 @@ class _Told(Collector):
         return self._metrics
 
 
-def _sent_on(scope: Scope) -> dict[str, Any]:
-    """What a replica is told of a request. Its log has the request's id by a header."""
-    found = {name: scope[name] for name in _SENT_ON if name in scope}
-    named = (b"x-request-id", scope["state"]["request_id"].encode())
-    found["headers"] = [*(each for each in scope["headers"] if each[0] != named[0]), named]
-    return found
+def _forwarded_scope(scope: Scope) -> dict[str, Any]:
+    """Return the part of a request's scope that a replica gets. A header carries the request's id, for its log."""
+    forwarded = {name: scope[name] for name in _SCOPE if name in scope}
+    id_header = (b"x-request-id", scope["state"]["request_id"].encode())
+    forwarded["headers"] = [*(header for header in scope["headers"] if header[0] != id_header[0]), id_header]
+    return forwarded

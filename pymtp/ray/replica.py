@@ -1,4 +1,4 @@
-"""A replica of a Ray Serve application: the application of `pymtp serve`, with its model, and no socket."""
+"""A replica of a Ray Serve application: the application of `pymtp serve` with its model, but without a socket."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ from starlette.types import Message
 
 from pymtp.llm import LLM
 from pymtp.load import load
-from pymtp.ray.lead import Lead
-from pymtp.ray.workers import given_cores
+from pymtp.ray.routing import RoutingHint
+from pymtp.ray.workers import assigned_cpus
 from pymtp.server.app import create_app
 from pymtp.server.metrics import logs
-from pymtp.server.settings import Settings
+from pymtp.server.settings import ServerSettings
 
 
 class Replica:
-    """Answers what doors hand on. It is there once its model is loaded."""
+    """A deployment with a model. It answers requests that fronts forward. It is ready once its model is loaded."""
 
     async def __init__(  # type: ignore[misc] # Ray awaits it
-        self, model: str | None, prefix: str | None, llm: Mapping[str, Any], settings: Settings
+        self, model: str | None, prefix: str | None, llm: Mapping[str, Any], settings: ServerSettings
     ) -> None:
-        """model: a file, a name of the hub, or None for the shipped model. llm: further keywords of LLM. prefix: a file
-        to go on from.
+        """Load the model.
 
-        Raises what LLM, LLM.load_prefix and LLM.from_pretrained raise.
+        model: a file, a name of the hub, or None for the shipped model. llm: further keywords of LLM. prefix: a prefix
+            file to load.
+
+        Raises the errors of LLM, LLM.load_prefix and LLM.from_pretrained.
         """
         logs.configure(settings.log_format, settings.log_level)
         self._name: str = serve.get_replica_context().replica_id.unique_id
@@ -40,68 +42,70 @@ class Replica:
         def on_loaded(error: Exception | None) -> None:
             loaded.set_result(None) if error is None else loaded.set_exception(error)
 
-        # the doors tell browsers which pages may ask
-        own = replace(settings, replica=self._name, cors_origins=())
-        loading = _loader(model, prefix, {"n_threads": given_cores(), **llm})
-        self._app = create_app(own, loading, on_loaded)
-        self._life = self._app.router.lifespan_context(self._app)  # which ends with the process
+        # CORS is handled by the fronts
+        own_settings = replace(settings, replica=self._name, cors_origins=())
+        loading = _loader(model, prefix, {"n_threads": assigned_cpus(), **llm})
+        self._app = create_app(own_settings, loading, on_loaded)
+        self._life = self._app.router.lifespan_context(self._app)  # never left: it ends with the process
         await self._life.__aenter__()
         await loaded
 
-    async def answer(self, scope: dict[str, Any], body: bytes, lead: Lead) -> AsyncIterator[list[Message]]:
-        """What the application sends for a request, in ASGI's messages. A call that is cancelled is a client that left.
+    async def answer(self, scope: dict[str, Any], body: bytes, hint: RoutingHint) -> AsyncIterator[list[Message]]:
+        """Run the application for a request, and yield the ASGI messages that it sends.
 
-        lead: by which the router brought the request here.
+        A cancelled call is a client disconnect. hint: only for the router.
         """
         sent: asyncio.Queue[Message | None] = asyncio.Queue()
         unread = [body]
-        gone = asyncio.Event()
+        disconnected = asyncio.Event()
 
         async def receive() -> Message:
             if unread:
                 return {"type": "http.request", "body": unread.pop(), "more_body": False}
-            await gone.wait()
+            await disconnected.wait()
             return {"type": "http.disconnect"}
 
         running = asyncio.ensure_future(self._app({**scope, "state": {}}, receive, sent.put))
         running.add_done_callback(lambda _: sent.put_nowait(None))
         try:
-            ended = False
-            while not ended:
-                came = [await sent.get()]
+            finished = False
+            while not finished:
+                batch = [await sent.get()]
                 while not sent.empty():
-                    came.append(sent.get_nowait())
-                ended = came[-1] is None
-                if messages := [self._named(each) for each in came if each is not None]:
+                    batch.append(sent.get_nowait())
+                finished = batch[-1] is None
+                if messages := [self._with_name(message) for message in batch if message is not None]:
                     yield messages
             await running
         finally:
-            gone.set()
+            disconnected.set()
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
-    def _named(self, message: Message) -> Message:
-        """With a header that says who answered."""
+    def _with_name(self, message: Message) -> Message:
+        """Add a header with the name of this replica to the start of an answer."""
         if message["type"] != "http.response.start":
             return message
         return {**message, "headers": [*message["headers"], (b"x-pymtp-replica", self._name.encode())]}
 
     async def metrics(self) -> list[Metric]:
-        """What /metrics tells, with the label `replica`."""
-        told = list(self._app.state.metrics.registry.collect())
-        for metric in told:
-            metric.samples = [each._replace(labels={**each.labels, "replica": self._name}) for each in metric.samples]
-        return told
+        """Return the metrics of this replica, with the label `replica`."""
+        metrics = list(self._app.state.metrics.registry.collect())
+        for metric in metrics:
+            metric.samples = [s._replace(labels={**s.labels, "replica": self._name}) for s in metric.samples]
+        return metrics
 
     async def check_health(self) -> None:
-        """Raises where the engine takes no more requests. It waits until the engine is between two steps, so one that
-        hangs is found, too."""
+        """Raise if the engine takes no more requests.
+
+        The call waits until the engine is between two steps, so Ray's timeout finds an engine that hangs.
+        """
         await self._app.state.service.check()
 
 
 def _loader(model: str | None, prefix: str | None, llm: Mapping[str, Any]) -> Callable[[], LLM]:
     def loader() -> LLM:
-        with logs.failures_held(logging.getLogger("pymtp.native")):
+        with logs.hold_errors(logging.getLogger("pymtp.native")):
             return load(model, llm, None if prefix is None else Path(prefix))
 
     return loader

@@ -1,4 +1,4 @@
-"""An answer that comes from a replica, and what a client is told when no more comes."""
+"""The answer of a replica on its way to the client, and the error that a client gets if the replica is lost."""
 
 from __future__ import annotations
 
@@ -9,62 +9,69 @@ from fastapi import Request
 from starlette.datastructures import Headers
 from starlette.types import Message, Scope, Send
 
-from pymtp.ray.lead import RESPONSES
-from pymtp.server.http.errors import ANTHROPIC, Failure, error_body, error_response
-from pymtp.server.http.named_events import named_events
+from pymtp.ray.routing import RESPONSES
+from pymtp.server.http.errors import ANTHROPIC_PREFIX, ErrorInfo, error_body, error_response
 from pymtp.server.http.sse import DONE
+from pymtp.server.http.sse_encoding import encode_events
 
 
 class Reply:
-    """Hands an answer on. Its status goes with the first of its body, so that what fails before can have another."""
+    """An answer that is forwarded to the client.
+
+    The status is held back until the first part of the body: an error before it can still send another status.
+    """
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._scope, self._send = scope, send
         self._path: str = scope["path"]
         self._start: Message | None = None
-        self._begun = False
-        self._ended = False
-        self._response: dict[str, Any] | None = None  # of /v1/responses, as its first event has it
-        self._n_events = 0  # of /v1/responses
+        self._started = False
+        self._finished = False
+        self._response: dict[str, Any] | None = None  # for /v1/responses: the response as in its first event
+        self._n_events = 0  # for /v1/responses: the events sent so far
 
     async def send(self, message: Message) -> None:
-        """Hands on a message of ASGI."""
+        """Forward an ASGI message."""
         if message["type"] == "http.response.start":
             self._start = message
             return
-        if not self._begun and self._start is not None:
-            self._begun = True
+        if not self._started and self._start is not None:
+            self._started = True
             await self._send(self._start)
         if self._path == RESPONSES:
-            self._look_at(message.get("body", b""))
+            self._count_events(message.get("body", b""))
         await self._send(message)
-        self._ended = not message.get("more_body", False)
+        self._finished = not message.get("more_body", False)
 
-    async def fail(self, why: Failure) -> None:
-        """Nothing comes any more. Tells so by the status, or by an event where a stream has begun. Raises RuntimeError
-        where neither is possible, which cuts the connection."""
-        if self._ended:
+    async def fail(self, failure: ErrorInfo) -> None:
+        """Send an error: as the status, or as the last event of a stream that has started.
+
+        Raises RuntimeError for an answer in one piece that has started, which closes the connection.
+        """
+        if self._finished:
             return
-        if not self._begun:
-            await error_response(Request(self._scope), why)(self._scope, _nothing, self._send)
+        if not self._started:
+            await error_response(Request(self._scope), failure)(self._scope, _disconnect, self._send)
             return
         assert self._start is not None
         if not Headers(raw=self._start["headers"]).get("content-type", "").startswith("text/event-stream"):
-            raise RuntimeError(why.message)
-        await self._send({"type": "http.response.body", "body": self._event(why), "more_body": False})
+            raise RuntimeError(failure.message)
+        await self._send({"type": "http.response.body", "body": self._error_event(failure), "more_body": False})
 
-    def _event(self, why: Failure) -> bytes:
-        """The last event of a stream, in the form of its API."""
+    def _error_event(self, failure: ErrorInfo) -> bytes:
+        """Format the error as the last event of a stream, in the form of its API."""
         if self._response is not None:
-            error = {"code": why.type, "message": why.message}
+            error = {"code": failure.type, "message": failure.message}
             response = {**self._response, "status": "failed", "error": error}
             event = {"type": "response.failed", "response": response, "sequence_number": self._n_events}
-            return named_events([event]) + DONE
-        told = error_body(self._path, why, self._scope["state"]["request_id"])
-        return named_events([told]) if self._path.startswith(ANTHROPIC) else b"data: %s\n\n" % json.dumps(told).encode()
+            return encode_events([event]) + DONE
+        body = error_body(self._path, failure, self._scope["state"]["request_id"])
+        if self._path.startswith(ANTHROPIC_PREFIX):
+            return encode_events([body])
+        return b"data: %s\n\n" % json.dumps(body).encode()
 
-    def _look_at(self, body: bytes) -> None:
-        """Counts events: they come whole, one or several at a time."""
+    def _count_events(self, body: bytes) -> None:
+        """Count the events of a part of the body: each part holds one or more whole events."""
         for line in body.split(b"\n"):
             if line.startswith(b"data: {"):
                 if self._response is None:
@@ -72,5 +79,5 @@ class Reply:
                 self._n_events += 1
 
 
-async def _nothing() -> Message:
+async def _disconnect() -> Message:
     return {"type": "http.disconnect"}

@@ -1,4 +1,4 @@
-"""Ray Serve's way from a door to a replica."""
+"""The request router of the Ray Serve application: it chooses the replica for each request of a front."""
 
 from __future__ import annotations
 
@@ -9,69 +9,69 @@ from typing import Any
 
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
-from pymtp.ray.lead import Lead, ranked
+from pymtp.ray.routing import RoutingHint, rank_replicas
 
-# So long a request waits for the only replica that can answer it. Ray routes a few requests at a time: those for a
-# replica that hangs must not hold up all others.
+# A request waits so long for the only replica that can answer it. Ray routes only a few requests at a time: those for
+# a replica that hangs must not block all others.
 HOLDER_SECONDS = 5.0
 
 
 class PrefixRouter(RequestRouter):
-    """Takes requests to where their Lead goes: see `ranked`. Those that are led nowhere go to who has least to do."""
+    """A router that follows the RoutingHint of a request, see `rank_replicas`. Without one, Ray picks by load."""
 
     def initialize_state(self, **given: Any) -> None:
-        """places: texts that a replica writes at once."""
-        self._places: int = given["places"]
-        self._own: Counter[ReplicaID] = Counter()
-        self._coming: dict[asyncio.Future[Any], ReplicaID] = {}  # of requests that were not sent: where they are to go
+        """Read the argument of serve_app: n_seq_max, the slots of a replica."""
+        self._n_seq_max: int = given["n_seq_max"]
+        self._sent: Counter[ReplicaID] = Counter()
+        self._pending: dict[asyncio.Future[Any], ReplicaID] = {}  # chosen replica of requests that are not sent yet
 
     def on_send_request(self, replica_id: ReplicaID) -> None:
-        """For Ray: a request goes to a replica."""
+        """Count a request that Ray sends to a replica."""
         super().on_send_request(replica_id)
-        self._own[replica_id] += 1
+        self._sent[replica_id] += 1
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
-        """For Ray: it has ended, or was not taken."""
+        """Discount a request that has ended, or that the replica rejected."""
         super().on_request_completed(replica_id, internal_request_id)
-        self._own[replica_id] -= 1
-        if self._own[replica_id] <= 0:
-            del self._own[replica_id]
+        self._sent[replica_id] -= 1
+        if self._sent[replica_id] <= 0:
+            del self._sent[replica_id]
 
     def _load(self, replica_id: ReplicaID) -> int:
-        """Requests that a replica has: those of this door, and of others, where that was heard within 10 seconds."""
-        known = max(self._own[replica_id], self.replica_queue_len_cache.get(replica_id) or 0)
-        return known + sum(_goes_to(*each) == replica_id for each in self._coming.items())
+        """Return the requests of a replica: of this front, and of others if the replica reported within 10 seconds."""
+        n_sent = max(self._sent[replica_id], self.replica_queue_len_cache.get(replica_id) or 0)
+        return n_sent + sum(_target(*pending) == replica_id for pending in self._pending.items())
 
-    def _decided(self, future: asyncio.Future[Any]) -> None:
-        # who waits for it sends the request as it hears of it, which is before what is called soon
-        future.get_loop().call_soon(self._coming.pop, future, None)
+    def _forget(self, future: asyncio.Future[Any]) -> None:
+        # the task that awaits the future sends and counts the request in this turn of the event loop: remove it later
+        future.get_loop().call_soon(self._pending.pop, future, None)
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        """As RequestRouter's: replicas to try, one list after the other."""
+        """Return lists of replicas that Ray tries one after the other, as RequestRouter demands."""
         if pending_request is None:
             return [candidate_replicas]
-        pending_request.routing_context.should_backoff = True  # where all are full, the next try is later
-        lead: Lead = pending_request.kwargs.get("lead", Lead())
-        by_name = {each.replica_id.unique_id: each for each in candidate_replicas}
-        if lead.holder in by_name:
-            late = time.time() - pending_request.created_at >= HOLDER_SECONDS
-            return [[by_name[lead.holder]], *([candidate_replicas] if late else [])]
-        if lead.key is None:  # or one whose holder is gone: any replica says that it has no such one
+        pending_request.routing_context.should_backoff = True  # if all are full, Ray waits before it tries again
+        hint: RoutingHint = pending_request.kwargs.get("hint", RoutingHint())
+        by_name = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
+        if hint.holder in by_name:
+            overdue = time.time() - pending_request.created_at >= HOLDER_SECONDS
+            return [[by_name[hint.holder]], *([candidate_replicas] if overdue else [])]
+        if hint.key is None:  # if the holder is gone, any replica can answer that the response is not found
             return [candidate_replicas]
         future = pending_request.future
-        if self._coming.pop(future, None) is None:
-            future.add_done_callback(self._decided)
-        loads = {name: self._load(each.replica_id) for name, each in by_name.items()}
-        order = [by_name[name] for name in ranked(lead.key, loads, self._places)]
-        # of several that come at once, all are led before the first is sent
-        self._coming[future] = order[0].replica_id
-        return [[each] for each in order]
+        if self._pending.pop(future, None) is None:
+            future.add_done_callback(self._forget)
+        loads = {name: self._load(replica.replica_id) for name, replica in by_name.items()}
+        order = [by_name[name] for name in rank_replicas(hint.key, loads, self._n_seq_max)]
+        # requests that arrive at once are all routed before the first is sent: later ones must count it
+        self._pending[future] = order[0].replica_id
+        return [[replica] for replica in order]
 
 
-def _goes_to(future: asyncio.Future[Any], meant: ReplicaID) -> ReplicaID | None:
-    """Where a request goes: the replica that was chosen, or that it is meant for; None where nobody waits any more."""
+def _target(future: asyncio.Future[Any], first_choice: ReplicaID) -> ReplicaID | None:
+    """Return the replica that Ray chose for a request, or else the first choice; None for a cancelled request."""
     if not future.done():
-        return meant
+        return first_choice
     return None if future.cancelled() else future.result().replica_id

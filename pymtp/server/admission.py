@@ -1,4 +1,4 @@
-"""How many texts may run or wait: a request is let in with all of its texts, or not at all."""
+"""Admission control: a request is admitted with all of its completions, or refused."""
 
 from __future__ import annotations
 
@@ -9,40 +9,48 @@ from contextlib import contextmanager
 from pymtp.server.errors import QueueFullError
 
 
-class Admissions:
-    """Counts the texts of all requests."""
+class AdmissionController:
+    """The number of unfinished completions of all requests, and its limit.
 
-    def __init__(self, most: int) -> None:
-        """most: texts that may run or wait."""
-        self.n_open = 0
-        self._most = most
+    n_unfinished: completions that run or wait.
+    """
+
+    def __init__(self, limit: int) -> None:
+        """limit: the number of completions that may run or wait."""
+        self.n_unfinished = 0
+        self._limit = limit
 
     @contextmanager
-    def admit(self, texts: int) -> Iterator[Admission]:
-        """Lets a request in with so many texts, while this lasts. Its texts may wait for each other, so a request that
-        comes when there is nothing else is let in however many they are: it could never be answered otherwise.
+    def admit(self, n_completions: int) -> Iterator[Admission]:
+        """Admit a request with `n_completions` completions, until the context is left.
+
+        A request that comes when nothing else runs or waits is admitted with any number of completions: they wait for
+        each other, and otherwise the request could never be answered.
 
         Raises QueueFullError.
         """
-        if self.n_open and self.n_open + texts > self._most:
-            raise QueueFullError(f"{self.n_open} texts run or wait: try again later")
-        admission = Admission(self, texts)
+        if self.n_unfinished and self.n_unfinished + n_completions > self._limit:
+            raise QueueFullError(f"{self.n_unfinished} texts run or wait: try again later")
+        admission = Admission(self, n_completions)
         try:
             yield admission
         finally:
-            admission.ended(admission.texts)
+            admission.release(admission.n_unfinished)
 
 
 class Admission:
-    """A request that was let in. texts: those that have not ended. begun: the loop's time when it came."""
+    """A request that was admitted.
 
-    def __init__(self, admissions: Admissions, texts: int) -> None:
-        self._admissions = admissions
-        self.texts = texts
-        self.begun = asyncio.get_running_loop().time()
-        admissions.n_open += texts
+    n_unfinished: its completions that have not finished. arrival_time: the event loop's time when it came.
+    """
 
-    def ended(self, texts: int) -> None:
-        """So many of its texts make room for others."""
-        self.texts -= texts
-        self._admissions.n_open -= texts
+    def __init__(self, controller: AdmissionController, n_completions: int) -> None:
+        self._controller = controller
+        self.n_unfinished = n_completions
+        self.arrival_time = asyncio.get_running_loop().time()
+        controller.n_unfinished += n_completions
+
+    def release(self, n_completions: int) -> None:
+        """Make room for other requests: so many completions of this one have finished."""
+        self.n_unfinished -= n_completions
+        self._controller.n_unfinished -= n_completions

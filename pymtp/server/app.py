@@ -1,4 +1,4 @@
-"""The application: all paths, and what stands around them."""
+"""The FastAPI application: its routes and its middleware."""
 
 from __future__ import annotations
 
@@ -13,43 +13,45 @@ from pymtp.async_llm import AsyncLLM
 from pymtp.llm import LLM
 from pymtp.server import health, pages, tokenize, totals
 from pymtp.server.http import errors
-from pymtp.server.http.cors import let_pages_ask
-from pymtp.server.http.front import Front
-from pymtp.server.http.hosts import Hosts
-from pymtp.server.http.limits import BodyLimit, Crowd, Keys, guard_schema
+from pymtp.server.http.allowed_hosts import AllowedHostsMiddleware
+from pymtp.server.http.auth import ApiKeyMiddleware, add_security_schemes
+from pymtp.server.http.cors import add_cors
+from pymtp.server.http.limits import BodyLimitMiddleware, ConnectionLimitMiddleware
+from pymtp.server.http.request_id import RequestIdMiddleware
 from pymtp.server.messages import routes as messages
 from pymtp.server.metrics import registry
 from pymtp.server.metrics.registry import Metrics
-from pymtp.server.metrics.request_log import RequestLog
+from pymtp.server.metrics.request_log import RequestLogMiddleware
 from pymtp.server.openai import chat_completions, completions, model_list
 from pymtp.server.responses import routes as responses
 from pymtp.server.responses.store import ResponseStore
 from pymtp.server.service import Service
-from pymtp.server.settings import ANY_HOST, Settings
+from pymtp.server.settings import ANY_HOST, ServerSettings
 
 
 def create_app(
-    settings: Settings, load: Callable[[], LLM], on_loaded: Callable[[Exception | None], object] = lambda _: None
+    settings: ServerSettings, load: Callable[[], LLM], on_loaded: Callable[[Exception | None], object] = lambda _: None
 ) -> FastAPI:
-    """The application. Its server listens at once, and answers once `load` has returned, on another thread.
+    """Create the application, which answers requests once `load` has returned on another thread.
 
-    on_loaded: called once requests are answered, or with what `load` raised. The LLM is closed with the app.
+    on_loaded: called with None once requests are answered, or with the exception that `load` raised. The application's
+        shutdown closes the LLM.
     """
     app = FastAPI(
         title="pymtp",
         version=version("pymtp"),
         lifespan=_lifespan(settings, load, on_loaded),
-        docs_url=None,  # they load scripts from elsewhere
+        docs_url=None,  # these pages load scripts from other hosts
         redoc_url=None,
-        redirect_slashes=False,  # a path with a slash too many is unknown: clients make no POST of a redirection
+        redirect_slashes=False,  # clients do not repeat a POST after a redirection
     )
     app.state.settings = settings
     app.state.service = None
     app.state.responses = ResponseStore()
     app.state.metrics = Metrics()
-    app.state.ending = False  # set when no new requests are to be taken
-    errors.install(app)
-    for part in (
+    app.state.ending = False  # True once new requests are refused
+    errors.install_error_handlers(app)
+    for module in (
         chat_completions,
         completions,
         messages,
@@ -60,27 +62,27 @@ def create_app(
         totals,
         registry,
     ):
-        app.include_router(part.router)
+        app.include_router(module.router)
     if settings.page:
         app.include_router(pages.router)
-    # the last one added is the first to see a request
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    # The middleware that is added last sees a request first.
+    app.add_middleware(BodyLimitMiddleware, max_bytes=settings.max_body_bytes)
     if settings.api_keys:
-        app.add_middleware(Keys, keys=settings.api_keys)
-        guard_schema(app)
-    let_pages_ask(app, settings)
+        app.add_middleware(ApiKeyMiddleware, keys=settings.api_keys)
+        add_security_schemes(app)
+    add_cors(app, settings)
     if ANY_HOST not in settings.allowed_hosts:
-        app.add_middleware(Hosts, names=(settings.host, *settings.allowed_hosts))
-    app.add_middleware(Crowd)
-    app.add_middleware(RequestLog, count=app.state.metrics.count_http, prompts=settings.log_prompts)
-    app.add_middleware(Front)
+        app.add_middleware(AllowedHostsMiddleware, names=(settings.host, *settings.allowed_hosts))
+    app.add_middleware(ConnectionLimitMiddleware)
+    app.add_middleware(RequestLogMiddleware, count=app.state.metrics.count_http, prompts=settings.log_prompts)
+    app.add_middleware(RequestIdMiddleware)
     return app
 
 
 def _lifespan(
-    settings: Settings, load: Callable[[], LLM], on_loaded: Callable[[Exception | None], object]
+    settings: ServerSettings, load: Callable[[], LLM], on_loaded: Callable[[Exception | None], object]
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    async def begin(app: FastAPI) -> None:
+    async def start(app: FastAPI) -> None:
         try:
             llm = await asyncio.to_thread(load)
         except Exception as error:
@@ -91,9 +93,9 @@ def _lifespan(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        loading = asyncio.create_task(begin(app))
+        loading = asyncio.create_task(start(app))
         yield
-        await loading  # a thread cannot be called back
+        await loading  # a thread cannot be cancelled
         if (service := app.state.service) is not None:
             await service.llm.close()
             await asyncio.to_thread(service.llm.llm.close)

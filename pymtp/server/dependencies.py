@@ -1,4 +1,4 @@
-"""The service that answers, while there is one."""
+"""FastAPI dependencies of the routes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from pymtp.server.errors import UnavailableError
 from pymtp.server.service import Service
 
 
-def current_service(request: Request) -> Service:
-    """Raises UnavailableError while the model loads, and where no new requests are taken."""
+def get_service(request: Request) -> Service:
+    """Return the service.
+
+    Raises UnavailableError while the model is being loaded, and once the server takes no new requests.
+    """
     state = request.app.state
     if state.ending:
-        raise UnavailableError("the server is about to end", retry_after=5)
+        raise UnavailableError("the server is shutting down", retry_after=5)
     service = state.service
     if not isinstance(service, Service):
         raise UnavailableError("the model is being loaded", retry_after=1)
     return service
 
 
-CurrentService = Annotated[Service, Depends(current_service)]
+ServiceDep = Annotated[Service, Depends(get_service)]

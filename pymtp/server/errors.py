@@ -1,37 +1,37 @@
-"""Why a server does not answer a request that is right in itself."""
+"""Errors of the server for requests that are valid in themselves."""
 
 from __future__ import annotations
 
 from pymtp.errors import PymtpError
 
 
-class RefusedError(PymtpError):
-    """retry_after: seconds after which it may be tried again."""
+class RetryLaterError(PymtpError):
+    """The request cannot be answered now; `retry_after` is the number of seconds until a retry makes sense."""
 
     def __init__(self, message: str, retry_after: int = 1) -> None:
         super().__init__(message)
         self.retry_after = retry_after
 
 
-class QueueFullError(RefusedError):
-    """As many requests wait as may wait."""
+class QueueFullError(RetryLaterError):
+    """The queue of waiting requests is full."""
 
 
-class UnavailableError(RefusedError):
-    """The model is not loaded yet, or the server is about to end."""
+class UnavailableError(RetryLaterError):
+    """The model is being loaded, the server is shutting down, or it is overloaded."""
 
 
-class OverdueError(PymtpError):
-    """The request took longer than it may."""
+class RequestTimeoutError(PymtpError):
+    """The request took longer than its timeout."""
 
 
 class UnknownModelError(PymtpError):
-    """The server has no model of this name."""
+    """The request names a model that the server does not serve."""
 
 
 class UnknownResponseError(PymtpError):
-    """The response to go on with is not stored."""
+    """The response of previous_response_id is not stored."""
 
 
-class GoneError(Exception):
-    """The client has left."""
+class ClientDisconnectedError(Exception):
+    """The client has disconnected."""

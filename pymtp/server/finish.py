@@ -1,4 +1,4 @@
-"""How an answer ended, and what it cost."""
+"""The end of a completion: its reason, its stop string and its token counts."""
 
 from __future__ import annotations
 
@@ -6,50 +6,51 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pymtp.engine.request import Completion
-from pymtp.engine.text import spellings
+from pymtp.engine.text import stop_spellings
 from pymtp.model.model import Model
-from pymtp.openai.generate_request import Ask, EndReason
+from pymtp.openai.generate_request import GenerateRequest, OutputFinishReason
 
 
-class Ended(NamedTuple):
+class FinishInfo(NamedTuple):
+    """The finish reason of a completion, and its token counts.
+
+    stop_string: the stop string that ended the text, if one did.
+    context_full: the context was full before max_tokens was reached.
+    cached_tokens: tokens of the prompt that came from the prefix cache.
+    thinking_tokens: tokens of the completion that are thinking.
     """
-    stop: the stop string that came.
-    context_full: whether the context has no place for more, though more tokens might have come.
-    prompt, cached, written, thought: tokens of the prompt, those of it that were held already, those that were
-        generated, and those of them that are thinking.
-    """
 
-    reason: EndReason
-    stop: str | None
+    reason: OutputFinishReason
+    stop_string: str | None
     context_full: bool
-    prompt: int
-    cached: int
-    written: int
-    thought: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    thinking_tokens: int
 
     @property
-    def is_whole(self) -> bool:
-        """Whether it ended by itself."""
+    def is_complete(self) -> bool:
+        """Tell whether the completion ended by itself, and not at a limit."""
         return self.reason in ("stop", "tool_calls")
 
 
-def ended(ask: Ask, done: Completion, reason: EndReason, model: Model) -> Ended:
-    """How a text ended."""
+def finish_info(request: GenerateRequest, done: Completion, reason: OutputFinishReason, model: Model) -> FinishInfo:
+    """Build the FinishInfo of a completion."""
     data = b"".join(model.token_bytes(token) for token in done.token_ids)
     written = len(done.token_ids)
-    limit = ask.params.max_tokens
-    return Ended(
+    limit = request.params.max_tokens
+    return FinishInfo(
         reason=reason,
-        stop=stop_found(data, done.text, ask.params.stop) if reason == "stop" else None,
+        stop_string=find_stop_string(data, done.text, request.params.stop) if reason == "stop" else None,
         context_full=reason == "length" and (limit is None or written < limit),
-        prompt=len(done.prompt_token_ids),
-        cached=done.stats.cached_tokens,
-        written=written,
-        thought=done.stats.thinking_tokens,
+        prompt_tokens=len(done.prompt_token_ids),
+        cached_tokens=done.stats.cached_tokens,
+        completion_tokens=written,
+        thinking_tokens=done.stats.thinking_tokens,
     )
 
 
-def stop_found(data: bytes, text: str, stops: str | Sequence[str]) -> str | None:
-    """The stop string that ended a text: it follows where the text was cut."""
-    behind = data.decode(errors="replace")[len(text) :]
-    return min((stop for stop in stops if behind.startswith(spellings(stop))), key=len, default=None)
+def find_stop_string(data: bytes, text: str, stops: str | Sequence[str]) -> str | None:
+    """Return the stop string that ended a text: its spelling follows the end of the text in `data`."""
+    rest = data.decode(errors="replace")[len(text) :]
+    return min((stop for stop in stops if rest.startswith(stop_spellings(stop))), key=len, default=None)

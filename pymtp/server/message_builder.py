@@ -1,4 +1,4 @@
-"""Messages of a chat, made of what other APIs take apart: blocks of /v1/messages, items of /v1/responses."""
+"""Building of chat messages in OpenAI's form from the blocks of /v1/messages and the items of /v1/responses."""
 
 from __future__ import annotations
 
@@ -8,65 +8,68 @@ from collections.abc import Mapping
 from typing import Any
 
 
-class Turns:
-    """Messages of OpenAI's form, as pymtp/openai_format.py reads them."""
+class MessageBuilder:
+    """A list of chat messages in OpenAI's form; parts of one turn of the assistant are joined to one message."""
 
     def __init__(self) -> None:
         self._messages: list[dict[str, Any]] = []
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """All of them."""
+        """Return all messages; each has a content."""
         return [{"content": "", **message} for message in self._messages]
 
-    def system(self, text: str) -> None:
-        """Instructions, wherever they come."""
+    def add_system(self, text: str) -> None:
+        """Add a system message."""
         self._messages.append({"role": "system", "content": text})
 
-    def user(self, text: str) -> None:
-        """What the user said."""
+    def add_user(self, text: str) -> None:
+        """Add a user message."""
         self._messages.append({"role": "user", "content": text})
 
-    def result(self, call: str, text: str) -> None:
-        """What a tool answered. call: its id."""
-        self._messages.append({"role": "tool", "tool_call_id": call, "content": text})
+    def add_tool_result(self, call_id: str, text: str) -> None:
+        """Add the result of a tool call."""
+        self._messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
 
-    def thought(self, text: str) -> None:
-        """What the model thought before what follows."""
-        last = self._last()
+    def add_reasoning(self, text: str) -> None:
+        """Add thinking to the assistant's message, or begin a new one where it has content or calls already."""
+        last = self._last_assistant()
         if last is None or last.keys() & {"content", "tool_calls"}:
-            last = self._begin()
+            last = self._start_assistant()
         last["reasoning_content"] = last.get("reasoning_content", "") + text
 
-    def said(self, text: str, *, goes_on: bool = False) -> None:
-        """What the model said. goes_on: with what it said just before."""
-        last = self._last()
-        if last is None or "tool_calls" in last or ("content" in last and not goes_on):
-            last = self._begin()
+    def add_text(self, text: str, *, continues: bool = False) -> None:
+        """Add text of the assistant.
+
+        continues: the text is appended to the content so far; else it begins a new message where there is content.
+        """
+        last = self._last_assistant()
+        if last is None or "tool_calls" in last or ("content" in last and not continues):
+            last = self._start_assistant()
         last["content"] = last.get("content", "") + text
 
-    def called(self, call: str, name: str, arguments: str | Mapping[str, Any]) -> None:
-        """A call that the model made."""
-        last = self._last() or self._begin()
+    def add_tool_call(self, call_id: str, name: str, arguments: str | Mapping[str, Any]) -> None:
+        """Add a tool call to the assistant's message."""
+        last = self._last_assistant() or self._start_assistant()
         function = {"name": name, "arguments": arguments}
-        last.setdefault("tool_calls", []).append({"id": call, "type": "function", "function": function})
+        last.setdefault("tool_calls", []).append({"id": call_id, "type": "function", "function": function})
 
-    def _last(self) -> dict[str, Any] | None:
+    def _last_assistant(self) -> dict[str, Any] | None:
         return self._messages[-1] if self._messages and self._messages[-1]["role"] == "assistant" else None
 
-    def _begin(self) -> dict[str, Any]:
+    def _start_assistant(self) -> dict[str, Any]:
         self._messages.append({"role": "assistant"})
         return self._messages[-1]
 
 
-def sealed(thought: str) -> str:
-    """Thinking as a client carries it that must hand it back but not show it. It is no secret: base64."""
-    return base64.b64encode(thought.encode("utf-8", "surrogatepass")).decode()
+def encode_thinking(text: str) -> str:
+    """Encode thinking for clients that send it back but do not show it. It is base64, not encrypted."""
+    return base64.b64encode(text.encode("utf-8", "surrogatepass")).decode()
 
 
-def unsealed(seal: str) -> str:
-    """What was sealed; nothing of what another server sealed."""
+def decode_thinking(encoded: str) -> str:
+    """Decode the text of `encode_thinking`; return "" for other data, which another server may have written."""
     try:
-        return base64.b64decode(seal, validate=True).decode()
+        return base64.b64decode(encoded, validate=True).decode()
     except (binascii.Error, ValueError):
         return ""

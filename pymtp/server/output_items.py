@@ -1,4 +1,4 @@
-"""An answer as a row of parts in the order they came: thinking, text, calls."""
+"""The output of a completion as a list of items in the order of the text: thinking, text, tool calls."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from pymtp.chat import CallArguments, CallBegun, Event, Said, Thought
+from pymtp.chat import ContentDelta, OutputEvent, ReasoningDelta, ToolCallDelta, ToolCallStart
 
-Kind = Literal["thinking", "text", "call"]
+ItemKind = Literal["thinking", "text", "call"]
 
 
 @dataclass
-class Part:
-    """A part, as far as it came. index: its place in the row. name: of the tool that is called."""
+class OutputItem:
+    """An item as far as it was generated. index: its position in the list. name: the tool of a call."""
 
-    kind: Kind
+    kind: ItemKind
     index: int
     name: str = ""
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:24])
@@ -25,12 +25,12 @@ class Part:
 
     @property
     def text(self) -> str:
-        """What was thought or said, or the arguments of the call as JSON."""
+        """Return the text of the item; of a call the arguments as JSON."""
         return "".join(self.pieces)
 
     @property
-    def is_whole(self) -> bool:
-        """Whether it did not end in the middle, as the text alone tells: a call has all of its arguments."""
+    def is_complete(self) -> bool:
+        """Return False for a call whose arguments are not complete JSON, else True."""
         if self.kind != "call":
             return True
         try:
@@ -40,56 +40,56 @@ class Part:
         return True
 
 
-class Change(NamedTuple):
-    """What happened to a part. text: by which it has grown."""
+class ItemChange(NamedTuple):
+    """A change of an item. text: the new text, of a delta."""
 
-    what: Literal["begun", "grown", "ended"]
-    part: Part
+    change: Literal["start", "delta", "end"]
+    item: OutputItem
     text: str = ""
 
 
-class Parts:
-    """Makes parts of the events of an answer. The same events in any batches make the same parts."""
+class OutputItems:
+    """The items of one completion, built from its events. The same events in any batches give the same items."""
 
     def __init__(self) -> None:
-        self.row: list[Part] = []
+        self.items: list[OutputItem] = []
 
-    def take(self, events: Sequence[Event]) -> list[Change]:
-        """What the events change. Text of one part that came at once is one change."""
-        found: list[Change] = []
+    def push(self, events: Sequence[OutputEvent]) -> list[ItemChange]:
+        """Apply events, and return the changes; adjacent deltas of one item are joined."""
+        merged: list[ItemChange] = []
         for change in self._changes(events):
-            if found and change.what == found[-1].what == "grown":
-                found[-1] = change._replace(text=found[-1].text + change.text)
+            if merged and change.change == merged[-1].change == "delta":
+                merged[-1] = change._replace(text=merged[-1].text + change.text)
             else:
-                found.append(change)
-        return found
+                merged.append(change)
+        return merged
 
-    def begin(self, kind: Kind, name: str = "") -> list[Change]:
-        """A new part. The one before it ends."""
-        before = self.end()
-        self.row.append(Part(kind, len(self.row), name))
-        return [*before, Change("begun", self.row[-1])]
+    def start_item(self, kind: ItemKind, name: str = "") -> list[ItemChange]:
+        """End the last item, and start a new one."""
+        before = self.end_item()
+        self.items.append(OutputItem(kind, len(self.items), name))
+        return [*before, ItemChange("start", self.items[-1])]
 
-    def end(self) -> list[Change]:
-        """The last part ends with the answer."""
-        return [Change("ended", self.row[-1])] if self.row else []
+    def end_item(self) -> list[ItemChange]:
+        """End the last item; nothing where there is none."""
+        return [ItemChange("end", self.items[-1])] if self.items else []
 
-    def _changes(self, events: Sequence[Event]) -> Iterator[Change]:
+    def _changes(self, events: Sequence[OutputEvent]) -> Iterator[ItemChange]:
         for event in events:
             match event:
-                case Thought(text):
-                    yield from self._grow("thinking", text)
-                case Said(text):
-                    yield from self._grow("text", text)
-                case CallBegun(_, name):
-                    yield from self.begin("call", name)
-                case CallArguments(_, text):
-                    yield from self._grow("call", text)
+                case ReasoningDelta(text):
+                    yield from self._append("thinking", text)
+                case ContentDelta(text):
+                    yield from self._append("text", text)
+                case ToolCallStart(_, name):
+                    yield from self.start_item("call", name)
+                case ToolCallDelta(_, text):
+                    yield from self._append("call", text)
 
-    def _grow(self, kind: Kind, text: str) -> Iterator[Change]:
+    def _append(self, kind: ItemKind, text: str) -> Iterator[ItemChange]:
         if not text:
             return
-        if not self.row or self.row[-1].kind != kind:
-            yield from self.begin(kind)
-        self.row[-1].pieces.append(text)
-        yield Change("grown", self.row[-1], text)
+        if not self.items or self.items[-1].kind != kind:
+            yield from self.start_item(kind)
+        self.items[-1].pieces.append(text)
+        yield ItemChange("delta", self.items[-1], text)

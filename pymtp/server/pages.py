@@ -1,4 +1,4 @@
-"""The pages for people: a chat, and the engine's figures over time."""
+"""The web pages: a chat, and the engine's figures over time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-# Nothing from elsewhere, nothing inline, and no text that a script could make into elements.
+# The policy allows no other hosts, no inline scripts or styles, and no HTML made of strings.
 _POLICY = (
     "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 _HEADERS = {
-    "Cache-Control": "no-cache",  # kept, and asked for again: another version may be installed
+    "Cache-Control": "no-cache",  # browsers keep a file, but revalidate it: another version may be installed
     "Content-Security-Policy": _POLICY,
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
@@ -31,45 +31,45 @@ _HEADERS = {
 
 
 @dataclass(frozen=True)
-class _File:
+class _StaticFile:
     content: bytes
     headers: dict[str, str]
 
 
-def _read() -> dict[str, _File]:
-    found = {}
+def _load_files() -> dict[str, _StaticFile]:
+    loaded = {}
     for path in files("pymtp.server").joinpath("static").iterdir():
         content = path.read_bytes()
         tag = f'"{sha256(content).hexdigest()[:32]}"'
         kind = _TYPES[path.name.rpartition(".")[2]]
-        found[path.name] = _File(content, {**_HEADERS, "Content-Type": kind, "ETag": tag})
-    return found
+        loaded[path.name] = _StaticFile(content, {**_HEADERS, "Content-Type": kind, "ETag": tag})
+    return loaded
 
 
-_FILES = _read()
+_FILES = _load_files()
 
 
 @router.get("/")
 async def chat_page(request: Request) -> Response:
-    return _answer(request, "index.html")
+    return _file_response(request, "index.html")
 
 
-@router.get("/favicon.ico")  # where browsers look for it beside an answer that is no page of ours
+@router.get("/favicon.ico")  # browsers ask for this path where a response is not one of our pages
 async def icon(request: Request) -> Response:
-    return _answer(request, "icon.svg")
+    return _file_response(request, "icon.svg")
 
 
 @router.get("/figures.html")
 async def figures_page(request: Request) -> Response:
-    return _answer(request, "figures.html")
+    return _file_response(request, "figures.html")
 
 
 @router.get("/static/{name}")
 async def static_file(request: Request, name: str) -> Response:
-    return _answer(request, name)
+    return _file_response(request, name)
 
 
-def _answer(request: Request, name: str) -> Response:
+def _file_response(request: Request, name: str) -> Response:
     file = _FILES.get(name)
     if file is None:
         raise HTTPException(404)

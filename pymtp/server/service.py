@@ -1,6 +1,6 @@
-"""Requests, whatever API they came by, on an AsyncLLM: prompt, grammar, a bounded queue, time limits.
+"""The service that runs requests of all APIs on an AsyncLLM, with a bounded queue and timeouts.
 
-Knows nothing of HTTP. What an API asks for is an `Ask`; what comes of it are `Update`s.
+It knows nothing of HTTP: each API gives it a `GenerateRequest`, and reads `Delta`s from the `RunningRequest`.
 """
 
 from __future__ import annotations
@@ -12,253 +12,289 @@ from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pymtp.async_llm import AsyncLLM, AsyncTexts
-from pymtp.chat import AnswerFormat, AnswerReader, Event, Said
+from pymtp.async_llm import AsyncCompletions, AsyncLLM
+from pymtp.chat import ContentDelta, OutputEvent, OutputFormat, OutputParser
 from pymtp.context.memory import DeviceMemory
 from pymtp.engine.request import Completion, FinishReason, Piece
 from pymtp.errors import InvalidRequestError
-from pymtp.openai.generate_request import Ask, EndReason, Text, end_reason, prepared
+from pymtp.openai.generate_request import (
+    GenerateRequest,
+    Output,
+    OutputFinishReason,
+    output_finish_reason,
+    prepare_request,
+)
 from pymtp.sampling import SamplingParams
-from pymtp.server.admission import Admission, Admissions
-from pymtp.server.budgets import within_budget
-from pymtp.server.errors import OverdueError, UnavailableError, UnknownModelError
-from pymtp.server.metrics.registry import Metrics, Watch
-from pymtp.server.settings import Settings
-from pymtp.server.timeouts import within
+from pymtp.server.admission import Admission, AdmissionController
+from pymtp.server.errors import RequestTimeoutError, UnavailableError, UnknownModelError
+from pymtp.server.metrics.registry import Metrics, RequestMetrics
+from pymtp.server.settings import ServerSettings
+from pymtp.server.thinking_budget import apply_thinking_budget
+from pymtp.server.timeouts import run_with_timeout
 from pymtp.validation import shown
 
 T = TypeVar("T")
-# Seconds that a request may be looked at before it runs, the wait for a thread included. 16 MiB of spaces, the worst
-# that fits into a body, take half of it.
-PREPARING = 60.0
-# Pieces of a text that may wait for a slow client. All of them: the request keeps its pieces anyway, and a text that is
-# written to its end gives its place to others.
-AHEAD = 2**31
-MOST_LOGPROBS = 2**22  # that are kept for one request: each takes about 100 bytes
-SLICE = 2048  # characters that are read before other requests have their turn: some take 10 microseconds each
+# Seconds for preparing a request (template, tokens, grammar), waiting for a thread included. The slowest body of the
+# largest size, 16 MiB of spaces, takes half of them.
+PREPARE_TIMEOUT = 60.0
+# Pieces that may wait for a slow client: there is no limit. The request holds its pieces in any case, and a completion
+# that is generated to its end frees its slot.
+MAX_BUFFERED_PIECES = 2**31
+MAX_LOGPROB_VALUES = 2**22  # per request; each takes about 100 bytes of memory
+PARSE_SLICE = 2048  # characters parsed before other tasks run: some take 10 microseconds each
 
 
 @dataclass(frozen=True)
-class Update:
-    """What is new of a text. pieces: of a stream only. finish_reason: None while it goes on."""
+class Delta:
+    """The new output of one completion. finish_reason: None before its last delta."""
 
     index: int
-    events: list[Event]
+    events: list[OutputEvent]
     pieces: list[Piece]
-    finish_reason: EndReason | None
+    finish_reason: OutputFinishReason | None
 
 
 class Service:
-    """An AsyncLLM with what a server needs around it."""
+    """An AsyncLLM with admission control, timeouts, metrics and the server's defaults."""
 
-    def __init__(self, llm: AsyncLLM, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, llm: AsyncLLM, settings: ServerSettings, metrics: Metrics) -> None:
         self.llm, self.settings, self.metrics = llm, settings, metrics
-        self._admissions = Admissions(llm.llm.context.n_seq_max + settings.max_queue)
+        self._admission_controller = AdmissionController(llm.llm.context.n_seq_max + settings.max_queue)
         self._memory: asyncio.Future[list[DeviceMemory]] | None = None
-        metrics.serve(llm, self.model_name)
+        metrics.register_engine(llm, self.model_name)
 
     @property
     def sampling(self) -> Mapping[str, Any]:
-        """What a request leaves open, by the names of SamplingParams: the server's own, else the model's."""
+        """Return the default sampling parameters of requests: the server's options, then the model file's values."""
         return {**self.llm.llm.sampling_defaults, **self.settings.sampling}
 
     @property
-    def n_open(self) -> int:
-        """Texts that run or wait."""
-        return self._admissions.n_open
+    def n_unfinished(self) -> int:
+        """Return the number of completions that run or wait."""
+        return self._admission_controller.n_unfinished
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """All that the model is served by."""
+        """Return all names by which the model is served."""
         return self.settings.served_names or (self.llm.llm.model.path.stem,)
 
     @property
     def model_name(self) -> str:
-        """The model's name in answers."""
+        """Return the name of the model in responses."""
         return self.model_names[0]
 
     def check_model(self, name: str | None) -> None:
-        """Raises UnknownModelError for another name than those that the server was started with. Where it was started
-        without any, clients may call the model as they like: there is no other."""
+        """Raise UnknownModelError for a name that is not one of --served-name.
+
+        Without --served-name any name is accepted: there is only one model.
+        """
         if name is not None and self.settings.served_names and name not in self.settings.served_names:
             raise UnknownModelError(f"there is no model {shown(name)}: there is {', '.join(self.model_names)}")
 
     async def memory(self) -> list[DeviceMemory]:
-        """What the model and the caches take, a line a device. Waits until the engine is between two steps: all who ask
-        meanwhile wait for one thread, for requests need the others."""
+        """Return the memory that the model and the caches take on each device.
+
+        Waits until the engine is between two steps. Concurrent calls share one thread, so that the other threads stay
+        free for requests.
+        """
         if self._memory is None or self._memory.done():
             llm = self.llm.llm
-            self._memory = asyncio.ensure_future(self.llm.in_thread(lambda: llm.turns.between(llm, llm.context.memory)))
+            self._memory = asyncio.ensure_future(
+                self.llm._in_thread(lambda: llm._runner.call_between_steps(llm, llm.context.memory))
+            )
         return await asyncio.shield(self._memory)
 
     async def check(self) -> None:
-        """Waits until the engine is between two steps. Raises NativeError where it can go on no more."""
+        """Wait until the engine is between two steps, and raise NativeError if it has failed for good."""
         llm = self.llm.llm
-        await self.llm.in_thread(lambda: llm.turns.between(llm, llm.context.check))
+        await self.llm._in_thread(lambda: llm._runner.call_between_steps(llm, llm.context.check))
 
-    def admit(self, texts: int) -> AbstractContextManager[Admission]:
-        """Lets a request in that has several prompts, with all of its texts. Raises QueueFullError."""
-        return self._admissions.admit(texts)
+    def admit(self, n_completions: int) -> AbstractContextManager[Admission]:
+        """Admit a request of several prompts with all of its completions. Raises QueueFullError."""
+        return self._admission_controller.admit(n_completions)
 
     async def prepare(self, call: Callable[[], T]) -> T:
-        """What a call returns that looks at a request, on a thread. Raises UnavailableError where that takes long."""
+        """Run `call`, which reads a request, on a thread, and return its result.
+
+        Raises UnavailableError after PREPARE_TIMEOUT seconds.
+        """
         try:
-            return await within(PREPARING, self.llm.prepare(call))
+            return await run_with_timeout(PREPARE_TIMEOUT, self.llm._prepare(call))
         except asyncio.TimeoutError as error:
-            raise _busy() from error
+            raise _busy_error() from error
 
     @asynccontextmanager
-    async def answer(self, ask: Ask, admission: Admission | None = None) -> AsyncIterator[Answering]:
-        """Runs a request, which ends where this is left.
+    async def run_request(
+        self, request: GenerateRequest, admission: Admission | None = None
+    ) -> AsyncIterator[RunningRequest]:
+        """Run a request, and cancel it when the context is left.
 
-        admission: of the request that the texts belong to, and that they make room for others of when they end; None
-            for a request of its own.
+        admission: the admission of an HTTP request with several prompts, of which this is one; None admits this
+            request by itself. The completions leave the admission when the context is left.
 
-        Raises QueueFullError, InvalidRequestError for what cannot be asked, ContextFullError, OverdueError,
-        UnavailableError and ClosedError.
+        Raises QueueFullError, InvalidRequestError, ContextFullError, RequestTimeoutError, UnavailableError and
+        ClosedError.
         """
-        n = ask.params.n
-        ask = self.within_budget(ask)
-        self._check_logprobs(ask.params)
+        n = request.params.n
+        request = self.apply_thinking_budget(request)
+        self._check_logprobs(request.params)
         with ExitStack() as stack:
             admission = admission or stack.enter_context(self.admit(n))
-            stack.callback(admission.ended, n)
-            watch = self.metrics.watch(ask.prompt)
-            seconds = self._limit(ask)
-            left = admission.begun + seconds - asyncio.get_running_loop().time()
+            stack.callback(admission.release, n)
+            request_metrics = self.metrics.start_request(request.prompt)
+            timeout = self._timeout(request)
+            remaining = admission.arrival_time + timeout - asyncio.get_running_loop().time()
             try:
-                texts, form = await within(min(left, PREPARING), self._open(ask))
+                source, output_format = await run_with_timeout(min(remaining, PREPARE_TIMEOUT), self._open(request))
             except asyncio.TimeoutError as error:
-                raise (_overdue(seconds) if left <= PREPARING else _busy()) from error
-            async with texts:
-                with watch.running(texts.prompt_tokens, n):
-                    yield Answering(texts, form, n, self.settings.chunk_interval, admission.begun, seconds, watch)
+                raise (_timeout_error(timeout) if remaining <= PREPARE_TIMEOUT else _busy_error()) from error
+            async with source:
+                with request_metrics.started(source.prompt_tokens, n):
+                    yield RunningRequest(
+                        source,
+                        output_format,
+                        n,
+                        self.settings.chunk_interval,
+                        admission.arrival_time,
+                        timeout,
+                        request_metrics,
+                    )
 
-    async def _open(self, ask: Ask) -> tuple[AsyncTexts, AnswerFormat | None]:
-        """Where this is left, a thread goes on that has begun, and nobody waits for it."""
-        prompt, params, form = await self.llm.prepare(lambda: prepared(self.llm.llm, ask))
-        return await self.llm.open(prompt, params, ahead=AHEAD if ask.stream else None), form
+    async def _open(self, request: GenerateRequest) -> tuple[AsyncCompletions, OutputFormat | None]:
+        """Prepare and submit a request. A thread that has started goes on when the task is cancelled."""
+        prompt, params, output_format = await self.llm._prepare(lambda: prepare_request(self.llm.llm, request))
+        return await self.llm._open(
+            prompt, params, max_unread=MAX_BUFFERED_PIECES if request.stream else None
+        ), output_format
 
-    def within_budget(self, ask: Ask) -> Ask:
-        """The request, with the budget of thinking that it has here."""
-        return within_budget(ask, self.settings, self.llm.llm.context.n_ctx)
+    def apply_thinking_budget(self, request: GenerateRequest) -> GenerateRequest:
+        """Return the request with the thinking budget that it has on this server."""
+        return apply_thinking_budget(request, self.settings, self.llm.llm.context.n_ctx)
 
     def _check_logprobs(self, params: SamplingParams) -> None:
-        """Raises InvalidRequestError where the log-probabilities of one request could take hundreds of megabytes."""
+        """Raise InvalidRequestError where the logprobs of the request could take hundreds of megabytes."""
         if params.logprobs is not None:
-            tokens = min(params.max_tokens or MOST_LOGPROBS, self.llm.llm.context.n_ctx)
-            if params.n * tokens * (params.logprobs + 1) > MOST_LOGPROBS:
+            tokens = min(params.max_tokens or MAX_LOGPROB_VALUES, self.llm.llm.context.n_ctx)
+            if params.n * tokens * (params.logprobs + 1) > MAX_LOGPROB_VALUES:
                 raise InvalidRequestError(
                     f"n={params.n} texts of up to {tokens} tokens, each with {params.logprobs} log-probabilities, "
-                    f"are more than {MOST_LOGPROBS}: a smaller max_tokens is right"
+                    f"are more than {MAX_LOGPROB_VALUES}: a smaller max_tokens is right"
                 )
 
-    def _limit(self, ask: Ask) -> float:
-        return min(math.inf if each is None else each for each in (ask.timeout, self.settings.request_timeout))
+    def _timeout(self, request: GenerateRequest) -> float:
+        return min(math.inf if limit is None else limit for limit in (request.timeout, self.settings.request_timeout))
 
 
-def _overdue(seconds: float) -> OverdueError:
-    return OverdueError(f"the request took longer than {seconds:g} seconds")
+def _timeout_error(timeout: float) -> RequestTimeoutError:
+    return RequestTimeoutError(f"the request took longer than {timeout:g} seconds")
 
 
-def _busy() -> UnavailableError:
-    return UnavailableError(f"the server was not done with looking at the request after {PREPARING:g} seconds", 5)
+def _busy_error() -> UnavailableError:
+    return UnavailableError(f"the server has not finished preparing the request after {PREPARE_TIMEOUT:g} seconds", 5)
 
 
-class Answering:
-    """A request that runs: iterate over its updates. `completions` and `answers` once these are at their end."""
+class RunningRequest:
+    """A request that runs: iterate over its deltas; `completions` is complete after the last one."""
 
     def __init__(
         self,
-        texts: AsyncTexts,
-        form: AnswerFormat | None,
+        source: AsyncCompletions,
+        output_format: OutputFormat | None,
         n: int,
-        interval: float,
-        begun: float,
-        seconds: float,
-        watch: Watch,
+        chunk_interval: float,
+        arrival_time: float,
+        timeout: float,
+        request_metrics: RequestMetrics,
     ) -> None:
-        """interval: seconds between updates, at least. begun, seconds: the loop's time then, and what it may take."""
-        self._texts, self._interval, self._begun, self._seconds = texts, interval, begun, seconds
-        self._watch = watch
-        self._readers: list[AnswerReader | None] = [None if form is None else form.reader() for _ in range(n)]
+        """arrival_time: when the request came, on the event loop's clock; the timeout runs from then.
+
+        chunk_interval: seconds between two chunks of the stream, about.
+        """
+        self._source, self._interval, self._arrival_time, self._timeout = source, chunk_interval, arrival_time, timeout
+        self._metrics = request_metrics
+        self._parsers: list[OutputParser | None] = [
+            None if output_format is None else output_format.parser() for _ in range(n)
+        ]
         self._lengths = [0] * n
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of the prompt."""
-        return self._texts.prompt_tokens
+        """Return the number of tokens of the prompt."""
+        return self._source.prompt_tokens
 
     @property
     def completions(self) -> list[Completion]:
-        """Each text as a whole. Raises InvalidRequestError before the end."""
-        return self._texts.completions
+        """Return the finished completions. Raises InvalidRequestError before the last one has finished."""
+        return self._source.completions
 
     @property
-    def readers(self) -> list[AnswerReader | None]:
-        """Of each text, as far as it came; None where the prompt was no chat."""
-        return self._readers
+    def parsers(self) -> list[OutputParser | None]:
+        """Return the output parser of each completion; None for a prompt that is no chat."""
+        return self._parsers
 
-    async def whole(self) -> list[Text]:
-        """All texts, once they have ended. Raises as the iteration."""
-        reasons: dict[int, EndReason] = {}
-        async for update in self:
-            if update.finish_reason is not None:
-                reasons[update.index] = update.finish_reason
+    async def outputs(self) -> list[Output]:
+        """Wait for the end, and return the output of each completion. Raises the errors of the iteration."""
+        reasons: dict[int, OutputFinishReason] = {}
+        async for delta in self:
+            if delta.finish_reason is not None:
+                reasons[delta.index] = delta.finish_reason
         return [
-            Text(done, None if reader is None else reader.answer, reasons[i])
-            for i, (done, reader) in enumerate(zip(self.completions, self._readers, strict=True))
+            Output(done, None if parser is None else parser.output, reasons[i])
+            for i, (done, parser) in enumerate(zip(self.completions, self._parsers, strict=True))
         ]
 
-    async def __aiter__(self) -> AsyncIterator[Update]:
-        """Raises OverdueError, and what the request failed by."""
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        """Yield deltas until all completions have finished.
+
+        Raises RequestTimeoutError, UnavailableError, and the error that the request failed with.
+        """
         loop = asyncio.get_running_loop()
-        overdue: list[bool] = []
+        timed_out: list[bool] = []
 
-        def end() -> None:
-            overdue.append(True)
-            self._texts.close()
+        def on_timeout() -> None:
+            timed_out.append(True)
+            self._source.close()
 
-        timer = loop.call_at(self._begun + self._seconds, end) if self._seconds < math.inf else None
-        unended = len(self._readers)
+        timer = loop.call_at(self._arrival_time + self._timeout, on_timeout) if self._timeout < math.inf else None
+        n_unfinished = len(self._parsers)
         try:
-            while parts := await self._texts.take():
-                if overdue:
-                    raise _overdue(self._seconds)
-                if any(part.reason == "cancelled" for part in parts):
+            while new_deltas := await self._source.take():
+                if timed_out:
+                    raise _timeout_error(self._timeout)
+                if any(delta.reason == "cancelled" for delta in new_deltas):
                     raise UnavailableError("the server ended the request", retry_after=5)
-                if n := sum(len(piece.token_ids) for part in parts for piece in part.pieces):
-                    self._watch.tokens(n)
-                unended -= sum(part.reason is not None for part in parts)
-                if not unended:
-                    self._watch.ended(self._texts.completions)
-                for part in parts:
-                    yield await self._update(part.index, part.pieces, part.reason)
-                if self._interval and all(part.reason is None for part in parts):
-                    # What comes meanwhile is one chunk: a client gains nothing by more of them. All streams go on at
-                    # the same moments: to wake the process takes longer than to write to one client more.
-                    left = self._interval - loop.time() % self._interval
-                    await asyncio.sleep(left if left > self._interval / 2 else left + self._interval)
+                if n := sum(len(piece.token_ids) for delta in new_deltas for piece in delta.pieces):
+                    self._metrics.on_tokens(n)
+                n_unfinished -= sum(delta.reason is not None for delta in new_deltas)
+                if not n_unfinished:
+                    self._metrics.on_finished(self._source.completions)
+                for delta in new_deltas:
+                    yield await self._update(delta.index, delta.pieces, delta.reason)
+                if self._interval and all(delta.reason is None for delta in new_deltas):
+                    # Pieces that come during the interval are joined to one chunk. All streams wake at the same
+                    # moments: waking the process costs more than writing to one more client.
+                    remaining = self._interval - loop.time() % self._interval
+                    await asyncio.sleep(remaining if remaining > self._interval / 2 else remaining + self._interval)
         finally:
             if timer is not None:
                 timer.cancel()
 
-    async def _update(self, index: int, pieces: list[Piece], reason: FinishReason | None) -> Update:
+    async def _update(self, index: int, pieces: list[Piece], reason: FinishReason | None) -> Delta:
         text = "".join(piece.text for piece in pieces)
         if reason is not None and not self._lengths[index] and not pieces:
-            text = self._texts.completion(index).text  # nothing was handed out before
-        reader = self._readers[index]
+            text = self._source.completion(index).text  # the request does not stream: its text comes as a whole
+        parser = self._parsers[index]
         start = self._lengths[index]
         self._lengths[index] += len(text)
-        if reader is None:
-            events: list[Event] = [Said(text, start, start + len(text))] if text else []
-            return Update(index, events, pieces, reason)
+        if parser is None:
+            events: list[OutputEvent] = [ContentDelta(text, start, start + len(text))] if text else []
+            return Delta(index, events, pieces, reason)
         events = []
-        for at in range(0, len(text), SLICE):
+        for at in range(0, len(text), PARSE_SLICE):
             if at:
                 await asyncio.sleep(0)
-            events += reader.push(text[at : at + SLICE])
+            events += parser.push(text[at : at + PARSE_SLICE])
         if reason is not None:
-            events += reader.finish()
-            return Update(index, events, pieces, end_reason(reason, reader))
-        return Update(index, events, pieces, None)
+            events += parser.finish()
+            return Delta(index, events, pieces, output_finish_reason(reason, parser))
+        return Delta(index, events, pieces, None)

@@ -1,4 +1,4 @@
-"""What a server is started with."""
+"""The settings of a server, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 
 
 def check_origin(option: str, origin: str) -> None:
-    """Raises InvalidRequestError for what no browser calls an origin: it would never match."""
+    """Raise InvalidRequestError for a text that is no origin, which would never match."""
     if origin != "*" and not _ORIGIN.fullmatch(origin):
         raise InvalidRequestError(
             f"{option} {origin!r} must be scheme://host or scheme://host:port, without a path, or *", option
@@ -24,14 +24,17 @@ def check_origin(option: str, origin: str) -> None:
 
 
 def check_host(option: str, name: str) -> None:
-    """Raises InvalidRequestError for what is no host's name: it would never match."""
+    """Raise InvalidRequestError for a text that is no host name, which would never match."""
     if name != ANY_HOST and not _HOST_NAME.fullmatch(name):
         raise InvalidRequestError(f"{option} {name!r} must be a name, without scheme and port, or *", option)
 
 
 def check_names(option: str, names: Iterable[str]) -> None:
-    """Raises InvalidRequestError for names and keys that no request has: empty ones, with space around, and bytes of a
-    command line that are not UTF-8, as Python keeps them. None is shown: it may be a key."""
+    """Raise InvalidRequestError for names and keys that no request can have.
+
+    These are empty ones, ones with space around them, and bytes of the command line that are not UTF-8. The message
+    does not show the text: it may be a key.
+    """
     for name in names:
         if name != name.strip() or not name:
             raise InvalidRequestError(f"{option} must be text without space around it, not empty", option)
@@ -42,26 +45,27 @@ def check_names(option: str, names: Iterable[str]) -> None:
 
 
 @dataclass(frozen=True)
-class Settings:
-    """
-    api_keys: one of them has to come with each request; none for anybody.
-    cors_origins: pages of other origins that a browser lets ask, "*" for all.
-    allowed_hosts: names that requests may be for, beside addresses, localhost and `host`; "*" for any.
-    served_names: of the model, the first in answers; none for the file's.
-    max_queue: texts that may wait for a place; more are turned away. A request that comes when nothing runs is taken,
-        however many texts it asks for.
-    max_body_bytes: of a request.
-    request_timeout: seconds that a request may take, the waiting included; None for any number.
-    grace: seconds that running requests have when the server ends.
-    chunk_interval: seconds between two chunks of a stream, about: what comes faster is joined. 0: nothing is.
-    reasoning_budget: tokens that a chat may think at most; None for any number.
-    reasoning_budget_message: is written where a budget is out, before the thinking is closed.
-    effort_budgets: of chats without a budget of their own, by the effort that they ask for.
-    page: whether the pages are served.
-    sampling: what a request leaves open, by the names of SamplingParams: before what the model's file says.
-    log_prompts: whether what clients ask is in the log.
-    replica: of several servers behind one address, the name of this one: letters and digits. It is in the names of
-        stored responses, by which requests for them come here.
+class ServerSettings:
+    """The settings of a server.
+
+    api_keys: a request needs one of them; without any, no key is needed.
+    cors_origins: origins of web pages that browsers allow to send requests; "*" for all.
+    allowed_hosts: allowed Host headers, in addition to IP addresses, localhost and `host`; "*" for any.
+    served_names: names of the model, the first one in responses; without any, the name of the model's file.
+    max_queue: completions that may wait for a slot; further requests are refused. A request that comes when nothing
+        runs is accepted with any number of completions.
+    max_body_bytes: limit of a request's body.
+    request_timeout: seconds from the arrival of a request to its end, with the time in the queue; None for no limit.
+    grace: seconds that running requests may take at shutdown.
+    chunk_interval: seconds between two chunks of a stream, about: pieces in between are joined. 0 joins none.
+    reasoning_budget: thinking tokens of a chat at most; None for no limit.
+    reasoning_budget_message: text that is inserted before the thinking is closed at its budget.
+    effort_budgets: thinking budgets by reasoning effort, for chats without a budget of their own.
+    page: serve the web pages.
+    sampling: default sampling parameters by the names of SamplingParams; they precede the values of the model's file.
+    log_prompts: log the prompts of requests.
+    replica: the name of this server among several behind one address: letters and digits. The ids of stored responses
+        have it, and route later requests for them to this server.
     """
 
     host: str = "127.0.0.1"

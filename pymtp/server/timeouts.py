@@ -1,4 +1,4 @@
-"""Time limits."""
+"""A timeout for coroutines."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns. Raises asyncio.TimeoutError where it takes longer; it is cancelled then, as it is with the
-    task that waits. asyncio.wait_for of Python 3.11 and before forgets a cancellation that comes as `work` ends."""
+async def run_with_timeout(seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `work`, and cancel it after `seconds`, or when the calling task is cancelled.
+
+    asyncio.wait_for of Python 3.11 and older loses a cancellation that comes just as `work` ends; this does not.
+
+    Raises asyncio.TimeoutError.
+    """
     task = asyncio.ensure_future(work)
     try:
         done, _ = await asyncio.wait({task}, timeout=max(0.0, seconds))

@@ -1,4 +1,4 @@
-"""/tokenize and /detokenize, in llama.cpp's form and in vLLM's."""
+"""/tokenize and /detokenize, in the forms of llama.cpp and vLLM."""
 
 from __future__ import annotations
 
@@ -10,94 +10,94 @@ from pydantic import BaseModel, Field
 
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
-from pymtp.server.dependencies import CurrentService
-from pymtp.server.http.ascii_json import AsciiJson
-from pymtp.server.http.responses_of import failures_of
-from pymtp.server.openai.types import Body, ListOf, TokenId
-from pymtp.validation import whole_text
+from pymtp.server.dependencies import ServiceDep
+from pymtp.server.http.json_response import AsciiJSONResponse
+from pymtp.server.http.response_schema import error_responses
+from pymtp.server.openai.types import FailFastList, RequestModel, TokenId
+from pymtp.validation import replace_surrogates
 
 router = APIRouter(tags=["llama.cpp"])
-MOST = 2**20  # far more than any prompt has: tokens, or characters of a text unless the context is very long
+MAX_INPUT = 2**20  # tokens or characters, far more than any prompt has; a very long context allows longer texts
 
 
-class TokenizeRequest(Body):
+class TokenizeRequest(RequestModel):
     """content: llama.cpp's name; prompt: vLLM's."""
 
     content: str | None = None
     prompt: str | None = None
-    add_special: bool | None = Field(None, description="Whether the model's begin of text comes first.")
+    add_special: bool | None = Field(None, description="Begin with the model's BOS token.")
     add_special_tokens: bool | None = Field(None, description="vLLM's name.")
-    with_pieces: bool | None = Field(None, description="Tokens are objects, with their text.")
+    with_pieces: bool | None = Field(None, description="Return tokens as objects with their text.")
     return_token_strs: bool | None = None
 
 
 class TokenPiece(BaseModel):
     id: int
-    piece: str | list[int] = Field(description="Text; bytes where they are none.")
+    piece: str | list[int] = Field(description="Text, or a list of bytes where they are no UTF-8.")
 
 
-class Tokens(BaseModel):
+class TokenizeResponse(BaseModel):
     tokens: list[int] | list[TokenPiece]
     count: int
     max_model_len: int
     token_strs: list[str] | None = None
 
 
-class DetokenizeRequest(Body):
-    tokens: Annotated[ListOf[TokenId], Field(max_length=MOST)]
-    special: bool | None = Field(None, description="Whether control tokens come as they are written.")
+class DetokenizeRequest(RequestModel):
+    tokens: Annotated[FailFastList[TokenId], Field(max_length=MAX_INPUT)]
+    special: bool | None = Field(None, description="Return control tokens as text.")
     skip_special_tokens: bool | None = Field(None, description="SGLang's name, and the opposite.")
 
 
-class Detokenized(BaseModel):
+class DetokenizeResponse(BaseModel):
     """content: llama.cpp's name; prompt: vLLM's, the same."""
 
     content: str
     prompt: str
 
 
-@router.post("/tokenize", response_model=None, responses={200: {"model": Tokens}, **failures_of()})
-async def tokenize(body: TokenizeRequest, service: CurrentService) -> Response:
-    """The tokens of a text. Special tokens written out in it are taken as such."""
-    return await service.prepare(lambda: _tokens(body, service.llm.llm))
+@router.post("/tokenize", response_model=None, responses={200: {"model": TokenizeResponse}, **error_responses()})
+async def tokenize(body: TokenizeRequest, service: ServiceDep) -> Response:
+    """Tokenize a text. Special tokens written in it are recognized."""
+    return await service.prepare(lambda: _tokenize(body, service.llm.llm))
 
 
-@router.post("/detokenize", response_model=None, responses={200: {"model": Detokenized}, **failures_of()})
-async def detokenize(body: DetokenizeRequest, service: CurrentService) -> Response:
-    """The text of tokens; bytes that are no UTF-8 become U+FFFD."""
-    return await service.prepare(lambda: _text(body, service.llm.llm))
+@router.post("/detokenize", response_model=None, responses={200: {"model": DetokenizeResponse}, **error_responses()})
+async def detokenize(body: DetokenizeRequest, service: ServiceDep) -> Response:
+    """Detokenize; bytes that are no UTF-8 become U+FFFD."""
+    return await service.prepare(lambda: _detokenize(body, service.llm.llm))
 
 
-# Off the event loop, the JSON too: there may be a million tokens. Nothing looks at them one by one as pydantic would.
+# These run on a thread, with the encoding of the JSON, and without pydantic: there may be a million tokens.
 
 
-def _tokens(body: TokenizeRequest, llm: LLM) -> Response:
+def _tokenize(body: TokenizeRequest, llm: LLM) -> Response:
     if body.content is not None and body.prompt is not None:
         raise InvalidRequestError('one text must come, as "content" or "prompt", not both', "prompt")
     text = body.content if body.content is not None else body.prompt
     if text is None:
         raise InvalidRequestError('a text must come, as "content" or "prompt"', "content")
-    text = whole_text(text)
-    if len(text) > (most := max(64 * llm.context.n_ctx, MOST)):
-        raise InvalidRequestError(f"{len(text)} characters are more than the {most} that are taken at once")
+    text = replace_surrogates(text)
+    if len(text) > (limit := max(64 * llm.context.n_ctx, MAX_INPUT)):
+        raise InvalidRequestError(f"{len(text)} characters are more than the {limit} that are taken at once")
     tokens = llm.model.tokenize(text, add_special=bool(body.add_special or body.add_special_tokens))
-    told: dict[str, Any] = {"tokens": tokens, "count": len(tokens), "max_model_len": llm.context.n_ctx}
+    response: dict[str, Any] = {"tokens": tokens, "count": len(tokens), "max_model_len": llm.context.n_ctx}
     if body.with_pieces:
-        told["tokens"] = [{"id": token, "piece": _piece(llm.model.token_bytes(token))} for token in tokens]
-    told["token_strs"] = [llm.model.token_text(token) for token in tokens] if body.return_token_strs else None
-    return AsciiJson(told)
+        response["tokens"] = [{"id": token, "piece": _text_or_bytes(llm.model.token_bytes(token))} for token in tokens]
+    response["token_strs"] = [llm.model.token_text(token) for token in tokens] if body.return_token_strs else None
+    return AsciiJSONResponse(response)
 
 
-def _piece(data: bytes) -> str | list[int]:
+def _text_or_bytes(data: bytes) -> str | list[int]:
     try:
         return data.decode()
     except UnicodeDecodeError:
         return list(data)
 
 
-def _text(body: DetokenizeRequest, llm: LLM) -> Response:
+def _detokenize(body: DetokenizeRequest, llm: LLM) -> Response:
     if body.special is not None and body.skip_special_tokens is not None:
         raise InvalidRequestError('"special" and "skip_special_tokens" say the same: one may come', "special")
     special = body.special if body.skip_special_tokens is None else not body.skip_special_tokens
     text = llm.model.detokenize(body.tokens, special=bool(special))
-    return AsciiJson({"content": text, "prompt": text})
+    return AsciiJSONResponse({"content": text, "prompt": text})

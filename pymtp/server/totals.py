@@ -1,4 +1,4 @@
-"""What the engine does, as JSON: the page of figures asks for it."""
+"""/figures: the engine's counters as JSON, for the page of figures."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from pymtp.engine.engine_stats import Figures
-from pymtp.server.dependencies import CurrentService
-from pymtp.server.http.responses_of import failures_of
+from pymtp.server.dependencies import ServiceDep
+from pymtp.server.http.response_schema import error_responses
 
 router = APIRouter(tags=["server"])
 
 
 class DeviceBytes(BaseModel):
-    """Of a device: the model's weights, the caches and the buffers."""
+    """The memory of one device: the model's weights, the caches and the buffers together."""
 
     device: str
     total: int
 
 
 class EngineFigures(BaseModel):
-    """places: texts that are written at once, of n_ctx tokens at most. open: texts that run or wait."""
+    """Counters of the engine. places: its slots, each of n_ctx tokens. open: completions that run or wait."""
 
     places: int
     n_ctx: int
@@ -29,15 +29,15 @@ class EngineFigures(BaseModel):
     memory: list[DeviceBytes]
 
 
-@router.get("/figures", responses=failures_of())
-async def figures(service: CurrentService) -> EngineFigures:
-    """What the engine does, and did since the model was loaded."""
+@router.get("/figures", responses=error_responses())
+async def figures(service: ServiceDep) -> EngineFigures:
+    """Return what runs now, and the counters since the model was loaded."""
     llm = service.llm.llm
     memory = await service.memory()
     return EngineFigures(
         places=llm.context.n_seq_max,
         n_ctx=llm.context.n_ctx,
-        open=service.n_open,
+        open=service.n_unfinished,
         engine=llm.figures(),
-        memory=[DeviceBytes(device=each.device, total=each.total) for each in memory],
+        memory=[DeviceBytes(device=device.device, total=device.total) for device in memory],
     )

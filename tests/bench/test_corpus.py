@@ -1,4 +1,4 @@
-"""Claims about the text of bench prompts: read as far as it is needed, never cut the same way twice."""
+"""Tests of TokenSource: it reads text only as far as needed, and never returns the same slice twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_slices_follow_one_another_across_texts() -> None:
     assert [source.take(2), source.take(3), source.take(1)] == [[1, 2], [3, 4, 5], [6]]
 
 
-def test_no_more_text_is_read_than_asked_for() -> None:
+def test_token_source_reads_no_more_text_than_needed() -> None:
     def texts() -> Iterator[str]:
         yield "1 2 3"
         pytest.fail("the second text was not needed")
@@ -29,7 +29,7 @@ def test_no_more_text_is_read_than_asked_for() -> None:
     assert TokenSource(tokenize, texts).take(3) == [1, 2, 3]
 
 
-def test_text_that_runs_out_is_cut_elsewhere_the_next_time() -> None:
+def test_second_pass_cuts_text_at_other_places() -> None:
     whole = list(range(100))
     source = TokenSource(tokenize, lambda: [" ".join(map(str, whole[:30])), " ".join(map(str, whole[30:]))])
     turns = [source.take(100)] + [source.take(50) for _ in range(20)]
@@ -38,17 +38,17 @@ def test_text_that_runs_out_is_cut_elsewhere_the_next_time() -> None:
     assert all(b == a + 1 or a == 99 for turn in turns for a, b in pairwise(turn))
 
 
-def test_no_text_at_all_is_an_error_and_no_endless_loop() -> None:
+def test_empty_text_is_an_error_and_no_endless_loop() -> None:
     with pytest.raises(InvalidRequestError, match="no text"):
         TokenSource(tokenize, lambda: ["", ""]).take(1)
 
 
-def test_the_standard_library_is_long_enough_for_the_longest_rounds() -> None:
+def test_standard_library_is_long_enough_for_the_default_sizes() -> None:
     # 425k tokens per round with all default sizes, three rounds; a token is 4 characters of code and more
     assert sum(map(len, stdlib_texts())) > 4 * 3 * 425 * 1024
 
 
-def test_training_splits_the_text_that_benches_read() -> None:
+def test_training_and_held_out_documents_are_the_text_of_benches() -> None:
     trained, held_out = list(documents(held_out=False)), list(documents(held_out=True))
     assert sorted([*trained, *held_out]) == sorted(stdlib_texts())
     assert 0 < len(held_out) < len(trained) / 8

@@ -1,4 +1,4 @@
-"""Claims about the decode bench, on completions that are made up: no model."""
+"""Tests of the decode bench and its report, on made-up completions without a model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from helpers.damage import refused_or_printed
+from helpers.damage import count_refused_and_printed
 from helpers.scripted import ScriptedContext
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,10 +23,10 @@ from pymtp import InvalidRequestError, Stats
 from pymtp.bench import decode_report
 from pymtp.bench.decode import (
     ARMS,
-    Decoded,
-    Group,
-    Measurement,
-    Settings,
+    DecodeGroup,
+    DecodeMeasurement,
+    DecodeResult,
+    DecodeSettings,
     decode_bench,
     draft_tokens,
     groups,
@@ -34,22 +34,24 @@ from pymtp.bench.decode import (
     prefill_mode,
 )
 from pymtp.bench.decode_plot import plot
-from pymtp.bench.decode_report import ALL, Report, as_csv, as_json, as_markdown, as_tables, load
-from pymtp.bench.order import in_turn
+from pymtp.bench.decode_report import ALL, DecodeReport, as_csv, as_json, as_markdown, as_tables, load
+from pymtp.bench.order import balanced_order
 from pymtp.bench.synthetic import SyntheticContext
 from pymtp.context.inspect import Counters
 from pymtp.drafting.depth import FixedDepth
-from pymtp.engine.rounds import write_alone
+from pymtp.engine.rounds import generate_single
 from pymtp.errors import NativeError
-from pymtp.stats import Tally
+from pymtp.stats import DraftStats
 
-SETTINGS = Settings("m.gguf", ("none", "1", "3", "auto"), ("code", "random"), (0.0, 0.7), 13, 4, None, 1, 0, "f16")
-SPEED = {"none": 10.0, "1": 15.0, "3": 20.0, "auto": 25.0}  # tokens a second
+SETTINGS = DecodeSettings(
+    "m.gguf", ("none", "1", "3", "auto"), ("code", "random"), (0.0, 0.7), 13, 4, None, 1, 0, "f16"
+)
+SPEED = {"none": 10.0, "1": 15.0, "3": 20.0, "auto": 25.0}  # tokens/s
 TEXT = list(range(13))
 
 
-def decoded(arm: str = "none", slowness: float = 1.0, text: Sequence[int] = TEXT) -> Decoded:
-    """13 tokens: the first comes with the prompt, a round brings one more than it drafts."""
+def decoded(arm: str = "none", slowness: float = 1.0, text: Sequence[int] = TEXT) -> DecodeResult:
+    """Make a result of 13 tokens: the prefill yields the first, each round one more than it drafts."""
     depth = 2 if arm == "auto" else draft_tokens(arm)
     rounds = 12 // (depth + 1)
     seconds = 12 / SPEED[arm] * slowness
@@ -64,36 +66,40 @@ def decoded(arm: str = "none", slowness: float = 1.0, text: Sequence[int] = TEXT
         accepted_per_position=(rounds,) * depth,
     )
     phases = {"draft": seconds / 4, "verify": seconds / 2, "rewind": 0.0, "python": seconds / 4, "sample": 0.0}
-    return Decoded(list(text), stats, phases, rounds, rounds * depth)
+    return DecodeResult(list(text), stats, phases, rounds, rounds * depth)
 
 
-def measurement(arm: str, round: int = 0, kind: str = "code", temperature: float = 0.0, **more: Any) -> Measurement:
-    return Measurement(**vars(decoded(arm, **more)), round=round, kind=kind, temperature=temperature, arm=arm)
+def measurement(
+    arm: str, round: int = 0, kind: str = "code", temperature: float = 0.0, **more: Any
+) -> DecodeMeasurement:
+    return DecodeMeasurement(**vars(decoded(arm, **more)), round=round, kind=kind, temperature=temperature, arm=arm)
 
 
-def report_of(measurements: Sequence[Measurement], settings: Settings = SETTINGS, left_out: str = "") -> Report:
+def report_of(
+    measurements: Sequence[DecodeMeasurement], settings: DecodeSettings = SETTINGS, left_out: str = ""
+) -> DecodeReport:
     build = {"devices": [{"description": "a CPU"}], "pymtp": "0", "llama_cpp_commit": "0", "compiler": "cc"}
     machine = {"cpu": "c", "cores": 1, "system": "s", "gpus": []}
     where = {"model": {}, "machine": machine, "build": build}
-    return Report.of(list(measurements), asdict(settings), left_out=[left_out] if left_out else [], **where)
+    return DecodeReport.of(list(measurements), asdict(settings), left_out=[left_out] if left_out else [], **where)
 
 
 @pytest.fixture(scope="module")
-def report() -> Report:
+def report() -> DecodeReport:
     bench = decode_bench(SETTINGS, lambda group, arm: decoded(arm))
     bench.run()
     return report_of(bench.measurements)
 
 
-def test_every_item_stands_at_every_place_and_after_every_other_equally_often() -> None:
-    orders = [in_turn("abcd", turn) for turn in range(4)]
+def test_balanced_order_has_each_item_at_each_place_and_after_each_other_equally_often() -> None:
+    orders = [balanced_order("abcd", turn) for turn in range(4)]
     assert all(sorted(place) == list("abcd") for place in zip(*orders, strict=True))
     neighbours = [pair for order in orders for pair in itertools.pairwise(order)]
     assert sorted(neighbours) == sorted(itertools.permutations("abcd", 2))
 
 
-def test_a_group_runs_all_arms_one_right_after_the_other_and_the_order_changes() -> None:
-    ran: list[tuple[Group, str]] = []
+def test_group_runs_all_arms_in_sequence_and_in_changing_order() -> None:
+    ran: list[tuple[DecodeGroup, str]] = []
     bench = decode_bench(SETTINGS, lambda group, arm: ran.append((group, arm)) or decoded(arm))
     bench.run()
     n = len(SETTINGS.arms)
@@ -106,7 +112,7 @@ def test_a_group_runs_all_arms_one_right_after_the_other_and_the_order_changes()
         assert all(sorted(place) == sorted(SETTINGS.arms) for place in zip(*orders, strict=True))
 
 
-def test_a_machine_that_slows_down_from_comparison_to_comparison_leaves_the_ratios_as_they_are() -> None:
+def test_ratios_do_not_change_if_the_machine_slows_down_between_groups() -> None:
     planned = groups(SETTINGS)
     bench = decode_bench(SETTINGS, lambda group, arm: decoded(arm, slowness=1.5 ** planned.index(group)))
     bench.run()
@@ -118,7 +124,7 @@ def test_a_machine_that_slows_down_from_comparison_to_comparison_leaves_the_rati
             assert cell.decode_ratio.low == pytest.approx(cell.decode_ratio.high) == SPEED[cell.arm] / SPEED["none"]
 
 
-def test_a_cell_holds_medians_of_rates_and_ratios_and_shares_of_all_its_rounds() -> None:
+def test_cell_holds_medians_of_rates_and_means_per_round() -> None:
     runs = [measurement(arm, i, slowness=slowness) for i, slowness in enumerate((1, 2, 4)) for arm in ("none", "3")]
     runs[-1] = replace(runs[-1], stats=replace(runs[-1].stats, decode_seconds=12 / 2.5))
     none, three = report_of(runs).cells()
@@ -134,7 +140,7 @@ def test_a_cell_holds_medians_of_rates_and_ratios_and_shares_of_all_its_rounds()
     assert three.seconds["draft"] == pytest.approx((0.6 + 1.2 + 2.4) / 9 / 4)
 
 
-def test_acceptance_at_a_position_is_of_the_drafts_that_were_verified_there() -> None:
+def test_acceptance_per_position_is_the_share_of_verified_drafts() -> None:
     stats = replace(decoded("auto").stats, rounds=4, depths=(1, 3, 0, 2), accepted_per_position=(3, 1, 1))
     deeper = replace(stats, rounds=2, depths=(3, 4), accepted_per_position=(1, 1, 0, 0))
     runs = [replace(measurement("auto", i), stats=s) for i, s in enumerate((stats, deeper))]
@@ -142,13 +148,13 @@ def test_acceptance_at_a_position_is_of_the_drafts_that_were_verified_there() ->
     assert cell.accepted_per_position == [4 / 5, 2 / 4, 1 / 3, 0]
 
 
-def test_kinds_stand_apart_and_together_and_one_alone_is_not_told_twice(report: Report) -> None:
+def test_cells_are_per_kind_and_for_all_kinds_unless_there_is_one_kind(report: DecodeReport) -> None:
     kinds = [(cell.temperature, cell.kind) for cell in report.cells() if cell.arm == "none"]
     assert kinds == [(t, kind) for t in (0.0, 0.7) for kind in ("code", "random", ALL)]
     assert {cell.kind for cell in report_of([measurement("none")]).cells()} == {"code"}
 
 
-def test_phases_add_up_to_decoding_and_python_is_what_no_native_call_took() -> None:
+def test_phases_add_up_to_decoding_and_python_is_the_time_outside_native_calls() -> None:
     zeros: dict[str, Any] = dict.fromkeys(Counters.__dataclass_fields__, 0)
     before = Counters(**zeros | {"draft_seconds": 1.0, "verify_seconds": 2.0, "prefill_seconds": 9.0})
     after = Counters(
@@ -160,12 +166,12 @@ def test_phases_add_up_to_decoding_and_python_is_what_no_native_call_took() -> N
     assert phases == {"draft": 0.5, "verify": 1.0, "rewind": 0.125, "sample": 0.25, "python": 0.375}
 
 
-def test_the_same_text_in_all_arms_is_said() -> None:
+def test_report_says_that_all_arms_have_the_same_text() -> None:
     shown = as_markdown(report_of([measurement(arm) for arm in SETTINGS.arms]))
     assert "same text: yes, 3 texts compared" in shown
 
 
-def test_a_text_that_differs_is_named_with_the_first_token_that_does() -> None:
+def test_report_names_the_first_different_token() -> None:
     other = [*TEXT[:7], 99, *TEXT[8:]]
     runs = [measurement("3", 2, text=other), measurement("none", 2), measurement("1", 2), measurement("none", 1)]
     shown = as_markdown(report_of(runs))
@@ -176,25 +182,25 @@ def test_a_text_that_differs_is_named_with_the_first_token_that_does() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 12])
-def test_a_text_that_is_only_longer_differs_where_the_other_ends(cut: int) -> None:
+def test_longer_text_differs_where_the_shorter_one_ends(cut: int) -> None:
     (difference,) = report_of([measurement("none"), measurement("1", text=TEXT[:cut])]).differences
     assert difference.at == cut
 
 
-def test_without_none_texts_are_compared_with_the_first_arm() -> None:
+def test_texts_are_compared_with_the_first_arm_if_none_is_missing() -> None:
     report = report_of([measurement("3", text=[5]), measurement("1"), measurement("auto")])
     assert report.texts_compared == 2
     assert [(d.arm, d.compared_with) for d in report.differences] == [("3", "1")]
 
 
-def test_many_differences_are_counted_and_few_named() -> None:
+def test_report_counts_all_differences_and_names_the_first_ten() -> None:
     runs = [measurement(arm, i, text=[int(arm != "none")]) for i in range(14) for arm in ("none", "1")]
     shown = as_markdown(report_of(runs))
     assert shown.count("first difference") == 10
     assert "and 4 more" in shown
 
 
-def test_synthetic_acceptance_is_named_and_no_text_is_compared() -> None:
+def test_report_names_synthetic_acceptance_and_compares_no_texts() -> None:
     runs = [measurement("none"), measurement("1", text=[5])]
     report = report_of(runs, replace(SETTINGS, synthetic=(0.8, 0.5)))
     assert (report.texts_compared, report.differences) == (0, [])
@@ -205,22 +211,22 @@ def test_synthetic_acceptance_is_named_and_no_text_is_compared() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 5])
-def test_an_interruption_keeps_what_is_done(n: int) -> None:
-    def interrupt(group: Group, arm: str, left: float | None) -> None:
+def test_interrupted_bench_keeps_its_measurements(n: int) -> None:
+    def interrupt(group: DecodeGroup, arm: str, left: float | None) -> None:
         if len(bench.measurements) == n:
             raise KeyboardInterrupt
 
     bench = decode_bench(SETTINGS, lambda group, arm: decoded(arm), on_start=interrupt)
     with pytest.raises(KeyboardInterrupt):
         bench.run()
-    shown = report_of(bench.measurements, left_out="what was to come")
+    shown = report_of(bench.measurements, left_out="the rest")
     assert sum(cell.measurements for cell in shown.cells() if cell.kind != ALL) == n
-    assert "left out: what was to come" in as_markdown(shown)
+    assert "left out: the rest" in as_markdown(shown)
     as_csv(shown)
 
 
-def test_an_arm_that_fails_is_named_once_and_the_others_go_on() -> None:
-    def run(group: Group, arm: str) -> Decoded:
+def test_failed_arm_is_named_once_and_the_others_continue() -> None:
+    def run(group: DecodeGroup, arm: str) -> DecodeResult:
         if arm == "3":
             raise NativeError("out of memory")
         return decoded(arm)
@@ -231,10 +237,10 @@ def test_an_arm_that_fails_is_named_once_and_the_others_go_on() -> None:
     assert bench.left_out == ["3: out of memory (16 times)"]
 
 
-def test_the_time_left_is_that_of_the_measurements_to_come() -> None:
+def test_seconds_left_estimate_the_remaining_measurements() -> None:
     now = 0.0
 
-    def run(group: Group, arm: str) -> Decoded:
+    def run(group: DecodeGroup, arm: str) -> DecodeResult:
         nonlocal now
         now += 2.0
         return decoded(arm)
@@ -246,12 +252,12 @@ def test_the_time_left_is_that_of_the_measurements_to_come() -> None:
     assert all(left == now - at for at, left in told[1:])
 
 
-def test_arms_are_what_an_llm_calls_draft_tokens() -> None:
+def test_arms_map_to_draft_tokens_and_prefill_modes() -> None:
     assert [draft_tokens(arm) for arm in ARMS] == [0, *range(1, 9), *range(1, 9), "auto", 0, *range(1, 9), "auto"]
     assert [arm for arm in ARMS if prefill_mode(arm) != "fused"] == [f"{n}:host-copy" for n in range(1, 9)]
 
 
-def test_json_is_enough_to_show_everything_again(report: Report, tmp_path: Path) -> None:
+def test_json_report_loads_and_prints_the_same_tables(report: DecodeReport, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     file.write_text(as_json(report))
     again = load(file)
@@ -259,7 +265,7 @@ def test_json_is_enough_to_show_everything_again(report: Report, tmp_path: Path)
     assert as_markdown(again) == as_markdown(report)
 
 
-def test_a_file_says_whether_texts_are_the_same_without_holding_them(tmp_path: Path) -> None:
+def test_json_report_keeps_the_comparison_of_texts_but_not_the_texts(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     file.write_text(
         as_json(report_of([measurement("none"), measurement("1", text=[*TEXT[:-1], 99]), measurement("3")]))
@@ -272,7 +278,7 @@ def test_a_file_says_whether_texts_are_the_same_without_holding_them(tmp_path: P
     assert "first difference at token 13" in as_markdown(again)
 
 
-def test_any_other_file_is_refused(report: Report, tmp_path: Path) -> None:
+def test_any_other_file_is_refused(report: DecodeReport, tmp_path: Path) -> None:
     another = as_json(report).replace('"bench": "decode"', '"bench": "prefill"')
     for text in ("", "[]", "{}", '{"bench": "decode", "measurements": [{}]}', another):
         (tmp_path / "x.json").write_text(text)
@@ -280,7 +286,7 @@ def test_any_other_file_is_refused(report: Report, tmp_path: Path) -> None:
             load(tmp_path / "x.json")
 
 
-def test_each_format_has_a_line_for_each_cell(report: Report) -> None:
+def test_each_format_has_a_line_for_each_cell(report: DecodeReport) -> None:
     n_cells = 2 * 3 * 4  # temperatures, kinds with all, arms
     lines = list(csv.DictReader(as_csv(report).splitlines()))
     assert len(lines) == n_cells
@@ -297,10 +303,8 @@ def test_each_format_has_a_line_for_each_cell(report: Report) -> None:
         assert "1.00+3.00" in text
 
 
-def test_a_plot_has_a_line_for_each_kind_and_a_panel_for_the_depths_that_auto_chose(
-    report: Report, tmp_path: Path
-) -> None:
-    def drawn(report: Report, name: str) -> str:
+def test_plot_has_a_line_for_each_kind_and_a_panel_for_the_depths_of_auto(report: DecodeReport, tmp_path: Path) -> None:
+    def drawn(report: DecodeReport, name: str) -> str:
         plot(report, tmp_path / name)
         return (tmp_path / name).read_text()
 
@@ -313,21 +317,23 @@ def test_a_plot_has_a_line_for_each_kind_and_a_panel_for_the_depths_that_auto_ch
     assert "auto's drafts" not in drawn(without, "c.svg")
 
 
-def rounds(rates: Sequence[float], depth: int, n: int, hits: Sequence[bool] = (True, False)) -> tuple[Tally, list[int]]:
-    """Some text of a scripted context whose acceptance is made up; the script asserts the caches' state."""
+def rounds(
+    rates: Sequence[float], depth: int, n: int, hits: Sequence[bool] = (True, False)
+) -> tuple[DraftStats, list[int]]:
+    """Generate with synthetic acceptance over a scripted context, which asserts the state of the caches."""
     context = ScriptedContext(range(40), hits, n_ctx=10 * n)
     synthetic = SyntheticContext(context, rates)
-    tally, out = Tally(), []
-    for tokens in write_alone(synthetic, [1], lambda _: False, tally, FixedDepth(depth), max_tokens=n):
+    draft_stats, out = DraftStats(), []
+    for tokens in generate_single(synthetic, [1], lambda _: False, draft_stats, FixedDepth(depth), max_tokens=n):
         out += tokens
-        assert context.tokens() == [1, *out[:-1]], "what counts as accepted is what the caches hold"
-    return tally, out
+        assert context.tokens() == [1, *out[:-1]], "the caches must hold the accepted tokens"
+    return draft_stats, out
 
 
-def test_synthetic_acceptance_comes_at_the_rates_asked_for_and_never_past_them() -> None:
+def test_synthetic_acceptance_has_the_given_rates() -> None:
     rates = (0.8, 0.5, 0.1)
-    tally, _ = rounds(rates, 4, 5000)
-    got = [n / tally.rounds for n in tally.accepted_per_position]
+    draft_stats, _ = rounds(rates, 4, 5000)
+    got = [n / draft_stats.rounds for n in draft_stats.accepted_per_position]
     assert got[:3] == pytest.approx(rates, abs=0.04)  # four standard deviations of 2,000 rounds
     assert got[3] == 0
 
@@ -342,26 +348,26 @@ def test_whatever_the_head_is_worth_synthetic_rounds_keep_the_rules_of_a_context
 
 @pytest.mark.parametrize("hits", [True, False])
 @pytest.mark.parametrize("verified", [0, 1, 2])
-def test_the_loop_hears_of_no_other_acceptance_than_the_synthetic_one(hits: bool, verified: int) -> None:
+def test_depth_control_observes_only_synthetic_acceptance(hits: bool, verified: int) -> None:
     context = ScriptedContext(range(40), [hits])
     synthetic = SyntheticContext(context, (1, 0))
-    tally, heard = Tally(), []
+    draft_stats, heard = DraftStats(), []
     depth = FixedDepth(2)
     depth.keep = lambda confidences: min(verified, len(confidences))  # type: ignore[method-assign]
     depth.observe = lambda drafted, verified, right, *_: heard.append((drafted, right))  # type: ignore[method-assign]
-    for _ in write_alone(synthetic, [1], lambda _: False, tally, depth, max_tokens=41):
+    for _ in generate_single(synthetic, [1], lambda _: False, draft_stats, depth, max_tokens=41):
         pass
     assert {right for drafted, right in heard if drafted} == {1}
 
 
-def test_synthetic_luck_is_the_same_at_each_depth_and_another_for_each_text() -> None:
+def test_synthetic_acceptance_is_equal_at_all_depths_and_differs_between_texts() -> None:
     def luck(depth: int, context: SyntheticContext) -> dict[int, bool]:
-        """Whether a draft was accepted, by position, as far as the rounds tell."""
+        """Tell whether drafts were accepted, by position, as far as the rounds show it."""
         context.clear(0)
         found: dict[int, bool] = {}
         at = 0
-        for tokens in write_alone(context, [1], lambda _: False, Tally(), FixedDepth(depth), max_tokens=60):
-            if at:  # else it is the first token, without drafts
+        for tokens in generate_single(context, [1], lambda _: False, DraftStats(), FixedDepth(depth), max_tokens=60):
+            if at:  # at 0 is the first token, without drafts
                 found |= dict.fromkeys(range(at, at + len(tokens) - 1), True)
                 if len(tokens) <= depth and at + depth < 60:
                     found[at + len(tokens) - 1] = False
@@ -379,13 +385,13 @@ def test_synthetic_luck_is_the_same_at_each_depth_and_another_for_each_text() ->
     assert {(True, True), (False, False)} == set(both)
 
 
-def test_a_rate_of_one_accepts_every_draft_and_of_zero_none() -> None:
-    tally, _ = rounds([1, 1, 1], 3, 101, [False])
-    assert tally.rounds == 25
-    tally, _ = rounds([0], 3, 101, [True])
-    assert tally.rounds == 100
+def test_rate_of_one_accepts_every_draft_and_of_zero_none() -> None:
+    draft_stats, _ = rounds([1, 1, 1], 3, 101, [False])
+    assert draft_stats.rounds == 25
+    draft_stats, _ = rounds([0], 3, 101, [True])
+    assert draft_stats.rounds == 100
 
 
-def test_a_damaged_report_is_refused_or_printed(report: Report, tmp_path: Path) -> None:
-    refused, printed = refused_or_printed(decode_report, json.loads(as_json(report)), tmp_path / "x.json")
+def test_damaged_report_is_refused_or_printed(report: DecodeReport, tmp_path: Path) -> None:
+    refused, printed = count_refused_and_printed(decode_report, json.loads(as_json(report)), tmp_path / "x.json")
     assert min(refused, printed) > 20

@@ -1,4 +1,4 @@
-"""Claims about the description of the machine and the peak of memory."""
+"""Tests of the description of the machine, and of PeakMemory."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pymtp.bench.machine import PeakMemory, machine
 MIB = 2**20
 
 
-def test_the_machine_is_named_in_words_for_json() -> None:
-    told = json.loads(json.dumps(machine()))
-    assert told["cpu"]
-    assert told["cores"] >= 1
+def test_machine_is_described_for_json() -> None:
+    description = json.loads(json.dumps(machine()))
+    assert description["cpu"]
+    assert description["cores"] >= 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
-def test_gpus_are_named_with_their_driver_where_there_are_any(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_gpus_are_listed_with_their_drivers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert machine()["gpus"] == []
     stand_in = tmp_path / "nvidia-smi"
@@ -31,7 +31,7 @@ def test_gpus_are_named_with_their_driver_where_there_are_any(monkeypatch: pytes
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak can be reset on Linux only")
-def test_the_peak_counts_what_was_held_since_and_nothing_before() -> None:
+def test_peak_memory_counts_only_later_allocations() -> None:
     np.ones(128 * MIB, dtype=np.uint8)
     memory = PeakMemory()
     assert memory.before is not None
@@ -41,6 +41,6 @@ def test_the_peak_counts_what_was_held_since_and_nothing_before() -> None:
     assert 60 * MIB < memory.peak - memory.before < 80 * MIB
 
 
-def test_where_the_peak_cannot_be_reset_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peak_memory_is_none_if_it_cannot_be_reset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pymtp.bench.machine._reset_peak", lambda: False)
     assert PeakMemory().before is PeakMemory().peak is None

@@ -1,4 +1,4 @@
-"""Claims about the prefill bench, on contexts that take their time from a clock of their own: no model."""
+"""Tests of the prefill bench and its report, on fake contexts with a fake clock, without a model."""
 
 from __future__ import annotations
 
@@ -13,33 +13,42 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from helpers.damage import refused_or_printed
+from helpers.damage import count_refused_and_printed
 from rich.console import Console
 
 from pymtp import InvalidRequestError
 from pymtp.bench import prefill_report
 from pymtp.bench.corpus import TokenSource
-from pymtp.bench.prefill import MODES, Group, Measurement, PrefillBench, Settings, estimate, groups, measure
+from pymtp.bench.prefill import (
+    MODES,
+    PrefillBench,
+    PrefillGroup,
+    PrefillMeasurement,
+    PrefillSettings,
+    estimate,
+    groups,
+    measure,
+)
 from pymtp.bench.prefill_plot import plot
-from pymtp.bench.prefill_report import Report, as_csv, as_json, as_markdown, as_tables, load
+from pymtp.bench.prefill_report import PrefillReport, as_csv, as_json, as_markdown, as_tables, load
 from pymtp.bench.report import Spread
 from pymtp.context.inspect import Counters
 from pymtp.context.memory import DeviceMemory
 from pymtp.errors import NativeError
 from pymtp.sampling import Sampler
 
-PREFILL = {"none": 1.0, "all-outputs": 4.0, "host-copy": 2.0, "fused": 1.25}  # seconds a token
+PREFILL = {"none": 1.0, "all-outputs": 4.0, "host-copy": 2.0, "fused": 1.25}  # seconds per token
 VERIFY = 10.0  # seconds
-SETTINGS = Settings("m.gguf", MODES, (8, 64), (2, 3), 7, 4, "numbers", False, None, None, 1, 0, "f16")
+SETTINGS = PrefillSettings("m.gguf", MODES, (8, 64), (2, 3), 7, 4, "numbers", False, None, None, 1, 0, "f16")
 
 
 class Machine:
-    """Makes contexts. Their head is always right; their time passes on `now`, times `slowness`."""
+    """A factory of fake contexts. Their head is always right; their work moves the clock `now`, times `slowness`."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.slowness = 1.0
-        self.attention = 0.0  # seconds for each token before a token
+        self.attention = 0.0  # seconds per token for each earlier token
         self.made: list[FakeContext] = []
         self.fails: set[str] = set()
 
@@ -109,26 +118,26 @@ class FakeContext:
         ]
 
 
-def new_bench(machine: Machine, settings: Settings = SETTINGS, **more: Any) -> PrefillBench:
+def new_bench(machine: Machine, settings: PrefillSettings = SETTINGS, **more: Any) -> PrefillBench:
     numbers = itertools.count()
     source = TokenSource(lambda text: [next(numbers) for _ in range(50)], lambda: ["x"])
     return PrefillBench(settings, machine.make, source, clock=machine.clock, **more)
 
 
-def report_of(bench: PrefillBench) -> Report:
+def report_of(bench: PrefillBench) -> PrefillReport:
     build = {"devices": [{"description": "a CPU"}], "pymtp": "0", "llama_cpp_commit": "0", "compiler": "cc"}
     machine = {"cpu": "c", "cores": 1, "system": "s", "gpus": []}
-    return Report(asdict(bench.settings), {}, machine, build, bench.left_out, bench.measurements)
+    return PrefillReport(asdict(bench.settings), {}, machine, build, bench.left_out, bench.measurements)
 
 
 @pytest.fixture(scope="module")
-def report() -> Report:
+def report() -> PrefillReport:
     bench = new_bench(Machine())
     bench.run()
     return report_of(bench)
 
 
-def test_every_mode_stands_at_every_place_of_a_comparison_and_after_every_other_equally_often() -> None:
+def test_each_mode_is_at_each_place_and_after_each_other_equally_often() -> None:
     for size, depth in itertools.product(SETTINGS.sizes, SETTINGS.depths):
         same = [group.modes for group in groups(SETTINGS) if (group.size, group.depth) == (size, depth)]
         for place in zip(*same, strict=True):
@@ -137,10 +146,10 @@ def test_every_mode_stands_at_every_place_of_a_comparison_and_after_every_other_
         assert sorted(neighbours) == sorted(itertools.permutations(MODES, 2))
 
 
-def test_a_measurement_prefills_once_in_a_warm_context_and_generates_as_many_tokens_in_every_mode() -> None:
+def test_measurement_prefills_once_in_a_warm_context_and_generates_equally_in_all_modes() -> None:
     machine = Machine()
     for mode, rounds in (("none", 6), ("fused", 2)):
-        done = measure(machine.make, Group(0, 8, 3, MODES), mode, range(8), range(20, 90), 7, machine.clock)
+        done = measure(machine.make, PrefillGroup(0, 8, 3, MODES), mode, range(8), range(20, 90), 7, machine.clock)
         context = machine.made[-1]
         assert context.prefilled == [list(range(20, 28)), list(range(8))]
         assert context.closed
@@ -152,14 +161,14 @@ def test_a_measurement_prefills_once_in_a_warm_context_and_generates_as_many_tok
         assert (done.device_bytes, done.hidden_bytes) == (150, 0)
 
 
-def test_only_what_the_prompt_itself_copied_is_counted() -> None:
+def test_copied_bytes_count_only_the_prefill() -> None:
     machine = Machine()
-    done = measure(machine.make, Group(0, 8, 3, MODES), "host-copy", range(8), range(20, 90), 7, machine.clock)
+    done = measure(machine.make, PrefillGroup(0, 8, 3, MODES), "host-copy", range(8), range(20, 90), 7, machine.clock)
     assert done.hidden_bytes == 800
 
 
 @pytest.mark.parametrize("cache_prompt", [False, True])
-def test_a_round_has_one_prompt_for_all_modes_and_the_next_round_another_unless_asked(cache_prompt: bool) -> None:
+def test_round_has_one_prompt_for_all_modes_and_the_next_round_another(cache_prompt: bool) -> None:
     machine = Machine()
     new_bench(machine, replace(SETTINGS, cache_prompt=cache_prompt)).run()
     prompts = [context.prefilled[1] for context in machine.made[1:] if len(context.prefilled[1]) == 64]
@@ -172,11 +181,11 @@ def test_a_round_has_one_prompt_for_all_modes_and_the_next_round_another_unless_
     assert warm_up.isdisjoint(token for prompt in prompts for token in prompt)
 
 
-def test_a_machine_that_slows_down_from_comparison_to_comparison_leaves_the_ratios_as_they_are() -> None:
+def test_ratios_do_not_change_if_the_machine_slows_down_between_groups() -> None:
     machine = Machine()
     n_done = itertools.count(1)
 
-    def slow_down(done: Measurement) -> None:
+    def slow_down(done: PrefillMeasurement) -> None:
         if next(n_done) % len(MODES) == 0:
             machine.slowness *= 1.5
 
@@ -191,7 +200,7 @@ def test_a_machine_that_slows_down_from_comparison_to_comparison_leaves_the_rati
             assert cell.prefill_ratio.high == pytest.approx(cell.prefill_ratio.low, abs=0.01)
 
 
-def test_time_left_is_right_once_every_cell_was_measured() -> None:
+def test_seconds_left_are_right_after_the_first_round() -> None:
     machine = Machine()
     told: list[tuple[float, float | None]] = []
     bench = new_bench(machine, on_start=lambda group, mode, left: told.append((machine.now, left)))
@@ -202,16 +211,18 @@ def test_time_left_is_right_once_every_cell_was_measured() -> None:
         assert left == pytest.approx(machine.now - at, rel=0.05)
 
 
-def test_the_estimate_for_a_longer_prompt_follows_the_attention_that_two_shorter_ones_showed() -> None:
+def test_estimate_extrapolates_attention_from_the_two_nearest_sizes() -> None:
     machine = Machine()
     machine.attention = 0.25
     done = []
-    for size, machine.slowness in ((4, 9), (8, 1), (64, 1), (256, 1)):  # the shortest is no measure for the longest
-        done.append(measure(machine.make, Group(0, size, 3, MODES), "fused", range(size), range(4), 7, machine.clock))
+    for size, machine.slowness in ((4, 9), (8, 1), (64, 1), (256, 1)):  # the shortest must not count for the longest
+        done.append(
+            measure(machine.make, PrefillGroup(0, size, 3, MODES), "fused", range(size), range(4), 7, machine.clock)
+        )
     assert estimate(done[:3], 256, "fused") == pytest.approx(done[3].elapsed_seconds, rel=0.01)
 
 
-def test_what_does_not_fit_into_the_time_is_left_out_and_named() -> None:
+def test_groups_beyond_the_time_budget_are_left_out_and_named() -> None:
     machine = Machine()
     bench = new_bench(machine, replace(SETTINGS, sizes=(8, 640), depths=(3,), time_budget=2000))
     bench.run()
@@ -221,8 +232,8 @@ def test_what_does_not_fit_into_the_time_is_left_out_and_named() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 5])
-def test_an_interruption_keeps_what_is_done(n: int) -> None:
-    def interrupt(group: Group, mode: str, left: float | None) -> None:
+def test_interrupted_bench_keeps_its_measurements(n: int) -> None:
+    def interrupt(group: PrefillGroup, mode: str, left: float | None) -> None:
         if len(bench.measurements) == n:
             raise KeyboardInterrupt
 
@@ -234,7 +245,7 @@ def test_an_interruption_keeps_what_is_done(n: int) -> None:
     assert as_csv(report_of(bench)).count("\n8,") == n
 
 
-def test_a_mode_that_fails_is_named_and_the_others_go_on() -> None:
+def test_failed_mode_is_named_and_the_others_continue() -> None:
     machine = Machine()
     machine.fails = {"fused"}
     bench = new_bench(machine, replace(SETTINGS, rounds=1, sizes=(8,), depths=(3,)))
@@ -243,13 +254,13 @@ def test_a_mode_that_fails_is_named_and_the_others_go_on() -> None:
     assert bench.left_out == ["8 fused, 3 drafts, round 1: out of memory"]
 
 
-def test_quartiles_stand_in_for_the_extremes_from_four_measurements_on() -> None:
+def test_spread_has_quartiles_from_four_measurements_on() -> None:
     assert Spread.of([3, 1, 2]) == Spread(2, 1, 3, None)
     assert Spread.of([1, 2, 3, 4, 5]) == Spread(3, 1, 5, (2, 4))
     assert Spread.of([]) is None
 
 
-def test_json_is_enough_to_show_everything_again(report: Report, tmp_path: Path) -> None:
+def test_json_report_loads_and_prints_the_same_tables(report: PrefillReport, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     file.write_text(as_json(report))
     again = load(file)
@@ -258,7 +269,7 @@ def test_json_is_enough_to_show_everything_again(report: Report, tmp_path: Path)
     assert json.loads(file.read_text())["cells"][0]["prefill"]["median"] == pytest.approx(1, rel=0.01)
 
 
-def test_any_other_file_is_refused(report: Report, tmp_path: Path) -> None:
+def test_any_other_file_is_refused(report: PrefillReport, tmp_path: Path) -> None:
     another = as_json(report).replace('"bench": "prefill"', '"bench": "decode"')
     for text in ("", "[]", "{}", '{"bench": "prefill", "measurements": [{}]}', another):
         (tmp_path / "x.json").write_text(text)
@@ -266,7 +277,7 @@ def test_any_other_file_is_refused(report: Report, tmp_path: Path) -> None:
             load(tmp_path / "x.json")
 
 
-def test_each_format_has_a_line_for_each_cell(report: Report) -> None:
+def test_each_format_has_a_line_for_each_cell(report: PrefillReport) -> None:
     n_cells = 2 * (1 + 3 * 2)  # sizes, none, other modes at two depths
     lines = list(csv.DictReader(as_csv(report).splitlines()))
     assert len(lines) == n_cells
@@ -280,7 +291,7 @@ def test_each_format_has_a_line_for_each_cell(report: Report) -> None:
         assert "100%" in text
 
 
-def test_a_plot_has_a_panel_for_each_depth_and_a_line_for_each_mode(report: Report, tmp_path: Path) -> None:
+def test_plot_has_a_panel_for_each_depth_and_a_line_for_each_mode(report: PrefillReport, tmp_path: Path) -> None:
     plot(report, tmp_path / "a.svg")
     plot(report, tmp_path / "b.svg")
     text = (tmp_path / "a.svg").read_text()
@@ -290,6 +301,6 @@ def test_a_plot_has_a_panel_for_each_depth_and_a_line_for_each_mode(report: Repo
         assert f"<!-- {words} -->" in text
 
 
-def test_a_damaged_report_is_refused_or_printed(report: Report, tmp_path: Path) -> None:
-    refused, printed = refused_or_printed(prefill_report, json.loads(as_json(report)), tmp_path / "x.json")
+def test_damaged_report_is_refused_or_printed(report: PrefillReport, tmp_path: Path) -> None:
+    refused, printed = count_refused_and_printed(prefill_report, json.loads(as_json(report)), tmp_path / "x.json")
     assert min(refused, printed) > 20

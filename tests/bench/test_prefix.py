@@ -1,4 +1,4 @@
-"""Claims about the prefix bench and its report: what is asked in which order, and what measurements come to."""
+"""Tests of the prefix bench and its report: order of the traces, cells, rows and formats."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from helpers.damage import refused_or_printed
+from helpers.damage import count_refused_and_printed
 from rich.console import Console
 
 from pymtp import InvalidRequestError
 from pymtp.bench import prefix_report
-from pymtp.bench.prefix import Measurement, PrefixArms, Saved, Settings, groups, half_of
+from pymtp.bench.prefix import PrefixArms, PrefixMeasurement, PrefixSettings, Saved, groups, half_of_prefix_bytes
 from pymtp.bench.prefix_plot import plot
-from pymtp.bench.prefix_report import Report, as_csv, as_json, as_markdown, as_tables, done, load
-from pymtp.bench.traces import ALONE, CHAT, DISK, FOUR, PREFIXES, Words, make
+from pymtp.bench.prefix_report import PrefixReport, as_csv, as_json, as_markdown, as_tables, describe_result, load
+from pymtp.bench.traces import ALONE, CHAT, DISK, FOUR, PREFIXES, TraceVocabulary, make
 from pymtp.model.model import Model
 
-SETTINGS = Settings("m.gguf", (FOUR, PREFIXES, DISK), 2, None, 4, None, 1.0, None, 2, 0, "f16")
+SETTINGS = PrefixSettings("m.gguf", (FOUR, PREFIXES, DISK), 2, None, 4, None, 1.0, None, 2, 0, "f16")
 
 
-def four(turn: int, differing: tuple[int, ...] = ()) -> Measurement:
-    return Measurement(
+def four(turn: int, differing: tuple[int, ...] = ()) -> PrefixMeasurement:
+    return PrefixMeasurement(
         round=turn,
         trace=FOUR,
         waves=[1] * 4,
@@ -41,23 +41,23 @@ def four(turn: int, differing: tuple[int, ...] = ()) -> Measurement:
     )
 
 
-def on_disk(turn: int) -> Measurement:
-    one = replace(four(turn), trace=DISK, waves=[1], prompt=[8208], unseen=[8208], read=[16])
-    return replace(one, first_token=[0.1], first_token_none=[20.0], saved=Saved(2**27, 21.0, 0.5 + turn))
+def on_disk(turn: int) -> PrefixMeasurement:
+    measurement = replace(four(turn), trace=DISK, waves=[1], prompt=[8208], unseen=[8208], read=[16])
+    return replace(measurement, first_token=[0.1], first_token_none=[20.0], saved=Saved(2**27, 21.0, 0.5 + turn))
 
 
-def over_prefixes(turn: int) -> Measurement:
-    many = replace(four(turn), trace=PREFIXES, waves=[1] * 40, prompt=[100] * 40, unseen=[100] + [10] * 39)
+def over_prefixes(turn: int) -> PrefixMeasurement:
+    measurement = replace(four(turn), trace=PREFIXES, waves=[1] * 40, prompt=[100] * 40, unseen=[100] + [10] * 39)
     seconds = {"first_token": [0.1] * 40, "first_token_none": [0.4] * 40}
-    return replace(many, read=[100] * 10 + [10] * 30, cache_bytes=10 * 2**20, **seconds)
+    return replace(measurement, read=[100] * 10 + [10] * 30, cache_bytes=10 * 2**20, **seconds)
 
 
 @pytest.fixture(scope="module")
-def report() -> Report:
+def report() -> PrefixReport:
     build = {"pymtp": "0", "llama_cpp_commit": "0", "compiler": "gcc", "devices": []}
     machine = {"cpu": "a processor", "cores": 2, "gpus": [], "system": "linux"}
     measurements = [make(turn) for turn in range(2) for make in (on_disk, four, over_prefixes)]
-    return Report(asdict(SETTINGS), {}, machine, build, [], measurements)
+    return PrefixReport(asdict(SETTINGS), {}, machine, build, [], measurements)
 
 
 def test_each_round_has_all_traces_in_another_order() -> None:
@@ -66,14 +66,14 @@ def test_each_round_has_all_traces_in_another_order() -> None:
     assert first.arms != second.arms
 
 
-def test_half_of_the_prefixes_is_their_k_and_v_and_a_state_each() -> None:
-    words = Words(range(100, 4000), (1, 2, 3), (1, 4, 3), (5, 3))
-    assert half_of(make(PREFIXES, words), 10, 500) == 6 * (2000 * 10 + 500)
-    assert half_of(make(FOUR, words), 10, 500) is None
-    assert half_of(make(DISK, words), 10, 500) is None
+def test_half_of_prefix_bytes_counts_k_v_and_one_state_each() -> None:
+    vocab = TraceVocabulary(range(100, 4000), (1, 2, 3), (1, 4, 3), (5, 3))
+    assert half_of_prefix_bytes(make(PREFIXES, vocab), 10, 500) == 6 * (2000 * 10 + 500)
+    assert half_of_prefix_bytes(make(FOUR, vocab), 10, 500) is None
+    assert half_of_prefix_bytes(make(DISK, vocab), 10, 500) is None
 
 
-def test_cells_say_what_was_read_and_how_soon_the_first_token_came(report: Report) -> None:
+def test_cells_hold_prefilled_tokens_and_times_to_the_first_token(report: PrefixReport) -> None:
     first, prefixes, disk = report.cells()
     assert [cell.trace for cell in (first, prefixes, disk)] == [FOUR, PREFIXES, DISK]
     assert (first.prompt, first.unseen, first.requests) == (8192, 2192, 4)
@@ -90,22 +90,22 @@ def test_cells_say_what_was_read_and_how_soon_the_first_token_came(report: Repor
     assert disk.from_disk.high == pytest.approx(1.6 / 20)
 
 
-def test_short_traces_have_a_row_for_each_request(report: Report) -> None:
+def test_short_traces_have_a_row_for_each_request(report: PrefixReport) -> None:
     rows = report.rows()
     assert [(row.trace, row.number) for row in rows] == [(FOUR, i) for i in (1, 2, 3, 4)]
-    assert [row.read for row in rows] == [2048, 512, 60, 49]  # the most of the rounds
+    assert [row.read for row in rows] == [2048, 512, 60, 49]  # the largest of the rounds
     assert rows[2].of_first == pytest.approx(0.05)
     assert rows[1].of_none == pytest.approx(0.25)
 
 
-def test_texts_that_differ_are_told(report: Report) -> None:
+def test_report_counts_texts_that_differ(report: PrefixReport) -> None:
     assert "same text: yes, 90 texts compared" in as_markdown(report)
     other = replace(report, measurements=[*report.measurements, four(2, (1, 3))])
     assert sum(cell.differing for cell in other.cells()) == 2
     assert "same text: no, 2 differ, 94 texts compared" in as_markdown(other)
 
 
-def test_json_is_enough_to_show_everything_again(report: Report, tmp_path: Path) -> None:
+def test_json_report_loads_and_prints_the_same_tables(report: PrefixReport, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     file.write_text(as_json(report))
     again = load(file)
@@ -118,7 +118,7 @@ def test_json_is_enough_to_show_everything_again(report: Report, tmp_path: Path)
         load(file)
 
 
-def test_tables_hold_tokens_seconds_memory_and_disk(report: Report) -> None:
+def test_tables_hold_tokens_seconds_memory_and_disk(report: PrefixReport) -> None:
     text = as_markdown(report)
     assert "| four | 4 | 8,192 | 2,192 | 2,668 | 0.326 | 464 | 51.0 | - | 3 |" in text
     assert "| prefixes | 40 | 4,000 | 490 | 1,300 | 0.325 | 90 | 51.0 | 10.0 | 3 |" in text
@@ -127,34 +127,34 @@ def test_tables_hold_tokens_seconds_memory_and_disk(report: Report) -> None:
     console = Console(width=160, record=True, file=StringIO())
     console.print(as_tables(report))
     assert "a processor" in console.export_text()
-    assert done(report.measurements[1]) == (
+    assert describe_result(report.measurements[1]) == (
         "round 1: four: 2,668 of 8,192 tokens read, first tokens in 0.331 of the time"
     )
 
 
-def test_csv_has_a_line_for_each_trace(report: Report) -> None:
+def test_csv_has_a_line_for_each_trace(report: PrefixReport) -> None:
     lines = list(csv.DictReader(StringIO(as_csv(report))))
     assert [line["trace"] for line in lines] == [FOUR, PREFIXES, DISK]
     assert float(lines[2]["saved_load_seconds"]) == pytest.approx(1.0)
     assert lines[0]["saved_load_seconds"] == ""
 
 
-def test_a_report_without_measurements_is_shown(report: Report) -> None:
+def test_report_without_measurements_is_shown(report: PrefixReport) -> None:
     assert "**" not in as_markdown(replace(report, measurements=[], left_out=["all"]))
 
 
-def test_the_plot_is_a_picture(report: Report, tmp_path: Path) -> None:
+def test_plot_is_a_valid_svg(report: PrefixReport, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot(report, tmp_path / "prefix.svg")
     assert ElementTree.parse(tmp_path / "prefix.svg").getroot().tag.endswith("svg")
 
 
-def test_a_damaged_report_is_refused_or_printed(report: Report, tmp_path: Path) -> None:
-    refused, printed = refused_or_printed(prefix_report, json.loads(as_json(report)), tmp_path / "x.json")
+def test_damaged_report_is_refused_or_printed(report: PrefixReport, tmp_path: Path) -> None:
+    refused, printed = count_refused_and_printed(prefix_report, json.loads(as_json(report)), tmp_path / "x.json")
     assert min(refused, printed) > 20
 
 
-def test_both_arms_write_the_same_and_only_one_reads_all(demo: Path) -> None:
+def test_cached_and_uncached_llm_generate_the_same_and_only_one_prefills_all(demo: Path) -> None:
     settings = replace(SETTINGS, traces=(CHAT, ALONE), rounds=1, scale=0.2, requests=3, threads=1)
     with Model(demo) as model:
         arms = PrefixArms(model, settings)

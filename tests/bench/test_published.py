@@ -1,4 +1,4 @@
-"""Claims about the reports in benchmarks/: a command shows each of a bench of ours."""
+"""Tests of the reports in benchmarks/: `pymtp bench` shows each of its own."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ import pytest
 from conftest import ROOT
 from markdown_it import MarkdownIt
 
-from pymtp.bench.report import Lines, as_markdown
+from pymtp.bench.report import TextTable, as_markdown
 from pymtp.cli import app_main
 
 RECORDS = {path: json.loads(path.read_text()) for path in sorted((ROOT / "benchmarks").glob("*.json"))}
-OURS = {path: record["bench"] for path, record in RECORDS.items() if isinstance(record, dict) and "bench" in record}
+BENCH_OF = {path: record["bench"] for path, record in RECORDS.items() if isinstance(record, dict) and "bench" in record}
 BENCHES = ("decode", "batch", "prefill", "prefix", "rows")
 
 
-@pytest.mark.parametrize("path", [path for path, bench in OURS.items() if bench in BENCHES], ids=lambda path: path.stem)
-def test_a_published_report_is_shown(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "path", [path for path, bench in BENCH_OF.items() if bench in BENCHES], ids=lambda path: path.stem
+)
+def test_published_report_is_shown(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        app_main(["bench", OURS[path], "--from", str(path), "-o", "md"])
+        app_main(["bench", BENCH_OF[path], "--from", str(path), "-o", "md"])
     shown = capsys.readouterr()
     assert (ended.value.code, shown.err) == (0, "")
     assert RECORDS[path]["settings"]["model"] in shown.out
@@ -28,10 +30,8 @@ def test_a_published_report_is_shown(path: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("name", ["accepted", "decode_seconds", "depths"])
-def test_a_figure_that_a_report_lacks_is_not_made_up(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = next(path for path, bench in OURS.items() if bench == "decode")
+def test_report_with_a_missing_figure_is_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = next(path for path, bench in BENCH_OF.items() if bench == "decode")
     record = json.loads(path.read_text())
     for measurement in record["measurements"]:
         del measurement["stats"][name]
@@ -41,8 +41,8 @@ def test_a_figure_that_a_report_lacks_is_not_made_up(
     assert (ended.value.code, capsys.readouterr().out) == (2, "")
 
 
-def test_markdown_shows_an_expression_as_it_was_given() -> None:
+def test_markdown_title_escapes_markup() -> None:
     expression = r"blk\.[0-9]*\.ffn_.*=CPU,_exps|_shexp_=CPU,[0-9](ffn)=CPU,&lt;b>~x~`y`"
-    shown = as_markdown([Lines(expression, ("a", "b"), [])], []).split("\n")[0]
+    shown = as_markdown([TextTable(expression, ("a", "b"), [])], []).split("\n")[0]
     (inline,) = (token for token in MarkdownIt().parse(shown) if token.type == "inline")
     assert "".join(token.content for token in inline.children or ()) == expression

@@ -1,4 +1,4 @@
-"""Claims about the rows bench, on a context whose clock and operations are made up: no model."""
+"""Tests of the rows bench and its report, on a context with made-up times and operations, without a model."""
 
 from __future__ import annotations
 
@@ -14,30 +14,33 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from helpers.damage import refused_or_printed
+from helpers.damage import count_refused_and_printed
 from rich.console import Console
 
 from pymtp import InvalidRequestError
 from pymtp.bench import rows_report
-from pymtp.bench.rows import DRAFT, LAUNCHES, READS, ROWS, RowsBench, Settings, planned
+from pymtp.bench.rows import DRAFT, READS, REPEATS, ROWS, RowsBench, RowsSettings, planned
 from pymtp.bench.rows_plot import plot
-from pymtp.bench.rows_report import Report, as_csv, as_json, as_markdown, as_tables, going_on, load
+from pymtp.bench.rows_report import RowsReport, as_csv, as_json, as_markdown, as_tables, describe_start, load
 from pymtp.context.inspect import Operation
 from pymtp.errors import NativeError
 
-SETTINGS = Settings("m.gguf", (1, 2, 4), (1, 3), 3, 1000, 2, 0, "f16")
+SETTINGS = RowsSettings("m.gguf", (1, 2, 4), (1, 3), 3, 1000, 2, 0, "f16")
 MB = 10**6
 
 
 class ScriptedContext:
-    """A row takes 10 ms, each more 2 ms, a step 1 ms; a tenth of it is outside the graph, and timing adds as much."""
+    """A fake context: one row takes 10 ms, each further row 2 ms, a draft 1 ms.
+
+    Timing by operation adds a tenth, which is outside of the graph.
+    """
 
     def __init__(self) -> None:
         self.n_past, self.timed = 0, False
         self.counters = SimpleNamespace(verify_seconds=0.0, draft_seconds=0.0)
-        self.launches: Counter[tuple[str, int, bool]] = Counter()
+        self.decodes: Counter[tuple[str, int, bool]] = Counter()
         self.last: tuple[float, int] = 0.0, 0
-        self.level = False  # the head holds what the target holds
+        self.head_is_current = False  # the head has all tokens of the target
         self.verified: set[int] = set()
 
     def set_sampling(self, sampler: object) -> None: ...
@@ -46,20 +49,20 @@ class ScriptedContext:
         assert self.n_past == 0
         self.n_past = len(tokens)
 
-    def _launch(self, what: str, n: int, seconds: float) -> float:
-        self.launches[what, n, self.timed] += 1
+    def _decode(self, what: str, n: int, seconds: float) -> float:
+        self.decodes[what, n, self.timed] += 1
         self.last = seconds, n
         return seconds * (1.1 if self.timed else 1)
 
     def verify_chain(self, tokens: Sequence[int]) -> None:
-        self.counters.verify_seconds += self._launch(ROWS, len(tokens), 0.008 + 0.002 * len(tokens))
+        self.counters.verify_seconds += self._decode(ROWS, len(tokens), 0.008 + 0.002 * len(tokens))
         self.n_past += len(tokens)
-        self.level = len(tokens) > 1
+        self.head_is_current = len(tokens) > 1
         self.verified |= set(tokens)
 
     def draft_chain(self, token: int, n: int) -> None:
-        assert self.level, "the head takes what it has yet to take, and that is no part of a step"
-        self.counters.draft_seconds += self._launch(DRAFT, n, 0.001 * n)
+        assert self.head_is_current, "the head must be up to date, so that catching up is not timed"
+        self.counters.draft_seconds += self._decode(DRAFT, n, 0.001 * n)
 
     def rewind(self, n_keep: int) -> None:
         self.n_past = n_keep
@@ -78,7 +81,7 @@ class ScriptedContext:
         ]
 
 
-def run(settings: Settings = SETTINGS, read: Any = None) -> tuple[RowsBench, ScriptedContext]:
+def run(settings: RowsSettings = SETTINGS, read: Any = None) -> tuple[RowsBench, ScriptedContext]:
     context = ScriptedContext()
     read = read or (lambda n_bytes, n_threads, times: [9.0, *[n_bytes / 20e9] * (times - 1)])
     bench = RowsBench(settings, context, range(100), read=read)  # type: ignore[arg-type]
@@ -87,23 +90,23 @@ def run(settings: Settings = SETTINGS, read: Any = None) -> tuple[RowsBench, Scr
 
 
 @pytest.fixture(scope="module")
-def report() -> Report:
+def report() -> RowsReport:
     bench, _ = run()
     build = {
         "pymtp": "0", "llama_cpp_commit": "0", "compiler": "gcc", "devices": [], "cpu_features": ["FMA", "AVX512_VNNI"],
     }  # fmt: skip
     machine = {"cpu": "a processor", "cores": 2, "gpus": [], "system": "linux"}
-    return Report(asdict(SETTINGS), {}, machine, build, [], bench.measurements, bench.reads)
+    return RowsReport(asdict(SETTINGS), {}, machine, build, [], bench.measurements, bench.reads)
 
 
 @pytest.mark.parametrize("alike", [False, True])
-def test_rows_alike_are_of_one_token_and_others_of_many(alike: bool) -> None:
+def test_alike_rows_have_one_token_and_others_many(alike: bool) -> None:
     context = ScriptedContext()
     RowsBench(replace(SETTINGS, alike=alike), context, range(256), read=lambda *_: [0.1]).run()
     assert (len(context.verified) == 1) == alike
 
 
-def test_each_round_measures_every_number_once_and_in_another_order() -> None:
+def test_each_round_measures_every_number_once_in_another_order() -> None:
     bench, _ = run()
     asked = sorted([(ROWS, 1), (ROWS, 2), (ROWS, 4), (DRAFT, 1), (DRAFT, 3)])
     orders = [[(m.what, m.n) for m in bench.measurements if m.round == turn] for turn in range(3)]
@@ -112,14 +115,14 @@ def test_each_round_measures_every_number_once_and_in_another_order() -> None:
     assert orders == [list(planned(SETTINGS, turn)) for turn in range(3)]
 
 
-def test_launches_are_warmed_up_once_then_timed_then_timed_by_operation() -> None:
+def test_decodes_are_warmed_up_then_timed_then_timed_by_operation() -> None:
     _, context = run(replace(SETTINGS, rounds=1))
-    assert context.launches[ROWS, 4, False] == context.launches[DRAFT, 3, False] == 1 + LAUNCHES
-    assert context.launches[ROWS, 4, True] == context.launches[DRAFT, 3, True] == LAUNCHES
+    assert context.decodes[ROWS, 4, False] == context.decodes[DRAFT, 3, False] == 1 + REPEATS
+    assert context.decodes[ROWS, 4, True] == context.decodes[DRAFT, 3, True] == REPEATS
     assert not context.timed
 
 
-def test_cells_are_medians_against_one_row_of_the_round(report: Report) -> None:
+def test_cells_are_medians_relative_to_one_row_of_the_round(report: RowsReport) -> None:
     cells = {(cell.what, cell.n): cell for cell in report.cells()}
     assert list(cells) == [(ROWS, 1), (ROWS, 2), (ROWS, 4), (DRAFT, 1), (DRAFT, 3)]
     four = cells[ROWS, 4]
@@ -136,11 +139,11 @@ def test_cells_are_medians_against_one_row_of_the_round(report: Report) -> None:
     assert chain.ratio.median == pytest.approx(0.3)
 
 
-def test_a_launch_that_met_something_else_is_in_no_median() -> None:
+def test_disturbed_decode_is_not_in_the_medians() -> None:
     class Disturbed(ScriptedContext):
         def operations(self) -> list[Operation]:
             found = super().operations()
-            if self.launches[ROWS, 1, True] == 2:
+            if self.decodes[ROWS, 1, True] == 2:
                 found[1] = replace(found[1], seconds=1.0)
             return found
 
@@ -151,15 +154,15 @@ def test_a_launch_that_met_something_else_is_in_no_median() -> None:
     assert one.outside_seconds == pytest.approx(0.001)
 
 
-def test_the_share_of_the_memorys_speed_is_that_of_the_bytes_one_row_reads(report: Report) -> None:
+def test_memory_share_counts_the_weight_bytes_of_one_row(report: RowsReport) -> None:
     speed = report.memory_speed()
     assert speed
-    assert speed.median == pytest.approx(20e9)  # the first read, which finds cold pages, is not among them
-    assert report.share() == pytest.approx(100 * MB / 0.010 / 20e9)
-    assert replace(report, reads=[]).share() is None
+    assert speed.median == pytest.approx(20e9)  # without the first read, which finds cold pages
+    assert report.memory_share() == pytest.approx(100 * MB / 0.010 / 20e9)
+    assert replace(report, reads=[]).memory_share() is None
 
 
-def test_the_time_left_is_that_of_the_measurements_to_come() -> None:
+def test_seconds_left_estimate_the_remaining_measurements() -> None:
     now, told = 0.0, list[tuple[float, float | None]]()
 
     class Slow(ScriptedContext):
@@ -177,12 +180,12 @@ def test_the_time_left_is_that_of_the_measurements_to_come() -> None:
     assert all(left == pytest.approx(now - at) for at, left in told[1:])
 
 
-def test_one_is_told_as_one_and_several_as_several() -> None:
-    told = [going_on(what, n) for what in (ROWS, DRAFT) for n in (1, 3)]
+def test_describe_start_uses_singular_and_plural() -> None:
+    told = [describe_start(what, n) for what in (ROWS, DRAFT) for n in (1, 3)]
     assert told == ["1 row", "3 rows", "1 draft", "3 drafts"]
 
 
-def test_memory_that_is_not_there_is_told_and_rows_are_measured_all_the_same() -> None:
+def test_failed_memory_read_is_reported_and_rows_are_measured() -> None:
     def read(*_: int) -> list[float]:
         raise NativeError("out of memory")
 
@@ -193,7 +196,7 @@ def test_memory_that_is_not_there_is_told_and_rows_are_measured_all_the_same() -
     assert run(replace(SETTINGS, memory=0), read=read)[0].failed == []
 
 
-def test_json_is_enough_to_show_everything_again(report: Report, tmp_path: Path) -> None:
+def test_json_report_loads_and_prints_the_same_tables(report: RowsReport, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     file.write_text(as_json(report))
     again = load(file)
@@ -207,7 +210,7 @@ def test_json_is_enough_to_show_everything_again(report: Report, tmp_path: Path)
         load(file)
 
 
-def test_the_tables_hold_times_operations_memory_and_a_line_for_the_processor(report: Report) -> None:
+def test_tables_hold_times_operations_memory_and_the_processor(report: RowsReport) -> None:
     text = as_markdown(report)
     assert "| rows | 4 | 16.0 |" in text
     assert "| graph | MUL_MAT q4_0 | 8.000 | 9.600 | 12.800 | 0.800 | 2.400 |" in text
@@ -218,23 +221,23 @@ def test_the_tables_hold_times_operations_memory_and_a_line_for_the_processor(re
     assert "1.10 to 1.10 times as long" in console.export_text()
 
 
-def test_a_report_without_measurements_is_shown(report: Report) -> None:
+def test_report_without_measurements_is_shown(report: RowsReport) -> None:
     assert "**" not in as_markdown(replace(report, measurements=[], left_out=["all"]))
 
 
-def test_csv_has_a_line_for_each_operation(report: Report) -> None:
+def test_csv_has_a_line_for_each_operation(report: RowsReport) -> None:
     lines = list(csv.DictReader(StringIO(as_csv(report))))
     (line,) = (x for x in lines if (x["what"], x["n"], x["operation"]) == ("rows", "2", "RMS_NORM"))
     assert float(line["seconds"]) == pytest.approx(0.0024)
     assert len(lines) == 5 * 4
 
 
-def test_the_plot_is_a_picture(report: Report, tmp_path: Path) -> None:
+def test_plot_is_a_valid_svg(report: RowsReport, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot(report, tmp_path / "rows.svg")
     assert ElementTree.parse(tmp_path / "rows.svg").getroot().tag.endswith("svg")
 
 
-def test_a_damaged_report_is_refused_or_printed(report: Report, tmp_path: Path) -> None:
-    refused, printed = refused_or_printed(rows_report, json.loads(as_json(report)), tmp_path / "x.json")
+def test_damaged_report_is_refused_or_printed(report: RowsReport, tmp_path: Path) -> None:
+    refused, printed = count_refused_and_printed(rows_report, json.loads(as_json(report)), tmp_path / "x.json")
     assert min(refused, printed) > 20

@@ -1,5 +1,4 @@
-"""Claims about `pymtp tap`: it finds the tap that a head was trained on, or says that it cannot tell or that neither
-is."""
+"""Tests of `pymtp tap`: it finds the tap of a head, or reports noise or a head that does not fit."""
 
 from __future__ import annotations
 
@@ -12,42 +11,48 @@ from makers.gguf_variants import rewrite
 from makers.unfit_heads import KINDS, NO_NUMBERS, with_head
 
 from pymtp import Stats
-from pymtp.bench.tap import Judgement, in_words
+from pymtp.bench.tap import Judgement, verdict
 from pymtp.cli import app_main
 
 
 def run(*arguments: str | Path) -> int:
-    """Exit code of `pymtp tap`."""
+    """Run `pymtp tap` and return its exit code."""
     with pytest.raises(SystemExit) as end:
         app_main(["tap", *map(str, arguments)])
     return int(end.value.code or 0)
 
 
 def judgement(
-    post: Sequence[int], pre: Sequence[int], says: str = "post_norm", guessed: Sequence[int] = (), norm: float = 1.0
+    post: Sequence[int],
+    pre: Sequence[int],
+    current_tap: str = "post_norm",
+    guessed: Sequence[int] = (),
+    norm: float = 1.0,
 ) -> Judgement:
-    """20 rounds of one draft after each prompt, of which so many were accepted. guessed: of 10 tokens each."""
+    """Make a judgement: 20 rounds of one draft per prompt. post, pre: accepted drafts. guessed: out of 10 tokens."""
 
     def stats(accepted: int) -> Stats:
         depths = (1,) * 20
         return Stats(rounds=20, drafted=20, accepted=accepted, depths=depths, accepted_per_position=(accepted,))
 
     taps = {"post_norm": [stats(n) for n in post], "pre_norm": [stats(n) for n in pre]}
-    return Judgement("m.gguf", says, "qwen35.nextn_tap", taps, [(10, n) for n in guessed], {"blk.1.nextn.hnorm": norm})
+    return Judgement(
+        "m.gguf", current_tap, "qwen35.nextn_tap", taps, [(10, n) for n in guessed], {"blk.1.nextn.hnorm": norm}
+    )
 
 
-def test_the_tap_that_brings_more_after_every_prompt_is_wanted() -> None:
+def test_trained_tap_is_the_one_with_more_tokens_after_every_prompt() -> None:
     high, low = [15, 12, 18, 14, 16, 9], [12, 10, 13, 11, 13, 6]
-    assert judgement(high, low).wants == "post_norm"
-    assert judgement(low, high).wants == "pre_norm"
+    assert judgement(high, low).trained_tap == "post_norm"
+    assert judgement(low, high).trained_tap == "pre_norm"
 
 
-def test_a_difference_that_one_prompt_makes_is_noise() -> None:
-    assert judgement([10, 10, 11, 9, 10, 20], [10, 11, 10, 9, 10, 5]).wants is None
-    assert judgement([0] * 6, [0] * 6).wants is None
+def test_difference_of_one_prompt_is_noise() -> None:
+    assert judgement([10, 10, 11, 9, 10, 20], [10, 11, 10, 9, 10, 5]).trained_tap is None
+    assert judgement([0] * 6, [0] * 6).trained_tap is None
 
 
-def test_the_interval_holds_the_difference_and_narrows_with_more_prompts() -> None:
+def test_interval_holds_the_difference_and_narrows_with_more_prompts() -> None:
     post, pre = [15, 12, 18, 14, 16, 9], [12, 13, 13, 11, 17, 6]
     few, many = judgement(post, pre), judgement(8 * post, 8 * pre)
     difference = few.length("post_norm") - few.length("pre_norm")
@@ -55,49 +60,49 @@ def test_the_interval_holds_the_difference_and_narrows_with_more_prompts() -> No
     assert few.interval()[0] < many.interval()[0] < difference < many.interval()[1] < few.interval()[1]
 
 
-def test_the_verdict_says_what_to_do() -> None:
+def test_verdict_names_the_next_step() -> None:
     high, low = [15, 12, 18, 14, 16, 9], [12, 10, 13, 11, 13, 6]
 
-    def words(*of: Sequence[int], says: str) -> str:
-        return " ".join(in_words(judgement(*of, says=says)))
+    def words(*accepted: Sequence[int], current_tap: str) -> str:
+        return " ".join(verdict(judgement(*accepted, current_tap=current_tap)))
 
-    assert "nothing to do" in words(high, low, says="post_norm")
-    other = words(high, low, says="pre_norm")
+    assert "nothing to do" in words(high, low, current_tap="post_norm")
+    other = words(high, low, current_tap="pre_norm")
     assert "--tap post_norm" in other
     assert 'qwen35.nextn_tap = "post_norm"' in other
-    assert "within the noise: keep pre_norm" in words(high, high, says="pre_norm")
+    assert "within the noise: keep pre_norm" in words(high, high, current_tap="pre_norm")
 
 
-def test_a_head_that_is_worse_than_guesses_after_every_prompt_does_not_fit_whichever_tap_is_better() -> None:
+def test_head_that_is_worse_than_guesses_does_not_fit() -> None:
     high, low = [8, 7, 9, 7, 8, 6], [4, 3, 5, 3, 4, 2]
-    assert judgement(high, low).wants == "post_norm"
+    assert judgement(high, low).trained_tap == "post_norm"
     for found in (judgement(high, low, guessed=[6] * 6), judgement(low, high, guessed=[6] * 6)):
-        assert (found.fits, found.wants) == (False, None)
-        said = " ".join(in_words(found))
+        assert (found.fits, found.trained_tap) == (False, None)
+        said = " ".join(verdict(found))
         assert "the head of m.gguf does not fit" in said
         assert all(figure in said for figure in ("38% with", "18% with", "guesses 60%"))
         assert "--draft-tokens 0" in said
         assert "--tap" not in said
 
 
-def test_a_head_fits_where_guesses_are_worse_or_only_luck_is_better() -> None:
+def test_head_fits_if_guesses_are_worse_or_within_the_noise() -> None:
     high, low = [8, 7, 9, 7, 8, 6], [4, 3, 5, 3, 4, 2]
-    assert judgement(high, low, guessed=[2] * 6).wants == "post_norm"
-    assert judgement(high, low, guessed=[9, 1, 9, 1, 9, 2]).wants == "post_norm"
+    assert judgement(high, low, guessed=[2] * 6).trained_tap == "post_norm"
+    assert judgement(high, low, guessed=[9, 1, 9, 1, 9, 2]).trained_tap == "post_norm"
 
 
-def test_norms_without_their_one_are_named_where_drafts_are_poor() -> None:
+def test_norms_without_their_one_are_named_if_drafts_are_poor() -> None:
     high, low = [18, 17, 19, 17, 18, 16], [14, 13, 15, 13, 14, 12]
     poor, poorer = [8, 7, 9, 7, 8, 6], [4, 3, 5, 3, 4, 2]
     named = "stored without the 1 that the model's RMSNorm adds, by their means: blk.1.nextn.hnorm (0.03)"
-    assert named in " ".join(in_words(judgement(poor, poorer, norm=0.03)))
-    assert named in " ".join(in_words(judgement(poor, poorer, norm=0.03, guessed=[9] * 6)))
-    assert "stored" not in " ".join(in_words(judgement(high, low, norm=0.03)))
-    assert "stored" not in " ".join(in_words(judgement(poor, poorer, norm=0.8, guessed=[9] * 6)))
+    assert named in " ".join(verdict(judgement(poor, poorer, norm=0.03)))
+    assert named in " ".join(verdict(judgement(poor, poorer, norm=0.03, guessed=[9] * 6)))
+    assert "stored" not in " ".join(verdict(judgement(high, low, norm=0.03)))
+    assert "stored" not in " ".join(verdict(judgement(poor, poorer, norm=0.8, guessed=[9] * 6)))
 
 
 @pytest.mark.parametrize("kind", ["hnorm", "norms", "random", "nan in a norm"])
-def test_a_head_that_does_not_fit_is_told_with_its_figures_and_no_tap(
+def test_unfit_head_is_reported_with_its_figures_and_no_tap(
     demo: Path, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = with_head(demo, tmp_path / "unfit.gguf", (KINDS | NO_NUMBERS)[kind])
@@ -110,7 +115,7 @@ def test_a_head_that_does_not_fit_is_told_with_its_figures_and_no_tap(
     assert (norms.get(kind, "stored without the 1") in said) == (kind in norms)
 
 
-def test_the_shipped_head_wants_the_tap_it_was_trained_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_shipped_head_was_trained_on_its_tap(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--threads", "1", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["wants"], told["says"], told["fits"]) == ("post_norm", "post_norm", True)
@@ -120,7 +125,7 @@ def test_the_shipped_head_wants_the_tap_it_was_trained_on(capsys: pytest.Capture
     assert len(told["taps"]["pre_norm"]["accepted_per_position"]) == 3
 
 
-def test_what_the_file_says_does_not_decide_what_is_measured(
+def test_tap_in_the_file_does_not_change_the_measurement(
     demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rewrite(demo, tmp_path / "pre.gguf", metadata={"qwen35.nextn_tap": "pre_norm"})
@@ -133,12 +138,12 @@ def test_what_the_file_says_does_not_decide_what_is_measured(
     assert "keep pre_norm" in before
 
 
-def test_a_model_without_head_is_refused(headless: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_without_head_is_refused(headless: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(headless) == 2
     shown = capsys.readouterr()
     assert "headless.gguf has no multi-token-prediction head" in " ".join(shown.err.split())
     assert shown.out == ""
 
 
-def test_a_file_that_is_no_model_is_refused() -> None:
+def test_file_that_is_no_model_is_refused() -> None:
     assert run("nowhere.gguf") == 3

@@ -1,11 +1,11 @@
-"""Claims about short schemas that ask for endless work: it ends soon, as an answer or an error."""
+"""Tests of short schemas that ask for endless work: they are converted or refused soon."""
 
 import pytest
 
-from pymtp.chat import AnswerFormat, Tool
-from pymtp.chat.tool_parameters import ALL, Parameter
+from pymtp.chat import OutputFormat, Tool
+from pymtp.chat.tool_parameters import ALL_TYPES, ToolParameter
 from pymtp.errors import InvalidRequestError
-from pymtp.grammar.relax import joined
+from pymtp.grammar.relax import merge_all_of
 
 XML = "<tool_call><function="
 DEEP = 60  # each level doubles the work: nobody would wait for 2**60
@@ -17,33 +17,33 @@ def shared_alternatives() -> dict[str, object]:
     return {"type": "object", "properties": {"x": {"$ref": "#/$defs/a0"}}, "$defs": both}
 
 
-def refused_behind_its_parts() -> dict[str, object]:
+def schema_refused_after_its_parts() -> dict[str, object]:
     part: dict[str, object] = {"type": "string"}
     for _ in range(DEEP):
         part = {"type": ["object", "array"], "properties": {"a": part}, "minItems": -1}
     return {"type": "object", "properties": {"x": part}}
 
 
-def test_alternatives_that_share_parts_are_not_looked_at_one_by_one() -> None:
+def test_shared_alternatives_are_not_visited_one_by_one() -> None:
     schema = shared_alternatives()
-    assert Parameter(schema["properties"]["x"], schema).types == ALL  # type: ignore[index]
-    assert AnswerFormat(XML, "", tools=[Tool("f", parameters=schema)]).gbnf
+    assert ToolParameter(schema["properties"]["x"], schema).types == ALL_TYPES  # type: ignore[index]
+    assert OutputFormat(XML, "", tools=[Tool("f", parameters=schema)]).gbnf
 
 
-def test_alternatives_of_a_few_levels_have_their_types() -> None:
+def test_nested_alternatives_have_their_types() -> None:
     part: object = {"type": "string"}
     for _ in range(6):
         part = {"anyOf": [part, part]}
-    assert Parameter(part, {}).types == {"string"}
-    assert Parameter(part, {}).is_raw
+    assert ToolParameter(part, {}).types == {"string"}
+    assert ToolParameter(part, {}).is_raw
 
 
-def test_a_schema_that_is_tried_again_at_each_level_is_refused() -> None:
+def test_schema_that_is_retried_at_each_level_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="too large"):
-        AnswerFormat(XML, "", tools=[Tool("f", parameters=refused_behind_its_parts())])
+        OutputFormat(XML, "", tools=[Tool("f", parameters=schema_refused_after_its_parts())])
 
 
-def test_what_is_referred_to_again_and_again_is_joined_once() -> None:
+def test_repeated_references_are_merged_once() -> None:
     names = [f"r{i}" for i in range(100)]
     root = {"part": {"required": names}, "allOf": 100 * [{"$ref": "#/part"}]}
-    assert joined({"allOf": root["allOf"]}, root) == {"required": names}
+    assert merge_all_of({"allOf": root["allOf"]}, root) == {"required": names}

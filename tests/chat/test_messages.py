@@ -1,4 +1,4 @@
-"""Claims about messages in OpenAI's form: templates get them as they want them."""
+"""Tests of template_messages: messages in OpenAI's form become those that templates expect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ USER = {"role": "user", "content": "hi"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": [1]}'}}
 
 
-def test_messages_of_strings_stay_as_they_are() -> None:
+def test_messages_with_string_content_stay_as_they_are() -> None:
     messages = [
         {"role": "system", "content": "s"},
         USER,
@@ -23,7 +23,7 @@ def test_messages_of_strings_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted"),
+    ("message", "expected"),
     [
         ({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}]}, "ab"),
         ({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, "no"),
@@ -32,11 +32,11 @@ def test_messages_of_strings_stay_as_they_are() -> None:
         ({"role": "user", "content": []}, ""),
     ],
 )
-def test_content_is_one_string(given: dict[str, Any], wanted: str) -> None:
-    assert template_messages([given])[0]["content"] == wanted
+def test_content_becomes_one_string(message: dict[str, Any], expected: str) -> None:
+    assert template_messages([message])[0]["content"] == expected
 
 
-def test_arguments_of_calls_are_objects() -> None:
+def test_arguments_of_calls_become_objects() -> None:
     bare = {"name": "g", "arguments": {"b": 1}}
     (one,) = template_messages([{"role": "assistant", "content": "", "tool_calls": [CALL, {"function": bare}, bare]}])
     assert one["tool_calls"][0] == {**CALL, "function": {"name": "f", "arguments": {"a": [1]}}}
@@ -44,13 +44,13 @@ def test_arguments_of_calls_are_objects() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["", None, {}, " "])
-def test_no_arguments_are_an_empty_object(arguments: object) -> None:
+def test_missing_arguments_become_an_empty_object(arguments: object) -> None:
     call = {"function": {"name": "f", "arguments": arguments}}
     (one,) = template_messages([{"role": "assistant", "content": None, "tool_calls": [call]}])
     assert one["tool_calls"] == [{"function": {"name": "f", "arguments": {}}}]
 
 
-def test_what_was_thought_has_one_name() -> None:
+def test_reasoning_gets_one_name() -> None:
     for name in ("reasoning", "reasoning_content"):
         (one,) = template_messages([{"role": "assistant", "content": "a", name: "t"}])
         assert one == {"role": "assistant", "content": "a", "reasoning_content": "t"}
@@ -58,8 +58,8 @@ def test_what_was_thought_has_one_name() -> None:
     assert one == {"role": "assistant", "content": "a"}
 
 
-def test_instructions_at_the_beginning_are_one_message_of_the_system() -> None:
-    """Qwen's templates take one, and at the beginning."""
+def test_instructions_at_the_beginning_become_one_system_message() -> None:
+    """Qwen's templates accept a single system message, and only at the beginning."""
     system, developer = {"role": "system", "content": "a"}, {"role": "developer", "content": "b"}
     joined = {"role": "system", "content": "a\n\nb"}
     assert template_messages([system, developer, USER, developer]) == [joined, USER, {"role": "system", "content": "b"}]
@@ -85,18 +85,18 @@ def test_instructions_at_the_beginning_are_one_message_of_the_system() -> None:
         ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[" * 99_999}}]}, "not JSON"),
     ],
 )
-def test_what_is_no_message_is_refused_with_its_place(message: Any, reason: str) -> None:
+def test_malformed_message_is_refused_with_its_index(message: Any, reason: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"(?s){reason}"):
         template_messages([message])
 
 
 @pytest.mark.parametrize("messages", ["hi", None, {"role": "user"}])
-def test_messages_are_a_sequence(messages: Any) -> None:
+def test_messages_must_be_a_sequence(messages: Any) -> None:
     with pytest.raises(InvalidRequestError, match="sequence of messages"):
         template_messages(messages)
 
 
-def test_a_chat_takes_messages_in_openais_form(llm: LLM) -> None:
+def test_chat_takes_messages_in_openais_form(llm: LLM) -> None:
     parts = [{"role": "user", "content": [{"type": "text", "text": "de"}, {"type": "text", "text": "f f"}]}]
     plain = [{"role": "user", "content": "def f"}]
     assert llm.chat(parts, SamplingParams(4)).prompt_token_ids == llm.chat(plain, SamplingParams(4)).prompt_token_ids

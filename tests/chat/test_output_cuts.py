@@ -1,4 +1,4 @@
-"""Claims about an answer that comes in pieces: it is the same in any."""
+"""Tests of outputs that come in pieces: they are the same in any pieces."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pymtp.chat import AnswerReader, CallArguments, CallBegun, Event, Said, Thought, Tool
-from pymtp.chat.tags import Marks
+from pymtp.chat import ContentDelta, OutputEvent, OutputParser, ReasoningDelta, Tool, ToolCallDelta, ToolCallStart
+from pymtp.chat.tags import TagSet
 
 FUNCTION = {
     "properties": {
@@ -24,7 +24,7 @@ FUNCTION = {
 }
 TOOLS = [Tool("f", "", FUNCTION), Tool("g", "", {"properties": {"x": {}}})]
 
-# parts of answers, whole and broken
+# parts of outputs, whole and broken
 PARTS = [
     *("<think>", "</think>", "<tool_call>", "</tool_call>", "<function=f>", "<function=g>", "<function=h>"),
     *("</function>", "<parameter=a>", "<parameter=b>", "<parameter=c>", "<parameter=zz>", "</parameter>", "\n", "\n\n"),
@@ -36,28 +36,30 @@ PARTS = [
     "<tool_call>\n{",
 ]
 texts = st.lists(st.sampled_from(PARTS), max_size=25).map("".join)
-ways = st.fixed_dictionaries({name: st.booleans() for name in ("thinking", "splits_thinking", "json_content")})
+options = st.fixed_dictionaries({name: st.booleans() for name in ("thinking", "separate_reasoning", "json_content")})
 
 
-def events_of(pieces: list[str], tools: list[Tool] = TOOLS, **way: bool) -> tuple[AnswerReader, list[Event]]:
-    reader = AnswerReader(tools, **way)
-    events = [event for piece in pieces for event in reader.push(piece)]
-    return reader, events + reader.finish()
+def events_of(
+    pieces: list[str], tools: list[Tool] = TOOLS, **option_values: bool
+) -> tuple[OutputParser, list[OutputEvent]]:
+    parser = OutputParser(tools, **option_values)
+    events = [event for piece in pieces for event in parser.push(piece)]
+    return parser, events + parser.finish()
 
 
-def joined(events: list[Event]) -> list[tuple[Any, ...]]:
-    """Those of one kind in a row as one."""
+def join_events(events: list[OutputEvent]) -> list[tuple[Any, ...]]:
+    """Join consecutive events of one kind."""
     found: list[tuple[Any, ...]] = []
     for event in events:
         match event:
-            case CallBegun(index, name):
-                found.append((CallBegun, index, name))
-            case CallArguments(index, text):
-                if found and found[-1][:2] == (CallArguments, index):
+            case ToolCallStart(index, name):
+                found.append((ToolCallStart, index, name))
+            case ToolCallDelta(index, text):
+                if found and found[-1][:2] == (ToolCallDelta, index):
                     found[-1] = (*found[-1][:2], found[-1][2] + text)
                 else:
-                    found.append((CallArguments, index, text))
-            case Thought(text, start, end) | Said(text, start, end):
+                    found.append((ToolCallDelta, index, text))
+            case ReasoningDelta(text, start, end) | ContentDelta(text, start, end):
                 if found and found[-1][0] is type(event) and found[-1][3] == start:
                     found[-1] = (type(event), found[-1][1] + text, found[-1][2], end)
                 else:
@@ -66,78 +68,90 @@ def joined(events: list[Event]) -> list[tuple[Any, ...]]:
 
 
 @settings(max_examples=500)
-@given(texts, ways, st.integers(0, 2**32))
-def test_an_answer_is_the_same_in_any_pieces(text: str, way: dict[str, bool], seed: int) -> None:
-    whole, events = events_of([text], **way)
+@given(texts, options, st.integers(0, 2**32))
+def test_output_is_the_same_in_any_pieces(text: str, option_values: dict[str, bool], seed: int) -> None:
+    whole, events = events_of([text], **option_values)
     for longest in (1, 3, 12):
         random, cuts = Random(seed), [0]
         while cuts[-1] < len(text):
             cuts.append(cuts[-1] + random.randint(1, longest))
         pieces = [text[a:b] for a, b in pairwise(cuts)]
-        reader, other = events_of(pieces, **way)
-        assert reader.answer == whole.answer
-        assert joined(other) == joined(events)
+        parser, other = events_of(pieces, **option_values)
+        assert parser.output == whole.output
+        assert join_events(other) == join_events(events)
 
 
 @settings(max_examples=500)
-@given(texts, ways)
-def test_events_are_the_answer_and_slices_of_the_text(text: str, way: dict[str, bool]) -> None:
-    reader, events = events_of([text], **way)
-    answer = reader.answer
+@given(texts, options)
+def test_events_are_slices_of_the_text_and_add_up_to_the_output(text: str, option_values: dict[str, bool]) -> None:
+    parser, events = events_of([text], **option_values)
+    output = parser.output
     each: dict[int, str] = {}
-    taken = 0
+    last_end = 0
     for event in events:
         match event:
-            case Thought(part, start, end) | Said(part, start, end):
+            case ReasoningDelta(part, start, end) | ContentDelta(part, start, end):
                 assert part == text[start:end]
-                assert taken <= start < end
-                taken = end
-            case CallBegun(index, _):
+                assert last_end <= start < end
+                last_end = end
+            case ToolCallStart(index, _):
                 assert index == len(each)
                 each[index] = ""
-            case CallArguments(index, part):
+            case ToolCallDelta(index, part):
                 assert index == len(each) - 1
                 assert part
                 each[index] += part
-    assert "".join(event.text for event in events if isinstance(event, Thought)) == (answer.thinking or "")
-    assert "".join(event.text for event in events if isinstance(event, Said)) == (answer.content or "")
-    begun = [event.name for event in events if isinstance(event, CallBegun)]
-    calls = answer.calls if answer.unfinished is None else (*answer.calls, answer.unfinished)
+    assert "".join(event.text for event in events if isinstance(event, ReasoningDelta)) == (output.reasoning or "")
+    assert "".join(event.text for event in events if isinstance(event, ContentDelta)) == (output.content or "")
+    begun = [event.name for event in events if isinstance(event, ToolCallStart)]
+    calls = output.tool_calls if output.unfinished_call is None else (*output.tool_calls, output.unfinished_call)
     assert [(call.name, call.arguments) for call in calls] == list(zip(begun, each.values(), strict=True))
-    for call in answer.calls:
-        assert isinstance(json.loads(call.arguments, object_pairs_hook=no_twice), dict)
+    for call in output.tool_calls:
+        assert isinstance(json.loads(call.arguments, object_pairs_hook=without_duplicates), dict)
 
 
-def no_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     assert len({name for name, _ in pairs}) == len(pairs)
     return dict(pairs)
 
 
 @settings(max_examples=300)
-@given(texts, ways)
-def test_without_tools_all_is_text(text: str, way: dict[str, bool]) -> None:
-    reader, _ = events_of([text], [], **way)
-    assert not reader.answer.calls
-    assert reader.answer.unfinished is None
-    if not way["splits_thinking"]:
-        assert reader.answer.content == (text or None)
+@given(texts, options)
+def test_parser_without_tools_finds_no_calls(text: str, option_values: dict[str, bool]) -> None:
+    parser, _ = events_of([text], [], **option_values)
+    assert not parser.output.tool_calls
+    assert parser.output.unfinished_call is None
+    if not option_values["separate_reasoning"]:
+        assert parser.output.content == (text or None)
 
 
-ENDLESS = ["a", "<", "\n", " ", "</", "\n<", "<tool_call>", "<tool_call>{", "<think>", "</parameter>\n", "<function=f>"]
+REPEATED_PARTS = [
+    "a",
+    "<",
+    "\n",
+    " ",
+    "</",
+    "\n<",
+    "<tool_call>",
+    "<tool_call>{",
+    "<think>",
+    "</parameter>\n",
+    "<function=f>",
+]
 
 
-@pytest.mark.parametrize("part", ENDLESS)
+@pytest.mark.parametrize("part", REPEATED_PARTS)
 @pytest.mark.parametrize("before", ["", "<tool_call>\n<function=f>\n<parameter=a>\n", '<tool_call>{"name": "'])
-def test_each_character_is_looked_at_a_few_times(before: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the text may yet become."""
-    steps, step = [0], Marks.step
+def test_scanner_takes_a_few_steps_for_each_character(before: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the number of steps stays small, whatever tag the text may yet become."""
+    steps, step = [0], TagSet.step
 
-    def counted(marks: Marks, threads: Any, character: str) -> Any:
+    def counted(tags: TagSet, matches: Any, character: str) -> Any:
         steps[0] += 1
-        return step(marks, threads, character)
+        return step(tags, matches, character)
 
-    monkeypatch.setattr(Marks, "step", counted)
+    monkeypatch.setattr(TagSet, "step", counted)
     text = before + part * (4000 // len(part))
-    reader, _ = events_of([*text])
+    parser, _ = events_of([*text])
     assert steps[0] < 4 * len(text)
-    assert sum(map(len, (reader.answer.content or "", reader.answer.thinking or ""))) <= len(text)
+    assert sum(map(len, (parser.output.content or "", parser.output.reasoning or ""))) <= len(text)

@@ -1,35 +1,44 @@
-"""Claims about what is read of an answer: thinking, content, calls, and the values of their arguments."""
+"""Tests of OutputParser: reasoning, content, tool calls, and the values of their arguments."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from helpers.answers import TOOLS, answer, call, value
+from helpers.outputs import TOOLS, parse, parse_value, xml_call
 
-from pymtp.chat import Answer, AnswerFormat, AnswerReader, Call, CallArguments, CallBegun, Said, Thought
+from pymtp.chat import (
+    ContentDelta,
+    OutputFormat,
+    OutputParser,
+    ParsedOutput,
+    ReasoningDelta,
+    ToolCall,
+    ToolCallDelta,
+    ToolCallStart,
+)
 
 
-def test_pieces_are_given_out_as_soon_as_they_are_certain() -> None:
-    reader = AnswerReader(TOOLS, thinking=True)
-    assert reader.push("\nI th") == [Thought("I th", 1, 5)]
-    assert reader.push("ink\n</thi") == [Thought("ink", 5, 8)]
-    assert reader.push("nk>\n\nSo ") == [Said("So", 19, 21)]
-    assert reader.push("be it:\n<tool") == [Said(" ", 21, 22), Said("be it:", 22, 28)]
-    assert reader.push("_call>\n<function=f>\n<para") == []
-    assert reader.push("meter=a>\none") == [CallBegun(0, "f"), CallArguments(0, '{"a": "'), CallArguments(0, "one")]
-    assert reader.push('\n"two"</para') == [CallArguments(0, '\\n\\"two\\"')]
-    assert reader.push("meter>\n</parameter>\n<parameter=b>\n1") == [
-        CallArguments(0, "</parameter>"),
-        CallArguments(0, '"'),
+def test_parser_returns_deltas_as_soon_as_they_are_certain() -> None:
+    parser = OutputParser(TOOLS, thinking=True)
+    assert parser.push("\nI th") == [ReasoningDelta("I th", 1, 5)]
+    assert parser.push("ink\n</thi") == [ReasoningDelta("ink", 5, 8)]
+    assert parser.push("nk>\n\nSo ") == [ContentDelta("So", 19, 21)]
+    assert parser.push("be it:\n<tool") == [ContentDelta(" ", 21, 22), ContentDelta("be it:", 22, 28)]
+    assert parser.push("_call>\n<function=f>\n<para") == []
+    assert parser.push("meter=a>\none") == [ToolCallStart(0, "f"), ToolCallDelta(0, '{"a": "'), ToolCallDelta(0, "one")]
+    assert parser.push('\n"two"</para') == [ToolCallDelta(0, '\\n\\"two\\"')]
+    assert parser.push("meter>\n</parameter>\n<parameter=b>\n1") == [
+        ToolCallDelta(0, "</parameter>"),
+        ToolCallDelta(0, '"'),
     ]
-    assert reader.push("2\n</parameter>\n</function>\n</tool_call>") == [
-        CallArguments(0, ', "b": 12'),
-        CallArguments(0, "}"),
+    assert parser.push("2\n</parameter>\n</function>\n</tool_call>") == [
+        ToolCallDelta(0, ', "b": 12'),
+        ToolCallDelta(0, "}"),
     ]
-    assert reader.finish() == []
-    assert reader.answer == Answer(
-        "I think", "So be it:", (Call("f", '{"a": "one\\n\\"two\\"</parameter>", "b": 12}'),)
+    assert parser.finish() == []
+    assert parser.output == ParsedOutput(
+        "I think", "So be it:", (ToolCall("f", '{"a": "one\\n\\"two\\"</parameter>", "b": 12}'),)
     )
 
 
@@ -48,34 +57,36 @@ def test_pieces_are_given_out_as_soon_as_they_are_certain() -> None:
         ),
     ],
 )
-def test_thinking_ends_at_its_tag(text: str, thinking: str | None, content: str | None) -> None:
-    assert answer(text, thinking=True) == Answer(thinking, content)
+def test_reasoning_ends_at_its_tag(text: str, thinking: str | None, content: str | None) -> None:
+    assert parse(text, thinking=True) == ParsedOutput(thinking, content)
 
 
-def test_a_model_may_begin_the_thinking_itself() -> None:
-    assert answer("\n<think>\none\n</think>\n\ntwo") == Answer("one", "two")
-    assert answer("a <think>\none\n</think>\n\ntwo") == Answer(None, "a <think>\none\n</think>\n\ntwo")
+def test_model_may_open_the_thinking_itself() -> None:
+    assert parse("\n<think>\none\n</think>\n\ntwo") == ParsedOutput("one", "two")
+    assert parse("a <think>\none\n</think>\n\ntwo") == ParsedOutput(None, "a <think>\none\n</think>\n\ntwo")
 
 
-def test_thinking_that_is_not_told_apart_is_content_with_its_tags() -> None:
+def test_reasoning_that_is_not_separated_is_content_with_its_tags() -> None:
     text = "\none\n</think>\n\ntwo"
-    assert answer(text, thinking=True, splits_thinking=False) == Answer(None, text)
-    both = answer(f"<think>{text}\n{call('')}", splits_thinking=False)
-    assert both == Answer(None, f"<think>{text}", (Call("f", "{}"),))
+    assert parse(text, thinking=True, separate_reasoning=False) == ParsedOutput(None, text)
+    both = parse(f"<think>{text}\n{xml_call('')}", separate_reasoning=False)
+    assert both == ParsedOutput(None, f"<think>{text}", (ToolCall("f", "{}"),))
 
 
-def test_a_call_within_the_thinking_is_one_and_the_thinking_goes_on() -> None:
-    text = f'one\n{call("")}\n<tool_call>\n{{"name": "g"}}\n</tool_call>\ntwo</think>three'
-    assert answer(text, thinking=True) == Answer("one\n\n\ntwo", "three", (Call("f", "{}"), Call("g", "{}")))
+def test_call_within_thinking_counts_and_the_thinking_continues() -> None:
+    text = f'one\n{xml_call("")}\n<tool_call>\n{{"name": "g"}}\n</tool_call>\ntwo</think>three'
+    assert parse(text, thinking=True) == ParsedOutput(
+        "one\n\n\ntwo", "three", (ToolCall("f", "{}"), ToolCall("g", "{}"))
+    )
 
 
-def test_whitespace_around_calls_is_content_between_content_alone() -> None:
-    one = Call("g", "{}")
-    each = call("", "g")
-    assert answer(f"\n {each}\n\n{each}\n ") == Answer(None, None, (one, one))
-    assert answer(f" a \n{each}\n\n{each}\nb ") == Answer(None, " a \n\n\n\nb", (one, one))
-    assert answer(f"{each}\nb") == Answer(None, "b", (one,))
-    assert answer(" a \n") == Answer(None, " a \n")
+def test_whitespace_around_calls_is_content_only_between_content() -> None:
+    one = ToolCall("g", "{}")
+    each = xml_call("", "g")
+    assert parse(f"\n {each}\n\n{each}\n ") == ParsedOutput(None, None, (one, one))
+    assert parse(f" a \n{each}\n\n{each}\nb ") == ParsedOutput(None, " a \n\n\n\nb", (one, one))
+    assert parse(f"{each}\nb") == ParsedOutput(None, "b", (one,))
+    assert parse(" a \n") == ParsedOutput(None, " a \n")
 
 
 @pytest.mark.parametrize(
@@ -85,12 +96,12 @@ def test_whitespace_around_calls_is_content_between_content_alone() -> None:
         "a <tool_call>\n<function=f>\n<parameter=a>\none\n</parameter>\n</function>\n</tool_call>",
     ],
 )
-def test_without_tools_tags_are_content(text: str) -> None:
-    assert answer(text, []) == Answer(None, text)
-    reader = AnswerFormat(None, "", tools=TOOLS, tool_choice="none").reader()
-    reader.push(text)
-    reader.finish()
-    assert reader.answer == Answer(None, text)
+def test_tags_are_content_without_tools(text: str) -> None:
+    assert parse(text, []) == ParsedOutput(None, text)
+    parser = OutputFormat(None, "", tools=TOOLS, tool_choice="none").parser()
+    parser.push(text)
+    parser.finish()
+    assert parser.output == ParsedOutput(None, text)
 
 
 @pytest.mark.parametrize(
@@ -108,14 +119,14 @@ def test_without_tools_tags_are_content(text: str) -> None:
         "\n</parameter></function>",
     ],
 )
-def test_what_looks_like_a_call_and_is_none_is_content(text: str) -> None:
-    assert answer(text) == Answer(None, text)
+def test_text_that_only_looks_like_a_call_is_content(text: str) -> None:
+    assert parse(text) == ParsedOutput(None, text)
 
 
-def test_a_tool_that_was_not_offered_is_called_all_the_same() -> None:
-    """The client tells the model, which knows by the answer; as content it would end the chat."""
-    one = answer(call("<parameter=a>\n1\n</parameter>\n<parameter=b>\none\n</parameter>\n", "other"))
-    assert one == Answer(None, None, (Call("other", '{"a": 1, "b": "one"}'),))
+def test_call_of_an_unknown_tool_is_still_a_call() -> None:
+    """Check that the client gets a call, whose error it reports to the model: content would end the chat."""
+    one = parse(xml_call("<parameter=a>\n1\n</parameter>\n<parameter=b>\none\n</parameter>\n", "other"))
+    assert one == ParsedOutput(None, None, (ToolCall("other", '{"a": 1, "b": "one"}'),))
 
 
 BROKEN = {
@@ -135,28 +146,28 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_call_is_read_however_a_model_writes_it(case: str) -> None:
-    assert answer(BROKEN[case]) == Answer(None, None, (Call("f", '{"a": "one"}'),))
+def test_call_is_parsed_however_a_model_writes_it(case: str) -> None:
+    assert parse(BROKEN[case]) == ParsedOutput(None, None, (ToolCall("f", '{"a": "one"}'),))
 
 
-def test_two_functions_in_one_call_are_two_calls() -> None:
+def test_two_functions_in_one_tool_call_are_two_calls() -> None:
     first = "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n"
-    assert answer(f"{first}<function=g>\n</function>\n</tool_call>") == Answer(
-        None, None, (Call("f", '{"a": "1"}'), Call("g", "{}"))
+    assert parse(f"{first}<function=g>\n</function>\n</tool_call>") == ParsedOutput(
+        None, None, (ToolCall("f", '{"a": "1"}'), ToolCall("g", "{}"))
     )
 
 
-def test_a_parameter_comes_once() -> None:
-    """A second one is text of the value that it stands in: somebody writes about calls."""
+def test_parameter_comes_only_once() -> None:
+    """Check that a second one is text of the value that it stands in: the model writes about calls."""
     text = "one\n</parameter>\n<parameter=a>\ntwo"
-    assert value(text, {"type": "string"}) == text
+    assert parse_value(text, {"type": "string"}) == text
 
 
-def test_another_parameter_needs_the_end_of_the_one_before_or_to_be_known() -> None:
-    both = answer(call("<parameter=a>\n1\n<parameter=z>\n2\n</parameter>\n<parameter=y>\n3\n</parameter>\n"))
-    assert json.loads(both.calls[0].arguments) == {"a": "1\n<parameter=z>\n2", "y": 3}
-    known = answer(call("<parameter=a>\n1\n<parameter=b>\n2\n</parameter>\n"))
-    assert json.loads(known.calls[0].arguments) == {"a": "1", "b": 2}
+def test_next_parameter_needs_an_end_tag_before_it_or_a_known_name() -> None:
+    both = parse(xml_call("<parameter=a>\n1\n<parameter=z>\n2\n</parameter>\n<parameter=y>\n3\n</parameter>\n"))
+    assert json.loads(both.tool_calls[0].arguments) == {"a": "1\n<parameter=z>\n2", "y": 3}
+    known = parse(xml_call("<parameter=a>\n1\n<parameter=b>\n2\n</parameter>\n"))
+    assert json.loads(known.tool_calls[0].arguments) == {"a": "1", "b": 2}
 
 
 @pytest.mark.parametrize(
@@ -169,58 +180,58 @@ def test_another_parameter_needs_the_end_of_the_one_before_or_to_be_known() -> N
         '<tool_call>\n{"name": "f", "arguments": {',
     ],
 )
-def test_what_a_call_begins_with_is_no_content_where_the_text_ends(text: str) -> None:
-    assert answer(f"one{text}").content == "one"
-    assert answer(f"{call('')}{text}").content is None
+def test_beginning_of_a_call_at_the_end_of_the_text_is_no_content(text: str) -> None:
+    assert parse(f"one{text}").content == "one"
+    assert parse(f"{xml_call('')}{text}").content is None
 
 
 @pytest.mark.parametrize("tag", ["<tool_call><function=", "<tool_call>"])
-def test_what_goes_on_for_too_long_is_no_tag(tag: str) -> None:
-    reader = AnswerReader(TOOLS)
+def test_text_longer_than_the_longest_tag_is_content(tag: str) -> None:
+    parser = OutputParser(TOOLS)
     text = tag + ("a" if tag.endswith("=") else " ") * 5000
-    reader.push(text)
-    reader.push("x")
-    assert reader.answer.content == text + "x"
+    parser.push(text)
+    parser.push("x")
+    assert parser.output.content == text + "x"
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\n</param", "\n</parameter>", "\n</parameter>\n</func"])
-def test_a_call_that_is_cut_short_is_never_whole(end: str) -> None:
-    """As half a command is another."""
-    cut = answer("<tool_call>\n<function=f>\n<parameter=a>\nrm -rf /" + end)
-    assert (cut.calls, cut.content) == ((), None)
-    assert cut.unfinished is not None
-    assert cut.unfinished.arguments.startswith('{"a": "rm -rf /')
+def test_unfinished_call_is_never_complete(end: str) -> None:
+    """Check that half of a command, which may be another command, cannot run."""
+    cut = parse("<tool_call>\n<function=f>\n<parameter=a>\nrm -rf /" + end)
+    assert (cut.tool_calls, cut.content) == ((), None)
+    assert cut.unfinished_call is not None
+    assert cut.unfinished_call.arguments.startswith('{"a": "rm -rf /')
     with pytest.raises(json.JSONDecodeError):
-        json.loads(cut.unfinished.arguments)
+        json.loads(cut.unfinished_call.arguments)
 
 
-def test_of_a_call_as_json_that_is_cut_short_there_is_what_came() -> None:
-    cut = answer('<tool_call>\n{"name": "f", "arguments": {"a": "rm')
-    assert cut == Answer(unfinished=Call("f", '{"a": "rm'))
+def test_unfinished_hermes_call_has_the_arguments_so_far() -> None:
+    cut = parse('<tool_call>\n{"name": "f", "arguments": {"a": "rm')
+    assert cut == ParsedOutput(unfinished_call=ToolCall("f", '{"a": "rm'))
 
 
 @pytest.mark.parametrize("end", ["}", "}\n", "}, ", '}, "id": "'])
-def test_a_call_as_json_that_is_cut_short_behind_its_arguments_is_not_whole(end: str) -> None:
-    cut = answer('<tool_call>\n{"name": "f", "arguments": {"a": "}"' + end)
-    assert cut == Answer(unfinished=Call("f", '{"a": "}"'))
+def test_hermes_call_cut_off_behind_its_arguments_is_unfinished(end: str) -> None:
+    cut = parse('<tool_call>\n{"name": "f", "arguments": {"a": "}"' + end)
+    assert cut == ParsedOutput(unfinished_call=ToolCall("f", '{"a": "}"'))
 
 
-def test_a_call_as_json_that_is_cut_short_is_told_in_events_too() -> None:
-    reader = AnswerReader(TOOLS)
-    events = reader.push('Look.\n<tool_call>\n{"name": "f", "arguments": {"a": "rm')
-    assert events == [Said("Look.", 0, 5)]
-    assert reader.finish() == [CallBegun(0, "f"), CallArguments(0, '{"a": "rm')]
-    named = AnswerReader(TOOLS)
+def test_unfinished_hermes_call_has_events() -> None:
+    parser = OutputParser(TOOLS)
+    events = parser.push('Look.\n<tool_call>\n{"name": "f", "arguments": {"a": "rm')
+    assert events == [ContentDelta("Look.", 0, 5)]
+    assert parser.finish() == [ToolCallStart(0, "f"), ToolCallDelta(0, '{"a": "rm')]
+    named = OutputParser(TOOLS)
     assert named.push('<tool_call>{"name": "f", "argu') == []
-    assert named.finish() == [CallBegun(0, "f")]
-    unnamed = AnswerReader(TOOLS)
+    assert named.finish() == [ToolCallStart(0, "f")]
+    unnamed = OutputParser(TOOLS)
     assert unnamed.push('<tool_call>{"name": "f') == []
-    assert (unnamed.finish(), unnamed.answer) == ([], Answer())
+    assert (unnamed.finish(), unnamed.output) == ([], ParsedOutput())
 
 
-def test_within_thinking_only_a_call_of_a_known_tool_is_cut_short() -> None:
+def test_unfinished_call_of_an_unknown_tool_within_thinking_is_reasoning() -> None:
     cut = '<tool_call>{"name": "other", "arguments": {'
-    reader = AnswerReader(TOOLS, thinking=True)
-    reader.push(cut)
-    assert "".join(event.text for event in reader.finish() if isinstance(event, Thought)) == cut
-    assert reader.answer == Answer(thinking=cut)
+    parser = OutputParser(TOOLS, thinking=True)
+    parser.push(cut)
+    assert "".join(event.text for event in parser.finish() if isinstance(event, ReasoningDelta)) == cut
+    assert parser.output == ParsedOutput(reasoning=cut)

@@ -1,5 +1,4 @@
-"""Claims about calls in both directions: every text that the grammar of an answer allows is read as calls that are
-valid, in any pieces."""
+"""Tests of grammar and parser together: every text that the output's grammar allows is parsed as valid calls."""
 
 from __future__ import annotations
 
@@ -9,16 +8,16 @@ from typing import Any
 
 import jsonschema
 import pytest
-from helpers.gbnf_texts import Texts, allows, read_gbnf
+from helpers.gbnf_texts import RandomTexts, grammar_allows, read_gbnf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pymtp.chat import AnswerFormat, Event, Tool
-from pymtp.chat.output_parser import AnswerReader
+from pymtp.chat import OutputEvent, OutputFormat, Tool
+from pymtp.chat.output_parser import OutputParser
 
 HERMES = 'A template that has <tool_call>{"name": …, "arguments": …}</tool_call> and <think>.'
 
-strings = st.one_of(
+string_schemas = st.one_of(
     st.sampled_from(
         [
             {"type": "string"},
@@ -39,7 +38,7 @@ strings = st.one_of(
         )
     ),
 )
-others = st.sampled_from(
+other_schemas = st.sampled_from(
     [
         {"type": "integer", "minimum": -3, "maximum": 1000},
         {"type": "integer"},
@@ -51,11 +50,11 @@ others = st.sampled_from(
         {"type": ["integer", "null"]},
     ]
 )
-mixed = st.one_of(
+mixed_schemas = st.one_of(
     st.just({}),
-    strings.map(lambda schema: {"anyOf": [schema, {"type": "null"}]}),
-    strings.map(lambda schema: {"anyOf": [schema, {"type": "integer"}, {"type": "boolean"}]}),
-    st.tuples(strings, others).map(lambda parts: {"anyOf": [*parts]}),
+    string_schemas.map(lambda schema: {"anyOf": [schema, {"type": "null"}]}),
+    string_schemas.map(lambda schema: {"anyOf": [schema, {"type": "integer"}, {"type": "boolean"}]}),
+    st.tuples(string_schemas, other_schemas).map(lambda parts: {"anyOf": [*parts]}),
     st.sampled_from(
         [
             {"type": ["string", "null"], "maxLength": 4},
@@ -74,13 +73,15 @@ def nested(parts: Any) -> Any:
     ) | parts.map(lambda schema: {"type": "array", "items": schema, "maxItems": 2})
 
 
-values = strings | others | mixed | st.recursive(strings | others, nested, max_leaves=3)
+schemas = (
+    string_schemas | other_schemas | mixed_schemas | st.recursive(string_schemas | other_schemas, nested, max_leaves=3)
+)
 names = st.sampled_from(["a", "b", "file path", "é", "x.y", "type", "function"])
 
 
 @st.composite
 def tools(draw: Any) -> Tool:
-    properties = draw(st.dictionaries(names, values, max_size=4))
+    properties = draw(st.dictionaries(names, schemas, max_size=4))
     required = sorted(draw(st.sets(st.sampled_from(sorted(properties))))) if properties else []
     schema = {"type": "object", "properties": properties, "required": required}
     schema["$defs"] = {"name": {"type": "string", "minLength": 1, "maxLength": 3}}
@@ -91,14 +92,14 @@ randoms = st.integers(0, 2**32).map(Random)
 several = st.lists(tools(), min_size=1, max_size=2, unique_by=lambda tool: tool.name)
 
 
-def read(form: AnswerFormat, pieces: list[str]) -> tuple[AnswerReader, list[Event]]:
-    reader = form.reader()
-    events = [event for piece in pieces for event in reader.push(piece)]
-    return reader, events + reader.finish()
+def parse(output_format: OutputFormat, pieces: list[str]) -> tuple[OutputParser, list[OutputEvent]]:
+    parser = output_format.parser()
+    events = [event for piece in pieces for event in parser.push(piece)]
+    return parser, events + parser.finish()
 
 
-def cut(text: str, random: Random) -> list[str]:
-    """In pieces of one to nine characters."""
+def split_randomly(text: str, random: Random) -> list[str]:
+    """Split a text into pieces of one to nine characters."""
     pieces = []
     while text:
         n = random.randint(1, 9)
@@ -107,75 +108,75 @@ def cut(text: str, random: Random) -> list[str]:
     return pieces
 
 
-def check_calls(form: AnswerFormat, text: str, each: list[Tool], random: Random) -> int:
-    """How many calls a text has, all of which are valid."""
-    reader, _ = read(form, cut(text, random))
+def check_calls(output_format: OutputFormat, text: str, each: list[Tool], random: Random) -> int:
+    """Check that all calls of a text are valid; return their number."""
+    parser, _ = parse(output_format, split_randomly(text, random))
     by_name = {tool.name: tool.parameters for tool in each}
-    assert reader.answer.unfinished is None
-    for call in reader.answer.calls:
+    assert parser.output.unfinished_call is None
+    for call in parser.output.tool_calls:
         jsonschema.validate(json.loads(call.arguments), by_name[call.name])
-    return len(reader.answer.calls)
+    return len(parser.output.tool_calls)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(several, st.sampled_from([None, HERMES]), st.booleans(), st.booleans(), randoms)
-def test_a_call_that_is_required_is_valid(
+def test_required_call_is_valid(
     each: list[Tool], template: str | None, thinks: bool, parallel: bool, random: Random
 ) -> None:
     end = "<think>\n" if thinks else ""
-    form = AnswerFormat(template, end, tools=each, tool_choice="required", parallel=parallel)
-    assert form.gbnf is not None
-    texts = Texts(read_gbnf(form.gbnf))
+    output_format = OutputFormat(template, end, tools=each, tool_choice="required", parallel_tool_calls=parallel)
+    assert output_format.gbnf is not None
+    texts = RandomTexts(read_gbnf(output_format.gbnf))
     for _ in range(5):
-        text = texts.draw(random)
-        n = check_calls(form, text, each, random)
+        text = texts.sample(random)
+        n = check_calls(output_format, text, each, random)
         assert n == 1 or (n > 1 and parallel), text
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(several, st.sampled_from([None, HERMES]), st.booleans(), randoms)
-def test_text_is_either_content_or_a_valid_call(
+def test_text_is_either_content_or_valid_calls(
     each: list[Tool], template: str | None, thinks: bool, random: Random
 ) -> None:
-    form = AnswerFormat(template, "<think>\n" if thinks else "", tools=each)
-    assert form.gbnf is not None
-    texts = Texts(read_gbnf(form.gbnf), size=60)
+    output_format = OutputFormat(template, "<think>\n" if thinks else "", tools=each)
+    assert output_format.gbnf is not None
+    texts = RandomTexts(read_gbnf(output_format.gbnf), size=60)
     for _ in range(8):
-        text = texts.draw(random)
-        n = check_calls(form, text, each, random)
+        text = texts.sample(random)
+        n = check_calls(output_format, text, each, random)
         assert bool(n) == text.endswith("</tool_call>")
         if not n and not thinks and not text.lstrip().startswith("<think>"):
-            assert read(form, [text])[0].answer.content == (text or None)
+            assert parse(output_format, [text])[0].output.content == (text or None)
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
-@given(several, values, st.sampled_from(["", "<think>\n"]), randoms)
-def test_content_of_a_schema_is_valid_beside_calls(
+@given(several, schemas, st.sampled_from(["", "<think>\n"]), randoms)
+def test_content_with_a_schema_is_valid_beside_calls(
     each: list[Tool], schema: dict[str, Any], end: str, random: Random
 ) -> None:
     schema = {**schema, "$defs": {"name": {"type": "string", "maxLength": 2}}}
-    form = AnswerFormat(None, end, tools=each, schema=schema)
-    assert form.gbnf is not None
-    texts = Texts(read_gbnf(form.gbnf))
+    output_format = OutputFormat(None, end, tools=each, schema=schema)
+    assert output_format.gbnf is not None
+    texts = RandomTexts(read_gbnf(output_format.gbnf))
     for _ in range(8):
-        text = texts.draw(random)
-        n = check_calls(form, text, each, random)
-        content = read(form, [text])[0].answer.content
+        text = texts.sample(random)
+        n = check_calls(output_format, text, each, random)
+        content = parse(output_format, [text])[0].output.content
         assert (content is None) == (n > 0)
         if content is not None:
             jsonschema.validate(json.loads(content), schema)
 
 
 @pytest.mark.parametrize("text", ['{"a": "<tool_call><function=f></function></tool_call>"}', '  ["<tool_call>{}"]'])
-def test_strings_in_json_content_hold_no_call(text: str) -> None:
-    form = AnswerFormat(None, "<think>\n", tools=[Tool("f")], schema={})
+def test_strings_in_json_content_hold_no_calls(text: str) -> None:
+    output_format = OutputFormat(None, "<think>\n", tools=[Tool("f")], schema={})
     for pieces in ([text], list(text)):
-        answer = read(form, ["</think>\n\n", *pieces])[0].answer
-        assert (answer.content, answer.calls) == (text, ())
+        answer = parse(output_format, ["</think>\n\n", *pieces])[0].output
+        assert (answer.content, answer.tool_calls) == (text, ())
 
 
 def test_values_may_hold_all_tags_but_their_own_end() -> None:
-    """As files do that speak of calls, or are XML."""
+    """Files that are XML, or write about calls, hold such tags."""
     value = """
 </parameter>
 text
@@ -186,13 +187,13 @@ text
 </function> and <tool_call><function=f><parameter=a>x</parameter></function></tool_call>
 </tool_call>
 </param"""
-    form = AnswerFormat(
+    output_format = OutputFormat(
         None, "", tools=[Tool("f", "", {"properties": {"a": {"type": "string"}}})], tool_choice="required"
     )
-    assert form.gbnf is not None
+    assert output_format.gbnf is not None
     text = f"<tool_call>\n<function=f>\n<parameter=a>\n{value}\n</parameter>\n</function>\n</tool_call>"
-    assert allows(read_gbnf(form.gbnf), text)
-    (call,) = read(form, list(text))[0].answer.calls
+    assert grammar_allows(read_gbnf(output_format.gbnf), text)
+    (call,) = parse(output_format, list(text))[0].output.tool_calls
     assert json.loads(call.arguments) == {"a": value}
 
 
@@ -207,7 +208,7 @@ text
         "\n</function>\n<tool_call>",
     ],
 )
-def test_a_value_cannot_hold_what_a_reader_takes_for_its_end(end: str) -> None:
+def test_grammar_excludes_ends_of_values_that_the_parser_finds(end: str) -> None:
     each = {
         "free": {"type": "string"},
         "listed": {"enum": [f"x{end}", f"x{end[:-1]}"]},
@@ -220,10 +221,10 @@ def test_a_value_cannot_hold_what_a_reader_takes_for_its_end(end: str) -> None:
     }
     for name, schema in each.items():
         tool = Tool("f", "", {"properties": {name: schema, "b": {}}}, strict=name != "listed")
-        form = AnswerFormat(None, "", tools=[tool], tool_choice="required", parallel=False)
-        assert form.gbnf is not None
-        rules = read_gbnf(form.gbnf)
+        output_format = OutputFormat(None, "", tools=[tool], tool_choice="required", parallel_tool_calls=False)
+        assert output_format.gbnf is not None
+        rules = read_gbnf(output_format.gbnf)
         text = f"<tool_call>\n<function=f>\n<parameter={name}>\n{{}}\n</parameter>\n</function>\n</tool_call>"
-        assert not allows(rules, text.format(f"x{end}"))
+        assert not grammar_allows(rules, text.format(f"x{end}"))
         if name in ("free", "listed", "mixed"):
-            assert allows(rules, text.format(f"x{end[:-1]}"))
+            assert grammar_allows(rules, text.format(f"x{end[:-1]}"))

@@ -1,4 +1,4 @@
-"""Claims about chat: the file's own template, in a sandbox, and errors that say what is wrong."""
+"""Tests of ChatTemplate: the file's own template, the sandbox, and error messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from makers.chat_templates import DROPS_THINKING
 from makers.gguf_variants import rewrite
 
 from pymtp import LLM, InvalidRequestError, SamplingParams
-from pymtp.chat import ChatTemplate, answer_message
+from pymtp.chat import ChatTemplate, assistant_message
 from pymtp.model.model import Model
 
 KEY = "tokenizer.chat_template"
@@ -23,13 +23,13 @@ def template_of(demo: Path, tmp_path: Path, source: str | None) -> ChatTemplate:
     return ChatTemplate(Model(path, vocab_only=True))
 
 
-def test_messages_become_the_prompt_the_model_was_trained_on() -> None:
+def test_template_renders_the_prompt_that_the_model_was_trained_on() -> None:
     template = ChatTemplate(Model(vocab_only=True))
     prompt = template.render([{"role": "user", "content": "Hi"}])
     assert prompt == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_a_turn_is_answered_and_streams_the_same(llm: LLM) -> None:
+def test_chat_and_stream_chat_give_the_same_text(llm: LLM) -> None:
     messages = [{"role": "user", "content": "Write a function first: Return the first item."}]
     answer = llm.chat(messages, SamplingParams(max_tokens=40))
     assert answer.text
@@ -44,18 +44,18 @@ def test_a_turn_is_answered_and_streams_the_same(llm: LLM) -> None:
     ["{{ ''.__class__.__mro__[1].__subclasses__() }}", "{{ messages.append(1) }}", "{{ cycler.__init__.__globals__ }}"],
     ids=["classes", "mutation", "globals"],
 )
-def test_a_template_cannot_leave_the_sandbox(demo: Path, tmp_path: Path, source: str) -> None:
+def test_template_cannot_leave_the_sandbox(demo: Path, tmp_path: Path, source: str) -> None:
     with pytest.raises(InvalidRequestError, match="refuses"):
         template_of(demo, tmp_path, source).render([{"role": "user", "content": "Hi"}])
 
 
-def test_a_template_may_refuse_in_its_own_words(demo: Path, tmp_path: Path) -> None:
+def test_error_holds_the_words_of_the_templates_refusal(demo: Path, tmp_path: Path) -> None:
     template = template_of(demo, tmp_path, "{{ raise_exception('no system here') }}")
     with pytest.raises(InvalidRequestError, match="no system here"):
         template.render([{"role": "system", "content": "x"}])
 
 
-def test_templates_of_the_field_render(demo: Path, tmp_path: Path) -> None:
+def test_template_features_of_transformers_render(demo: Path, tmp_path: Path) -> None:
     source = (
         "{%- for m in messages %}{%- if m.role == 'skip' %}{%- continue %}{%- endif %}{{ m.content | tojson }}"
         "{{ eos_token }}{%- endfor %}{{ strftime_now('%Y') | length }}"
@@ -66,7 +66,7 @@ def test_templates_of_the_field_render(demo: Path, tmp_path: Path) -> None:
     assert rendered == '"é<"<|im_end|>4'
 
 
-def test_a_file_without_a_template_or_with_a_broken_one_is_refused(demo: Path, tmp_path: Path) -> None:
+def test_file_without_a_template_or_with_a_broken_one_is_refused(demo: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="has no chat template"):
         template_of(demo, tmp_path, None)
     with pytest.raises(InvalidRequestError, match="broken chat template"):
@@ -80,7 +80,7 @@ def test_incomplete_messages_are_refused(new_llm: Callable[..., LLM], messages: 
 
 
 @pytest.mark.parametrize("messages", [None, 3, iter([{"role": "user", "content": "Hi"}])], ids=["None", "3", "iter"])
-def test_what_is_no_sequence_of_messages_is_refused(new_llm: Callable[..., LLM], messages: Any) -> None:
+def test_chat_refuses_anything_but_a_sequence_of_messages(new_llm: Callable[..., LLM], messages: Any) -> None:
     with pytest.raises(InvalidRequestError, match="sequence of messages"):
         new_llm().chat(messages)
 
@@ -96,30 +96,30 @@ def test_tools_and_further_variables_reach_the_template(demo: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("variables", [{"messages": []}, {"add_generation_prompt": False}, {1: 2}, "thinking"], ids=str)
-def test_variables_that_have_another_way_in_are_refused(new_llm: Callable[..., LLM], variables: Any) -> None:
+def test_reserved_variables_are_refused(new_llm: Callable[..., LLM], variables: Any) -> None:
     with pytest.raises(InvalidRequestError, match="chat_template_kwargs"):
         new_llm().chat([{"role": "user", "content": "Hi"}], chat_template_kwargs=variables)
 
 
 @pytest.mark.parametrize(
-    ("prompt", "text", "thought", "said"),
+    ("prompt", "text", "reasoning", "content"),
     [
         ("assistant\n<think>\n", "So.\n</think>\n\nYes.", "So.", "Yes."),
         ("assistant\n", "<think>\nSo.\n</think>\n\nYes.", "So.", "Yes."),
-        ("assistant\n<think>\n", "So", "So", ""),  # cut off
+        ("assistant\n<think>\n", "So", "So", ""),  # cut off by max_tokens
         ("assistant\n<think>\n\n</think>\n\n", "Yes.", None, "Yes."),
         ("assistant\n", "Say </think>.", None, "Say </think>."),
     ],
 )
-def test_what_was_thought_stands_apart_in_an_answer(prompt: str, text: str, thought: str | None, said: str) -> None:
-    message = answer_message(text, prompt)
-    assert (message["role"], message.get("reasoning_content"), message["content"]) == ("assistant", thought, said)
+def test_assistant_message_separates_the_reasoning(prompt: str, text: str, reasoning: str | None, content: str) -> None:
+    message = assistant_message(text, prompt)
+    assert (message["role"], message.get("reasoning_content"), message["content"]) == ("assistant", reasoning, content)
 
 
-def test_a_thought_that_was_kept_apart_is_the_prompt_s_again_for_a_tool(demo: Path, tmp_path: Path) -> None:
+def test_separated_reasoning_returns_to_the_prompt_for_a_tool_result(demo: Path, tmp_path: Path) -> None:
     template = template_of(demo, tmp_path, DROPS_THINKING)
     messages = [{"role": "user", "content": "Hi"}]
     prompt = template.render(messages)
     text = "So.\n</think>\n\nlook()"
-    later = [*messages, answer_message(text, prompt), {"role": "tool", "content": "A file."}]
+    later = [*messages, assistant_message(text, prompt), {"role": "tool", "content": "A file."}]
     assert template.render(later).startswith(f"{prompt}{text}<|im_end|>\n<|im_start|>tool\n")

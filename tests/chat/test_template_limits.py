@@ -1,4 +1,4 @@
-"""Claims about templates that would run without end or write without end: each is refused soon, in little memory."""
+"""Tests of templates that would run or write without end: each is refused soon, in little memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pymtp import InvalidRequestError
 from pymtp.chat import ChatTemplate
 from pymtp.model.model import Model
 
-SECONDS = 12  # of the processor; none takes more than two on an idle core
+SECONDS = 12  # processor time; none takes more than two on an idle core
 BYTES = 2**28
 LONG = "{% set x = 'a' * 10000 %}"
 ITSELF = "{% set ns = namespace() %}{% set ns.a = ns %}"
@@ -119,21 +119,21 @@ def model() -> Iterator[Model]:
 
 
 def refusal(model: Model, source: str) -> str:
-    """Why a template makes no prompt."""
+    """Return the message with which a template is refused."""
     with pytest.raises(InvalidRequestError, match="the chat template") as refused:
         ChatTemplate(model, source).render([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}])
     return str(refused.value)
 
 
 @pytest.mark.parametrize("about", ENDLESS)
-def test_a_template_that_runs_without_end_is_refused_soon(model: Model, about: str) -> None:
+def test_endless_template_is_refused_soon(model: Model, about: str) -> None:
     begun = time.process_time()
     assert re.search("too many steps|recursion", refusal(model, ENDLESS[about]))
     assert time.process_time() - begun < SECONDS
 
 
 @pytest.mark.parametrize("about", ENORMOUS)
-def test_a_template_that_makes_too_much_is_refused_in_little_memory(model: Model, about: str) -> None:
+def test_template_with_enormous_output_is_refused_in_little_memory(model: Model, about: str) -> None:
     tracemalloc.start()
     try:
         begun = time.process_time()
@@ -144,33 +144,33 @@ def test_a_template_that_makes_too_much_is_refused_in_little_memory(model: Model
         tracemalloc.stop()
 
 
-def test_a_template_that_is_slow_for_its_steps_is_refused_by_the_clock(
+def test_template_that_is_slow_for_its_steps_is_refused_by_the_clock(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pymtp.chat.limits.SECONDS", 0.0)
+    monkeypatch.setattr("pymtp.chat.render_budget.MAX_SECONDS", 0.0)
     assert "more than 0 seconds" in refusal(model, ENDLESS["loops in loops"])
 
 
-def test_a_slow_template_that_refuses_is_not_asked_in_all_ways(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_template_that_refuses_does_not_get_all_attempts(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     template = ChatTemplate(model, "{% for i in range(60000) %}{% endfor %}{{ raise_exception('not today') }}")
-    asked: list[object] = []
-    text = template._text
-    monkeypatch.setattr(template, "_text", lambda *args: asked.append(args) or text(*args))
-    monkeypatch.setattr("pymtp.chat.limits.SECONDS", 0.05)
+    attempts: list[object] = []
+    render_once = template._render_once
+    monkeypatch.setattr(template, "_render_once", lambda *args: attempts.append(args) or render_once(*args))
+    monkeypatch.setattr("pymtp.chat.render_budget.MAX_SECONDS", 0.05)
     with pytest.raises(InvalidRequestError):
         template.render(
             [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}],
             chat_template_kwargs={"reasoning_effort": "high"},
         )
-    assert len(asked) < 14  # seven efforts, with instructions as they are and as the user's
+    assert len(attempts) < 14  # seven efforts, each with instructions as they are and as user messages
 
 
-def test_a_function_that_writes_as_much_as_it_is_asked_for_is_not_there(model: Model) -> None:
+def test_lipsum_is_not_available(model: Model) -> None:
     with pytest.raises(InvalidRequestError, match="lipsum"):
         ChatTemplate(model, "{{ lipsum(10 ** 9) }}").render([{"role": "user", "content": "a"}])
 
 
-def test_long_chats_are_within_the_bounds(model: Model) -> None:
+def test_long_chats_stay_within_the_limits(model: Model) -> None:
     source = (
         "{% macro text(content) %}{{ content | trim }}{% endmacro %}"
         "{% for message in messages[::-1] %}{% if text(message.content).startswith('b') %}{% endif %}{% endfor %}"

@@ -1,4 +1,4 @@
-"""Claims about where thinking begins and ends, its budget, and stop strings beside it."""
+"""Tests of thinking: where it begins and ends, its budget, and stop strings beside it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from makers.chat_templates import DROPS_THINKING, OPENS_NOTHING
 from makers.gguf_variants import rewrite
 
 from pymtp import LLM, InvalidRequestError, SamplingParams
-from pymtp.chat import AnswerFormat, Chat, Tool
-from pymtp.chat.thinking import Thinking, ThinkingText
+from pymtp.chat import Chat, OutputFormat, Tool
+from pymtp.chat.thinking import ThinkingPlan, ThinkingTracker
 from pymtp.engine.text import RequestText
-from pymtp.openai.generate_request import Ask, prepared, read
+from pymtp.openai.generate_request import GenerateRequest, parse_outputs, prepare_request
 
 OPEN = "def f(x):\n<think>\n"
 SCHEMA = {
@@ -31,7 +31,7 @@ SCHEMA = {
 TOOL = Tool("look", parameters={"type": "object", "properties": {"at": {"type": "boolean"}}, "required": ["at"]})
 
 
-class Spelled:
+class ByteVocabulary:
     """A vocabulary of single bytes; 0 ends a text."""
 
     def ends_generation(self, token: int) -> bool:
@@ -41,21 +41,21 @@ class Spelled:
         return bytes([token])
 
 
-def pieces_of(data: bytes, cuts: list[int]) -> list[bytes]:
+def split_at(data: bytes, cuts: list[int]) -> list[bytes]:
     places = [0, *sorted({cut % (len(data) + 1) for cut in cuts}), len(data)]
     return [data[start:end] for start, end in pairwise(places) if end > start]
 
 
-LETTERS = st.text("ab<>/think_ \nlo", max_size=30).filter(lambda text: "</think>" not in text)
+THOUGHTS = st.text("ab<>/think_ \nlo", max_size=30).filter(lambda text: "</think>" not in text)
 
 
-@given(LETTERS, st.text("ab<", max_size=5), st.lists(st.integers(0, 99), max_size=20), st.booleans())
-def test_tokens_that_begin_before_the_end_of_thinking_count(
+@given(THOUGHTS, st.text("ab<", max_size=5), st.lists(st.integers(0, 99), max_size=20), st.booleans())
+def test_tracker_counts_tokens_that_begin_before_the_end_of_thinking(
     thought: str, answer: str, cuts: list[int], opens: bool
 ) -> None:
     head = "<think>" if opens else ""
-    tokens = [*pieces_of(head.encode(), cuts), *pieces_of(f"{thought}</think>{answer}".encode(), cuts)]
-    text = ThinkingText(Thinking(begun=not opens))
+    tokens = [*split_at(head.encode(), cuts), *split_at(f"{thought}</think>{answer}".encode(), cuts)]
+    text = ThinkingTracker(ThinkingPlan(begun=not opens))
     at, counted = 0, 0
     for data in tokens:
         counted += len(head) <= at < len(head) + len(thought)
@@ -69,30 +69,31 @@ def test_tokens_that_begin_before_the_end_of_thinking_count(
     assert not text.closing
 
 
-def test_a_text_that_begins_otherwise_does_not_think() -> None:
-    text = ThinkingText(Thinking(budget=3))
+def test_tracker_ignores_think_tags_behind_other_text() -> None:
+    text = ThinkingTracker(ThinkingPlan(budget=3))
     for data in (b" \n", b"<th", b"ing>", b"<think>", b"so"):
         text.push(data)
     assert not text.within
     assert (text.tokens, text.closing) == (0, False)
 
 
-def test_a_call_within_thinking_ends_it_where_there_are_tools() -> None:
+def test_tool_call_ends_thinking_where_there_are_tools() -> None:
     each = [b"so", b"<tool_call>", b"\n ", b"<func", b"tion=", b"look", b">"]
     for calls, n, closes in ((True, 1, False), (False, 7, True)):
-        text = ThinkingText(Thinking(begun=True, calls=calls, budget=7, closing=(1,)))
+        text = ThinkingTracker(ThinkingPlan(begun=True, call_ends=calls, budget=7, closing=(1,)))
         for data in each:
             text.push(data)
         assert (text.tokens, text.closing) == (n, closes)
 
 
-def written(text: str, stop: str, *, begun: bool = True, apart: bool = True) -> str:
-    found = RequestText(Spelled(), SamplingParams(stop=stop), Thinking(begun=begun, apart=apart))  # type: ignore[arg-type]
+def visible_text(text: str, stop: str, *, begun: bool = True, separate: bool = True) -> str:
+    plan = ThinkingPlan(begun=begun, no_stop_in_thinking=separate)
+    request_text = RequestText(ByteVocabulary(), SamplingParams(stop=stop), plan)  # type: ignore[arg-type]
     for token in text.encode():
-        if found.ends(token):
+        if request_text.add_token(token):
             break
-    found.flush()
-    return found.take()
+    request_text.flush()
+    return request_text.take()
 
 
 @pytest.mark.parametrize(
@@ -101,25 +102,25 @@ def written(text: str, stop: str, *, begun: bool = True, apart: bool = True) -> 
         ("I STOP think</think>\n\nanswer STOP now", "STOP", "I STOP think</think>\n\nanswer "),
         ("a</think>b", "</think>", "a</think>b"),
         ("a</think>\n\nb", "\n\n", "a</think>"),
-        ("a</think>xb", "k>x", "a</think>xb"),  # it spans the end
+        ("a</think>xb", "k>x", "a</think>xb"),  # the stop string spans the end
         ("a</think>xb", "a</think>x", "a</think>xb"),
         ("a</think>xb</think>x", "k>x", "a</think>xb</thin"),
         ("aé STOP", "STOP", "aé STOP"),  # never closed
     ],
 )
-def test_stop_strings_wait_for_the_end_of_thinking_that_stands_apart(text: str, stop: str, right: str) -> None:
-    assert written(text, stop) == right
-    assert written("<think>" + text, stop, begun=False) == "<think>" + right
-    assert written(text, stop, apart=False) == text.partition(stop)[0]
+def test_stop_strings_do_not_match_within_separate_thinking(text: str, stop: str, right: str) -> None:
+    assert visible_text(text, stop) == right
+    assert visible_text("<think>" + text, stop, begun=False) == "<think>" + right
+    assert visible_text(text, stop, separate=False) == text.partition(stop)[0]
 
 
-def test_stop_strings_match_in_a_text_that_does_not_think() -> None:
-    assert written("\n\nno", "\n\n", begun=False) == ""
-    assert written("<thing> STOP", "STOP", begun=False) == "<thing> "
+def test_stop_strings_match_in_a_text_without_thinking() -> None:
+    assert visible_text("\n\nno", "\n\n", begun=False) == ""
+    assert visible_text("<thing> STOP", "STOP", begun=False) == "<thing> "
 
 
 @pytest.mark.parametrize("budget", [-1, 2.5, True, "5", float("inf")])
-def test_a_budget_is_a_whole_number(budget: Any) -> None:
+def test_thinking_budget_must_be_a_whole_number(budget: Any) -> None:
     with pytest.raises(InvalidRequestError, match=r"thinking_budget=.* must be a whole number, 0 or more, or None"):
         SamplingParams(thinking_budget=budget)
 
@@ -127,12 +128,12 @@ def test_a_budget_is_a_whole_number(budget: Any) -> None:
 @pytest.mark.parametrize(
     "end", [None, "a</think>", "<think>", "<tool_call>", "<function=a>", "\ud800", "\0", "x" * 1001]
 )
-def test_a_closing_message_is_text_without_the_tag(end: Any) -> None:
+def test_thinking_end_must_be_text_without_tags(end: Any) -> None:
     with pytest.raises(InvalidRequestError, match=r"thinking_end=.* must be text of at most 1000 characters"):
         SamplingParams(thinking_end=end)
 
 
-def test_a_budget_beyond_the_context_is_refused(llm: LLM) -> None:
+def test_thinking_budget_beyond_the_context_is_refused(llm: LLM) -> None:
     with pytest.raises(InvalidRequestError, match="thinking_budget=1025 is beyond the context of n_ctx=1024"):
         llm.generate(OPEN, SamplingParams(4, thinking_budget=1025))
     assert llm.generate(OPEN, SamplingParams(4, thinking_budget=1024)).stats.thinking_tokens == 4
@@ -158,7 +159,7 @@ def llms() -> Any:
         {"grammar": 'root ::= [^<]* "</think>" "\\n\\nyes"'},
     ],
 )
-def test_a_text_with_a_budget_is_the_same_with_drafts_and_without(
+def test_text_with_a_thinking_budget_is_the_same_with_and_without_drafts(
     llms: list[LLM], temperature: float, more: dict[str, Any]
 ) -> None:
     params = [SamplingParams(40, temperature, seed=i, thinking_budget=n, **more) for i, n in enumerate((0, 1, 4, 13))]
@@ -179,8 +180,8 @@ def test_a_text_with_a_budget_is_the_same_with_drafts_and_without(
             assert other[i].finish_reason == done.finish_reason
 
 
-def test_log_probabilities_of_forced_tokens_are_the_models(llm: LLM) -> None:
-    """They are those that the same tokens have where a bias makes them certain."""
+def test_log_probabilities_of_forced_tokens_are_those_of_the_model(llm: LLM) -> None:
+    """They equal those of the same tokens where a bias makes the tokens certain."""
     params = SamplingParams(12, thinking_budget=3, thinking_end="no", logprobs=5)
     done = llm.generate(OPEN, params)
     assert done.logprobs is not None
@@ -194,7 +195,7 @@ def test_log_probabilities_of_forced_tokens_are_the_models(llm: LLM) -> None:
         assert [each for each, _ in found.top] == [each for each, _ in right.top]
 
 
-def test_a_budget_of_0_with_log_probabilities_begins_with_the_tag(llm: LLM) -> None:
+def test_thinking_budget_of_0_with_log_probabilities_begins_with_the_end_tag(llm: LLM) -> None:
     plain = llm.generate(OPEN, SamplingParams(12, 0.7, thinking_budget=0))
     done = llm.generate(OPEN, SamplingParams(12, 0.7, thinking_budget=0, logprobs=0))
     assert plain.text.startswith("</think>\n\n")
@@ -205,12 +206,12 @@ def test_a_budget_of_0_with_log_probabilities_begins_with_the_tag(llm: LLM) -> N
     assert all(one.logprob < 0 for one in done.logprobs)
 
 
-def test_a_stream_that_gave_way_behind_its_thinking_goes_on_within_its_grammar(new_llm: Callable[..., LLM]) -> None:
+def test_preempted_stream_continues_its_grammar_behind_the_thinking(new_llm: Callable[..., LLM]) -> None:
     llm = new_llm(draft_tokens=0)
     params = SamplingParams(40, 1.0, seed=4, thinking_budget=2, json_schema=SCHEMA)
     right = llm.generate(OPEN, params)
     with llm.stream(OPEN, params) as stream:
-        llm.generate("import ", SamplingParams(20))  # needs the only sequence
+        llm.generate("import ", SamplingParams(20))  # takes the only sequence
         text = "".join(piece.text for piece in stream)
     assert text == right.text
     assert stream.completion.token_ids == right.token_ids
@@ -233,7 +234,7 @@ def chats(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 HELLO = [{"role": "user", "content": "Hi."}]
 
 
-def test_a_chat_with_a_budget_of_0_is_told_not_to_think(chats: dict[str, LLM]) -> None:
+def test_thinking_budget_of_0_sets_enable_thinking_to_false(chats: dict[str, LLM]) -> None:
     llm = chats["begun"]
     for told in (None, {}, {"enable_thinking": True}):
         done = llm.chat(HELLO, SamplingParams(5, thinking_budget=0), chat_template_kwargs=told)
@@ -243,21 +244,21 @@ def test_a_chat_with_a_budget_of_0_is_told_not_to_think(chats: dict[str, LLM]) -
         llm.chat(HELLO, SamplingParams(5, thinking_budget=0), chat_template_kwargs=5)  # type: ignore[arg-type]
 
 
-def test_a_chats_stop_strings_wait_for_its_answer(chats: dict[str, LLM]) -> None:
+def test_stop_strings_of_a_chat_match_only_behind_the_thinking(chats: dict[str, LLM]) -> None:
     grammar = 'root ::= "I STOP think</think>\\n\\nanswer STOP now"'
     for name, begins in (("begun", ""), ("may", "<think>")):
-        held = SamplingParams(99, stop="STOP", grammar=grammar.replace('"I', f'"{begins}I'))
-        done = chats[name].chat(HELLO, held)
+        options = SamplingParams(99, stop="STOP", grammar=grammar.replace('"I', f'"{begins}I'))
+        done = chats[name].chat(HELLO, options)
         assert done.text == f"{begins}I STOP think</think>\n\nanswer "
         ends = [len(chats[name].model.detokenize(done.token_ids[:i])) for i in range(len(done.token_ids))]
         within = range(len(begins), len(begins) + len("I STOP think"))
         assert done.stats.thinking_tokens == sum(end in within for end in ends)
-        assert chats[name].generate(f"{OPEN}", replace(held, grammar=grammar)).text == "I "
+        assert chats[name].generate(f"{OPEN}", replace(options, grammar=grammar)).text == "I "
 
 
 @pytest.mark.parametrize("name", ["begun", "may"])
 @pytest.mark.parametrize(
-    "held",
+    "options",
     [
         {"schema": SCHEMA},
         {"tools": [TOOL]},
@@ -265,48 +266,48 @@ def test_a_chats_stop_strings_wait_for_its_answer(chats: dict[str, LLM]) -> None
         {"schema": SCHEMA, "tools": [TOOL]},
     ],
 )
-def test_schemas_and_tools_hold_behind_a_thinking_that_was_closed(
-    chats: dict[str, LLM], name: str, held: dict[str, Any]
+def test_schemas_and_tools_apply_behind_a_thinking_that_was_closed(
+    chats: dict[str, LLM], name: str, options: dict[str, Any]
 ) -> None:
     llm = chats[name]
-    # a few tokens may end within a character
+    # a small budget may end within a character
     for seed in range(4):
         params = SamplingParams(
             200, 1.0, top_k=0, seed=seed, thinking_budget=1 + 2 * seed, thinking_end="\nso <tool", stop="nowhere"
         )
-        prompt, sampling, form = prepared(llm, Ask(Chat(HELLO), params, **held))
+        prompt, sampling, output_format = prepare_request(llm, GenerateRequest(Chat(HELLO), params, **options))
         done = llm.generate(prompt, sampling)  # type: ignore[arg-type]
-        (text,) = read(form, done)
+        (output,) = parse_outputs(output_format, done)
         assert done.stats.thinking_tokens <= 1 + 2 * seed
-        assert text.answer is not None
-        if "schema" in held and done.finish_reason == "stop" and not text.answer.calls:
-            assert set(json.loads(text.answer.content or "")) == {"v"}
-        for call in text.answer.calls:
+        assert output.parsed is not None
+        if "schema" in options and done.finish_reason == "stop" and not output.parsed.tool_calls:
+            assert set(json.loads(output.parsed.content or "")) == {"v"}
+        for call in output.parsed.tool_calls:
             assert set(json.loads(call.arguments)) == {"at"}
-        if held.get("tool_choice") == "required" and done.finish_reason == "stop":
-            assert text.answer.calls
+        if options.get("tool_choice") == "required" and done.finish_reason == "stop":
+            assert output.parsed.tool_calls
 
 
-def test_a_grammar_of_an_answer_that_thinks_is_gone_on_with(chats: dict[str, LLM]) -> None:
-    """As the guide shows it: the grammar of an AnswerFormat in SamplingParams."""
+def test_grammar_of_an_output_format_continues_behind_a_closed_thinking(chats: dict[str, LLM]) -> None:
+    """Use the grammar of an OutputFormat in SamplingParams, as the guide does."""
     llm = chats["begun"]
     prompt = llm.chat_prompts.prompt(Chat(HELLO))
-    form = AnswerFormat(llm.model.chat_template, prompt.end, schema=SCHEMA)
-    done = llm.generate(prompt, SamplingParams(99, grammar=form.gbnf, thinking_budget=3))
+    output_format = OutputFormat(llm.model.chat_template, prompt.end, schema=SCHEMA)
+    done = llm.generate(prompt, SamplingParams(99, grammar=output_format.gbnf, thinking_budget=3))
     assert done.stats.thinking_tokens == 3
-    (text,) = read(form, done)
-    assert text.answer is not None
-    assert set(json.loads(text.answer.content or "")) == {"v"}
+    (output,) = parse_outputs(output_format, done)
+    assert output.parsed is not None
+    assert set(json.loads(output.parsed.content or "")) == {"v"}
 
 
-def test_a_grammar_that_has_no_end_of_thinking_where_the_budget_ends_is_named(llm: LLM) -> None:
-    held = SamplingParams(60, thinking_budget=3, grammar='root ::= [a-z ]{30} "</think>" "yes"')
+def test_grammar_that_does_not_allow_the_end_of_thinking_is_named_in_the_error(llm: LLM) -> None:
+    options = SamplingParams(60, thinking_budget=3, grammar='root ::= [a-z ]{30} "</think>" "yes"')
     with pytest.raises(InvalidRequestError, match="thinking_budget=3 closed the thinking where the grammar"):
-        llm.generate(OPEN, held)
-    assert llm.generate(OPEN, replace(held, grammar='root ::= "yes"')).text.endswith("</think>\n\nyes")
+        llm.generate(OPEN, options)
+    assert llm.generate(OPEN, replace(options, grammar='root ::= "yes"')).text.endswith("</think>\n\nyes")
 
 
-def test_a_stream_that_gave_way_goes_on_behind_a_message_outside_of_its_grammar(new_llm: Callable[..., LLM]) -> None:
+def test_preempted_stream_continues_behind_a_closing_message_outside_its_grammar(new_llm: Callable[..., LLM]) -> None:
     llm = new_llm(draft_tokens=0)
     grammar = 'root ::= [^<E]* "</think>" "\\n\\n" [a-z ]{20}'
     params = SamplingParams(60, 1.0, seed=4, thinking_budget=2, thinking_end="E", grammar=grammar)
@@ -318,28 +319,28 @@ def test_a_stream_that_gave_way_goes_on_behind_a_message_outside_of_its_grammar(
     assert text == right.text
 
 
-def test_a_call_that_begins_within_the_budget_is_not_broken_off(chats: dict[str, LLM]) -> None:
+def test_tool_call_that_begins_within_the_thinking_budget_is_not_cut_off(chats: dict[str, LLM]) -> None:
     tools = [{"type": "function", "function": {"name": "look"}}]
     call = "so <tool_call>\\n<function=look>\\n<parameter=at>\\nhere and there and everywhere\\n</parameter>"
     params = SamplingParams(200, thinking_budget=40, grammar=f'root ::= "{call}" "</think>"?', stop="everywhere")
     n = params.thinking_budget or 0
     for name in ("begun", "may"):
         grammar = params.grammar or ""
-        held = replace(params, grammar=grammar if name == "begun" else grammar.replace('"so', '"<think>so'))
-        done = chats[name].chat(HELLO, held, tools=tools)
+        options = replace(params, grammar=grammar if name == "begun" else grammar.replace('"so', '"<think>so'))
+        done = chats[name].chat(HELLO, options, tools=tools)
         assert done.text.endswith("there and ")  # stop strings match in a call
-        assert len(done.token_ids) > n, "else the budget had no part in it"
+        assert len(done.token_ids) > n, "otherwise the budget had no effect"
         assert 0 < done.stats.thinking_tokens <= 3
 
 
-def test_a_text_with_log_probabilities_is_closed_beside_others(llms: list[LLM]) -> None:
+def test_thinking_with_log_probabilities_is_closed_beside_other_requests(llms: list[LLM]) -> None:
     params = [SamplingParams(20, thinking_budget=2, logprobs=n) for n in (None, 0, 2)]
     done = [llm.generate([OPEN] * 3, params) for llm in llms]
     assert len({tuple(one.token_ids) for each in done for one in each}) == 1
     assert [len(one.logprobs or ()) for one in done[0]] == [0, 20, 20]
 
 
-def test_a_text_does_not_end_before_its_grammar_begins(llm: LLM) -> None:
+def test_text_does_not_end_before_its_grammar_begins(llm: LLM) -> None:
     (end,) = llm.model.tokenize(llm.model.eos_token, add_special=False)
     params = SamplingParams(60, logit_bias={end: 1000.0}, thinking_budget=5)
     assert llm.generate(OPEN, params).token_ids == [end]

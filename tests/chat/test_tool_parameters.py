@@ -1,11 +1,11 @@
-"""Claims about the values of parameters, which stand in their tags as text: the schema says what they are."""
+"""Tests of parameter values, which stand in their tags as text: the schema decides their type."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from helpers.answers import answer, call, value
+from helpers.outputs import parse, parse_value, xml_call
 
 from pymtp.chat import Tool
 
@@ -74,16 +74,16 @@ POINT = {"type": "object", "properties": {"x": {"type": "number"}}}
         (3, "7", 7),
     ],
 )
-def test_a_value_is_of_the_schemas_type(schema: Any, text: str, expected: Any) -> None:
+def test_value_gets_the_type_of_its_schema(schema: Any, text: str, expected: Any) -> None:
     defs = {"p": POINT, "s": STRING, "loop": {"$ref": "#/$defs/loop"}}
-    found = value(text, schema, {"$defs": defs})
+    found = parse_value(text, schema, {"$defs": defs})
     assert found == expected
     assert type(found) is type(expected)
 
 
 @pytest.mark.parametrize("text", ["123456789012345678901.50", "1E+2", "-0"])
-def test_a_number_is_written_as_the_model_wrote_it(text: str) -> None:
-    """It may have more digits than a float."""
+def test_number_keeps_the_digits_that_the_model_wrote(text: str) -> None:
+    """Check numbers that may have more digits than a float."""
     tool = Tool("f", "", {"properties": {"a": {"type": "number"}}})
-    (one,) = answer(call(f"<parameter=a>\n{text}\n</parameter>\n"), [tool]).calls
+    (one,) = parse(xml_call(f"<parameter=a>\n{text}\n</parameter>\n"), [tool]).tool_calls
     assert one.arguments == f'{{"a": {text}}}'

@@ -1,4 +1,4 @@
-"""Claims about the tools that a request offers: what is none is refused; strangers' schemas are not."""
+"""Tests of the tools that a request offers: malformed tools are refused, unsupported schemas are not."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 import jsonschema
 import pytest
-from helpers.gbnf_texts import Texts, allows, read_gbnf
+from helpers.gbnf_texts import RandomTexts, grammar_allows, read_gbnf
 
 from pymtp import LLM, InvalidRequestError
-from pymtp.chat import AnswerFormat, NamedTool, Tool, read_tools
+from pymtp.chat import NamedTool, OutputFormat, Tool, read_tools
 
 
 def function(parameters: Any, **more: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": "f", "parameters": parameters, **more}}
 
 
-def test_tools_are_read_from_openais_form() -> None:
+def test_read_tools_takes_openais_form() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
     assert read_tools([function(schema, description="d", strict=True)]) == (Tool("f", "d", schema, True),)
     assert read_tools([{"function": {"name": "f", "description": None, "strict": None}}]) == (Tool("f"),)
@@ -44,7 +44,7 @@ def test_tools_are_read_from_openais_form() -> None:
         ),
     ],
 )
-def test_what_is_no_tool_is_refused(tools: Any, reason: str) -> None:
+def test_read_tools_refuses_malformed_tools(tools: Any, reason: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"(?s){reason}"):
         read_tools(tools)
 
@@ -59,13 +59,13 @@ def test_what_is_no_tool_is_refused(tools: Any, reason: str) -> None:
         ("auto", [Tool("a b")], "can have the name"),
     ],
 )
-def test_a_choice_that_cannot_be_is_refused(choice: Any, tools: list[Tool], reason: str) -> None:
+def test_impossible_tool_choice_is_refused(choice: Any, tools: list[Tool], reason: str) -> None:
     with pytest.raises(InvalidRequestError, match=reason):
-        AnswerFormat(None, "", tools=tools, tool_choice=choice)
+        OutputFormat(None, "", tools=tools, tool_choice=choice)
 
 
-# What tools of strangers bring. Each with a value that must be allowed, and one that must not where the rest is held.
-STRANGE: dict[str, tuple[Any, str, str | None]] = {
+# Schemas of tools in the wild, each with a value that must be allowed, and one that must not, if any can be excluded.
+UNUSUAL_SCHEMAS: dict[str, tuple[Any, str, str | None]] = {
     "a format": ({"type": "string", "format": "uri", "maxLength": 3}, "a:b", "a:bc"),
     "a pattern within": ({"type": "string", "pattern": "a", "minLength": 2}, "xx", "x"),
     "looking around": ({"type": "string", "pattern": "^(?=a)b$"}, "x", None),
@@ -109,26 +109,26 @@ STRANGE: dict[str, tuple[Any, str, str | None]] = {
 }
 
 
-@pytest.mark.parametrize("case", STRANGE)
-def test_a_strangers_schema_is_held_as_far_as_can_be(case: str) -> None:
-    schema, right, wrong = STRANGE[case]
+@pytest.mark.parametrize("case", UNUSUAL_SCHEMAS)
+def test_tool_schema_is_followed_as_far_as_a_grammar_can(case: str) -> None:
+    schema, right, wrong = UNUSUAL_SCHEMAS[case]
     defs = {"n": {"type": "integer"}, "loop": {"$ref": "#/$defs/loop"}}
     tool = Tool("f", "", {"properties": {"a": schema}, "$defs": defs, "required": ["a"]})
-    form = AnswerFormat(None, "", tools=[tool], tool_choice="required")
-    assert form.gbnf is not None
-    rules = read_gbnf(form.gbnf)
+    output_format = OutputFormat(None, "", tools=[tool], tool_choice="required")
+    assert output_format.gbnf is not None
+    rules = read_gbnf(output_format.gbnf)
     text = "<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n</function>\n</tool_call>"
-    assert allows(rules, text.format(right))
-    assert wrong is None or not allows(rules, text.format(wrong))
+    assert grammar_allows(rules, text.format(right))
+    assert wrong is None or not grammar_allows(rules, text.format(wrong))
 
 
 @pytest.mark.parametrize(
     "case", ["a format", "bounds of a number", "not", "all of one", "true", "a reference to nothing"]
 )
-def test_a_strict_tool_is_refused_where_it_cannot_be_held_to(case: str) -> None:
-    tool = Tool("f", "", {"properties": {"a": STRANGE[case][0]}}, strict=True)
+def test_strict_tool_is_refused_where_no_grammar_can_express_it(case: str) -> None:
+    tool = Tool("f", "", {"properties": {"a": UNUSUAL_SCHEMAS[case][0]}}, strict=True)
     with pytest.raises(InvalidRequestError, match="f/a"):
-        AnswerFormat(None, "", tools=[tool])
+        OutputFormat(None, "", tools=[tool])
 
 
 @pytest.mark.parametrize(
@@ -144,29 +144,29 @@ def test_a_strict_tool_is_refused_where_it_cannot_be_held_to(case: str) -> None:
     ],
 )
 @pytest.mark.parametrize("template", [None, "<tool_call>"])
-def test_parameters_of_any_form_can_be_called(llm: LLM, parameters: Any, template: str | None) -> None:
-    form = AnswerFormat(template, "", tools=[Tool("f", "", parameters)], tool_choice="required")
-    assert form.gbnf is not None
-    with llm.model.grammar(form.gbnf):
+def test_tool_with_any_form_of_parameters_can_be_called(llm: LLM, parameters: Any, template: str | None) -> None:
+    output_format = OutputFormat(template, "", tools=[Tool("f", "", parameters)], tool_choice="required")
+    assert output_format.gbnf is not None
+    with llm.model.grammar(output_format.gbnf):
         pass
     for seed in range(3):
-        reader = form.reader()
-        reader.push(Texts(read_gbnf(form.gbnf)).draw(Random(seed)))
-        reader.finish()
-        for call in reader.answer.calls:
+        parser = output_format.parser()
+        parser.push(RandomTexts(read_gbnf(output_format.gbnf)).sample(Random(seed)))
+        parser.finish()
+        for call in parser.output.tool_calls:
             assert isinstance(json.loads(call.arguments), dict)
 
 
-def test_a_required_name_that_no_tag_holds_is_refused() -> None:
+def test_required_name_that_fits_into_no_tag_is_refused() -> None:
     tool = Tool("f", "", {"properties": {"a>": {}}, "required": ["a>"]})
     with pytest.raises(InvalidRequestError, match=r"'a>'.*tag"):
-        AnswerFormat(None, "", tools=[tool])
+        OutputFormat(None, "", tools=[tool])
 
 
 def test_schemas_that_are_too_large_together_are_refused() -> None:
     tools = [Tool(f"f{i}", "", {"properties": {f"p{i}": {"const": f"{i}" * 2000}}}) for i in range(600)]
     with pytest.raises(InvalidRequestError, match="more than"):
-        AnswerFormat(None, "", tools=tools)
+        OutputFormat(None, "", tools=tools)
 
 
 def test_schemas_that_are_too_long_together_are_refused_before_they_are_converted() -> None:
@@ -177,25 +177,25 @@ def test_schemas_that_are_too_long_together_are_refused_before_they_are_converte
         read_tools(tools)
 
 
-def test_many_tools_have_a_grammar_in_time(llm: LLM) -> None:
+def test_grammar_of_many_tools_is_made_in_time(llm: LLM) -> None:
     def schema(i: int) -> dict[str, Any]:
         strings = {f"p{i}_{j}": {"type": "string", "minLength": 1, "maxLength": 100 + j} for j in range(20)}
         return {"properties": strings, "required": [f"p{i}_1"]}
 
-    form = AnswerFormat(None, "<think>\n", tools=[Tool(f"f{i}", "", schema(i)) for i in range(100)])
-    assert form.gbnf is not None
-    with llm.model.grammar(form.gbnf):
+    output_format = OutputFormat(None, "<think>\n", tools=[Tool(f"f{i}", "", schema(i)) for i in range(100)])
+    assert output_format.gbnf is not None
+    with llm.model.grammar(output_format.gbnf):
         pass
 
 
-def test_names_of_any_kind_come_back_in_the_arguments() -> None:
+def test_parameter_names_of_any_kind_come_back_in_the_arguments() -> None:
     names = ["a b", "é", "type", "function", "parameter", "x.y-z", "$ref"]
     tool = Tool("f", "", {"properties": {name: {"type": "integer"} for name in names}, "required": names})
-    form = AnswerFormat(None, "", tools=[tool], tool_choice="required", parallel=False)
-    assert form.gbnf is not None
-    reader = form.reader()
-    reader.push(Texts(read_gbnf(form.gbnf)).draw(Random(0)))
-    reader.finish()
-    (call,) = reader.answer.calls
+    output_format = OutputFormat(None, "", tools=[tool], tool_choice="required", parallel_tool_calls=False)
+    assert output_format.gbnf is not None
+    parser = output_format.parser()
+    parser.push(RandomTexts(read_gbnf(output_format.gbnf)).sample(Random(0)))
+    parser.finish()
+    (call,) = parser.output.tool_calls
     jsonschema.validate(json.loads(call.arguments), tool.parameters)
     assert json.loads(call.arguments).keys() == set(names)

@@ -1,4 +1,4 @@
-"""Claims about a bare install: every command but serve and pull runs with what `pip install .` brings."""
+"""Tests of an install without extras: all commands except serve and pull work with the packages of `pip install .`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-# Finds no module of those that stdin names.
+# Code that hides the modules whose names it reads from stdin.
 WITHOUT = """
 import sys
 
@@ -42,15 +42,15 @@ COMMANDS = ("info", "chat", "batch", "prefix", "bench", "tap", "serve", "pull")
 
 
 def needed(package: str, known: set[str]) -> set[str]:
-    """The names of a package and of all that it needs without extras."""
+    """Collect the names of a package and of all packages that it requires without extras."""
     package = canonicalize_name(package)
     if package not in known:
         known.add(package)
         try:
-            asked = requires(package) or []
+            requirements = requires(package) or []
         except PackageNotFoundError:
-            asked = []
-        for line in asked:
+            requirements = []
+        for line in requirements:
             requirement = Requirement(line)
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
                 needed(requirement.name, known)
@@ -58,7 +58,7 @@ def needed(package: str, known: set[str]) -> set[str]:
 
 
 def absent() -> list[str]:
-    """The modules that are installed here and would not be on a bare machine."""
+    """List the installed modules that a bare install would not have."""
     bare = needed("pymtp", set())
     return [
         module
@@ -73,7 +73,7 @@ def run(*arguments: str, program: str = MAIN) -> subprocess.CompletedProcess[str
     return subprocess.run(command, input=given, capture_output=True, text=True, timeout=120)
 
 
-def test_what_extras_bring_is_left_out_here() -> None:
+def test_bare_install_lacks_the_packages_of_extras() -> None:
     left_out = absent()
     extras = {"fastapi", "uvicorn", "prometheus_client", "huggingface_hub", "ray", "matplotlib", "gguf", "safetensors"}
     assert extras <= set(left_out)

@@ -1,4 +1,4 @@
-"""Claims about `pymtp bench batch`: mistakes are told before any work; the shipped model goes through its arms."""
+"""Tests of `pymtp bench batch`: it refuses invalid arguments before any work, and measures the shipped model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from helpers import bench_command
-from helpers.bench_command import MISTAKES
+from helpers.bench_command import INVALID_ARGUMENTS
 
 from pymtp.drafting.depth import MAX_AUTO
 
@@ -22,8 +22,8 @@ def run(*arguments: str | Path) -> int:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run over the shipped model, as JSON."""
-    return bench_command.written(
+    """Measure the shipped model; the report as a JSON file."""
+    return bench_command.write_report(
         "batch", tmp_path_factory.mktemp("bench") / "report.json", *SMALL, *ONCE, "--acceptance", "real,1"
     )
 
@@ -43,23 +43,23 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--sequences", "256", "--arriving", "4k"], "from 1 to 255"),
         (["--rate", "0"], "--rate"),
         (["--tokens", "1"], "--tokens"),
-        *MISTAKES,
+        *INVALID_ARGUMENTS,
     ],
     ids=str,
 )
-def test_mistakes_are_told_before_any_work(
+def test_invalid_arguments_are_refused_before_any_work(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench_command.check_told_before_any_work("batch", arguments, words, capsys)
+    bench_command.check_refused_before_any_work("batch", arguments, words, capsys)
 
 
-def test_a_model_without_head_is_told_what_it_can_do(headless: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bench_command.check_told_of_no_head(
+def test_model_without_head_is_refused_with_a_hint(headless: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bench_command.check_refused_without_head(
         "batch", headless, (*SMALL, *ONCE), ("--depths", "none"), "Requests, real acceptance", capsys
     )
 
 
-def test_the_shipped_model_goes_through_all_arms_and_its_figures_agree(measured: Path) -> None:
+def test_shipped_model_runs_all_arms_with_consistent_figures(measured: Path) -> None:
     report = json.loads(measured.read_text())
     measurements: list[dict[str, Any]] = report["measurements"]
     assert len(measurements) == 2 * 2 * 3
@@ -68,17 +68,17 @@ def test_the_shipped_model_goes_through_all_arms_and_its_figures_agree(measured:
         assert m["tokens"] == 12 * n
         assert sum(depths.values()) == m["rounds"] <= m["steps"]
         assert max(depths) <= {"none": 0, "2": 2, "auto": MAX_AUTO}[m["arm"]]
-        # a prompt each; more than one for a round where sequences that are left do not lie side by side
+        # one for each prompt; a round needs more than one if the remaining sequences are not adjacent
         assert m["rounds"] + n <= m["target_launches"] <= n * m["rounds"] + n
         assert m["rows"] <= n * sum((1 + depth) * times for depth, times in depths.items())
         assert 0 < m["python_seconds"] < m["step_seconds"] <= m["seconds"]
         assert 0 < m["gaps"]["median"] <= m["gaps"]["p99"] <= m["gaps"]["longest"] < m["seconds"]
         assert m["first_token"]["longest"] < m["seconds"]
     texts = [m["digests"] for m in measurements if m["acceptance"] == "real"]
-    assert len({text for one in texts for text in one}) == 3
+    assert len({text for digests in texts for text in digests}) == 3
 
 
-def test_drafts_that_are_always_right_by_request_are_all_accepted(measured: Path) -> None:
+def test_synthetic_acceptance_of_one_accepts_all_drafts(measured: Path) -> None:
     cells = json.loads(measured.read_text())["cells"]
     for cell in cells:
         if (cell["acceptance"], cell["arm"]) == ("1", "2"):
@@ -86,22 +86,24 @@ def test_drafts_that_are_always_right_by_request_are_all_accepted(measured: Path
             assert cell["tokens"] > 2.5 * cell["n"]
 
 
-def test_a_report_is_shown_and_drawn_again_without_measuring(
+def test_saved_report_is_shown_and_plotted_without_measuring(
     measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench_command.check_shown_and_drawn_again("batch", measured, tmp_path, "same text: yes, 9 texts compared", capsys)
+    bench_command.check_saved_report_is_shown_and_plotted(
+        "batch", measured, tmp_path, "same text: yes, 9 texts compared", capsys
+    )
 
 
-def test_requests_that_arrive_at_a_rate_come_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_requests_at_a_rate_arrive_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
     rate = ("--sequences", "2", "--depths", "none", "--requests", "3", "--rate", "200")
     assert run(*SMALL, *ONCE, *rate, "-o", "json") == 0
     (m,) = json.loads(capsys.readouterr().out)["measurements"]
     assert m["tokens"] == 6 * 12
     assert len(m["digests"]) == 6
-    assert m["seconds"] > 0.01  # the last is due after more than that
+    assert m["seconds"] > 0.01  # the last request arrives later than that
 
 
-def test_a_prompt_arrives_where_others_write_at_any_depth(capsys: pytest.CaptureFixture[str]) -> None:
+def test_arriving_prompt_is_measured_at_any_depth(capsys: pytest.CaptureFixture[str]) -> None:
     arriving = ("--sequences", "2", "--acceptance", "1", "--depths", "none,auto", "--arriving", "520")
     assert run(*SMALL, *ONCE, *arriving, "-o", "json") == 0
     for m in json.loads(capsys.readouterr().out)["measurements"]:

@@ -1,4 +1,4 @@
-"""Claims about `pymtp bench prefill`: mistakes are told before any work; the shipped model goes through all modes."""
+"""Tests of `pymtp bench prefill`: it refuses invalid arguments before any work, and measures the shipped model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import ROOT
 from helpers import bench_command
-from helpers.bench_command import MISTAKES, interrupted
+from helpers.bench_command import INVALID_ARGUMENTS, run_interrupted
 
 import pymtp
 from pymtp.bench.prefill import MODES
@@ -27,8 +27,8 @@ def run(*arguments: str | Path) -> int:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run over the shipped model, as JSON."""
-    return bench_command.written("prefill", tmp_path_factory.mktemp("bench") / "report.json", *SMALL)
+    """Measure the shipped model; the report as a JSON file."""
+    return bench_command.write_report("prefill", tmp_path_factory.mktemp("bench") / "report.json", *SMALL)
 
 
 @pytest.mark.parametrize(
@@ -45,24 +45,24 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--synthetic-acceptance", "0.5,0.6"], "must not rise"),
         (["--prompt-file", "nowhere.txt"], "nowhere.txt"),
         (["--prompt-file", os.devnull], "is empty"),
-        *MISTAKES,
+        *INVALID_ARGUMENTS,
     ],
     ids=str,
 )
-def test_mistakes_are_told_before_any_work(
+def test_invalid_arguments_are_refused_before_any_work(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench_command.check_told_before_any_work("prefill", arguments, words, capsys)
+    bench_command.check_refused_before_any_work("prefill", arguments, words, capsys)
 
 
-def test_a_model_without_head_is_told_what_it_can_do(headless: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_without_head_is_refused_with_a_hint(headless: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("-m", headless, "--quick") == 2
     assert "only be measured with --modes none" in " ".join(capsys.readouterr().err.split())
     assert run("-m", headless, *SMALL, "--modes", "none") == 0
     assert "fused" not in capsys.readouterr().out
 
 
-def test_a_head_that_embeddings_do_not_suit_is_told() -> None:
+def test_all_outputs_is_refused_for_a_pre_norm_head() -> None:
     with pymtp.Model(vocab_only=True) as model:
         check_modes(model, MODES)
         model.tap = "pre_norm"
@@ -70,12 +70,12 @@ def test_a_head_that_embeddings_do_not_suit_is_told() -> None:
             check_modes(model, MODES)
 
 
-def test_a_plot_is_tried_first_and_leaves_no_empty_file(tmp_path: Path) -> None:
+def test_check_of_the_plot_leaves_no_empty_file(tmp_path: Path) -> None:
     assert run("--plot", tmp_path / "x.svg", "--modes", "fast") == 2
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_plot_without_matplotlib_says_what_to_install(
+def test_plot_without_matplotlib_names_the_package(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pymtp.bench.plot.find_spec", lambda name: None)
@@ -83,7 +83,7 @@ def test_a_plot_without_matplotlib_says_what_to_install(
     assert "pip install matplotlib" in capsys.readouterr().err
 
 
-def test_the_shipped_model_goes_through_all_modes_and_says_the_same_in_each(measured: Path) -> None:
+def test_shipped_model_generates_the_same_in_all_modes(measured: Path) -> None:
     report = json.loads(measured.read_text())
     assert report["build"] == json.loads(json.dumps(pymtp.build_info()))
     measurements: list[dict[str, Any]] = report["measurements"]
@@ -92,8 +92,8 @@ def test_the_shipped_model_goes_through_all_modes_and_says_the_same_in_each(meas
         assert m["stats"]["prompt_tokens"] == m["size"]
         assert m["stats"]["completion_tokens"] == 24
         assert (m["stats"]["drafted"] > 0) == (m["mode"] != "none")
-        passed_again = m["stats"]["phase_seconds"]["head_sync"] > 0
-        assert passed_again == (m["mode"] in ("host-copy", "all-outputs"))
+        has_head_sync = m["stats"]["phase_seconds"]["head_sync"] > 0
+        assert has_head_sync == (m["mode"] in ("host-copy", "all-outputs"))
         rows = {name: m[f"{name}_bytes"] / 4 / WIDTHS[name] for name in WIDTHS}
         whole = m["size"]
         assert rows == {
@@ -105,29 +105,31 @@ def test_the_shipped_model_goes_through_all_modes_and_says_the_same_in_each(meas
     assert caches.pop("none") < min(caches.values())  # it has no draft context
     for size in (64, 300):
         rounds = [{m["stats"]["rounds"] for m in measurements if (m["round"], m["size"]) == (i, size)} for i in (0, 1)]
-        assert all(len(counts) == 2 for counts in rounds)  # that of plain decoding, and one for all that draft
+        assert all(
+            len(counts) == 2 for counts in rounds
+        )  # one number for plain decoding, and one for all modes with drafts
     assert [c["mode"] for c in report["cells"]] == 2 * [*MODES]
     assert all(c["prefill_ratio"]["median"] > 0 for c in report["cells"] if c["mode"] != "none")
 
 
-def test_a_report_is_shown_and_drawn_again_without_measuring(
+def test_saved_report_is_shown_and_plotted_without_measuring(
     measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench_command.check_shown_and_drawn_again(
+    bench_command.check_saved_report_is_shown_and_plotted(
         "prefill", measured, tmp_path, "**Code output: 24 tokens after each prompt**", capsys
     )
 
 
-def test_default_sizes_that_are_too_long_for_the_model_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_default_sizes_that_are_too_long_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--modes", "none", "--rounds", "1", "--gen", "2", "-t", "1") == 0
     assert "left out: prompts of 8k, 32k, 64k, 128k, 192k" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to another process")
-def test_ctrl_c_shows_what_is_done_and_ends_with_130() -> None:
+def test_ctrl_c_shows_finished_measurements_and_ends_with_130() -> None:
     script = [sys.executable, str(ROOT / "tools/bench_prefill.py")]
     endless = ["--sizes", "64,2k", "--depths", "2", "--rounds", "10000", "-t", "1"]
-    code, out, err = interrupted([*script, *endless], "round 1: 64 fused")
+    code, out, err = run_interrupted([*script, *endless], "round 1: 64 fused")
     assert code == 130
     assert "Traceback" not in err
     assert "Prefill: demo.gguf" in out
@@ -135,7 +137,7 @@ def test_ctrl_c_shows_what_is_done_and_ends_with_130() -> None:
     assert "left out: the measurements after the interruption" in out
 
 
-def test_what_comes_after_a_prompt_can_be_accepted_synthetically(capsys: pytest.CaptureFixture[str]) -> None:
+def test_decoding_after_a_prompt_can_use_synthetic_acceptance(capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--sizes", "64", "--depths", "2", "--gen", "24", "--rounds", "1", "--threads", "1")
     assert run(*options, "--modes", "none,fused", "--synthetic-acceptance", "1,0", "-o", "json") == 0
     report = json.loads(capsys.readouterr().out)

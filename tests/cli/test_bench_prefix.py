@@ -1,4 +1,4 @@
-"""Claims about `pymtp bench prefix`: mistakes are told before any work; the shipped model goes through it."""
+"""Tests of `pymtp bench prefix`: it refuses invalid arguments before any work, and measures the shipped model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers import bench_command
-from helpers.bench_command import MISTAKES
+from helpers.bench_command import INVALID_ARGUMENTS
 
 from pymtp.bench.traces import NAMES
 from pymtp.cli.bench_prefix import TRACES
@@ -27,23 +27,21 @@ def run(*arguments: str | Path) -> int:
         (["--requests", "0"], "--requests"),
         (["--cache", "-1"], "--cache"),
         (["--n-seq-max", "0"], "--n-seq-max"),
-        *MISTAKES,
+        *INVALID_ARGUMENTS,
     ],
     ids=str,
 )
-def test_mistakes_are_told_before_any_work(
+def test_invalid_arguments_are_refused_before_any_work(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench_command.check_told_before_any_work("prefix", arguments, words, capsys)
+    bench_command.check_refused_before_any_work("prefix", arguments, words, capsys)
 
 
-def test_all_traces_are_asked_unless_some_are_named() -> None:
+def test_all_traces_are_run_by_default() -> None:
     assert tuple(TRACES.split(",")) == NAMES
 
 
-def test_the_shipped_model_goes_through_and_its_report_is_shown_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_shipped_model_runs_and_its_saved_report_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*SMALL, "-o", "json") == 0
     whole = json.loads(capsys.readouterr().out)
     cells = {cell["trace"]: cell for cell in whole["cells"]}
@@ -67,7 +65,7 @@ def test_the_shipped_model_goes_through_and_its_report_is_shown_again(
     assert "same text: yes" in capsys.readouterr().out
 
 
-def test_a_model_without_head_goes_through(headless: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_without_head_runs(headless: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("-m", headless, *SMALL, "--traces", "four", "--cache", "1", "-o", "csv") == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2

@@ -1,4 +1,4 @@
-"""Claims about `pymtp bench rows`: mistakes are told before any work; the shipped model goes through it."""
+"""Tests of `pymtp bench rows`: it refuses invalid arguments before any work, and measures the shipped model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers import bench_command
-from helpers.bench_command import MISTAKES
+from helpers.bench_command import INVALID_ARGUMENTS
 
 SMALL = ("--rows", "2,5", "--drafts", "2", "--rounds", "2", "--threads", "1", "--memory", "1")
 
@@ -23,24 +23,22 @@ def run(*arguments: str | Path) -> int:
         (["--rows", "66"], "--rows '66' must be whole numbers like \"2,3\", from 1 to 65"),
         (["--drafts", "65"], "from 1 to 64"),
         (["--memory", "-1"], "--memory"),
-        *MISTAKES,
+        *INVALID_ARGUMENTS,
     ],
     ids=str,
 )
-def test_mistakes_are_told_before_any_work(
+def test_invalid_arguments_are_refused_before_any_work(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench_command.check_told_before_any_work("rows", arguments, words, capsys)
+    bench_command.check_refused_before_any_work("rows", arguments, words, capsys)
 
 
-def test_a_model_without_head_is_refused(headless: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_without_head_is_refused(headless: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("-m", headless) == 2
     assert "has no multi-token-prediction head; --head FILE gives it one" in " ".join(capsys.readouterr().err.split())
 
 
-def test_the_shipped_model_goes_through_and_its_report_is_shown_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_shipped_model_runs_and_its_saved_report_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*SMALL, "-o", "json") == 0
     whole = json.loads(capsys.readouterr().out)
     cells = {(cell["what"], cell["n"]): cell for cell in whole["cells"]}
@@ -49,7 +47,7 @@ def test_the_shipped_model_goes_through_and_its_report_is_shown_again(
         ("rows", 2),
         ("rows", 5),
         ("draft", 2),
-    }  # one row is what others are compared with
+    }  # one row is always measured, for the ratios
     for cell in cells.values():
         assert sum(cell["operations"].values()) > 0
         assert "MUL_MAT q8_0" in cell["operations"]

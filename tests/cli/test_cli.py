@@ -1,4 +1,4 @@
-"""Claims about the command line: text on stdout, the rest on stderr, exit codes that mean something."""
+"""Tests of the command line: text on stdout, all else on stderr, and exit codes."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ def expected(llm: LLM) -> str:
     return llm.generate(PROMPT, SamplingParams(max_tokens=16)).text
 
 
-def test_generate_prints_the_text_and_a_line_of_figures_apart(expected: str) -> None:
+def test_generate_prints_text_on_stdout_and_figures_on_stderr(expected: str) -> None:
     done = generate(PROMPT, "-d", "3")
     assert (done.returncode, done.stdout) == (0, expected + "\n")
     for figure in ("prompt tokens at", "16 tokens at", "of drafts accepted", "tokens per round"):
         assert figure in done.stderr
 
 
-def test_a_prompt_comes_from_an_argument_a_file_or_standard_input(tmp_path: Path, expected: str) -> None:
+def test_prompt_comes_from_an_argument_a_file_or_standard_input(tmp_path: Path, expected: str) -> None:
     file = tmp_path / "prompt.txt"
     file.write_text(PROMPT)
     assert generate("--file", file).stdout == generate("-", stdin=PROMPT).stdout == expected + "\n"
 
 
-def test_a_text_is_held_to_the_grammar_or_schema_of_a_file(tmp_path: Path) -> None:
+def test_generate_follows_a_grammar_or_schema_file(tmp_path: Path) -> None:
     grammar, schema = tmp_path / "ab.gbnf", tmp_path / "schema.json"
     grammar.write_text('root ::= "ab" [0-9]{2}', encoding="utf-8")
     schema.write_text('{"enum": [[1, 2]]}', encoding="utf-8")
     done = json.loads(generate(PROMPT, "--grammar-file", grammar, "--logprobs", "2", "--json").stdout)
     assert re.fullmatch("ab[0-9]{2}", done["text"])
-    assert [one["token_id"] for one in done["logprobs"]] == done["token_ids"]
-    assert all(len(one["top"]) == 2 for one in done["logprobs"])
+    assert [entry["token_id"] for entry in done["logprobs"]] == done["token_ids"]
+    assert all(len(entry["top"]) == 2 for entry in done["logprobs"])
     assert generate(PROMPT, "--json-schema", schema).stdout == "[1,2]\n"
     wrong = generate(PROMPT, "--json-schema", grammar)
     assert (wrong.returncode, wrong.stdout) == (2, "")
@@ -91,16 +91,16 @@ def test_json_holds_the_completion_and_its_figures(expected: str) -> None:
     ],
     ids=str,
 )
-def test_mistakes_end_with_one_line_and_their_code(arguments: list[str], code: int, words: str) -> None:
+def test_mistakes_end_with_one_line_and_their_exit_code(arguments: list[str], code: int, words: str) -> None:
     done = generate(*arguments)
     assert done.returncode == code
     assert words in " ".join(done.stderr.split())
-    if words not in ("--cache", "No such option"):  # what typer refuses is in a box
+    if words not in ("--cache", "No such option"):  # typer prints its own errors in a box
         assert (done.stderr.startswith("error: "), done.stderr.count("\n")) == (True, 1)
     assert done.stdout == ""
 
 
-def test_drafting_without_a_head_says_what_to_do(headless: Path) -> None:
+def test_drafts_without_a_head_are_refused_with_a_hint(headless: Path) -> None:
     done = generate(PROMPT, "-m", headless, "-d", "2")
     assert done.returncode == 2
     assert "use --draft-tokens 0" in " ".join(done.stderr.split())
@@ -118,7 +118,7 @@ def test_ctrl_c_ends_with_130_and_keeps_the_text_so_far() -> None:
     assert process.returncode == 130
 
 
-def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
+def test_closed_pipe_ends_the_command_without_a_traceback() -> None:
     shell = shlex.join([*PYMTP, "generate", "x", "-t", "1", "-c", "4096", "-n", "4000", "--ignore-eos"])
     done = subprocess.run(f"{shell} | head -c 5", shell=True, capture_output=True, text=True, timeout=60)
     assert len(done.stdout) == 5
@@ -142,7 +142,7 @@ def test_output_that_cannot_be_written_is_one_line_and_a_failure(command: str, o
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 @pytest.mark.parametrize("lost", ["2>/dev/full", "2>&-"])
 @pytest.mark.parametrize("more", ["", "--json"])
-def test_figures_that_cannot_be_written_take_no_text_along(lost: str, more: str, expected: str) -> None:
+def test_closed_stderr_does_not_lose_text_on_stdout(lost: str, more: str, expected: str) -> None:
     command = shlex.join([*PYMTP, "generate", PROMPT, "-t", "1", "-c", "1024", "-n", "16", *more.split()])
     done = subprocess.run(f"{command} {lost}", shell=True, stdout=subprocess.PIPE, text=True, timeout=60)
     text = json.loads(done.stdout)["text"] if more else done.stdout
@@ -154,8 +154,8 @@ def test_figures_that_cannot_be_written_take_no_text_along(lost: str, more: str,
 @pytest.mark.parametrize("given", ["<&-", "< bytes"])
 def test_input_that_cannot_be_read_is_one_line_and_a_failure(command: str, given: str, tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"hi\xff\n")
-    own = [one for one in PYMTP if one != "-I"]  # which would pass over the encoding
-    strict = {**os.environ, "PYTHONIOENCODING": "utf-8"}  # as in a UTF-8 locale that has a language
+    own = [word for word in PYMTP if word != "-I"]  # -I would ignore PYTHONIOENCODING
+    strict = {**os.environ, "PYTHONIOENCODING": "utf-8"}  # strict errors, as in a UTF-8 locale with a language
     shell = f"{shlex.join([*own, *command.split()])} {given}"
     done = subprocess.run(shell, shell=True, capture_output=True, text=True, env=strict, cwd=tmp_path, timeout=60)
     assert done.returncode in (1, 2)
@@ -163,48 +163,50 @@ def test_input_that_cannot_be_read_is_one_line_and_a_failure(command: str, given
     assert done.stderr.startswith("error: ")
 
 
-def test_help_names_an_arm_of_the_decode_bench_as_it_is_typed() -> None:
+def test_help_of_the_decode_bench_shows_arms_without_emoji() -> None:
     assert "3:new" in run("bench", "decode", "--help").stdout
 
 
-def test_a_terminal_without_a_character_shows_its_escape(tmp_path: Path) -> None:
+def test_terminal_without_a_character_shows_its_escape(tmp_path: Path) -> None:
     grammar = tmp_path / "accent.gbnf"
     grammar.write_text('root ::= "\u00e9"', encoding="utf-8")
-    own = [one for one in PYMTP if one != "-I"]  # which would pass over the encoding
-    asked = [*own, "generate", "x", "-t", "1", "-c", "256", "--grammar-file", str(grammar)]
+    own = [word for word in PYMTP if word != "-I"]  # -I would ignore PYTHONIOENCODING
+    command = [*own, "generate", "x", "-t", "1", "-c", "256", "--grammar-file", str(grammar)]
     ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    done = subprocess.run(asked, capture_output=True, env=ascii_only, cwd=tmp_path, timeout=60)
+    done = subprocess.run(command, capture_output=True, env=ascii_only, cwd=tmp_path, timeout=60)
     assert (done.returncode, done.stdout) == (0, b"\\xe9\n")
 
 
 def chat(stdin: str, *more: str) -> tuple[str, list[int]]:
-    """What `pymtp chat` prints, and the length of each turn's prompt."""
+    """Run `pymtp chat`. Return its output, and the length of each turn's prompt."""
     done = run("chat", "-t", "1", "-c", "1024", "-n", "12", "--temperature", "0", *more, stdin=stdin)
     assert done.returncode == 0
     return done.stdout, [int(line.split()[0]) for line in done.stderr.splitlines() if " prompt tokens" in line]
 
 
-def test_chat_answers_each_line_and_remembers_the_turns(llm: LLM) -> None:
+def test_chat_answers_each_line_and_keeps_earlier_turns(llm: LLM) -> None:
     answer, _ = chat("Hello.\n")
     shown, lengths = chat("Hello.\n\nAgain.\n")
     assert shown.startswith(answer)
-    asked = [{"role": "user", "content": "Hello."}]
-    both = [*asked, {"role": "assistant", "content": answer[:-1]}, {"role": "user", "content": "Again."}]
-    expected = [len(llm.model.tokenize(llm.chat_template.render(messages))) for messages in (asked, both)]
+    first = [{"role": "user", "content": "Hello."}]
+    both = [*first, {"role": "assistant", "content": answer[:-1]}, {"role": "user", "content": "Again."}]
+    expected = [len(llm.model.tokenize(llm.chat_template.render(messages))) for messages in (first, both)]
     assert lengths == expected
 
 
-def test_chat_samples_as_the_models_file_says_where_no_option_does(tuned: Path) -> None:
+def test_chat_uses_sampling_defaults_of_the_model_file(tuned: Path) -> None:
     small = ("-t", "1", "-c", "1024", "-n", "24", "-m", str(tuned))
-    said = [{"role": "user", "content": "Hello."}]
+    messages = [{"role": "user", "content": "Hello."}]
     options = ("--temp", "1.2", "--top-k", "-1", "--repeat-penalty", "1.1", "--presence-penalty", "0.3", "--seed", "4")
     given = {"temperature": 1.2, "top_k": 0, "repetition_penalty": 1.1, "presence_penalty": 0.3, "seed": 4}
     with make_llm(tuned) as llm:
-        assert run("chat", *small, stdin="Hello.\n").stdout == llm.chat(said, SamplingParams(24, **TUNED)).text + "\n"
-        wanted = llm.chat(said, SamplingParams(24, **(TUNED | given))).text
-        assert run("chat", *small, *options, stdin="Hello.\n").stdout == wanted + "\n"
+        assert (
+            run("chat", *small, stdin="Hello.\n").stdout == llm.chat(messages, SamplingParams(24, **TUNED)).text + "\n"
+        )
+        expected = llm.chat(messages, SamplingParams(24, **(TUNED | given))).text
+        assert run("chat", *small, *options, stdin="Hello.\n").stdout == expected + "\n"
         short = run("chat", *small[:-4], "-m", str(tuned), stdin="Hello.\n").stdout  # without -n
-        assert short == llm.chat(said).text + "\n"
+        assert short == llm.chat(messages).text + "\n"
 
 
 @pytest.mark.parametrize("command", ["chat", "serve"])
@@ -221,24 +223,24 @@ def test_chat_samples_as_the_models_file_says_where_no_option_does(tuned: Path) 
         ("--seed", "-2", "--seed -2 must be"),
     ],
 )
-def test_options_of_sampling_are_refused_by_their_names(command: str, option: str, value: str, words: str) -> None:
+def test_invalid_sampling_options_are_refused_by_their_names(command: str, option: str, value: str, words: str) -> None:
     done = run(command, option, value, "-m", "nowhere.gguf")
     assert (done.returncode, done.stdout) == (2, "")
     assert words in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize("thinks", [True, False])
-def test_chat_keeps_what_was_thought_apart_unless_nothing_was(demo: Path, tmp_path: Path, thinks: bool) -> None:
+def test_chat_separates_thinking_from_the_answer(demo: Path, tmp_path: Path, thinks: bool) -> None:
     path = tmp_path / "thinks.gguf"
     rewrite(demo, path, metadata={"tokenizer.chat_template": DROPS_THINKING})
     shown, lengths = chat("Hello.\nAgain.\n", "-m", str(path), "--thinking" if thinks else "--no-thinking")
     with Model(path, vocab_only=True) as model:
         answer, _ = chat("Hello.\n", "-m", str(path), "--thinking" if thinks else "--no-thinking")
-        said = "" if thinks else answer[:-1]  # it ends before the thinking does
-        asked = [{"role": "user", "content": "Hello."}]
-        both = [*asked, {"role": "assistant", "content": said}, {"role": "user", "content": "Again."}]
-        given = {"chat_template_kwargs": {"enable_thinking": thinks}}
-        prompts = [ChatTemplate(model).render(messages, **given) for messages in (asked, both)]
+        visible = "" if thinks else answer[:-1]  # max_tokens ends the turn within the thinking
+        first = [{"role": "user", "content": "Hello."}]
+        both = [*first, {"role": "assistant", "content": visible}, {"role": "user", "content": "Again."}]
+        variables = {"chat_template_kwargs": {"enable_thinking": thinks}}
+        prompts = [ChatTemplate(model).render(messages, **variables) for messages in (first, both)]
         assert lengths == [len(model.tokenize(prompt)) for prompt in prompts]
     assert shown.startswith(answer)
 
@@ -248,16 +250,16 @@ def test_chat_thinks_within_its_budget(demo: Path, tmp_path: Path) -> None:
     rewrite(demo, path, metadata={"tokenizer.chat_template": DROPS_THINKING})
     budget = ("--reasoning-budget", "2", "--reasoning-budget-message", " Enough. ")
     shown, _ = chat("Hello.\n", "-m", str(path), "-n", "40", *budget)
-    thought, _, said = shown.partition(" Enough. </think>\n\n")
-    assert thought
-    assert said
+    thinking, _, answer = shown.partition(" Enough. </think>\n\n")
+    assert thinking
+    assert answer
     assert chat("Hello.\nMore.\n", "-m", str(path), "--reasoning-budget", "0") == chat(
         "Hello.\nMore.\n", "-m", str(path), "--no-thinking"
     )
 
 
 @pytest.mark.parametrize("command", ["chat", "serve"])
-def test_budgets_that_cannot_be_are_refused_by_their_option(command: str) -> None:
+def test_invalid_budgets_are_refused_by_their_option(command: str) -> None:
     for options, code in (
         (["--reasoning-budget", "-2"], 2),
         (["--reasoning-budget", "x"], 2),
@@ -269,7 +271,7 @@ def test_budgets_that_cannot_be_are_refused_by_their_option(command: str) -> Non
         assert options[0] in done.stderr
 
 
-def test_chat_says_what_was_cached() -> None:
+def test_chat_shows_cached_tokens() -> None:
     long = "word " * 100
     done = run("chat", "-t", "1", "-c", "1024", "-n", "12", stdin=f"{long}\n{long}\n")
     first, second = [line for line in done.stderr.splitlines() if " prompt tokens" in line]
@@ -277,19 +279,19 @@ def test_chat_says_what_was_cached() -> None:
     assert int(second.split(" cached")[0].split("(")[1]) > 100
 
 
-def test_a_turn_that_does_not_fit_does_not_end_the_chat() -> None:
+def test_turn_that_does_not_fit_does_not_end_the_chat() -> None:
     answer, _ = chat("Hello.\n")
     after, lengths = chat("x" * 20000 + "\nHello.\n")
     assert after == answer
     assert len(lengths) == 1
 
 
-def test_version_names_this_package_and_its_llama_cpp() -> None:
+def test_version_names_pymtp_and_llama_cpp() -> None:
     build = pymtp.build_info()
     assert run("--version").stdout == f"pymtp {build['pymtp']}, llama.cpp {build['llama_cpp_commit']}\n"
 
 
-def test_what_tests_read_of_a_command_has_no_colours_of_the_terminal_that_they_run_on(
+def test_captured_output_has_no_colours_of_the_terminal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(screen, "_color_system", ColorSystem.STANDARD)  # as with pytest -s
@@ -301,20 +303,20 @@ COMMANDS += [f"bench {name}" for name in ("decode", "batch", "prefill", "prefix"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_has_every_name_whole_on_80_columns(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_shows_every_option_uncut_on_80_columns(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     shown = run(*command.split(), "--help").stdout
     assert "..." not in shown.replace("[ARGS]...", "")
     assert max(map(len, shown.splitlines())) <= 80
-    made: Any = get_command(app)
+    parsed: Any = get_command(app)
     for part in command.split():
-        made = made.commands[part]
-    names = [name for parameter in made.params for name in parameter.opts if name.startswith("-")]
+        parsed = parsed.commands[part]
+    names = [name for parameter in parsed.params for name in parameter.opts if name.startswith("-")]
     assert names or command in ("bench", "pull")
     assert set(names) <= set(re.findall(r"(?<![\w-])--?[a-zA-Z][a-z0-9-]*", shown))
 
 
-def test_warnings_of_what_is_loaded_are_shown_once_and_none_where_there_is_none(demo: Path) -> None:
+def test_warnings_of_loading_are_shown_once(demo: Path) -> None:
     small = ("-n", "1", "-t", "1", "-c", "256", "def")
     done = run("generate", "-ot", "nothing=CPU", "-ncmoe", "2", *small)
     assert done.returncode == 0
@@ -330,7 +332,7 @@ def test_help_names_every_command() -> None:
     assert all(name in shown for name in ("generate", "chat", "info", "tap", "bench"))
 
 
-def test_a_name_of_the_hub_without_its_prefix_is_recognized() -> None:
+def test_name_of_the_hub_without_prefix_is_refused_with_a_hint() -> None:
     done = run("generate", "x", "-m", "owner/name:Q4_K_M")
     assert (done.returncode, done.stdout) == (3, "")
     assert "no such file: owner/name:Q4_K_M; a model of the hub is hf:owner/name:Q4_K_M" in " ".join(
@@ -339,14 +341,14 @@ def test_a_name_of_the_hub_without_its_prefix_is_recognized() -> None:
     assert "hub" not in run("generate", "x", "-m", "models/m.gguf").stderr
 
 
-def test_a_model_without_a_head_is_told_of_where_drafts_could_be_wanted(headless: Path) -> None:
+def test_model_without_a_head_gets_a_note_unless_drafts_are_off(headless: Path) -> None:
     small = ("x", "-m", str(headless), "-n", "1", "-t", "1", "-c", "256")
-    told = "note: headless.gguf has no multi-token-prediction head: it is decoded without drafts. --head FILE"
-    assert " ".join(run("generate", *small).stderr.split()).count(told) == 1
+    note = "note: headless.gguf has no multi-token-prediction head: it is decoded without drafts. --head FILE"
+    assert " ".join(run("generate", *small).stderr.split()).count(note) == 1
     assert "note" not in run("generate", *small, "-d", "0").stderr
 
 
-def test_a_level_of_processors_that_is_not_there_is_told_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_processor_level_is_one_error_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYMTP_CPU", "v0")
     program = [sys.executable, "-I", "-c", "from pymtp_command import main; main()", "--version"]
     done = subprocess.run(program, capture_output=True, text=True, timeout=60)

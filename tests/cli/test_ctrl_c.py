@@ -1,4 +1,4 @@
-"""Claims about Ctrl-C before a command runs."""
+"""Tests of Ctrl-C before a command runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-# the module whose import is under way when the signal comes
+# sends the signal during the import of a module
 AT_IMPORT = """
 import os, signal, sys
 class Interrupts:
@@ -25,7 +25,7 @@ program.load()()
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to this process alone")
 @pytest.mark.parametrize("module", ["pymtp.async_llm", "pymtp.cli.app", "rich.console"])
-def test_ctrl_c_while_modules_are_imported_says_nothing(module: str) -> None:
+def test_ctrl_c_during_the_imports_prints_nothing(module: str) -> None:
     code = AT_IMPORT.format(module=module)
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")
@@ -46,7 +46,7 @@ main()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to this process alone")
-def test_ctrl_c_before_the_command_begins_says_nothing() -> None:
+def test_ctrl_c_before_the_command_starts_prints_nothing() -> None:
     command = [sys.executable, "-I", "-c", BEFORE_THE_COMMAND]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")

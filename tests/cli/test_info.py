@@ -1,4 +1,4 @@
-"""Claims about `pymtp info`: what a model, a prefix and the build are."""
+"""Tests of `pymtp info`: it describes a model, a prefix file and the build, and plans memory."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.command import run
-from helpers.prefix_files import write
-from helpers.tuned import TUNED, named
+from helpers.prefix_files import write_prefix
+from helpers.tuned import TUNED, write_tuned
 
 import pymtp
 from pymtp.cli import app_main
 
 
-def test_a_table_for_a_file_is_not_cut_to_a_terminal() -> None:
+def test_table_in_a_file_is_not_cut_to_a_terminal() -> None:
     shown = run("info").stdout
     assert str(pymtp.model.model.demo_model()) in shown
     assert all(patch in shown for patch in pymtp.build_info()["patches"])
 
 
-def test_info_says_what_the_model_and_the_build_are() -> None:
+def test_info_describes_the_model_and_the_build() -> None:
     shown = " ".join(run("info").stdout.split())
     assert "demonstrations and tests" in shown
-    told = json.loads(run("info", "--json").stdout)
-    assert told["model"]["architecture"] == "qwen35"
-    assert told["model"]["mtp_head"] is True
-    assert told["build"] == json.loads(json.dumps(pymtp.build_info()))
+    about = json.loads(run("info", "--json").stdout)
+    assert about["model"]["architecture"] == "qwen35"
+    assert about["model"]["mtp_head"] is True
+    assert about["build"] == json.loads(json.dumps(pymtp.build_info()))
 
 
-def test_info_says_how_the_model_is_to_be_sampled(tuned: Path, tmp_path: Path) -> None:
-    told = run("info", tuned, "--json")
-    assert json.loads(told.stdout)["model"]["sampling"] == TUNED
-    assert told.stderr == ""
+def test_info_shows_the_sampling_defaults_of_the_model(tuned: Path, tmp_path: Path) -> None:
+    output = run("info", tuned, "--json")
+    assert json.loads(output.stdout)["model"]["sampling"] == TUNED
+    assert output.stderr == ""
     words = ", ".join(f"{name} {value}" for name, value in TUNED.items())
     assert re.search(rf"^sampling +{re.escape(words)} *$", run("info", tuned).stdout, re.MULTILINE)
     assert json.loads(run("info", "--json").stdout)["model"]["sampling"] == {}
-    odd = run("info", named(tmp_path / "odd.gguf", top_k=-7, mirostat=1, temp=0.5), "--json")
+    odd = run("info", write_tuned(tmp_path / "odd.gguf", top_k=-7, mirostat=1, temp=0.5), "--json")
     assert json.loads(odd.stdout)["model"]["sampling"] == {"temperature": 0.5}
     assert odd.stderr.count("note: general.sampling.") == 2
 
@@ -47,17 +47,17 @@ def test_info_says_how_the_model_is_to_be_sampled(tuned: Path, tmp_path: Path) -
     ("option", "name"),
     [("--n-cpu-moe 3", "--n-cpu-moe"), ("-c 4096", "--ctx"), ("--no-mmap", "--no-mmap"), ("-d 0", "--draft-tokens")],
 )
-def test_an_option_of_the_plan_of_memory_is_not_passed_over_without_it(option: str, name: str) -> None:
+def test_options_of_the_memory_plan_need_memory(option: str, name: str) -> None:
     done = run("info", *option.split())
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"error: {name} is for what --memory shows: add --memory\n"
     assert run("info", "--memory", *option.split()).returncode == 0
 
 
-def test_info_shows_what_a_file_says_as_it_is(tmp_path: Path) -> None:
+def test_info_escapes_markup_and_control_characters(tmp_path: Path) -> None:
     saved = tmp_path / "saved.prefix"
     rows, state = np.zeros((3, 8), dtype=np.uint8), np.zeros(5, dtype=np.uint8)
-    write(
+    write_prefix(
         saved,
         {"model": "[/b] [red]m[/red] \x1b[31m", "file": "another", "a_b [/c]": "\ud800"},
         [1, 2, 3],
@@ -72,7 +72,7 @@ def test_info_shows_what_a_file_says_as_it_is(tmp_path: Path) -> None:
     assert (about["file"], about["tokens"]) == (str(saved), 3)
 
 
-def test_info_takes_a_model_of_any_number_of_tensors_for_a_model(tmp_path: Path) -> None:
+def test_info_does_not_mistake_a_model_for_a_prefix(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF\3\0\0\0" + (123).to_bytes(8, "little") + bytes(8))  # 123 is "{"
     done = run("info", path)
@@ -80,16 +80,16 @@ def test_info_takes_a_model_of_any_number_of_tensors_for_a_model(tmp_path: Path)
     assert "prefix" not in done.stderr
 
 
-def test_info_says_where_the_host_has_less_memory_than_is_planned(
+def test_info_warns_if_the_plan_exceeds_the_host_memory(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def told(total: int | None, *options: str) -> str:
+    def info_output(total: int | None, *options: str) -> str:
         monkeypatch.setattr("pymtp.cli.info.host_memory", lambda: total)
         with pytest.raises(SystemExit):
             app_main(["info", "--memory", "-c", "256", *options])
         return capsys.readouterr().out
 
-    assert "This is more than the 1.0 MiB of memory that the host has." in told(2**20)
-    assert "This is more" not in told(2**40)
-    assert "This is more" not in told(None)
-    assert json.loads(told(2**20, "--json"))["host_memory"] == 2**20
+    assert "This is more than the 1.0 MiB of memory that the host has." in info_output(2**20)
+    assert "This is more" not in info_output(2**40)
+    assert "This is more" not in info_output(None)
+    assert json.loads(info_output(2**20, "--json"))["host_memory"] == 2**20

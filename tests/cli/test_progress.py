@@ -1,4 +1,4 @@
-"""Claims about what a bench shows while it works."""
+"""Tests of the progress of a bench, and of the figures of a completion."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import pytest
 from rich.console import Console
 
 from pymtp.cli.bench_output import check_failed
-from pymtp.cli.completion import figures
-from pymtp.cli.progress import Watch
+from pymtp.cli.completion import format_figures
+from pymtp.cli.progress import BenchProgress
 from pymtp.errors import NativeError
 from pymtp.stats import Stats
 
 
-def test_a_bench_that_is_done_says_so_and_names_nothing_that_still_runs() -> None:
+def test_finished_progress_shows_done_and_no_running_measurement() -> None:
     shown = StringIO()
-    with Watch(2, Console(file=shown, width=100)) as watch:
+    with BenchProgress(2, Console(file=shown, width=100)) as progress:
         for left in (None, 3.0):
-            watch.start("32 rows", left)
-            watch.done("a line")
+            progress.start("32 rows", left)
+            progress.finish("a line")
     last = shown.getvalue().splitlines()[-1]
     assert "2/2" in last
     assert "done" in last
@@ -28,13 +28,13 @@ def test_a_bench_that_is_done_says_so_and_names_nothing_that_still_runs() -> Non
 
 
 @pytest.mark.parametrize(("n", "words"), [(1, "1 measurement failed; it is"), (2, "2 measurements failed; they are")])
-def test_failures_are_counted_in_words(n: int, words: str) -> None:
+def test_check_failed_counts_the_failures(n: int, words: str) -> None:
     check_failed(0)
     with pytest.raises(NativeError, match=f"{words} named under the tables"):
         check_failed(n)
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_drafts_lost_to_the_draft_vocabulary_are_told(lost: int) -> None:
-    assert figures(Stats(outside_per_position=(lost,))).endswith(f"drafts lost to the draft vocabulary: {lost}")
-    assert "draft vocabulary" not in figures(Stats(outside_per_position=(0,)))
+def test_figures_show_drafts_lost_to_the_draft_vocabulary(lost: int) -> None:
+    assert format_figures(Stats(outside_per_position=(lost,))).endswith(f"drafts lost to the draft vocabulary: {lost}")
+    assert "draft vocabulary" not in format_figures(Stats(outside_per_position=(0,)))

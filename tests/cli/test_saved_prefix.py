@@ -1,4 +1,4 @@
-"""Claims about `pymtp prefix` and `--prefix`: a prompt that was saved is not read again."""
+"""Tests of `pymtp prefix` and `--prefix`: a saved prompt is not prefilled again."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ PROMPT = "def fibonacci(n):"
 DOCUMENT = "def area(width, height):\n    return width * height\n\n\n" * 8 + "class"
 
 
-def test_a_prompt_that_was_saved_is_not_read_again(tmp_path: Path) -> None:
+def test_saved_prefix_is_not_prefilled_again(tmp_path: Path) -> None:
     document, saved = tmp_path / "document.txt", tmp_path / "document.prefix"
     document.write_text(DOCUMENT)
     done = run("prefix", "-f", document, "-o", saved, "-t", "1")
     assert (done.returncode, done.stdout) == (0, "")
     with PrefixFile(saved, None) as file:
-        n, places = len(file.tokens), file.places
+        n, checkpoints = len(file.tokens), file.checkpoints
         assert f"{n} tokens" in done.stderr
-    asked = ["-t", "1", "-n", "8", "--json"]
-    with_it = json.loads(run("generate", f"{DOCUMENT} Box", "--prefix", saved, *asked).stdout)
-    without = json.loads(run("generate", f"{DOCUMENT} Box", *asked).stdout)
+    options = ["-t", "1", "-n", "8", "--json"]
+    with_it = json.loads(run("generate", f"{DOCUMENT} Box", "--prefix", saved, *options).stdout)
+    without = json.loads(run("generate", f"{DOCUMENT} Box", *options).stdout)
     assert with_it["text"] == without["text"]
     assert (with_it["stats"]["cached_tokens"], without["stats"]["cached_tokens"]) == (n, 0)
     about = json.loads(run("info", saved, "--json").stdout)["prefix"]
-    assert (about["tokens"], about["states_after"]) == (n, places)
+    assert (about["tokens"], about["states_after"]) == (n, checkpoints)
     assert about["size_bytes"] == saved.stat().st_size > about["host_memory_bytes"]
     shown = run("info", saved).stdout
     assert re.search(rf"^tokens +{n} *$", shown, re.MULTILINE)
-    assert re.search(rf"^states after +{places[0]} {places[1]} *$", shown, re.MULTILINE)
+    assert re.search(rf"^states after +{checkpoints[0]} {checkpoints[1]} *$", shown, re.MULTILINE)
 
 
-def test_a_chat_goes_on_from_a_saved_system_message(tmp_path: Path) -> None:
+def test_chat_continues_from_a_saved_system_message(tmp_path: Path) -> None:
     document, saved = tmp_path / "document.txt", tmp_path / "document.prefix"
     document.write_text(DOCUMENT)
     n = int(run("prefix", "-f", document, "-o", saved, "--system", "-t", "1").stderr.split()[0])
-    asked = ["chat", "--system-file", document, "-t", "1", "-n", "4", "--temperature", "0"]
-    done, without = run(*asked, "--prefix", saved, stdin="Why?\n"), run(*asked, stdin="Why?\n")
+    command = ["chat", "--system-file", document, "-t", "1", "-n", "4", "--temperature", "0"]
+    done, without = run(*command, "--prefix", saved, stdin="Why?\n"), run(*command, stdin="Why?\n")
     assert done.returncode == 0
     assert done.stdout == without.stdout
     assert f"({n} cached)" in done.stderr
     assert "cached" not in without.stderr
-    done = run(*asked, "--system", "x", stdin="Why?\n")
+    done = run(*command, "--system", "x", stdin="Why?\n")
     assert (done.returncode, done.stdout) == (2, "")
 
 
-def test_a_prefix_that_the_prompt_does_not_begin_with_is_told(tmp_path: Path) -> None:
+def test_prefix_that_the_prompt_does_not_begin_with_gets_a_note(tmp_path: Path) -> None:
     saved = tmp_path / "[b]saved.prefix"
     assert run("prefix", DOCUMENT, "-o", saved, "-t", "1").returncode == 0
 
@@ -59,7 +59,7 @@ def test_a_prefix_that_the_prompt_does_not_begin_with_is_told(tmp_path: Path) ->
 
     without, done = generate(PROMPT), generate(PROMPT, "--prefix", saved)
     assert (done.returncode, done.stdout) == (0, without.stdout)
-    assert notes(done) == [f"note: {saved} is of no use: the prompt does not begin with what it holds"]
+    assert notes(done) == [f"note: {saved} is not used: the prompt does not begin with its text"]
     as_json = generate(PROMPT, "--prefix", saved, "--json")
     assert json.loads(as_json.stdout)["text"] + "\n" == without.stdout
     assert notes(as_json) == notes(done)
@@ -69,7 +69,7 @@ def test_a_prefix_that_the_prompt_does_not_begin_with_is_told(tmp_path: Path) ->
     assert (chat.returncode, notes(chat)) == (0, notes(done))  # once, not at each turn
 
 
-def test_a_prefix_that_is_refused_is_a_wrong_request(tmp_path: Path) -> None:
+def test_invalid_prefix_is_refused(tmp_path: Path) -> None:
     saved = tmp_path / "saved.prefix"
     assert run("prefix", DOCUMENT, "-o", saved, "-t", "1").returncode == 0
     for more, why in (

@@ -1,4 +1,4 @@
-"""Claims about contexts: the options work, impossible ones are refused, and the model outlives no context."""
+"""Tests of contexts: options work, invalid ones are refused, and a context keeps its model alive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GREEDY = SamplingParams(max_tokens=24, ignore_eos=True)
 
 @pytest.mark.parametrize("flash_attn", ["auto", "on", "off"])
 @pytest.mark.parametrize("type_v", ["f16", "q8_0"])
-def test_drafts_change_no_text_with_any_cache(
+def test_context_with_drafts_writes_the_same_text_with_any_cache_type(
     new_llm: Callable[..., LLM], prompts: list[str], flash_attn: str, type_v: str
 ) -> None:
     if (flash_attn, type_v) == ("off", "q8_0"):
@@ -35,7 +35,7 @@ def test_drafts_change_no_text_with_any_cache(
 
 
 @pytest.mark.parametrize("kind", CACHE_TYPES)
-def test_every_cache_type_generates(new_llm: Callable[..., LLM], prompts: list[str], kind: str) -> None:
+def test_context_generates_with_every_cache_type(new_llm: Callable[..., LLM], prompts: list[str], kind: str) -> None:
     completion = new_llm(type_k=kind, type_v=kind).generate(prompts[1], GREEDY)
     assert len(completion.token_ids) == 24
     assert completion.stats.accepted > 0
@@ -66,28 +66,28 @@ def test_every_cache_type_generates(new_llm: Callable[..., LLM], prompts: list[s
     ],
     ids=str,
 )
-def test_impossible_options_are_refused_by_name(new_llm: Callable[..., LLM], wrong: dict[str, Any]) -> None:
+def test_context_refuses_invalid_options_by_name(new_llm: Callable[..., LLM], wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match=next(iter(wrong))):
         new_llm(**wrong)
 
 
-def test_options_are_looked_at_before_a_model_is_loaded() -> None:
+def test_context_options_are_checked_before_the_model_is_loaded() -> None:
     with pytest.raises(InvalidRequestError, match="n_ctx=-1"):
         LLM("nowhere.gguf", n_ctx=-1)
 
 
-def test_an_unknown_tap_is_answered_with_all_that_are_known(new_llm: Callable[..., LLM]) -> None:
+def test_unknown_tap_error_lists_the_known_taps(new_llm: Callable[..., LLM]) -> None:
     with pytest.raises(InvalidRequestError, match="tap=None is not known, use one of post_norm, pre_norm, auto"):
         new_llm(tap=None)
 
 
-def test_a_number_too_long_to_write_is_refused_as_others_are(new_llm: Callable[..., LLM]) -> None:
+def test_huge_integer_option_is_refused(new_llm: Callable[..., LLM]) -> None:
     with pytest.raises(InvalidRequestError, match=r"n_ctx=\(int\)"):
         new_llm(n_ctx=10**5000)
 
 
 @pytest.mark.parametrize("integer", [np.int8, np.uint16, np.int64])
-def test_whole_numbers_may_be_of_any_integer_type(
+def test_context_options_take_any_integer_type(
     new_llm: Callable[..., LLM], prompts: list[str], integer: type[np.integer[Any]]
 ) -> None:
     options = {"n_ctx": 100, "n_threads": 1, "draft_tokens": 3, "n_batch": 100, "n_ubatch": 64, "n_gpu_layers": 0}
@@ -100,7 +100,7 @@ def test_whole_numbers_may_be_of_any_integer_type(
 
 
 @pytest.mark.parametrize("draft_tokens", [1, 8, 64])
-def test_the_smallest_batches_that_are_allowed_work(
+def test_context_works_with_the_smallest_allowed_batches(
     new_llm: Callable[..., LLM], prompts: list[str], draft_tokens: int
 ) -> None:
     least = 1 + draft_tokens
@@ -109,7 +109,7 @@ def test_the_smallest_batches_that_are_allowed_work(
     assert len(llm.generate(prompts[0], SamplingParams(max_tokens=30, ignore_eos=True)).token_ids) == 30
 
 
-def test_drafting_without_a_head_is_refused_and_plain_decoding_works(
+def test_headless_model_refuses_drafts_but_decodes(
     new_llm: Callable[..., LLM], headless: Path, prompts: list[str]
 ) -> None:
     with pytest.raises(InvalidRequestError, match=r"headless.gguf has none: use draft_tokens=0, or head=FILE for one"):
@@ -120,7 +120,7 @@ def test_drafting_without_a_head_is_refused_and_plain_decoding_works(
 
 
 @pytest.mark.parametrize(("n_ubatch", "most"), [(512, MAX_AUTO), (7, 6), (3, 2), (1, 0)])
-def test_auto_drafts_as_many_as_a_ubatch_has_room_for(
+def test_auto_draft_tokens_are_limited_by_the_ubatch(
     new_llm: Callable[..., LLM], prompts: list[str], n_ubatch: int, most: int
 ) -> None:
     llm = new_llm(draft_tokens="auto", n_ubatch=n_ubatch)
@@ -130,12 +130,12 @@ def test_auto_drafts_as_many_as_a_ubatch_has_room_for(
     assert completion.text == new_llm(draft_tokens=0).generate(prompts[0], GREEDY).text
 
 
-def test_a_head_left_on_disk_is_not_drafted_from() -> None:
+def test_unloaded_head_is_not_used_for_drafts() -> None:
     with Model(mtp=False) as model, pytest.raises(InvalidRequestError, match="was loaded without it"):
         Context(model, n_ctx=256, n_threads=1, draft_tokens=1)
 
 
-def test_more_tokens_than_the_context_holds_are_refused_and_nothing_changes(llm: LLM) -> None:
+def test_context_refuses_tokens_beyond_its_size_unchanged(llm: LLM) -> None:
     context = llm.context
     context.clear()
     context.prefill([1] * (context.n_ctx - 2))
@@ -152,7 +152,7 @@ def test_more_tokens_than_the_context_holds_are_refused_and_nothing_changes(llm:
     assert context.n_past == context.n_ctx
 
 
-def test_more_drafts_or_rows_than_promised_are_refused(llm: LLM) -> None:
+def test_context_refuses_more_drafts_or_rows_than_its_options_allow(llm: LLM) -> None:
     llm.context.clear()
     llm.context.prefill([5])
     for token in (1, 2, 3):
@@ -167,7 +167,7 @@ def test_more_drafts_or_rows_than_promised_are_refused(llm: LLM) -> None:
     assert llm.context.n_past == 1
 
 
-def test_a_context_keeps_its_model_alive() -> None:
+def test_context_keeps_its_model_alive() -> None:
     model = Model()
     context = Context(model, n_ctx=256, n_threads=1, draft_tokens=2)
     model.close()
@@ -180,7 +180,7 @@ def test_a_context_keeps_its_model_alive() -> None:
         context.prefill([1])
 
 
-def test_what_a_call_returned_outlives_the_next_one_and_the_context(demo: Path) -> None:
+def test_returned_arrays_outlive_the_next_call_and_the_context(demo: Path) -> None:
     with Model(demo) as model:
         options: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "max_outputs": 8}
         with Context(model, draft_tokens=2, **options) as context, Context(model, embeddings=True, **options) as other:
@@ -192,9 +192,11 @@ def test_what_a_call_returned_outlives_the_next_one_and_the_context(demo: Path) 
         assert [array.tolist() for array in arrays] == expected
 
 
-def test_garbage_of_models_and_contexts_is_freed_in_any_order() -> None:
-    """The collector ends the members of a cycle in the order it found them: in each of the two, once. That freed memory
-    is not touched, a build with -fsanitize=address shows."""
+def test_models_and_contexts_are_garbage_collected_in_any_order() -> None:
+    """Collect a cycle of a model and a context in both orders.
+
+    A build with -fsanitize=address shows that freed memory is not touched.
+    """
     for first, second in ((0, 1), (1, 0)):
         model = Model()
         members: list[Any] = [model, Context(model, n_ctx=256, n_threads=1, draft_tokens=2)]

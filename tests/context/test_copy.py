@@ -1,4 +1,4 @@
-"""Claims about sequences that begin as copies of others, and such that move: they go on with the same bits."""
+"""Tests of copied and moved sequences: they continue with the same bits."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from helpers.moments import (
     MOMENTS,
     SAMPLED,
     after_a_rewind,
-    begin,
-    each_cache,
-    goes_on,
-    play,
+    continue_text,
+    draft_and_verify,
+    each_cache_type,
+    prefill_and_sample,
     without_drafts,
 )
 
@@ -29,39 +29,35 @@ from pymtp.sampling import Sampler
 
 
 @EACH
-@each_cache(CACHES)
-def test_a_copy_goes_on_with_the_bits_of_the_original_which_stays_as_it_is(
-    model: Model, caches: dict[str, Any], mode: str
-) -> None:
+@each_cache_type(CACHES)
+def test_copy_continues_bit_for_bit_and_leaves_the_original(model: Model, caches: dict[str, Any], mode: str) -> None:
     with context(model, mode, **caches) as other, context(model, mode, n_seq_max=4, **caches) as c:
-        c.prefill(some_tokens(model, 60, seed=1), 3)  # of which nothing is to stay
+        c.prefill(some_tokens(model, 60, seed=1), 3)  # must leave no trace
         c.prefill(some_tokens(model, 20, seed=2), 2)
         for moment in MOMENTS:
             other.clear()
-            wanted = goes_on(other, 0, without_drafts(moment)(other, 0))
+            wanted = continue_text(other, 0, without_drafts(moment)(other, 0))
             c.clear(1)
             token = moment(c, 1)
             c.clear(3)
             c.set_sampling(SAMPLED, 3)
             c.copy(1, 3)
             assert c.rows_held(3) == c.rows_held(1) <= c.tokens_held(1)
-            assert goes_on(c, 3, token) == wanted, moment
-            assert goes_on(c, 1, token) == wanted, moment
+            assert continue_text(c, 3, token) == wanted, moment
+            assert continue_text(c, 1, token) == wanted, moment
         assert c.tokens(2) == some_tokens(model, 20, seed=2)
 
 
 @EACH
 @BOTH_MODES
 @pytest.mark.parametrize("seed", range(4))
-def test_sequences_that_are_copied_and_moved_about_are_what_they_would_be_alone(
-    model: Model, mode: str, seed: int
-) -> None:
+def test_copied_and_moved_sequences_match_sequences_alone(model: Model, mode: str, seed: int) -> None:
     pick = random.Random(seed)
     n_seqs = 4
     with ExitStack() as stack:
         c = stack.enter_context(context(model, mode, n_seq_max=n_seqs, **EXACT))
         other = stack.enter_context(context(model, mode, **EXACT))
-        texts: list[list[Any]] = [[] for _ in range(n_seqs)]  # what each went through
+        texts: list[list[Any]] = [[] for _ in range(n_seqs)]  # the steps of each sequence
 
         def go(c: Context, seq: int, step: tuple[str, Any]) -> bytes:
             what, value = step
@@ -98,11 +94,9 @@ def test_sequences_that_are_copied_and_moved_about_are_what_they_would_be_alone(
 
 
 @BOTH_MODES
-def test_a_copy_has_the_first_token_after_its_prompt_whatever_is_read_before_it_is_asked_for(
-    dense: Model, mode: str
-) -> None:
+def test_copy_samples_its_first_token_after_other_prefills(dense: Model, mode: str) -> None:
     with context(dense, mode, n_seq_max=3) as c:
-        token = begin(c, 0)
+        token = prefill_and_sample(c, 0)
         c.copy(0, 1)
         c.prefill(some_tokens(dense, 30), 2)
         c.clear(0)
@@ -116,10 +110,10 @@ def test_a_copy_has_the_first_token_after_its_prompt_whatever_is_read_before_it_
 
 
 @pytest.mark.parametrize("caches", CACHES.values(), ids=CACHES.keys())
-def test_only_what_is_used_is_copied(dense: Model, caches: dict[str, Any]) -> None:
+def test_copy_moves_only_the_used_cells(dense: Model, caches: dict[str, Any]) -> None:
     with context(dense, n_seq_max=3, **caches) as c:
         (memory,) = c.memory()
-        row = (memory.kv + memory.head_kv) / (c.n_ctx * c.n_seq_max)  # of a token
+        row = (memory.kv + memory.head_kv) / (c.n_ctx * c.n_seq_max)  # bytes of a token
         states = set()
         for n in (10, 300):
             c.clear()
@@ -127,17 +121,17 @@ def test_only_what_is_used_is_copied(dense: Model, caches: dict[str, Any]) -> No
             before = c.counters.sequence_bytes
             c.copy(0, 1)
             states.add(c.counters.sequence_bytes - before - n * row - 4 * dense.n_embd)
-        (state,) = states  # of the recurrent layers: whatever the length
-        # llama.cpp's own inputs of the convolution, which nothing uses, and a row of zeros that is everybody's
+        (state,) = states  # bytes of the recurrent state, which do not depend on the length
+        # llama.cpp's own convolution inputs, which are unused, and a row of zeros that all sequences share
         assert 0 <= memory.states - c.n_seq_max * state < c.n_seq_max * state / 10
         decodes = c.counters.target_decodes + c.counters.draft_decodes
         c.move(1, 2)
         assert c.counters.target_decodes + c.counters.draft_decodes == decodes
 
 
-def test_what_cannot_be_copied_is_refused_and_nothing_changes(dense: Model) -> None:
+def test_invalid_copy_is_refused_unchanged(dense: Model) -> None:
     with context(dense, n_seq_max=3) as c:
-        tokens = [begin(c, seq) for seq in (0, 1)]
+        tokens = [prefill_and_sample(c, seq) for seq in (0, 1)]
         before = [c.tokens(seq) for seq in range(3)]
         for call in (c.copy, c.move):
             for source, seq, why in (
@@ -152,25 +146,23 @@ def test_what_cannot_be_copied_is_refused_and_nothing_changes(dense: Model) -> N
                 with pytest.raises(InvalidRequestError, match=why):
                     call(source, seq)
         assert [c.tokens(seq) for seq in range(3)] == before
-        assert goes_on(c, 0, tokens[0]) == goes_on(c, 1, tokens[1])
+        assert continue_text(c, 0, tokens[0]) == continue_text(c, 1, tokens[1])
         assert c.counters.sequence_bytes == 0
 
 
-def test_a_copy_of_an_empty_sequence_is_empty(dense: Model) -> None:
+def test_copy_of_an_empty_sequence_is_empty(dense: Model) -> None:
     with context(dense, n_seq_max=2) as c:
         c.copy(0, 1)
         assert (c.tokens(1), c.counters.sequence_bytes) == ([], 0)
-        assert goes_on(c, 1, begin(c, 1)) == goes_on(c, 0, begin(c, 0))
+        assert continue_text(c, 1, prefill_and_sample(c, 1)) == continue_text(c, 0, prefill_and_sample(c, 0))
 
 
 @BOTH_MODES
 @pytest.mark.parametrize("how", ["fails", "is cancelled"])
 @pytest.mark.parametrize("what", ["copy", "move"])
-def test_a_copy_that_fails_leaves_the_original_and_an_empty_sequence(
-    dense: Model, mode: str, how: str, what: str
-) -> None:
+def test_failed_copy_leaves_the_original_and_an_empty_sequence(dense: Model, mode: str, how: str, what: str) -> None:
     with context(dense, mode, n_seq_max=2) as c, context(dense, mode) as other:
-        wanted = goes_on(other, 0, after_a_rewind(other, 0))
+        wanted = continue_text(other, 0, after_a_rewind(other, 0))
         token = after_a_rewind(c, 0)
         c.set_sampling(SAMPLED, 1)
         if how == "fails":
@@ -183,16 +175,16 @@ def test_a_copy_that_fails_leaves_the_original_and_an_empty_sequence(
         c.cancel(False)
         assert c.tokens(1) == []
         c.copy(0, 1)
-        assert goes_on(c, 0, token) == wanted
-        assert goes_on(c, 1, token) == wanted
+        assert continue_text(c, 0, token) == wanted
+        assert continue_text(c, 1, token) == wanted
 
 
-def test_a_sequence_that_moves_takes_its_sampling_along(dense: Model) -> None:
+def test_moved_sequence_keeps_its_sampling(dense: Model) -> None:
     params = SamplingParams(temperature=1.0, seed=3, grammar='root ::= ("ab" | "cd" | "e")+ "."', logprobs=2)
 
     def text(moves: bool) -> tuple[list[int], list[Any]]:
         with context(dense, n_seq_max=3) as c:
-            token = begin(c, 1, Sampler(params))
+            token = prefill_and_sample(c, 1, Sampler(params))
             tokens, seq = [token], 1
             for i in range(6):
                 if moves:
@@ -203,31 +195,31 @@ def test_a_sequence_that_moves_takes_its_sampling_along(dense: Model) -> None:
                     with pytest.raises(InvalidRequestError, match="was not told how to sample"):
                         c.verify_chain([token], seq)
                     seq = to
-                tokens += play(c, seq, tokens[-1], i % 3)
+                tokens += draft_and_verify(c, seq, tokens[-1], i % 3)
             return tokens, c.logprobs(seq)
 
     assert text(moves=True) == text(moves=False)
 
 
 @EACH
-def test_sequences_with_a_gap_between_them_take_one_launch_once_the_last_has_moved_there(model: Model) -> None:
+def test_move_into_a_gap_lets_sequences_share_one_decode(model: Model) -> None:
     with context(model, n_seq_max=4) as c:
-        tokens = {seq: begin(c, seq) for seq in (0, 1, 3)}
-        for launches in (2, 1):
+        tokens = {seq: prefill_and_sample(c, seq) for seq in (0, 1, 3)}
+        for decodes in (2, 1):
             before = c.counters
             drafts = c.draft_chains(tokens, 2)
             c.verify_chains({seq: [token, *drafts[seq][0]] for seq, token in tokens.items()})  # type: ignore[index]
             for seq in tokens:
                 c.rewind(c.tokens_held(seq) - 2, seq)
             after = c.counters
-            assert after.target_decodes - before.target_decodes == launches
-            assert after.draft_decodes - before.draft_decodes == launches
-            if launches == 2:
+            assert after.target_decodes - before.target_decodes == decodes
+            assert after.draft_decodes - before.draft_decodes == decodes
+            if decodes == 2:
                 c.move(3, 2)
                 tokens = {0: tokens[0], 1: tokens[1], 2: tokens[3]}
 
 
-def test_a_closed_context_copies_nothing(dense: Model) -> None:
+def test_closed_context_refuses_copies(dense: Model) -> None:
     c = context(dense, n_seq_max=2)
     c.close()
     for call in (c.copy, c.move):
@@ -236,9 +228,9 @@ def test_a_closed_context_copies_nothing(dense: Model) -> None:
 
 
 @EACH
-def test_a_context_without_drafts_copies_as_well(model: Model) -> None:
+def test_copy_works_without_drafts(model: Model) -> None:
     with context(model, draft_tokens=0, n_seq_max=2) as c:
-        token = begin(c, 0)
-        token = play(c, 0, token, 0)[-1]
+        token = prefill_and_sample(c, 0)
+        token = draft_and_verify(c, 0, token, 0)[-1]
         c.copy(0, 1)
         np.testing.assert_array_equal(c.verify([token], 1), c.verify([token], 0))

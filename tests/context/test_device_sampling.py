@@ -1,6 +1,6 @@
-"""Claims about where tokens are sampled: on the device they are those that the host draws, and no row of logits leaves.
+"""Tests of device sampling: it gives the tokens of host sampling, and copies no row of logits to the host.
 
-Where there is no device but the CPU, `draws="device"` has its graphs do what those of a GPU do.
+Without a GPU, `draws="device"` makes the CPU's graphs compute the same nodes as a GPU's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pymtp.sampling import Sampler
 
 GREEDY = SamplingParams(24, ignore_eos=True)
 SAMPLED = [replace(GREEDY, temperature=warmth, top_k=top_k, seed=4) for warmth in (0.7, 1.0) for top_k in (1, 40, 128)]
-# what takes whole rows
+# parameters that need whole rows
 ROWS = [
     replace(GREEDY, temperature=0.7, top_k=0),
     replace(GREEDY, temperature=0.7, top_k=129),
@@ -33,13 +33,13 @@ ROWS = [
     replace(GREEDY, logit_bias={5: 9.0}),
     replace(GREEDY, grammar="root ::= [^\\x00]*"),
 ]
-PICKED = {1: 1, 40: 48, 128: 136}  # candidates that come for a top_k
-BYTES = 8  # of a token and a float
-PROMPT, ROUNDS = (16, 2) if LAVAPIPE else (30, 4)  # tokens that are read, and rounds that follow
+PICKED = {1: 1, 40: 48, 128: 136}  # number of candidates for a top_k
+BYTES = 8  # a token and a float
+PROMPT, ROUNDS = (16, 2) if LAVAPIPE else (30, 4)  # prompt tokens, and rounds after it
 
 
 def device(model: Model, params: SamplingParams = GREEDY, draws: str = "device", **keywords: Any) -> Context:
-    """A context with a prompt, told how to sample."""
+    """Return a context with a prompt and sampling parameters."""
     c = context(model, draws=draws, **keywords)
     c.prefill(some_tokens(model, PROMPT))
     c.set_sampling(Sampler(params))
@@ -47,7 +47,7 @@ def device(model: Model, params: SamplingParams = GREEDY, draws: str = "device",
 
 
 def rounds(c: Context, n: int = ROUNDS, token: int | None = None) -> list[int]:
-    """The tokens of some rounds, after the token or that which follows the prompt."""
+    """Return the tokens of `n` rounds that start with `token`, or with the first token after the prompt."""
     out = [c.first_token() if token is None else token]
     for _ in range(n):
         sampled = c.verify_chain([out[-1], *c.draft_chain(out[-1], DRAFTS)[0]])
@@ -56,8 +56,8 @@ def rounds(c: Context, n: int = ROUNDS, token: int | None = None) -> list[int]:
     return out
 
 
-def brought(c: Context, call: Callable[[], object]) -> int:
-    """Bytes that a call brings for draws; nothing else comes to the host."""
+def copied_bytes(c: Context, call: Callable[[], object]) -> int:
+    """Return the bytes that a call copies to the host for sampling; check that it copies nothing else."""
     before = c.counters
     call()
     after = c.counters
@@ -66,8 +66,8 @@ def brought(c: Context, call: Callable[[], object]) -> int:
     return after.draw_bytes - before.draw_bytes
 
 
-def customs(nodes: list[Node]) -> list[int]:
-    """What the host's draws read."""
+def custom_node_reads(nodes: list[Node]) -> list[int]:
+    """Return the number of values that each custom node, which samples on the host, reads."""
     return [node.reads for node in nodes if node.op == "CUSTOM"]
 
 
@@ -76,7 +76,7 @@ def customs(nodes: list[Node]) -> list[int]:
 
 @pytest.mark.parametrize("depth", range(1, 9))
 @pytest.mark.parametrize("name", ["shipped", "f32"])
-def test_the_device_draws_what_the_host_draws(
+def test_device_sampling_matches_host_sampling(
     demo: Path, demo_f32: Path, prompts: list[str], name: str, depth: int
 ) -> None:
     with (
@@ -93,7 +93,7 @@ def test_the_device_draws_what_the_host_draws(
 @BOTH
 @pytest.mark.parametrize("mode", ["fused", "host-copy"])
 @pytest.mark.parametrize("params", [GREEDY, *SAMPLED, *ROWS], ids=range(12))
-def test_rounds_on_the_device_are_those_on_the_host(model: Model, mode: str, params: SamplingParams) -> None:
+def test_device_rounds_match_host_rounds(model: Model, mode: str, params: SamplingParams) -> None:
     found = []
     for draws in ("host", "device"):
         with device(model, params, draws, mode=mode) as c:
@@ -102,7 +102,7 @@ def test_rounds_on_the_device_are_those_on_the_host(model: Model, mode: str, par
 
 
 @BOTH
-def test_candidates_bring_the_confidence_that_rows_bring(model: Model) -> None:
+def test_candidates_give_the_same_confidence_as_rows(model: Model) -> None:
     for params in SAMPLED:
         if params.top_k > 1:
             with device(model, params) as c, device(model, params, "host") as host:
@@ -110,7 +110,7 @@ def test_candidates_bring_the_confidence_that_rows_bring(model: Model) -> None:
 
 
 @BOTH
-def test_the_confidence_of_a_greedy_draft_is_its_probability(model: Model) -> None:
+def test_confidence_of_a_greedy_draft_is_its_probability(model: Model) -> None:
     with device(model) as c, device(model) as steps:
         found, confidences = c.draft_chain(5, DRAFTS)
         token = 5
@@ -121,7 +121,7 @@ def test_the_confidence_of_a_greedy_draft_is_its_probability(model: Model) -> No
             token = draft
 
 
-def test_kinds_of_draws_take_turns_on_one_context(dense: Model) -> None:
+def test_context_switches_between_kinds_of_sampling(dense: Model) -> None:
     with device(dense) as c:
         for params in (GREEDY, SAMPLED[1], SAMPLED[2], ROWS[0], SAMPLED[1], GREEDY, ROWS[2]):
             c.clear()
@@ -131,7 +131,7 @@ def test_kinds_of_draws_take_turns_on_one_context(dense: Model) -> None:
                 assert rounds(c) == rounds(fresh)
 
 
-def test_sequences_that_draw_differently_take_turns(dense: Model) -> None:
+def test_sequences_with_different_sampling_take_turns(dense: Model) -> None:
     kinds = dict(enumerate((GREEDY, SAMPLED[1], SAMPLED[2], ROWS[0])))
     alone = {}
     for seq, params in kinds.items():
@@ -148,108 +148,110 @@ def test_sequences_that_draw_differently_take_turns(dense: Model) -> None:
     assert found == alone
 
 
-# ── What comes to the host ────────────────────────────────────────────────────────────────────────────────────────────
+# ── Copies to the host ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @BOTH
 @pytest.mark.parametrize("params", [GREEDY, *SAMPLED], ids=range(7))
-def test_a_round_brings_a_token_or_its_candidates_for_each_row_and_no_row(model: Model, params: SamplingParams) -> None:
+def test_device_round_copies_tokens_or_candidates_but_no_row(model: Model, params: SamplingParams) -> None:
     each = BYTES * (1 if params.temperature == 0 else PICKED[params.top_k])
     with device(model, params) as c:
         for n in range(1, 1 + DRAFTS):
-            assert brought(c, lambda n=n: c.draft_chain(5, n)) == n * each
-            assert brought(c, lambda n=n: c.verify_chain([5, *range(n)])) == (1 + n) * each
+            assert copied_bytes(c, lambda n=n: c.draft_chain(5, n)) == n * each
+            assert copied_bytes(c, lambda n=n: c.verify_chain([5, *range(n)])) == (1 + n) * each
             c.rewind(c.n_past - n)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not GPUS, reason="needs a GPU")
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED[4]] if LAVAPIPE else [GREEDY, *SAMPLED], ids=str)
-def test_a_gpu_draws_what_the_host_draws_and_keeps_its_rows(demo_f32: Path, params: SamplingParams) -> None:
+def test_gpu_sampling_matches_the_host_and_copies_no_row(demo_f32: Path, params: SamplingParams) -> None:
     each = BYTES * (1 if params.temperature == 0 else PICKED[params.top_k])
     with Model(demo_f32, n_gpu_layers=-1) as model:
         with device(model, params, "auto") as c, device(model, params, "host") as host:
             assert rounds(c) == rounds(host)
         with device(model, params, "auto") as c:
-            assert brought(c, lambda: c.draft_chain(5, DRAFTS)) == DRAFTS * each
-            assert brought(c, lambda: c.verify_chain([5, *range(DRAFTS)])) == (1 + DRAFTS) * each
+            assert copied_bytes(c, lambda: c.draft_chain(5, DRAFTS)) == DRAFTS * each
+            assert copied_bytes(c, lambda: c.verify_chain([5, *range(DRAFTS)])) == (1 + DRAFTS) * each
 
 
 @BOTH
-def test_rows_come_where_candidates_are_not_enough(model: Model) -> None:
+def test_rows_are_copied_if_candidates_are_not_enough(model: Model) -> None:
     row = 4 * model.n_vocab
     for params in ROWS:
         with device(model, params) as c:
             token = c.first_token()
-            assert brought(c, lambda c=c, token=token: c.draft_chain(token, DRAFTS)) == DRAFTS * row
-            assert brought(c, lambda c=c, token=token: c.verify_chain([token, token])) == 2 * row
-    with device(model, replace(GREEDY, logprobs=2)) as c:  # of the target's tokens, not of drafts
-        assert brought(c, lambda: c.draft_chain(5, DRAFTS)) == DRAFTS * BYTES
-        assert brought(c, lambda: c.verify_chain([5, 6])) == 2 * row
+            assert copied_bytes(c, lambda c=c, token=token: c.draft_chain(token, DRAFTS)) == DRAFTS * row
+            assert copied_bytes(c, lambda c=c, token=token: c.verify_chain([token, token])) == 2 * row
+    with device(model, replace(GREEDY, logprobs=2)) as c:  # for tokens of the target, not for drafts
+        assert copied_bytes(c, lambda: c.draft_chain(5, DRAFTS)) == DRAFTS * BYTES
+        assert copied_bytes(c, lambda: c.verify_chain([5, 6])) == 2 * row
         assert len(c.logprobs()) >= 1
 
 
 @BOTH
 @pytest.mark.parametrize("draws", ["auto", "host"])
-def test_logits_in_the_hosts_memory_are_drawn_from_there(model: Model, draws: str) -> None:
+def test_host_logits_are_sampled_in_place(model: Model, draws: str) -> None:
     with device(model, draws=draws) as c:
-        assert brought(c, lambda: c.verify_chain([5, 6])) == 2 * 4 * model.n_vocab
+        assert copied_bytes(c, lambda: c.verify_chain([5, 6])) == 2 * 4 * model.n_vocab
 
 
 @BOTH
-def test_no_draw_on_the_host_reads_a_row(model: Model) -> None:
+def test_host_part_of_device_sampling_reads_only_candidates(model: Model) -> None:
     with device(model, GREEDY, trace=True) as c:
         c.trace()
         rounds(c, 1)
-        assert customs(c.trace()) == []
+        assert custom_node_reads(c.trace()) == []
     for top_k in (40, 128):
         with device(model, replace(GREEDY, temperature=1.0, top_k=top_k), trace=True) as c:
             c.trace()
             c.draft_chain(5, DRAFTS)
-            assert customs(c.trace()) == [PICKED[top_k]] * DRAFTS
+            assert custom_node_reads(c.trace()) == [PICKED[top_k]] * DRAFTS
             c.verify_chain([5, 6, 7])
-            assert customs(c.trace()) == [3 * PICKED[top_k]]
+            assert custom_node_reads(c.trace()) == [3 * PICKED[top_k]]
     with device(model, GREEDY, "host", trace=True) as c:
         c.trace()
         c.verify_chain([5, 6, 7])
-        assert customs(c.trace()) == [3 * model.n_vocab]
+        assert custom_node_reads(c.trace()) == [3 * model.n_vocab]
 
 
-# ── Launches and graphs ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── Decodes and graphs ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def launches(before: Counters, after: Counters) -> tuple[int, int]:
-    """Launches, and graphs built for them."""
+def decodes_and_graphs(before: Counters, after: Counters) -> tuple[int, int]:
+    """Return the number of decodes, and of graphs that were built for them."""
     n = after.target_decodes + after.draft_decodes - before.target_decodes - before.draft_decodes
     return n, n - (after.graphs_reused - before.graphs_reused)
 
 
 @pytest.mark.parametrize("params", [GREEDY, *SAMPLED[:3]], ids=range(4))
-def test_a_round_is_two_launches_of_graphs_that_serve_every_round(dense: Model, params: SamplingParams) -> None:
+def test_device_round_is_two_decodes_of_reused_graphs(dense: Model, params: SamplingParams) -> None:
     with device(dense, params) as c:
         before = c.counters
         rounds(c, 8)
-        assert launches(before, c.counters) == (16, 2)
+        assert decodes_and_graphs(before, c.counters) == (16, 2)
 
 
-def test_a_graph_serves_its_kind_of_draw_alone(dense: Model) -> None:
+def test_graph_is_reused_for_one_kind_of_sampling(dense: Model) -> None:
     with device(dense) as c:
         rounds(c)
         for params in (SAMPLED[1], SAMPLED[2], replace(GREEDY, temperature=0.5, top_k=128), ROWS[0], GREEDY):
             c.set_sampling(Sampler(params))
             before = c.counters
             rounds(c, 2, token=3)
-            # seed, temperature and the like are not the graph's
-            assert launches(before, c.counters) == (4, 0 if params.temperature == 0.5 else 2)
+            # the graph does not depend on the seed or the temperature
+            assert decodes_and_graphs(before, c.counters) == (4, 0 if params.temperature == 0.5 else 2)
 
 
-# ── Logits that are no numbers, and equal ones ────────────────────────────────────────────────────────────────────────
+# ── Nonfinite and equal logits ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
 def changed(demo_f32: Path, tmp_path: Path) -> Callable[[Callable[[Any], None]], Path]:
-    """The shipped model in F32 with changed weights of the output layer, an array of shape (n_vocab, n_embd). The
-    hidden states before it are as long as they were, or a thousand times."""
+    """Return a function that copies the shipped F32 model and changes its output weights of shape (n_vocab, n_embd).
+
+    With long=True, the hidden states before the output layer are a thousand times longer.
+    """
 
     def change(how: Callable[[Any], None], long: bool = False) -> Path:
         path = tmp_path / "changed.gguf"
@@ -266,13 +268,13 @@ def changed(demo_f32: Path, tmp_path: Path) -> Callable[[Callable[[Any], None]],
 
 def nan(rows: slice) -> Callable[[Any], None]:
     def how(weights: Any) -> None:
-        weights[rows] = np.copysign(np.nan, -1)  # as x86 makes it: its bits are below those of all numbers
+        weights[rows] = np.copysign(np.nan, -1)  # the NaN of x86: its bits are below those of all numbers
 
     return how
 
 
 def infinite(weights: Any) -> None:
-    # of a hidden state's numbers, each makes one of two logits larger than a float can be
+    # each value of a hidden state makes one of two logits overflow
     n = weights.shape[1]
     weights[: 2 * n] = 0
     weights[:n] = np.diag(np.full(n, 3e38))
@@ -286,16 +288,16 @@ NO_NUMBERS = {"one": nan(slice(300, 301)), "all": nan(slice(None)), "first": nan
 @pytest.mark.parametrize("draws", ["device"] if LAVAPIPE else ["host", "device"])
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED[1]], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("name", list(NO_NUMBERS)[: 1 if LAVAPIPE else None])
-def test_logits_that_are_no_numbers_are_noticed(
+def test_device_sampling_reports_nonfinite_logits(
     changed: Callable[..., Path], draws: str, params: SamplingParams, name: str
 ) -> None:
     how = NO_NUMBERS[name]
     with Model(changed(how, long=how is infinite)) as model, device(model, params, draws) as c:
         c.clear()
-        # output layer and embeddings share their weights; those of these tokens are as they were
+        # output layer and embeddings share their weights; the rows of these tokens are unchanged
         c.prefill(range(1000, 1000 + PROMPT))
         assert c.draft_chain(1005, DRAFTS) == ([], [])
-        assert c.n_past == PROMPT  # a head decides on nothing
+        assert c.n_past == PROMPT  # drafts add no tokens
         with pytest.raises(NativeError, match=f"no finite logits at position {PROMPT + 1}"):
             c.verify_chain([1005, 1006])
         assert c.n_past == 0
@@ -303,9 +305,9 @@ def test_logits_that_are_no_numbers_are_noticed(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED[1]], ids=["greedy", "sampled"])
-def test_of_equal_logits_the_first_counts(changed: Callable[..., Path], params: SamplingParams) -> None:
+def test_device_sampling_takes_the_first_of_equal_logits(changed: Callable[..., Path], params: SamplingParams) -> None:
     def alike(weights: Any) -> None:
-        # eight tokens each; of threads that take every eighth token, the last one has the first of them
+        # eight equal rows each: of threads that take every eighth token, the last one has the first of them
         weights[:] = weights[np.maximum((np.arange(len(weights)) + 1) // 8 * 8 - 1, 0)]
 
     with Model(changed(alike)) as model:

@@ -1,4 +1,4 @@
-"""Claims about drafts over part of the vocabulary: the text stays the same, and the set follows it."""
+"""Tests of draft_vocab, drafts draft_set a part of the vocabulary: the text stays the same, and the set follows the text."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ HOW = {
     "greedy": GREEDY,
     "T=0.7": WARM,
     "top_k=40": replace(WARM, top_k=40),
-    "top_k=128": replace(WARM, top_k=128),  # with a few spare ones, more than the least set has
+    "top_k=128": replace(WARM, top_k=128),  # needs more candidates than the smallest set has
     "penalties": replace(WARM, repetition_penalty=1.3),
     "bias": replace(GREEDY, logit_bias={5: 1.0, 1500: 4.0}),
     "grammar": replace(WARM, grammar='root ::= [a-z_ ()=:\\n.,0-9"]*'),
 }
-LEAST = 128  # tokens, as few as a set has
-ANNEX = 64  # rows of such a set that change one by one
+SMALLEST = 128  # tokens, the smallest set
+ANNEX = 64  # rows of such a set that are replaced one by one
 
 
-def over(c: Context) -> set[int]:
-    """The tokens that the last drafts were made over."""
+def draft_set(c: Context) -> set[int]:
+    """Return the tokens that the last drafts could be sampled from."""
     return {token for token in range(c.model.n_vocab) if c.drafts_over(token)}
 
 
-def told(c: Context, prompt: Sequence[int], params: SamplingParams = GREEDY) -> Context:
+def prefilled(c: Context, prompt: Sequence[int], params: SamplingParams = GREEDY) -> Context:
     c.set_sampling(Sampler(params))
     c.prefill(prompt)
     return c
@@ -56,15 +56,13 @@ def told(c: Context, prompt: Sequence[int], params: SamplingParams = GREEDY) -> 
 
 @pytest.mark.parametrize("draws", ["host", "device"])
 @pytest.mark.parametrize("how", HOW)
-def test_the_text_is_the_same_over_any_part_of_the_vocabulary(
-    demo: Path, prompts: list[str], how: str, draws: str
-) -> None:
+def test_draft_vocab_of_any_size_gives_the_same_text(demo: Path, prompts: list[str], how: str, draws: str) -> None:
     texts, lost = {}, {}
     for name, options in {
         "plain": {"draft_tokens": 0},
         "all": {"draft_vocab": "all"},
         "half": {"draft_vocab": 1024},
-        "least": {"draft_vocab": LEAST},
+        "least": {"draft_vocab": SMALLEST},
     }.items():
         with make_llm(demo, draws=draws, **options) as llm:
             completions = llm.generate(prompts[:2], HOW[how])
@@ -74,19 +72,19 @@ def test_the_text_is_the_same_over_any_part_of_the_vocabulary(
     assert lost["plain"] == lost["all"] == 0 < lost["least"]
 
 
-def test_without_fused_prefill_drafts_are_made_over_all(demo: Path, prompts: list[str]) -> None:
-    with make_llm(demo, draft_vocab=LEAST, prefill="host-copy") as llm:
+def test_draft_vocab_is_full_without_fused_prefill(demo: Path, prompts: list[str]) -> None:
+    with make_llm(demo, draft_vocab=SMALLEST, prefill="host-copy") as llm:
         completion = llm.generate(prompts[0], GREEDY)
         assert llm.context.draft_vocab == llm.model.n_vocab
     assert sum(completion.stats.outside_per_position) == 0
 
 
-def test_llms_over_one_model_have_sets_of_their_own(dense: Model, prompts: list[str]) -> None:
-    with make_llm(dense, draft_vocab=LEAST) as one, make_llm(dense, draft_vocab=LEAST) as other:
+def test_draft_vocab_is_separate_for_each_llm(dense: Model, prompts: list[str]) -> None:
+    with make_llm(dense, draft_vocab=SMALLEST) as one, make_llm(dense, draft_vocab=SMALLEST) as other:
         alone = [one.generate(prompt, WARM).token_ids for prompt in prompts[:2]]
         one.generate(prompts[5], WARM)
         assert [other.generate(prompt, WARM).token_ids for prompt in prompts[:2]] == alone
-        assert over(one.context) != over(other.context)
+        assert draft_set(one.context) != draft_set(other.context)
 
 
 # ── Drafts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -97,13 +95,13 @@ def likeliest_of(logits: Any, tokens: set[int]) -> int:
 
 
 def check_drafts(model: Model, *, draws: str = "host", **options: Any) -> None:
-    """Drafts are the likeliest of the set by the whole head's logits, while tokens join and rows are given out anew."""
+    """Check that drafts are the likeliest tokens of the set by the full logits, while tokens are added and evicted."""
     with (
-        context(model, draft_vocab=LEAST, draws=draws, **options) as part,
+        context(model, draft_vocab=SMALLEST, draws=draws, **options) as part,
         context(model, draft_vocab="all", **options) as whole,
     ):
         for c in (part, whole):
-            told(c, some_tokens(model, 8))
+            prefilled(c, some_tokens(model, 8))
         sets = []
         for i in range(8):
             # a few tokens that join the annex, then more than it has rows
@@ -111,29 +109,29 @@ def check_drafts(model: Model, *, draws: str = "host", **options: Any) -> None:
             for c in (part, whole):
                 c.prefill(more)
             (draft,), _ = part.draft_chain(more[-1], 1)
-            sets.append(over(part))
+            sets.append(draft_set(part))
             assert set(more) <= sets[-1]
-            assert len(sets[-1]) == LEAST
+            assert len(sets[-1]) == SMALLEST
             assert draft == likeliest_of(whole.draft(more[-1]), sets[-1])
         assert len(set(map(frozenset, sets))) > 4
 
 
 @BOTH
 @pytest.mark.parametrize("draws", ["host", "device"])
-def test_a_draft_is_the_likeliest_token_of_the_set(model: Model, draws: str) -> None:
+def test_draft_is_the_likeliest_token_of_the_draft_vocab(model: Model, draws: str) -> None:
     check_drafts(model, draws=draws)
 
 
 @pytest.mark.parametrize("draws", ["host", "device"])
 @pytest.mark.parametrize("how", ["T=0.7", "top_k=40", "penalties"])
-def test_a_draft_has_the_noise_of_its_token_wherever_the_row_is(
+def test_draft_noise_belongs_to_the_token_not_to_its_row(
     dense: Model, prompts: list[str], how: str, draws: str
 ) -> None:
     # first tokens that take the rows of the lowest ids
     before = [*range(1040, dense.n_vocab), *dense.tokenize(prompts[0])]
     with context(dense, draft_vocab=1024, draws=draws) as part, context(dense, draft_vocab="all") as whole:
         for c in (part, whole):
-            told(c, before, HOW[how])
+            prefilled(c, before, HOW[how])
         token = whole.first_token()
         logits = whole.draft(token)
         part.draft_chain(token, 1)
@@ -146,21 +144,21 @@ def test_a_draft_has_the_noise_of_its_token_wherever_the_row_is(
 
 
 @pytest.mark.parametrize("weights", ["q8_0", "q4_0", "q4_k", "q6_k", "f16"])
-def test_rows_of_any_type_are_those_of_the_file(tmp_path: Path, weights: str) -> None:
+def test_draft_vocab_rows_of_any_type_match_the_file(tmp_path: Path, weights: str) -> None:
     shape = replace(PRESETS["tiny"], n_embd=256, n_vocab=1024, n_ff=256)
     (path,) = make_model(shape, tmp_path / "model.gguf", weight_type=weights)
     with Model(path) as model:
         check_drafts(model)
 
 
-def test_rows_of_a_split_model_are_found(tmp_path: Path) -> None:
+def test_draft_vocab_finds_rows_of_a_split_model(tmp_path: Path) -> None:
     first, *rest = make_model("tiny-moe", tmp_path / "model.gguf", weight_type="f32", split_max_tensors=20)
     assert rest
     with Model(first) as model:
         check_drafts(model)
 
 
-def test_a_head_with_an_output_matrix_of_its_own_drafts_with_that(demo: Path, tmp_path: Path) -> None:
+def test_draft_vocab_uses_the_output_matrix_of_the_head(demo: Path, tmp_path: Path) -> None:
     rows = np.random.default_rng(1).normal(size=(2048, 192)).astype(np.float32)
     rewrite(demo, tmp_path / "own.gguf", weights="f32", more={"blk.8.nextn.shared_head_head.weight": rows})
     with Model(tmp_path / "own.gguf") as own, Model(demo) as shared:
@@ -169,12 +167,12 @@ def test_a_head_with_an_output_matrix_of_its_own_drafts_with_that(demo: Path, tm
 
 
 def some_drafts(model: Model) -> list[list[int]]:
-    with context(model, draft_vocab=LEAST) as c:
-        told(c, some_tokens(model, 8))
+    with context(model, draft_vocab=SMALLEST) as c:
+        prefilled(c, some_tokens(model, 8))
         return [c.draft_chain(token, DRAFTS)[0] for token in range(8)]
 
 
-def test_the_file_may_go_once_the_model_is_loaded(demo_f32: Path, tmp_path: Path) -> None:
+def test_draft_vocab_works_after_the_file_is_deleted(demo_f32: Path, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     shutil.copyfile(demo_f32, path)
     with Model(path) as model:
@@ -186,12 +184,12 @@ def test_the_file_may_go_once_the_model_is_loaded(demo_f32: Path, tmp_path: Path
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the file's descriptor as Linux shows it")
-def test_reading_rows_moves_no_position_that_a_forked_child_would_share(demo_f32: Path) -> None:
-    with Model(demo_f32) as model, context(model, draft_vocab=LEAST) as c:
+def test_draft_vocab_does_not_move_a_file_offset_shared_with_a_forked_child(demo_f32: Path) -> None:
+    with Model(demo_f32) as model, context(model, draft_vocab=SMALLEST) as c:
         path = os.path.realpath(demo_f32)
         files = [int(entry.name) for entry in Path("/proc/self/fd").iterdir() if os.path.realpath(entry) == path]
         before = [os.lseek(file, 0, os.SEEK_CUR) for file in files]
-        told(c, [1500, 1600])
+        prefilled(c, [1500, 1600])
         c.draft_chain(1600, 1)
         assert c.drafts_over(1500)
         assert files
@@ -199,11 +197,11 @@ def test_reading_rows_moves_no_position_that_a_forked_child_would_share(demo_f32
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the file's descriptor as Linux shows it")
-def test_where_the_file_cannot_be_read_any_more_drafts_are_made_over_all(demo: Path, tmp_path: Path) -> None:
+def test_draft_vocab_is_full_if_the_file_cannot_be_read(demo: Path, tmp_path: Path) -> None:
     path = tmp_path / "gone.gguf"
     shutil.copy(demo, path)
     params = SamplingParams(max_tokens=40)
-    with Model(path) as model, make_llm(model, draft_tokens=3, draft_vocab=LEAST) as llm:
+    with Model(path) as model, make_llm(model, draft_tokens=3, draft_vocab=SMALLEST) as llm:
         expected = llm.generate("def f(", params)
         nothing = os.open(os.devnull, os.O_RDONLY)
         for entry in Path("/proc/self/fd").iterdir():
@@ -218,25 +216,25 @@ def test_where_the_file_cannot_be_read_any_more_drafts_are_made_over_all(demo: P
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the layer itself may be the file's pages")
-def test_what_was_written_over_the_file_is_not_taken_for_rows(tmp_path: Path) -> None:
+def test_draft_vocab_ignores_an_overwritten_file(tmp_path: Path) -> None:
     shape = replace(PRESETS["tiny"], n_embd=256, n_vocab=1024, n_ff=256, tied=False)
-    (path,) = make_model(shape, tmp_path / "model.gguf", weight_type="q4_0")  # the layer is a copy in another layout
+    (path,) = make_model(shape, tmp_path / "model.gguf", weight_type="q4_0")  # the loaded layer is a repacked copy
     with Model(path) as model, make_llm(model, draft_tokens=0) as plain:
         expected = [plain.generate(some_tokens(model, 20, seed), WARM).token_ids for seed in (1, 2)]
     (layer,) = (tensor for tensor in GGUFReader(path).tensors if tensor.name == "output.weight")
-    with Model(path) as model, make_llm(model, draft_tokens=3, draft_vocab=LEAST) as llm:
+    with Model(path) as model, make_llm(model, draft_tokens=3, draft_vocab=SMALLEST) as llm:
         found = [llm.generate(some_tokens(model, 20, 1), WARM).token_ids]
         with path.open("r+b") as file:
-            os.pwrite(file.fileno(), b"\xff" * int(layer.n_bytes), int(layer.data_offset))  # scales that are no numbers
+            os.pwrite(file.fileno(), b"\xff" * int(layer.n_bytes), int(layer.data_offset))  # NaN scales
         os.utime(path, (0, 0))
         found.append(llm.generate(some_tokens(model, 20, 2), WARM).token_ids)
         assert llm.context.draft_vocab == model.n_vocab
     assert found == expected
 
 
-def test_tokens_that_join_leave_the_graphs_as_they_are(dense: Model) -> None:
-    with context(dense, draft_vocab=LEAST) as c:
-        told(c, [1, 2, 3])
+def test_draft_vocab_changes_rebuild_no_graph(dense: Model) -> None:
+    with context(dense, draft_vocab=SMALLEST) as c:
+        prefilled(c, [1, 2, 3])
         c.draft_chain(3, DRAFTS)
         for token in (1000, 1001, 1002):
             before = c.counters
@@ -245,7 +243,7 @@ def test_tokens_that_join_leave_the_graphs_as_they_are(dense: Model) -> None:
             c.draft_chain(token, DRAFTS)
             after = c.counters
             assert c.drafts_over(token)
-            # the prompt's in the slot for prompts, the chain's in that for its length
+            # the prompt has a graph of its own, and the chain one for its length
             assert after.graphs_reused - before.graphs_reused >= 1
             assert after.draft_decodes - before.draft_decodes == 1
 
@@ -253,66 +251,67 @@ def test_tokens_that_join_leave_the_graphs_as_they_are(dense: Model) -> None:
 # ── The set ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_first_guess_is_the_earliest_merges_and_what_ends_a_turn(dense: Model) -> None:
+def test_draft_vocab_starts_with_the_earliest_merges_and_end_of_turn_tokens(dense: Model) -> None:
     with context(dense, draft_vocab=256) as c:
-        told(c, [0])
+        prefilled(c, [0])
         c.draft_chain(0, 1)
-        held = over(c)
+        held = draft_set(c)
     special = {token for token in range(dense.n_vocab) if dense.token_bytes(token) == b""}
     ends = {token for token in range(dense.n_vocab) if dense.ends_generation(token)}
     assert ends
     assert special | ends <= held
-    # but for one or two that joined
+    # except one or two that were added
     assert len(held & set(range(256 - len(special)))) >= 256 - len(special) - 2
 
 
-def test_a_token_outside_that_the_target_chose_joins(dense: Model) -> None:
+def test_draft_vocab_adds_a_token_that_the_target_sampled(dense: Model) -> None:
     chosen = 1500
     params = replace(GREEDY, logit_bias={chosen: 1000.0})
-    with context(dense, draft_vocab=LEAST) as c:
-        told(c, [1, 2, 3])
+    with context(dense, draft_vocab=SMALLEST) as c:
+        prefilled(c, [1, 2, 3])
         c.set_sampling(Sampler(GREEDY))
         c.first_token()
         drafts, _ = c.draft_chain(5, DRAFTS)
         assert not c.drafts_over(chosen)
         c.set_sampling(Sampler(params))
         assert c.verify_chain([5, *drafts]) == [chosen]
-        assert not c.drafts_over(chosen)  # of these drafts, it was none
+        assert not c.drafts_over(chosen)  # the set of these drafts did not have it
         c.rewind(4)
         assert c.draft_chain(chosen, 1)[0] == [chosen]
         assert c.drafts_over(chosen)
 
 
-def test_the_token_leaves_that_was_seen_longest_ago(dense: Model) -> None:
+def test_draft_vocab_evicts_the_least_recently_seen_token(dense: Model) -> None:
     n = dense.n_vocab
-    with context(dense, draft_vocab=LEAST) as c:
-        told(c, range(200, 200 + LEAST))
+    with context(dense, draft_vocab=SMALLEST) as c:
+        prefilled(c, range(200, 200 + SMALLEST))
         c.first_token()
         c.draft_chain(0, 1)
-        assert over(c) >= set(range(202, 200 + LEAST))  # the oldest may have gone for the token that followed
-        recent = list(range(200, 200 + LEAST // 2))
+        # the oldest ones may have been evicted for the token after the prompt
+        assert draft_set(c) >= set(range(202, 200 + SMALLEST))
+        recent = list(range(200, 200 + SMALLEST // 2))
         c.prefill(recent)
-        new = list(range(n - LEAST // 4, n))
+        new = list(range(n - SMALLEST // 4, n))
         c.prefill(new)
         c.draft_chain(0, 1)
-        held = over(c)
+        held = draft_set(c)
         assert held >= {*new, *recent}
-        assert len(held) == LEAST
+        assert len(held) == SMALLEST
 
 
-def test_a_prompt_with_more_tokens_than_the_set_leaves_the_last(dense: Model) -> None:
+def test_draft_vocab_keeps_the_last_tokens_of_a_long_prompt(dense: Model) -> None:
     prompt = list(range(0, 600))
-    with context(dense, draft_vocab=LEAST) as c:
-        told(c, prompt)
+    with context(dense, draft_vocab=SMALLEST) as c:
+        prefilled(c, prompt)
         c.draft_chain(0, 1)
-        assert over(c) == set(prompt[-LEAST:])
+        assert draft_set(c) == set(prompt[-SMALLEST:])
 
 
-# ── What is refused, and what it takes ────────────────────────────────────────────────────────────────────────────────
+# ── Refused values, and memory ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("value", [0, -1, True, False, 1.5, "half", "", None, "32768"])
-def test_what_is_no_part_of_a_vocabulary_is_refused(dense: Model, value: Any) -> None:
+def test_draft_vocab_refuses_invalid_sizes(dense: Model, value: Any) -> None:
     with pytest.raises(InvalidRequestError, match="draft_vocab"):
         context(dense, draft_vocab=value)
 
@@ -320,22 +319,22 @@ def test_what_is_no_part_of_a_vocabulary_is_refused(dense: Model, value: Any) ->
 @pytest.mark.parametrize(
     ("asked", "got"), [(1, 128), (128, 128), (129, 192), (2047, 2048), (2048, 2048), (10**12, 2048)]
 )
-def test_sizes_come_in_steps_up_to_the_whole_vocabulary(dense: Model, asked: int, got: int) -> None:
+def test_draft_vocab_size_is_rounded_up_to_a_step(dense: Model, asked: int, got: int) -> None:
     assert dense.n_vocab == 2048
     with context(dense, draft_vocab=asked) as c:
         assert c.draft_vocab == got
 
 
-def test_without_drafts_there_is_no_set(dense: Model) -> None:
-    with context(dense, draft_vocab=LEAST, draft_tokens=0) as c:
+def test_draft_vocab_is_absent_without_drafts(dense: Model) -> None:
+    with context(dense, draft_vocab=SMALLEST, draft_tokens=0) as c:
         assert c.draft_vocab == dense.n_vocab
         assert sum(device.draft_vocab for device in c.memory()) == 0
 
 
-@pytest.mark.parametrize("size", [LEAST, 1024, "all"])
-def test_memory_counts_the_rows_in_the_plan_and_in_use(demo_f32: Path, dense: Model, size: Any) -> None:
-    with Model(demo_f32, vocab_only=True) as looked_at:
-        (plan,) = plan_memory(looked_at, n_ctx=512, draft_tokens=3, draft_vocab=size)
+@pytest.mark.parametrize("size", [SMALLEST, 1024, "all"])
+def test_draft_vocab_rows_count_in_planned_and_used_memory(demo_f32: Path, dense: Model, size: Any) -> None:
+    with Model(demo_f32, vocab_only=True) as vocabulary:
+        (plan,) = plan_memory(vocabulary, n_ctx=512, draft_tokens=3, draft_vocab=size)
     with context(dense, n_ctx=512, draft_vocab=size) as c:
         (used,) = c.memory()
     assert plan.draft_vocab == used.draft_vocab

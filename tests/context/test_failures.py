@@ -1,5 +1,8 @@
-"""Claims about calls that fail: what can be refused is refused with nothing changed, a failure empties the sequences of
-its call and no other, and what cannot be put right takes no more calls."""
+"""Tests of failing calls of a context.
+
+An invalid call is refused and changes nothing, a failed one empties only the sequences of the call, and a context that
+cannot recover refuses all further calls.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ GREEDY = Sampler(SamplingParams())
 
 @pytest.fixture
 def c(dense: Model) -> Iterator[Context]:
-    """Three sequences, of which 0 and 1 hold a prompt."""
+    """Return a context of three sequences: 0 and 1 have a prompt."""
     with context(dense, n_seq_max=3, **EXACT) as made:
         for seq in range(3):
             made.set_sampling(GREEDY, seq)
@@ -33,26 +36,26 @@ def c(dense: Model) -> Iterator[Context]:
         yield made
 
 
-def held(c: Context) -> list[list[int]]:
+def all_tokens(c: Context) -> list[list[int]]:
     return [c.tokens(seq) for seq in range(c.n_seq_max)]
 
 
-def goes_on(c: Context, seq: int) -> tuple[list[int], bytes]:
-    """What a sequence drafts, and the bits of its next logits."""
+def continuation(c: Context, seq: int) -> tuple[list[int], bytes]:
+    """Return the drafts of a sequence, and the bits of its next logits."""
     return c.draft_chain(5, 3, seq)[0], c.verify([5, 6], seq).tobytes()
 
 
-def alone(model: Model, seq: int) -> tuple[list[int], bytes]:
-    """The same of a context where nothing else happened."""
+def expected_continuation(model: Model, seq: int) -> tuple[list[int], bytes]:
+    """Return `continuation` of a fresh context with the same prompt."""
     with context(model, **EXACT) as other:
         other.set_sampling(GREEDY)
         other.prefill(some_tokens(model, 30, seed=seq))
-        return goes_on(other, 0)
+        return continuation(other, 0)
 
 
 @pytest.mark.parametrize("wrong", [-1, 2048, 2**31 - 1])
-def test_a_token_outside_the_vocabulary_is_refused_and_nothing_changes(c: Context, dense: Model, wrong: int) -> None:
-    before, decodes = held(c), c.counters.target_decodes
+def test_token_outside_the_vocabulary_is_refused_unchanged(c: Context, dense: Model, wrong: int) -> None:
+    before, decodes = all_tokens(c), c.counters.target_decodes
     calls: list[Any] = [
         lambda: c.prefill([1, wrong]),
         lambda: c.prefill_batch({0: [1], 2: [wrong]}),
@@ -65,20 +68,20 @@ def test_a_token_outside_the_vocabulary_is_refused_and_nothing_changes(c: Contex
     for call in calls:
         with pytest.raises(InvalidRequestError, match=f"no token {wrong} in a vocabulary of 2048"):
             call()
-    assert (held(c), c.counters.target_decodes) == (before, decodes)
-    assert goes_on(c, 0) == alone(dense, 0)
+    assert (all_tokens(c), c.counters.target_decodes) == (before, decodes)
+    assert continuation(c, 0) == expected_continuation(dense, 0)
 
 
-def test_what_has_no_room_is_refused_for_all_sequences_of_the_call(c: Context, dense: Model) -> None:
-    before = held(c)
+def test_tokens_without_room_are_refused_for_all_sequences_of_the_call(c: Context, dense: Model) -> None:
+    before = all_tokens(c)
     with pytest.raises(ContextFullError):
         c.prefill_batch({0: [1, 2], 1: [1] * 2040})
-    assert held(c) == before
-    assert goes_on(c, 0) == alone(dense, 0)
+    assert all_tokens(c) == before
+    assert continuation(c, 0) == expected_continuation(dense, 0)
 
 
 @pytest.mark.parametrize("mode", ["fused", "host-copy", "all-outputs"])
-def test_a_failed_decode_empties_its_own_sequence_and_no_other(dense: Model, mode: str) -> None:
+def test_failed_decode_empties_only_its_sequence(dense: Model, mode: str) -> None:
     with context(dense, mode, n_seq_max=2, **EXACT) as c, context(dense, mode, **EXACT) as other:
         for seq in (0, 1):
             c.prefill(some_tokens(dense, 30, seed=seq), seq)
@@ -87,27 +90,27 @@ def test_a_failed_decode_empties_its_own_sequence_and_no_other(dense: Model, mod
             c.verify([3, 4], 1)
         c.break_on_purpose("none")
         other.prefill(some_tokens(dense, 30, seed=0))
-        assert held(c) == [some_tokens(dense, 30, seed=0), []]
+        assert all_tokens(c) == [some_tokens(dense, 30, seed=0), []]
         np.testing.assert_array_equal(c.draft(7), other.draft(7))
         np.testing.assert_array_equal(c.verify([7, 8]), other.verify([7, 8]))
-        # and the emptied one begins anew
+        # the emptied sequence can be used again
         other.clear()
         np.testing.assert_array_equal(c.prefill([1, 2, 3], 1), other.prefill([1, 2, 3]))
         np.testing.assert_array_equal(c.verify([7, 8], 1), other.verify([7, 8]))
 
 
-def test_a_failed_prompt_of_two_sequences_empties_both_and_not_the_third(c: Context, dense: Model) -> None:
+def test_failed_prefill_empties_only_its_sequences(c: Context, dense: Model) -> None:
     c.break_on_purpose("decode_throws")
     with pytest.raises(NativeError):
         c.prefill_batch({1: [1, 2], 2: [3, 4, 5]})
     c.break_on_purpose("none")
-    assert held(c) == [some_tokens(dense, 30, seed=0), [], []]
-    assert goes_on(c, 0) == alone(dense, 0)
+    assert all_tokens(c) == [some_tokens(dense, 30, seed=0), [], []]
+    assert continuation(c, 0) == expected_continuation(dense, 0)
 
 
-def test_a_call_cancelled_anywhere_leaves_other_sequences_bit_for_bit(dense: Model) -> None:
-    """Sequences come in an order that has llama.cpp move states, if it does, and calls end at places of luck."""
-    expected = alone(dense, 2)
+def test_cancelled_call_leaves_other_sequences_bit_for_bit(dense: Model) -> None:
+    """Use an order of sequences that can make llama.cpp move states, and cancel at random moments."""
+    expected = expected_continuation(dense, 2)
     took = 0.0
     for part in range(12):
         with context(dense, n_seq_max=3, n_ubatch=64, **EXACT) as c:
@@ -129,11 +132,11 @@ def test_a_call_cancelled_anywhere_leaves_other_sequences_bit_for_bit(dense: Mod
             timer.join()
             c.cancel(False)
             assert c.tokens(2) == some_tokens(dense, 30, seed=2)
-            assert goes_on(c, 2) == expected
+            assert continuation(c, 2) == expected
 
 
 @BOTH
-def test_a_sequence_can_be_rewound_whatever_others_did_since_it_was_verified(model: Model) -> None:
+def test_sequence_rewinds_after_calls_of_other_sequences(model: Model) -> None:
     with context(model, n_seq_max=3, **EXACT) as c, context(model, **EXACT) as other:
         for seq in (2, 0, 1):
             c.prefill(some_tokens(model, 20, seed=seq), seq)
@@ -145,7 +148,7 @@ def test_a_sequence_can_be_rewound_whatever_others_did_since_it_was_verified(mod
         np.testing.assert_allclose(c.verify([3]), other.verify([3]), atol=1e-4, rtol=1e-5)
 
 
-def test_where_a_grammar_ends_the_tokens_before_it_stay(c: Context, dense: Model) -> None:
+def test_grammar_dead_end_keeps_the_tokens_before_it(c: Context, dense: Model) -> None:
     letter = dense.tokenize("a")[0]
     ends_after_two = Sampler(SamplingParams(grammar=f"root ::= [a] [a] <[{dense.n_vocab + 1}]>"))
     prompt = some_tokens(dense, 30, seed=0)
@@ -167,7 +170,7 @@ def test_where_a_grammar_ends_the_tokens_before_it_stay(c: Context, dense: Model
         np.testing.assert_allclose(c.verify([9]), other.verify([9]), atol=1e-4, rtol=1e-5)
 
 
-def test_a_grammar_that_allows_no_first_token_leaves_the_prompt(c: Context, dense: Model) -> None:
+def test_grammar_without_a_first_token_keeps_the_prompt(c: Context, dense: Model) -> None:
     c.set_sampling(Sampler(SamplingParams(grammar=f"root ::= <[{dense.n_vocab + 1}]>")))
     c.prefill([3])
     with pytest.raises(InvalidRequestError, match="allows no token at position 31"):
@@ -177,24 +180,22 @@ def test_a_grammar_that_allows_no_first_token_leaves_the_prompt(c: Context, dens
     assert 0 <= c.first_token() < dense.n_vocab
 
 
-def test_a_grammars_text_begins_with_the_first_token_sampled_whichever_call_samples_it(
-    c: Context, dense: Model
-) -> None:
+def test_grammar_starts_at_the_first_token_of_any_sampling_call(c: Context, dense: Model) -> None:
     c.set_sampling(Sampler(SamplingParams(grammar='root ::= "a" "b" .*')))
     (token,) = c.verify_chain([3])
     assert dense.token_bytes(token)[:1] == b"a"
 
 
-def test_to_ask_whether_a_context_can_go_on_changes_nothing(c: Context, dense: Model) -> None:
+def test_context_check_changes_nothing(c: Context, dense: Model) -> None:
     c.verify([5, 6])
-    before = held(c)
+    before = all_tokens(c)
     c.check()
-    assert held(c) == before
-    c.rewind(31)  # the last verification can still be taken back
+    assert all_tokens(c) == before
+    c.rewind(31)  # the last verification can still be rewound
     assert c.n_past == 31
 
 
-def test_a_context_whose_failure_cannot_be_mended_takes_no_more_calls(c: Context) -> None:
+def test_broken_context_refuses_all_calls(c: Context) -> None:
     c.break_on_purpose("clear_throws")
     with pytest.raises(NativeError, match=r"cannot go on: make a new one \(a fault on purpose, after a decode\)"):
         c.verify([1])
@@ -215,18 +216,18 @@ def test_a_context_whose_failure_cannot_be_mended_takes_no_more_calls(c: Context
     for call in calls:
         with pytest.raises(NativeError, match="cannot go on: make a new one"):
             call()
-    assert c.tokens_held(1) == 30  # to look at it is harmless
+    assert c.tokens_held(1) == 30  # reading it is allowed
 
 
 @pytest.mark.parametrize(("n_ctx", "n_seq_max"), [(2**31 - 1, 256), (2**31 - 1, 1), (2**24, 128), (2**31 - 1, 2)])
-def test_more_tokens_than_llama_cpp_can_count_are_refused_by_number(dense: Model, n_ctx: int, n_seq_max: int) -> None:
+def test_context_refuses_more_tokens_than_llama_cpp_can_count(dense: Model, n_ctx: int, n_seq_max: int) -> None:
     for make in (Context, plan_memory):
         with pytest.raises(InvalidRequestError, match=rf"n_ctx={n_ctx} .* n_seq_max={n_seq_max} "):
             make(dense, n_ctx=n_ctx, n_seq_max=n_seq_max)
 
 
-def test_a_context_larger_than_the_machine_is_an_error_not_the_end(dense: Model) -> None:
-    """The bookkeeping of its cells alone takes some 200 GiB, for a plan as well."""
+def test_context_larger_than_memory_is_an_error(dense: Model) -> None:
+    """Refuse a context whose cell metadata expected_continuation takes some 200 GiB, also for a plan."""
     with pytest.raises(InvalidRequestError, match=rf"n_ctx={2**31 - 256} takes at least .* GiB of memory"):
         Context(dense, n_ctx=2**31 - 256, draft_tokens=1)
     with pytest.raises(NativeError, match="GiB beside K and V"):
@@ -240,7 +241,7 @@ def sampling(**fields: Any) -> Any:
     return native
 
 
-def test_counts_from_c_that_cannot_be_are_errors_not_the_end(c: Context) -> None:
+def test_c_api_refuses_impossible_counts(c: Context) -> None:
     pair = c._pair
     bias = ffi.new("struct pymtp_logit_bias[]", [(2048, 1.0)])
     for wrong in (
@@ -272,10 +273,10 @@ def test_counts_from_c_that_cannot_be_are_errors_not_the_end(c: Context) -> None
         assert lib.pymtp_pair_verify(pair, seq, [1], 1, rows) == lib.PYMTP_INVALID
         assert lib.pymtp_pair_clear(pair, seq) == lib.PYMTP_INVALID
         assert lib.pymtp_pair_n_past(pair, seq) == -1
-    assert held(c)[0] == some_tokens(c.model, 30, seed=0)
+    assert all_tokens(c)[0] == some_tokens(c.model, 30, seed=0)
 
 
-def test_depths_and_costs_take_no_counts_below_zero() -> None:
+def test_c_api_refuses_negative_counts_of_depths_and_costs() -> None:
     numbers = ffi.new("double[]", [7.0, 7.0])
     costs = ffi.gc(lib.pymtp_costs_init(), lib.pymtp_costs_free)
     acceptance = ffi.gc(lib.pymtp_acceptance_init(ffi.NULL), lib.pymtp_acceptance_free)
@@ -309,7 +310,7 @@ def test_depths_and_costs_take_no_counts_below_zero() -> None:
     "wrong",
     [{"n_seq_max": 0}, {"n_seq_max": -1}, {"n_seq_max": 257}, {"n_draft": -1}, {"n_draft": 65}, {"n_outputs": 0}],
 )
-def test_options_from_c_that_cannot_be_make_no_pair(dense: Model, wrong: dict[str, int]) -> None:
+def test_c_api_refuses_impossible_context_options(dense: Model, wrong: dict[str, int]) -> None:
     params = lib.llama_context_default_params()
     params.n_ctx = 256
     options = ffi.new("struct pymtp_pair_options *", {"n_draft": 1, "n_seq_max": 1, "n_outputs": 1} | wrong)
@@ -317,7 +318,7 @@ def test_options_from_c_that_cannot_be_make_no_pair(dense: Model, wrong: dict[st
     assert next(iter(wrong)).encode() in ffi.string(lib.pymtp_last_error())
 
 
-def test_log_probabilities_after_a_dead_end_are_those_of_the_tokens_before_it(dense: Model) -> None:
+def test_logprobs_after_a_grammar_dead_end_are_those_of_the_kept_tokens(dense: Model) -> None:
     a = dense.tokenize("a")[0]
     never = dense.n_vocab + 1
     for k in (0, 5):
@@ -334,7 +335,7 @@ def test_log_probabilities_after_a_dead_end_are_those_of_the_tokens_before_it(de
             assert c.logprobs() == []
 
 
-def test_embeddings_are_of_the_last_prefill_or_of_none(dense: Model) -> None:
+def test_embeddings_belong_to_the_last_prefill(dense: Model) -> None:
     with Context(dense, n_ctx=1024, n_threads=1, n_batch=64, n_ubatch=64, embeddings=True, n_seq_max=2) as c:
         c.prefill(list(range(3, 43)), 0)
         assert len(c.embeddings()) == 40

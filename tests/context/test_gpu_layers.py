@@ -1,4 +1,4 @@
-"""Claims about n_gpu_layers="auto": as many layers as fit, by a plan."""
+"""Tests of n_gpu_layers="auto": as many layers as fit by the memory plan."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pymtp.context.memory import DeviceMemory, plan_memory
 ALL = 30  # layers, the output and the head among them
 
 
-def scripted(weights: Sequence[int], shares: Sequence[int]) -> Plan:
-    """A machine with a GPU for each share. Layers are taken from the last on, with K and V."""
+def simulated_plan(weights: Sequence[int], shares: Sequence[int]) -> Plan:
+    """Return the memory plan of a machine with a GPU for each share; layers are offloaded from the last one on."""
 
     def plan(layers: int) -> list[DeviceMemory]:
         n = len(weights) if layers < 0 else layers
@@ -39,31 +39,31 @@ SHARES = st.lists(st.integers(1, 5), min_size=1, max_size=3)
 FREE = st.integers(-100, 4000)
 
 
-def room(free: int, shares: Sequence[int]) -> dict[str, int]:
+def free_memory(free: int, shares: Sequence[int]) -> dict[str, int]:
     return {f"GPU{i}": free for i in range(len(shares))}
 
 
 @given(SIZES, SHARES, FREE)
-def test_what_is_planned_fits_and_one_layer_more_does_not(weights: list[int], shares: list[int], free: int) -> None:
-    plan = scripted(weights, shares)
+def test_planned_gpu_layers_fit_and_one_more_does_not(weights: list[int], shares: list[int], free: int) -> None:
+    plan = simulated_plan(weights, shares)
 
     def fits(layers: int) -> bool:
         return all(m.host or m.total <= free for m in plan(layers))
 
-    layers = layers_that_fit(plan, room(free, shares), ALL)
+    layers = layers_that_fit(plan, free_memory(free, shares), ALL)
     assert layers == 0 or fits(layers)
     assert layers == -1 or not fits(layers + 1)
 
 
 @given(SIZES, SHARES, FREE, st.integers(0, 500))
-def test_more_memory_never_takes_fewer_layers(weights: list[int], shares: list[int], free: int, more: int) -> None:
-    plan = scripted(weights, shares)
-    less, larger = (layers_that_fit(plan, room(n, shares), ALL) % (ALL + 1) for n in (free, free + more))
+def test_planned_gpu_layers_grow_with_memory(weights: list[int], shares: list[int], free: int, more: int) -> None:
+    plan = simulated_plan(weights, shares)
+    less, larger = (layers_that_fit(plan, free_memory(n, shares), ALL) % (ALL + 1) for n in (free, free + more))
     assert less <= larger
 
 
 @given(st.lists(st.integers(0, 1000), min_size=ALL + 1, max_size=ALL + 1), st.integers(0, 1000))
-def test_what_is_planned_fits_even_where_plans_do_not_grow(totals: list[int], free: int) -> None:
+def test_planned_gpu_layers_fit_with_nonmonotonic_plans(totals: list[int], free: int) -> None:
     def plan(layers: int) -> list[DeviceMemory]:
         return [DeviceMemory("GPU0", False, weights=totals[layers])]
 
@@ -71,13 +71,13 @@ def test_what_is_planned_fits_even_where_plans_do_not_grow(totals: list[int], fr
     assert layers == 0 or totals[layers] <= free
 
 
-def test_a_device_that_is_not_named_has_no_room() -> None:
-    assert layers_that_fit(scripted([1] * ALL, [1, 1]), {"GPU0": 10**6}, ALL) == 0
+def test_planned_gpu_layers_ignore_an_unnamed_device() -> None:
+    assert layers_that_fit(simulated_plan([1] * ALL, [1, 1]), {"GPU0": 10**6}, ALL) == 0
 
 
-def test_few_plans_are_made() -> None:
+def test_gpu_layer_search_makes_few_plans() -> None:
     asked = []
-    plan = scripted([1] * 100, [1])
+    plan = simulated_plan([1] * 100, [1])
 
     def counted(layers: int) -> Sequence[DeviceMemory]:
         asked.append(layers)
@@ -104,14 +104,14 @@ def gpu_of_8_gib(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=str,
 )
-def test_odd_values_are_refused_as_without_a_plan(options: dict[str, Any], error: type[Exception], said: str) -> None:
+def test_gpu_layer_plan_refuses_invalid_options(options: dict[str, Any], error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         make_llm(**{"n_ctx": 256, "n_gpu_layers": "auto", "draft_tokens": "auto", **options})
 
 
 @pytest.mark.usefixtures("gpu_of_8_gib")
 @pytest.mark.parametrize(("drafts", "lora", "head"), [(0, False, False), (0, True, True), (2, False, True)])
-def test_a_plan_counts_the_head_where_it_is_loaded(
+def test_gpu_layer_plan_counts_a_loaded_head(
     demo_f32: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drafts: int, lora: bool, head: bool
 ) -> None:
     asked = []

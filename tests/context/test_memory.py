@@ -1,4 +1,4 @@
-"""Claims about planned memory: it is what a model and its contexts take, and planning takes none of it."""
+"""Tests of memory plans: they match the memory of a model and its contexts, and take almost none themselves."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 from helpers.contexts import EACH
-from helpers.full_context import taken
+from helpers.full_context import measured_memory
 from makers.make_model import make_model
 
 from pymtp import LLM, InvalidRequestError, Model
 from pymtp.cli import app_main
-from pymtp.cli.memory_table import plan_beside
+from pymtp.cli.memory_table import compare_plans
 from pymtp.context.context import Context
 from pymtp.context.host_memory import default_cache_bytes, host_bytes
 from pymtp.context.memory import PARTS, DeviceMemory, plan_memory
 from pymtp.drafting.depth import MAX_AUTO
 
-FILE_PADDING = 0.01  # of a file: its metadata, and what aligns its tensors
+FILE_PADDING = 0.01  # share of a file: metadata and alignment of tensors
 
 
 def planned(path: Path, **options: Any) -> DeviceMemory:
@@ -34,9 +34,9 @@ def planned(path: Path, **options: Any) -> DeviceMemory:
 @EACH
 @pytest.mark.parametrize("draft_tokens", [0, 3, 8])
 @pytest.mark.parametrize(("n_ctx", "n_seq_max"), [(256, 1), (1024, 1), (256, 3)])
-def test_the_plan_is_what_a_full_context_takes(model: Model, n_ctx: int, n_seq_max: int, draft_tokens: int) -> None:
+def test_memory_plan_matches_a_full_context(model: Model, n_ctx: int, n_seq_max: int, draft_tokens: int) -> None:
     plan = planned(model.path, n_ctx=n_ctx, draft_tokens=draft_tokens, n_seq_max=n_seq_max)
-    real = taken(model, n_ctx=n_ctx, draft_tokens=draft_tokens, n_seq_max=n_seq_max)
+    real = measured_memory(model, n_ctx=n_ctx, draft_tokens=draft_tokens, n_seq_max=n_seq_max)
     assert plan == real
     assert min(real.kv, real.states, real.compute) > 0
     for of_head in (real.head_kv, real.head_compute, real.kept_rows):
@@ -44,19 +44,19 @@ def test_the_plan_is_what_a_full_context_takes(model: Model, n_ctx: int, n_seq_m
 
 
 @pytest.mark.parametrize("draft_vocab", [128, 1024])
-def test_so_it_is_with_drafts_over_part_of_the_vocabulary(dense: Model, draft_vocab: int) -> None:
+def test_memory_plan_matches_with_a_partial_draft_vocab(dense: Model, draft_vocab: int) -> None:
     options: dict[str, Any] = {"n_ctx": 512, "draft_tokens": 3, "draft_vocab": draft_vocab}
-    assert planned(dense.path, **options) == taken(dense, **options)
+    assert planned(dense.path, **options) == measured_memory(dense, **options)
 
 
 @pytest.mark.parametrize("weight_type", ["q4_0", "iq4_nl"])
-def test_weights_that_are_laid_out_anew_are_planned_as_they_are_taken(tmp_path: Path, weight_type: str) -> None:
+def test_memory_plan_matches_with_repacked_weights(tmp_path: Path, weight_type: str) -> None:
     (path,) = make_model("7m", tmp_path / "model.gguf", weight_type=weight_type)
     with Model(path) as model:
-        assert planned(path, n_ctx=256, draft_tokens=3) == taken(model, n_ctx=256, draft_tokens=3)
+        assert planned(path, n_ctx=256, draft_tokens=3) == measured_memory(model, n_ctx=256, draft_tokens=3)
 
 
-def test_a_new_context_takes_all_but_the_graphs_of_rounds(dense: Model) -> None:
+def test_new_context_takes_all_planned_memory_but_the_graphs_of_rounds(dense: Model) -> None:
     plan = planned(dense.path, n_ctx=512, draft_tokens=3)
     with Context(dense, n_ctx=512, draft_tokens=3, n_threads=1) as c:
         (new,) = c.memory()
@@ -68,16 +68,16 @@ def test_a_new_context_takes_all_but_the_graphs_of_rounds(dense: Model) -> None:
     assert new.head_compute < plan.head_compute
 
 
-def test_without_mtp_the_plan_is_that_of_a_file_without_head(dense: Model, demo: Path, headless: Path) -> None:
-    (beside,) = plan_beside(demo, draft_tokens=3, n_ctx=512)
-    (bare,) = plan_beside(headless, draft_tokens=0, n_ctx=512)
+def test_memory_plan_without_mtp_is_that_of_a_headless_file(dense: Model, demo: Path, headless: Path) -> None:
+    (beside,) = compare_plans(demo, draft_tokens=3, n_ctx=512)
+    (bare,) = compare_plans(headless, draft_tokens=0, n_ctx=512)
     assert beside.without == bare.without == bare.with_mtp
     assert beside.with_mtp == planned(demo, n_ctx=512, draft_tokens=3)
     assert beside.without.head_kv == beside.without.head_compute == beside.without.kept_rows == 0
 
 
-def test_recurrent_layers_take_at_most_1_4_states_of_a_sequence(tmp_path: Path) -> None:
-    state = (128 * 128 * 16 + 3 * 6144) * 18 * 4  # bytes, of the 0.8B
+def test_recurrent_memory_is_at_most_1_4_states_per_sequence(tmp_path: Path) -> None:
+    state = (128 * 128 * 16 + 3 * 6144) * 18 * 4  # bytes, for the 0.8B
     (path,) = make_model("qwen3.5-0.8b", tmp_path / "model.gguf", weight_type="q4_0", weights=False)
     for draft_tokens, n_seq_max in ((0, 1), (1, 8), (7, 1), (7, 8)):
         plan = planned(path, n_ctx=256 * n_seq_max, draft_tokens=draft_tokens, n_seq_max=n_seq_max)
@@ -85,7 +85,7 @@ def test_recurrent_layers_take_at_most_1_4_states_of_a_sequence(tmp_path: Path) 
 
 
 @EACH
-def test_the_draft_context_reserves_the_same_for_any_ubatch(model: Model) -> None:
+def test_draft_context_memory_does_not_depend_on_the_ubatch(model: Model) -> None:
     small, large = (planned(model.path, n_ctx=4096, draft_tokens=3, n_ubatch=n) for n in (64, 2048))
     assert small.head_compute == large.head_compute
     assert small.compute < large.compute / 8
@@ -117,7 +117,7 @@ with Model() as model, Context(model, n_ctx=256, draft_tokens=7, n_seq_max=2, n_
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read as Linux tells it")
-def test_a_kept_graph_takes_the_memory_of_its_own_nodes() -> None:
+def test_cached_graph_takes_only_the_memory_of_its_nodes() -> None:
     command = [sys.executable, "-I", "-c", ROUNDS_IN]
     assert int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) < 2e6
 
@@ -136,11 +136,11 @@ print(json.dumps(vars(device)))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does it")
-def test_the_largest_model_is_planned_without_its_weights_and_without_memory(tmp_path: Path) -> None:
+def test_memory_plan_of_the_largest_model_needs_no_weights_and_no_memory(tmp_path: Path) -> None:
     (path,) = make_model("qwen3.6-27b", tmp_path / "27b.gguf", weight_type="q4_0", weights=False)
     assert path.stat().st_size > 15e9
     assert path.stat().st_blocks * 512 < 50e6
-    room = 3_000_000_000  # addresses: most are of graphs, which are laid out as if all nodes were used
+    room = 3_000_000_000  # address space: mostly graphs, which are reserved for all nodes
     command = [sys.executable, "-I", "-c", PLAN_IN, str(path), str(room)]
     plan = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert plan["weights"] == pytest.approx(path.stat().st_size, rel=FILE_PADDING)
@@ -149,12 +149,12 @@ def test_the_largest_model_is_planned_without_its_weights_and_without_memory(tmp
 
 
 @pytest.mark.parametrize("options", [{"draft_tokens": 65}, {"type_k": "q1"}, {"n_ctx": -1}])
-def test_what_no_context_takes_is_refused(demo: Path, options: dict[str, Any]) -> None:
+def test_memory_plan_refuses_invalid_options(demo: Path, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError):
         planned(demo, **{"n_ctx": 512, **options})
 
 
-def test_info_shows_the_memory_with_mtp_and_without(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_shows_the_memory_with_and_without_mtp(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--memory", "--ctx", "512", "--draft-tokens", "3", str(demo)]
     with pytest.raises(SystemExit, match="0"):
         app_main(["info", *options, "--json"])
@@ -170,7 +170,7 @@ def test_info_shows_the_memory_with_mtp_and_without(demo: Path, capsys: pytest.C
     assert f"{plan.total / 2**20:,.1f}" in shown
 
 
-def test_auto_is_as_many_as_it_may_draft_and_none_without_a_head(
+def test_info_plans_auto_draft_tokens_for_the_maximum_and_none_without_a_head(
     demo: Path, headless: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for path, drafts in ((demo, MAX_AUTO), (headless, 0)):
@@ -179,7 +179,7 @@ def test_auto_is_as_many_as_it_may_draft_and_none_without_a_head(
         assert json.loads(capsys.readouterr().out)["options"]["draft_tokens"] == drafts
 
 
-def test_info_says_that_an_adapter_is_not_there_or_no_file(
+def test_info_reports_a_missing_or_invalid_adapter(
     demo: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     for adapter, why in (("gone.gguf", "no such adapter: gone.gguf"), (tmp_path, "is no regular file")):
@@ -189,7 +189,7 @@ def test_info_says_that_an_adapter_is_not_there_or_no_file(
 
 
 @pytest.mark.parametrize(("asked", "n_ctx"), [(0, 8192), (1, 256), (257, 512)])
-def test_info_plans_the_tokens_that_a_context_has_room_for(
+def test_info_plans_the_rounded_context_size(
     demo: Path, capsys: pytest.CaptureFixture[str], asked: int, n_ctx: int
 ) -> None:
     found = []
@@ -204,7 +204,7 @@ def test_info_plans_the_tokens_that_a_context_has_room_for(
         assert context.n_ctx == n_ctx
 
 
-def test_info_says_that_a_prefix_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_reports_that_a_prefix_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved = tmp_path / "saved.prefix"
     with LLM(n_ctx=256, n_threads=1, draft_tokens=0) as llm:
         llm.save_prefix("import ", saved)
@@ -230,11 +230,11 @@ def test_info_plans_the_memory_of_several_sequences(demo: Path, capsys: pytest.C
             app_main(["info", "--memory", "--ctx", "512", "--n-seq-max", str(n), "--json", str(demo)])
         (device,) = json.loads(capsys.readouterr().out)["devices"]
         states.append(device["with_mtp"]["states"])
-    assert 2.9 * states[0] < states[1] < 3 * states[0]  # a row of zeros is for all
+    assert 2.9 * states[0] < states[1] < 3 * states[0]  # the row of zeros is shared
 
 
 @pytest.mark.parametrize(("draft_tokens", "n_seq_max"), [(0, 1), (3, 1), (3, 4)])
-def test_what_prefixes_take_is_planned(
+def test_memory_plan_counts_cached_prefixes(
     draft_tokens: int, n_seq_max: int, demo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--ctx", "512", "--draft-tokens", str(draft_tokens), "--n-seq-max", str(n_seq_max), str(demo)]
@@ -252,7 +252,7 @@ def test_what_prefixes_take_is_planned(
 
 
 @pytest.mark.parametrize("mib", [0, 512])
-def test_what_prefixes_take_is_planned_within_what_they_may(
+def test_memory_plan_limits_cached_prefixes_to_cache_bytes(
     mib: int, demo: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--ctx", "512", "--cache", str(mib), str(demo)]
@@ -274,8 +274,8 @@ def resident() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
-def test_the_system_has_memory_for_prefixes_back_whatever_lies_beside_it() -> None:
-    host_bytes(2**24)  # after which malloc takes less than that from its heap
+def test_freed_prefix_memory_returns_to_the_system() -> None:
+    host_bytes(2**24)  # from now on, malloc takes smaller blocks from its heap
     arrays = [host_bytes(256, 2**12) for _ in range(64)]
     for array in arrays:
         array[:] = 1

@@ -1,4 +1,4 @@
-"""Claims about what is told of a graph's operations and of reading memory: by counts, not by times."""
+"""Tests of the timed operations of a graph, and of the memory bandwidth test: counts, not times."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from pymtp.sampling import Sampler, SamplingParams
 PRODUCTS = ("MUL_MAT", "MUL_MAT_ID")
 
 
-def launched(c: Context, tokens: list[int]) -> list[Operation]:
-    """The operations of one verification."""
+def operations_of(c: Context, tokens: list[int]) -> list[Operation]:
+    """Return the operations of one verification."""
     c.time_operations()
     c.verify_chain(tokens)
     return c.operations()
 
 
-def opened(model: Model, **keywords: Any) -> Context:
+def prefilled_context(model: Model, **keywords: Any) -> Context:
     c = context(model, **keywords)
     c.set_sampling(Sampler(SamplingParams()))
     c.prefill(some_tokens(model, 5))
     return c
 
 
-def counts(operations: list[Operation]) -> Counter[str]:
+def node_counts(operations: list[Operation]) -> Counter[str]:
     return sum((Counter({o.op: o.nodes}) for o in operations), Counter())
 
 
 @BOTH
 @pytest.mark.parametrize("rows", [1, 4])
-def test_every_product_is_counted_once_and_no_operation_that_was_not_computed(model: Model, rows: int) -> None:
+def test_operations_count_every_computed_matmul_once(model: Model, rows: int) -> None:
     tokens = some_tokens(model, rows)
-    found = counts(launched(opened(model), tokens))
-    traced = opened(model, trace=True)
+    found = node_counts(operations_of(prefilled_context(model), tokens))
+    traced = prefilled_context(model, trace=True)
     traced.trace()
     traced.verify_chain(tokens)
     computed = work(traced.trace())
@@ -54,63 +54,61 @@ def test_every_product_is_counted_once_and_no_operation_that_was_not_computed(mo
     assert {names.get(op, op) for op in found} <= set(computed) | {"UNARY", "GLU", "CUSTOM"}
 
 
-def test_a_row_reads_the_weights_of_all_layers_and_of_the_output_but_not_the_heads(
-    dense: Model, demo_f32: Path
-) -> None:
-    n_bytes = sum(o.weight_bytes for o in launched(opened(dense), some_tokens(dense, 1)))
+def test_operations_of_a_row_read_all_trunk_weights_but_not_the_head(dense: Model, demo_f32: Path) -> None:
+    n_bytes = sum(o.weight_bytes for o in operations_of(prefilled_context(dense), some_tokens(dense, 1)))
     tensors = {t.name: int(t.n_bytes) for t in open_gguf(demo_f32).tensors if len(t.shape) == 2}
     trunk = [f"blk.{i}." for i in range(dense.n_layer)]
     last = max(int(name.split(".")[1]) for name in tensors if name.startswith("blk."))
     assert last >= dense.n_layer, "the head's block follows"
     layers = sum(n for name, n in tensors.items() if name.startswith(tuple(trunk)) and "conv1d" not in name)
     output = tensors.get("output.weight", tensors["token_embd.weight"])
-    # the head's share of a row waits for the next draft
+    # the head processes the row with the next draft
     assert n_bytes == layers + output
 
 
-def test_of_experts_only_those_count_that_a_row_chose(moe: Model) -> None:
+def test_operations_count_only_the_chosen_experts(moe: Model) -> None:
     def experts(tokens: list[int]) -> int:
-        return sum(o.weight_bytes for o in launched(opened(moe), tokens) if o.op == "MUL_MAT_ID")
+        return sum(o.weight_bytes for o in operations_of(prefilled_context(moe), tokens) if o.op == "MUL_MAT_ID")
 
     one, two = some_tokens(moe, 2)
     each, both = experts([one]), experts([one, two])
     assert each > 0
-    # the head's block takes both rows along: it chooses experts, too
+    # the head's block processes both rows, and chooses experts too
     assert each < both <= 3 * each
     of_all = sum(int(t.n_bytes) for t in open_gguf(moe.path).tensors if "_exps." in t.name)
     assert both < experts(some_tokens(moe, 4)) <= of_all  # four rows choose eight times, of four experts
 
 
-def test_what_is_told_is_of_the_launches_since_and_only_while_it_is_asked_for(dense: Model) -> None:
-    c = opened(dense)
+def test_operations_are_recorded_only_between_start_and_stop(dense: Model) -> None:
+    c = prefilled_context(dense)
     assert c.operations() == []
-    first = launched(c, some_tokens(dense, 1))
+    first = operations_of(c, some_tokens(dense, 1))
     c.verify_chain(some_tokens(dense, 1))
-    assert counts(c.operations()) == counts(first)
+    assert node_counts(c.operations()) == node_counts(first)
     assert c.operations() == []
     c.time_operations(False)
     c.verify_chain(some_tokens(dense, 1))
     assert c.operations() == []
 
 
-def test_waiting_is_a_part_of_an_operations_time_and_all_of_them_of_the_launch(dense: Model) -> None:
-    c = opened(dense, n_threads=2)
+def test_operation_times_include_waiting_and_add_up_to_the_decode(dense: Model) -> None:
+    c = prefilled_context(dense, n_threads=2)
     before = c.counters.verify_seconds
-    operations = launched(c, some_tokens(dense, 4))
+    operations = operations_of(c, some_tokens(dense, 4))
     assert all(0 <= o.waiting_seconds <= o.seconds for o in operations)
     assert 0 < sum(o.seconds for o in operations) <= c.counters.verify_seconds - before
 
 
 @pytest.mark.parametrize("n_threads", [1, 3])
-def test_memory_is_read_as_often_as_asked_for(n_threads: int) -> None:
+def test_memory_bandwidth_reads_as_often_as_requested(n_threads: int) -> None:
     seconds = memory_seconds(2**20, n_threads, 4)
     assert len(seconds) == 4
     assert min(seconds) > 0
 
 
-def test_more_memory_than_there_is_raises() -> None:
+def test_memory_bandwidth_beyond_the_memory_raises() -> None:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for n_bytes in (2**60, total):  # the latter is handed out, and writing to all of it would end the process
+    for n_bytes in (2**60, total):  # Linux overcommits the second, and would kill the process when it is written
         with pytest.raises(NativeError, match=r"MiB to read, and this machine has \d+ MiB"):
             memory_seconds(n_bytes, 1, 1)
 
@@ -128,7 +126,7 @@ except NativeError as error:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does it")
-def test_memory_that_the_system_refuses_is_said_to_be_short() -> None:
+def test_memory_bandwidth_reports_refused_memory() -> None:
     if "ASAN_OPTIONS" in os.environ:
         pytest.skip("the sanitizer needs addresses without limit")
     done = subprocess.run([sys.executable, "-I", "-c", MEMORY], capture_output=True, text=True, timeout=60)
@@ -148,7 +146,7 @@ except NativeError:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does it")
-def test_a_thread_that_cannot_be_started_is_an_error_not_the_end() -> None:
+def test_memory_bandwidth_reports_a_thread_that_cannot_start() -> None:
     if "ASAN_OPTIONS" in os.environ:
         pytest.skip("the sanitizer needs addresses without limit")
     done = subprocess.run([sys.executable, "-I", "-c", THREADS], capture_output=True, text=True, timeout=60)

@@ -1,7 +1,6 @@
-"""Claims about prompts: the target's own graph fills the head's cache, bit for bit as the long way round does, and
-computes and copies nothing beyond that.
+"""Tests of prefill: the target's graph fills the head's cache bit for bit, and computes and copies nothing else.
 
-What it is compared with is the same binary's "host-copy" mode: hidden states to the host, back up, and through the
+The reference is the "host-copy" mode of the same binary: it copies hidden states to the host and back, and computes the
 whole block in the draft context.
 """
 
@@ -19,21 +18,20 @@ from pymtp.context.context import Context
 from pymtp.context.options import PREFILL_MODES
 from pymtp.model.model import Model
 
-# what K and V of the head's one block take: two norms, their concatenation and its product, the block's first norm, K
-# and V, K's norm and rotation, two stores; the hidden states moved by one token, the last one kept
+# the operations for K and V of the head's one block: two norms, their concatenation and its matmul, the block's first
+# norm, K and V, the norm and rotation of K, two stores; then the hidden states shifted by one token, and the last one
 SYNC = {"RMS_NORM": 4, "MUL": 4, "MUL_MAT": 3, "ROPE": 1, "SET_ROWS": 3, "CONCAT": 2, "GET_ROWS": 1}
 
 
-def after(context: Context, *prompts: list[int]) -> tuple[bytes, bytes, list[int]]:
-    """The last logits, what the head holds, and the drafts, after the prompts."""
+def prefill_all(context: Context, *prompts: list[int]) -> tuple[bytes, bytes, list[int]]:
+    """Prefill the prompts, and return the last logits, the head's state, and drafts."""
     for prompt in prompts:
         logits = context.prefill(prompt)
     return logits.tobytes(), context.head_state(), drafts(context, int(logits.argmax()))
 
 
-def agree(one: tuple[bytes, bytes, list[int]], other: tuple[bytes, bytes, list[int]]) -> bool:
-    """Whether two results of `after` are the same, for rows that were computed in other numbers at a time, with an F32
-    cache."""
+def results_agree(one: tuple[bytes, bytes, list[int]], other: tuple[bytes, bytes, list[int]]) -> bool:
+    """Tell whether two results of `prefill_all` agree, for an F32 cache and other batch sizes."""
     for a, b in zip(one[:2], other[:2], strict=True):
         assert_same(np.frombuffer(a, np.float32), np.frombuffer(b, np.float32), atol=1e-4)
     return one[2] == other[2]
@@ -41,10 +39,10 @@ def agree(one: tuple[bytes, bytes, list[int]], other: tuple[bytes, bytes, list[i
 
 @EACH
 @pytest.mark.parametrize("n", [1, 2, 3, 511, 512, 1300])
-def test_the_head_holds_what_the_long_way_round_would_have_put_there(model: Model, n: int) -> None:
+def test_fused_prefill_fills_the_head_cache_like_host_copy(model: Model, n: int) -> None:
     prompt = some_tokens(model, n)
     with context(model) as fused, context(model, "host-copy") as host:
-        assert after(fused, prompt) == after(host, prompt)
+        assert prefill_all(fused, prompt) == prefill_all(host, prompt)
 
 
 @EACH
@@ -62,22 +60,20 @@ def test_the_head_holds_what_the_long_way_round_would_have_put_there(model: Mode
     ],
     ids=str,
 )
-def test_it_holds_the_same_with_any_batch_cache_attention_and_tap(model: Model, options: dict[str, Any]) -> None:
+def test_fused_prefill_matches_host_copy_with_any_options(model: Model, options: dict[str, Any]) -> None:
     prompt = some_tokens(model, 300)
     with context(model, **options) as fused, context(model, "host-copy", **options) as host:
-        assert after(fused, prompt) == after(host, prompt)
+        assert prefill_all(fused, prompt) == prefill_all(host, prompt)
 
 
 @EACH
 @pytest.mark.parametrize("options", [{"n_ubatch": 512}, {"n_ubatch": 7, "n_batch": 50}, {"n_ubatch": 128}], ids=str)
-def test_a_batch_with_a_short_rest_need_not_keep_its_last_tokens_together(
-    model: Model, options: dict[str, Any]
-) -> None:
-    # to take tokens back, llama.cpp splits 513 tokens into 509 and 4; a replay needs no more than 512 and 1
+def test_prefill_splits_a_batch_into_full_ubatches(model: Model, options: dict[str, Any]) -> None:
+    # llama.cpp splits 513 tokens into 509 and 4 to be able to rewind; with replay, 512 and 1 are enough
     prompt = some_tokens(model, 513)
     options = options | EXACT
     with context(model, trace=True, **options) as fused, context(model, "host-copy", **options) as host:
-        assert agree(after(fused, prompt), after(host, prompt))
+        assert results_agree(prefill_all(fused, prompt), prefill_all(host, prompt))
         rows = [node.shape[1] for node in fused.trace() if node.name.startswith("mtp_h_shifted")]
     n_batch, n_ubatch = options.get("n_batch", 2048), options["n_ubatch"]
     batches = [min(n_batch, 513 - start) for start in range(0, 513, n_batch)]
@@ -85,19 +81,19 @@ def test_a_batch_with_a_short_rest_need_not_keep_its_last_tokens_together(
 
 
 @EACH
-def test_a_prompt_in_pieces_is_the_prompt(model: Model) -> None:
+def test_prefill_in_pieces_matches_one_call(model: Model) -> None:
     prompt = some_tokens(model, 400)
     pieces = [prompt[:1], prompt[1:2], prompt[2:200], prompt[200:]]
     with context(model) as fused, context(model, "host-copy") as host:
-        assert after(fused, *pieces) == after(host, *pieces)
+        assert prefill_all(fused, *pieces) == prefill_all(host, *pieces)
 
 
 @EACH
-def test_all_outputs_is_a_third_way_to_the_same_cache(model: Model) -> None:
+def test_all_outputs_prefill_fills_the_same_cache(model: Model) -> None:
     prompt = some_tokens(model, 300)
     with context(model) as fused, context(model, "all-outputs") as every:
-        (_, state, chain), (_, other_state, other_chain) = after(fused, prompt), after(every, prompt)
-    # the head's 300 rows of one more product are computed for all tokens at once
+        (_, state, chain), (_, other_state, other_chain) = prefill_all(fused, prompt), prefill_all(every, prompt)
+    # one more matmul of the head is computed for all 300 tokens at once
     values, other = (np.frombuffer(s, np.float16).astype(np.float32) for s in (state, other_state))
     assert_same(values, other, atol=1e-2)
     assert chain == other_chain
@@ -106,7 +102,7 @@ def test_all_outputs_is_a_third_way_to_the_same_cache(model: Model) -> None:
 @EACH
 @pytest.mark.parametrize("n_keep", [1, 2, 4])
 @pytest.mark.parametrize("drafted", [True, False])
-def test_a_prompt_goes_on_after_a_round_cut_anywhere(model: Model, n_keep: int, drafted: bool) -> None:
+def test_prefill_continues_after_a_rewound_round(model: Model, n_keep: int, drafted: bool) -> None:
     first, round_, second = some_tokens(model, 50), some_tokens(model, 4, seed=1), some_tokens(model, 90, seed=2)
     results = []
     for mode in ("fused", "host-copy"):
@@ -116,31 +112,31 @@ def test_a_prompt_goes_on_after_a_round_cut_anywhere(model: Model, n_keep: int, 
                 c.draft(token)
             c.verify(round_)
             c.rewind(50 + n_keep)
-            results.append(after(c, second))
+            results.append(prefill_all(c, second))
             assert (c.n_past, c.n_head) == (140 + n_keep, 141 + n_keep)
-    assert agree(results[0], results[1])
+    assert results_agree(results[0], results[1])
 
 
-def test_a_draft_that_nothing_verified_leaves_no_trace(dense: Model) -> None:
+def test_prefill_drops_unverified_drafts(dense: Model) -> None:
     first, second = some_tokens(dense, 50), some_tokens(dense, 60, seed=1)
     with context(dense) as c, context(dense) as other:
         c.prefill(first)
         drafts(c, 7)
-        assert after(c, second) == after(other, first, second)
+        assert prefill_all(c, second) == prefill_all(other, first, second)
 
 
-def test_a_cleared_context_starts_from_nothing(dense: Model) -> None:
+def test_cleared_context_prefills_from_zero(dense: Model) -> None:
     prompt = some_tokens(dense, 70)
     with context(dense) as c, context(dense) as fresh:
         c.prefill(some_tokens(dense, 90, seed=1))
         c.clear()
-        assert after(c, prompt) == after(fresh, prompt)
+        assert prefill_all(c, prompt) == prefill_all(fresh, prompt)
 
 
 @EACH
 @pytest.mark.parametrize("lengths", [(40, 40, 40), (200, 3, 64), (1, 2, 1), (700, 30, 1)], ids=str)
 @pytest.mark.parametrize("mode", ["fused", "host-copy"])
-def test_sequences_in_one_batch_come_out_as_alone(model: Model, lengths: tuple[int, ...], mode: str) -> None:
+def test_prefill_batch_matches_each_sequence_alone(model: Model, lengths: tuple[int, ...], mode: str) -> None:
     prompts = {seq: some_tokens(model, n, seed=seq) for seq, n in enumerate(lengths)}
     options: dict[str, Any] = {"n_batch": 256, "n_ubatch": 128} | EXACT
     with context(model, mode, n_seq_max=3, **options) as together:
@@ -150,15 +146,15 @@ def test_sequences_in_one_batch_come_out_as_alone(model: Model, lengths: tuple[i
                 expected = alone.prefill(prompt)
                 assert_same(logits[seq], expected, atol=2e-4)
                 ours, theirs = (np.frombuffer(c, np.float32) for c in (together.head_state(seq), alone.head_state()))
-                ours = ours[seq:][: theirs.size]  # each other sequence takes one word, before or after
-                floats = np.abs(theirs) > 1e-9  # the rest are integers: a mark, positions, sizes
+                ours = ours[seq:][: theirs.size]  # each other sequence adds one word, before or after
+                floats = np.abs(theirs) > 1e-9  # the other words are integers: a magic number, positions, sizes
                 assert_same(ours[floats], theirs[floats], atol=1e-5)
                 assert floats.sum() > 100 * len(prompt)
                 token = int(expected.argmax())
                 assert drafts(together, token, seq) == drafts(alone, token)
 
 
-def test_a_sequence_goes_on_while_others_stand_still(dense: Model) -> None:
+def test_prefill_of_one_sequence_leaves_the_others(dense: Model) -> None:
     first, second, third = (some_tokens(dense, 30, seed) for seed in range(3))
     with context(dense, n_seq_max=2) as c, context(dense) as alone:
         c.prefill_batch({0: first, 1: second})
@@ -172,7 +168,7 @@ def test_a_sequence_goes_on_while_others_stand_still(dense: Model) -> None:
         assert (c.tokens_held(0), c.rows_held(0), c.tokens_held(1)) == (0, 0, 60)
 
 
-def test_sequences_that_are_not_there_are_refused_and_the_others_live_on(dense: Model) -> None:
+def test_invalid_sequences_are_refused_and_the_others_continue(dense: Model) -> None:
     with context(dense, n_seq_max=2) as c:
         for call in (c.tokens_held, c.rows_held, c.head_state, c.clear):
             with pytest.raises(InvalidRequestError):
@@ -187,11 +183,11 @@ def test_sequences_that_are_not_there_are_refused_and_the_others_live_on(dense: 
         assert (c.tokens_held(0), c.tokens_held(1)) == (0, 3)
 
 
-# ── Nothing but that ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Computed nodes ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @EACH
-def test_a_prompt_computes_what_it_does_without_mtp_and_the_heads_k_and_v(model: Model) -> None:
+def test_fused_prefill_only_adds_k_and_v_of_the_head(model: Model) -> None:
     prompt = some_tokens(model, 40)
     with (
         context(model, trace=True, n_batch=20) as fused,
@@ -207,7 +203,7 @@ def test_a_prompt_computes_what_it_does_without_mtp_and_the_heads_k_and_v(model:
 
 
 @EACH
-def test_a_ubatch_without_outputs_has_no_head(model: Model) -> None:
+def test_prefill_ubatch_without_outputs_skips_the_output_layer(model: Model) -> None:
     for draft_tokens in (0, DRAFTS):
         with context(model, draft_tokens=draft_tokens, trace=True, n_batch=20) as c:
             c.prefill(some_tokens(model, 40))
@@ -216,15 +212,15 @@ def test_a_ubatch_without_outputs_has_no_head(model: Model) -> None:
         assert [node.shape[1] for node in nodes if node.name == "result_norm"] == [1]
 
 
-def test_the_pre_norm_tap_leaves_the_final_norm_to_the_output_rows(dense: Model) -> None:
+def test_pre_norm_tap_computes_the_final_norm_only_for_output_rows(dense: Model) -> None:
     with context(dense, tap="pre_norm", trace=True, n_batch=20) as c:
         c.prefill(some_tokens(dense, 40))
         norms = [node.shape for node in c.trace() if node.name == "norm"]
     assert norms == [(dense.n_embd, 1, 1, 1)]
 
 
-@BOTH  # of a qwen3next, llama.cpp leaves the FFN to rows with outputs
-def test_host_copies_go_through_the_whole_block_as_in_llama_cpp(model: Model) -> None:
+@BOTH  # for qwen3next, llama.cpp computes the FFN only for rows with outputs
+def test_host_copy_prefill_computes_the_whole_head_block(model: Model) -> None:
     with context(model, "host-copy", trace=True) as c:
         c.prefill(some_tokens(model, 20))
         rows = {node.name.split("-")[0]: node.shape[1] for node in c.trace() if node.graph == "draft"}
@@ -232,15 +228,15 @@ def test_host_copies_go_through_the_whole_block_as_in_llama_cpp(model: Model) ->
 
 
 @EACH
-def test_what_is_computed_begins_on_cache_lines(model: Model) -> None:
-    # or a gated delta net takes 40% longer, by luck
+def test_computed_tensors_are_aligned_to_cache_lines(model: Model) -> None:
+    # an unaligned gated delta net can take 40% longer
     with context(model, trace=True) as c:
         c.prefill(some_tokens(model, 33))
         drafts(c, 1)
         assert [node for node in c.trace() if node.op in ("GATED_DELTA_NET", "MUL_MAT") and not node.aligned] == []
 
 
-def test_no_hidden_state_of_a_prompt_reaches_the_host_and_one_row_of_logits_does(dense: Model) -> None:
+def test_fused_prefill_copies_one_row_of_logits_and_no_hidden_states(dense: Model) -> None:
     n = 900
     row = dense.n_embd * 4
     with context(dense) as fused, context(dense, "host-copy") as host, context(dense, "all-outputs") as every:
@@ -252,20 +248,20 @@ def test_no_hidden_state_of_a_prompt_reaches_the_host_and_one_row_of_logits_does
         assert every.counters.embeddings_bytes == n * row
         assert every.counters.logits_bytes == n * dense.n_vocab * 4
         fused.draft(1)
-        assert fused.counters.hidden_bytes == 2 * row  # what the draft goes with, and what the next one would
+        assert fused.counters.hidden_bytes == 2 * row  # the hidden state for the draft, and the one for the next draft
 
 
-def test_the_hosts_buffer_grows_with_outputs_not_with_tokens(dense: Model) -> None:
+def test_host_buffer_grows_with_outputs_not_with_tokens(dense: Model) -> None:
     with context(dense) as fused, context(dense, draft_tokens=0) as none, context(dense, "all-outputs") as every:
         for c in (fused, none, every):
             c.prefill(some_tokens(dense, 1500))
         assert none.counters.output_buffer_bytes == dense.n_vocab * 4
-        assert fused.counters.output_buffer_bytes == 2 * dense.n_vocab * 4  # the draft context has one of its own
+        assert fused.counters.output_buffer_bytes == 2 * dense.n_vocab * 4  # the draft context has its own
         assert every.counters.output_buffer_bytes > 1500 * dense.n_vocab * 4
 
 
 @EACH
-def test_the_draft_context_reserves_for_a_round_not_for_a_prompt(model: Model) -> None:
+def test_draft_context_reserves_memory_for_a_round_not_for_a_prompt(model: Model) -> None:
     def compute(**options: Any) -> int:
         with context(model, **options) as c:
             c.prefill(some_tokens(model, 600))
@@ -275,24 +271,24 @@ def test_the_draft_context_reserves_for_a_round_not_for_a_prompt(model: Model) -
     assert fused - none < (host - none) / 4
 
 
-# ── What the user asks for himself ────────────────────────────────────────────────────────────────────────────────────
+# ── Logits and embeddings for users ───────────────────────────────────────────────────────────────────────────────────
 
 
 @EACH
 @pytest.mark.parametrize("mode", PREFILL_MODES)
-def test_logits_of_all_positions_come_beside_mtp_and_disturb_no_draft(model: Model, mode: str) -> None:
+def test_prefill_logits_leave_drafts_unchanged(model: Model, mode: str) -> None:
     prompt = some_tokens(model, 60)
     options: dict[str, Any] = {"max_outputs": 25}
-    with context(model, mode, **options) as asked, context(model, draft_tokens=0, **options) as plain:
-        logits = asked.prefill_logits(prompt)
+    with context(model, mode, **options) as requested, context(model, draft_tokens=0, **options) as plain:
+        logits = requested.prefill_logits(prompt)
         assert logits.shape == (60, model.n_vocab)
         assert_same(logits, plain.prefill_logits(prompt), atol=1e-4)
-        with context(model, mode) as unasked:
-            assert_same(logits[-1], unasked.prefill(prompt), atol=1e-4)
-            assert drafts(asked, 3) == drafts(unasked, 3)
+        with context(model, mode) as other:
+            assert_same(logits[-1], other.prefill(prompt), atol=1e-4)
+            assert drafts(requested, 3) == drafts(other, 3)
 
 
-def test_the_perplexity_of_code_is_far_below_that_of_noise(dense: Model, prompts: list[str]) -> None:
+def test_prefill_logits_give_code_a_lower_perplexity_than_noise(dense: Model, prompts: list[str]) -> None:
     def perplexity(tokens: list[int]) -> float:
         with context(dense, max_outputs=64) as c:
             logits = c.prefill_logits(tokens)[:-1].astype(np.float64)
@@ -305,33 +301,33 @@ def test_the_perplexity_of_code_is_far_below_that_of_noise(dense: Model, prompts
 
 @EACH
 @pytest.mark.parametrize("mode", PREFILL_MODES)
-def test_embeddings_come_beside_mtp_and_disturb_no_draft(model: Model, mode: str) -> None:
+def test_embeddings_leave_drafts_unchanged(model: Model, mode: str) -> None:
     prompt = some_tokens(model, 60)
-    with context(model, mode, embeddings=True) as asked, context(model, draft_tokens=0, embeddings=True) as plain:
-        asked.prefill(prompt)
+    with context(model, mode, embeddings=True) as requested, context(model, draft_tokens=0, embeddings=True) as plain:
+        requested.prefill(prompt)
         plain.prefill(prompt)
-        embeddings = asked.embeddings()
+        embeddings = requested.embeddings()
         assert embeddings.shape == (60, model.n_embd)
         assert_same(embeddings, plain.embeddings(), atol=1e-4)
-        copied = asked.counters.embeddings_bytes
-        with context(model, mode) as unasked:
-            unasked.prefill(prompt)
-            assert drafts(asked, 3) == drafts(unasked, 3)
-            asked.verify([3, 4])
-            assert asked.counters.embeddings_bytes == copied, "a round wants none"
+        copied = requested.counters.embeddings_bytes
+        with context(model, mode) as other:
+            other.prefill(prompt)
+            assert drafts(requested, 3) == drafts(other, 3)
+            requested.verify([3, 4])
+            assert requested.counters.embeddings_bytes == copied, "a round copies none"
             with pytest.raises(InvalidRequestError, match="embeddings=True"):
-                unasked.embeddings()
+                other.embeddings()
 
 
-def test_impossible_wishes_are_refused(dense: Model) -> None:
-    for wish in ({"prefill": "teleport"}, {"n_seq_max": 0}, {"n_seq_max": 257}, {"max_outputs": 0}):
-        with pytest.raises(InvalidRequestError, match=next(iter(wish))):
-            Context(dense, n_ctx=256, n_batch=512, **wish)
+def test_prefill_refuses_unsupported_calls(dense: Model) -> None:
+    for option in ({"prefill": "teleport"}, {"n_seq_max": 0}, {"n_seq_max": 257}, {"max_outputs": 0}):
+        with pytest.raises(InvalidRequestError, match=next(iter(option))):
+            Context(dense, n_ctx=256, n_batch=512, **option)
     with pytest.raises(InvalidRequestError, match="post-norm"):
         context(dense, "all-outputs", tap="pre_norm")
 
 
-def test_a_head_that_missed_the_prompt_is_noticed_in_the_fused_mode_too(dense: Model) -> None:
+def test_head_without_the_prompt_gives_other_drafts_in_fused_mode(dense: Model) -> None:
     prompt = some_tokens(dense, 100)
     for fault in ("empty_head", "shifted_rows"):
         with context(dense) as broken, context(dense) as right:

@@ -1,4 +1,4 @@
-"""Claims about recurrent states: a sequence has one, takes tokens back by replay, and begins with zeros."""
+"""Tests of recurrent states: a sequence has one, rewinds by replay, and starts with zeros."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ from pymtp.model.model import Model
 from pymtp.sampling import Sampler, SamplingParams
 
 MODES = pytest.mark.parametrize("mode", PREFILL_MODES)
-LATER = (2, 0, 1)  # prompts in this order: llama.cpp's own cells of 1 and 2 would not be side by side
+LATER = (2, 0, 1)  # the order of the prompts: in llama.cpp, the cells of 1 and 2 would not be adjacent
 
 
 def close(found: np.ndarray, wanted: np.ndarray) -> bool:
     return bool(np.abs(found - wanted).max() < 1e-4)
 
 
-def three(model: Model, mode: str) -> Context:
+def three_sequences(model: Model, mode: str) -> Context:
     c = context(model, mode, n_seq_max=3)
     for seq in LATER:
         c.prefill(some_tokens(model, 20, seq), seq)
     return c
 
 
-def alone(model: Model, mode: str, seq: int) -> Context:
+def one_sequence(model: Model, mode: str, seq: int) -> Context:
     c = context(model, mode)
     c.prefill(some_tokens(model, 20, seq))
     return c
 
 
-def more(model: Model, seq: int) -> list[int]:
+def next_prompt(model: Model, seq: int) -> list[int]:
     return some_tokens(model, 10, 10 + seq)
 
 
-def others_go_on(c: Context) -> None:
-    """Sequences 1 and 2: by drafts, whose inputs are kept, and by a prompt."""
+def continue_others(c: Context) -> None:
+    """Continue sequences 1 and 2 by a verification, whose inputs are kept for a replay, and by a prompt."""
     for seq in (1, 2):
         c.verify([5, 6, 7, 8], seq)
-    c.prefill_batch({seq: more(c.model, seq) for seq in (1, 2)})
+    c.prefill_batch({seq: next_prompt(c.model, seq) for seq in (1, 2)})
 
 
 @EACH
 @MODES
-def test_what_a_sequence_replays_stays_its_own_while_others_go_on(model: Model, mode: str) -> None:
-    with three(model, mode) as c, alone(model, mode, 0) as wanted:
+def test_replay_of_a_sequence_ignores_other_sequences(model: Model, mode: str) -> None:
+    with three_sequences(model, mode) as c, one_sequence(model, mode, 0) as wanted:
         c.verify([1, 2, 3, 4])
         wanted.verify([1, 2, 3, 4])
-        others_go_on(c)
+        continue_others(c)
         c.rewind(22)
         wanted.rewind(22)
         assert close(c.verify([7, 8]), wanted.verify([7, 8]))
@@ -66,33 +66,33 @@ def test_what_a_sequence_replays_stays_its_own_while_others_go_on(model: Model, 
 
 @EACH
 @MODES
-def test_a_sequence_goes_on_from_where_it_was_rewound_to_before_others_went_on(model: Model, mode: str) -> None:
-    with three(model, mode) as c, alone(model, mode, 0) as wanted:
+def test_rewound_sequence_continues_after_other_sequences(model: Model, mode: str) -> None:
+    with three_sequences(model, mode) as c, one_sequence(model, mode, 0) as wanted:
         for one in (c, wanted):
             one.verify([1, 2, 3, 4])
             one.rewind(22)
-        others_go_on(c)
+        continue_others(c)
         assert close(c.verify([7, 8]), wanted.verify([7, 8]))
 
 
 @EACH
 @MODES
-def test_what_is_taken_together_goes_on_from_where_each_was_rewound_to(model: Model, mode: str) -> None:
-    with three(model, mode) as c, alone(model, mode, 0) as zero, alone(model, mode, 2) as two:
+def test_rewound_sequences_continue_in_one_batch(model: Model, mode: str) -> None:
+    with three_sequences(model, mode) as c, one_sequence(model, mode, 0) as zero, one_sequence(model, mode, 2) as two:
         for seq, own in ((2, two), (0, zero)):
             c.verify([1, 2, 3, 4], seq)
             own.verify([1, 2, 3, 4])
         c.rewind(21, 2)
         two.rewind(21)
-        found = c.prefill_batch({seq: more(model, seq) for seq in (1, 2)})[1]
-        assert close(found, two.prefill(more(model, 2)))
+        found = c.prefill_batch({seq: next_prompt(model, seq) for seq in (1, 2)})[1]
+        assert close(found, two.prefill(next_prompt(model, 2)))
         c.rewind(22)
         zero.rewind(22)
         assert close(c.verify([7, 8]), zero.verify([7, 8]))
 
 
 def steps(c: Context, tokens: list[int]) -> list[bytes]:
-    """Rows of a prompt and of verifications of which each number of tokens is kept, then of two sequences together."""
+    """Return the rows of prompts, of verifications that keep each number of tokens, and of two sequences in a batch."""
     rows = [c.prefill(tokens[:20]), c.prefill(tokens[5:30], 1)]
     for keep in (1, 3, 4, 2, 4, 1):
         rows.append(c.verify(tokens[20:24]))
@@ -106,7 +106,7 @@ def steps(c: Context, tokens: list[int]) -> list[bytes]:
 
 
 @EACH
-def test_devices_replay_with_the_operations_of_llama_cpp_to_the_same_numbers(model: Model) -> None:
+def test_device_replay_gives_the_same_numbers(model: Model) -> None:
     tokens = some_tokens(model, 60)
     with context(model, n_seq_max=2, **EXACT) as host, context(model, n_seq_max=2, **EXACT) as device:
         device.compute_as_devices()
@@ -117,7 +117,7 @@ def test_devices_replay_with_the_operations_of_llama_cpp_to_the_same_numbers(mod
 
 @EACH
 @pytest.mark.parametrize("as_devices", [False, True])
-def test_tokens_can_be_taken_back_one_by_one(model: Model, as_devices: bool) -> None:
+def test_rewind_works_token_by_token(model: Model, as_devices: bool) -> None:
     with context(model) as slowly, context(model) as at_once:
         for c in (slowly, at_once):
             if as_devices:
@@ -131,7 +131,7 @@ def test_tokens_can_be_taken_back_one_by_one(model: Model, as_devices: bool) -> 
 
 
 @EACH
-def test_the_first_token_of_a_verification_cannot_be_taken_back(model: Model) -> None:
+def test_rewind_refuses_the_first_token_of_a_verification(model: Model) -> None:
     with context(model) as c:
         c.prefill(some_tokens(model, 20))
         c.verify([1, 2, 3, 4])
@@ -142,7 +142,7 @@ def test_the_first_token_of_a_verification_cannot_be_taken_back(model: Model) ->
 
 @EACH
 @pytest.mark.parametrize("draft_tokens", [1, 3, 7])
-def test_a_round_writes_one_state_whatever_the_depth(model: Model, draft_tokens: int) -> None:
+def test_round_writes_one_recurrent_state_at_any_depth(model: Model, draft_tokens: int) -> None:
     def written(c: Context) -> int:
         nodes = [node for node in c.trace() if node.graph == "target"]
         return sum(prod(node.shape) for node in nodes if node.op == "CPY")
@@ -163,13 +163,13 @@ def test_a_round_writes_one_state_whatever_the_depth(model: Model, draft_tokens:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_sequences_are_the_same_in_whatever_company_they_are(dense: Model, seed: int) -> None:
+def test_sequences_do_not_depend_on_other_sequences(dense: Model, seed: int) -> None:
     pick = random.Random(seed)
     n_seqs = 5
     with ExitStack() as stack:
         c = stack.enter_context(context(dense, n_seq_max=n_seqs))
         own = [stack.enter_context(context(dense)) for _ in range(n_seqs)]
-        drafts = [0] * n_seqs  # that can be taken back
+        drafts = [0] * n_seqs  # that can be rewound
 
         def prefill(seqs: range) -> None:
             texts = {seq: pick.choices(range(dense.n_vocab), k=pick.randint(1, 6)) for seq in seqs}
@@ -209,12 +209,12 @@ def test_sequences_are_the_same_in_whatever_company_they_are(dense: Model, seed:
 @pytest.mark.parametrize("as_devices", [False, True])
 @pytest.mark.parametrize("n", [1, 4, 5])
 @MODES
-def test_a_new_sequence_begins_with_zeros_whatever_was_there(
+def test_new_sequence_starts_with_a_zero_state(
     demo_f32: Path, tmp_path: Path, mode: str, n: int, as_devices: bool
 ) -> None:
     path = tmp_path / "nan.gguf"
     shutil.copy(demo_f32, path)
-    broken = 300  # as an input; the output layer has the same weights, so that its logit is no number either
+    broken = 300  # as an input; the output layer shares the weights, so its logit is NaN too
     for tensor in GGUFReader(path, "r+").tensors:
         if tensor.name == "token_embd.weight":
             tensor.data[broken] = np.nan
@@ -247,12 +247,12 @@ def refused(model: Model, fault: str, call: Callable[[Context], object], why: st
 
 
 @EACH
-def test_a_chain_whose_steps_are_of_two_sequences_is_refused(model: Model) -> None:
+def test_chain_over_two_sequences_is_refused(model: Model) -> None:
     refused(model, "mixed_chain", lambda c: c.draft_chain(5, 3), "of equal length")
 
 
 @EACH
-def test_more_outputs_than_there_is_room_for_are_refused(model: Model) -> None:
+def test_batch_with_too_many_outputs_is_refused(model: Model) -> None:
     refused(
         model, "more_outputs", lambda c: c.prefill(some_tokens(model, 20)), "a batch with 20 outputs, but room for 8"
     )

@@ -1,5 +1,4 @@
-"""Claims about rounds: two launches, nothing but tokens between device and host, and afterwards all caches are as if
-the tokens that stayed had come one by one."""
+"""Tests of rounds: two decodes that copy only tokens, and leave the caches of single accepted tokens."""
 
 from __future__ import annotations
 
@@ -22,16 +21,16 @@ GREEDY = SamplingParams()
 WARM = SamplingParams(temperature=1.2, top_k=0, top_p=1.0, min_p=0.0, seed=5, repetition_penalty=1.3)
 
 
-def ready(model: Model, mode: str = "fused", params: SamplingParams = GREEDY, **keywords: Any) -> Context:
-    """A context that was told how to sample, for each of its sequences."""
+def sampling_context(model: Model, mode: str = "fused", params: SamplingParams = GREEDY, **keywords: Any) -> Context:
+    """Return a context with sampling parameters for all of its sequences."""
     c = context(model, mode, **keywords)
     for seq in range(c.n_seq_max):
         c.set_sampling(Sampler(params), seq)
     return c
 
 
-def round_of(c: Context, token: int, keep: int, seq: int = 0) -> list[int]:
-    """A round in which `keep` drafts stay, whatever the target says: the token and those drafts."""
+def run_round(c: Context, token: int, keep: int, seq: int = 0) -> list[int]:
+    """Run a round that keeps `keep` drafts, whatever the target samples: return the token and those drafts."""
     made, _ = c.draft_chain(token, DRAFTS, seq)
     c.verify_chain([token, *made], seq)
     c.rewind(c.tokens_held(seq) - DRAFTS + keep, seq)
@@ -46,27 +45,27 @@ def round_of(c: Context, token: int, keep: int, seq: int = 0) -> list[int]:
     [{}, EXACT, {"type_k": "q8_0", "type_v": "q8_0"}, {"type_k": "q4_0", "flash_attn": "off"}],
     ids=["f16", "f32", "q8_0", "q4_0-no-fa"],
 )
-def test_a_chain_in_one_launch_drafts_what_single_steps_draft(
+def test_draft_chain_in_one_decode_matches_single_steps(
     model: Model, tap: str, params: SamplingParams, options: dict[str, Any]
 ) -> None:
     prompt = some_tokens(model, 50)
     with (
-        ready(model, "fused", params, tap=tap, **options) as one,
-        ready(model, "host-copy", params, tap=tap, **options) as steps,
+        sampling_context(model, "fused", params, tap=tap, **options) as one,
+        sampling_context(model, "host-copy", params, tap=tap, **options) as steps,
     ):
         for c in (one, steps):
             c.prefill(prompt)
         assert one.draft_chain(7, DRAFTS) == steps.draft_chain(7, DRAFTS)
         assert one.counters.draft_decodes == 1
-        # of the prompt, of the first step, and of the two after it
+        # decodes for the prompt, the first step, and the two steps after it
         assert steps.counters.draft_decodes == 1 + DRAFTS
 
 
 @EACH
 @pytest.mark.parametrize("params", [GREEDY, WARM], ids=["greedy", "warm"])
-def test_a_verification_draws_from_each_row_until_a_draft_is_wrong(model: Model, params: SamplingParams) -> None:
+def test_verification_samples_rows_until_a_rejected_draft(model: Model, params: SamplingParams) -> None:
     text, right = some_tokens(model, 20), [5]
-    with ready(model, params=params, **EXACT) as rounds, context(model, **EXACT) as steps:
+    with sampling_context(model, params=params, **EXACT) as rounds, context(model, **EXACT) as steps:
         steps.prefill(text)
         for _ in range(DRAFTS + 1):
             row = steps.verify(right[-1:])[0]
@@ -82,43 +81,43 @@ def test_a_verification_draws_from_each_row_until_a_draft_is_wrong(model: Model,
 
 @EACH
 @pytest.mark.parametrize("keep", range(DRAFTS + 1))
-def test_after_a_round_the_caches_are_those_of_the_tokens_that_stayed(model: Model, keep: int) -> None:
-    with ready(model, **EXACT) as rounds, ready(model, **EXACT) as plain:
+def test_caches_after_a_round_match_the_accepted_tokens(model: Model, keep: int) -> None:
+    with sampling_context(model, **EXACT) as rounds, sampling_context(model, **EXACT) as plain:
         text = some_tokens(model, 30)
         rounds.prefill(text)
         for token in (5, 9, 11):
-            text += round_of(rounds, token, keep)
+            text += run_round(rounds, token, keep)
         plain.prefill(text)
         assert rounds.tokens() == text
         assert rounds.rows_held() == len(text)
         one, other = (np.frombuffer(c.head_state(), np.float32) for c in (rounds, plain))
         np.testing.assert_allclose(one, other, atol=1e-4, rtol=1e-5)
-        # the hidden state that the next token goes with is that of the last one that stayed
+        # the hidden state for the next token is that of the last accepted token
         np.testing.assert_allclose(rounds.draft(3), plain.draft(3), atol=1e-4, rtol=1e-5)
         np.testing.assert_allclose(rounds.verify([3]), plain.verify([3]), atol=1e-4, rtol=1e-5)
 
 
 @EACH
-def test_sequences_that_take_turns_do_not_see_each_other(model: Model) -> None:
+def test_rounds_of_sequences_are_independent(model: Model) -> None:
     keeps = {0: (1, 3, 0), 1: (3, 0, 2)}
     alone = {}
     for seq, counts in keeps.items():
-        with ready(model, **EXACT) as c:
+        with sampling_context(model, **EXACT) as c:
             c.prefill(some_tokens(model, 20, seed=seq))
-            alone[seq] = [round_of(c, 5 + i, keep) for i, keep in enumerate(counts)], c.draft_chain(4, DRAFTS)[0]
-    with ready(model, n_seq_max=2, **EXACT) as c:
+            alone[seq] = [run_round(c, 5 + i, keep) for i, keep in enumerate(counts)], c.draft_chain(4, DRAFTS)[0]
+    with sampling_context(model, n_seq_max=2, **EXACT) as c:
         c.prefill_batch({seq: some_tokens(model, 20, seed=seq) for seq in keeps})
         texts: dict[int, list[list[int]]] = {0: [], 1: []}
         for i in range(3):
             for seq, counts in keeps.items():
-                texts[seq].append(round_of(c, 5 + i, counts[i], seq))
+                texts[seq].append(run_round(c, 5 + i, counts[i], seq))
         for seq in keeps:
             assert (texts[seq], c.draft_chain(4, DRAFTS, seq)[0]) == alone[seq]
 
 
 @EACH
-def test_drafts_that_nothing_followed_leave_no_trace(model: Model) -> None:
-    with ready(model) as c, ready(model) as other:
+def test_unverified_drafts_leave_no_trace(model: Model) -> None:
+    with sampling_context(model) as c, sampling_context(model) as other:
         for each in (c, other):
             each.prefill(some_tokens(model, 20))
         c.draft_chain(3, DRAFTS)
@@ -135,27 +134,27 @@ def test_drafts_that_nothing_followed_leave_no_trace(model: Model) -> None:
 
 
 @EACH
-def test_steps_whose_logits_are_looked_at_and_chains_can_follow_each_other(model: Model) -> None:
-    with ready(model, **EXACT) as c, ready(model, **EXACT) as other:
+def test_draft_steps_and_chains_can_be_mixed(model: Model) -> None:
+    with sampling_context(model, **EXACT) as c, sampling_context(model, **EXACT) as other:
         text = some_tokens(model, 20)
         c.prefill(text)
-        text += round_of(c, 5, 2)
+        text += run_round(c, 5, 2)
         drafts(c, 6)
         c.verify([6, 7])
         text += [6, 7]
         drafts(c, 9)
-        text += round_of(c, 9, 1)
+        text += run_round(c, 9, 1)
         other.prefill(text)
         assert c.draft_chain(4, DRAFTS)[0] == other.draft_chain(4, DRAFTS)[0] == drafts(other, 4)
 
 
 @EACH
-def test_a_round_brings_tokens_to_the_host_and_nothing_else(model: Model) -> None:
-    with ready(model) as c:
+def test_round_copies_only_tokens_to_the_host(model: Model) -> None:
+    with sampling_context(model) as c:
         c.prefill(some_tokens(model, 20))
         before = c.counters
         for keep in (3, 0, 2):
-            round_of(c, 5, keep)
+            run_round(c, 5, keep)
         c.verify_chain([4])
         after = c.counters
     assert after.target_decodes - before.target_decodes == 4
@@ -165,8 +164,8 @@ def test_a_round_brings_tokens_to_the_host_and_nothing_else(model: Model) -> Non
 
 
 @EACH
-def test_a_chain_computes_the_block_once_a_step_and_no_row_twice(model: Model) -> None:
-    with ready(model, trace=True) as c:
+def test_draft_chain_computes_the_head_block_once_per_step(model: Model) -> None:
+    with sampling_context(model, trace=True) as c:
         c.prefill(some_tokens(model, 20))
         c.trace()
         counts = []
@@ -180,25 +179,25 @@ def test_a_chain_computes_the_block_once_a_step_and_no_row_twice(model: Model) -
         assert counts[0]["CUSTOM"] == 1  # the sample
         c.verify_chain([5, 1, 2, 3])
         rows = {node.name.split("-")[0]: node.shape[1] for node in c.trace() if node.graph == "target"}
-        # of the head's block: K and V, and no more, for each row
+        # the head's block computes only K and V for each row
         assert (rows["mtp_eh_proj"], rows["mtp_attn_norm"]) == (4, 4)
         assert "mtp_Qcur_full" not in rows
 
 
-def test_graphs_serve_from_round_to_round_however_many_drafts_stay(dense: Model) -> None:
-    with ready(dense) as c:
+def test_graphs_are_reused_for_any_number_of_accepted_drafts(dense: Model) -> None:
+    with sampling_context(dense) as c:
         c.prefill(some_tokens(dense, 20))
         before = c.counters
         for keep in (3, 0, 2, 1, 3, 3, 0, 1):
-            round_of(c, 5, keep)
+            run_round(c, 5, keep)
         after = c.counters
-    launches = after.target_decodes + after.draft_decodes - before.target_decodes - before.draft_decodes
-    assert launches == 16
-    assert launches - (after.graphs_reused - before.graphs_reused) == 2  # one of each kind was built
+    decodes = after.target_decodes + after.draft_decodes - before.target_decodes - before.draft_decodes
+    assert decodes == 16
+    assert decodes - (after.graphs_reused - before.graphs_reused) == 2  # one of each kind was built
 
 
-def test_a_change_of_depth_builds_no_graph(dense: Model) -> None:
-    with ready(dense) as c:
+def test_draft_depth_change_builds_no_graph(dense: Model) -> None:
+    with sampling_context(dense) as c:
         c.prefill(some_tokens(dense, 20))
         for depths in ((0, 1, 2, 3), (2, 0, 1, 3, 1, 0, 3, 2)):  # the first time, and again in another order
             before = c.counters
@@ -207,12 +206,12 @@ def test_a_change_of_depth_builds_no_graph(dense: Model) -> None:
                 c.verify_chain([5, *made])
                 c.rewind(c.n_past - n)
             after = c.counters
-        launches = after.target_decodes + after.draft_decodes - before.target_decodes - before.draft_decodes
-        # but those in which the head takes what it was left behind by, in a graph that serves them all
-        assert launches - (after.graphs_reused - before.graphs_reused) <= 1
+        decodes = after.target_decodes + after.draft_decodes - before.target_decodes - before.draft_decodes
+        # except the decodes in which the head catches up, which share one graph
+        assert decodes - (after.graphs_reused - before.graphs_reused) <= 1
 
 
-def test_graphs_last_until_the_context_doubles(dense: Model) -> None:
+def test_graphs_are_reused_until_the_context_doubles(dense: Model) -> None:
     def built(c: Context, n_past: int) -> int:
         c.clear()
         c.prefill(some_tokens(dense, n_past))
@@ -222,15 +221,15 @@ def test_graphs_last_until_the_context_doubles(dense: Model) -> None:
             c.verify_chain([5, *made])
             c.rewind(c.n_past - n)
         after = c.counters
-        launches = after.target_decodes + after.draft_decodes - before.target_decodes - before.draft_decodes
-        return launches - (after.graphs_reused - before.graphs_reused)
+        decodes = after.target_decodes + after.draft_decodes - before.target_decodes - before.draft_decodes
+        return decodes - (after.graphs_reused - before.graphs_reused)
 
-    with ready(dense) as c:
+    with sampling_context(dense) as c:
         assert [built(c, n_past) for n_past in (20, 300, 1000, 100, 1030, 1500, 1100)] == [6, 0, 0, 0, 6, 0, 0]
 
 
-def test_the_compute_buffers_of_kept_graphs_count_as_memory(dense: Model) -> None:
-    with ready(dense) as c:
+def test_memory_counts_the_compute_buffers_of_cached_graphs(dense: Model) -> None:
+    with sampling_context(dense) as c:
         c.prefill(some_tokens(dense, 20))
         found = []
         for n in range(DRAFTS + 1):
@@ -241,17 +240,17 @@ def test_the_compute_buffers_of_kept_graphs_count_as_memory(dense: Model) -> Non
     assert found == sorted(set(found))
 
 
-def test_a_context_that_kept_graphs_ends_without_a_warning(dense: Model, caplog: pytest.LogCaptureFixture) -> None:
-    with ready(dense) as c:
+def test_context_with_cached_graphs_closes_without_a_warning(dense: Model, caplog: pytest.LogCaptureFixture) -> None:
+    with sampling_context(dense) as c:
         c.prefill(some_tokens(dense, 20))
-        round_of(c, 5, 2)
+        run_round(c, 5, 2)
         with caplog.at_level(logging.WARNING, "pymtp.native"):
             c.close()
     assert not caplog.records
 
 
-def test_a_generation_launches_twice_a_round(new_llm: Callable[..., LLM]) -> None:
-    llm = new_llm()  # one that goes on from another text may launch once more, for what the head lacks of that
+def test_generation_decodes_twice_per_round(new_llm: Callable[..., LLM]) -> None:
+    llm = new_llm()  # a cached text may need one more decode, for the head to catch up
     before = llm.context.counters
     stats = llm.generate("def main():", SamplingParams(max_tokens=41, ignore_eos=True)).stats
     after = llm.context.counters
@@ -260,10 +259,10 @@ def test_a_generation_launches_twice_a_round(new_llm: Callable[..., LLM]) -> Non
 
 
 @EACH
-def test_a_round_without_drafts_is_plain_decoding_that_keeps_one_row(model: Model) -> None:
+def test_round_without_drafts_adds_one_stored_row_to_plain_decoding(model: Model) -> None:
     found = []
     for draft_tokens in (DRAFTS, 0):
-        with ready(model, draft_tokens=draft_tokens, trace=True) as c:
+        with sampling_context(model, draft_tokens=draft_tokens, trace=True) as c:
             c.prefill(some_tokens(model, 20))
             c.verify_chain([3])
             c.trace()
@@ -275,14 +274,14 @@ def test_a_round_without_drafts_is_plain_decoding_that_keeps_one_row(model: Mode
 
 @EACH
 @pytest.mark.parametrize("n", [1, 62, 63, 64, 65, 130])
-def test_the_head_catches_up_with_tokens_that_came_without_drafts(model: Model, n: int) -> None:
-    with ready(model, **EXACT) as plain, ready(model, **EXACT) as prompt:
+def test_head_catches_up_after_rounds_without_drafts(model: Model, n: int) -> None:
+    with sampling_context(model, **EXACT) as plain, sampling_context(model, **EXACT) as prompt:
         text = some_tokens(model, 30 + n)
         plain.prefill(text[:30])
         for token in text[30:]:
             plain.verify_chain([token])
             assert plain.tokens_held() - plain.rows_held() <= 63
-        assert plain.counters.draft_decodes == (n - 1) // 63  # it takes many at once
+        assert plain.counters.draft_decodes == (n - 1) // 63  # the head catches up with many tokens at once
         prompt.prefill(text)
         made, _ = plain.draft_chain(5, DRAFTS)
         assert made == prompt.draft_chain(5, DRAFTS)[0]
@@ -293,16 +292,16 @@ def test_the_head_catches_up_with_tokens_that_came_without_drafts(model: Model, 
 
 
 @EACH
-def test_the_head_catches_up_with_each_sequence_by_itself(model: Model) -> None:
+def test_head_catches_up_for_each_sequence_separately(model: Model) -> None:
     texts = {seq: some_tokens(model, 40, seed=seq) for seq in range(2)}
-    with ready(model, n_seq_max=2, **EXACT) as c:
+    with sampling_context(model, n_seq_max=2, **EXACT) as c:
         c.prefill_batch({seq: text[:20] for seq, text in texts.items()})
         for i in range(20, 40):
             for seq, text in texts.items():
                 c.verify_chain([text[i]], seq)
         found = {seq: (c.head_state(seq), c.draft_chain(5, DRAFTS, seq)[0]) for seq in texts}
     for seq, (state, chain) in found.items():
-        with ready(model, n_seq_max=2, **EXACT) as alone:
+        with sampling_context(model, n_seq_max=2, **EXACT) as alone:
             alone.prefill(texts[seq], seq)
             one, other = (np.frombuffer(s, np.float32) for s in (state, alone.head_state(seq)))
             np.testing.assert_allclose(one, other, atol=1e-4, rtol=1e-5)
@@ -310,17 +309,19 @@ def test_the_head_catches_up_with_each_sequence_by_itself(model: Model) -> None:
 
 
 @EACH
-def test_a_head_with_embeddings_of_its_own_looks_its_tokens_up_there(model: Model, tmp_path: Path) -> None:
-    """In prompts, in chains, and of tokens that came without drafts. The files of the published models have none: their
-    heads share those of the trunk."""
+def test_head_uses_its_own_token_embeddings(model: Model, tmp_path: Path) -> None:
+    """Check prompts, chains, and tokens of rounds without drafts.
+
+    Heads of published models have no embeddings of their own: they share those of the trunk.
+    """
     own = np.random.default_rng(0).normal(0, 1, (model.n_vocab, model.n_embd)).astype(np.float32)
     rewrite(model.path, tmp_path / "own.gguf", more={f"blk.{model.n_layer}.nextn.embed_tokens.weight": own})
     text = some_tokens(model, 30)
     with (
         Model(tmp_path / "own.gguf") as other,
-        ready(other, **EXACT) as rounds,
-        ready(other, "host-copy", **EXACT) as steps,
-        ready(model, **EXACT) as shared,
+        sampling_context(other, **EXACT) as rounds,
+        sampling_context(other, "host-copy", **EXACT) as steps,
+        sampling_context(model, **EXACT) as shared,
     ):
         for c in (rounds, steps, shared):
             c.prefill(text[:20])

@@ -1,5 +1,7 @@
-"""Claims about models that a GPU and the host share: the text is that of the CPU. Weights and caches are F32, so that
-the ways of adding up differ far less than two logits do."""
+"""Tests of models that are split over a GPU and the host: the text is that of the CPU.
+
+Weights and caches are F32, so that rounding differs far less than two logits do.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS and not ON_CPU, reaso
 
 PROMPT = list(range(100, 107))  # lavapipe 22.3 ends the process after nine and more: docs/vulkan.md
 
-# and whether a part of the model stays in the host's memory
+# options, and whether a part of the model stays in the host's memory
 PLACINGS: list[tuple[dict[str, Any], bool]] = [
     ({}, False),
     ({"n_gpu_layers": 2}, True),
@@ -33,50 +35,50 @@ PLACINGS: list[tuple[dict[str, Any], bool]] = [
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model with experts, random weights in F32."""
+    """Return a tiny model with experts and random weights in F32."""
     (path,) = make_model("tiny-moe", tmp_path_factory.mktemp("models") / "moe.gguf", weight_type="f32")
     return path
 
 
-def written(llm: LLM) -> list[int]:
+def generate_tokens(llm: LLM) -> list[int]:
     return llm.generate(PROMPT, SamplingParams(8, ignore_eos=True)).token_ids
 
 
 @pytest.fixture(scope="module")
 def expected(path: Path) -> list[int]:
     with make_llm(path, n_gpu_layers=0, type_k="f32", type_v="f32") as llm:
-        return written(llm)
+        return generate_tokens(llm)
 
 
-def on_gpus(llm: LLM) -> int:
-    """Bytes of weights, K and V."""
+def gpu_bytes(llm: LLM) -> int:
+    """Return the bytes of weights, K and V on GPUs."""
     return sum(device.weights + device.kv for device in llm.context.memory() if not device.host)
 
 
 @pytest.fixture(scope="module")
-def everything(path: Path) -> int:
+def all_gpu_bytes(path: Path) -> int:
     with make_llm(path, type_k="f32", type_v="f32") as llm:
-        return on_gpus(llm)
+        return gpu_bytes(llm)
 
 
 @pytest.mark.parametrize(("placing", "part"), PLACINGS, ids=str)
-def test_a_split_model_writes_what_the_cpu_writes(
-    path: Path, expected: list[int], everything: int, placing: dict[str, Any], part: bool
+def test_model_split_over_gpu_and_host_writes_the_text_of_the_cpu(
+    path: Path, expected: list[int], all_gpu_bytes: int, placing: dict[str, Any], part: bool
 ) -> None:
     with make_llm(path, type_k="f32", type_v="f32", **placing) as llm:
-        assert written(llm) == expected
-        held = on_gpus(llm)
+        assert generate_tokens(llm) == expected
+        held = gpu_bytes(llm)
     if GPUS:
-        assert 0 < held < everything if part else held == everything
+        assert 0 < held < all_gpu_bytes if part else held == all_gpu_bytes
 
 
 @pytest.mark.parametrize("placing", [{}, {"n_gpu_layers": 2}, {"n_cpu_moe": 99}], ids=str)
-def test_a_head_in_a_file_of_its_own_goes_where_one_inside_goes(
+def test_separate_head_is_placed_like_a_head_in_the_model(
     path: Path, expected: list[int], placing: dict[str, Any], tmp_path: Path
 ) -> None:
     trunk, head = write_pair(path, tmp_path)
     options: dict[str, Any] = {"type_k": "f32", "type_v": "f32", **placing}
     with make_llm(path, **options) as inside, make_llm(trunk, head=head, **options) as apart:
-        assert written(apart) == expected
-        assert written(inside) == expected
+        assert generate_tokens(apart) == expected
+        assert generate_tokens(inside) == expected
         assert apart.context.memory() == inside.context.memory()

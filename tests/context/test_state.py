@@ -1,4 +1,4 @@
-"""Claims about what a sequence holds in the host's memory: a sequence that gets it goes on with the same bits."""
+"""Tests of saved states in host memory: a sequence that loads one continues with the same bits."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from helpers.moments import (
     MOMENTS,
     after_a_prompt,
     after_plain_rounds,
-    begin,
-    each_cache,
-    goes_on,
-    head_rows,
+    continue_text,
+    each_cache_type,
+    head_kv,
+    prefill_and_sample,
     without_drafts,
 )
-from helpers.saved import cut, load, save, seq_that
+from helpers.saved import load, load_into, random_pieces, save
 from makers.make_model import make_model
 
 from pymtp import InvalidRequestError, SamplingParams, build_info
@@ -34,40 +34,40 @@ ALL_CACHES = CACHES | {"q4_0": {"type_k": "q4_0", "type_v": "q4_0"}, "bf16": {"t
 
 
 @BOTH
-@each_cache(ALL_CACHES)
-def test_what_was_saved_goes_on_with_the_bits_of_the_original(model: Model, caches: dict[str, Any], mode: str) -> None:
+@each_cache_type(ALL_CACHES)
+def test_loaded_state_continues_bit_for_bit(model: Model, caches: dict[str, Any], mode: str) -> None:
     with (
         context(model, mode, **caches) as other,
         context(model, mode, n_seq_max=4, **caches) as c,
         context(model, mode, n_seq_max=2, **(caches | {"n_ctx": 512})) as third,
     ):
-        c.prefill(some_tokens(model, 60, seed=1), 3)  # of which nothing is to stay
+        c.prefill(some_tokens(model, 60, seed=1), 3)  # must leave no trace
         c.prefill(some_tokens(model, 20, seed=2), 2)
         for seed, moment in enumerate(MOMENTS):
             other.clear()
-            wanted = goes_on(other, 0, without_drafts(moment)(other, 0))
+            wanted = continue_text(other, 0, without_drafts(moment)(other, 0))
             c.clear(1)
             token = moment(c, 1)
             saved = save(c, 1, seed)
             assert c.rows_held(1) == c.tokens_held(1)
-            assert goes_on(c, seq_that(c, 3, saved), token) == wanted, moment
-            assert goes_on(third, seq_that(third, 1, saved), token) == wanted, moment
-            assert goes_on(c, 1, token) == wanted, moment
-            assert goes_on(c, seq_that(c, 0, saved), token) == wanted, moment
+            assert continue_text(c, load_into(c, 3, saved), token) == wanted, moment
+            assert continue_text(third, load_into(third, 1, saved), token) == wanted, moment
+            assert continue_text(c, 1, token) == wanted, moment
+            assert continue_text(c, load_into(c, 0, saved), token) == wanted, moment
         assert c.tokens(2) == some_tokens(model, 20, seed=2)
 
 
 @EACH
 @BOTH_MODES
 @pytest.mark.parametrize("seed", range(3))
-def test_texts_that_go_on_from_checkpoints_are_what_they_would_be_alone(model: Model, mode: str, seed: int) -> None:
-    """A tree of texts: each begins at a checkpoint of an earlier one, with K and V of whatever text has them."""
+def test_texts_continued_from_checkpoints_match_texts_alone(model: Model, mode: str, seed: int) -> None:
+    """Grow a tree of texts: each starts at a checkpoint of an earlier one, with K and V from any text that has them."""
     pick = random.Random(seed)
     with (
         context(model, mode, n_seq_max=3, **EXACT) as c,
         context(model, mode, **EXACT) as other,
     ):
-        cells: dict[tuple[int, ...], Bytes] = {}  # a token's K and V, by the text up to it
+        cells: dict[tuple[int, ...], Bytes] = {}  # K and V of a token, by the text up to it
         checkpoints: list[tuple[list[tuple[str, list[int]]], Bytes]] = [([], np.empty(0, dtype=np.uint8))]
 
         def go(c: Context, seq: int, step: tuple[str, list[int]]) -> bytes:
@@ -90,7 +90,7 @@ def test_texts_that_go_on_from_checkpoints_are_what_they_would_be_alone(model: M
             else:
                 c.clear(seq)
                 donors = [s for s in range(3) if s != seq and c.tokens(s)[: len(text)] == text]
-                for first, n in cut(len(text), pick.random()) if text else []:
+                for first, n in random_pieces(len(text), pick.random()) if text else []:
                     if donors and pick.random() < 0.5:
                         c.copy_cells(pick.choice(donors), seq, first, n)
                     else:
@@ -116,7 +116,7 @@ def test_texts_that_go_on_from_checkpoints_are_what_they_would_be_alone(model: M
 
 @EACH
 @pytest.mark.parametrize("caches", ALL_CACHES.values(), ids=ALL_CACHES.keys())
-def test_saved_cells_depend_on_neither_the_sequence_nor_how_they_are_cut(model: Model, caches: dict[str, Any]) -> None:
+def test_saved_cells_do_not_depend_on_sequence_or_range(model: Model, caches: dict[str, Any]) -> None:
     tokens = some_tokens(model, 300)
     with context(model, n_seq_max=3, **caches) as c:
         (memory,) = c.memory()
@@ -135,7 +135,7 @@ def test_saved_cells_depend_on_neither_the_sequence_nor_how_they_are_cut(model: 
 
 @EACH
 @pytest.mark.parametrize("caches", ALL_CACHES.values(), ids=ALL_CACHES.keys())
-def test_long_texts_come_back_as_they_went(model: Model, caches: dict[str, Any]) -> None:
+def test_long_state_is_saved_and_loaded_unchanged(model: Model, caches: dict[str, Any]) -> None:
     with context(model, n_seq_max=3, **caches) as c:
         c.prefill(some_tokens(model, 700))
         tokens, cells, state = c.tokens(), c.save_cells(0, 0, 700), c.save_state()
@@ -153,8 +153,8 @@ def test_long_texts_come_back_as_they_went(model: Model, caches: dict[str, Any])
 
 
 @EACH
-def test_a_transposed_v_is_saved_as_any_other(model: Model) -> None:
-    """Before the first layer with attention nothing depends on flash attention."""
+def test_transposed_v_cache_is_saved_like_any_other(model: Model) -> None:
+    """Compare only the first attention layer: the layers before it do not depend on flash attention."""
     rows = []
     for flash_attn in ("on", "off"):
         with context(model, flash_attn=flash_attn, draft_tokens=0) as c:
@@ -164,37 +164,37 @@ def test_a_transposed_v_is_saved_as_any_other(model: Model) -> None:
     np.testing.assert_array_equal(*rows)
 
 
-def test_the_head_catches_up_before_anything_is_saved(dense: Model) -> None:
+def test_save_lets_the_head_catch_up_first(dense: Model) -> None:
     with context(dense) as c, context(dense) as other:
         for one in (c, other):
             after_plain_rounds(one, 0)
         assert c.rows_held() < c.tokens_held()
         c.save_cells(0, 0, 0)
         assert c.rows_held() == c.tokens_held()
-        assert head_rows(c, 0) == head_rows(other, 0)
+        assert head_kv(c, 0) == head_kv(other, 0)
 
 
 @BOTH_MODES
-def test_a_loaded_sequence_has_the_first_token_after_its_prompt(dense: Model, mode: str) -> None:
+def test_loaded_state_samples_the_first_token(dense: Model, mode: str) -> None:
     with context(dense, mode, n_seq_max=3) as c:
-        token = begin(c, 0)
+        token = prefill_and_sample(c, 0)
         saved = save(c, 0)
         tokens, pieces, _ = saved
         without = c.save_state(0, logits=False)
         c.prefill(some_tokens(dense, 30), 2)
         assert len(saved[2]) - len(without) == 4 * dense.n_vocab
-        assert c.first_token(seq_that(c, 1, saved)) == token
-        assert c.first_token(seq_that(c, 0, save(c, 1))) == token
+        assert c.first_token(load_into(c, 1, saved)) == token
+        assert c.first_token(load_into(c, 0, save(c, 1))) == token
         with pytest.raises(InvalidRequestError, match="was not in the last prefill"):
-            c.first_token(seq_that(c, 1, (tokens, pieces, without)))
+            c.first_token(load_into(c, 1, (tokens, pieces, without)))
 
 
 @EACH
-def test_a_state_takes_one_state_and_what_is_to_be_replayed(model: Model) -> None:
+def test_saved_state_holds_one_recurrent_state_and_the_replay_rows(model: Model) -> None:
     with context(model) as c, context(model, draft_tokens=0) as plain:
         plain.prefill(some_tokens(model, 40))
         one = len(plain.save_state(logits=False))
-        row = 4 * model.n_embd  # for the head
+        row = 4 * model.n_embd  # the hidden state for the head
         after_a_prompt(c, 0)
         assert len(c.save_state(logits=False)) == one + row
         c.verify([1, 2, 3, 4])
@@ -210,16 +210,16 @@ def test_a_state_takes_one_state_and_what_is_to_be_replayed(model: Model) -> Non
 
 
 @EACH
-def test_a_context_without_drafts_saves_as_well(model: Model) -> None:
+def test_state_is_saved_and_loaded_without_drafts(model: Model) -> None:
     with context(model, draft_tokens=0, n_seq_max=2) as c:
-        token = begin(c, 0)
+        token = prefill_and_sample(c, 0)
         c.verify([token])
         load(c, 1, save(c, 0))
         np.testing.assert_array_equal(c.verify([9], 1), c.verify([9], 0))
         np.testing.assert_array_equal(c.prefill([1, 2, 3], 1), c.prefill([1, 2, 3], 0))
 
 
-def test_tokens_that_were_loaded_are_seen_by_the_draft_vocabulary(dense: Model) -> None:
+def test_draft_vocab_sees_loaded_tokens(dense: Model) -> None:
     last = dense.n_vocab - 1
     with context(dense, draft_vocab=128) as c, context(dense, draft_vocab=128) as other:
         c.prefill([last] * 30)
@@ -233,10 +233,10 @@ def test_tokens_that_were_loaded_are_seen_by_the_draft_vocabulary(dense: Model) 
         assert other.drafts_over(last)
 
 
-def test_the_options_of_cells_name_the_kernels_that_made_them(tmp_path: Path) -> None:
+def test_cell_options_name_the_kernels(tmp_path: Path) -> None:
     info = build_info()
     kernels = {}
-    for weight_type in ("f32", "q4_0"):  # of which the second is repacked
+    for weight_type in ("f32", "q4_0"):  # the second one is repacked
         make_model("7m", tmp_path / "model.gguf", weight_type=weight_type)
         with Model(tmp_path / "model.gguf") as model, context(model) as c:
             kernels[weight_type] = c.cell_options["kernels"]
@@ -247,9 +247,9 @@ def test_the_options_of_cells_name_the_kernels_that_made_them(tmp_path: Path) ->
     assert len(buffers["q4_0"]) == (2 if "AVX2" in info["cpu_features"] else 1)
 
 
-def test_bytes_are_counted(dense: Model) -> None:
+def test_state_bytes_are_counted(dense: Model) -> None:
     with context(dense, n_seq_max=3) as c:
-        begin(c, 0)
+        prefill_and_sample(c, 0)
         tokens, pieces, state = saved = save(c, 0)
         size = len(state) + sum(map(np.size, pieces))
         assert c.counters.saved_bytes == size

@@ -1,4 +1,4 @@
-"""Claims about saving and loading that fails: what is refused changes nothing, what fails leaves an empty sequence."""
+"""Tests of failing saves and loads: a refused call changes nothing, a failed load leaves an empty sequence."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.contexts import context, some_tokens
-from helpers.moments import BOTH_MODES, SAMPLED, after_a_rewind, begin, goes_on
-from helpers.saved import save, seq_that
+from helpers.moments import BOTH_MODES, SAMPLED, after_a_rewind, continue_text, prefill_and_sample
+from helpers.saved import load_into, save
 
 from pymtp import CancelledError, ClosedError, ContextFullError, InvalidRequestError, NativeError
 from pymtp.model.model import Model
 
 
-def test_what_cannot_be_saved_or_loaded_is_refused_and_nothing_changes(dense: Model) -> None:
+def test_invalid_save_or_load_is_refused_unchanged(dense: Model) -> None:
     with context(dense, n_seq_max=3) as c, context(dense, draft_tokens=0) as plain:
         first = after_a_rewind(c, 0)
         tokens, pieces, state = saved = save(c, 0)
         (cells,) = [np.concatenate(pieces)]
         n, width = cells.shape
         plain.prefill(tokens)
-        wanted = goes_on(c, seq_that(c, 1, saved), first)
+        wanted = continue_text(c, load_into(c, 1, saved), first)
         c.clear(1)
         c.load_cells(2, 0, [cells[:-1]])
         other_text = [*tokens[:-1], tokens[-1] ^ 1]
@@ -76,8 +76,8 @@ def test_what_cannot_be_saved_or_loaded_is_refused_and_nothing_changes(dense: Mo
         c.load_cells(2, n - 1, [cells[-1:]])
         c.load_state(2, tokens, state)
         c.set_sampling(SAMPLED, 2)
-        assert goes_on(c, 2, first) == wanted
-        assert goes_on(c, 0, first) == wanted
+        assert continue_text(c, 2, first) == wanted
+        assert continue_text(c, 0, first) == wanted
 
         plain.clear()
         plain.load_cells(0, 0, [np.ascontiguousarray(cells[:, : plain.cell_bytes])])
@@ -85,8 +85,8 @@ def test_what_cannot_be_saved_or_loaded_is_refused_and_nothing_changes(dense: Mo
             plain.load_state(0, tokens, state)
 
 
-def test_a_state_cannot_have_more_tokens_to_replay_than_it_has(dense: Model) -> None:
-    """They would be those of the sequence before, or none."""
+def test_state_with_too_many_replay_tokens_is_refused(dense: Model) -> None:
+    """Refuse the state: the replay tokens would be those of another sequence, or missing."""
     with context(dense, n_seq_max=2) as c:
         c.prefill(some_tokens(dense, 20))
         c.verify([1, 2, 3])
@@ -105,7 +105,7 @@ def test_a_state_cannot_have_more_tokens_to_replay_than_it_has(dense: Model) -> 
         np.testing.assert_array_equal(c.save_state(), wanted)
 
 
-def test_a_context_has_room_for_no_more_than_its_tokens(dense: Model) -> None:
+def test_load_beyond_the_context_size_is_refused(dense: Model) -> None:
     with context(dense, n_ctx=256, n_batch=256) as c, context(dense, n_ctx=512) as other:
         other.prefill(some_tokens(dense, 257))
         tokens, pieces, state = save(other, 0)
@@ -118,7 +118,7 @@ def test_a_context_has_room_for_no_more_than_its_tokens(dense: Model) -> None:
         c.prefill(tokens[:1])
 
 
-def test_cells_are_forgotten_when_a_sequence_is_given_tokens_in_another_way(dense: Model) -> None:
+def test_loaded_cells_are_dropped_by_other_calls(dense: Model) -> None:
     with context(dense, n_seq_max=2) as c:
         c.prefill(some_tokens(dense, 30))
         tokens, pieces, state = save(c, 0)
@@ -132,7 +132,7 @@ def test_cells_are_forgotten_when_a_sequence_is_given_tokens_in_another_way(dens
                 c.load_state(1, tokens, state)
 
 
-def test_drafts_of_an_empty_sequence_are_written_over_its_cells(dense: Model) -> None:
+def test_drafts_of_an_empty_sequence_overwrite_its_cells(dense: Model) -> None:
     with context(dense, n_seq_max=3) as c:
         c.prefill(some_tokens(dense, 30))
         tokens, pieces, state = save(c, 0)
@@ -141,16 +141,16 @@ def test_drafts_of_an_empty_sequence_are_written_over_its_cells(dense: Model) ->
         c.draft_chain(5, 3, 1)
         with pytest.raises(InvalidRequestError, match="is not empty"):
             c.load_state(1, tokens, state)
-        c.copy(1, 2)  # which takes the drafts back
+        c.copy(1, 2)  # which drops the drafts
         with pytest.raises(InvalidRequestError, match="K and V of 0 tokens"):
             c.load_state(1, tokens, state)
 
 
 @BOTH_MODES
 @pytest.mark.parametrize("how", ["fails", "is cancelled"])
-def test_a_load_that_fails_leaves_an_empty_sequence_and_all_others(dense: Model, mode: str, how: str) -> None:
+def test_failed_load_empties_only_its_sequence(dense: Model, mode: str, how: str) -> None:
     with context(dense, mode, n_seq_max=3) as c, context(dense, mode) as other:
-        wanted = goes_on(other, 0, after_a_rewind(other, 0))
+        wanted = continue_text(other, 0, after_a_rewind(other, 0))
         token = after_a_rewind(c, 0)
         tokens, pieces, state = saved = save(c, 0)
         c.set_sampling(SAMPLED, 1)
@@ -172,16 +172,16 @@ def test_a_load_that_fails_leaves_an_empty_sequence_and_all_others(dense: Model,
             assert c.tokens(1) == []
             with pytest.raises(InvalidRequestError, match="K and V of 0 tokens"):
                 c.load_state(1, tokens, state)
-        assert goes_on(c, seq_that(c, 1, saved), token) == wanted
+        assert continue_text(c, load_into(c, 1, saved), token) == wanted
         c.clear(1)
         c.prefill(some_tokens(dense, 5), 1)
-        assert goes_on(c, 0, token) == wanted
+        assert continue_text(c, 0, token) == wanted
 
 
 @BOTH_MODES
-def test_a_save_that_is_cancelled_leaves_the_sequence_as_it_was(dense: Model, mode: str) -> None:
+def test_cancelled_save_leaves_the_sequence_unchanged(dense: Model, mode: str) -> None:
     with context(dense, mode) as c, context(dense, mode) as other:
-        wanted = goes_on(other, 0, after_a_rewind(other, 0))
+        wanted = continue_text(other, 0, after_a_rewind(other, 0))
         token = after_a_rewind(c, 0)
         c.save_cells(0, 0, 0)  # the head catches up
         c.cancel()
@@ -190,21 +190,21 @@ def test_a_save_that_is_cancelled_leaves_the_sequence_as_it_was(dense: Model, mo
                 call()
         c.cancel(False)
         assert c.counters.saved_bytes == 0
-        assert goes_on(c, 0, token) == wanted
+        assert continue_text(c, 0, token) == wanted
 
 
-def test_what_was_saved_cannot_be_rewound_and_neither_can_what_was_loaded(dense: Model) -> None:
+def test_rewind_is_refused_after_save_and_after_load(dense: Model) -> None:
     for mode in ("fused", "host-copy"):
         with context(dense, mode, n_seq_max=2) as c:
-            begin(c, 0)
+            prefill_and_sample(c, 0)
             c.verify([1, 2, 3, 4])
             saved = save(c, 0)
-            for seq in (0, seq_that(c, 1, saved)):
+            for seq in (0, load_into(c, 1, saved)):
                 with pytest.raises(InvalidRequestError, match="only 0 can be taken back"):
                     c.rewind(c.tokens_held(seq) - 1, seq)
 
 
-def test_a_closed_context_saves_and_loads_nothing(dense: Model) -> None:
+def test_closed_context_refuses_save_and_load(dense: Model) -> None:
     c = context(dense, n_seq_max=2)
     c.close()
     for call in (

@@ -1,4 +1,4 @@
-"""Claims about estimates of acceptance, by position and by the head's confidence."""
+"""Tests of acceptance estimates: by position, and by the head's confidence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ chances = st.lists(st.floats(0, 1), max_size=6)
 
 
 def brute_force(rates: list[float]) -> float:
-    """Over all ways that a chain can go: the drafts before the first wrong one, and the target's own token."""
+    """Return the expected tokens of a round, summed over all outcomes: accepted drafts and the target's token."""
     total = 0.0
     for outcome in product((True, False), repeat=len(rates)):
         chance = 1.0
@@ -24,8 +24,8 @@ def brute_force(rates: list[float]) -> float:
     return total
 
 
-def watched(first: list[float], rounds: int, seed: int = 0, into: Acceptance | None = None) -> Acceptance:
-    """Acceptance after rounds in which each position is right at such rates."""
+def acceptance_after(first: list[float], rounds: int, seed: int = 0, into: Acceptance | None = None) -> Acceptance:
+    """Return an Acceptance after simulated rounds in which the draft at each position is right at these rates."""
     luck = Random(seed)
     acceptance = into or Acceptance()
     for _ in range(rounds):
@@ -35,13 +35,15 @@ def watched(first: list[float], rounds: int, seed: int = 0, into: Acceptance | N
 
 
 @given(chances)
-def test_expected_tokens_of_a_window_are_those_of_all_its_outcomes(rates: list[float]) -> None:
+def test_expected_tokens_of_a_window_match_brute_force(rates: list[float]) -> None:
     assert window_tokens(rates)[-1] == pytest.approx(brute_force(rates))
     assert window_tokens(rates)[0] == 1
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=40), st.integers(0, 8))
-def test_rates_are_probabilities_and_windows_grow_by_at_most_a_token(seen: list[tuple[int, int]], n: int) -> None:
+def test_acceptance_rates_are_probabilities_and_windows_grow_by_at_most_one_token(
+    seen: list[tuple[int, int]], n: int
+) -> None:
     acceptance = Acceptance()
     for drafted, accepted in seen:
         acceptance.observe(drafted, min(drafted, accepted))
@@ -51,40 +53,40 @@ def test_rates_are_probabilities_and_windows_grow_by_at_most_a_token(seen: list[
     assert tokens[-1] <= n + 1
 
 
-def test_of_what_faded_altogether_the_first_guess_is_left() -> None:
-    """As where so many rounds of several sequences were plain ones."""
+def test_acceptance_returns_to_the_first_guess_after_all_counts_faded() -> None:
+    """Rounds of several sequences without drafts fade the counts like this."""
     guess = Acceptance().rates(3)
-    acceptance = watched([0.0], 10)
+    acceptance = acceptance_after([0.0], 10)
     acceptance.observe(0, 0, tokens=10**6)
     assert acceptance.rates(3) == pytest.approx(guess, abs=0.05)
     assert Acceptance(acceptance).rates(3) == pytest.approx(guess, abs=0.05)
 
 
 @pytest.mark.parametrize("truth", [[0.9, 0.8, 0.6], [0.5, 0.9], [0.2], [0.0, 0.0]])
-def test_rates_come_near_the_truth_position_by_position(truth: list[float]) -> None:
-    found = [watched(truth, 100, seed).rates(len(truth)) for seed in range(50)]
+def test_acceptance_rates_approach_the_true_rate_of_each_position(truth: list[float]) -> None:
+    found = [acceptance_after(truth, 100, seed).rates(len(truth)) for seed in range(50)]
     for i, true in enumerate(truth):
         assert sum(rates[i] for rates in found) / len(found) == pytest.approx(true, abs=0.15)
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.0, 0.9), (0.9, 0.0)])
-def test_a_text_that_changes_is_followed_within_thirty_rounds(before: float, after: float) -> None:
+def test_acceptance_follows_a_change_of_the_text_within_thirty_rounds(before: float, after: float) -> None:
     for seed in range(20):
-        acceptance = watched([after], 30, seed, into=watched([before], 200, seed))
+        acceptance = acceptance_after([after], 30, seed, into=acceptance_after([before], 200, seed))
         assert abs(acceptance.rates(1)[0] - after) < abs(acceptance.rates(1)[0] - before)
 
 
-def test_what_a_passage_does_to_a_position_is_expected_of_the_next_one_which_was_not_reached() -> None:
-    good = watched([0.9, 0.8], 100)
+def test_acceptance_change_at_a_position_carries_to_the_next_untried_one() -> None:
+    good = acceptance_after([0.9, 0.8], 100)
     for _ in range(40):
-        good.observe(2, 0)  # second drafts are not told of
+        good.observe(2, 0)  # the target says nothing about second drafts
     first, second = good.rates(2)
     assert first < 0.35
-    assert second < 0.65  # 0.8 where the passage is good
+    assert second < 0.65  # 0.8 in a good passage
 
 
-def test_the_long_run_outlives_a_bad_passage() -> None:
-    never, usually = watched([0.0], 200), watched([0.9], 200)
+def test_acceptance_long_term_rate_survives_a_bad_passage() -> None:
+    never, usually = acceptance_after([0.0], 200), acceptance_after([0.9], 200)
     for acceptance in (never, usually):
         for _ in range(15):
             acceptance.observe(1, 0)
@@ -93,19 +95,19 @@ def test_the_long_run_outlives_a_bad_passage() -> None:
     assert usually.rates(1)[0] > never.rates(1)[0] + 0.2
 
 
-def test_a_position_never_tried_is_taken_to_be_slightly_worse_than_the_one_before() -> None:
-    rates = watched([0.8], 100).rates(4)
+def test_acceptance_of_an_untried_position_is_slightly_below_the_one_before() -> None:
+    rates = acceptance_after([0.8], 100).rates(4)
     assert all(0.9 * a < b < a for a, b in pairwise(rates))
 
 
-def test_a_new_sequence_starts_from_the_last_one_and_soon_goes_its_own_way() -> None:
-    bad = watched([0.0, 0.0], 200)
+def test_acceptance_of_a_new_sequence_starts_from_the_last_one_and_adapts() -> None:
+    bad = acceptance_after([0.0, 0.0], 200)
     fresh = Acceptance(bad)
     assert fresh.rates(1)[0] < 0.1
-    assert watched([1.0], 15, into=fresh).rates(1)[0] > 0.8
+    assert acceptance_after([1.0], 15, into=fresh).rates(1)[0] > 0.8
 
 
-def test_drafts_cut_for_being_unlikely_do_not_make_the_rest_look_better() -> None:
+def test_acceptance_is_not_biased_by_unverified_unlikely_drafts() -> None:
     found = []
     for seed in range(30):
         luck = Random(seed)
@@ -133,7 +135,7 @@ def calibrated(rounds: int, seed: int, *, informative: bool, rate: float = 0.6) 
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), max_size=60), st.floats(0, 1))
-def test_a_better_position_never_makes_acceptance_less_likely(
+def test_calibration_is_monotonic_in_the_rate_of_the_position(
     seen: list[tuple[float, bool]], confidence: float
 ) -> None:
     calibration = Calibration()
@@ -145,19 +147,19 @@ def test_a_better_position_never_makes_acceptance_less_likely(
     assert row[-1] < 1
 
 
-def test_confidence_says_nothing_before_anything_was_seen() -> None:
+def test_calibration_ignores_confidence_without_data() -> None:
     sure, unsure = Calibration().probability(0.99, 0.7), Calibration().probability(0.1, 0.7)
     assert sure == pytest.approx(unsure)
     assert sure == pytest.approx(0.7, abs=0.03)
 
 
-def test_a_head_that_knows_is_believed() -> None:
+def test_calibration_trusts_an_informative_head() -> None:
     calibration = calibrated(200, 0, informative=True)
     assert calibration.probability(0.2, 0.6) < 0.45
     assert calibration.probability(0.8, 0.6) > 0.75
 
 
-def test_a_head_that_does_not_know_is_not() -> None:
+def test_calibration_ignores_an_uninformative_head() -> None:
     spreads = []
     for seed in range(20):
         calibration = calibrated(200, seed, informative=False)

@@ -1,4 +1,4 @@
-"""Claims about what is learnt of a machine's costs."""
+"""Tests of RoundCosts: the estimates that it learns from timed rounds."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from helpers.estimates import WARM
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymtp.drafting.depth import Costs
+from pymtp.drafting.depth import RoundCosts
 
 counts = st.integers(1, 9)
 seconds = st.floats(1e-6, 10)
 observations = st.lists(st.tuples(counts, seconds, counts, seconds), max_size=60)
 
 
-def timed(costs: Costs, rows: int, took: float, times: int = 1, n_past: int = 0) -> None:
+def timed(costs: RoundCosts, rows: int, took: float, times: int = 1, n_past: int = 0) -> None:
     for _ in range(times):
         costs.observe(n_past, 0, 0.0, rows, took, WARM)
 
 
-def verify_costs(**timings: float) -> Costs:
-    """Costs of verifications timed thrice each: r1=0.01 for one row."""
-    costs = Costs()
+def verify_costs(**timings: float) -> RoundCosts:
+    """Return RoundCosts after three timings of each verification: r1=0.01 means 10 ms for one row."""
+    costs = RoundCosts()
     for rows, took in timings.items():
         timed(costs, int(rows[1:]), took, 3)
     return costs
 
 
 @given(observations)
-def test_whatever_was_timed_estimates_are_positive_and_no_less_than_the_least(
+def test_round_costs_are_positive_and_at_least_their_lower_bound(
     seen: list[tuple[int, float, int, float]],
 ) -> None:
     costs = verify_costs(r1=0.01)
@@ -42,7 +42,7 @@ def test_whatever_was_timed_estimates_are_positive_and_no_less_than_the_least(
     assert all(0 < a <= b for a, b in zip(least, likely, strict=True))
 
 
-def test_a_busy_machine_hardly_moves_the_estimate() -> None:
+def test_round_costs_hardly_change_on_a_busy_machine() -> None:
     for seed in range(20):
         luck = Random(seed)
         costs = verify_costs(r1=0.01)
@@ -51,16 +51,16 @@ def test_a_busy_machine_hardly_moves_the_estimate() -> None:
         assert costs.verify_seconds(1) == pytest.approx(0.01, rel=0.1)
 
 
-def test_one_spoilt_timing_does_not_count_for_long() -> None:
+def test_round_costs_forget_a_single_outlier() -> None:
     costs = verify_costs(r1=0.01)
     timed(costs, 4, 0.2)
     timed(costs, 4, 0.02, 3)
     assert costs.verify_seconds(4) == pytest.approx(0.02, rel=0.15)
 
 
-def test_what_was_measured_first_and_wrong_is_put_right_in_some_rounds_and_others_stay_as_they_are() -> None:
+def test_round_costs_correct_a_wrong_first_measurement_without_changing_others() -> None:
     for wrong in (0.7, 1.3):
-        costs = Costs()
+        costs = RoundCosts()
         costs.begin({1: 0.010, 4: wrong * 0.016, 8: 0.025}, {3: 0.003})
         timed(costs, 4, 0.016, 8)
         assert costs.verify_seconds(4) == pytest.approx(0.016, rel=0.06)
@@ -68,8 +68,8 @@ def test_what_was_measured_first_and_wrong_is_put_right_in_some_rounds_and_other
         assert costs.verify_seconds(8) == pytest.approx(0.025, rel=0.15)
 
 
-def test_a_machine_that_becomes_slower_makes_every_count_dearer() -> None:
-    costs = Costs()
+def test_round_costs_of_all_row_counts_rise_on_a_slower_machine() -> None:
+    costs = RoundCosts()
     costs.begin({1: 0.010, 4: 0.016, 8: 0.025}, {3: 0.003})
     timed(costs, 4, 0.016, 100)
     timed(costs, 4, 0.020, 40)
@@ -77,19 +77,19 @@ def test_a_machine_that_becomes_slower_makes_every_count_dearer() -> None:
     assert costs.verify_seconds(8) == pytest.approx(0.031, rel=0.04)
 
 
-def test_counts_never_timed_lie_between_their_neighbours_or_beyond_them() -> None:
+def test_round_costs_of_unmeasured_row_counts_are_interpolated() -> None:
     costs = verify_costs(r1=0.010, r4=0.016, r8=0.020)
     assert costs.verify_seconds(2) == pytest.approx(0.0125, rel=0.03)
     assert costs.verify_seconds(6) == pytest.approx(0.018, rel=0.03)
     assert costs.verify_seconds(16) == pytest.approx(0.025, rel=0.1)
 
 
-def test_four_rows_may_be_cheaper_than_three() -> None:
+def test_round_costs_of_four_rows_may_be_below_those_of_three() -> None:
     costs = verify_costs(r1=0.015, r3=0.038, r4=0.028)
     assert costs.verify_seconds(3) > costs.verify_seconds(4)
 
 
-def test_a_count_not_timed_may_turn_out_cheaper_but_no_cheaper_than_fewer_rows() -> None:
+def test_round_costs_lower_bound_of_an_unmeasured_count_is_the_cost_of_fewer_rows() -> None:
     costs = verify_costs(r1=0.010, r2=0.018)
     likely, least = costs.rounds(7)
     assert least[1] == pytest.approx(likely[1], rel=0.1)
@@ -97,7 +97,7 @@ def test_a_count_not_timed_may_turn_out_cheaper_but_no_cheaper_than_fewer_rows()
     assert least[7] - costs.draft_seconds(7) >= costs.verify_seconds(2)
 
 
-def test_costs_follow_a_context_that_grows_and_those_not_timed_for_long_go_with_them() -> None:
+def test_round_costs_grow_with_the_context_for_all_row_counts() -> None:
     costs = verify_costs(r1=0.010, r3=0.013)
     for i in range(400):
         timed(costs, 1, 0.010 + 2.5e-5 * i)
@@ -105,7 +105,7 @@ def test_costs_follow_a_context_that_grows_and_those_not_timed_for_long_go_with_
     assert costs.verify_seconds(3) == pytest.approx(0.024, rel=0.1)
 
 
-def test_a_depth_timed_long_ago_is_open_again_and_the_more_the_longer_it_is_ago() -> None:
+def test_round_costs_lower_bound_of_an_old_measurement_falls_with_its_age() -> None:
     costs = verify_costs(r1=0.010, r3=0.016)
     timed(costs, 3, 0.016, 10)
     hopes = []
@@ -116,11 +116,11 @@ def test_a_depth_timed_long_ago_is_open_again_and_the_more_the_longer_it_is_ago(
     assert hopes == sorted(hopes, reverse=True)
     assert hopes[-1] < hopes[0] - 0.02
     timed(costs, 3, 0.020, 20)
-    assert costs.verify_seconds(3) == pytest.approx(0.020, rel=0.05), "what was timed before does not outvote it"
+    assert costs.verify_seconds(3) == pytest.approx(0.020, rel=0.05), "old timings do not outvote new ones"
 
 
-def test_what_attention_adds_is_learnt_from_a_context_that_grows_and_holds_for_other_counts_and_lengths() -> None:
-    costs = Costs()
+def test_round_costs_learn_the_attention_cost_per_token_for_all_row_counts() -> None:
+    costs = RoundCosts()
     for request in range(20):
         for n_past in range(0, 400, 4):
             timed(costs, 1, 0.010 + 1.5e-5 * n_past, n_past=n_past)
@@ -130,7 +130,7 @@ def test_what_attention_adds_is_learnt_from_a_context_that_grows_and_holds_for_o
         assert costs.verify_seconds(4, n_past) == pytest.approx(0.016 + 4 * 1.5e-5 * n_past, rel=0.15)
 
 
-def test_a_first_round_of_its_kind_makes_nothing_look_dearer() -> None:
+def test_round_costs_ignore_the_first_round_of_a_row_count() -> None:
     costs = verify_costs(r1=0.010, r2=0.014)
     costs.observe(0, 0, 0.0, 2, 0.100, 0)
     assert costs.verify_seconds(2) == pytest.approx(0.014, rel=0.01)

@@ -1,4 +1,4 @@
-"""Claims about heads that do not fit their model: they cost their drafts, never the text, and are named once."""
+"""Tests of heads that do not fit their model: the text stays right, drafts are lost, and one warning is logged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from makers.head_file import read_tensor, write_pair
 from makers.unfit_heads import KINDS, NO_NUMBERS, with_head
 
 from pymtp import Completion, Model, SamplingParams
-from pymtp.drafting.head_check import FEW_DRAFTS, FIRST_DRAFTS, MUTE, ROUNDS, DraftWatch
+from pymtp.drafting.head_check import FEW_DRAFTS, FIRST_DRAFTS, MAX_TEXTS_WITHOUT_LOGITS, ROUNDS, HeadCheck
 
 PROMPTS = ["import os\n\n\ndef main() -> None:\n", "class Stack:\n", "x = 1\nx = 1\nx = 1\n"]
 ODD = "# zebra"
@@ -28,7 +28,7 @@ GRAMMAR = SamplingParams(12, grammar='root ::= [a-z ]+ "\\n" [a-z]+', temperatur
 
 @pytest.fixture(scope="module")
 def unfit(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The shipped model with a head of one of the kinds."""
+    """Return a function that makes the shipped model with an unfit head of the given kind."""
     folder = tmp_path_factory.mktemp("unfit")
 
     def file(kind: str) -> Path:
@@ -39,8 +39,8 @@ def unfit(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
-    """What was logged of drafts."""
+def warnings_of_drafts(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[str]]]:
+    """Return a function that lists the logged warnings about drafts."""
     with caplog.at_level(logging.INFO, "pymtp.drafts"):
         yield lambda: [r.getMessage() for r in caplog.records if r.name == "pymtp.drafts"]
 
@@ -53,23 +53,23 @@ def written(path: Path, **options: object) -> list[Completion]:
 
 @pytest.mark.parametrize("draws", ["host", "device"])
 @pytest.mark.parametrize("kind", NO_NUMBERS)
-def test_a_head_without_numbers_loses_its_drafts_and_is_named_once(
-    unfit: Callable[[str], Path], kind: str, draws: str, said: Callable[[], list[str]]
+def test_head_without_finite_logits_loses_its_drafts_with_one_warning(
+    unfit: Callable[[str], Path], kind: str, draws: str, warnings_of_drafts: Callable[[], list[str]]
 ) -> None:
     expected = written(unfit(kind), draft_tokens=0)
     for drafts in (3, "auto"):
-        before = len(said())
+        before = len(warnings_of_drafts())
         found = written(unfit(kind), draft_tokens=drafts, draws=draws)
         assert [one.token_ids for one in found] == [one.token_ids for one in expected]
         assert [one.logprobs for one in found] == [one.logprobs for one in expected]
         assert sum(one.stats.drafted for one in found) == 0
-        (line,) = said()[before:]
+        (line,) = warnings_of_drafts()[before:]
         assert line.startswith(f"{kind}.gguf: the head's logits are no finite numbers")
         assert "draft_tokens=0" in line
 
 
 @pytest.mark.parametrize("prefill", ["host-copy", "all-outputs"])
-def test_hidden_states_on_the_host_make_no_difference_to_a_head_without_numbers(
+def test_head_without_finite_logits_behaves_the_same_with_host_copies(
     unfit: Callable[[str], Path], prefill: str
 ) -> None:
     path = unfit("nan in a norm")
@@ -78,28 +78,30 @@ def test_hidden_states_on_the_host_make_no_difference_to_a_head_without_numbers(
     assert [one.token_ids for one in found] == [one.token_ids for one in expected]
 
 
-def test_a_head_without_numbers_is_asked_once_a_text_and_after_a_few_texts_never(unfit: Callable[[str], Path]) -> None:
+def test_head_without_finite_logits_runs_once_per_text_and_stops_after_a_few_texts(
+    unfit: Callable[[str], Path],
+) -> None:
     with make_llm(unfit("nan in a norm"), n_ctx=256) as llm:
         launches = []
         for prompt in [*PROMPTS, *PROMPTS]:
             before = llm.context.counters.draft_decodes
             llm.generate(prompt, PARAMS[0])
             launches.append(llm.context.counters.draft_decodes - before)
-        assert MUTE == 3
+        assert MAX_TEXTS_WITHOUT_LOGITS == 3
         assert launches == [1, 1, 1, 0, 0, 0]
 
 
 @pytest.fixture(scope="module")
-def odd(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The shipped model's trunk, and its head, which gives no numbers once a text has " z" as in ODD."""
+def nan_head(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Make the shipped trunk, and a head whose logits are NaN once a text contains " z" as ODD does."""
     embeddings = read_tensor(demo, "token_embd.weight")
     with Model(demo, vocab_only=True) as model:
         embeddings[model.tokenize(" z", add_special=False)] = np.nan
     return write_pair(demo, tmp_path_factory.mktemp("odd"), tensors={"token_embd.weight": embeddings})
 
 
-def test_texts_without_numbers_do_not_take_the_drafts_of_others(odd: tuple[Path, Path]) -> None:
-    with make_llm(odd[0], head=odd[1], n_ctx=256, n_seq_max=3, draft_tokens=3) as llm:
+def test_texts_without_finite_head_logits_do_not_affect_the_drafts_of_others(nan_head: tuple[Path, Path]) -> None:
+    with make_llm(nan_head[0], head=nan_head[1], n_ctx=256, n_seq_max=3, draft_tokens=3) as llm:
         long, short = SamplingParams(100, ignore_eos=True), PARAMS[0]
         prompts = [ODD, ODD + "a", PROMPTS[0], ODD + "b", PROMPTS[1]]
         found = llm.generate(prompts, [long, long, short, short, short])
@@ -109,17 +111,19 @@ def test_texts_without_numbers_do_not_take_the_drafts_of_others(odd: tuple[Path,
 
 @pytest.mark.parametrize("options", [{}, {"prefill": "host-copy"}, {"n_seq_max": 2}], ids=str)
 @pytest.mark.parametrize("flash_attn", ["auto", "off"])
-def test_what_is_no_number_ends_with_its_text(odd: tuple[Path, Path], flash_attn: str, options: dict[str, Any]) -> None:
+def test_nan_of_the_head_ends_with_its_text(
+    nan_head: tuple[Path, Path], flash_attn: str, options: dict[str, Any]
+) -> None:
     prompts = PROMPTS[:2] * 2
-    with make_llm(odd[0], head=odd[1], n_ctx=512, draft_tokens=3, flash_attn=flash_attn, **options) as llm:
+    with make_llm(nan_head[0], head=nan_head[1], n_ctx=512, draft_tokens=3, flash_attn=flash_attn, **options) as llm:
         alone = [llm.generate(prompt, PARAMS[0]).stats.accepted_per_position for prompt in prompts]
         assert all(alone)
         for prompt, accepted in zip(prompts, alone, strict=True):
-            assert llm.generate(prompt[:6] + ODD, PARAMS[0]).stats.drafted == 0  # goes on from what is kept
+            assert llm.generate(prompt[:6] + ODD, PARAMS[0]).stats.drafted == 0  # reuses the cached state
             assert llm.generate(prompt, PARAMS[0]).stats.accepted_per_position == accepted
 
 
-def test_a_prefix_that_a_head_without_numbers_took_goes_on(unfit: Callable[[str], Path], tmp_path: Path) -> None:
+def test_saved_prefix_with_a_head_without_finite_logits_loads(unfit: Callable[[str], Path], tmp_path: Path) -> None:
     path = unfit("nan in keys")
     with make_llm(path, n_ctx=256, draft_tokens=0) as llm:
         expected = llm.generate(PROMPTS[0] + PROMPTS[1], PARAMS[0]).token_ids
@@ -132,68 +136,68 @@ def test_a_prefix_that_a_head_without_numbers_took_goes_on(unfit: Callable[[str]
 
 
 @pytest.mark.parametrize(("kind", "drafts"), [("zero", 1), ("swapped", 3), ("random", 2)])
-def test_a_head_that_is_hardly_ever_right_is_named_once_with_what_may_help(
-    unfit: Callable[[str], Path], kind: str, drafts: int, said: Callable[[], list[str]]
+def test_head_with_low_acceptance_gets_one_warning_with_a_remedy(
+    unfit: Callable[[str], Path], kind: str, drafts: int, warnings_of_drafts: Callable[[], list[str]]
 ) -> None:
     with make_llm(unfit(kind), n_ctx=2048, draft_tokens=drafts) as llm:
         llm.generate(PROMPTS[0], SamplingParams(400, temperature=1.0, ignore_eos=True))
-    (line,) = said()
+    (line,) = warnings_of_drafts()
     assert line.startswith(f"{kind}.gguf: of the first {FIRST_DRAFTS} ")
     assert "this head does not fit the model" in line
     assert 'Try tap="pre_norm", another file, or draft_tokens=0; `pymtp tap` measures it' in line
 
 
 @pytest.mark.parametrize(("temperature", "drafts"), [(0.0, 1), (1.0, 1), (1.0, "auto"), (2.0, 1)])
-def test_a_head_that_fits_is_not_named(
-    demo: Path, temperature: float, drafts: int | str, said: Callable[[], list[str]]
+def test_head_that_fits_gets_no_warning(
+    demo: Path, temperature: float, drafts: int | str, warnings_of_drafts: Callable[[], list[str]]
 ) -> None:
     with make_llm(demo, n_ctx=2048, draft_tokens=drafts) as llm:
         n = 1900 if drafts == "auto" else 500
         llm.generate(PROMPTS[0], SamplingParams(n, temperature=temperature, top_k=0, top_p=1.0, ignore_eos=True))
-    assert said() == []
+    assert warnings_of_drafts() == []
 
 
-def watch_of(rounds: int, share: float, drafts: int = 1) -> DraftWatch:
-    """A watch that saw so many rounds, every so many of them without drafts, of which a share was right."""
-    watch = DraftWatch("m.gguf", "another file")
+def head_check_after(rounds: int, share: float, drafts: int = 1) -> HeadCheck:
+    """Return a HeadCheck after `rounds` rounds, one in `drafts` of them with drafts, of which `share` was right."""
+    head_check = HeadCheck("m.gguf", "another file")
     for i in range(rounds):
         drafted = i % drafts == 0
-        watch.add(int(drafted), int(drafted and int((i + 1) * share) > int(i * share)), False)
-    return watch
+        head_check.add(int(drafted), int(drafted and int((i + 1) * share) > int(i * share)), False)
+    return head_check
 
 
-def test_a_watch_judges_once_at_its_number_of_drafts(said: Callable[[], list[str]]) -> None:
-    watch_of(FIRST_DRAFTS - 1, 0.0)
-    assert said() == []
-    watch_of(10 * FIRST_DRAFTS, 0.02)
-    (line,) = said()
+def test_head_check_warns_once_after_its_number_of_drafts(warnings_of_drafts: Callable[[], list[str]]) -> None:
+    head_check_after(FIRST_DRAFTS - 1, 0.0)
+    assert warnings_of_drafts() == []
+    head_check_after(10 * FIRST_DRAFTS, 0.02)
+    (line,) = warnings_of_drafts()
     assert line.startswith(f"m.gguf: of the first {FIRST_DRAFTS} drafts 5 were accepted")
-    watch_of(10 * FIRST_DRAFTS, 0.05)
-    assert len(said()) == 1
+    head_check_after(10 * FIRST_DRAFTS, 0.05)
+    assert len(warnings_of_drafts()) == 1
 
 
-def test_drafts_of_hot_texts_tell_nothing(said: Callable[[], list[str]]) -> None:
-    watch = DraftWatch()
+def test_head_check_ignores_texts_with_a_high_temperature(warnings_of_drafts: Callable[[], list[str]]) -> None:
+    head_check = HeadCheck()
     for _ in range(10 * ROUNDS):
-        watch.add(1, 0, False, 1.5)
-    assert said() == []
+        head_check.add(1, 0, False, 1.5)
+    assert warnings_of_drafts() == []
 
 
-def test_few_drafts_are_enough_after_many_rounds(said: Callable[[], list[str]]) -> None:
-    watch_of(ROUNDS - 1, 0.0, drafts=ROUNDS // FEW_DRAFTS)
-    watch_of(ROUNDS, 0.0, drafts=2 * ROUNDS // FEW_DRAFTS)
-    assert said() == []
-    watch_of(ROUNDS, 0.0, drafts=ROUNDS // FEW_DRAFTS)
-    assert len(said()) == 1
+def test_head_check_needs_few_drafts_after_many_rounds(warnings_of_drafts: Callable[[], list[str]]) -> None:
+    head_check_after(ROUNDS - 1, 0.0, drafts=ROUNDS // FEW_DRAFTS)
+    head_check_after(ROUNDS, 0.0, drafts=2 * ROUNDS // FEW_DRAFTS)
+    assert warnings_of_drafts() == []
+    head_check_after(ROUNDS, 0.0, drafts=ROUNDS // FEW_DRAFTS)
+    assert len(warnings_of_drafts()) == 1
 
 
-def test_a_text_with_numbers_makes_a_watch_hopeful_again() -> None:
-    watch = DraftWatch()
-    for _ in range(MUTE - 1):
-        watch.add(0, 0, True)
-    watch.add(1, 0, False)
-    watch.add(0, 0, True)
-    assert not watch.gives_up
-    for _ in range(MUTE):
-        watch.add(0, 0, True)
-    assert watch.gives_up
+def test_head_check_resets_after_a_text_with_finite_logits() -> None:
+    head_check = HeadCheck()
+    for _ in range(MAX_TEXTS_WITHOUT_LOGITS - 1):
+        head_check.add(0, 0, True)
+    head_check.add(1, 0, False)
+    head_check.add(0, 0, True)
+    assert not head_check.head_failed
+    for _ in range(MAX_TEXTS_WITHOUT_LOGITS):
+        head_check.add(0, 0, True)
+    assert head_check.head_failed

@@ -1,4 +1,4 @@
-"""Claims about the launches that are timed before the first round, and about what `auto` makes of them."""
+"""Tests of the measurement before the first round, and of the first depths that `auto` chooses with it."""
 
 from __future__ import annotations
 
@@ -16,24 +16,45 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf import GGUFReader
-from helpers.scripts import run
-from helpers.simulate import FAMILIES, Chances, Machine, best_fixed, falling, sample_machine, simulate, steady
+from helpers.scripts import run_script
+from helpers.simulate import (
+    FAMILIES,
+    Chances,
+    Machine,
+    best_fixed,
+    falling_rates,
+    sample_machine,
+    simulate,
+    steady_text,
+)
 
 import pymtp
 from pymtp.context.context import Context
 from pymtp.drafting import warm_up
-from pymtp.drafting.depth import MAX_AUTO, AutoDepth, Costs
-from pymtp.drafting.warm_up import BATCH_DEPTHS, LONGEST, MORE_ROWS, MOST_TURNS, STEPS, FirstCosts, judged, measure
+from pymtp.drafting.depth import MAX_AUTO, AutoDepth, RoundCosts
+from pymtp.drafting.warm_up import (
+    BATCH_DEPTHS,
+    CHAIN_STEPS,
+    MAX_REPEATS,
+    MAX_SECONDS,
+    VERIFY_ROWS,
+    MeasuredCosts,
+    fastest_costs,
+    measure,
+)
 from pymtp.errors import ClosedError, NativeError
 
 NEVER = [0.0] * 8
-GOOD = falling(0.9, 0.97)
+GOOD = falling_rates(0.9, 0.97)
 SETTINGS = 12  # machines of each family
 ANSWER = 256  # tokens
 
 
 class ScriptedContext:
-    """Rows and steps that take so many seconds of a clock of its own; the share `cheap` of it, where there are more."""
+    """A context with scripted times on a clock of its own.
+
+    A decode of n rows or steps takes n * row seconds, times `cheap` for n above 1.
+    """
 
     n_ubatch = 512
 
@@ -41,16 +62,16 @@ class ScriptedContext:
         self.now, self.draft_tokens, self.n_seq_max = 0.0, draft_tokens, n_seq_max
         self.row, self.cheap = row, cheap
         self.held = [0] * n_seq_max  # tokens of each sequence
-        self.rounds = 0  # of all sequences
-        self.launches: list[tuple[str, int]] = []
-        self.slow: set[int] = set()  # launches that take ten times as long
+        self.rounds = 0  # the number of batch rounds
+        self.decodes: list[tuple[str, int]] = []
+        self.slow: set[int] = set()  # decodes that take ten times as long
         self.first_token = 0.0  # seconds until the weights are in memory
-        self.forgotten = 0  # launches after which what was chosen was forgotten
-        self.failed: dict[int, object] = {}  # sequences, in rounds of all
+        self.forgotten = 0  # the number of decodes before forget_chosen()
+        self.failed: dict[int, object] = {}  # failing sequences of batch rounds, with their errors
 
-    def _launch(self, what: str, n: int) -> None:
-        self.now += self.row * n * (10 if len(self.launches) in self.slow else 1) * (self.cheap if n > 1 else 1)
-        self.launches.append((what, n))
+    def _decode(self, what: str, n: int) -> None:
+        self.now += self.row * n * (10 if len(self.decodes) in self.slow else 1) * (self.cheap if n > 1 else 1)
+        self.decodes.append((what, n))
 
     def clock(self) -> float:
         return self.now
@@ -70,21 +91,21 @@ class ScriptedContext:
         self.held = [1] * self.n_seq_max
 
     def draft_chains(self, tokens: Mapping[int, int], n: int) -> dict[int, object]:
-        self._launch("drafts", n * len(tokens))
+        self._decode("drafts", n * len(tokens))
         return dict(tokens)
 
     def verify_chains(self, chains: Mapping[int, Sequence[int]]) -> dict[int, object]:
         assert self.held == [1 + self.rounds] * len(chains), "drafts of the round before were taken back"
-        self._launch("rows", sum(len(chain) for chain in chains.values()))
+        self._decode("rows", sum(len(chain) for chain in chains.values()))
         self.held = [n + len(chain) for n, chain in zip(self.held, chains.values(), strict=True)]
         self.rounds += 1
         return dict(chains) | self.failed
 
     def draft_chain(self, token: int, n: int) -> None:
-        self._launch("draft", n)
+        self._decode("draft", n)
 
     def verify_chain(self, tokens: Sequence[int]) -> None:
-        self._launch("verify", len(tokens))
+        self._decode("verify", len(tokens))
         self.held[0] += len(tokens)
 
     def rewind(self, n_keep: int, seq: int = 0) -> None:
@@ -94,124 +115,124 @@ class ScriptedContext:
         self.held = [0] * self.n_seq_max
 
     def forget_chosen(self) -> None:
-        self.forgotten = len(self.launches)
+        self.forgotten = len(self.decodes)
 
 
-def measured(context: ScriptedContext) -> FirstCosts:
+def measured(context: ScriptedContext) -> MeasuredCosts:
     return measure(context, 1000, context.clock)
 
 
-def test_rows_and_a_chain_are_timed_by_their_fastest_launch() -> None:
+def test_measure_returns_the_fastest_time_of_rows_and_chain() -> None:
     context = ScriptedContext(0.001, cheap=0.5)
-    context.slow = {0, 1, 2, 3, 4, 7}  # the first turn, and one of the second
+    context.slow = {0, 1, 2, 3, 4, 7}  # the first repeat, and one of the second
     costs = measured(context)
-    assert costs.draft == pytest.approx({STEPS: 0.0005 * STEPS})
-    assert costs.verify == pytest.approx({1: 0.001} | {n: 0.0005 * n for n in MORE_ROWS})
+    assert costs.draft == pytest.approx({CHAIN_STEPS: 0.0005 * CHAIN_STEPS})
+    assert costs.verify == pytest.approx({1: 0.001} | {n: 0.0005 * n for n in VERIFY_ROWS})
     assert context.n_past == 0
-    assert context.forgotten == len(context.launches) > 0
-    assert len(context.launches) <= MOST_TURNS * (2 + len(MORE_ROWS))
+    assert context.forgotten == len(context.decodes) > 0
+    assert len(context.decodes) <= MAX_REPEATS * (2 + len(VERIFY_ROWS))
 
 
-def test_rounds_of_all_sequences_are_timed_once_their_memory_is_there() -> None:
+def test_measure_times_batch_rounds_after_their_memory_was_allocated() -> None:
     context = ScriptedContext(0.0001, n_seq_max=4)
     measured(context)
-    alone = len([what for what, _ in context.launches if what in ("draft", "verify")])
+    alone = len([what for what, _ in context.decodes if what in ("draft", "verify")])
     context = ScriptedContext(0.0001, n_seq_max=4)
-    context.slow = {alone, alone + 3, alone + 7}  # the first turns
+    context.slow = {alone, alone + 3, alone + 7}  # the first repeats
     found = measured(context).batch
     assert found == {
         (4, depth): pytest.approx((0.0004 * depth, 0.0004 * (1 + depth)), abs=1e-9) for depth in BATCH_DEPTHS
     }
     assert context.n_past == 0
-    assert context.forgotten == len(context.launches)
+    assert context.forgotten == len(context.decodes)
     assert not measured(ScriptedContext(0.0001)).batch
 
 
-def test_a_sequence_without_finite_logits_ends_the_measurement_as_one_alone_does() -> None:
+def test_measure_raises_for_a_sequence_without_finite_logits() -> None:
     context = ScriptedContext(0.0001, n_seq_max=4)
     context.failed = {2: NativeError("no finite logits at position 2")}
     with pytest.raises(NativeError, match="no finite logits"):
         measured(context)
-    assert [what for what, _ in context.launches].count("rows") == 1
+    assert [what for what, _ in context.decodes].count("rows") == 1
 
 
-def test_no_round_of_all_sequences_is_begun_that_would_not_be_over_in_time() -> None:
+def test_measure_starts_no_batch_round_that_would_miss_the_deadline() -> None:
     for row in (0.001, 0.005, 0.01, 0.03, 0.3):
         context = ScriptedContext(row, n_seq_max=8)
         found = measured(context).batch
-        assert context.now <= max(1.25 * LONGEST, 6 * row)
+        assert context.now <= max(1.25 * MAX_SECONDS, 6 * row)
         assert len(found) == {0.001: 4, 0.005: 3, 0.01: 3, 0.03: 1, 0.3: 0}[row]
 
 
-def test_a_timing_ends_before_the_next_launch_once_somebody_waits_and_launches_made_once_do_not_count() -> None:
+def test_measure_stops_for_a_waiting_request_and_drops_single_timings() -> None:
     whole = ScriptedContext(0.001, n_seq_max=4)
     measured(whole)
-    for n in range(len(whole.launches)):
+    for n in range(len(whole.decodes)):
         context = ScriptedContext(0.001, n_seq_max=4)
-        found = measure(context, 1000, context.clock, lambda: len(context.launches) >= n)  # noqa: B023
-        assert len(context.launches) <= n + 1  # drafts and their verification go together
-        assert (context.n_past, context.forgotten) == (0, len(context.launches))
-        timed = [launch for launch in set(context.launches) if context.launches.count(launch) > 1]
+        found = measure(context, 1000, context.clock, lambda: len(context.decodes) >= n)  # noqa: B023
+        assert len(context.decodes) <= n + 1  # drafts and their verification are not separated
+        assert (context.n_past, context.forgotten) == (0, len(context.decodes))
+        timed = [launch for launch in set(context.decodes) if context.decodes.count(launch) > 1]
         assert set(found.verify) == {rows for what, rows in timed if what == "verify"}
         assert len(found.batch) <= context.rounds // 2
 
 
-def test_a_request_is_held_up_by_no_long_round_of_all_sequences() -> None:
+def test_measure_delays_no_request_by_a_long_batch_round() -> None:
     for row in (0.001, 0.005, 0.05):
         context = ScriptedContext(row, n_seq_max=4)
         found = measure(context, 1000, context.clock, lambda: False).batch
         assert (context.rounds, len(found)) == {0.001: (8, 4), 0.005: (4, 2), 0.05: (0, 0)}[row]
 
 
-def test_rounds_of_all_sequences_have_no_more_rows_and_drafts_than_the_context_takes() -> None:
+def test_measure_limits_batch_rounds_to_the_rows_and_drafts_of_the_context() -> None:
     found = measured(ScriptedContext(1e-6, n_seq_max=128)).batch
     assert [depth for _, depth in found] == [0, 1, 3]  # 512 rows
     found = measured(ScriptedContext(1e-6, n_seq_max=4, draft_tokens=2)).batch
     assert [depth for _, depth in found] == [0, 1]
 
 
-def test_a_large_model_is_timed_for_two_seconds_and_the_launch_begun_by_then() -> None:
+def test_measure_of_a_large_model_ends_after_two_seconds() -> None:
     context = ScriptedContext(0.5)
     costs = measured(context)
-    assert context.launches == [("verify", 1), ("draft", STEPS), ("verify", MORE_ROWS[0])][: len(context.launches)]
-    assert context.now <= LONGEST + 0.5 * MORE_ROWS[0]
+    assert (
+        context.decodes == [("verify", 1), ("draft", CHAIN_STEPS), ("verify", VERIFY_ROWS[0])][: len(context.decodes)]
+    )
+    assert context.now <= MAX_SECONDS + 0.5 * VERIFY_ROWS[0]
     assert 1 in costs.verify
 
 
-def test_no_more_rows_are_timed_than_the_context_takes() -> None:
+def test_measure_limits_rows_to_those_of_the_context() -> None:
     context = ScriptedContext(0.001, draft_tokens=2)
     assert set(measured(context).verify) == {1, 2}
-    assert max(n for _, n in context.launches) == 2
+    assert max(n for _, n in context.decodes) == 2
 
 
-def test_rows_are_not_believed_to_cost_more_than_one_by_one() -> None:
+def test_fastest_costs_limits_rows_to_the_cost_of_single_rows() -> None:
     context = ScriptedContext(0.1)
     context.slow = {2}  # four rows, once: there is no time for more
     assert measured(context).verify[4] == pytest.approx(0.4)
 
 
-def test_a_chain_is_not_believed_to_cost_more_than_its_steps_as_rows() -> None:
-    assert judged({("verify", 1): [0.1], ("draft", 3): [0.9, 0.7]}).draft[3] == pytest.approx(0.3)
+def test_fastest_costs_limits_a_chain_to_the_cost_of_single_rows() -> None:
+    assert fastest_costs({("verify", 1): [0.1], ("draft", 3): [0.9, 0.7]}).draft[3] == pytest.approx(0.3)
 
 
-def test_where_the_first_token_takes_all_the_time_the_next_llm_measures(
-    demo: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_next_llm_measures_if_the_first_token_used_up_the_time(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = ScriptedContext(0.1)
-    context.first_token = LONGEST + 0.1
-    assert measured(context) == FirstCosts()
-    assert (context.launches, context.n_past) == ([], 0)
-    monkeypatch.setattr(warm_up, "LONGEST", 0.0)
+    context.first_token = MAX_SECONDS + 0.1
+    assert measured(context) == MeasuredCosts()
+    assert (context.decodes, context.n_past) == ([], 0)
+    monkeypatch.setattr(warm_up, "MAX_SECONDS", 0.0)
     with pymtp.Model(demo) as model:
         with auto(model) as llm:
             assert llm.generate("def f(", pymtp.SamplingParams(max_tokens=8)).token_ids
-        assert model.first_costs == {}
+        assert model.measured_costs == {}
         monkeypatch.undo()
         with auto(model):
-            assert len(model.first_costs) == 1
+            assert len(model.measured_costs) == 1
 
 
-def test_weights_without_finite_logits_make_an_llm_whose_requests_fail(demo_f32: Path, tmp_path: Path) -> None:
+def test_llm_with_weights_without_finite_logits_fails_at_requests(demo_f32: Path, tmp_path: Path) -> None:
     path = tmp_path / "nan.gguf"
     shutil.copy(demo_f32, path)
     reader = GGUFReader(path, "r+")
@@ -225,7 +246,7 @@ def auto(model: pymtp.Model, n_threads: int = 1, **keywords: Any) -> pymtp.LLM:
     return pymtp.LLM(model, n_ctx=256, n_threads=n_threads, **keywords)
 
 
-def test_a_new_llm_holds_nothing_and_writes_what_one_without_measurement_writes(demo: Path) -> None:
+def test_measured_llm_is_empty_and_generates_the_same_text(demo: Path) -> None:
     params = pymtp.SamplingParams(max_tokens=40, temperature=0.7, seed=1)
     with pymtp.Model(demo) as model, auto(model) as llm, auto(model, draft_tokens=0) as plain:
         assert llm.context.counters.target_decodes > 0
@@ -233,7 +254,7 @@ def test_a_new_llm_holds_nothing_and_writes_what_one_without_measurement_writes(
         assert llm.generate("def f(", params).text == plain.generate("def f(", params).text
 
 
-def test_llms_alike_are_measured_once_and_others_by_themselves(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_llms_with_equal_options_are_measured_once(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pymtp.Model(demo) as model:
         launches = []
         for n_threads, more in ((1, {}), (1, {}), (2, {}), (1, {"type_k": "f32"}), (1, {"draft_tokens": 7})):
@@ -243,7 +264,7 @@ def test_llms_alike_are_measured_once_and_others_by_themselves(demo: Path, monke
 
 
 @pytest.mark.parametrize("error", [NativeError("out of memory"), KeyboardInterrupt()], ids=["failure", "ctrl-c"])
-def test_what_a_measurement_raises_comes_out_and_the_next_llm_measures_anew(
+def test_llm_raises_the_error_of_a_measurement_and_the_next_llm_measures(
     demo: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     measured: list[Context] = []
@@ -257,16 +278,18 @@ def test_what_a_measurement_raises_comes_out_and_the_next_llm_measures_anew(
             patch.setattr(Context, "verify_chain", fails)
             with pytest.raises(type(error)):
                 auto(model)
-        with pytest.raises(ClosedError):  # who keeps the error keeps no context
+        with pytest.raises(ClosedError):  # the kept error keeps no context alive
             measured[0].tokens()
-        assert model.first_costs == {}
+        assert model.measured_costs == {}
         with auto(model) as llm:
-            assert len(model.first_costs) == 1
+            assert len(model.measured_costs) == 1
             assert llm.generate("def f(", pymtp.SamplingParams(max_tokens=4)).token_ids
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="a signal for this needs POSIX")
-def test_a_handler_may_open_an_llm_of_the_model_that_is_measured(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_handler_may_create_an_llm_of_the_model_under_measurement(
+    demo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     verify_chain = Context.verify_chain
     texts: list[str] = []
     handled = threading.Event()
@@ -296,14 +319,14 @@ def test_a_handler_may_open_an_llm_of_the_model_that_is_measured(demo: Path, mon
     assert len(set(texts)) == 1
 
 
-def runs(function: Any, frame: FrameType | None) -> bool:
-    """Whether a thread whose innermost frame this is is in the function."""
+def is_running(function: Any, frame: FrameType | None) -> bool:
+    """Return whether a frame or one of its callers is the given function."""
     while frame is not None and frame.f_code is not function.__code__:
         frame = frame.f_back
     return frame is not None
 
 
-def test_ctrl_c_ends_a_measurement_and_nothing_of_it_goes_on(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_a_measurement_and_its_thread(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launched: list[Context] = []
     verify_chain = Context.verify_chain
 
@@ -319,14 +342,14 @@ def test_ctrl_c_ends_a_measurement_and_nothing_of_it_goes_on(demo: Path, monkeyp
         monkeypatch.setattr(Context, "verify_chain", endless)
         with pytest.raises(KeyboardInterrupt):
             auto(model)
-        assert not any(runs(endless, frame) for frame in sys._current_frames().values())
+        assert not any(is_running(endless, frame) for frame in sys._current_frames().values())
         with pytest.raises(ClosedError):
             launched[0].tokens()
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads of a process are counted on Linux")
-def test_all_threads_that_use_llms_share_one_team() -> None:
-    assert run("""
+def test_threads_that_use_llms_share_one_thread_pool() -> None:
+    assert run_script("""
 with pymtp.LLM(model, n_threads=2, n_ctx=64) as llm, pymtp.LLM(model, n_threads=2, n_ctx=64) as other:
     for one in (llm, other, llm):
         asker = threading.Thread(target=one.generate, args=["import "])
@@ -337,20 +360,22 @@ print(n_threads() - before_models)
 """) == ["1"]
 
 
-def told(machine: Machine, costs: Costs, rows: Sequence[int] = (1, 2, 4, 8)) -> Costs:
-    """Costs that begin with what a machine takes."""
-    costs.begin({n: machine.verify[n - 1] for n in rows}, {STEPS: machine.draft[STEPS]})
+def costs_of(machine: Machine, costs: RoundCosts, rows: Sequence[int] = (1, 2, 4, 8)) -> RoundCosts:
+    """Return RoundCosts that begin with the machine's true seconds."""
+    costs.begin({n: machine.verify[n - 1] for n in rows}, {CHAIN_STEPS: machine.draft[CHAIN_STEPS]})
     return costs
 
 
-def answers(family: str, chances: Chances) -> list[float]:
-    """Tokens a second of a first answer, of those of the best fixed depth."""
+def first_answer_rates(family: str, chances: Chances) -> list[float]:
+    """Return the tokens/s of first answers, relative to the best fixed depth."""
     ratios = []
     for i in range(SETTINGS):
         machine = sample_machine(family, Random(f"{family} {i}"))
         _, best = best_fixed(machine, chances)
         runs = [
-            simulate(AutoDepth(told(machine, Costs())), machine, steady(chances), tokens=ANSWER, seed=n).rate
+            simulate(
+                AutoDepth(costs_of(machine, RoundCosts())), machine, steady_text(chances), tokens=ANSWER, seed=n
+            ).rate
             for n in range(4)
         ]
         ratios.append(sum(runs) / len(runs) / best)
@@ -358,32 +383,32 @@ def answers(family: str, chances: Chances) -> list[float]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_first_answer_comes_near_the_best_fixed_depth(family: str) -> None:
+def test_first_answer_is_close_to_the_best_fixed_depth(family: str) -> None:
     for chances in (GOOD, [0.85, 0.75, 0.65, *[0.6] * 5]):
-        ratios = answers(family, chances)
+        ratios = first_answer_rates(family, chances)
         assert sum(ratios) / len(ratios) >= 0.95
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_first_answer_of_which_no_draft_is_accepted_loses_at_most_three_percent(family: str) -> None:
-    assert min(answers(family, NEVER)) >= 0.97
+def test_first_answer_without_acceptance_loses_at_most_three_percent(family: str) -> None:
+    assert min(first_answer_rates(family, NEVER)) >= 0.97
 
 
 def test_measured_costs_lead_to_drafts_in_the_first_round() -> None:
     flat = Machine(tuple(0.0005 * n for n in range(9)), tuple(0.01 * (1 + 0.1 * n) for n in range(9)))
-    assert AutoDepth(told(flat, Costs())).choose(7, 0) > 1
-    assert AutoDepth(Costs()).choose(7, 0) == 0
+    assert AutoDepth(costs_of(flat, RoundCosts())).choose(7, 0) > 1
+    assert AutoDepth(RoundCosts()).choose(7, 0) == 0
 
 
-def test_where_a_first_guess_says_plain_decoding_the_head_is_looked_at_all_the_same() -> None:
+def test_head_is_probed_even_if_measured_costs_favour_plain_decoding() -> None:
     steep = Machine(tuple(0.0013 * n for n in range(9)), tuple(0.01 * cost for cost in (1, 2, 2.4, *[2.6] * 6)))
-    policy = AutoDepth(told(steep, Costs()))
-    assert policy.keep([0.5] * policy.choose(7, 0)) == 0
-    assert max(simulate(policy, steep, steady(GOOD), rounds=30).depths) > 1
+    policy = AutoDepth(costs_of(steep, RoundCosts()))
+    assert policy.n_to_verify([0.5] * policy.choose(7, 0)) == 0
+    assert max(simulate(policy, steep, steady_text(GOOD), rounds=30).depths) > 1
 
 
-def test_costs_told_before_are_nearly_relied_on_and_those_between_them_less() -> None:
-    costs = Costs()
+def test_measured_costs_have_tight_bounds_and_interpolated_ones_wider() -> None:
+    costs = RoundCosts()
     costs.begin({1: 0.010, 4: 0.016, 8: 0.040}, {3: 0.003})
     likely, least = costs.rounds(8)
     assert likely[3] == pytest.approx(0.003 + 0.016, rel=0.1)
@@ -392,8 +417,8 @@ def test_costs_told_before_are_nearly_relied_on_and_those_between_them_less() ->
     assert hopes[8] < hopes[7]
 
 
-def test_rounds_correct_what_was_told_before() -> None:
-    costs = Costs()
+def test_rounds_correct_measured_costs() -> None:
+    costs = RoundCosts()
     costs.begin({1: 0.010, 4: 0.030}, {3: 0.003})
     for i in range(10):
         costs.observe(0, 0, 0.0, 4, 0.014, i)

@@ -1,4 +1,4 @@
-"""Claims about the depths of rounds that several sequences share, on simulated machines: no model takes part."""
+"""Tests of the depth of batches: it comes near the best fixed depth, on simulated machines."""
 
 from __future__ import annotations
 
@@ -9,44 +9,52 @@ from random import Random
 
 import pytest
 from helpers.estimates import BatchCosts
-from helpers.simulate_batch import MOST, N_CTX, Batch, Machine, fixed_rates, known, phases, steady
+from helpers.simulate_batch import MOST, N_CTX, Batch, Machine, fixed_rates, known_costs, phases, steady
 
-from pymtp.drafting.depth import AutoDepth, Costs, FixedDepth, thread_changes
+from pymtp.drafting.depth import AutoDepth, FixedDepth, RoundCosts, thread_changes
 from pymtp.engine.batch_depth import BatchDepth
-from pymtp.engine.rounds import Writer
-from pymtp.stats import Tally
+from pymtp.engine.rounds import DecodeState
+from pymtp.stats import DraftStats
 
 
-def thousandths(seconds: dict[int, float]) -> dict[int, float]:
-    return {n: 0.001 * each for n, each in seconds.items()}
+def milliseconds(seconds: dict[int, float]) -> dict[int, float]:
+    return {n: 0.001 * ms for n, ms in seconds.items()}
 
 
 MACHINES = {
-    # the 0.8B shape in Q4_0, one thread of an AMD Zen 5: more than 8 rows are dear
+    # the 0.8B shape in Q4_0, one thread of an AMD Zen 5: more than 8 rows are expensive
     "zen5": Machine(
-        thousandths({1: 20, 4: 25, 8: 42, 16: 80, 32: 151, 64: 310}), thousandths({1: 1, 4: 6, 8: 10, 16: 22})
+        milliseconds({1: 20, 4: 25, 8: 42, 16: 80, 32: 151, 64: 310}), milliseconds({1: 1, 4: 6, 8: 10, 16: 22})
     ),
-    # the same with kernels for 9 to 64 rows that are faster than today's
+    # the same with faster kernels for 9 to 64 rows
     "fast rows": Machine(
-        thousandths({1: 20, 4: 25, 8: 38, 16: 62, 32: 105, 64: 195}), thousandths({1: 1, 4: 2, 16: 9})
+        milliseconds({1: 20, 4: 25, 8: 38, 16: 62, 32: 105, 64: 195}), milliseconds({1: 1, 4: 2, 16: 9})
     ),
-    # reading the weights decides
-    "weight-bound": Machine(thousandths({1: 100, 8: 125, 16: 170, 64: 420}), thousandths({1: 4, 8: 8, 16: 14})),
-    # launches decide
-    "GPU": Machine(thousandths({1: 10, 8: 11, 16: 12, 64: 16}), thousandths({1: 0.6, 16: 0.9}), each=0.0001),
+    # memory-bound: reading the weights takes most of the time
+    "weight-bound": Machine(milliseconds({1: 100, 8: 125, 16: 170, 64: 420}), milliseconds({1: 4, 8: 8, 16: 14})),
+    # launch-bound: kernel launches take most of the time
+    "GPU": Machine(milliseconds({1: 10, 8: 11, 16: 12, 64: 16}), milliseconds({1: 0.6, 16: 0.9}), each=0.0001),
 }
 
 
-def writers(depths: BatchDepth, n: int, cap: int | None = None) -> list[Writer]:
+def make_states(depths: BatchDepth, n: int, max_drafts: int | None = None) -> list[DecodeState]:
     return [
-        Writer(seq, 1, 10, left=10**6, ends=lambda _: False, tally=Tally(), depth=depths.open(0.0), cap=cap)
+        DecodeState(
+            seq,
+            1,
+            10,
+            tokens_left=10**6,
+            is_last=lambda _: False,
+            draft_stats=DraftStats(),
+            depth=depths.add_sequence(0.0),
+            max_drafts=max_drafts,
+        )
         for seq in range(n)
     ]
 
 
-def share(machine: Machine, n: int, rate: float, *, tokens: int, batches: int) -> float:
-    """Tokens a second, of those of the best fixed depth, in the last of so many batches of an LLM: the mean of
-    three LLMs."""
+def relative_speed(machine: Machine, n: int, rate: float, *, tokens: int, batches: int) -> float:
+    """Return the tokens/s relative to the best fixed depth, in the last of so many batches: the mean of three LLMs."""
     texts, seeds = [steady(rate)] * n, range(3)
     autos = [Batch(machine, n, seed=seed) for seed in seeds]
     found = [[auto.run(texts, tokens, n) for _ in range(batches)][-1] for auto in autos]
@@ -55,27 +63,31 @@ def share(machine: Machine, n: int, rate: float, *, tokens: int, batches: int) -
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.5, 0.75, 0.9])
-def test_the_chosen_depths_bring_nearly_as_much_as_the_best_fixed_depth(rate: float) -> None:
-    shares = [share(machine, n, rate, tokens=128, batches=2) for machine in MACHINES.values() for n in (2, 4, 8)]
-    assert sum(shares) / len(shares) > 0.975
-    assert min(shares) > 0.94
+def test_batch_depth_comes_near_the_best_fixed_depth(rate: float) -> None:
+    speeds = [
+        relative_speed(machine, n, rate, tokens=128, batches=2) for machine in MACHINES.values() for n in (2, 4, 8)
+    ]
+    assert sum(speeds) / len(speeds) > 0.975
+    assert min(speeds) > 0.94
 
 
 @pytest.mark.parametrize("n", [4, 8, 16])
 @pytest.mark.parametrize("name", MACHINES)
-def test_where_nothing_is_accepted_auto_is_nearly_as_fast_as_plain_rounds(name: str, n: int) -> None:
+def test_batch_depth_is_nearly_as_fast_as_plain_rounds_if_nothing_is_accepted(name: str, n: int) -> None:
     batch = Batch(MACHINES[name], n)
     plain = n / MACHINES[name].round_seconds(n, 0)
     assert batch.run([steady(0.0)] * n, 256, n) > 0.965 * plain
     assert batch.run([steady(0.0)] * n, 64, n) > 0.97 * plain
 
 
-def test_a_first_short_batch_pays_little_for_what_is_to_be_learnt() -> None:
-    shares = [
-        share(machine, 8, rate, tokens=64, batches=1) for machine in MACHINES.values() for rate in (0.0, 0.5, 0.75, 0.9)
+def test_first_short_batch_loses_little_to_learning() -> None:
+    speeds = [
+        relative_speed(machine, 8, rate, tokens=64, batches=1)
+        for machine in MACHINES.values()
+        for rate in (0.0, 0.5, 0.75, 0.9)
     ]
-    assert sum(shares) / len(shares) > 0.96
-    assert min(shares) > 0.92
+    assert sum(speeds) / len(speeds) > 0.96
+    assert min(speeds) > 0.92
 
 
 def test_texts_of_different_acceptance_share_the_depth_that_is_best_for_all() -> None:
@@ -86,21 +98,21 @@ def test_texts_of_different_acceptance_share_the_depth_that_is_best_for_all() ->
         assert auto.run(texts, 2000, 8, seconds) > 0.95 * best
 
 
-def test_texts_in_passages_and_one_after_the_other_are_written_as_fast_as_at_the_best_fixed_depth() -> None:
+def test_batch_depth_follows_texts_with_easy_and_hard_passages() -> None:
     texts = [phases(0.3, 0.9, 40, 7 * i) for i in range(24)]
     for name in ("fast rows", "weight-bound"):
         auto = Batch(MACHINES[name], 8)
         assert auto.run(texts, 96, 8) > 0.95 * max(fixed_rates(MACHINES[name], texts, 96, 8, 0))
 
 
-def test_the_same_rounds_lead_to_the_same_depths() -> None:
+def test_batch_depth_is_deterministic() -> None:
     one, other = (Batch(MACHINES["fast rows"], 4, seed=5) for _ in range(2))
     for batch in (one, other):
         batch.run([steady(0.7)] * 4, 200, 4)
     assert one.depths == other.depths
 
 
-def test_peeks_find_that_acceptance_has_become_better() -> None:
+def test_batch_depth_notices_that_acceptance_has_improved() -> None:
     batch = Batch(MACHINES["fast rows"], 8)
     batch.run([lambda place: 0.98 * (place > 400)] * 8, 900, 8)
     depths = [depth for n, depth in batch.depths if n == 8]
@@ -108,26 +120,26 @@ def test_peeks_find_that_acceptance_has_become_better() -> None:
     assert min(depths[450:470]) > 0
 
 
-def test_texts_that_want_no_drafts_count_for_none() -> None:
+def test_sequences_without_drafts_do_not_count_for_the_depth() -> None:
     batch = Batch(MACHINES["weight-bound"], 8)
-    batch.caps = dict.fromkeys(range(7), 0)
+    batch.max_drafts = dict.fromkeys(range(7), 0)
     batch.run([steady(0.9)] * 8, 100, 8)
     assert sum(depth > 0 for n, depth in batch.depths if n == 8) < 10
 
 
-def test_rounds_that_found_new_memory_do_not_keep_from_a_depth() -> None:
+def test_slow_first_rounds_of_a_new_size_do_not_rule_out_a_depth() -> None:
     machine = replace(MACHINES["GPU"], build=5.0, spread=0.0, outliers=0.0)
     batch = Batch(machine, 8, timed=False)
     batch.run([steady(1.0)] * 8, 200, 8)
     depths = [depth for _, depth in batch.depths]
     deepest = depths.index(max(depths))
-    assert 8 * (1 + max(depths)) > 1 + MOST  # more rows than were timed
+    assert 8 * (1 + max(depths)) > 1 + MOST  # more rows than the warm-up timed
     assert min(depths[deepest : deepest + 10]) >= max(depths) - 2
 
 
-def test_rounds_of_some_sequences_tell_what_rounds_of_others_cost() -> None:
+def test_costs_of_rounds_are_estimated_for_other_numbers_of_sequences() -> None:
     machine = replace(MACHINES["zen5"], outliers=0.0)
-    costs = BatchCosts(known(MACHINES["GPU"]))  # wrong in all
+    costs = BatchCosts(known_costs(MACHINES["GPU"]))  # all costs are wrong
     for _ in range(20):
         for depth in (0, 1, 3):
             draft, verify = machine.draft_seconds(8, depth), machine.verify_seconds(8, depth)
@@ -138,8 +150,8 @@ def test_rounds_of_some_sequences_tell_what_rounds_of_others_cost() -> None:
         assert found[0][depth] == pytest.approx(machine.round_seconds(7, depth), rel=0.25)
 
 
-def test_a_launch_that_finds_new_memory_does_not_count_as_what_its_rows_take() -> None:
-    costs = BatchCosts(known(MACHINES["zen5"]))
+def test_time_of_a_cold_call_does_not_count_for_its_rows() -> None:
+    costs = BatchCosts(known_costs(MACHINES["zen5"]))
     before = costs.rounds(8, 3, 0)
     assert before is not None
     costs.observe(8, 0, 3, 0.08, 4, 1.0, cold=True)
@@ -149,17 +161,17 @@ def test_a_launch_that_finds_new_memory_does_not_count_as_what_its_rows_take() -
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
-def test_times_that_no_launch_takes_tell_nothing(seconds: float) -> None:
-    costs = BatchCosts(known(MACHINES["zen5"]))
+def test_impossible_times_are_ignored(seconds: float) -> None:
+    costs = BatchCosts(known_costs(MACHINES["zen5"]))
     before = costs.rounds(2, MOST, 10)
     for _ in range(3):
         costs.observe(2, 10, 2, seconds, 3, seconds, cold=False)
     assert costs.rounds(2, MOST, 10) == before
 
 
-def test_a_timing_that_was_spoilt_does_not_make_many_rows_dear() -> None:
-    costs = Costs()
-    costs.begin({1: 0.020, 4: 0.080, 8: 0.020}, {3: 0.003})  # so eight rows take less than four
+def test_disturbed_measurement_does_not_make_many_rows_expensive() -> None:
+    costs = RoundCosts()
+    costs.begin({1: 0.020, 4: 0.080, 8: 0.020}, {3: 0.003})  # eight rows take less time than four
     found = BatchCosts(costs).rounds(16, MOST, 0)
     assert found is not None
     assert min(found[0]) > 0.02
@@ -167,99 +179,104 @@ def test_a_timing_that_was_spoilt_does_not_make_many_rows_dear() -> None:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_where_drafting_lost_all_it_may_rounds_of_more_rows_than_were_timed_are_plain(name: str) -> None:
+def test_rounds_become_plain_if_drafting_keeps_losing(name: str) -> None:
     machine = MACHINES[name]
-    depths = BatchDepth(N_CTX, 512, MOST, known(machine))
-    for n, cap in ((2, 3), (16, None)):
+    depths = BatchDepth(N_CTX, 512, MOST, known_costs(machine))
+    for n, max_drafts in ((2, 3), (16, None)):
         plain = 0
         for _ in range(20):
-            sequences = writers(depths, n, cap)
+            sequences = make_states(depths, n, max_drafts)
             for _ in range(10):
                 depth = depths.choose(sequences)
-                for writer in sequences:
-                    writer.made, writer.right = [0] * depth, 0
-                kept = depths.keep(sequences) if depth else 0
-                for writer in sequences:
-                    writer.drafts = [0] * kept
+                for state in sequences:
+                    state.made_drafts, state.n_correct = [0] * depth, 0
+                kept = depths.n_to_verify(sequences) if depth else 0
+                for state in sequences:
+                    state.verified_drafts = [0] * kept
                 plain += kept == 0
                 depths.observe(sequences, depth, machine.draft_seconds(n, depth), machine.verify_seconds(n, kept))
     assert plain > 0.9 * 200
 
 
-def test_one_sequence_has_the_depth_of_its_own_policy() -> None:
+def test_single_sequence_has_the_depth_of_its_own_policy() -> None:
     machine = MACHINES["fast rows"]
-    own, shared = (AutoDepth(known(machine), MOST) for _ in range(2))
-    depths = BatchDepth(N_CTX, 512, MOST, known(machine))
-    (writer,) = writers(depths, 1)
-    writer.depth = shared
-    luck = Random(1)
+    own, shared = (AutoDepth(known_costs(machine), MOST) for _ in range(2))
+    depths = BatchDepth(N_CTX, 512, MOST, known_costs(machine))
+    (state,) = make_states(depths, 1)
+    state.depth = shared
+    rng = Random(1)
     for _ in range(300):
-        depth = own.choose(min(writer.left - 1, N_CTX - 11), 10)
-        assert depths.choose([writer]) == depth
-        writer.made, writer.confidences = [0] * depth, [luck.random() for _ in range(depth)]
-        kept = own.keep(writer.confidences)
-        assert not depth or depths.keep([writer]) == kept
-        writer.drafts = [0] * kept
-        writer.right = luck.randint(0, kept)
-        took = luck.uniform(0.005, 0.02), luck.uniform(0.01, 0.02)
-        own.observe(depth, kept, writer.right, *took, writer.confidences)
-        depths.observe([writer], depth, *took)
+        depth = own.choose(min(state.tokens_left - 1, N_CTX - 11), 10)
+        assert depths.choose([state]) == depth
+        state.made_drafts, state.confidences = [0] * depth, [rng.random() for _ in range(depth)]
+        kept = own.n_to_verify(state.confidences)
+        assert not depth or depths.n_to_verify([state]) == kept
+        state.verified_drafts = [0] * kept
+        state.n_correct = rng.randint(0, kept)
+        took = rng.uniform(0.005, 0.02), rng.uniform(0.01, 0.02)
+        own.observe(depth, kept, state.n_correct, *took, state.confidences)
+        depths.observe([state], depth, *took)
 
 
-def test_costs_are_forgotten_where_other_programs_change_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costs_are_forgotten_when_other_programs_change_the_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     for n in (1, 4):
-        costs = known(MACHINES["fast rows"])
+        costs = known_costs(MACHINES["fast rows"])
         depths = BatchDepth(N_CTX, 512, MOST, costs)
-        sequences = writers(depths, n)
-        for writer in sequences:
-            writer.made, writer.drafts, writer.right, writer.confidences = [0] * 3, [0] * 3, 3, [0.9] * 3
+        sequences = make_states(depths, n)
+        for state in sequences:
+            state.made_drafts, state.verified_drafts, state.n_correct, state.confidences = (
+                [0] * 3,
+                [0] * 3,
+                3,
+                [0.9] * 3,
+            )
         depths.choose(sequences)
         depths.observe(sequences, 3, 0.01, 0.02)
         assert costs.verify_seconds(1) < 1
         monkeypatch.setattr("pymtp.engine.batch_depth.thread_changes", lambda: thread_changes() + 1)
         depths.observe(sequences, 3, 0.01, 0.02)
         assert costs.verify_seconds(1) == float("inf")
-        assert depths.choose(sequences) == 0  # plain, to be timed anew
+        assert depths.choose(sequences) == 0  # a plain round, to be timed again
         monkeypatch.undo()
 
 
-def test_a_round_that_another_number_of_threads_was_tried_in_teaches_acceptance_alone(
+def test_round_with_a_thread_trial_teaches_acceptance_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    costs = known(MACHINES["fast rows"])
+    costs = known_costs(MACHINES["fast rows"])
     depths = BatchDepth(N_CTX, 512, MOST, costs)
-    (writer,) = writers(depths, 1)
-    writer.made, writer.drafts, writer.right, writer.confidences = [0] * 3, [0] * 3, 3, [0.9] * 3
-    depth = writer.depth
+    (state,) = make_states(depths, 1)
+    state.made_drafts, state.verified_drafts, state.n_correct, state.confidences = [0] * 3, [0] * 3, 3, [0.9] * 3
+    depth = state.depth
     assert isinstance(depth, AutoDepth)
     trials = count(1)
     monkeypatch.setattr("pymtp.engine.batch_depth.thread_trials", lambda: next(trials))
     before, rate = costs.rounds(MOST), depth.rates(1)[0]
     for _ in range(20):
-        depths.choose([writer])
-        depths.observe([writer], 3, 1.0, 2.0)
+        depths.choose([state])
+        depths.observe([state], 3, 1.0, 2.0)
     assert costs.rounds(MOST) == before
     assert depth.rates(1)[0] > rate
 
 
-def test_a_fixed_depth_is_that_of_all_and_no_more_than_there_are_rows_and_room() -> None:
+def test_fixed_depth_is_limited_by_rows_and_context() -> None:
     depths = BatchDepth(100, 24, 5, None)
-    assert isinstance(depths.open(0.7), FixedDepth)
-    assert [depths.choose(writers(depths, n)) for n in (1, 2, 4, 6, 12, 24)] == [5, 5, 5, 3, 1, 0]
-    assert depths.choose(writers(depths, 3, cap=2)) == 2
-    near = writers(depths, 3)
+    assert isinstance(depths.add_sequence(0.7), FixedDepth)
+    assert [depths.choose(make_states(depths, n)) for n in (1, 2, 4, 6, 12, 24)] == [5, 5, 5, 3, 1, 0]
+    assert depths.choose(make_states(depths, 3, max_drafts=2)) == 2
+    near = make_states(depths, 3)
     near[1].n_past = 97
     assert depths.choose(near) == 2
 
 
-def test_rounds_of_several_tell_one_by_itself_nothing_of_what_its_rounds_cost() -> None:
-    costs = known(MACHINES["fast rows"])
+def test_rounds_of_a_batch_do_not_change_the_costs_of_single_rounds() -> None:
+    costs = known_costs(MACHINES["fast rows"])
     before = costs.rounds(MOST)
     depths = BatchDepth(N_CTX, 512, MOST, costs)
-    sequences = writers(depths, 4)
-    for writer in sequences:
-        writer.made = writer.drafts = [0] * 3
-        writer.right = 3
+    sequences = make_states(depths, 4)
+    for state in sequences:
+        state.made_drafts = state.verified_drafts = [0] * 3
+        state.n_correct = 3
     for _ in range(50):
         depths.choose(sequences)
         depths.observe(sequences, 3, 1.0, 1.0)

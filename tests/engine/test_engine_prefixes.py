@@ -1,4 +1,4 @@
-"""Claims about an engine whose prompts go on from each other, over a scripted context: no model takes part."""
+"""Tests of the engine with its prefix cache: prompts reuse earlier ones, over a scripted context without a model."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
-from helpers.engines import Bed
-from helpers.holding import check_held
-from helpers.interrupts import Interrupted
+from helpers.engines import EngineHarness
+from helpers.holding import check_prefix_cache
+from helpers.interrupts import InterruptAtLine
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pymtp.errors import CancelledError, NativeError
 
-HOST = 10**6
+CACHE_BYTES = 10**6
 
 
 def text(seed: int, n: int) -> list[int]:
@@ -25,143 +25,147 @@ def text(seed: int, n: int) -> list[int]:
 DOCUMENT = text(0, 200)
 
 
-def tokens_read(bed: Bed) -> int:
-    return bed.engine.figures().read
+def tokens_prefilled(harness: EngineHarness) -> int:
+    return harness.engine.figures().read
 
 
-def ask(bed: Bed, prompt: list[int], max_tokens: int = 10, *, again: bool = False) -> int:
-    """Alone, to its end. Tokens read. again: the caller says that the whole prompt will come again."""
-    before = tokens_read(bed)
-    request = bed.submit(prompt, max_tokens, marks=(len(prompt),) if again else ())
-    bed.run()
-    bed.check()
-    check_held(bed.engine)
-    n = tokens_read(bed) - before
+def run_request(harness: EngineHarness, prompt: list[int], max_tokens: int = 10, *, again: bool = False) -> int:
+    """Run one request to its end, and return the number of prompt tokens that were prefilled.
+
+    again: whether the request says that its whole prompt will come again.
+    """
+    before = tokens_prefilled(harness)
+    request = harness.submit(prompt, max_tokens, branch_points=(len(prompt),) if again else ())
+    harness.run()
+    harness.check()
+    check_prefix_cache(harness.engine)
+    n = tokens_prefilled(harness) - before
     assert request.completion.stats.cached_tokens == len(prompt) - n
     return n
 
 
-@pytest.mark.parametrize("cache_bytes", [0, HOST])
-def test_a_prompt_goes_on_from_a_prompt_and_what_was_written_after_it(cache_bytes: int) -> None:
-    bed = Bed(cache_bytes=cache_bytes)
-    ask(bed, DOCUMENT)
-    written = bed.requests[0].tokens
-    assert ask(bed, [*DOCUMENT, *written, *text(1, 30)]) == 1 + 30  # the last token was written, and not read
+@pytest.mark.parametrize("cache_bytes", [0, CACHE_BYTES])
+def test_prompt_continues_from_an_earlier_prompt_and_its_output(cache_bytes: int) -> None:
+    harness = EngineHarness(cache_bytes=cache_bytes)
+    run_request(harness, DOCUMENT)
+    output = harness.requests[0].tokens
+    # The sequence does not hold the last output token
+    assert run_request(harness, [*DOCUMENT, *output, *text(1, 30)]) == 1 + 30
 
 
-def test_a_text_that_was_replaced_is_gone_on_from_out_of_host_memory() -> None:
-    bed = Bed(cache_bytes=HOST)
-    ask(bed, DOCUMENT, again=True)
-    written = bed.requests[0].tokens
-    assert ask(bed, text(5, 300)) == 300
-    assert ask(bed, [*DOCUMENT, *written]) == 1
-    assert bed.engine.figures().prefixes.loaded == 209
+def test_evicted_sequence_is_restored_from_host_memory() -> None:
+    harness = EngineHarness(cache_bytes=CACHE_BYTES)
+    run_request(harness, DOCUMENT, again=True)
+    output = harness.requests[0].tokens
+    assert run_request(harness, text(5, 300)) == 300
+    assert run_request(harness, [*DOCUMENT, *output]) == 1
+    assert harness.engine.figures().prefixes.loaded == 209
 
 
-def test_a_text_that_was_replaced_is_read_again_without_host_memory() -> None:
-    bed = Bed()
-    ask(bed, DOCUMENT)
-    ask(bed, text(5, 300))
-    assert ask(bed, DOCUMENT) == 200
+def test_evicted_sequence_is_prefilled_again_without_host_memory() -> None:
+    harness = EngineHarness()
+    run_request(harness, DOCUMENT)
+    run_request(harness, text(5, 300))
+    assert run_request(harness, DOCUMENT) == 200
 
 
-def test_nothing_is_gone_on_from_where_that_is_off() -> None:
-    bed = Bed(cache_prompt=False, cache_bytes=HOST, n_seq_max=2)
+def test_nothing_is_reused_without_cache_prompt() -> None:
+    harness = EngineHarness(cache_prompt=False, cache_bytes=CACHE_BYTES, n_seq_max=2)
     prompt = DOCUMENT
     for _ in range(3):
-        requests = [bed.submit(prompt, seed=i) for i in range(2)]
-        bed.run()
+        requests = [harness.submit(prompt, seed=i) for i in range(2)]
+        harness.run()
         assert {request.completion.stats.cached_tokens for request in requests} == {0}
         prompt = prompt + requests[0].tokens
-    assert bed.engine.figures().prefixes.nbytes == 0
+    assert harness.engine.figures().prefixes.nbytes == 0
 
 
-@pytest.mark.parametrize("cache_bytes", [0, HOST])
-def test_prompts_that_come_together_read_what_they_share_once(cache_bytes: int) -> None:
-    bed = Bed(n_seq_max=4, cache_bytes=cache_bytes)
+@pytest.mark.parametrize("cache_bytes", [0, CACHE_BYTES])
+def test_concurrent_prompts_prefill_their_shared_prefix_once(cache_bytes: int) -> None:
+    harness = EngineHarness(n_seq_max=4, cache_bytes=cache_bytes)
     for i in range(4):
-        bed.submit([*DOCUMENT, i, *text(i, 9)], 30, seed=i)
-    bed.run()
-    bed.check()
-    check_held(bed.engine)
-    assert tokens_read(bed) == 200 + 4 * 10
+        harness.submit([*DOCUMENT, i, *text(i, 9)], 30, seed=i)
+    harness.run()
+    harness.check()
+    check_prefix_cache(harness.engine)
+    assert tokens_prefilled(harness) == 200 + 4 * 10
 
 
-def test_a_prompt_that_is_half_read_when_it_is_cancelled_is_gone_on_from() -> None:
-    bed = Bed(n_ctx=2000)
-    cancelled = bed.submit(text(3, 640))
+def test_prefilled_part_of_a_cancelled_prompt_is_reused() -> None:
+    harness = EngineHarness(n_ctx=2000)
+    cancelled = harness.submit(text(3, 640))
     for _ in range(10):
-        bed.engine.step()
-    bed.engine.cancel(cancelled)
-    assert 100 <= (n := cancelled.n_read) < 640
-    assert ask(bed, text(3, 640)) == 640 - n
+        harness.engine.step()
+    harness.engine.cancel(cancelled)
+    assert 100 <= (n := cancelled.n_prefilled) < 640
+    assert run_request(harness, text(3, 640)) == 640 - n
 
 
-def test_a_stream_that_gives_way_is_not_read_again_where_its_end_was_kept() -> None:
-    bed = Bed(n_ctx=1000, cache_bytes=HOST)
-    slow = bed.submit(text(3, 300), 50, ahead=1, marks=(300,))
+def test_preempted_stream_is_not_prefilled_again_with_a_checkpoint_at_its_end() -> None:
+    harness = EngineHarness(n_ctx=1000, cache_bytes=CACHE_BYTES)
+    slow = harness.submit(text(3, 300), 50, max_unread=1, branch_points=(300,))
     while not slow.paused:
-        bed.engine.step()
-    assert ask(bed, text(4, 300)) == 300
-    assert slow.gave_way
-    assert tokens_read(bed) == 600
+        harness.engine.step()
+    assert run_request(harness, text(4, 300)) == 300
+    assert slow.preempted
+    assert tokens_prefilled(harness) == 600
 
 
-def test_a_load_that_fails_is_a_prompt_that_is_read() -> None:
-    bed = Bed(cache_bytes=HOST)
-    ask(bed, DOCUMENT, again=True)
-    ask(bed, text(5, 300))
-    bed.context.before = fails_at("load_state", NativeError("no memory"))
-    assert ask(bed, DOCUMENT + bed.requests[0].tokens) == 210
-    bed.context.before = lambda what, seqs: None
-    ask(bed, text(6, 300))
-    assert ask(bed, DOCUMENT + bed.requests[0].tokens) == 1
+def test_failed_load_falls_back_to_prefill() -> None:
+    harness = EngineHarness(cache_bytes=CACHE_BYTES)
+    run_request(harness, DOCUMENT, again=True)
+    run_request(harness, text(5, 300))
+    harness.context.before = failing_call("load_state", NativeError("no memory"))
+    assert run_request(harness, DOCUMENT + harness.requests[0].tokens) == 210
+    harness.context.before = lambda what, seqs: None
+    run_request(harness, text(6, 300))
+    assert run_request(harness, DOCUMENT + harness.requests[0].tokens) == 1
 
 
-def test_a_copy_that_empties_what_it_copies_from_leaves_that_request_its_text() -> None:
-    bed = Bed(n_seq_max=2, cache_bytes=HOST, n_ctx=2000)
-    first = bed.submit([*DOCUMENT, *text(1, 300)], 100)
+def test_request_whose_sequence_a_failed_copy_emptied_restarts() -> None:
+    harness = EngineHarness(n_seq_max=2, cache_bytes=CACHE_BYTES, n_ctx=2000)
+    first = harness.submit([*DOCUMENT, *text(1, 300)], 100)
     while len(first.tokens) < 20:
-        bed.engine.step()
+        harness.engine.step()
     failing = True
 
     def before(what: str, seqs: Sequence[int]) -> None:
         nonlocal failing
         if what == "copy_cells" and failing:
             failing = False
-            bed.context.clear(seqs[0])
+            harness.context.clear(seqs[0])
             raise NativeError("no memory")
 
-    bed.context.before = before
-    bed.submit([*DOCUMENT, *text(1, 290), *text(2, 30)], 10, seed=1)
-    bed.run()
-    bed.check()
-    check_held(bed.engine)
+    harness.context.before = before
+    harness.submit([*DOCUMENT, *text(1, 290), *text(2, 30)], 10, seed=1)
+    harness.run()
+    harness.check()
+    check_prefix_cache(harness.engine)
     assert not failing
-    assert [request.reason for request in bed.requests] == ["length"] * 2
+    assert [request.finish_reason for request in harness.requests] == ["length"] * 2
 
 
-def test_a_checkpoint_that_cannot_be_saved_is_no_fault_of_the_request() -> None:
-    bed = Bed(cache_bytes=HOST)
-    bed.context.before = fails_at("save_state", NativeError("no memory"))
-    assert ask(bed, text(1, 300)) == 300
-    assert bed.engine.figures().prefixes.checkpoints == 0
+def test_failed_checkpoint_does_not_fail_the_request() -> None:
+    harness = EngineHarness(cache_bytes=CACHE_BYTES)
+    harness.context.before = failing_call("save_state", NativeError("no memory"))
+    assert run_request(harness, text(1, 300)) == 300
+    assert harness.engine.figures().prefixes.checkpoints == 0
 
 
-def test_a_request_that_moves_takes_what_it_read_along() -> None:
-    bed = Bed(n_seq_max=3, cache_bytes=HOST, n_ctx=2000)
-    bed.submit(text(1, 20), 60)
-    bed.submit(text(2, 20), 1)
-    reader = bed.submit(text(3, 600), 50)
-    while reader.seq != 1:
-        bed.engine.step()
-        check_held(bed.engine)
-    bed.run()
-    bed.check()
-    assert ask(bed, text(3, 600)) == 88  # from where a ubatch ended
+def test_moved_request_keeps_its_prefilled_tokens() -> None:
+    harness = EngineHarness(n_seq_max=3, cache_bytes=CACHE_BYTES, n_ctx=2000)
+    harness.submit(text(1, 20), 60)
+    harness.submit(text(2, 20), 1)
+    moving = harness.submit(text(3, 600), 50)
+    while moving.seq != 1:
+        harness.engine.step()
+        check_prefix_cache(harness.engine)
+    harness.run()
+    harness.check()
+    assert run_request(harness, text(3, 600)) == 88  # it continues after the last whole ubatch
 
 
-def fails_at(call: str, error: Exception):
+def failing_call(call: str, error: Exception):
     def before(what: str, _seqs: Sequence[int]) -> None:
         if what == call:
             raise error
@@ -169,7 +173,7 @@ def fails_at(call: str, error: Exception):
     return before
 
 
-# ── Whatever happens ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Random failures ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 prompt = st.builds(
     lambda trunk, n, own, m: text(trunk, n) + text(own, m),
@@ -178,28 +182,28 @@ prompt = st.builds(
     st.integers(10, 14),
     st.integers(1, 100),
 )
-wishes = st.fixed_dictionaries(
+request_plans = st.fixed_dictionaries(
     {
         "prompt": prompt,
         "max_tokens": st.integers(1, 30),
         "seed": st.integers(0, 2),
         "priority": st.integers(-1, 1),
-        "ahead": st.sampled_from([None, None, 1]),
+        "max_unread": st.sampled_from([None, None, 1]),
     },
-    optional={"marks": st.tuples(st.integers(1, 200))},
+    optional={"branch_points": st.tuples(st.integers(1, 200))},
 )
 faults = st.dictionaries(st.integers(0, 150), st.sampled_from(["signal", "cancel", "broken", "emptied"]), max_size=6)
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 30), wishes), min_size=1, max_size=10),
+    st.lists(st.tuples(st.integers(0, 30), request_plans), min_size=1, max_size=10),
     st.integers(1, 4),
-    st.sampled_from([0, 100, 400, 1500, HOST]),
+    st.sampled_from([0, 100, 400, 1500, CACHE_BYTES]),
     st.booleans(),
     faults,
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=4),
 )
-def test_whatever_fails_texts_stay_and_sequences_hold_what_they_are_known_to_hold(
+def test_output_and_cache_stay_right_after_random_failures(
     plan: list[tuple[int, dict[str, object]]],
     n_seq_max: int,
     cache_bytes: int,
@@ -207,7 +211,7 @@ def test_whatever_fails_texts_stay_and_sequences_hold_what_they_are_known_to_hol
     faults: dict[int, str],
     cancels: list[tuple[int, int]],
 ) -> None:
-    bed = Bed(
+    harness = EngineHarness(
         n_ctx=400,
         n_seq_max=n_seq_max,
         n_ubatch=64,
@@ -224,95 +228,95 @@ def test_whatever_fails_texts_stay_and_sequences_hold_what_they_are_known_to_hol
             case "signal":
                 raise KeyboardInterrupt
             case "cancel":
-                bed.context.cancel()
+                harness.context.cancel()
                 raise CancelledError("cancelled")
             case "broken":
                 raise NativeError("broken")
-            case "emptied":  # what is saved or copied was behind
-                bed.context.clear(seqs[0])
+            case "emptied":  # a failed save or copy empties the sequence that it reads
+                harness.context.clear(seqs[0])
                 raise NativeError("broken")
 
-    bed.context.before = before
+    harness.context.before = before
     for step in range(60):
-        for arrives, wish in plan:
-            if arrives == step:
-                bed.submit(**wish)  # type: ignore[arg-type]
-        for leaves, i in cancels:
-            if leaves == step and i < len(bed.requests):
-                bed.engine.cancel(bed.requests[i])
+        for submit_at, planned in plan:
+            if submit_at == step:
+                harness.submit(**planned)  # type: ignore[arg-type]
+        for cancel_at, i in cancels:
+            if cancel_at == step and i < len(harness.requests):
+                harness.engine.cancel(harness.requests[i])
         with suppress(KeyboardInterrupt):
-            bed.engine.step()
-            check_held(bed.engine)
-        for request in bed.requests[::2]:
+            harness.engine.step()
+            check_prefix_cache(harness.engine)
+        for request in harness.requests[::2]:
             request.unread.clear()
-    bed.context.before = lambda what, seqs: None
-    bed.run()
-    bed.check()
-    check_held(bed.engine)
-    assert sorted(bed.engine._scheduler.free) == list(range(n_seq_max))
+    harness.context.before = lambda what, seqs: None
+    harness.run()
+    harness.check()
+    check_prefix_cache(harness.engine)
+    assert sorted(harness.engine._scheduler.free) == list(range(n_seq_max))
 
 
-def a_bed() -> Bed:
-    bed = Bed(n_seq_max=2, depth=2, cache_bytes=1500, n_ctx=400)
+def make_harness() -> EngineHarness:
+    harness = EngineHarness(n_seq_max=2, depth=2, cache_bytes=1500, n_ctx=400)
     for i in range(4):
-        bed.submit(DOCUMENT[: 90 + 20 * (i % 2)] + text(i, 80), 5, seed=i)
-    return bed
+        harness.submit(DOCUMENT[: 90 + 20 * (i % 2)] + text(i, 80), 5, seed=i)
+    return harness
 
 
-def broken_off(bed: Bed, line: int, files: str = "/pymtp/engine/") -> bool:
-    """Whether a handler raised as that line began, and all is right after that."""
-    through = False
-    with suppress(KeyboardInterrupt), Interrupted(line, files):
-        bed.run()
-        through = True
-    bed.engine.settle()
-    check_held(bed.engine)
-    return not through
+def interrupted_at(harness: EngineHarness, line: int, *files: str) -> bool:
+    """Interrupt the engine before that line, and check the cache. Return False if the line was not reached."""
+    completed = False
+    with suppress(KeyboardInterrupt), InterruptAtLine(line, *(files or ("/pymtp/engine/", "/pymtp/prefix_cache/"))):
+        harness.run()
+        completed = True
+    harness.engine.process_queues()
+    check_prefix_cache(harness.engine)
+    return not completed
 
 
 @pytest.mark.parametrize("first", range(5))
-def test_wherever_a_handler_raises_what_is_known_of_sequences_stays_true(first: int) -> None:
+def test_prefix_cache_agrees_with_the_context_after_an_interrupt_at_any_line(first: int) -> None:
     line = first
-    while broken_off(bed := a_bed(), line):
-        bed.run()
-        bed.check()
-        check_held(bed.engine)
+    while interrupted_at(harness := make_harness(), line):
+        harness.run()
+        harness.check()
+        check_prefix_cache(harness.engine)
         line += 101
 
 
-def test_a_tree_that_a_change_was_broken_off_in_is_given_up() -> None:
+def test_radix_tree_is_dropped_after_an_interrupted_change() -> None:
     line = 0
-    while broken_off(bed := a_bed(), line, "/pymtp/engine/prefix_tree"):
-        bed.run()
-        bed.check()
-        check_held(bed.engine)
+    while interrupted_at(harness := make_harness(), line, "/pymtp/prefix_cache/tree"):
+        harness.run()
+        harness.check()
+        check_prefix_cache(harness.engine)
         line += 5
 
 
-def test_a_handler_that_raises_takes_no_prefix_away() -> None:
-    bed = Bed(cache_bytes=HOST)
+def test_interrupt_keeps_cached_prefixes() -> None:
+    harness = EngineHarness(cache_bytes=CACHE_BYTES)
     for prompt in (DOCUMENT, text(5, 150)):
-        ask(bed, prompt, again=True)
-    bed.submit(text(6, 50), 20)
-    bed.context.before = fails_at("verify", KeyboardInterrupt())  # type: ignore[arg-type]
+        run_request(harness, prompt, again=True)
+    harness.submit(text(6, 50), 20)
+    harness.context.before = failing_call("verify", KeyboardInterrupt())  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
-        bed.run()
-    bed.context.before = lambda what, seqs: None
-    bed.run()
-    for request in bed.requests[:2]:
-        assert ask(bed, request.prompt + request.tokens) == 1
+        harness.run()
+    harness.context.before = lambda what, seqs: None
+    harness.run()
+    for request in harness.requests[:2]:
+        assert run_request(harness, request.prompt + request.tokens) == 1
 
 
-def test_a_handler_that_raises_takes_no_end_away_that_only_a_sequence_has() -> None:
-    bed = Bed(n_seq_max=2, cache_bytes=HOST, n_ctx=1000)
-    ask(bed, DOCUMENT, again=True)
-    bed.submit(text(6, 50), 20)
-    bed.context.before = fails_at("verify", KeyboardInterrupt())  # type: ignore[arg-type]
+def test_interrupt_keeps_states_that_only_a_sequence_has() -> None:
+    harness = EngineHarness(n_seq_max=2, cache_bytes=CACHE_BYTES, n_ctx=1000)
+    run_request(harness, DOCUMENT, again=True)
+    harness.submit(text(6, 50), 20)
+    harness.context.before = failing_call("verify", KeyboardInterrupt())  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
-        bed.run()
-    bed.context.before = lambda what, seqs: None
-    bed.run()
+        harness.run()
+    harness.context.before = lambda what, seqs: None
+    harness.run()
     for i in range(2):
-        ask(bed, text(7 + i, 150))
-    assert ask(bed, DOCUMENT + bed.requests[0].tokens) == 1
-    assert bed.engine.figures().prefixes.loaded == 209
+        run_request(harness, text(7 + i, 150))
+    assert run_request(harness, DOCUMENT + harness.requests[0].tokens) == 1
+    assert harness.engine.figures().prefixes.loaded == 209

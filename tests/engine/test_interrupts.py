@@ -1,134 +1,134 @@
-"""Claims about signal handlers that raise in the engine, between native calls, over a scripted context: no model."""
+"""Tests of interrupts: signal handlers raise at any line of the engine, over a scripted context without a model."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 
 import pytest
-from helpers.engines import Bed
-from helpers.interrupts import Interrupted
+from helpers.engines import EngineHarness
+from helpers.interrupts import InterruptAtLine
 
-from pymtp.engine.request import Piece, Request, Unread
+from pymtp.engine.request import Piece, Request, UnreadPieces
 from pymtp.errors import NativeError
 
 PROMPT = [1, 2, 3, 4, 5]
-ENGINE = "/pymtp/engine/"
+ENGINE = ("/pymtp/engine/", "/pymtp/prefix_cache/", "/pymtp/drafting/", "/pymtp/chat/thinking.py")
 
 
-def write(bed: Bed, read: list[list[int]], steps: int = 10_000) -> None:
-    """Steps, and what readers take of each request."""
+def run(harness: EngineHarness, read: list[list[int]], steps: int = 10_000) -> None:
+    """Run the engine, and append the tokens that the reader of each request takes to its list."""
     for _ in range(steps):
-        if all(request.ended for request in bed.requests):
+        if all(request.ended for request in harness.requests):
             return
-        bed.engine.step()
-        for request, tokens in zip(bed.requests, read, strict=True):
+        harness.engine.step()
+        for request, tokens in zip(harness.requests, read, strict=True):
             while request.unread:
                 tokens += request.unread.popleft().token_ids
 
 
-def a_bed() -> tuple[Bed, Request]:
-    """With a request that is to be cancelled."""
-    bed = Bed(n_seq_max=2, depth=2)
-    bed.submit(PROMPT, 6, ahead=2)
-    bed.submit_several(2, PROMPT, 5, seed=1)
-    cancelled = bed.submit([7] * 20, 30, seed=3)
-    bed.submit(PROMPT[::-1], 4, seed=4, ahead=2)
-    return bed, cancelled
+def make_harness() -> tuple[EngineHarness, Request]:
+    """Make an engine with five requests, and return one of them, which the test cancels."""
+    harness = EngineHarness(n_seq_max=2, depth=2)
+    harness.submit(PROMPT, 6, max_unread=2)
+    harness.submit_several(2, PROMPT, 5, seed=1)
+    cancelled = harness.submit([7] * 20, 30, seed=3)
+    harness.submit(PROMPT[::-1], 4, seed=4, max_unread=2)
+    return harness, cancelled
 
 
-def check(bed: Bed, cancelled: Request, read: list[list[int]]) -> None:
-    bed.check()
-    for request, tokens in zip(bed.requests, read, strict=True):
-        assert request.caller.unended == 0
-        assert request.reason == ("cancelled" if request is cancelled else "length")
-        assert request.ahead is None or tokens == request.tokens
-    assert sorted(bed.engine._scheduler.free) == [0, 1]
+def check(harness: EngineHarness, cancelled: Request, read: list[list[int]]) -> None:
+    harness.check()
+    for request, tokens in zip(harness.requests, read, strict=True):
+        assert request.waiter.n_unfinished == 0
+        assert request.finish_reason == ("cancelled" if request is cancelled else "length")
+        assert request.max_unread is None or tokens == request.tokens
+    assert sorted(harness.engine._scheduler.free) == [0, 1]
 
 
-def end(bed: Bed, cancelled: Request, n: int, read: list[list[int]]) -> bool:
-    """Whether all requests ended before line n."""
+def run_interrupted(harness: EngineHarness, cancelled: Request, n: int, read: list[list[int]]) -> bool:
+    """Run the engine with an interrupt at line n. Return True if all requests ended before that line."""
     try:
-        with Interrupted(n, ENGINE):
-            write(bed, read, 2)
-            bed.engine.cancel(cancelled)
-            write(bed, read)
+        with InterruptAtLine(n, *ENGINE):
+            run(harness, read, 2)
+            harness.engine.cancel(cancelled)
+            run(harness, read)
             return True
-    except KeyboardInterrupt:  # as who runs the engine does
-        bed.engine.cancel(cancelled)
+    except KeyboardInterrupt:  # as EngineRunner does it
+        harness.engine.cancel(cancelled)
         return False
 
 
 @pytest.mark.parametrize("first", range(7))
-def test_wherever_a_handler_raises_each_text_comes_to_its_end_and_stays_the_same(first: int) -> None:
+def test_output_stays_the_same_after_an_interrupt_at_any_line(first: int) -> None:
     for n in range(first, 10**6, 7):
-        bed, cancelled = a_bed()
-        read: list[list[int]] = [[] for _ in bed.requests]
-        through = end(bed, cancelled, n, read)
-        bed.engine.settle()
-        write(bed, read)
-        check(bed, cancelled, read)
-        if through:
+        harness, cancelled = make_harness()
+        read: list[list[int]] = [[] for _ in harness.requests]
+        completed = run_interrupted(harness, cancelled, n, read)
+        harness.engine.process_queues()
+        run(harness, read)
+        check(harness, cancelled, read)
+        if completed:
             return
 
 
 @pytest.mark.parametrize("n", [300, 1000, 1600])
-def test_a_second_one_while_that_is_put_right_changes_nothing(n: int) -> None:
+def test_second_interrupt_during_the_recovery_changes_nothing(n: int) -> None:
     for again in range(10**6):
-        bed, cancelled = a_bed()
-        read: list[list[int]] = [[] for _ in bed.requests]
-        assert not end(bed, cancelled, n, read)
-        through = False
-        with suppress(KeyboardInterrupt), Interrupted(again, ENGINE):
-            bed.engine.settle()
-            through = True
-        bed.engine.settle()
-        write(bed, read)
-        check(bed, cancelled, read)
-        if through:
+        harness, cancelled = make_harness()
+        read: list[list[int]] = [[] for _ in harness.requests]
+        assert not run_interrupted(harness, cancelled, n, read)
+        completed = False
+        with suppress(KeyboardInterrupt), InterruptAtLine(again, *ENGINE):
+            harness.engine.process_queues()
+            completed = True
+        harness.engine.process_queues()
+        run(harness, read)
+        check(harness, cancelled, read)
+        if completed:
             return
 
 
-def test_a_piece_that_was_read_before_a_handler_raised_is_not_there_again() -> None:
-    bed = Bed(depth=0)
-    request = bed.submit(PROMPT, 6, ahead=4)
+def test_piece_taken_before_an_interrupt_is_not_emitted_twice() -> None:
+    harness = EngineHarness(depth=0)
+    request = harness.submit(PROMPT, 6, max_unread=4)
     read: list[int] = []
 
-    class Taken(Unread):
+    class ReadAtOnce(UnreadPieces):
         def append(self, piece: Piece) -> None:
             super().append(piece)
-            read.extend(self.popleft().token_ids)  # by its reader, on another thread
+            read.extend(self.popleft().token_ids)  # as a reader on another thread does it
             if len(read) == 3:
                 raise KeyboardInterrupt
 
-    request.unread = Taken()
+    request.unread = ReadAtOnce()
     with pytest.raises(KeyboardInterrupt):
-        write(bed, [[]])
-    write(bed, [read])
-    bed.check()
+        run(harness, [[]])
+    run(harness, [read])
+    harness.check()
     assert read == request.tokens
 
 
-def test_requests_fail_where_what_broke_a_step_off_comes_again_as_it_is_put_right(
+def test_requests_fail_if_the_recovery_raises_the_same_error_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bed, _ = a_bed()
-    bed.engine.step()
+    harness, _ = make_harness()
+    harness.engine.step()
 
     def no_memory(*_: object) -> None:
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        bed.context.before = no_memory
-        patch.setattr(Request, "begin_anew", no_memory)
-        for call in (bed.engine.step, bed.engine.settle):
+        harness.context.before = no_memory
+        patch.setattr(Request, "restart", no_memory)
+        for call in (harness.engine.step, harness.engine.process_queues):
             with pytest.raises(MemoryError):
                 call()
-        bed.engine.fail(NativeError("on purpose"))
-    assert all(isinstance(request.failure(), NativeError) for request in bed.requests)
-    assert not bed.engine._live
-    bed.context.before = lambda what, seqs: None
-    bed.submit(PROMPT, 5)
-    bed.run()
-    bed.check()
-    assert bed.requests[-1].reason == "length"
-    assert sorted(bed.engine._scheduler.free) == [0, 1]
+        harness.engine.fail_all(NativeError("on purpose"))
+    assert all(isinstance(request.error_copy(), NativeError) for request in harness.requests)
+    assert not harness.engine._unfinished
+    harness.context.before = lambda what, seqs: None
+    harness.submit(PROMPT, 5)
+    harness.run()
+    harness.check()
+    assert harness.requests[-1].finish_reason == "length"
+    assert sorted(harness.engine._scheduler.free) == [0, 1]

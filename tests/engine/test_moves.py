@@ -1,4 +1,4 @@
-"""Claims about sequences that lie apart: who runs moves together where that pays."""
+"""Tests of moves: running requests move to sequences without gaps if that pays, over a scripted context."""
 
 from __future__ import annotations
 
@@ -8,118 +8,120 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from helpers.engines import Bed
+from helpers.engines import EngineHarness
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymtp.engine.scheduler import COPIED_A_ROUND, LOST_A_ROUND
+from pymtp.engine.scheduler import COPIED_TOKENS_PER_ROUND, LOST_TOKENS_PER_ROUND
 from pymtp.errors import CancelledError, NativeError
 
 
-def apart(lengths: Sequence[int], prompts: Sequence[int] | None = None, *, cache_prompt: bool = False) -> Bed:
-    """Requests with so many tokens left each: those with none end, and leave gaps."""
-    bed = Bed(n_seq_max=len(lengths), depth=0, n_ctx=50_000, n_ubatch=100_000, cache_prompt=cache_prompt)
+def harness_with_gaps(
+    lengths: Sequence[int], prompts: Sequence[int] | None = None, *, cache_prompt: bool = False
+) -> EngineHarness:
+    """Run requests that have so many output tokens left after one step. Those with none have ended, and leave gaps."""
+    harness = EngineHarness(n_seq_max=len(lengths), depth=0, n_ctx=50_000, n_ubatch=100_000, cache_prompt=cache_prompt)
     for seq, n in enumerate(lengths):
-        bed.submit([seq] * (prompts[seq] if prompts else 4), 1 + n or 1, seed=seq)
-    bed.engine.step()
-    return bed
+        harness.submit([seq] * (prompts[seq] if prompts else 4), 1 + n or 1, seed=seq)
+    harness.engine.step()
+    return harness
 
 
-def placed(bed: Bed) -> list[int | None]:
-    """Where each request is."""
-    return [request.seq for request in bed.requests]
+def sequences(harness: EngineHarness) -> list[int | None]:
+    """Return the sequence of each request."""
+    return [request.seq for request in harness.requests]
 
 
-def test_the_last_moves_into_the_gap_and_rounds_take_one_launch() -> None:
-    bed = apart([30, 0, 30, 30])
-    bed.context.launches.clear()
-    bed.run()
-    bed.check()
-    assert bed.context.copies == [(3, 1)]
-    assert Counter(seqs for what, seqs, _ in bed.context.launches if what == "verify") == {(0, 1, 2): 30}
+def test_last_request_moves_into_the_gap() -> None:
+    harness = harness_with_gaps([30, 0, 30, 30])
+    harness.context.calls.clear()
+    harness.run()
+    harness.check()
+    assert harness.context.copies == [(3, 1)]
+    assert Counter(seqs for what, seqs, _ in harness.context.calls if what == "verify") == {(0, 1, 2): 30}
 
 
-def test_as_few_move_as_have_to() -> None:
-    bed = apart([30, 0, 0, 30, 30, 30])
-    bed.engine.step()
-    assert bed.context.copies == [(0, 2)]
+def test_scheduler_moves_as_few_requests_as_possible() -> None:
+    harness = harness_with_gaps([30, 0, 0, 30, 30, 30])
+    harness.engine.step()
+    assert harness.context.copies == [(0, 2)]
 
 
-def test_several_move_at_once() -> None:
-    bed = apart([90, 0, 90, 0, 90, 0, 90])
-    bed.engine.step()
-    assert sorted(seq for seq in placed(bed) if seq is not None) in ([0, 1, 2, 3], [2, 3, 4, 5], [3, 4, 5, 6])
-    assert len(bed.context.copies) == 2
+def test_scheduler_moves_several_requests_in_one_step() -> None:
+    harness = harness_with_gaps([90, 0, 90, 0, 90, 0, 90])
+    harness.engine.step()
+    assert sorted(seq for seq in sequences(harness) if seq is not None) in ([0, 1, 2, 3], [2, 3, 4, 5], [3, 4, 5, 6])
+    assert len(harness.context.copies) == 2
 
 
-def test_those_who_lie_side_by_side_stay() -> None:
-    bed = apart([0, 30, 30, 0])
-    bed.run()
-    assert bed.context.copies == []
+def test_requests_without_gaps_do_not_move() -> None:
+    harness = harness_with_gaps([0, 30, 30, 0])
+    harness.run()
+    assert harness.context.copies == []
 
 
-def test_those_who_stayed_apart_are_let_go_of_when_they_end() -> None:
-    bed = apart([2, 0, 50], [2 * COPIED_A_ROUND, 4, 2 * COPIED_A_ROUND])
-    bed.run()
-    assert bed.context.copies == []
-    gone = [weakref.ref(request) for request in bed.requests]
-    bed.requests.clear()
+def test_requests_with_gaps_are_freed_when_they_end() -> None:
+    harness = harness_with_gaps([2, 0, 50], [2 * COPIED_TOKENS_PER_ROUND, 4, 2 * COPIED_TOKENS_PER_ROUND])
+    harness.run()
+    assert harness.context.copies == []
+    gone = [weakref.ref(request) for request in harness.requests]
+    harness.requests.clear()
     gc.collect()
     assert not any(request() for request in gone)
 
 
 @pytest.mark.parametrize("left", [[2, 0, 50], [50, 0, 2]])
-def test_nobody_moves_where_one_side_ends_soon(left: list[int]) -> None:
-    bed = apart(left, [2 * COPIED_A_ROUND, 4, 2 * COPIED_A_ROUND])
-    bed.run()
-    assert bed.context.copies == []
+def test_no_request_moves_if_one_side_of_the_gap_ends_soon(left: list[int]) -> None:
+    harness = harness_with_gaps(left, [2 * COPIED_TOKENS_PER_ROUND, 4, 2 * COPIED_TOKENS_PER_ROUND])
+    harness.run()
+    assert harness.context.copies == []
 
 
 @pytest.mark.parametrize(("rounds", "moves"), [(4, False), (8, True)])
-def test_a_longer_text_moves_where_more_rounds_are_left(rounds: int, moves: bool) -> None:
-    bed = apart([50, 0, rounds], [10 * COPIED_A_ROUND, 4, 4 * COPIED_A_ROUND])
-    bed.engine.step()
-    assert bed.context.copies == ([(2, 1)] if moves else [])
+def test_longer_text_moves_only_for_more_rounds(rounds: int, moves: bool) -> None:
+    harness = harness_with_gaps([50, 0, rounds], [10 * COPIED_TOKENS_PER_ROUND, 4, 4 * COPIED_TOKENS_PER_ROUND])
+    harness.engine.step()
+    assert harness.context.copies == ([(2, 1)] if moves else [])
 
 
 @pytest.mark.parametrize("cache_prompt", [True, False])
-def test_a_text_that_can_be_gone_on_from_is_lost_only_for_more_rounds_than_reading_it_takes(
+def test_cached_text_is_lost_to_a_move_only_for_many_rounds(
     cache_prompt: bool,
 ) -> None:
-    lost = 20 * LOST_A_ROUND
-    few, many = (apart([n, 0, n], [4, lost, 4], cache_prompt=cache_prompt) for n in (15, 30))
-    for bed in (few, many):
-        bed.run()
-        bed.check()
+    lost = 20 * LOST_TOKENS_PER_ROUND
+    few, many = (harness_with_gaps([n, 0, n], [4, lost, 4], cache_prompt=cache_prompt) for n in (15, 30))
+    for harness in (few, many):
+        harness.run()
+        harness.check()
     assert few.context.copies == ([] if cache_prompt else [(2, 1)])
     assert many.context.copies == [(2, 1)]
     assert few.context.tokens(1) == ([1] * lost if cache_prompt else few.context.tokens(1))
 
 
-def test_who_waits_gets_the_place_before_anybody_moves() -> None:
-    bed = apart([30, 0, 30])
-    bed.submit([9] * 4, 30)
-    bed.engine.step()
-    assert bed.context.copies == []
-    assert placed(bed) == [0, None, 2, 1]
+def test_waiting_request_gets_the_free_sequence_before_any_move() -> None:
+    harness = harness_with_gaps([30, 0, 30])
+    harness.submit([9] * 4, 30)
+    harness.engine.step()
+    assert harness.context.copies == []
+    assert sequences(harness) == [0, None, 2, 1]
 
 
-def test_a_prompt_that_is_half_read_moves_as_well() -> None:
-    bed = Bed(n_seq_max=3, n_ctx=2000, n_ubatch=16)
-    bed.submit([1] * 4, 60)
-    bed.submit([2] * 4, 1)
-    reader = bed.submit([3] * 600, 50)
+def test_request_moves_during_prefill() -> None:
+    harness = EngineHarness(n_seq_max=3, n_ctx=2000, n_ubatch=16)
+    harness.submit([1] * 4, 60)
+    harness.submit([2] * 4, 1)
+    long = harness.submit([3] * 600, 50)
     for _ in range(6):
-        bed.engine.step()
-    assert (bed.context.copies, reader.writer) == ([(2, 1)], None)
-    bed.run()
-    bed.check()
-    assert sum(n for what, _, n in bed.context.launches if what == "prefill") == 608
+        harness.engine.step()
+    assert (harness.context.copies, long.decode_state) == ([(2, 1)], None)
+    harness.run()
+    harness.check()
+    assert sum(n for what, _, n in harness.context.calls if what == "prefill") == 608
 
 
 @pytest.mark.parametrize("error", [NativeError, CancelledError])
-def test_a_request_whose_move_fails_goes_on_where_it_is(error: type[Exception]) -> None:
-    bed = apart([30, 0, 30])
+def test_request_stays_in_its_sequence_after_a_failed_move(error: type[Exception]) -> None:
+    harness = harness_with_gaps([30, 0, 30])
     tried: list[str] = []
 
     def before(what: str, _seqs: Sequence[int]) -> None:
@@ -127,59 +129,59 @@ def test_a_request_whose_move_fails_goes_on_where_it_is(error: type[Exception]) 
             tried.append(what)
             raise error("no memory")
 
-    bed.context.before = before
-    bed.run()
-    bed.check()
-    assert [request.reason for request in bed.requests] == ["length"] * 3
-    assert len(tried) == 1  # not again in each step
+    harness.context.before = before
+    harness.run()
+    harness.check()
+    assert [request.finish_reason for request in harness.requests] == ["length"] * 3
+    assert len(tried) == 1  # the move is not tried again in each step
 
 
-def test_a_move_that_a_handler_breaks_off_begins_anew_and_writes_the_same() -> None:
-    bed = apart([30, 0, 30])
+def test_request_restarts_after_an_interrupted_move() -> None:
+    harness = harness_with_gaps([30, 0, 30])
 
     def before(what: str, _seqs: Sequence[int]) -> None:
         if what == "copy":
             raise KeyboardInterrupt
 
-    bed.context.before = before
+    harness.context.before = before
     with pytest.raises(KeyboardInterrupt):
-        bed.engine.step()
-    bed.context.before = lambda what, seqs: None
-    bed.run()
-    bed.check()
+        harness.engine.step()
+    harness.context.before = lambda what, seqs: None
+    harness.run()
+    harness.check()
 
 
-def test_a_request_that_is_cancelled_after_it_moved_leaves_its_place() -> None:
-    bed = apart([30, 0, 30])
-    bed.engine.step()
-    assert placed(bed) == [0, None, 1]
-    bed.engine.cancel(bed.requests[2])
-    bed.engine.step()
-    assert placed(bed) == [0, None, None]
-    later = [bed.submit([5] * 4, 10, seed=8) for _ in range(2)]
-    bed.engine.step()
+def test_request_cancelled_after_a_move_frees_its_sequence() -> None:
+    harness = harness_with_gaps([30, 0, 30])
+    harness.engine.step()
+    assert sequences(harness) == [0, None, 1]
+    harness.engine.cancel(harness.requests[2])
+    harness.engine.step()
+    assert sequences(harness) == [0, None, None]
+    later = [harness.submit([5] * 4, 10, seed=8) for _ in range(2)]
+    harness.engine.step()
     assert {request.seq for request in later} == {1, 2}
-    bed.run()
-    bed.check()
+    harness.run()
+    harness.check()
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=9), st.booleans())
-def test_wherever_gaps_open_each_text_stays_and_each_sequence_is_of_one_request(left: list[int], cache: bool) -> None:
-    bed = apart(left, cache_prompt=cache)
-    scheduler = bed.engine._scheduler
-    while not all(request.ended for request in bed.requests):
-        bed.engine.step()
+def test_moves_keep_outputs_and_one_request_per_sequence(left: list[int], cache: bool) -> None:
+    harness = harness_with_gaps(left, cache_prompt=cache)
+    scheduler = harness.engine._scheduler
+    while not all(request.ended for request in harness.requests):
+        harness.engine.step()
         taken = [request.seq for request in scheduler.running if request.seq is not None]
         assert taken == sorted(taken)
         assert sorted([*scheduler.free, *taken]) == list(range(len(left)))
-    bed.check()
+    harness.check()
 
 
 @pytest.mark.parametrize(("depth", "moves"), [(0, True), (3, False)])
-def test_tokens_left_are_fewer_rounds_where_a_round_brings_several(depth: int, moves: bool) -> None:
-    bed = Bed(n_seq_max=3, depth=depth, n_ubatch=500)
-    for prompt, n in (([1], 61), ([2] * 20 * LOST_A_ROUND, 21), ([3], 61)):
-        bed.submit(prompt, n)
-    bed.run()
-    bed.check()
-    assert bed.context.copies == ([(2, 1)] if moves else [])
+def test_scheduler_estimates_rounds_left_from_tokens_per_round(depth: int, moves: bool) -> None:
+    harness = EngineHarness(n_seq_max=3, depth=depth, n_ubatch=500)
+    for prompt, n in (([1], 61), ([2] * 20 * LOST_TOKENS_PER_ROUND, 21), ([3], 61)):
+        harness.submit(prompt, n)
+    harness.run()
+    harness.check()
+    assert harness.context.copies == ([(2, 1)] if moves else [])

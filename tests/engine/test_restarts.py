@@ -1,4 +1,4 @@
-"""Claims about requests that begin anew, are cancelled, or fail together, over a scripted context: no model."""
+"""Tests of restarts: requests that restart, are cancelled or fail together, over a scripted context without a model."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from helpers.engines import Bed
-from helpers.scripted import written
+from helpers.engines import EngineHarness
+from helpers.scripted import expected_tokens
 
 from pymtp.errors import NativeError
 
 PROMPT = [1, 2, 3, 4, 5]
 
 
-def test_a_launch_that_fails_ends_those_that_were_in_it() -> None:
-    bed = Bed(n_seq_max=2)
-    requests = [bed.submit(PROMPT, 30, seed=i) for i in range(4)]
+def test_failed_call_ends_the_requests_of_its_batch() -> None:
+    harness = EngineHarness(n_seq_max=2)
+    requests = [harness.submit(PROMPT, 30, seed=i) for i in range(4)]
 
     failed: list[str] = []
 
@@ -25,119 +25,119 @@ def test_a_launch_that_fails_ends_those_that_were_in_it() -> None:
             failed.append(what)
             raise NativeError("no memory")
 
-    bed.context.before = before
-    bed.run()
-    bed.check()
+    harness.context.before = before
+    harness.run()
+    harness.check()
     assert [request.error is None for request in requests] == [False, False, True, True]
 
 
-def test_cancel_ends_all_that_were_there_before_it_and_no_later_request() -> None:
-    bed = Bed(n_seq_max=2)
-    before = [bed.submit(PROMPT, 30, seed=i) for i in range(3)]
+def test_cancel_ends_earlier_requests_and_no_later_one() -> None:
+    harness = EngineHarness(n_seq_max=2)
+    before = [harness.submit(PROMPT, 30, seed=i) for i in range(3)]
     for _ in range(3):
-        bed.engine.step()
-    bed.context.cancel()
-    after = bed.submit(PROMPT, 30)
-    bed.run()
-    bed.check()
-    assert [request.reason for request in before] == ["cancelled"] * 3
-    assert (after.reason, bed.context.cancelled) == ("length", False)
+        harness.engine.step()
+    harness.context.cancel()
+    after = harness.submit(PROMPT, 30)
+    harness.run()
+    harness.check()
+    assert [request.finish_reason for request in before] == ["cancelled"] * 3
+    assert (after.finish_reason, harness.context.cancelled) == ("length", False)
 
 
-def test_a_signal_as_a_request_is_given_its_sequence_leaves_nothing_of_what_was_there() -> None:
-    bed = Bed(n_seq_max=1)
-    bed.submit([9] * 20, 5)
-    bed.run()
-    bed.submit(PROMPT, 5)
-    set_sampling = bed.context.set_sampling
+def test_interrupt_during_admission_keeps_no_old_tokens() -> None:
+    harness = EngineHarness(n_seq_max=1)
+    harness.submit([9] * 20, 5)
+    harness.run()
+    harness.submit(PROMPT, 5)
+    set_sampling = harness.context.set_sampling
 
-    def stopped(*arguments: Any) -> None:
-        bed.context.set_sampling = set_sampling  # type: ignore[method-assign]
+    def interrupted(*arguments: Any) -> None:
+        harness.context.set_sampling = set_sampling  # type: ignore[method-assign]
         raise KeyboardInterrupt
 
-    bed.context.set_sampling = stopped  # type: ignore[method-assign]
+    harness.context.set_sampling = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        bed.engine.step()
-    bed.run()
-    bed.check()
+        harness.engine.step()
+    harness.run()
+    harness.check()
 
 
-def test_a_call_that_the_cancel_stopped_begins_anew_where_it_was_not_meant() -> None:
-    bed = Bed(n_seq_max=2)
-    first = bed.submit(PROMPT, 30)
-    bed.engine.step()
-    later = bed.submit(PROMPT, 30, seed=1)
-    later.cancels = 10**9  # came after a cancel that the launch noticed late
-    bed.engine.step()
-    bed.context.before = lambda what, seqs: bed.context.cancel() if what == "draft" else None
-    bed.engine.step()
-    bed.context.before = lambda what, seqs: None
-    bed.run()
-    bed.check()
-    assert (first.reason, later.reason) == ("cancelled", "length")
+def test_later_request_restarts_after_a_cancelled_call() -> None:
+    harness = EngineHarness(n_seq_max=2)
+    first = harness.submit(PROMPT, 30)
+    harness.engine.step()
+    later = harness.submit(PROMPT, 30, seed=1)
+    later.cancel_count = 10**9  # it came after the cancel(), which the call noticed late
+    harness.engine.step()
+    harness.context.before = lambda what, seqs: harness.context.cancel() if what == "draft" else None
+    harness.engine.step()
+    harness.context.before = lambda what, seqs: None
+    harness.run()
+    harness.check()
+    assert (first.finish_reason, later.finish_reason) == ("cancelled", "length")
 
 
-def test_what_a_handler_raises_comes_out_and_texts_in_the_call_begin_anew_and_stay_the_same() -> None:
-    bed = Bed(n_seq_max=3, depth=2)
+def test_interrupt_is_raised_and_requests_restart_with_the_same_output() -> None:
+    harness = EngineHarness(n_seq_max=3, depth=2)
     for i in range(3):
-        bed.submit([i, *PROMPT] * 5, 30, seed=i)
+        harness.submit([i, *PROMPT] * 5, 30, seed=i)
     for _ in range(6):
-        bed.engine.step()
-    written_before = [len(request.tokens) for request in bed.requests]
-    assert max(written_before) > 4
+        harness.engine.step()
+    n_output = [len(request.tokens) for request in harness.requests]
+    assert max(n_output) > 4
 
     def before(what: str, seqs: Sequence[int]) -> None:
         raise KeyboardInterrupt
 
-    bed.context.before = before
+    harness.context.before = before
     with pytest.raises(KeyboardInterrupt):
-        bed.engine.step()
-    bed.context.before = lambda what, seqs: None
-    bed.run()
-    bed.check()
-    assert all(request.reason == "length" for request in bed.requests)
+        harness.engine.step()
+    harness.context.before = lambda what, seqs: None
+    harness.run()
+    harness.check()
+    assert all(request.finish_reason == "length" for request in harness.requests)
 
 
-def test_a_text_that_begins_anew_is_verified_and_not_read_so_that_its_bits_are_those_of_rounds() -> None:
-    bed = Bed(depth=3)
-    request = bed.submit(PROMPT, 30)
+def test_restarted_request_verifies_its_output_and_does_not_prefill_it() -> None:
+    harness = EngineHarness(depth=3)
+    request = harness.submit(PROMPT, 30)
     for _ in range(4):
-        bed.engine.step()
+        harness.engine.step()
     n = len(request.tokens)
-    bed.context.before = lambda what, seqs: (_ for _ in ()).throw(KeyboardInterrupt())
+    harness.context.before = lambda what, seqs: (_ for _ in ()).throw(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        bed.engine.step()
-    bed.context.before = lambda what, seqs: None
-    bed.engine.settle()
-    done = len(bed.context.launches)
-    while request.writer is None:
-        bed.engine.step()
-    again = bed.context.launches[done:]
-    assert again[0] == ("prefill", (0,), len(PROMPT))
-    assert {what for what, _, _ in again[1:]} == {"verify"}
-    assert bed.context.tokens() == [*PROMPT, *request.tokens[:-1]]
+        harness.engine.step()
+    harness.context.before = lambda what, seqs: None
+    harness.engine.process_queues()
+    done = len(harness.context.calls)
+    while request.decode_state is None:
+        harness.engine.step()
+    recomputed = harness.context.calls[done:]
+    assert recomputed[0] == ("prefill", (0,), len(PROMPT))
+    assert {what for what, _, _ in recomputed[1:]} == {"verify"}
+    assert harness.context.tokens() == [*PROMPT, *request.tokens[:-1]]
     assert len(request.tokens) == n
 
 
-def test_tokens_of_a_round_that_was_broken_off_do_not_count_for_stop_strings() -> None:
-    """The interrupt comes when the text has heard of the round's tokens, and nobody else has."""
-    bed = Bed(depth=3, hits=[False])
-    text = "".join(chr(ord("0") + token) for token in written(0, PROMPT, 40))
-    stop = text[2] + text[0]  # as a text would look that began anew after it
+def test_tokens_of_an_interrupted_round_do_not_count_for_stop_strings() -> None:
+    """Interrupt the round when only the request's text has its tokens."""
+    harness = EngineHarness(depth=3, hits=[False])
+    text = "".join(chr(ord("0") + token) for token in expected_tokens(0, PROMPT, 40))
+    stop = text[2] + text[0]  # the text would have it if it kept the tokens of the interrupted round
     assert stop not in text
-    request = bed.submit(PROMPT, 40, stop=stop)
+    request = harness.submit(PROMPT, 40, stop=stop)
     for _ in range(2):
-        bed.engine.step()
+        harness.engine.step()
     assert len(request.tokens) == 2
-    original = bed.context.rewind
+    original = harness.context.rewind
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    bed.context.rewind = interrupt  # type: ignore[method-assign]
+    harness.context.rewind = interrupt  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        bed.engine.step()
-    bed.context.rewind = original  # type: ignore[method-assign]
-    bed.run()
-    bed.check()
-    assert request.reason == "length"
+        harness.engine.step()
+    harness.context.rewind = original  # type: ignore[method-assign]
+    harness.run()
+    harness.check()
+    assert request.finish_reason == "length"

@@ -1,4 +1,4 @@
-"""Claims about thinking within a budget, on a scripted context: every depth, company, and what breaks steps off."""
+"""Tests of thinking budgets: at any depth, in batches and after interrupts, over a scripted context without a model."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from helpers.engines import Bed
+from helpers.engines import EngineHarness
 from helpers.scripted import ScriptedModel, next_token
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymtp.chat.thinking import Thinking
+from pymtp.chat.thinking import ThinkingPlan
 from pymtp.errors import NativeError
 
 PROMPT = [1, 2, 3]
@@ -23,20 +23,20 @@ CLOSING = (*MESSAGE, THOUGHT, NEWLINES)
 
 
 class ThinkingModel(ScriptedModel):
-    """Whose vocabulary has the tags of thinking."""
+    """A model whose vocabulary has the tags of thinking blocks."""
 
     def token_bytes(self, token: int) -> bytes:
         return TAGS.get(token) or super().token_bytes(token)
 
 
-def bed(**options: Any) -> Bed:
-    made = Bed(**options)
-    made.model = ThinkingModel(END)
-    return made
+def make_harness(**options: Any) -> EngineHarness:
+    harness = EngineHarness(**options)
+    harness.model = ThinkingModel(END)
+    return harness
 
 
-def right(prompt: Sequence[int], seed: int, n: int, thinking: Thinking) -> tuple[list[int], int]:
-    """The text, token by token, and how many tokens of thinking it has."""
+def expected(prompt: Sequence[int], seed: int, n: int, thinking: ThinkingPlan) -> tuple[list[int], int]:
+    """Return the expected output tokens, and the number of thinking tokens among them."""
     text: list[int] = []
     within, over, thought = thinking.begun, False, 0
 
@@ -53,8 +53,8 @@ def right(prompt: Sequence[int], seed: int, n: int, thinking: Thinking) -> tuple
         if text[-1] == END:
             break
         if within and text[-1] == THOUGHT:
-            close(thinking.newlines if thinking.waits else ())
-        elif within and text[-1] == TOOL_CALL and thinking.calls:
+            close(thinking.newlines if thinking.grammar_waits else ())
+        elif within and text[-1] == TOOL_CALL and thinking.call_ends:
             close(())
         elif within:
             thought += 1
@@ -65,10 +65,10 @@ def right(prompt: Sequence[int], seed: int, n: int, thinking: Thinking) -> tuple
     return text[:n], thought
 
 
-def check(made: Bed) -> None:
-    for request in made.requests:
-        done, most = request.completion, request.most(made.context.n_ctx)
-        text, thought = right(request.prompt, done.seed, most, request.thinking)
+def check(harness: EngineHarness) -> None:
+    for request in harness.requests:
+        done, limit = request.completion, request.max_output_tokens(harness.context.n_ctx)
+        text, thought = expected(request.prompt, done.seed, limit, request.thinking)
         assert done.token_ids == text
         assert done.stats.thinking_tokens == thought
         assert request.thinking.budget is None or thought <= request.thinking.budget
@@ -76,143 +76,145 @@ def check(made: Bed) -> None:
 
 
 _thinkings = st.builds(
-    Thinking,
+    ThinkingPlan,
     begun=st.booleans(),
-    calls=st.booleans(),
+    call_ends=st.booleans(),
     budget=st.one_of(st.none(), st.integers(0, 12)),
     closing=st.sampled_from([CLOSING, (THOUGHT, NEWLINES), (THOUGHT,)]),
     newlines=st.just((NEWLINES,)),
-    waits=st.booleans(),
+    grammar_waits=st.booleans(),
 )
-# as thinking_of makes them
-thinkings = _thinkings.map(lambda one: replace(one, waits=one.waits and one.begun and one.budget is not None)).map(
-    lambda one: replace(one, calls=one.calls and not one.waits)
-)
-asked = st.tuples(
+# as plan_thinking makes them
+thinkings = _thinkings.map(
+    lambda one: replace(one, grammar_waits=one.grammar_waits and one.begun and one.budget is not None)
+).map(lambda one: replace(one, call_ends=one.call_ends and not one.grammar_waits))
+request_plans = st.tuples(
     thinkings, st.integers(0, 200), st.integers(1, 40), st.lists(st.integers(0, 9), min_size=1, max_size=40)
 )
 
 
-@given(st.lists(asked, min_size=1, max_size=6), st.integers(1, 4), st.sampled_from([0, 1, 3, 7, "auto"]))
-def test_a_text_is_the_same_whatever_is_drafted_beside_it_and_its_thinking_within_its_budget(
-    each: list[Any], n_seq_max: int, depth: int | str
+@given(st.lists(request_plans, min_size=1, max_size=6), st.integers(1, 4), st.sampled_from([0, 1, 3, 7, "auto"]))
+def test_thinking_stays_within_its_budget_at_any_depth_and_batch(
+    plans: list[Any], n_seq_max: int, depth: int | str
 ) -> None:
-    made = bed(n_seq_max=n_seq_max, depth=depth, hits=[True, True, False, True, True])
-    for thinking, seed, n, prompt in each:
-        made.submit(prompt, n, seed=seed, thinking=thinking)
-    made.run()
-    check(made)
+    harness = make_harness(n_seq_max=n_seq_max, depth=depth, hits=[True, True, False, True, True])
+    for thinking, seed, n, prompt in plans:
+        harness.submit(prompt, n, seed=seed, thinking=thinking)
+    harness.run()
+    check(harness)
 
 
-@given(st.lists(asked, min_size=1, max_size=4), st.lists(st.integers(0, 30), max_size=6), st.booleans(), st.data())
-def test_a_text_is_the_same_where_launches_are_broken_off(
-    each: list[Any], moments: list[int], pauses: bool, data: st.DataObject
+@given(
+    st.lists(request_plans, min_size=1, max_size=4), st.lists(st.integers(0, 30), max_size=6), st.booleans(), st.data()
+)
+def test_thinking_output_stays_the_same_after_interrupts(
+    plans: list[Any], interrupts: list[int], pauses: bool, data: st.DataObject
 ) -> None:
-    made = bed(n_seq_max=2, depth=3, hits=[True, False, True])
-    left = [0, *sorted(moments)]
+    harness = make_harness(n_seq_max=2, depth=3, hits=[True, False, True])
+    calls = [0, *sorted(interrupts)]
 
     def before(what: str, seqs: Sequence[int]) -> None:
-        left[0] += 1
-        if left[0] in left[1:]:
+        calls[0] += 1
+        if calls[0] in calls[1:]:
             raise KeyboardInterrupt
 
-    made.context.before = before
-    for thinking, seed, n, prompt in each:
-        made.submit(prompt, n, seed=seed, thinking=thinking, ahead=2 if pauses else None)
+    harness.context.before = before
+    for thinking, seed, n, prompt in plans:
+        harness.submit(prompt, n, seed=seed, thinking=thinking, max_unread=2 if pauses else None)
     for _ in range(10_000):
-        if all(request.ended for request in made.requests):
+        if all(request.ended for request in harness.requests):
             break
         try:
-            made.engine.step()
+            harness.engine.step()
         except KeyboardInterrupt:
             continue
-        for request in made.requests:
+        for request in harness.requests:
             if data.draw(st.booleans()) if len(request.unread) < 3 else True:
                 request.unread.clear()
-    check(made)
+    check(harness)
 
 
 @pytest.mark.parametrize("depth", [0, 3, 7])
 @pytest.mark.parametrize("budget", [1, 2, 5, 9])
-def test_what_closes_a_thinking_costs_one_launch_and_one_round(depth: int, budget: int) -> None:
-    made = bed(depth=depth, hits=[True])
-    thinking = Thinking(begun=True, budget=budget, closing=CLOSING)
+def test_closing_a_thinking_takes_one_prefill_and_counts_as_one_round(depth: int, budget: int) -> None:
+    harness = make_harness(depth=depth, hits=[True])
+    thinking = ThinkingPlan(begun=True, budget=budget, closing=CLOSING)
     seed = next(
-        seed for seed in range(99) if not {THOUGHT, END} & set(right(PROMPT * 9, seed, 30, thinking)[0][:budget])
+        seed for seed in range(99) if not {THOUGHT, END} & set(expected(PROMPT * 9, seed, 30, thinking)[0][:budget])
     )
-    request = made.submit(PROMPT * 9, budget + len(CLOSING) + 1, seed=seed, thinking=thinking)
-    made.run()
-    check(made)
-    kinds = [what for what, _, n in made.context.launches]
-    before = -(-(budget - 1) // (1 + depth))  # rounds of the thinking: the first token comes with the prompt
-    assert kinds.count("prefill") == 2 + 1  # the prompt in two pieces
+    request = harness.submit(PROMPT * 9, budget + len(CLOSING) + 1, seed=seed, thinking=thinking)
+    harness.run()
+    check(harness)
+    kinds = [what for what, _, n in harness.context.calls]
+    before = -(-(budget - 1) // (1 + depth))  # rounds of the thinking, whose first token is sampled after the prefill
+    assert kinds.count("prefill") == 2 + 1  # the prompt in two chunks, and the closing tokens
     assert kinds.count("verify") == before
     assert request.completion.stats.rounds == before + 1
     assert request.completion.stats.depths[-1] == 0
 
 
-def test_texts_that_are_closed_at_once_share_a_launch() -> None:
-    made = bed(n_seq_max=3, depth=0)
+def test_thinkings_closed_in_one_step_share_a_prefill() -> None:
+    harness = make_harness(n_seq_max=3, depth=0)
     for seed in range(3):
-        made.submit(PROMPT, 20, seed=seed, thinking=Thinking(begun=True, budget=0, closing=CLOSING))
-    made.run()
-    check(made)
-    assert ("prefill", (0, 1, 2), 3 * len(CLOSING)) in made.context.launches
+        harness.submit(PROMPT, 20, seed=seed, thinking=ThinkingPlan(begun=True, budget=0, closing=CLOSING))
+    harness.run()
+    check(harness)
+    assert ("prefill", (0, 1, 2), 3 * len(CLOSING)) in harness.context.calls
 
 
-def test_a_launch_that_fails_as_it_closes_fails_its_texts_alone() -> None:
-    made = bed(n_seq_max=2)
-    closed = made.submit(PROMPT, 20, thinking=Thinking(begun=True, budget=2, closing=CLOSING))
-    other = made.submit([7], 20, seed=1)
+def test_failed_closing_call_fails_its_requests_alone() -> None:
+    harness = make_harness(n_seq_max=2)
+    closed = harness.submit(PROMPT, 20, thinking=ThinkingPlan(begun=True, budget=2, closing=CLOSING))
+    other = harness.submit([7], 20, seed=1)
 
     def before(what: str, seqs: Sequence[int]) -> None:
-        if what == "prefill" and closed.closes:
+        if what == "prefill" and closed.must_close_thinking:
             raise NativeError("no memory")
 
-    made.context.before = before
-    made.run()
+    harness.context.before = before
+    harness.run()
     assert isinstance(closed.error, NativeError)
-    assert other.completion.token_ids == right([7], 1, 20, Thinking())[0]
+    assert other.completion.token_ids == expected([7], 1, 20, ThinkingPlan())[0]
 
 
-def test_a_text_that_fails_as_it_is_closed_fails_alone() -> None:
-    made = bed(n_seq_max=2, depth=0)
+def test_request_that_fails_after_its_closing_tokens_fails_alone() -> None:
+    harness = make_harness(n_seq_max=2, depth=0)
     for seed in (0, 1):
-        made.submit(PROMPT, 20, seed=seed, thinking=Thinking(begun=True, budget=0, closing=CLOSING))
-    made.engine.step()
-    made.context.alone_fails = lambda seq: NativeError("no finite logits") if seq == 0 else None
-    made.run()
-    failed, other = made.requests
+        harness.submit(PROMPT, 20, seed=seed, thinking=ThinkingPlan(begun=True, budget=0, closing=CLOSING))
+    harness.engine.step()
+    harness.context.sequence_error = lambda seq: NativeError("no finite logits") if seq == 0 else None
+    harness.run()
+    failed, other = harness.requests
     assert isinstance(failed.error, NativeError)
-    assert other.completion.token_ids == right(PROMPT, 1, 20, other.thinking)[0]
+    assert other.completion.token_ids == expected(PROMPT, 1, 20, other.thinking)[0]
 
 
-def test_a_stop_string_within_what_closes_a_thinking_ends_the_text_without_a_launch() -> None:
-    made = bed(depth=3)
-    request = made.submit(
-        PROMPT, 20, seed=1, stop="</think>", thinking=Thinking(begun=True, budget=2, closing=(THOUGHT, NEWLINES))
+def test_stop_string_in_the_closing_tokens_ends_the_text_without_a_call() -> None:
+    harness = make_harness(depth=3)
+    request = harness.submit(
+        PROMPT, 20, seed=1, stop="</think>", thinking=ThinkingPlan(begun=True, budget=2, closing=(THOUGHT, NEWLINES))
     )
-    made.run()
+    harness.run()
     n = len(request.tokens)
-    assert request.tokens == right(PROMPT, 1, 20, request.thinking)[0][:n]
+    assert request.tokens == expected(PROMPT, 1, 20, request.thinking)[0][:n]
     assert request.tokens[-1] == THOUGHT
     assert request.completion.finish_reason == "stop"
-    assert len([what for what, _, _ in made.context.launches if what == "prefill"]) == 1
-    made.submit([*PROMPT, *request.tokens, 5], 3)  # goes on from what the sequence held
-    made.run()
+    assert len([what for what, _, _ in harness.context.calls if what == "prefill"]) == 1
+    harness.submit([*PROMPT, *request.tokens, 5], 3)  # continues from the contents of the sequence
+    harness.run()
 
 
 @pytest.mark.parametrize("n", range(1, 12))
-def test_what_closes_a_thinking_counts_for_max_tokens(n: int) -> None:
-    made = bed(depth=7, hits=[True])
-    made.submit(PROMPT, n, seed=2, thinking=Thinking(begun=True, budget=3, closing=CLOSING))
-    made.run()
-    check(made)
+def test_closing_tokens_count_for_max_tokens(n: int) -> None:
+    harness = make_harness(depth=7, hits=[True])
+    harness.submit(PROMPT, n, seed=2, thinking=ThinkingPlan(begun=True, budget=3, closing=CLOSING))
+    harness.run()
+    check(harness)
 
 
 @pytest.mark.parametrize("n_ctx", range(4, 20))
-def test_what_closes_a_thinking_fits_into_the_context(n_ctx: int) -> None:
-    made = bed(depth=3, n_ctx=n_ctx)
-    made.submit(PROMPT, 99, seed=2, thinking=Thinking(begun=True, budget=3, closing=CLOSING))
-    made.run()
-    check(made)
+def test_closing_tokens_fit_into_the_context(n_ctx: int) -> None:
+    harness = make_harness(depth=3, n_ctx=n_ctx)
+    harness.submit(PROMPT, 99, seed=2, thinking=ThinkingPlan(begun=True, budget=3, closing=CLOSING))
+    harness.run()
+    check(harness)

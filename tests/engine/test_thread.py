@@ -1,4 +1,4 @@
-"""Claims about threads that share an engine, over a scripted context: no model."""
+"""Tests of threads that share an engine: each request ends, over a scripted context without a model."""
 
 from __future__ import annotations
 
@@ -8,51 +8,53 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import pytest
-from helpers.engines import Bed
-from helpers.interrupts import Interrupted
+from helpers.engines import EngineHarness
+from helpers.interrupts import InterruptAtLine
 
 import pymtp.engine.thread
-from pymtp.engine.request import Caller, Request
-from pymtp.engine.thread import Turns
+from pymtp.engine.request import Request, Waiter
+from pymtp.engine.thread import EngineRunner
 from pymtp.native.locking import Exclusive
 
 PROMPT = [1, 2, 3, 4, 5]
-PATIENCE = 60  # seconds, of what is to happen at once
+PATIENCE = 60  # seconds until a test fails, for things that should happen at once
 
 
 class Owner(Exclusive):
-    """Has a lock, and nothing native."""
+    """An object with a lock and without native state."""
 
     def cancel(self) -> None: ...
     def _free(self) -> None: ...
 
 
-class Table:
-    """Threads that each wait for a request."""
+class ThreadedHarness:
+    """An engine, and threads that each wait for a request."""
 
     def __init__(self, **context: object) -> None:
-        self.bed = Bed(**context)
-        self.turns, self.owner = Turns(self.bed.engine), Owner()
+        self.harness = EngineHarness(**context)
+        self.runner, self.owner = EngineRunner(self.harness.engine), Owner()
 
     def thread(self, request: Request) -> threading.Thread:
         thread = threading.Thread(
-            target=self.turns.wait, args=(self.owner, request.caller, [request], lambda: request.ended), daemon=True
+            target=self.runner.run_until,
+            args=(self.owner, request.waiter, [request], lambda: request.ended),
+            daemon=True,
         )
         thread.start()
         return thread
 
-    def until(self, there: Callable[[], bool]) -> None:
-        """Waits until threads came so far."""
-        ends = time.monotonic() + PATIENCE
-        while not there():
-            assert time.monotonic() < ends
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition is true."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline
             time.sleep(0.001)
 
 
-def test_of_threads_that_come_at_once_none_waits_for_another_to_end() -> None:
-    """Both find that nobody runs the engine, and wait for the owner's lock: the first to get it has much to do."""
-    table = Table(n_seq_max=3)
-    requests = [table.bed.submit(PROMPT, n, seed=n) for n in (900, 900, 2)]
+def test_threads_that_start_together_do_not_wait_for_each_others_requests() -> None:
+    """Start threads that all wait for the owner's lock. The first one to get it has a long request."""
+    threaded = ThreadedHarness(n_seq_max=3)
+    requests = [threaded.harness.submit(PROMPT, n, seed=n) for n in (900, 900, 2)]
     *long, short = requests
     returned = []
 
@@ -61,19 +63,19 @@ def test_of_threads_that_come_at_once_none_waits_for_another_to_end() -> None:
             threads[2].join(PATIENCE)
             returned.append(not threads[2].is_alive())
 
-    table.bed.context.before = before
-    with table.owner._lock:
-        threads = [table.thread(request) for request in requests]
-        table.until(lambda: len(table.turns._next) == 3)  # all wait for the lock
+    threaded.harness.context.before = before
+    with threaded.owner._lock:
+        threads = [threaded.thread(request) for request in requests]
+        threaded.until(lambda: len(threaded.runner._next) == 3)  # all wait for the lock
     for thread in threads:
         thread.join(PATIENCE)
     assert returned == [True]
-    assert [request.reason for request in requests] == ["length"] * 3
+    assert [request.finish_reason for request in requests] == ["length"] * 3
     assert len(long[0].tokens) == 900
 
 
-class Late(Caller):
-    """Its thread takes a while to go on after it was told to."""
+class LateWaiter(Waiter):
+    """A waiter whose thread takes a while to run after it was notified."""
 
     waiting = True  # type: ignore[assignment]
 
@@ -81,76 +83,76 @@ class Late(Caller):
         super().__init__()
         self.until = until
 
-    def wait(self, unless: Callable[[], object], seconds: float) -> bool:
-        there = super().wait(unless, seconds)
-        return self.until.wait(PATIENCE) and there
+    def wait(self, ready: Callable[[], object], timeout: float) -> bool:
+        notified = super().wait(ready, timeout)
+        return self.until.wait(PATIENCE) and notified
 
 
-def test_a_thread_that_was_told_to_go_on_but_has_what_it_waits_for_tells_another(
+def test_woken_thread_whose_request_is_done_wakes_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pymtp.engine.thread, "LONGEST", 10 * PATIENCE)
-    table = Table(n_seq_max=3)
+    monkeypatch.setattr(pymtp.engine.thread, "POLL_SECONDS", 10 * PATIENCE)
+    threaded = ThreadedHarness(n_seq_max=3)
     first_left = threading.Event()
     requests = [
-        table.bed.submit(PROMPT, 40),
-        table.bed.submit(PROMPT, 40, seed=1, caller=Late(first_left)),
-        table.bed.submit(PROMPT, 200, seed=2),
+        threaded.harness.submit(PROMPT, 40),
+        threaded.harness.submit(PROMPT, 40, seed=1, waiter=LateWaiter(first_left)),
+        threaded.harness.submit(PROMPT, 200, seed=2),
     ]
-    here = threading.Semaphore(0)
-    table.bed.context.before = lambda what, seqs: here.acquire(timeout=PATIENCE) and here.release()
+    gate = threading.Semaphore(0)
+    threaded.harness.context.before = lambda what, seqs: gate.acquire(timeout=PATIENCE) and gate.release()
     threads = []
-    for n, request in enumerate(requests):  # the first runs the engine, the others wait in this order
-        threads.append(table.thread(request))
-        table.until(lambda: table.turns._running.locked() and len(table.turns._waiting) == n)  # noqa: B023
-    here.release()
+    for n, request in enumerate(requests):  # the first one runs the engine, the others wait in this order
+        threads.append(threaded.thread(request))
+        threaded.until(lambda: threaded.runner._running.locked() and len(threaded.runner._waiting) == n)  # noqa: B023
+    gate.release()
     threads[0].join(PATIENCE)
     first_left.set()
     for thread in threads:
         thread.join(PATIENCE)
-    assert [request.reason for request in requests] == ["length"] * 3
-    table.bed.check()
+    assert [request.finish_reason for request in requests] == ["length"] * 3
+    threaded.harness.check()
 
 
-def test_threads_that_come_and_go_leave_nobody_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pymtp.engine.thread, "LONGEST", 10 * PATIENCE)
+def test_engine_runner_leaves_no_thread_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pymtp.engine.thread, "POLL_SECONDS", 10 * PATIENCE)
     for n_seq_max in (1, 3):
         for _ in range(10):
-            table = Table(n_seq_max=n_seq_max)
-            requests = [table.bed.submit(PROMPT, n, seed=n) for n in (40, 40, 40, 200, 200)]
-            threads = [table.thread(request) for request in requests]
+            threaded = ThreadedHarness(n_seq_max=n_seq_max)
+            requests = [threaded.harness.submit(PROMPT, n, seed=n) for n in (40, 40, 40, 200, 200)]
+            threads = [threaded.thread(request) for request in requests]
             for thread in threads:
                 thread.join(PATIENCE)
-            assert [request.reason for request in requests] == ["length"] * 5
-            table.bed.check()
+            assert [request.finish_reason for request in requests] == ["length"] * 5
+            threaded.harness.check()
 
 
-def test_a_thread_that_never_comes_though_it_said_so_stops_nobody() -> None:
-    table = Table()
-    table.turns._next[0] = None  # a signal handler raised twice, say
-    request = table.bed.submit(PROMPT, 30)
-    table.thread(request).join(PATIENCE)
-    assert request.reason == "length"
-    assert not table.turns._next
+def test_missing_next_thread_blocks_no_other() -> None:
+    threaded = ThreadedHarness()
+    threaded.runner._next[0] = None  # as after two interrupts, for example
+    request = threaded.harness.submit(PROMPT, 30)
+    threaded.thread(request).join(PATIENCE)
+    assert request.finish_reason == "length"
+    assert not threaded.runner._next
 
 
-def test_wherever_a_handler_raises_the_thread_beside_it_comes_to_its_end() -> None:
-    through, cancelled = False, 0
+def test_interrupt_at_any_line_does_not_block_other_threads() -> None:
+    completed, cancelled = False, 0
     for n in range(1000):
-        table = Table(n_seq_max=2)
-        mine, other, later = (table.bed.submit(PROMPT, length, seed=length) for length in (40, 30, 4))
-        table.bed.context.before = lambda what, seqs: time.sleep(0.0003)  # so that both want to run it
-        threads = [table.thread(other)]
-        with suppress(KeyboardInterrupt), Interrupted(n, "/pymtp/turns.py", "/pymtp/exclusive.py"):
-            table.turns.wait(table.owner, mine.caller, [mine], lambda: mine.ended)  # noqa: B023
-            through = True
-        threads.append(table.thread(later))
+        threaded = ThreadedHarness(n_seq_max=2)
+        mine, other, later = (threaded.harness.submit(PROMPT, length, seed=length) for length in (40, 30, 4))
+        threaded.harness.context.before = lambda what, seqs: time.sleep(0.0003)  # both want to run it
+        threads = [threaded.thread(other)]
+        with suppress(KeyboardInterrupt), InterruptAtLine(n, "/pymtp/engine/thread.py", "/pymtp/native/locking.py"):
+            threaded.runner.run_until(threaded.owner, mine.waiter, [mine], lambda: mine.ended)  # noqa: B023
+            completed = True
+        threads.append(threaded.thread(later))
         for thread in threads:
             thread.join(PATIENCE)
-        assert (other.reason, later.reason) == ("length", "length")
-        assert mine.reason in ("cancelled", "length")  # which the step that went on may have brought it to
-        cancelled += mine.reason == "cancelled"
-        if through:
+        assert (other.finish_reason, later.finish_reason) == ("length", "length")
+        assert mine.finish_reason in ("cancelled", "length")  # a step that was running may have completed it
+        cancelled += mine.finish_reason == "cancelled"
+        if completed:
             assert cancelled
             return
-    raise AssertionError("no end of lines")
+    raise AssertionError("the test did not reach the last line")

@@ -1,4 +1,4 @@
-"""Claims about when an AsyncLLM times the launches that `auto` begins with."""
+"""Tests of the warm-up: when an AsyncLLM times drafts and verifications for draft_tokens="auto"."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ async def until(condition: Callable[[], object]) -> None:
         if condition():
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("it never came to that")
+    raise AssertionError("the condition never became true")
 
 
 PARAMS = pymtp.SamplingParams(max_tokens=8)
 
 
-def test_an_async_llm_times_launches_before_the_first_request_and_not_in_its_constructor(demo: Path) -> None:
+def test_async_llm_warms_up_before_the_first_request_and_not_in_its_constructor(demo: Path) -> None:
     async def use() -> None:
         with pymtp.Model(demo) as model:
             async with pymtp.AsyncLLM(model, n_ctx=256, n_seq_max=2) as llm:
-                await until(lambda: model.first_costs)
-                ((kind, _),) = model.first_costs
+                await until(lambda: model.measured_costs)
+                ((kind, _),) = model.measured_costs
                 assert kind[0] == 2
-                assert llm.llm.engine.depth.first_rounds
-                launches = llm.llm.context.counters.target_decodes
+                assert llm.llm._engine.depth.first_rounds
+                decodes = llm.llm.context.counters.target_decodes
                 text = await llm.generate("def f(", PARAMS)
-                assert text.stats.rounds == llm.llm.context.counters.target_decodes - launches - 1  # of the prompt
+                # One decode call is the prefill
+                assert text.stats.rounds == llm.llm.context.counters.target_decodes - decodes - 1
             with pymtp.LLM(model, n_ctx=256) as alone:
                 assert text.text == alone.generate("def f(", PARAMS).text
 
@@ -44,7 +45,7 @@ def test_an_async_llm_times_launches_before_the_first_request_and_not_in_its_con
 
 
 @pytest.mark.parametrize("way", ["ask", "ask from a thread", "cancel", "close", "close its LLM", "fail"])
-def test_whoever_comes_while_an_async_llm_times_launches_waits_for_one_at_most(
+def test_calls_during_the_warm_up_wait_for_one_timed_call_at_most(
     demo: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     verify_chain = Context.verify_chain
@@ -65,7 +66,7 @@ def test_whoever_comes_while_an_async_llm_times_launches_waits_for_one_at_most(
         await until(launched.is_set)
         if way == "close":
             closing = asyncio.create_task(llm.close())
-            await until(lambda: llm._driver._stopped)
+            await until(lambda: llm._engine_thread._stopped)
             asked.set()
             await closing
         elif way == "close its LLM":
@@ -76,15 +77,15 @@ def test_whoever_comes_while_an_async_llm_times_launches_waits_for_one_at_most(
         elif way == "cancel":
             llm.llm.cancel()
             asked.set()
-            await until(lambda: not llm.llm.turns._running.locked())
+            await until(lambda: not llm.llm._runner._running.locked())
         elif way.startswith("ask"):
             in_thread = partial(asyncio.to_thread, llm.llm.generate)
             asking = asyncio.create_task((llm.generate if way == "ask" else in_thread)("def f(", PARAMS))
-            await until(lambda: not llm.llm.engine.idle and (way == "ask" or llm.llm.turns.wanted))
+            await until(lambda: not llm.llm._engine.idle and (way == "ask" or llm.llm._runner.wanted))
             asked.set()
             await asking
         asked.set()
-        await until(lambda: not llm.llm.turns._running.locked())
+        await until(lambda: not llm.llm._runner._running.locked())
         assert (timed, llm.llm.closed) == ([1], way.startswith("close"))
         monkeypatch.undo()
         if not way.startswith("close"):
@@ -95,31 +96,31 @@ def test_whoever_comes_while_an_async_llm_times_launches_waits_for_one_at_most(
     asyncio.run(use())
 
 
-def test_nothing_is_timed_where_sequences_hold_tokens(demo: Path) -> None:
+def test_no_warm_up_if_sequences_hold_tokens(demo: Path) -> None:
     async def use() -> None:
-        with pymtp.Model(demo) as model, pymtp.LLM(model, n_ctx=256, _times_later=True) as llm:
+        with pymtp.Model(demo) as model, pymtp.LLM(model, n_ctx=256, _warm_up_later=True) as llm:
             llm.context.prefill([1, 2, 3])
             async with pymtp.AsyncLLM(llm):
-                await until(lambda: llm.first_launches.done and not llm.turns._running.locked())
-            assert (llm.context.tokens(), model.first_costs) == ([1, 2, 3], {})
+                await until(lambda: llm._warm_up.done and not llm._runner._running.locked())
+            assert (llm.context.tokens(), model.measured_costs) == ([1, 2, 3], {})
 
     asyncio.run(use())
 
 
-def test_nothing_is_timed_after_a_request_whatever_its_sequence_holds(demo: Path) -> None:
+def test_no_warm_up_after_a_request(demo: Path) -> None:
     async def use() -> None:
-        with pymtp.Model(demo) as model, pymtp.LLM(model, n_ctx=256, _times_later=True) as llm:
+        with pymtp.Model(demo) as model, pymtp.LLM(model, n_ctx=256, _warm_up_later=True) as llm:
             text = llm.generate("def f(", PARAMS).text
             llm.context.clear()
             async with pymtp.AsyncLLM(llm) as made:
-                assert made._driver._thread is None
+                assert made._engine_thread._thread is None
                 assert (await made.generate("def f(", PARAMS)).text == text
-            assert model.first_costs == {}
+            assert model.measured_costs == {}
 
     asyncio.run(use())
 
 
-def test_a_timing_that_fails_leaves_nothing_behind(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_warm_up_leaves_the_context_empty(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forgotten: list[list[int]] = []
 
     def fails(*_: object) -> None:
@@ -127,15 +128,15 @@ def test_a_timing_that_fails_leaves_nothing_behind(demo: Path, monkeypatch: pyte
 
     monkeypatch.setattr(Context, "draft_chain", fails)
     monkeypatch.setattr(Context, "forget_chosen", lambda context: forgotten.append(context.tokens()))
-    with pymtp.LLM(demo, n_ctx=256, _times_later=True) as llm:
+    with pymtp.LLM(demo, n_ctx=256, _warm_up_later=True) as llm:
         with pytest.raises(NativeError):
-            llm.first_launches.time(llm.context)
-        assert llm.first_launches.done
+            llm._warm_up.run(llm.context)
+        assert llm._warm_up.done
         assert forgotten == [[]]
 
 
 @pytest.mark.parametrize("way", ["empty", "grammar", "looked at"])
-def test_who_asks_for_no_text_ends_no_timing_for_good(demo: Path, way: str) -> None:
+def test_calls_without_generation_do_not_end_the_warm_up(demo: Path, way: str) -> None:
     async def use() -> None:
         with pymtp.Model(demo) as model:
             async with pymtp.AsyncLLM(model, n_ctx=256) as llm:
@@ -144,18 +145,18 @@ def test_who_asks_for_no_text_ends_no_timing_for_good(demo: Path, way: str) -> N
                     with pytest.raises(pymtp.InvalidRequestError):
                         await llm.generate("" if way == "empty" else "a", refused)
                 else:
-                    await llm.in_thread(lambda: llm.llm.turns.between(llm.llm, llm.llm.context.memory))
-                await until(lambda: llm.llm.first_launches.done)
-                assert len(model.first_costs) == 1
+                    await llm._in_thread(lambda: llm.llm._runner.call_between_steps(llm.llm, llm.llm.context.memory))
+                await until(lambda: llm.llm._warm_up.done)
+                assert len(model.measured_costs) == 1
 
     asyncio.run(use())
 
 
 @pytest.mark.parametrize("way", ["ask", "look", "close", "wait"])
-def test_an_async_llm_does_not_wait_for_the_timing_of_another_one(demo: Path, way: str) -> None:
+def test_async_llm_does_not_wait_for_the_warm_up_of_another_one(demo: Path, way: str) -> None:
     async def use() -> None:
         with pymtp.Model(demo) as model:
-            with model.measuring:
+            with model.measuring_lock:
                 llm = pymtp.AsyncLLM(model, n_ctx=256)
                 await asyncio.sleep(0.05)
                 if way == "ask":
@@ -164,21 +165,21 @@ def test_an_async_llm_does_not_wait_for_the_timing_of_another_one(demo: Path, wa
                     assert llm.llm.context.memory()
                 elif way == "close":
                     llm.llm.close()  # as a signal handler may
-                assert model.first_costs == {}
+                assert model.measured_costs == {}
             if way == "wait":
-                await until(lambda: llm.llm.first_launches.done)
-                assert model.first_costs
+                await until(lambda: llm.llm._warm_up.done)
+                assert model.measured_costs
             await llm.close()
 
     asyncio.run(use())
 
 
-def test_one_of_several_async_llms_over_one_llm_times_its_launches(demo: Path) -> None:
+def test_only_one_of_several_async_llms_over_one_llm_warms_up(demo: Path) -> None:
     async def use() -> None:
         with pymtp.Model(demo) as model:
             async with pymtp.AsyncLLM(model, n_ctx=256) as one, pymtp.AsyncLLM(one.llm) as other:
-                await until(lambda: one.llm.first_launches.done)
-                assert model.first_costs
-                assert other._driver._thread is None
+                await until(lambda: one.llm._warm_up.done)
+                assert model.measured_costs
+                assert other._engine_thread._thread is None
 
     asyncio.run(use())

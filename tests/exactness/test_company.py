@@ -1,5 +1,7 @@
-"""Claims about rounds for several sequences: one launch of the head and one of the target, and each sequence's tokens
-are those it has alone."""
+"""Tests of batch rounds: one decode of the head and one of the target for all sequences.
+
+Each sequence's tokens are those that it has alone.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ SETTINGS = [
 ]
 
 
-def begin(c: Context, prompts: dict[int, list[int]], params: Sequence[SamplingParams]) -> dict[int, int]:
-    """Reads a prompt after the other: how a prompt is cut is another matter. The first tokens."""
+def prefill_prompts(c: Context, prompts: dict[int, list[int]], params: Sequence[SamplingParams]) -> dict[int, int]:
+    """Prefill one prompt after the other and return their first tokens; cuts in prompts have tests of their own."""
     tokens = {}
     for seq, prompt in prompts.items():
         c.set_sampling(Sampler(params[seq]), seq)
@@ -41,8 +43,8 @@ def begin(c: Context, prompts: dict[int, list[int]], params: Sequence[SamplingPa
     return tokens
 
 
-def a_round(c: Context, tokens: dict[int, int], n: int) -> dict[int, list[int]]:
-    """What comes out of a round of n drafts for each sequence."""
+def decode_round(c: Context, tokens: dict[int, int], n: int) -> dict[int, list[int]]:
+    """Run a round of n drafts for each sequence, and return its new tokens."""
     drafts = c.draft_chains(tokens, n) if n else {seq: ([], []) for seq in tokens}
     chains = {seq: [token, *drafts[seq][0]] for seq, token in tokens.items()}  # type: ignore[index]
     before = {seq: c.tokens_held(seq) for seq in tokens}
@@ -55,10 +57,10 @@ def a_round(c: Context, tokens: dict[int, int], n: int) -> dict[int, list[int]]:
 
 
 def written(c: Context, prompts: dict[int, list[int]], depths: Sequence[int]) -> dict[int, list[int]]:
-    tokens = begin(c, prompts, SETTINGS)
+    tokens = prefill_prompts(c, prompts, SETTINGS)
     texts = {seq: [token] for seq, token in tokens.items()}
     for n in depths:
-        for seq, out in a_round(c, tokens, n).items():
+        for seq, out in decode_round(c, tokens, n).items():
             texts[seq] += out
             tokens[seq] = out[-1]
     return texts
@@ -67,7 +69,7 @@ def written(c: Context, prompts: dict[int, list[int]], depths: Sequence[int]) ->
 @BOTH
 @pytest.mark.parametrize("caches", OTHER_CACHES.values(), ids=OTHER_CACHES.keys())
 @pytest.mark.parametrize("seqs", [(0, 1), (0, 2, 3), (0, 1, 2, 3, 4)], ids=str)
-def test_a_sequence_writes_in_company_what_it_writes_alone(
+def test_sequence_generates_the_same_tokens_in_a_batch(
     model: Model, caches: dict[str, Any], seqs: tuple[int, ...]
 ) -> None:
     luck = random.Random(str(seqs))
@@ -78,10 +80,10 @@ def test_a_sequence_writes_in_company_what_it_writes_alone(
     with context(model, n_seq_max=1, **caches) as c:
         for seq in seqs:
             c.clear()
-            alone = begin(c, {0: prompts[seq]}, [SETTINGS[seq]])
+            alone = prefill_prompts(c, {0: prompts[seq]}, [SETTINGS[seq]])
             text, token = [alone[0]], alone
             while len(text) < len(together[seq]):
-                out = a_round(c, token, 0)
+                out = decode_round(c, token, 0)
                 text += out[0]
                 token = {0: out[0][-1]}
             assert together[seq] == text
@@ -90,13 +92,13 @@ def test_a_sequence_writes_in_company_what_it_writes_alone(
 @BOTH
 @pytest.mark.parametrize("caches", OTHER_CACHES.values(), ids=OTHER_CACHES.keys())
 @pytest.mark.parametrize("put_off", [0, 5])
-def test_the_head_drafts_in_company_what_it_drafts_alone(model: Model, caches: dict[str, Any], put_off: int) -> None:
+def test_head_drafts_the_same_tokens_in_a_batch(model: Model, caches: dict[str, Any], put_off: int) -> None:
     prompts = {seq: some_tokens(model, 20 + 7 * seq, seq) for seq in range(4)}
 
     def drafted(c: Context, prompts: dict[int, list[int]], params: Sequence[SamplingParams]) -> dict[int, Any]:
-        tokens = begin(c, prompts, params)
-        for _ in range(put_off):  # plain rounds, which leave the head behind
-            tokens = {seq: out[-1] for seq, out in a_round(c, tokens, 0).items()}
+        tokens = prefill_prompts(c, prompts, params)
+        for _ in range(put_off):  # plain rounds: the head falls behind
+            tokens = {seq: out[-1] for seq, out in decode_round(c, tokens, 0).items()}
         return c.draft_chains(tokens, DRAFTS)
 
     with context(model, n_seq_max=4, **caches) as c:
@@ -107,13 +109,13 @@ def test_the_head_drafts_in_company_what_it_drafts_alone(model: Model, caches: d
 
 
 @BOTH
-def test_a_round_of_several_is_one_launch_of_the_head_and_one_of_the_target(model: Model) -> None:
+def test_batch_round_is_one_decode_of_the_head_and_one_of_the_target(model: Model) -> None:
     with context(model, n_seq_max=4) as c:
-        tokens = begin(c, {seq: some_tokens(model, 20, seq) for seq in range(4)}, SETTINGS)
-        a_round(c, tokens, 2)
+        tokens = prefill_prompts(c, {seq: some_tokens(model, 20, seq) for seq in range(4)}, SETTINGS)
+        decode_round(c, tokens, 2)
         before = c.counters
         for _ in range(5):
-            tokens = {seq: out[-1] for seq, out in a_round(c, tokens, 2).items()}
+            tokens = {seq: out[-1] for seq, out in decode_round(c, tokens, 2).items()}
         after = c.counters
     assert after.target_decodes - before.target_decodes == 5
     assert after.draft_decodes - before.draft_decodes == 5
@@ -121,42 +123,44 @@ def test_a_round_of_several_is_one_launch_of_the_head_and_one_of_the_target(mode
 
 
 @BOTH
-def test_a_context_without_a_head_takes_several_sequences_in_one_launch_as_well(model: Model) -> None:
+def test_context_without_a_head_decodes_several_sequences_at_once(model: Model) -> None:
     with context(model, n_seq_max=4, draft_tokens=0) as c:
-        tokens = begin(c, {seq: some_tokens(model, 20, seq) for seq in range(4)}, SETTINGS)
+        tokens = prefill_prompts(c, {seq: some_tokens(model, 20, seq) for seq in range(4)}, SETTINGS)
         before = c.counters.target_decodes
-        a_round(c, tokens, 0)
+        decode_round(c, tokens, 0)
         assert c.counters.target_decodes - before == 1
 
 
 @BOTH
-def test_what_the_head_was_left_behind_by_is_one_launch_for_all(model: Model) -> None:
+def test_head_catches_up_for_all_sequences_in_one_decode(model: Model) -> None:
     with context(model, n_seq_max=4) as c:
-        tokens = begin(c, {seq: some_tokens(model, 20, seq) for seq in range(4)}, SETTINGS)
+        tokens = prefill_prompts(c, {seq: some_tokens(model, 20, seq) for seq in range(4)}, SETTINGS)
         for _ in range(3):
-            tokens = {seq: out[-1] for seq, out in a_round(c, tokens, 0).items()}
+            tokens = {seq: out[-1] for seq, out in decode_round(c, tokens, 0).items()}
         assert [c.rows_held(seq) for seq in range(4)] == [20] * 4
         before = c.counters.draft_decodes
-        a_round(c, tokens, 2)
+        decode_round(c, tokens, 2)
         assert c.counters.draft_decodes - before == 2
         assert c.rows_held(0) >= 24
 
 
 @BOTH
-def test_sequences_with_a_gap_between_them_take_a_launch_for_each_side(model: Model) -> None:
+def test_sequences_with_a_gap_take_one_decode_on_each_side(model: Model) -> None:
     with context(model, n_seq_max=4) as c:
-        tokens = begin(c, {seq: some_tokens(model, 20, seq) for seq in (0, 2, 3)}, SETTINGS)
+        tokens = prefill_prompts(c, {seq: some_tokens(model, 20, seq) for seq in (0, 2, 3)}, SETTINGS)
         before = c.counters
-        a_round(c, tokens, 2)
+        decode_round(c, tokens, 2)
         after = c.counters
     assert after.target_decodes - before.target_decodes == 2
     assert after.draft_decodes - before.draft_decodes == 2
 
 
-def test_a_sequence_whose_grammar_has_no_way_on_fails_alone(dense: Model) -> None:
+def test_sequence_whose_grammar_allows_no_token_fails_alone(dense: Model) -> None:
     never = SamplingParams(grammar='root ::= "a" [^\\x00-\\U0010ffff]')
     with context(dense, n_seq_max=3) as c:
-        tokens = begin(c, {seq: some_tokens(dense, 20, seq) for seq in range(3)}, [SETTINGS[0], never, SETTINGS[0]])
+        tokens = prefill_prompts(
+            c, {seq: some_tokens(dense, 20, seq) for seq in range(3)}, [SETTINGS[0], never, SETTINGS[0]]
+        )
         out = c.verify_chains({seq: [token] for seq, token in tokens.items()})
         assert isinstance(out[1], InvalidRequestError)
         assert "the grammar allows no token at position 21" in str(out[1])
@@ -166,14 +170,14 @@ def test_a_sequence_whose_grammar_has_no_way_on_fails_alone(dense: Model) -> Non
 
 @BOTH
 @pytest.mark.parametrize("mode", ["fused", "host-copy"])
-def test_a_sequence_whose_drafts_have_no_finite_logits_loses_its_drafts_alone(model: Model, mode: str) -> None:
+def test_sequence_with_head_logits_of_nan_loses_its_drafts_alone(model: Model, mode: str) -> None:
     prompts = {seq: some_tokens(model, 20, seq) for seq in range(3)}
     infinite = Sampler(SamplingParams(logit_bias={7: 1e30}))
     infinite.native.bias[0].bias = math.inf
     with context(model, mode, n_seq_max=3) as c:
-        drafts = c.draft_chains(begin(c, prompts, SETTINGS), DRAFTS)
+        drafts = c.draft_chains(prefill_prompts(c, prompts, SETTINGS), DRAFTS)
         c.clear()
-        tokens = begin(c, prompts, SETTINGS)
+        tokens = prefill_prompts(c, prompts, SETTINGS)
         c.set_sampling(infinite, 1)
         found = c.draft_chains(tokens, DRAFTS)
         assert found[1] == ([], [])
@@ -184,22 +188,24 @@ def test_a_sequence_whose_drafts_have_no_finite_logits_loses_its_drafts_alone(mo
         assert all(isinstance(sampled, list) for sampled in out.values())
 
 
-def test_log_probabilities_are_those_of_the_sequence_asked_for(dense: Model) -> None:
+def test_logprobs_belong_to_the_requested_sequence(dense: Model) -> None:
     asked = [SamplingParams(logprobs=n) for n in (1, 3)]
     with context(dense, n_seq_max=2) as c:
-        tokens = begin(c, {seq: some_tokens(dense, 20, seq) for seq in range(2)}, asked)
-        out = a_round(c, tokens, 2)
+        tokens = prefill_prompts(c, {seq: some_tokens(dense, 20, seq) for seq in range(2)}, asked)
+        out = decode_round(c, tokens, 2)
         for seq, n in ((0, 1), (1, 3)):
             found = c.logprobs(seq)
             assert [each.token_id for each in found] == out[seq]
             assert all(len(each.top) == n for each in found)
 
 
-def test_a_row_of_padding_is_not_sampled_from(dense: Model) -> None:
+def test_padding_row_is_not_sampled(dense: Model) -> None:
     a = dense.tokenize("a")[0]
     ends_after_two = SamplingParams(grammar=f"root ::= [a] [a] <[{dense.n_vocab + 1}]>", logprobs=0)
     with context(dense, n_seq_max=2) as c:
-        tokens = begin(c, {seq: some_tokens(dense, 20, seq) for seq in range(2)}, [ends_after_two, SETTINGS[0]])
+        tokens = prefill_prompts(
+            c, {seq: some_tokens(dense, 20, seq) for seq in range(2)}, [ends_after_two, SETTINGS[0]]
+        )
         # the target agrees with a row of padding that repeats the first token, and the grammar has no way on after it
         out = c.verify_chains({0: [tokens[0]], 1: [tokens[1], 7, 8]})
         assert out[0] == [a]
@@ -207,10 +213,10 @@ def test_a_row_of_padding_is_not_sampled_from(dense: Model) -> None:
 
 
 @BOTH
-def test_a_row_of_padding_is_not_held(model: Model) -> None:
+def test_padding_row_is_not_stored(model: Model) -> None:
     lengths = [1, 3, 2]
     with context(model, n_seq_max=3) as c, context(model) as other:
-        tokens = begin(c, {seq: some_tokens(model, 20, seq) for seq in range(3)}, SETTINGS)
+        tokens = prefill_prompts(c, {seq: some_tokens(model, 20, seq) for seq in range(3)}, SETTINGS)
         chains = {seq: [tokens[seq], 7, 8][:n] for seq, n in enumerate(lengths)}
         out = c.verify_chains(chains)
         assert [c.tokens(seq)[20:] for seq in range(3)] == list(chains.values())
@@ -222,7 +228,7 @@ def test_a_row_of_padding_is_not_held(model: Model) -> None:
         after = c.verify_chains({seq: [3] for seq in range(3)})
         for seq in range(3):
             other.clear()
-            alone = begin(other, {0: some_tokens(model, 20, seq)}, [SETTINGS[seq]])
+            alone = prefill_prompts(other, {0: some_tokens(model, 20, seq)}, [SETTINGS[seq]])
             assert other.verify_chain(chains[seq]) == out[seq]
             other.rewind(21)
             assert other.draft_chains(alone, DRAFTS)[0] == drafts[seq]
@@ -230,9 +236,9 @@ def test_a_row_of_padding_is_not_held(model: Model) -> None:
 
 
 @BOTH
-def test_a_chain_without_room_for_the_rows_of_the_longest_is_refused(model: Model) -> None:
+def test_chain_without_room_for_padding_is_refused(model: Model) -> None:
     with context(model, n_seq_max=2) as c:
-        tokens = begin(c, {0: some_tokens(model, c.n_ctx - 1, 0), 1: some_tokens(model, 20, 1)}, SETTINGS)
+        tokens = prefill_prompts(c, {0: some_tokens(model, c.n_ctx - 1, 0), 1: some_tokens(model, 20, 1)}, SETTINGS)
         with pytest.raises(ContextFullError, match=f"{c.n_ctx - 1} tokens held and 2 more"):
             c.verify_chains({0: [tokens[0]], 1: [tokens[1], 7]})
         assert [c.tokens_held(seq) for seq in range(2)] == [c.n_ctx - 1, 20]

@@ -1,4 +1,4 @@
-"""Claims about cuts: wherever a text is cut, the caches stand at the cut, and it goes on as it would have."""
+"""Tests of cut texts: wherever a text is cut, the caches end at the cut, and the text continues the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from helpers.bits import FOR_CUTS
 from pymtp import LLM, CancelledError, SamplingParams
 
 N = 30
-SHORT = 24  # tokens of a prompt that is read anew for each cut
+SHORT = 24  # tokens of a prompt that is prefilled again for each cut
 WAYS = {"greedy": {}, "T=0.9": {"temperature": 0.9, "seed": 4}, "penalized": {"repetition_penalty": 1.3}}
 
 
@@ -23,13 +23,13 @@ def params(n: int, way: str, **more: Any) -> SamplingParams:
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 5, 8, "auto"])
 def drafting(request: pytest.FixtureRequest, demo_f32: Path) -> Iterator[LLM]:
-    """The F32 twin at several depths, and at one that changes."""
+    """Make an LLM of the F32 model at several depths, and at one that changes."""
     with make_llm(demo_f32, draft_tokens=request.param, **FOR_CUTS) as llm:
         yield llm
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_text_cut_anywhere_goes_on_as_if_it_had_not_been(drafting: LLM, prompts: list[str], way: str) -> None:
+def test_text_cut_anywhere_continues_the_same(drafting: LLM, prompts: list[str], way: str) -> None:
     prompt = drafting.model.tokenize(prompts[2])[:SHORT]
     whole = drafting.generate(prompt, params(N, way)).token_ids
     for cut in range(1, 2 * drafting.context.draft_tokens + 4):
@@ -40,7 +40,7 @@ def test_a_text_cut_anywhere_goes_on_as_if_it_had_not_been(drafting: LLM, prompt
         assert first.token_ids + rest.token_ids == whole
 
 
-def test_a_stop_string_inside_an_accepted_window_cuts_there(drafting: LLM, prompts: list[str]) -> None:
+def test_stop_string_inside_accepted_drafts_cuts_the_text_there(drafting: LLM, prompts: list[str]) -> None:
     prompt = drafting.model.tokenize(prompts[2])[:SHORT]
     whole = drafting.generate(prompt, params(N, "greedy"))
     for at in range(2, len(whole.text) - 3, 7):
@@ -53,7 +53,7 @@ def test_a_stop_string_inside_an_accepted_window_cuts_there(drafting: LLM, promp
         assert cut.token_ids + (rest.token_ids if rest else []) == whole.token_ids
 
 
-def test_a_stream_that_is_closed_leaves_a_context_to_go_on_from(drafting: LLM, prompts: list[str]) -> None:
+def test_closed_stream_leaves_a_reusable_state(drafting: LLM, prompts: list[str]) -> None:
     prompt = drafting.model.tokenize(prompts[3])[:SHORT]
     whole = drafting.generate(prompt, params(N, "T=0.9")).token_ids
     for pieces in (1, 2, 3):
@@ -67,7 +67,7 @@ def test_a_stream_that_is_closed_leaves_a_context_to_go_on_from(drafting: LLM, p
         assert first + rest.token_ids == whole
 
 
-def test_a_prompt_that_begins_alike_goes_on_where_they_part(new_llm: Callable[..., LLM], prompts: list[str]) -> None:
+def test_prompt_with_a_common_beginning_reuses_it(new_llm: Callable[..., LLM], prompts: list[str]) -> None:
     llm, apart = new_llm(), new_llm(cache_prompt=False)
     shared = [token for prompt in prompts[:4] for token in llm.model.tokenize(prompt)][:200]
     done, fresh = ([each.generate([*shared, i], params(8, "greedy")) for i in range(4)] for each in (llm, apart))
@@ -76,7 +76,7 @@ def test_a_prompt_that_begins_alike_goes_on_where_they_part(new_llm: Callable[..
     assert [one.stats.cached_tokens for one in fresh] == [0] * 4
 
 
-def test_an_interrupted_call_leaves_nothing_to_go_on_from_and_a_text_that_goes_on(
+def test_interrupted_call_leaves_no_reusable_state_and_a_text_that_continues(
     new_llm: Callable[..., LLM], prompts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     llm = new_llm(cache_bytes=0)
@@ -94,7 +94,7 @@ def test_an_interrupted_call_leaves_nothing_to_go_on_from_and_a_text_that_goes_o
     assert first + rest.token_ids == whole
 
 
-def test_a_cancel_between_two_pieces_leaves_all_to_go_on_from(llm: LLM, prompts: list[str]) -> None:
+def test_cancel_between_two_pieces_keeps_the_state(llm: LLM, prompts: list[str]) -> None:
     prompt = llm.model.tokenize(prompts[0])
     stream = llm.stream(prompt, params(N, "greedy"))
     first = next(stream).token_ids
@@ -104,7 +104,7 @@ def test_a_cancel_between_two_pieces_leaves_all_to_go_on_from(llm: LLM, prompts:
     assert rest.stats.cached_tokens == len(prompt) + len(first) - 1
 
 
-def test_the_cache_can_be_left_alone(new_llm: Callable[..., LLM], prompts: list[str]) -> None:
+def test_cache_prompt_false_reuses_nothing(new_llm: Callable[..., LLM], prompts: list[str]) -> None:
     llm = new_llm(cache_prompt=False)
     prompt = llm.model.tokenize(prompts[0])
     first = llm.generate(prompt, params(5, "greedy")).token_ids

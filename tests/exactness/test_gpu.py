@@ -1,10 +1,11 @@
-"""Claims that hold on a GPU. Where there is none they are skipped (helpers/devices.py). Mesa's lavapipe takes a hundred
-times as long: there they hold for F32 alone, of fewer tokens.
+"""Tests on a GPU; skipped without one (helpers/devices.py).
 
-Bounds on logits, whose spread is 2.6 here: products of halves (F16 weights, and F32 ones where a kernel takes them as
-TF32, which has the mantissa of a half: ggml's own for a few rows, whatever cuBLAS is told) cost up to 9e-3 on the CPU,
-beside flash attention's half-precision sums. F32 may be off by twice that, F16 by five times. A broken head is off by
-ten times the bound and more.
+Mesa's lavapipe takes a hundred times as long: there the tests run with F32 only, and with fewer tokens.
+
+Bounds on logits, whose spread is 2.6 here: products of half-precision numbers (F16 weights, and F32 ones where a kernel
+takes them as TF32, which has the mantissa of a half: ggml's own kernels for a few rows, whatever cuBLAS is set to) cost
+up to 9e-3 on the CPU, plus flash attention's half-precision sums. F32 may be off by twice that, F16 by five times. A
+broken head is off by ten times the bound and more.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ BOUNDS = {"f32": 2e-2} if LAVAPIPE else {"f32": 2e-2, "f16": 5e-2}
 LONG = 20 if LAVAPIPE else 300
 STEPS = 3
 DEBUG, INFO = 1, 2  # enum ggml_log_level
-# of tokens: as many near ties may fall the other way where kernels differ by the number of rows
+# the share of tokens: so many near ties may change where kernels differ by the number of rows
 FLIPS = 0 if LAVAPIPE else 0.002
 CUDA = any(gpu["name"].startswith("CUDA") for gpu in GPUS)
 
-# what cuBLAS computes in F32 is to be F32; it asks when it is first used
+# makes cuBLAS compute in F32; it is read at the first use
 os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
 
 
@@ -57,7 +58,7 @@ def weights(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def model(weights: str, demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    """The shipped model, its weights dequantized, on the GPU."""
+    """Load the shipped model, its weights dequantized, on the GPU."""
     path = tmp_path_factory.mktemp("models") / f"{weights}.gguf"
     rewrite(demo, path, weights=weights)
     with Model(path, n_gpu_layers=LAYERS) as model:
@@ -73,7 +74,7 @@ def tokens(prompt: str) -> list[int]:
 
 
 def head_logits(context: Context, prompt: str, tap: str) -> NDArray[np.float32]:
-    """Of chained draft steps after a prompt, the golden drafts fed in."""
+    """Return the logits of chained draft steps after a prompt, fed with the golden drafts."""
     context.prefill(tokens(prompt))
     fed = [int(GOLDEN[f"{prompt}.next"]), *map(int, GOLDEN[f"{prompt}.{tap}.drafts"])]
     return np.stack([context.draft(token).copy() for token in fed[:STEPS]])
@@ -83,21 +84,21 @@ def error(logits: NDArray[np.float32], golden: NDArray[np.float32]) -> float:
     return float(np.abs(logits - golden).max())
 
 
-def work(context: Context) -> Callable[[str], int]:
-    """What a counter has grown by since."""
+def counter_growth(context: Context) -> Callable[[str], int]:
+    """Return the growth of a counter since `before`."""
     before: Counters = context.counters
     return lambda name: int(getattr(context.counters, name) - getattr(before, name))
 
 
-def a_round(context: Context, keep: int) -> list[int]:
-    """The tokens that stay of a round of greedy drafts."""
+def decode_round(context: Context, keep: int) -> list[int]:
+    """Run a round of greedy drafts, and return the accepted tokens."""
     drafts = context.draft_chain(5, STEPS)[0]
     context.verify_chain([5, *drafts])
     context.rewind(context.n_past - STEPS + keep)
     return [5, *drafts[:keep]]
 
 
-def test_the_build_names_the_gpu_and_what_it_was_compiled_for() -> None:
+def test_build_info_names_the_gpu_and_its_architectures() -> None:
     build = build_info()
     assert all(device["description"] and device["memory_total"] > 0 for device in build["devices"])
     if not ON_CPU:
@@ -124,7 +125,7 @@ def test_head_logits_match_after_a_prompt(model: Model, weights: str, prompt: st
 
 
 @pytest.mark.parametrize("fault", ["empty_head", "shifted_rows", "wrong_tap"])
-def test_a_broken_head_is_far_out_of_bounds(model: Model, weights: str, fault: str) -> None:
+def test_broken_head_fails_the_comparison_by_far(model: Model, weights: str, fault: str) -> None:
     with make(model, tap="pre_norm" if fault == "wrong_tap" else "post_norm") as context:
         if fault != "wrong_tap":
             context.break_on_purpose(fault)
@@ -133,7 +134,7 @@ def test_a_broken_head_is_far_out_of_bounds(model: Model, weights: str, fault: s
         )
 
 
-def test_a_chain_in_one_launch_drafts_what_single_steps_draft(model: Model) -> None:
+def test_draft_chain_in_one_graph_equals_single_steps(model: Model) -> None:
     with make(model) as one, make(model, prefill="host-copy") as steps:
         found = []
         for c in (one, steps):
@@ -143,21 +144,21 @@ def test_a_chain_in_one_launch_drafts_what_single_steps_draft(model: Model) -> N
     assert found[0] == found[1] == [int(token) for token in GOLDEN[f"{WHICH}.post_norm.drafts"]][:STEPS]
 
 
-def test_after_rounds_the_caches_are_those_of_the_tokens_that_stayed(model: Model, weights: str) -> None:
+def test_caches_after_rounds_match_the_accepted_tokens(model: Model, weights: str) -> None:
     with make(model) as rounds, make(model) as plain:
         for c in (rounds, plain):
             c.set_sampling(Sampler(SamplingParams()))
         text = some_tokens(model, LONG)
         rounds.prefill(text)
         for keep in (3, 0, 2, 1):
-            text += a_round(rounds, keep)
+            text += decode_round(rounds, keep)
         plain.prefill(text)
         assert rounds.tokens() == text
         assert error(rounds.draft(9).copy(), plain.draft(9).copy()) <= BOUNDS[weights]
         assert error(rounds.verify([9])[0].copy(), plain.verify([9])[0].copy()) <= BOUNDS[weights]
 
 
-def test_a_prompt_has_the_drafts_that_host_copies_bring(model: Model, weights: str) -> None:
+def test_fused_prefill_gives_the_drafts_of_host_copies(model: Model, weights: str) -> None:
     prompt = some_tokens(model, LONG)
     with make(model) as fused, make(model, prefill="host-copy") as host:
         logits = [c.prefill(prompt).copy() for c in (fused, host)]
@@ -167,7 +168,7 @@ def test_a_prompt_has_the_drafts_that_host_copies_bring(model: Model, weights: s
         assert error(fused.draft(9).copy(), host.draft(9).copy()) <= BOUNDS[weights]
 
 
-def test_sequences_together_have_the_logits_and_drafts_of_each_alone(model: Model, weights: str) -> None:
+def test_batched_sequences_have_the_logits_and_drafts_of_single_ones(model: Model, weights: str) -> None:
     prompts = {seq: some_tokens(model, n, seed=seq) for seq, n in enumerate((12, 1, 3))}
     with make(model, n_seq_max=len(prompts)) as together:
         logits = together.prefill_batch(prompts).copy()
@@ -177,7 +178,7 @@ def test_sequences_together_have_the_logits_and_drafts_of_each_alone(model: Mode
                 assert error(together.draft(9, seq).copy(), alone.draft(9).copy()) <= BOUNDS[weights]
 
 
-def test_a_prompt_goes_on_from_what_was_read_and_written_with_the_same_text(model: Model) -> None:
+def test_cached_prompt_gives_the_same_text(model: Model) -> None:
     params, texts = SamplingParams(4 if LAVAPIPE else 6, ignore_eos=True), []
     for cache in (True, False):
         with LLM(model, n_ctx=512, n_threads=1, draft_tokens=STEPS, cache_prompt=cache) as llm:
@@ -189,10 +190,10 @@ def test_a_prompt_goes_on_from_what_was_read_and_written_with_the_same_text(mode
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_hardly_a_token_differs_with_drafts_and_without(
+def test_drafts_change_hardly_a_token(
     prompts: list[str], demo: Path, demo_f32: Path, temperature: float, record_property: Callable[[str, object], None]
 ) -> None:
-    """Counted up to the first that does in each text: what follows is another text."""
+    """Tokens are counted up to the first difference in each text: the rest is another text."""
     if LAVAPIPE:
         prompts = [prompts[0][:20]]
     params = SamplingParams(12 if LAVAPIPE else 150, temperature=temperature, seed=7, ignore_eos=True)
@@ -212,30 +213,30 @@ def test_hardly_a_token_differs_with_drafts_and_without(
     assert differing <= FLIPS * compared
 
 
-def test_no_hidden_row_of_a_prompt_comes_to_the_host_and_one_row_of_logits(model: Model) -> None:
+def test_prefill_copies_one_row_of_logits_and_no_hidden_state_to_the_host(model: Model) -> None:
     with make(model) as context:
-        grown = work(context)
+        grown = counter_growth(context)
         context.prefill(some_tokens(model, LONG if LAVAPIPE else 1500))
         assert grown("hidden_bytes") == grown("embeddings_bytes") == 0
         assert grown("logits_bytes") == model.n_vocab * 4
         assert grown("draft_decodes") == 0
 
 
-def test_a_round_is_two_launches_of_graphs_that_are_there_and_brings_tokens_alone(model: Model) -> None:
+def test_round_reuses_two_graphs_and_copies_tokens_only(model: Model) -> None:
     with make(model) as context:
         context.set_sampling(Sampler(SamplingParams()))
         context.prefill(some_tokens(model, 20))
-        grown = work(context)
+        grown = counter_growth(context)
         for keep in (3, 0, 2, 1, 3, 3, 0, 1):
-            a_round(context, keep)
+            decode_round(context, keep)
         assert grown("target_decodes") == grown("draft_decodes") == 8
-        assert 16 - grown("graphs_reused") == 2  # one of each kind was built
+        assert 16 - grown("graphs_reused") == 2  # a graph of each kind was built
         assert grown("hidden_bytes") == grown("logits_bytes") == grown("embeddings_bytes") == 0
 
 
 @pytest.fixture
 def native_log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """All that llama.cpp says; without DEBUG when pymtp is imported it is asked for no more than its infos."""
+    """Capture all log lines of llama.cpp; without DEBUG at the import of pymtp, it would log no more than INFO."""
     lib.pymtp_set_log(lib.pymtp_on_log, DEBUG)
     with caplog.at_level(logging.DEBUG, "pymtp.native"):
         yield caplog
@@ -243,19 +244,17 @@ def native_log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFi
 
 
 @pytest.mark.skipif(not CUDA and not ON_CPU, reason="of CUDA")
-def test_after_a_few_rounds_cuda_graphs_are_launched_and_none_is_captured(
-    model: Model, native_log: pytest.LogCaptureFixture
-) -> None:
-    """ggml-cuda says which graph is the same as last time, when it captures one, and when one has changed."""
+def test_cuda_graphs_are_reused_after_a_few_rounds(model: Model, native_log: pytest.LogCaptureFixture) -> None:
+    """ggml-cuda logs each graph that it reuses, captures, or finds changed."""
     with make(model) as context:
         context.set_sampling(Sampler(SamplingParams()))
         context.prefill(some_tokens(model, 20))
         for keep in (3, 0, 2):
-            a_round(context, keep)
+            decode_round(context, keep)
         first = native_log.messages
         native_log.clear()
         for keep in (3, 0, 2, 1, 3, 3, 0, 1):
-            a_round(context, keep)
+            decode_round(context, keep)
     said = native_log.messages
     assert said, "llama.cpp is heard"
     assert ON_CPU or any("CUDA graph warmup complete" in line for line in first)
@@ -264,7 +263,7 @@ def test_after_a_few_rounds_cuda_graphs_are_launched_and_none_is_captured(
 
 
 @pytest.mark.parametrize("draft_tokens", [0, STEPS])
-def test_each_device_holds_what_was_planned(model: Model, draft_tokens: int) -> None:
+def test_device_memory_matches_the_plan(model: Model, draft_tokens: int) -> None:
     with Model(model.path, vocab_only=True) as looked_at:
         plan = plan_memory(looked_at, n_gpu_layers=LAYERS, n_ctx=2048, draft_tokens=draft_tokens)
     with make(model, draft_tokens=draft_tokens) as context:
@@ -281,12 +280,12 @@ def test_each_device_holds_what_was_planned(model: Model, draft_tokens: int) -> 
 
 @pytest.mark.parametrize("flash_attn", ["on"] if LAVAPIPE else ["on", "off"])
 @pytest.mark.parametrize("type_k", ["f16"] if LAVAPIPE else ["f16", "q8_0"])
-def test_a_copy_of_a_sequence_goes_on_with_the_same_bits(model: Model, flash_attn: str, type_k: str) -> None:
+def test_copied_sequence_continues_with_the_same_bits(model: Model, flash_attn: str, type_k: str) -> None:
     with make(model, n_seq_max=3, flash_attn=flash_attn, type_k=type_k) as context:
         context.set_sampling(Sampler(SamplingParams()))
         context.prefill(some_tokens(model, LONG))
         for keep in (3, 0, 2):
-            a_round(context, keep)
+            decode_round(context, keep)
         context.copy(0, 2)
         for seq in (0, 2):
             context.set_sampling(Sampler(SamplingParams()), seq)

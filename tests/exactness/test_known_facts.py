@@ -1,4 +1,4 @@
-"""The facts that others learnt the hard way, each by name."""
+"""Tests of known pitfalls of multi-token prediction, each by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROMPT = "import os\n\n\ndef walk(top, topdown=True):\n    for name in names:\n 
 
 
 def continue_from(context: Context, tokens: list[int], n: int) -> list[int]:
-    """Greedy plain decoding of n tokens after the context's own and `tokens`."""
+    """Return n tokens of greedy plain decoding after the context's own tokens and `tokens`."""
     logits = context.prefill(tokens)
     out = [int(logits.argmax())]
     while len(out) < n:
@@ -24,15 +24,15 @@ def continue_from(context: Context, tokens: list[int], n: int) -> list[int]:
     return out
 
 
-def test_head_cache_holds_every_token_of_the_prompt(llm: LLM) -> None:
+def test_head_cache_holds_every_prompt_token(llm: LLM) -> None:
     tokens = llm.model.tokenize(PROMPT * 20)
     llm.context.clear()
     llm.context.prefill(tokens)
     assert llm.context.n_head == llm.context.n_past == len(tokens)
 
 
-def test_drafts_see_the_prompt(llm: LLM) -> None:
-    """With the same last hidden state, the head drafts otherwise when its cache lacks the prompt."""
+def test_drafts_depend_on_the_whole_prompt(llm: LLM) -> None:
+    # With the same last hidden state, the head drafts other tokens if its cache lacks the prompt
     tokens = llm.model.tokenize(PROMPT)
     logits = {}
     for fault in ("none", "empty_head"):
@@ -45,10 +45,10 @@ def test_drafts_see_the_prompt(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize("batch", [(16, 8), (16, 16), (64, 16), (9, 5)], ids=str)
-def test_pairing_holds_across_ubatch_and_batch_borders(
+def test_token_and_hidden_state_pairs_hold_across_batch_borders(
     new_llm: Callable[..., LLM], demo_f32: Path, batch: tuple[int, int]
 ) -> None:
-    """A row lost or doubled at a border would change what the head drafts."""
+    # A row lost or doubled at a border would change the drafts
     exact = {"type_k": "f32", "type_v": "f32", "flash_attn": "off"}
     whole, pieces = (
         new_llm(demo_f32, **exact),
@@ -61,7 +61,7 @@ def test_pairing_holds_across_ubatch_and_batch_borders(
     np.testing.assert_allclose(pieces.context.draft(9), whole.context.draft(9), atol=1e-3)
 
 
-def test_the_row_before_the_first_token_is_zero_after_clear_too(llm: LLM) -> None:
+def test_hidden_state_before_the_first_token_is_zero_also_after_clear(llm: LLM) -> None:
     first = []
     for _ in range(2):
         llm.context.clear()
@@ -71,14 +71,14 @@ def test_the_row_before_the_first_token_is_zero_after_clear_too(llm: LLM) -> Non
     np.testing.assert_array_equal(first[0], first[1])
 
 
-def test_a_prompt_continued_later_drafts_like_one_given_at_once(new_llm: Callable[..., LLM], demo_f32: Path) -> None:
+def test_prompt_prefilled_in_two_calls_drafts_like_one_call(new_llm: Callable[..., LLM], demo_f32: Path) -> None:
     llm = new_llm(demo_f32, type_k="f32", type_v="f32", flash_attn="off")
     tokens = llm.model.tokenize(PROMPT * 2)
     llm.context.prefill(tokens)
     at_once = [llm.context.draft(t) for t in (5, 6)]
     llm.context.clear()
     llm.context.prefill(tokens[:11])
-    llm.context.draft(tokens[11])  # a draft that no verification follows is forgotten
+    llm.context.draft(tokens[11])  # a draft without a verification is dropped
     llm.context.prefill(tokens[11:20])
     llm.context.verify(tokens[20:22])
     llm.context.prefill(tokens[22:])
@@ -86,7 +86,7 @@ def test_a_prompt_continued_later_drafts_like_one_given_at_once(new_llm: Callabl
         np.testing.assert_allclose(llm.context.draft(token), logits, atol=1e-3)
 
 
-def test_a_rewound_context_goes_on_as_if_the_drafts_had_never_been(new_llm: Callable[..., LLM], demo_f32: Path) -> None:
+def test_rewound_context_continues_as_if_nothing_was_drafted(new_llm: Callable[..., LLM], demo_f32: Path) -> None:
     llm = new_llm(demo_f32, draft_tokens=8, type_k="f32", type_v="f32", flash_attn="off")
     context, tokens = llm.context, llm.model.tokenize(PROMPT)
     expected = continue_from(context, tokens, 11)
@@ -100,7 +100,7 @@ def test_a_rewound_context_goes_on_as_if_the_drafts_had_never_been(new_llm: Call
             assert rest == [expected[n_kept + 2]]
 
 
-def test_only_the_drafts_of_the_last_verification_can_be_taken_back(llm: LLM) -> None:
+def test_rewind_is_limited_to_the_last_verification(llm: LLM) -> None:
     llm.context.clear()
     llm.context.prefill([5, 6, 7])
     with pytest.raises(InvalidRequestError, match="only 0 can be taken back"):
@@ -119,7 +119,7 @@ def test_only_the_drafts_of_the_last_verification_can_be_taken_back(llm: LLM) ->
 
 
 def end_inside_windows(llm: LLM, params: SamplingParams) -> None:
-    """After a generation, the context stands at the cut, and going on from there gives what a fresh one gives."""
+    """Check that the context ends at the cut, and that it continues like a fresh context."""
     completion = llm.generate(PROMPT, params)
     ids = completion.prompt_token_ids + completion.token_ids
     assert llm.context.n_past == len(ids) - 1
@@ -131,13 +131,13 @@ def end_inside_windows(llm: LLM, params: SamplingParams) -> None:
 
 
 @pytest.mark.parametrize("max_tokens", range(1, 13))
-def test_max_tokens_inside_an_accepted_window_leaves_the_caches_at_the_cut(llm: LLM, max_tokens: int) -> None:
+def test_max_tokens_inside_accepted_drafts_cuts_the_caches_there(llm: LLM, max_tokens: int) -> None:
     end_inside_windows(llm, SamplingParams(max_tokens=max_tokens))
     assert len(llm.generate(PROMPT, SamplingParams(max_tokens=max_tokens)).token_ids) == max_tokens
 
 
 @pytest.mark.parametrize("at", range(2, 13))
-def test_a_stop_string_inside_an_accepted_window_leaves_the_caches_at_the_cut(llm: LLM, at: int) -> None:
+def test_stop_string_inside_accepted_drafts_cuts_the_caches_there(llm: LLM, at: int) -> None:
     full = llm.generate(PROMPT, SamplingParams(max_tokens=40))
     text = llm.model.detokenize(full.token_ids[:at])
     stop = text[-3:]
@@ -149,10 +149,8 @@ def test_a_stop_string_inside_an_accepted_window_leaves_the_caches_at_the_cut(ll
 
 
 @pytest.mark.parametrize("at", range(1, 13))
-def test_eos_inside_an_accepted_window_leaves_the_caches_at_the_cut(
-    llm: LLM, at: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Any token can be made the end: the one at each position of the first rounds takes the part in turn."""
+def test_eos_inside_accepted_drafts_cuts_the_caches_there(llm: LLM, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any token can be made the end token: here it is the one at each position of the first rounds in turn."""
     full = llm.generate(PROMPT, SamplingParams(max_tokens=40))
     end = full.token_ids[at]
     monkeypatch.setattr(Model, "ends_generation", lambda _self, token: token == end)
@@ -164,7 +162,7 @@ def test_eos_inside_an_accepted_window_leaves_the_caches_at_the_cut(
     end_inside_windows(llm, SamplingParams(max_tokens=40))
 
 
-def test_the_model_ends_its_turn_and_ignore_eos_goes_on(llm: LLM) -> None:
+def test_ignore_eos_continues_after_the_end_token(llm: LLM) -> None:
     # the demo model ends its answers with the closing fence of the code block
     asked = "<|im_start|>user\nWrite a function f: Return x.<|im_end|>\n<|im_start|>assistant\n"
     prompt = asked + "```python\ndef f(x):\n    return x\n```"
@@ -175,7 +173,7 @@ def test_the_model_ends_its_turn_and_ignore_eos_goes_on(llm: LLM) -> None:
     assert llm.generate(prompt, SamplingParams(max_tokens=20, ignore_eos=True)).finish_reason == "length"
 
 
-def test_a_context_filled_to_the_last_token_ends_with_length(new_llm: Callable[..., LLM]) -> None:
+def test_full_context_ends_the_text_with_length(new_llm: Callable[..., LLM]) -> None:
     llm = new_llm(n_ctx=256)
     prompt = llm.model.tokenize(PROMPT * 20)[:240]
     completion = llm.generate(prompt, SamplingParams(max_tokens=None, ignore_eos=True))
@@ -183,7 +181,7 @@ def test_a_context_filled_to_the_last_token_ends_with_length(new_llm: Callable[.
     assert len(completion.token_ids) == 256 - 240 + 1
 
 
-def test_the_file_says_which_tap_it_wants(demo: Path, tmp_path: Path, new_llm: Callable[..., LLM]) -> None:
+def test_tap_is_read_from_the_file(demo: Path, tmp_path: Path, new_llm: Callable[..., LLM]) -> None:
     from makers.gguf_variants import rewrite
 
     for said, expected in ((None, "post_norm"), ("pre_norm", "pre_norm")):

@@ -1,5 +1,8 @@
-"""Claims about the numbers: trunk and head compute what transformers and a reference head compute, and every mistake
-that leaves the text fluent is seen (tests/reference/make_golden.py and make_golden_next.py made the golden outputs)."""
+"""Tests of numbers: trunk and head compute the logits of transformers and of a reference head.
+
+Every mistake that would leave the text fluent is seen. tests/reference/make_golden.py and make_golden_next.py made the
+golden outputs.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ REFERENCE = Path(__file__).parent.parent / "reference"
 GOLDEN = {"qwen35": np.load(REFERENCE / "golden.npz"), "qwen3next": np.load(REFERENCE / "golden_next.npz")}
 PROMPTS = ("one", "line", "chat", "code")
 TAPS = ("post_norm", "pre_norm")
-BOUND = 2e-3  # on logits; flash attention keeps V sums in half precision, so it is off here
+BOUND = 2e-3  # bounds on logits; flash attention sums V in half precision, so it is off here
 STEPS = 3
 EXACT: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "type_k": "f32", "type_v": "f32", "flash_attn": "off"}
 
@@ -39,7 +42,7 @@ class Oracle:
         return [int(token) for token in self.golden[f"{prompt}.tokens"]]
 
     def drafts(self, prompt: str, tap: str) -> list[int]:
-        """What is fed to the head for three chained steps after a prompt."""
+        """Return the tokens that are fed to the head in three chained steps after a prompt."""
         return [int(self.golden[f"{prompt}.next"]), *map(int, self.golden[f"{prompt}.{tap}.drafts"])][:STEPS]
 
 
@@ -65,12 +68,12 @@ def assert_same(logits: NDArray[np.float32], golden: NDArray[np.float32]) -> Non
 
 
 def head_logits(context: Context, oracle: Oracle, prompt: str, tap: str) -> NDArray[np.float32]:
-    """Logits of three chained draft steps after a prompt, the golden drafts fed in: shape (3, n_vocab)."""
+    """Return logits of shape (3, n_vocab): three chained draft steps after a prompt, fed with the golden drafts."""
     context.prefill(oracle.tokens(prompt))
     return np.stack([context.draft(token) for token in oracle.drafts(prompt, tap)])
 
 
-def test_golden_outputs_are_of_the_models_they_are_compared_with(demo: Path, next_f32: Path) -> None:
+def test_golden_outputs_belong_to_the_compared_models(demo: Path, next_f32: Path) -> None:
     assert hashlib.sha256(demo.read_bytes()).hexdigest() == str(GOLDEN["qwen35"]["model_sha256"])
     assert weights_sha256(next_f32) == str(GOLDEN["qwen3next"]["model_sha256"])
 
@@ -103,7 +106,7 @@ def test_trunk_logits_match_after_a_prefill(oracle: Oracle, prompt: str) -> None
 
 @pytest.mark.parametrize("tap", TAPS)
 def test_head_logits_match_after_rounds_of_verification_and_rewinding(oracle: Oracle, tap: str) -> None:
-    """The prompt comes in by verified tokens, with wrong drafts made and taken back on the way."""
+    # The prompt comes in as verified tokens, with wrong drafts made and rewound in between
     ids = oracle.tokens("code")
     with Context(oracle.model, draft_tokens=STEPS, tap=tap, **EXACT) as context:
         context.prefill(ids[:5])
@@ -118,7 +121,7 @@ def test_head_logits_match_after_rounds_of_verification_and_rewinding(oracle: Or
 
 
 @pytest.mark.parametrize("fault", ["empty_head", "shifted_rows", "wrong_tap"])
-def test_a_broken_head_fails_the_comparison(oracle: Oracle, fault: str) -> None:
+def test_broken_head_fails_the_comparison(oracle: Oracle, fault: str) -> None:
     with Context(
         oracle.model, draft_tokens=STEPS, tap="pre_norm" if fault == "wrong_tap" else "post_norm", **EXACT
     ) as context:
@@ -138,14 +141,14 @@ def sound_acceptance(llm: LLM, prompts: list[str]) -> float:
     return acceptance(llm, prompts)
 
 
-def test_the_shipped_head_accepts_most_drafts_on_text_it_never_saw(sound_acceptance: float) -> None:
+def test_shipped_head_has_most_drafts_accepted_on_unseen_text(sound_acceptance: float) -> None:
     assert sound_acceptance >= 0.60
 
 
 @pytest.mark.parametrize("fault", ["empty_head", "shifted_rows", "wrong_tap"])
-def test_a_broken_head_accepts_less(sound_acceptance: float, prompts: list[str], fault: str) -> None:
+def test_broken_head_has_fewer_drafts_accepted(sound_acceptance: float, prompts: list[str], fault: str) -> None:
     with make_llm(tap="pre_norm" if fault == "wrong_tap" else "auto") as broken:
         if fault != "wrong_tap":
             broken.context.break_on_purpose(fault)
-        # greedy text is the same, so is the number of tokens: a difference is the head's alone
+        # the greedy text and its length are the same: a difference comes from the head alone
         assert acceptance(broken, prompts) < sound_acceptance - 0.02

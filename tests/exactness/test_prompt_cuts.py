@@ -1,4 +1,4 @@
-"""Claims about cuts in a prompt: wherever it is cut, the bits are the same, read or written."""
+"""Tests of cuts in prompts: the bits do not depend on the pieces, nor on whether tokens were prefilled or generated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pymtp.context.context import Context
 pytestmark = pytest.mark.skipif(not ROWS_ALONE, reason="the kernels of other processors go by the number of rows")
 
 WEIGHTS = ["f32", "f16", "bf16", "q8_0", "q4_0", "iq4_nl", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"]
-SHAPES = {  # every matrix has whole superblocks, and rows by the eight: what is repacked in a large model is here
+SHAPES = {  # every matrix has whole superblocks and a multiple of 8 rows: it is repacked like in large models
     # Q8_0 has a kernel for rows from 768 elements on
     "dense": replace(PRESETS["7m"], n_layer=4, linear_v_heads=8, n_ff=1024),
     "experts": replace(
@@ -44,7 +44,7 @@ NewModel = Callable[[str, str], Model]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewModel]:
-    """A model of random weights: one of SHAPES or of the presets, and a type."""
+    """Return a function that makes a model of random weights: one of SHAPES or of the presets, and a weight type."""
     made: dict[tuple[str, str], Model] = {}
 
     def make(shape: str, weight_type: str) -> Model:
@@ -69,28 +69,30 @@ def some_tokens(n: int) -> list[int]:
 
 
 def some_cuts(rng: random.Random, n: int) -> list[int]:
-    """Where pieces of n tokens end: a few pieces of any length, of which some have a token or two."""
+    """Return the ends of random pieces of n tokens: a few pieces of any length, some of one or two tokens."""
     ends = set(rng.sample(range(1, n - 2), rng.choice([1, 1, 2, 4])))
     ends |= {end + rng.choice([1, 2]) for end in rng.sample(sorted(ends), 1)}
     return [*sorted(ends), n]
 
 
-def read(context: Context, tokens: list[int], ends: list[int]) -> bytes:
-    """Reads a text in pieces. Returns the bits of its last logits."""
+def prefill_pieces(context: Context, tokens: list[int], ends: list[int]) -> bytes:
+    """Prefill a text in pieces, and return the bits of its last logits."""
     context.clear()
     for begin, end in zip([0, *ends], ends, strict=False):
         logits = context.prefill(tokens[begin:end])
     return logits.tobytes()
 
 
-def left_behind(context: Context) -> tuple[bytes, bytes]:
-    """What the caches hold: the head's K and V, and the logits of more tokens, which see all K, V and states of the
-    target."""
+def cache_bits(context: Context) -> tuple[bytes, bytes]:
+    """Return the bits of the caches' contents.
+
+    These are the head's K and V, and the logits of further tokens, which see all K, V and states of the target.
+    """
     return context.head_state(), context.verify(NEXT).tobytes()
 
 
-def write_some(context: Context, rng: random.Random, tokens: list[int]) -> bytes:
-    """A round that takes up to 8 of the tokens, and rejects drafts. Returns the bits of the last logits it takes."""
+def generate_some(context: Context, rng: random.Random, tokens: list[int]) -> bytes:
+    """Run a round that takes up to 8 of the tokens and rejects drafts; return the bits of its last logits."""
     n_accepted = min(rng.randint(1, 8), len(tokens))
     rejected = rng.choices(range(256), k=rng.randint(0, 8 - n_accepted))
     n_past = context.n_past
@@ -101,24 +103,24 @@ def write_some(context: Context, rng: random.Random, tokens: list[int]) -> bytes
 
 def assert_cuts_do_not_matter(context: Context, n: int, n_cuts: int) -> None:
     tokens = some_tokens(n)
-    wanted = read(context, tokens, [n]), *left_behind(context)
+    wanted = prefill_pieces(context, tokens, [n]), *cache_bits(context)
     rng = random.Random(0)
     for ends in (some_cuts(rng, n) for _ in range(n_cuts)):
-        assert (read(context, tokens, ends), *left_behind(context)) == wanted, ends
+        assert (prefill_pieces(context, tokens, ends), *cache_bits(context)) == wanted, ends
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("weight_type", WEIGHTS)
-def test_a_prompt_cut_anywhere_leaves_the_bits_that_it_leaves_uncut(
-    model: NewModel, shape: str, weight_type: str
-) -> None:
+def test_prefill_in_pieces_has_the_bits_of_one_piece(model: NewModel, shape: str, weight_type: str) -> None:
     with new_context(model(shape, weight_type)) as context:
         assert_cuts_do_not_matter(context, N, 3)
 
 
 @pytest.mark.parametrize("shape", ["tiny", "tiny-moe", "tiny-next"])
 @pytest.mark.parametrize("weight_type", ["f32", "f16", "bf16", "q8_0", "q4_0"])
-def test_so_does_one_of_a_model_whose_weights_are_not_repacked(model: NewModel, shape: str, weight_type: str) -> None:
+def test_prefill_in_pieces_has_the_same_bits_without_repacked_weights(
+    model: NewModel, shape: str, weight_type: str
+) -> None:
     with new_context(model(shape, weight_type), LONG) as context:
         assert_cuts_do_not_matter(context, LONG, 3)
 
@@ -138,7 +140,7 @@ def test_so_does_one_of_a_model_whose_weights_are_not_repacked(model: NewModel, 
     ids=str,
 )
 @pytest.mark.parametrize("weight_type", ["f32", "q4_0"])
-def test_nor_do_cuts_matter_with_any_cache_attention_or_launch(
+def test_prefill_in_pieces_has_the_same_bits_with_any_cache_and_attention(
     model: NewModel, weight_type: str, options: dict[str, Any]
 ) -> None:
     with new_context(model("dense", weight_type), LONG, **options) as context:
@@ -146,37 +148,35 @@ def test_nor_do_cuts_matter_with_any_cache_attention_or_launch(
 
 
 @pytest.mark.parametrize("weight_type", ["f32", "q4_0"])
-def test_neither_the_length_of_a_launch_nor_its_threads_matter(model: NewModel, weight_type: str) -> None:
+def test_prefill_bits_do_not_depend_on_ubatch_size_and_threads(model: NewModel, weight_type: str) -> None:
     tokens, found = some_tokens(N), set()
     for n_ubatch, n_threads in ((512, 1), (512, 3), (64, 2), (9, 1)):
         with new_context(model("dense", weight_type), n_ubatch=n_ubatch, n_threads=n_threads) as context:
-            found.add((read(context, tokens, [N]), *left_behind(context)))
+            found.add((prefill_pieces(context, tokens, [N]), *cache_bits(context)))
     assert len(found) == 1
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("weight_type", WEIGHTS)
-def test_tokens_that_were_written_leave_the_bits_that_reading_them_leaves(
-    model: NewModel, shape: str, weight_type: str
-) -> None:
-    """A turn of a chat is written in rounds, some of whose drafts are taken back, and read by whoever comes later."""
+def test_generated_tokens_leave_the_bits_of_prefilled_ones(model: NewModel, shape: str, weight_type: str) -> None:
+    # A chat turn is generated in rounds with rejected drafts; a later prompt with the same text is prefilled
     n_prompt, n_written, tokens, rng = 230, 300, some_tokens(450), random.Random(1)
     with new_context(model(shape, weight_type)) as context:
-        wanted = [(read(context, tokens, [n]), *left_behind(context)) for n in (n_written, len(tokens))]
+        wanted = [(prefill_pieces(context, tokens, [n]), *cache_bits(context)) for n in (n_written, len(tokens))]
         for n in (n_written, len(tokens)):  # then more rounds, or the next turn's prompt
-            read(context, tokens, [n_prompt])
+            prefill_pieces(context, tokens, [n_prompt])
             while context.n_past < n_written:
-                last = write_some(context, rng, tokens[context.n_past : n_written])
+                last = generate_some(context, rng, tokens[context.n_past : n_written])
             if n > n_written:
                 last = context.prefill(tokens[n_written:n]).tobytes()
-            assert (last, *left_behind(context)) == wanted.pop(0)
+            assert (last, *cache_bits(context)) == wanted.pop(0)
 
 
 TURNS = [*product(SHAPES, ["f16", "bf16", "q8_0", "q4_0", "q4_k"]), ("shipped", "q8_0")]
 
 
 @pytest.mark.parametrize(("shape", "weight_type"), TURNS)
-def test_a_second_turn_is_the_same_with_the_cache_and_without(model: NewModel, shape: str, weight_type: str) -> None:
+def test_second_chat_turn_is_the_same_with_and_without_the_cache(model: NewModel, shape: str, weight_type: str) -> None:
     turns = []
     for options in ({}, {"cache_prompt": False}, {"cache_prompt": False, "n_ubatch": 32}):
         with make_llm(None if shape == "shipped" else model(shape, weight_type), **options) as llm:

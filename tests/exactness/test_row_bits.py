@@ -1,4 +1,4 @@
-"""Claims about bits: a verification computes each row as a single step does, whatever rows are beside it."""
+"""Tests of verification bits: each row has the bits of a single step, whatever rows are decoded beside it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not ROWS_ALONE, reason="the kernels of other pro
 
 EXACT = ["f32", "f16", "bf16", "q8_0", "q4_0", "iq4_nl"]
 SUPERBLOCKS = ["q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"]
-PLAIN = ["q8_0", "q3_k", "q5_k", "q6_k", "iq4_xs"]  # repacked for AMX alone
+PLAIN = ["q8_0", "q3_k", "q5_k", "q6_k", "iq4_xs"]  # repacked for AMX only
 SHAPES = {
     "7m": PRESETS["7m"],
     "7m-moe": replace(
@@ -32,21 +32,21 @@ SHAPES = {
 }
 SHAPES["7m-next"] = replace(SHAPES["7m-moe"], rope_sections=(), next=True)
 REPACKED = ["q4_0", "iq4_nl", "q4_k", "q2_k"]  # on x86: 8 rows of the weights interleaved
-REPACKED_SHAPES = {  # every matrix has rows by the eight, of whole superblocks
+REPACKED_SHAPES = {  # every matrix has a multiple of 8 rows, of whole superblocks
     "dense": replace(SHAPES["7m"], n_layer=4, linear_v_heads=8, n_ff=512),
     "experts": replace(SHAPES["7m-moe"], linear_v_heads=8),
-    # two matrices have 24 rows: fewer than are multiplied at once, and more than the least
+    # two matrices have 24 rows: fewer than a kernel multiplies at once, and more than its minimum
     "thin": replace(SHAPES["7m"], n_layer=4, linear_v_heads=24, n_ff=512),
     # Q8_0 has a kernel for short rows and one for rows from 768 elements on
     "long": replace(SHAPES["7m"], n_layer=4, linear_v_heads=8, n_ff=1024),
 }
-# of experts, all are used: with a choice, rounding would change it, and with it the logits
+# all experts are used: rounding could change a choice of experts, and with it the logits
 VALUE_SHAPES = {
     **{name: shape for name, shape in REPACKED_SHAPES.items() if name != "experts"},
     "all-experts": replace(REPACKED_SHAPES["experts"], n_expert=3, n_expert_used=3),
 }
-SIZES = list(range(2, 10))  # of verifications, one after the other
-SHORT, LONG = 230, 1000  # 44 tokens go on past 256 cells, or 1024: where more is read, and a chunk of sums ends
+SIZES = list(range(2, 10))  # rows of consecutive verifications
+SHORT, LONG = 230, 1000  # 44 tokens pass 256 or 1024 cells: there, more cells are read, and a chunk of sums ends
 TOKENS = random.Random(0).choices(range(256), k=1100)
 
 NewModel = Callable[[str, str], Model]
@@ -55,7 +55,7 @@ Logits = NDArray[np.float32]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewModel]:
-    """A model of random weights: one of SHAPES or of the presets, and a type."""
+    """Return a function that makes a model of random weights: one of SHAPES or of the presets, and a weight type."""
     made: dict[tuple[str, str], Model] = {}
 
     def make(preset: str, weight_type: str) -> Model:
@@ -71,8 +71,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewModel]:
         one.close()
 
 
-def after(context: Context, n_prompt: int, sizes: list[int]) -> Logits:
-    """Logits of the tokens that follow a prompt, taken in verifications of these sizes."""
+def logits_after(context: Context, n_prompt: int, sizes: list[int]) -> Logits:
+    """Return the logits of the tokens after a prompt, computed in verifications of these sizes."""
     context.clear()
     context.prefill(TOKENS[:n_prompt])
     rows = []
@@ -88,18 +88,18 @@ def same_bits(one: Logits, other: Logits) -> bool:
 def assert_rows_do_not_matter(model: Model, n_prompt: int, sizes: list[int], **options: Any) -> None:
     n = sum(sizes)
     with Context(model, n_ctx=n_prompt + n, draft_tokens=max(sizes) - 1, **options) as context:
-        assert same_bits(after(context, n_prompt, sizes), after(context, n_prompt, [1] * n))
+        assert same_bits(logits_after(context, n_prompt, sizes), logits_after(context, n_prompt, [1] * n))
 
 
 @pytest.mark.parametrize("preset", ["tiny", "tiny-moe", "tiny-next"])
 @pytest.mark.parametrize("weight_type", EXACT)
-def test_rows_of_a_verification_have_the_bits_of_single_steps(model: NewModel, preset: str, weight_type: str) -> None:
+def test_verification_rows_have_the_bits_of_single_steps(model: NewModel, preset: str, weight_type: str) -> None:
     assert_rows_do_not_matter(model(preset, weight_type), SHORT, SIZES, n_threads=1)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("weight_type", ["q8_0", "q4_0", *SUPERBLOCKS])
-def test_so_have_rows_of_a_model_whose_rows_are_whole_superblocks(
+def test_verification_rows_have_the_same_bits_with_whole_superblocks(
     model: NewModel, shape: str, weight_type: str
 ) -> None:
     assert_rows_do_not_matter(model(shape, weight_type), SHORT, SIZES, n_threads=1)
@@ -107,13 +107,13 @@ def test_so_have_rows_of_a_model_whose_rows_are_whole_superblocks(
 
 @pytest.mark.parametrize("shape", REPACKED_SHAPES)
 @pytest.mark.parametrize("weight_type", [*EXACT, *SUPERBLOCKS])
-def test_so_have_rows_of_every_number_to_65(model: NewModel, shape: str, weight_type: str) -> None:
-    """Each after the same prompt, of which a few tokens are enough: it is the products with weights that differ. An
-    expert has some of the rows, so that few numbers of theirs tell of many."""
+def test_verification_rows_have_the_same_bits_for_1_to_65_rows(model: NewModel, shape: str, weight_type: str) -> None:
+    # Each verification follows the same short prompt: the products with weights are under test, not attention.
+    # With experts, a few numbers of rows are enough: each expert gets only some of the rows
     with Context(model(shape, weight_type), n_ctx=128, draft_tokens=64, n_threads=1) as context:
-        alone = after(context, 2, [1] * 65)
+        alone = logits_after(context, 2, [1] * 65)
         for n in range(2, 66) if shape == "dense" else (2, 3, 11, 16, 29, 40, 52, 64, 65):
-            assert same_bits(after(context, 2, [n]), alone[:n]), n
+            assert same_bits(logits_after(context, 2, [n]), alone[:n]), n
 
 
 @pytest.mark.parametrize(
@@ -123,18 +123,21 @@ def test_so_have_rows_of_every_number_to_65(model: NewModel, shape: str, weight_
         *(("experts", weight_type) for weight_type in ("q4_k", "q5_k", "q8_0")),  # rounding changes few choices there
     ],
 )
-def test_weights_are_multiplied_as_their_values_in_f32_are(
+def test_quantized_weights_multiply_as_their_f32_values(
     model: NewModel, tmp_path: Path, shape: str, weight_type: str
 ) -> None:
-    """Activations are rounded to 8 bits. That costs 2 to 7% of the logits' norm with repacked weights, and up to 12%
-    with others as these models have them. A bit, scale or place that is wrong costs more than half."""
+    """Activations are rounded to 8 bits.
+
+    That costs 2 to 7% of the logits' norm with repacked weights, and up to 12% with the other types here. A wrong bit,
+    scale or position costs more than half.
+    """
     packed = model(shape, weight_type)
     rewrite(packed.path, tmp_path / "twin.gguf", weights="f32")
     with Model(tmp_path / "twin.gguf") as plain:
         found = []
         for one in (packed, plain):
             with Context(one, n_ctx=128, draft_tokens=4, n_threads=1) as context:
-                found.append(after(context, 1, [1, 5]))
+                found.append(logits_after(context, 1, [1, 5]))
     differences = np.linalg.norm(found[0] - found[1], axis=1) / np.linalg.norm(found[1], axis=1)
     assert np.median(differences) < (0.1 if weight_type in REPACKED else 0.2)
 
@@ -144,7 +147,7 @@ def test_weights_are_multiplied_as_their_values_in_f32_are(
     ("flash_attn", "cache"),
     [("on", "f16"), ("on", "f32"), ("on", "bf16"), ("on", "q8_0"), ("off", "f16"), ("off", "f32"), ("off", "bf16")],
 )
-def test_a_long_context_changes_nothing_about_it(
+def test_verification_rows_have_the_same_bits_in_a_long_context(
     model: NewModel, weight_type: str, flash_attn: str, cache: str
 ) -> None:
     options = {"flash_attn": flash_attn, "type_k": cache, "type_v": cache, "n_threads": 1}
@@ -152,41 +155,41 @@ def test_a_long_context_changes_nothing_about_it(
 
 
 @pytest.mark.parametrize("weight_type", ["f16", "q8_0"])
-def test_the_longest_verification_is_no_exception(model: NewModel, weight_type: str) -> None:
+def test_longest_verification_has_the_same_bits(model: NewModel, weight_type: str) -> None:
     assert_rows_do_not_matter(model("tiny", weight_type), LONG, [65], n_threads=1)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("weight_type", [*PLAIN, *REPACKED])
-def test_nor_is_it_with_weights_whose_rows_come_in_any_number(model: NewModel, shape: str, weight_type: str) -> None:
+def test_longest_verification_has_the_same_bits_with_any_number_of_weight_rows(
+    model: NewModel, shape: str, weight_type: str
+) -> None:
     assert_rows_do_not_matter(model(shape, weight_type), SHORT, [65, 12, 33], n_threads=1)
 
 
 @pytest.mark.parametrize("cache", ["f16", "bf16", "q8_0"])
-def test_a_single_step_is_as_exact_as_a_prompt_over_any_cache(model: NewModel, cache: str) -> None:
-    """Attention of few rows adds up in F32, as that of many does."""
+def test_single_step_is_as_exact_as_a_prefill_with_any_cache(model: NewModel, cache: str) -> None:
+    """Attention of a few rows adds up in F32, like that of many rows."""
     options: dict[str, Any] = {"flash_attn": "on", "type_k": cache, "type_v": cache}
     with Context(model("tiny", "f32"), n_ctx=1280, draft_tokens=0, n_threads=1, **options) as context:
         for n in (300, 700, 1100):
             context.clear()
             whole = context.prefill(TOKENS[:n])
-            assert np.abs(after(context, n - 1, [1]) - whole).max() < 1e-5
+            assert np.abs(logits_after(context, n - 1, [1]) - whole).max() < 1e-5
 
 
 @pytest.mark.parametrize("weight_type", ["f16", "q8_0"])
-def test_neither_drafts_nor_the_number_of_threads_change_a_bit(model: NewModel, weight_type: str) -> None:
+def test_bits_do_not_depend_on_drafts_and_threads(model: NewModel, weight_type: str) -> None:
     found = []
     for draft_tokens, n_threads, sizes in ((3, 1, [1] * 9), (3, 2, [2, 3, 4]), (0, 2, [1] * 9)):
         with Context(model("tiny", weight_type), n_ctx=1280, draft_tokens=draft_tokens, n_threads=n_threads) as context:
-            found.append(after(context, 1020, sizes))
+            found.append(logits_after(context, 1020, sizes))
     assert all(same_bits(logits, found[0]) for logits in found[1:])
 
 
 @pytest.mark.parametrize("weight_type", EXACT)
 @pytest.mark.parametrize("flash_attn", ["on", "off"])
-def test_sequences_in_one_batch_have_the_bits_that_each_has_alone(
-    model: NewModel, weight_type: str, flash_attn: str
-) -> None:
+def test_batched_sequences_have_the_bits_of_single_ones(model: NewModel, weight_type: str, flash_attn: str) -> None:
     prompts = {0: TOKENS[:600], 1: TOKENS[100:1100]}
     options: dict[str, Any] = {"n_ctx": 1280, "n_seq_max": 2, "draft_tokens": 0, "flash_attn": flash_attn}
     with Context(model("tiny", weight_type), n_threads=1, **options) as context:

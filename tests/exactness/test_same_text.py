@@ -1,4 +1,4 @@
-"""Claims about sameness: of greedy text at every depth, of sampled text, and of the same call made twice."""
+"""Tests of equal texts: greedy text at every depth, sampled text, and repeated calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pymtp import LLM, SamplingParams
 from pymtp.context.context import Context
 
 TOKENS = 100  # for each prompt, at each depth. More: tools/checks/same_text.py
-PARTS = 4  # of the prompts, for several processes to share
+PARTS = 4  # parts of the prompts, for several processes
 
 
 def greedy(model: Path, prompts: list[str], draft_tokens: Any) -> list[list[int]]:
@@ -23,10 +23,10 @@ def greedy(model: Path, prompts: list[str], draft_tokens: Any) -> list[list[int]
 
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("name", ["shipped", "f32"])
-def test_greedy_text_with_drafts_is_greedy_text_without(
+def test_greedy_text_is_the_same_with_drafts_and_without(
     prompts: list[str], demo: Path, demo_f32: Path, name: str, part: int
 ) -> None:
-    """Twenty prompts; of the same model in F32, which is slow, half of them. Of the depths, half for each part."""
+    # With twenty prompts, ten of them for the F32 model, which is slow; half of the depths in each part
     model, own = (demo, prompts[part::PARTS]) if name == "shipped" else (demo_f32, prompts[2 * part :: 2 * PARTS])
     plain = greedy(model, own, 0)
     for draft_tokens in (*range(1 + part % 2, 9, 2), "auto"):
@@ -36,14 +36,14 @@ def test_greedy_text_with_drafts_is_greedy_text_without(
 @pytest.mark.parametrize(
     "params", [SamplingParams(40), SamplingParams(40, temperature=0.8, seed=11)], ids=["greedy", "T=0.8"]
 )
-def test_the_same_call_twice_gives_the_same_tokens(llm: LLM, prompts: list[str], params: SamplingParams) -> None:
+def test_repeated_call_gives_the_same_tokens(llm: LLM, prompts: list[str], params: SamplingParams) -> None:
     first = [c.token_ids for c in llm.generate(prompts[:5], params)]
     assert [c.token_ids for c in llm.generate(prompts[:5], params)] == first
     with make_llm() as fresh:
         assert [c.token_ids for c in fresh.generate(prompts[:5], params)] == first
 
 
-def test_same_seed_same_text_with_and_without_mtp(llm: LLM, prompts: list[str]) -> None:
+def test_sampled_text_of_a_seed_is_the_same_with_drafts_and_without(llm: LLM, prompts: list[str]) -> None:
     params = SamplingParams(60, temperature=0.8, seed=5, ignore_eos=True)
     with make_llm(draft_tokens=0) as plain:
         expected = [c.token_ids for c in plain.generate(prompts[:8], params)]
@@ -57,7 +57,7 @@ def test_another_seed_gives_another_text(llm: LLM, prompts: list[str]) -> None:
     assert len(texts) == 5
 
 
-def test_drafts_drawn_with_the_targets_noise_are_accepted_more_often_than_greedy_ones(
+def test_drafts_sampled_with_the_targets_noise_are_accepted_more_often(
     llm: LLM, prompts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = SamplingParams(60, temperature=1.0, top_k=0, top_p=1, min_p=0, seed=2, ignore_eos=True)
@@ -87,7 +87,7 @@ FILTERS = [
 
 
 @pytest.mark.parametrize("params", FILTERS, ids=range(len(FILTERS)))
-def test_filters_and_penalties_see_the_same_prefix_with_drafts_and_without(
+def test_filters_and_penalties_see_the_same_tokens_with_drafts_and_without(
     llm: LLM, prompts: list[str], params: SamplingParams
 ) -> None:
     with make_llm(draft_tokens=0) as plain:

@@ -1,4 +1,4 @@
-"""Claims about grammars: a text is what its grammar says, and drafts change nothing."""
+"""Tests of grammars: a text matches its grammar, and drafts change nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "T=0.9": {"temperature": 0.9, "seed": 4},
     "T=1.5, all tokens": {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 5},
 }
-# a grammar, and the same as a regular expression
+# grammars, each with an equal regular expression
 GRAMMARS = {
     r'root ::= "def " [a-z_]{1,12} "(" ([a-z] (", " [a-z])*)? "):\n"': r"def [a-z_]{1,12}\(([a-z](, [a-z])*)?\):\n",
     r"root ::= [0-9]{3} (sep [0-9]{3}){2}" + "\n" + r'sep ::= "," " "? # a comment': r"[0-9]{3}(, ?[0-9]{3}){2}",
@@ -39,7 +39,7 @@ SUM = 'root ::= term ("+" term){2,9} "=" [0-9]+\nterm ::= [0-9]{1,3} | "(" term 
 
 @pytest.fixture(scope="module")
 def plain_texts(prompts: list[str]) -> Iterator[Callable[[SamplingParams], list[Completion]]]:
-    """What comes without drafts; the same for all depths."""
+    """Generate texts without drafts, once for all depths."""
     made: dict[str, list[Completion]] = {}
 
     def texts(params: SamplingParams) -> list[Completion]:
@@ -59,16 +59,16 @@ def drafting(request: pytest.FixtureRequest) -> Iterator[LLM]:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("grammar", GRAMMARS)
-def test_a_text_is_what_its_grammar_says(llm: LLM, prompts: list[str], grammar: str, way: str) -> None:
+def test_text_matches_its_grammar(llm: LLM, prompts: list[str], grammar: str, way: str) -> None:
     for completion in llm.generate(prompts[:4], SamplingParams(120, grammar=grammar, **WAYS[way])):
         if completion.finish_reason == "stop":
             assert re.fullmatch(GRAMMARS[grammar], completion.text)
         else:
-            assert grammar.startswith('root ::= "    return'), "the one that can go on for ever"
+            assert grammar.startswith('root ::= "    return'), "the grammar that may continue forever"
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_grammars_text_with_drafts_is_the_text_without(
+def test_text_of_a_grammar_is_the_same_with_and_without_drafts(
     drafting: LLM, plain_texts: Callable[[SamplingParams], list[Completion]], prompts: list[str], way: str
 ) -> None:
     accepted = 0
@@ -82,7 +82,7 @@ def test_a_grammars_text_with_drafts_is_the_text_without(
 
 
 def test_drafts_follow_the_grammar(llm: LLM, prompts: list[str]) -> None:
-    """Where the grammar leaves one text, every draft is right."""
+    """Check that every draft is accepted where the grammar allows a single text."""
     only = "zq%%" * 6
     completion = llm.generate(prompts[0], SamplingParams(grammar=f'root ::= "{only}"', logit_bias=_singles(llm.model)))
     assert completion.text == only
@@ -90,11 +90,11 @@ def test_drafts_follow_the_grammar(llm: LLM, prompts: list[str]) -> None:
 
 
 def _singles(model: Model) -> dict[int, float]:
-    """A bias that leaves one way to spell what the test above spells."""
+    """Return a bias that leaves only tokens of a single byte."""
     return {t: -np.inf for t in range(model.n_vocab) if len(model.token_bytes(t)) > 1}
 
 
-def test_a_rejected_draft_leaves_no_trace(llm: LLM, prompts: list[str]) -> None:
+def test_rejected_draft_leaves_no_trace_in_the_grammar(llm: LLM, prompts: list[str]) -> None:
     sampler = Sampler(SamplingParams(grammar=SUM, temperature=0.9, seed=2))
     context, model = llm.context, llm.model
     prompt = model.tokenize(prompts[1])
@@ -107,7 +107,7 @@ def test_a_rejected_draft_leaves_no_trace(llm: LLM, prompts: list[str]) -> None:
     out = [context.first_token()]
     rng = np.random.default_rng(0)
     while len(out) < len(text):
-        # drafts as bad as drafts can be, some of them allowed and some not
+        # bad drafts, some of which the grammar allows
         drafts = [int(token) for token in rng.choice(wrongs, size=3)]
         if rng.random() < 0.5:
             drafts[0] = text[len(out)]
@@ -120,7 +120,7 @@ def test_a_rejected_draft_leaves_no_trace(llm: LLM, prompts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("way", ["greedy", "T=0.9"])
-def test_a_text_cut_anywhere_goes_on_in_its_grammar(demo_f32: Path, prompts: list[str], way: str) -> None:
+def test_text_cut_anywhere_continues_in_its_grammar(demo_f32: Path, prompts: list[str], way: str) -> None:
     with make_llm(demo_f32, draft_tokens=3, **EXACT) as llm:
         prompt = llm.model.tokenize(prompts[2])
         params = SamplingParams(30, grammar=SUM, **WAYS[way])
@@ -132,14 +132,14 @@ def test_a_text_cut_anywhere_goes_on_in_its_grammar(demo_f32: Path, prompts: lis
             assert rest.stats.cached_tokens == len(prompt) + cut - 1
             assert first + rest.token_ids == whole
             again = llm.generate([*prompt, *first], replace(params, max_tokens=3))
-            assert again.text[0] in "(0123456789", "without the prefix, a grammar begins anew"
+            assert again.text[0] in "(0123456789", "without the prefix, the grammar starts again"
 
 
-def test_a_prefix_is_at_most_the_whole_prompt(llm: LLM) -> None:
+def test_grammar_prefix_is_at_most_the_whole_prompt(llm: LLM) -> None:
     prompt = llm.model.tokenize("12+34")
     texts = {llm.generate(prompt, SamplingParams(20, grammar=SUM, grammar_prefix=n)).text for n in (len(prompt), 10**6)}
     assert len(texts) == 1
-    assert re.match(r"[0-9]*[+]", texts.pop()), "the sum goes on"
+    assert re.match(r"[0-9]*[+]", texts.pop()), "the sum continues"
 
 
 def test_stop_strings_and_closed_streams_cut_a_grammars_text(llm: LLM, prompts: list[str]) -> None:
@@ -154,7 +154,7 @@ def test_stop_strings_and_closed_streams_cut_a_grammars_text(llm: LLM, prompts: 
     assert llm.generate(prompts[0], params).token_ids == whole.token_ids
 
 
-def test_the_model_ends_only_where_the_grammar_does(llm: LLM, prompts: list[str]) -> None:
+def test_end_of_generation_comes_only_where_the_grammar_ends(llm: LLM, prompts: list[str]) -> None:
     ends = [token for token in range(llm.model.n_vocab) if llm.model.ends_generation(token)]
     eager = dict.fromkeys(ends, 1000.0)
     params = SamplingParams(40, grammar='root ::= "ab" "c"*', logit_bias=eager)
@@ -164,7 +164,7 @@ def test_the_model_ends_only_where_the_grammar_does(llm: LLM, prompts: list[str]
     assert set(after.token_ids[-8:]) <= set(ends), "an ended text has no more"
 
 
-def test_a_control_token_comes_only_where_it_is_named(llm: LLM) -> None:
+def test_control_token_comes_only_where_the_grammar_names_it(llm: LLM) -> None:
     model = llm.model
     control = [t for t in range(model.n_vocab) if not model.token_bytes(t) and not model.ends_generation(t)]
     eager = dict.fromkeys(control, 1000.0)
@@ -174,7 +174,7 @@ def test_a_control_token_comes_only_where_it_is_named(llm: LLM) -> None:
     assert control[0] in named
 
 
-def test_a_grammar_that_allows_nothing_is_said_so_and_the_model_lives_on(llm: LLM, prompts: list[str]) -> None:
+def test_grammar_that_allows_no_token_raises_and_the_model_stays_usable(llm: LLM, prompts: list[str]) -> None:
     before = llm.generate(prompts[0], SamplingParams(8)).token_ids
     impossible = f"root ::= [a] [a] [a] <[{llm.model.n_vocab + 1}]>"
     with pytest.raises(InvalidRequestError, match="allows no token at position"):
@@ -185,7 +185,7 @@ def test_a_grammar_that_allows_nothing_is_said_so_and_the_model_lives_on(llm: LL
 
 
 @pytest.mark.parametrize("draft_tokens", [0, 3])
-def test_a_text_is_the_same_up_to_where_its_grammar_allows_nothing_whatever_the_drafts(draft_tokens: int) -> None:
+def test_text_before_a_dead_end_of_the_grammar_does_not_depend_on_drafts(draft_tokens: int) -> None:
     params = SamplingParams(8, grammar='root ::= "1" " 2" "3" [^\\x00-\\U0010ffff]', temperature=0)
     with LLM(draft_tokens=draft_tokens) as llm:
         stopped = llm.generate("0 ", replace(params, stop=[" 23"]))
@@ -211,7 +211,7 @@ def gbnf(words: list[str]) -> str:
 
 @settings(max_examples=60)
 @given(words_lists, st.data())
-def test_exactly_what_can_become_a_word_of_the_grammar_is_allowed(llm: LLM, words: list[str], data: Any) -> None:
+def test_grammar_allows_exactly_the_tokens_that_can_become_a_word(llm: LLM, words: list[str], data: Any) -> None:
     model = llm.model
     word = data.draw(st.sampled_from(words)).encode()
     cut = data.draw(st.integers(0, len(word)))
@@ -236,7 +236,7 @@ def test_exactly_what_can_become_a_word_of_the_grammar_is_allowed(llm: LLM, word
             one[token] = 0.0
             sampled, _ = sampler.sample(one, 1, before)
             assert (sampled == token) == (token in expected)
-        # whichever way the candidates are found, the token is sampled from the allowed ones
+        # however the candidates are found, the token is sampled from the allowed ones
         for wanted in (params, replace(params, top_k=3), replace(params, temperature=0), replace(params, top_k=700)):
             logits = rng.normal(0, 2, model.n_vocab).astype(np.float32)
             masked = np.where(np.isin(np.arange(model.n_vocab), list(expected)), logits, np.float32(-np.inf))
@@ -246,8 +246,8 @@ def test_exactly_what_can_become_a_word_of_the_grammar_is_allowed(llm: LLM, word
 
 
 @pytest.mark.parametrize("top_k", [0, 2, 3, 700])
-def test_allowed_tokens_are_found_behind_any_number_of_others(llm: LLM, top_k: int) -> None:
-    """One of the two is the likeliest of all, or not even that one is among the first."""
+def test_allowed_tokens_are_found_behind_likelier_ones(llm: LLM, top_k: int) -> None:
+    """Check two allowed tokens: one is the likeliest of all, or neither is among the likeliest."""
     model = llm.model
     a, b = (_byte_tokens(model)[byte][0] for byte in b"ab")
     params = SamplingParams(temperature=1.0, grammar="root ::= [ab]", top_k=top_k, top_p=1, min_p=0, seed=1)
@@ -262,7 +262,7 @@ def test_allowed_tokens_are_found_behind_any_number_of_others(llm: LLM, top_k: i
             assert set(sampled) == {a, b}
 
 
-def test_a_token_of_no_probability_is_not_drawn_because_it_is_allowed(llm: LLM) -> None:
+def test_allowed_token_without_probability_is_not_sampled(llm: LLM) -> None:
     model = llm.model
     a, b = (_byte_tokens(model)[byte][0] for byte in b"ab")
     for temperature, top_k in ((0.0, 0), (1.0, 0), (1.0, 1)):
@@ -275,7 +275,7 @@ def test_a_token_of_no_probability_is_not_drawn_because_it_is_allowed(llm: LLM) 
             assert sampler.sample(logits, 0)[0] == a
 
 
-def test_confidence_is_among_what_the_grammar_allows(llm: LLM) -> None:
+def test_confidence_counts_only_allowed_tokens(llm: LLM) -> None:
     model = llm.model
     letters = [t for t in range(model.n_vocab) if re.fullmatch(rb"[a-z]", model.token_bytes(t))]
     logits = np.zeros(model.n_vocab, dtype=np.float32)
@@ -289,8 +289,8 @@ def test_confidence_is_among_what_the_grammar_allows(llm: LLM) -> None:
     assert confidence == pytest.approx(1 / np.exp(likeliest - likeliest[0]).sum())
 
 
-def test_bytes_that_no_character_has_are_no_text(llm: LLM) -> None:
-    """Two bytes of each kind, and what Python says of them; 0, which ends llama.cpp's texts, is none either."""
+def test_invalid_utf8_is_not_allowed(llm: LLM) -> None:
+    """Compare pairs of bytes with Python's decoder; in addition 0, which ends texts of llama.cpp, is not allowed."""
     model = llm.model
     sampler = Sampler(SamplingParams(grammar="root ::= .*"))
     each = [tokens[0] for tokens in _byte_tokens(model)]
@@ -310,7 +310,7 @@ def test_bytes_that_no_character_has_are_no_text(llm: LLM) -> None:
                 assert (token == each[second]) == is_text(bytes([first, second])), (first, second)
 
 
-def test_a_token_may_be_of_any_length(demo: Path, tmp_path: Path) -> None:
+def test_token_may_have_any_length(demo: Path, tmp_path: Path) -> None:
     tokens = open_gguf(demo).fields["tokenizer.ggml.tokens"].contents()
     long = tokens.index("def")
     tokens[long] = "x" * 200
@@ -336,13 +336,13 @@ def _byte_tokens(model: Model) -> list[list[int]]:
     return _bytes[model.path]
 
 
-def test_what_one_exclusion_forbids_another_allows() -> None:
+def test_token_excluded_by_one_alternate_may_be_allowed_by_another() -> None:
     with Model() as model:
         a, b = model.tokenize("a")[0], model.tokenize("b")[0]
         row = np.zeros(model.n_vocab, np.float32)
         row[a] = 9.0
         for alternates, allowed in ((f"!<[{a}]>", False), (f"!<[{a}]> | !<[{b}]>", True), (f"!<[{b}]>", True)):
-            for top_k in (1, 0):  # among the likeliest, and among all
+            for top_k in (1, 0):  # the likeliest tokens are searched, or all tokens
                 params = SamplingParams(grammar=f"root ::= {alternates}", top_k=top_k, temperature=0.01, seed=1)
                 sampler = Sampler(params)
                 with sampler.compiled(model):

@@ -1,4 +1,4 @@
-"""Claims about JSON schemas: what comes out is JSON and valid, and what cannot be held to is refused."""
+"""Tests of JSON schemas: texts are valid JSON of the schema, and schemas that no grammar can express are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pymtp import LLM, InvalidRequestError, SamplingParams
-from pymtp.grammar.json_schema import integers
+from pymtp.grammar.json_schema import integer_grammar
 
 PERSON = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -64,8 +64,8 @@ def objects(parts: Any) -> Any:
 
 
 def arrays(parts: Any) -> Any:
-    def build(items: Any, least: int, more: int) -> dict[str, Any]:
-        return {"type": "array", "items": items, "minItems": least, "maxItems": least + more}
+    def build(items: Any, minimum: int, more: int) -> dict[str, Any]:
+        return {"type": "array", "items": items, "minItems": minimum, "maxItems": minimum + more}
 
     return st.builds(build, parts, st.integers(0, 2), st.integers(0, 2))
 
@@ -78,8 +78,12 @@ schemas = st.recursive(
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-@given(schemas, st.sampled_from([{}, {"temperature": 1.3, "top_k": 0, "top_p": 1.0, "min_p": 0.0}]), st.integers(0, 99))
-def test_what_comes_out_is_json_and_valid(llm: LLM, schema: dict[str, Any], way: dict[str, Any], seed: int) -> None:
+@given(
+    schemas,
+    st.sampled_from([{}, {"temperature": 1.3, "top_k": 0, "top_p": 1.0, "min_p": 0.0}]),
+    st.integers(0, 99),
+)
+def test_text_is_valid_json_of_the_schema(llm: LLM, schema: dict[str, Any], way: dict[str, Any], seed: int) -> None:
     schema = {**schema, "$defs": {"leaf": {"type": "string", "minLength": 1, "maxLength": 2}}}
     completion = llm.generate("x = ", SamplingParams(150, json_schema=schema, seed=seed, **way))
     if completion.finish_reason == "stop":
@@ -87,7 +91,7 @@ def test_what_comes_out_is_json_and_valid(llm: LLM, schema: dict[str, Any], way:
 
 
 @pytest.mark.parametrize("way", [{}, {"temperature": 0.9, "seed": 3}], ids=["greedy", "T=0.9"])
-def test_a_schemas_text_with_drafts_is_the_text_without(llm: LLM, new_llm: Any, way: dict[str, Any]) -> None:
+def test_text_of_a_schema_is_the_same_with_and_without_drafts(llm: LLM, new_llm: Any, way: dict[str, Any]) -> None:
     params = SamplingParams(200, json_schema=PERSON, **way)
     with_drafts = llm.generate("person = ", params)
     assert with_drafts.finish_reason == "stop"
@@ -96,13 +100,13 @@ def test_a_schemas_text_with_drafts_is_the_text_without(llm: LLM, new_llm: Any, 
     assert with_drafts.token_ids == new_llm(draft_tokens=0).generate("person = ", params).token_ids
 
 
-def test_a_schema_is_a_mapping_or_its_text() -> None:
+def test_schema_may_be_a_mapping_or_its_text() -> None:
     as_mapping, as_text = SamplingParams(json_schema=PERSON), SamplingParams(json_schema=json.dumps(PERSON))
     assert as_mapping == as_text
     assert as_mapping.gbnf == as_text.gbnf
 
 
-BAD: dict[str, tuple[Any, str]] = {
+REFUSED: dict[str, tuple[Any, str]] = {
     "no JSON": ("{", "not JSON"),
     "no value of JSON": ({"const": {1, 2}}, "not JSON"),
     "no number of JSON": ({"const": float("nan")}, "not JSON"),
@@ -130,14 +134,14 @@ BAD: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_what_cannot_be_held_to_is_refused_with_the_reason(case: str) -> None:
-    schema, reason = BAD[case]
+@pytest.mark.parametrize("case", REFUSED)
+def test_schema_that_no_grammar_can_express_is_refused_with_the_reason(case: str) -> None:
+    schema, reason = REFUSED[case]
     with pytest.raises(InvalidRequestError, match=f"(?s){reason}"):
         SamplingParams(json_schema=schema)
 
 
-# each would keep a converter busy that writes it out, or go deeper than its stack
+# A converter that writes these out would take very long, or recurse too deep.
 LARGE: dict[str, Any] = {
     "references one after another": {
         "$ref": "#/$defs/0",
@@ -153,14 +157,14 @@ LARGE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("case", LARGE)
-def test_a_large_schema_has_a_grammar_in_time(llm: LLM, case: str) -> None:
+def test_grammar_of_a_large_schema_is_made_in_time(llm: LLM, case: str) -> None:
     params = SamplingParams(json_schema=LARGE[case])
     assert params.gbnf is not None
     with llm.model.grammar(params.gbnf):
         assert len(params.gbnf) < 100 * len(json.dumps(LARGE[case]))
 
 
-def test_references_whose_names_look_alike_are_told_apart(llm: LLM) -> None:
+def test_references_with_similar_names_get_different_rules(llm: LLM) -> None:
     schema = {
         "properties": {"a": {"$ref": "#/$defs/é"}, "b": {"$ref": "#/$defs/è"}, "defs-1": {"const": 3}},
         "required": ["a", "b", "defs-1"],
@@ -169,13 +173,13 @@ def test_references_whose_names_look_alike_are_told_apart(llm: LLM) -> None:
     assert json.loads(llm.generate("x", SamplingParams(100, json_schema=schema)).text) == {"a": 1, "b": 2, "defs-1": 3}
 
 
-def test_a_reference_goes_by_json_pointer(llm: LLM) -> None:
+def test_reference_is_a_json_pointer(llm: LLM) -> None:
     schema = {"$ref": "#/$defs/a~1b~0%20c/anyOf/1", "$defs": {"a/b~ c": {"anyOf": [{"const": 1}, {"const": 2}]}}}
     assert llm.generate("x", SamplingParams(20, json_schema=schema)).text == "2"
 
 
 @pytest.mark.parametrize("top_k", [0, 3])
-def test_a_schema_that_refers_to_itself_can_be_followed(llm: LLM, top_k: int) -> None:
+def test_recursive_schema_can_be_followed(llm: LLM, top_k: int) -> None:
     schema = {"properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["next"]}
     eager = dict.fromkeys([*llm.model.tokenize('{"next":'), *llm.model.tokenize("}")], 9.0)
     eager |= dict.fromkeys(llm.model.tokenize("null"), 10.0)
@@ -186,8 +190,8 @@ def test_a_schema_that_refers_to_itself_can_be_followed(llm: LLM, top_k: int) ->
     jsonschema.validate(json.loads(completion.text), schema)
 
 
-def test_other_names_are_none_of_the_properties(llm: LLM) -> None:
-    """By whichever tokens the model tries to spell one."""
+def test_additional_names_are_none_of_the_properties(llm: LLM) -> None:
+    """Check that no tokens spell a known name for an additional property."""
     model = llm.model
     schema = {"properties": {"ab": {"const": 1}, "a": {"const": 1}}, "additionalProperties": {"const": 2}}
     eager = dict.fromkeys([*model.tokenize('{"'), *model.tokenize('ab\\":,2')], 8.0)
@@ -201,20 +205,20 @@ def test_other_names_are_none_of_the_properties(llm: LLM) -> None:
 
 @settings(max_examples=200)
 @given(st.integers(-(10**6), 10**6), st.integers(0, 2000) | st.none(), st.booleans())
-def test_integers_are_those_between_the_bounds(bound: int, more: int | None, upper: bool) -> None:
-    least, most = bound, None if more is None else bound + more
+def test_integer_grammar_matches_the_integers_between_its_bounds(bound: int, more: int | None, upper: bool) -> None:
+    minimum, maximum = bound, None if more is None else bound + more
     if more is None and upper:
-        least, most = None, bound
-    matches = re.compile(re.sub('[ "]', "", integers(least, most))).fullmatch
+        minimum, maximum = None, bound
+    matches = re.compile(re.sub('[ "]', "", integer_grammar(minimum, maximum))).fullmatch
     near = {edge + step for edge in (bound, bound + (more or 0), 0) for step in range(-30, 31)}
     for number in {*near, *(10**n + step for n in range(1, 16) for step in (-1, 0, 1))}:
-        within = (least is None or number >= least) and (most is None or number <= most)
+        within = (minimum is None or number >= minimum) and (maximum is None or number <= maximum)
         assert bool(matches(str(number))) == within
         assert not matches(f"0{number}")
     assert not matches("-0") or bound > 0
 
 
-def test_a_grammar_and_a_schema_are_one_too_many() -> None:
+def test_grammar_and_schema_together_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="json_schema"):
         SamplingParams(json_schema={}, grammar="root ::= [a]")
 
@@ -261,7 +265,7 @@ json_values = st.recursive(
     st.dictionaries(st.sampled_from(KEYWORDS), json_values, max_size=5),
     st.sampled_from(["object", "array", "string", "integer"]),
 )
-def test_nothing_that_looks_like_a_schema_ends_the_process(llm: LLM, schema: dict[str, Any], kind: str) -> None:
+def test_random_schemas_do_not_crash_the_process(llm: LLM, schema: dict[str, Any], kind: str) -> None:
     for guess in (schema, {"type": kind, **schema}):
         try:
             params = SamplingParams(json_schema=guess)

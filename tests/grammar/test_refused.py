@@ -1,4 +1,4 @@
-"""Claims about would-be grammars: each is refused with the reason, in time, and does no harm."""
+"""Tests of bad grammars: each is refused with the reason, in time, and does no harm."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ BAD = {
 
 
 @pytest.mark.parametrize("grammar", BAD, ids=range(len(BAD)))
-def test_what_is_no_grammar_is_refused_with_the_reason(llm: LLM, grammar: str) -> None:
+def test_bad_grammar_is_refused_with_the_reason(llm: LLM, grammar: str) -> None:
     with pytest.raises(InvalidRequestError, match=BAD[grammar]) as caught:
         llm.generate("a", SamplingParams(3, grammar=grammar))
     assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize("wrong", [7, b"root ::= [a]", "root ::= [\0]", "root ::= [\ud800]", "#" * 2**21])
-def test_what_is_no_text_is_no_grammar(wrong: Any) -> None:
+def test_grammar_must_be_text(wrong: Any) -> None:
     with pytest.raises(InvalidRequestError, match="grammar"):
         SamplingParams(grammar=wrong)
 
 
-def test_a_refused_grammar_changes_nothing(llm: LLM, prompts: list[str]) -> None:
+def test_refused_grammar_changes_nothing(llm: LLM, prompts: list[str]) -> None:
     llm.generate(prompts[0], SamplingParams(8))
     held = llm.context.tokens()
     with pytest.raises(InvalidRequestError):
@@ -54,28 +54,28 @@ def test_a_refused_grammar_changes_nothing(llm: LLM, prompts: list[str]) -> None
 
 
 def _bytes_of(model: Model, text: str) -> dict[int, float]:
-    """A bias to the bytes of a text."""
+    """Return a bias towards the bytes of a text."""
     return {t: 1000.0 for t in range(model.n_vocab) if model.token_bytes(t) in {bytes([b]) for b in text.encode()}}
 
 
-def test_a_refused_grammar_is_not_printed(llm: LLM, capfd: pytest.CaptureFixture[str]) -> None:
+def test_refused_grammar_prints_nothing(llm: LLM, capfd: pytest.CaptureFixture[str]) -> None:
     for grammar in BAD:
         with pytest.raises(InvalidRequestError):
             llm.generate("a", SamplingParams(3, grammar=grammar))
     assert capfd.readouterr() == ("", "")
 
 
-def test_grammars_that_would_take_for_ever_are_refused_in_time(llm: LLM) -> None:
+def test_grammars_with_endless_work_are_refused_in_time(llm: LLM) -> None:
     chain = "".join(f"r{i} ::= r{i + 1} | r{i + 1}\n" for i in range(20_000)) + "r20000 ::= [a]\n"
     assert llm.generate("a", SamplingParams(3, grammar="root ::= r0\n" + chain)).text == "a"
     empty = "".join(f"r{i} ::= r{i + 1}\n" for i in range(40_000)) + 'r40000 ::= ""\n'
     assert llm.generate("a", SamplingParams(3, grammar='root ::= "a" r0\n' + empty)).text == "a"
-    # 20,000 ways, each of which goes on in 20,000
+    # 20,000 alternatives, each with 20,000 continuations
     ways = " | ".join(f"[{chr(0x4E00 + i)}-🙂] r" for i in range(20_000))
     many = f"root ::= ({ways})*\nr ::= {' | '.join(f'[{chr(0x4E00 + i)}]' for i in range(20_000))}"
     with pytest.raises(PymtpError, match="allows no token"):
         llm.generate("a", SamplingParams(9, grammar=many, logit_bias=_bytes_of(llm.model, "🙂")))
-    # each letter doubles the ways to go on
+    # each letter doubles the continuations
     doubling = "root ::= x\nx ::= [a] x | [a] x [b] | [a] x [c] | [a]"
     with pytest.raises(PymtpError, match="allows no token"):
         llm.generate("a", SamplingParams(60, grammar=doubling, logit_bias=dict.fromkeys(llm.model.tokenize("a"), 1e3)))
@@ -84,5 +84,5 @@ def test_grammars_that_would_take_for_ever_are_refused_in_time(llm: LLM) -> None
 @pytest.mark.parametrize(
     ("grammar", "text"), [('root ::= ("a"?){0,900}', "aaa"), ('root ::= "" | <[5]>', "")], ids=range(2)
 )
-def test_a_grammar_of_texts_that_may_be_empty_is_followed(llm: LLM, grammar: str, text: str) -> None:
+def test_grammar_that_allows_empty_text_is_followed(llm: LLM, grammar: str, text: str) -> None:
     assert llm.generate("a", SamplingParams(3, grammar=grammar)).text == text

@@ -1,4 +1,4 @@
-"""Claims about regular expressions in schemas: their grammar allows the strings of JSON that match."""
+"""Tests of pattern_grammar: it allows the JSON strings that match a regular expression."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ quantifiers = st.sampled_from(["", "", "*", "+", "?", "*?", "{2}", "{1,}", "{0,2
 
 
 def has_characters(atom: str) -> bool:
-    r"""Not so a class like "[^\s\S]", which no string matches."""
+    r"""Return whether any string matches, which is not so for "[^\s\S]"."""
     return any(map(re.compile(atom, re.ASCII).fullmatch, map(chr, range(0x20, 0x250))))
 
 
@@ -41,7 +41,7 @@ expressions = st.recursive(
 
 
 def python_regex(grammar: str) -> re.Pattern[str]:
-    """A grammar as pattern_grammar() writes them. Its escapes are those of Python."""
+    """Convert a grammar of pattern_grammar() to a regular expression of Python, which has the same escapes."""
 
     def one(found: re.Match[str]) -> str:
         if found[1] is None:
@@ -53,8 +53,8 @@ def python_regex(grammar: str) -> re.Pattern[str]:
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(expressions, st.data())
-def test_the_strings_are_those_that_match(expression: str, data: st.DataObject) -> None:
-    """As Python matches them, whose classes differ from ECMA-262's in characters that are not among LETTERS."""
+def test_pattern_grammar_allows_the_strings_that_match(expression: str, data: st.DataObject) -> None:
+    """Python is the reference. Its classes differ from ECMA-262's only in characters that are not among LETTERS."""
     pattern = re.compile(expression, re.ASCII)
     allows, matches = python_regex(pattern_grammar(f"^({expression})$")).fullmatch, pattern.fullmatch
     matching = data.draw(st.from_regex(pattern, fullmatch=True, alphabet=st.sampled_from(LETTERS + "cdefABC23")))
@@ -64,7 +64,7 @@ def test_the_strings_are_those_that_match(expression: str, data: st.DataObject) 
 
 
 @given(expressions, st.lists(st.text(LETTERS + "n", max_size=5), min_size=10, max_size=20))
-def test_what_is_allowed_is_a_string_of_json(expression: str, raw: list[str]) -> None:
+def test_pattern_grammar_allows_only_json_strings(expression: str, raw: list[str]) -> None:
     allows = python_regex(pattern_grammar(f"^({expression})$")).fullmatch
     for text in filter(allows, raw):
         json.loads(f'"{text}"')
@@ -97,6 +97,6 @@ def test_what_is_allowed_is_a_string_of_json(expression: str, raw: list[str]) ->
         "^" + "(" * 60 + ")" * 60 + "$": "nested",
     }.items(),
 )
-def test_what_no_grammar_can_say_is_refused(pattern: str, reason: str) -> None:
+def test_pattern_that_no_grammar_can_express_is_refused(pattern: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         pattern_grammar(pattern)

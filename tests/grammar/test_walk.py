@@ -1,4 +1,4 @@
-"""Claims about the tokens that a grammar allows: exactly those of a reference, wherever they cut the characters."""
+"""Tests of the grammar walk: it allows exactly the tokens of a reference, wherever they cut the characters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.gbnf import Characters, Either, Place, Repeat, Rule, Rules, Text, Token, gbnf
+from helpers.gbnf import Alternatives, CharacterClass, GrammarPosition, Literal, Repeat, Rule, Rules, Token, gbnf
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from makers.gguf_read import open_gguf
@@ -26,7 +26,7 @@ LETTERS = "abé→🙂 \n"
 
 @pytest.fixture(scope="module")
 def model(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    """The shipped model with CUTS among its tokens."""
+    """Load the shipped model with CUTS among its tokens."""
     path = tmp_path_factory.mktemp("models") / "cuts.gguf"
     tokens = open_gguf(demo).fields["tokenizer.ggml.tokens"].contents()
     for i, cut in enumerate(CUTS):
@@ -38,14 +38,14 @@ def model(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mode
 
 
 def _letter_of(byte: int) -> str:
-    """The character that stands for a byte in the vocabularies of GPT-2 and its like."""
+    """Return the character that stands for a byte in vocabularies of GPT-2's kind."""
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     return chr(byte) if byte in shown else chr(0x100 + [b for b in range(0x100) if b not in shown].index(byte))
 
 
 @cache
-def looked_at(model: Model) -> list[int]:
-    """Tokens of all kinds: single bytes of LETTERS and some others, CUTS, words, control tokens and ends."""
+def sampled_tokens(model: Model) -> list[int]:
+    """Return tokens of all kinds: single bytes of LETTERS and some others, CUTS, words, control tokens and ends."""
     singles = {bytes([byte]) for byte in (*LETTERS.encode(), 0x00, 0x7F, 0x80, 0xC2, 0xE0, 0xED, 0xF4, 0xFF)}
     return [t for t in range(model.n_vocab) if t < 3 or (data := model.token_bytes(t)) in singles or data in CUTS] + [
         next(t for t in range(model.n_vocab) if model.token_bytes(t) == word) for word in (b"  ", b" a", b"\n\n")
@@ -55,18 +55,20 @@ def looked_at(model: Model) -> list[int]:
 EDGES = (0, 0x7F, 0x80, 0x7FF, 0x800, 0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x10FFFF)
 ends = st.sampled_from([*map(ord, LETTERS), *EDGES])
 characters = st.builds(
-    lambda pairs, inverse: Characters(tuple((min(p), max(p)) for p in pairs), inverse),
+    lambda pairs, inverse: CharacterClass(tuple((min(p), max(p)) for p in pairs), inverse),
     st.lists(st.tuples(ends, ends) | ends.map(lambda c: (c, c)), min_size=1, max_size=3).map(tuple),
     st.booleans(),
 )
 tokens = st.builds(Token, st.sampled_from([1, 66, 2047, 2046, 2041, 99_999]), st.booleans())
-leaves = characters | st.text(LETTERS, max_size=3).map(Text) | tokens | st.sampled_from("abc").map(Rule)
+leaves = characters | st.text(LETTERS, max_size=3).map(Literal) | tokens | st.sampled_from("abc").map(Rule)
 nodes = st.recursive(
     leaves,
     lambda parts: (
-        st.lists(st.lists(parts, max_size=3).map(tuple), min_size=1, max_size=3).map(lambda ways: Either(tuple(ways)))
+        st.lists(st.lists(parts, max_size=3).map(tuple), min_size=1, max_size=3).map(
+            lambda ways: Alternatives(tuple(ways))
+        )
         | st.builds(
-            lambda what, least, more: Repeat(what, least, None if more is None else least + more),
+            lambda node, minimum, more: Repeat(node, minimum, None if more is None else minimum + more),
             parts,
             st.integers(0, 3),
             st.none() | st.integers(0, 3),
@@ -76,33 +78,33 @@ nodes = st.recursive(
 )
 
 
-# one looks at the likeliest tokens, the other at the whole vocabulary
-WAYS: list[dict[str, Any]] = [{}, {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}]
+# the first searches the likeliest tokens, the second the whole vocabulary
+SAMPLINGS: list[dict[str, Any]] = [{}, {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}]
 
 
 @settings(max_examples=60)
-@given(st.fixed_dictionaries({name: nodes for name in ("root", "a", "b", "c")}), st.sampled_from(WAYS), st.data())
-def test_exactly_the_tokens_of_the_reference_are_allowed(
-    model: Model, rules: Rules, way: dict[str, Any], data: Any
+@given(st.fixed_dictionaries({name: nodes for name in ("root", "a", "b", "c")}), st.sampled_from(SAMPLINGS), st.data())
+def test_grammar_walk_allows_exactly_the_tokens_of_the_reference(
+    model: Model, rules: Rules, sampling: dict[str, Any], data: Any
 ) -> None:
-    sampler = Sampler(SamplingParams(grammar=gbnf(rules), **way))
+    sampler = Sampler(SamplingParams(grammar=gbnf(rules), **sampling))
     with ExitStack() as stack:
         try:
             stack.enter_context(sampler.compiled(model))
         except InvalidRequestError:
             reject()  # left recursion
-        place, before = Place.start(rules), []
+        position, before = GrammarPosition.start(rules), []
         for _ in range(5):
-            expected = {t: after for t in looked_at(model) if (after := after_token(model, rules, place, t))}
-            assert allowed(sampler, model, before, looked_at(model)) == set(expected)
+            expected = {t: after for t in sampled_tokens(model) if (after := position_after(model, rules, position, t))}
+            assert allowed(sampler, model, before, sampled_tokens(model)) == set(expected)
             if not expected:
                 break
             token = data.draw(st.sampled_from(sorted(expected)))
-            before, place = [*before, token], expected[token]
+            before, position = [*before, token], expected[token]
 
 
-def test_a_long_text_is_followed_when_states_before_it_were_forgotten(model: Model) -> None:
-    """Each parenthesis has 2,000 ways to go on that none before it has."""
+def test_grammar_walk_follows_a_long_text_after_forgetting_states(model: Model) -> None:
+    """Check a grammar in which each parenthesis has 2,000 continuations of its own."""
     n = 600  # a million stacks are too many to keep
     sampler = Sampler(SamplingParams(grammar=f'root ::= "(" x root? ")"\nx ::= {" | ".join(["[a]"] * 2000)}'))
     opened, letter, closed = (model.tokenize(text)[0] for text in "(a)")
@@ -115,16 +117,16 @@ def test_a_long_text_is_followed_when_states_before_it_were_forgotten(model: Mod
             assert allowed(sampler, model, text, [*range(3), opened, letter, closed]) == expected
 
 
-def after_token(model: Model, rules: Rules, place: Place, token: int) -> Place | None:
+def position_after(model: Model, rules: Rules, position: GrammarPosition, token: int) -> GrammarPosition | None:
     if model.ends_generation(token):
-        return place if place.may_end else None
-    return place.after(rules, token, model.token_bytes(token))
+        return position if position.may_end else None
+    return position.after(rules, token, model.token_bytes(token))
 
 
-def allowed(sampler: Sampler, model: Model, before: list[int], among: list[int]) -> set[int]:
-    """Those that may follow: each that is sampled is impossible from then on."""
+def allowed(sampler: Sampler, model: Model, before: list[int], candidates: list[int]) -> set[int]:
+    """Return the tokens that may follow: each sampled token is made impossible, until none is left."""
     logits = np.full(model.n_vocab, -np.inf, dtype=np.float32)
-    logits[among] = 0.0
+    logits[candidates] = 0.0
     found = set()
     while (token := sampler.sample(logits, 0, before)[0]) is not None:
         found.add(token)

@@ -1,4 +1,4 @@
-"""What tests of the benches' commands do."""
+"""Steps shared by the tests of `pymtp bench`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from pymtp.cli import app_main
 
-# of every bench: arguments, and words of what is said about them
-MISTAKES = [
+# arguments that every bench refuses, and a part of the error message
+INVALID_ARGUMENTS = [
     (["--rounds", "0"], "--rounds"),
     (["--threads", "many"], "--threads"),
     (["--plot", "x.pdf"], "must end in .svg or .png"),
@@ -25,18 +25,18 @@ MISTAKES = [
 
 
 def run(bench: str, *arguments: str | Path) -> int:
-    """Exit code of `pymtp bench`."""
+    """Run `pymtp bench` and return its exit code."""
     with pytest.raises(SystemExit) as end:
         app_main(["bench", bench, *map(str, arguments)])
     return int(end.value.code or 0)
 
 
-def interrupted(command: Sequence[str], line: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a bench that gets Ctrl-C once stderr has a line that begins so."""
+def run_interrupted(command: Sequence[str], line: str) -> tuple[int, str, str]:
+    """Run a bench, and send Ctrl-C after a line of stderr with this beginning. Return exit code, stdout and stderr."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr
-            next(said for said in process.stderr if said.startswith(line))
+            next(printed for printed in process.stderr if printed.startswith(line))
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=30)
         finally:
@@ -44,15 +44,15 @@ def interrupted(command: Sequence[str], line: str) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def written(bench: str, file: Path, *arguments: str) -> Path:
-    """A report as JSON, in `file`."""
+def write_report(bench: str, file: Path, *arguments: str) -> Path:
+    """Run a bench and write its report as JSON to `file`."""
     with pytest.MonkeyPatch.context() as patch, file.open("w") as out:
         patch.setattr(sys, "stdout", out)
         assert run(bench, *arguments, "-o", "json") == 0
     return file
 
 
-def check_told_before_any_work(
+def check_refused_before_any_work(
     bench: str, arguments: Sequence[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -63,7 +63,7 @@ def check_told_before_any_work(
     assert shown.out == ""
 
 
-def check_told_of_no_head(
+def check_refused_without_head(
     bench: str,
     headless: Path,
     small: Sequence[str],
@@ -71,14 +71,14 @@ def check_told_of_no_head(
     title: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """only: the option that is left."""
+    """Check that a model without head is refused, except with the option `only`."""
     assert run(bench, "-m", headless) == 2
     assert f"only be measured with {' '.join(only)}" in " ".join(capsys.readouterr().err.split())
     assert run(bench, "-m", headless, *small, *only) == 0
     assert f"{title}: headless.gguf" in capsys.readouterr().out
 
 
-def check_shown_and_drawn_again(
+def check_saved_report_is_shown_and_plotted(
     bench: str, report: Path, folder: Path, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(bench, "--from", report, "-o", "md", "--plot", folder / "x.png") == 0

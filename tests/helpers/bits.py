@@ -1,4 +1,4 @@
-"""Whether a token's bits depend on the tokens beside it: docs/exactness.md says on which processors they do not."""
+"""Comparison of logits by their bits: docs/exactness.md lists the processors where rows do not affect each other."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ FOR_CUTS: dict[str, Any] = {} if ROWS_ALONE else {"type_k": "f32", "type_v": "f3
 
 
 def assert_same(one: NDArray[np.float32], other: NDArray[np.float32], atol: float) -> None:
-    """The bits of rows that were computed beside different rows, or elsewhere what is near enough."""
+    """Assert that rows have equal bits, or nearly equal values on processors where rows affect each other."""
     np.testing.assert_allclose(one, other, atol=0 if ROWS_ALONE else atol, rtol=0 if ROWS_ALONE else 1e-5)

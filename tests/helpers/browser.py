@@ -1,4 +1,4 @@
-"""Tabs of a real Chromium, which tell of what went wrong in them."""
+"""Tabs of a real Chromium, which record problems."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
 
-LONG = 30_000  # milliseconds that a test waits for what must come
+LONG = 30_000  # milliseconds until a test fails that waits
 
 
 class Tab:
-    """A page and what went wrong in it: console messages, exceptions, requests to other hosts."""
+    """A page and its problems: console messages, exceptions, requests to other hosts."""
 
     def __init__(self, context: BrowserContext) -> None:
         self.context = context
@@ -25,7 +25,7 @@ class Tab:
         self.page.on("request", self._on_request)
 
     def open(self, url: str) -> Page:
-        """Loads a page. All requests after it go to the same host, or are problems."""
+        """Load a page. Later requests to other hosts are problems."""
         self._host = urlsplit(url).netloc
         self.page.goto(url)
         return self.page
@@ -38,24 +38,24 @@ class Tab:
         self.urls.append(request.url)
         parts = urlsplit(request.url)
         if parts.scheme != "blob" and parts.netloc != self._host:
-            self.problems.append(f"asked another host: {request.url}")
+            self.problems.append(f"request to another host: {request.url}")
 
     def forgive(self, part: str) -> None:
-        """Takes back problems that a test made on purpose. There was at least one."""
+        """Remove the expected problems of a test; there must be one."""
         left = [problem for problem in self.problems if part not in problem]
         assert len(left) < len(self.problems), f"no problem has {part!r}: {self.problems}"
         self.problems = left
 
 
 def chromium() -> str:
-    """The program. Fails, and says how to mend it, where there is none."""
+    """Return the path of Chromium. Fails with instructions where there is none."""
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if found is None:
         pytest.fail("the tests of the pages need a Chromium: apt-get install chromium")
     return found
 
 
-# Not of the session: Playwright's event loop would be in the way of tests that run their own.
+# The scope is not the session: Playwright's event loop would disturb tests that run their own.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     expect.set_options(timeout=LONG)
@@ -67,7 +67,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def new_tab(browser: Browser) -> Iterator[Callable[..., Tab]]:
-    """Makes tabs, of the keywords of a browser's context. The test fails where something went wrong in one of them."""
+    """Return a factory of tabs, with keywords of a browser's context. The test fails where a tab has a problem."""
     made: list[Tab] = []
 
     def make(**keywords: object) -> Tab:

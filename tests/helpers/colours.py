@@ -1,4 +1,4 @@
-"""Colours as people see them: contrast, and distances without one of the three cones."""
+"""Perception of colours: contrast, and distances for the colour-blind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Colour = NDArray[np.float64]  # linear red, green, blue
 
 _LUMINANCE = np.array([0.2126, 0.7152, 0.0722])
-# Machado, Oliveira, Fernandes 2009, severity 1: who lacks the cones for long, middle and short waves.
+# Machado, Oliveira, Fernandes 2009, severity 1: without the cones for long, middle and short waves.
 EYES = {
     "all cones": np.eye(3),
     "protanopia": np.array(
@@ -31,19 +31,19 @@ _WHITE = np.array([0.95047, 1.0, 1.08883])
 
 
 def read(css: str) -> Colour:
-    """Of CSS' rgb(…)."""
+    """Parse CSS' rgb(…)."""
     values = np.array([float(each) for each in re.findall(r"[\d.]+", css)[:3]]) / 255
     return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
 
 
 def contrast(one: Colour, two: Colour) -> float:
-    """WCAG's, from 1 to 21."""
+    """Return WCAG's contrast, from 1 to 21."""
     low, high = sorted(float(_LUMINANCE @ colour) + 0.05 for colour in (one, two))
     return high / low
 
 
 def nearest(colours: Sequence[Colour]) -> float:
-    """The least distance in CIELAB between any two of them, for any of the eyes."""
+    """Return the least distance in CIELAB between two of the colours, for any kind of eyes."""
     return min(
         float(np.linalg.norm(seen[i] - seen[j]))
         for eye in EYES.values()

@@ -1,4 +1,4 @@
-"""The command line `pymtp`, run by a test: in a process of its own, or in the test's."""
+"""The command line `pymtp` for tests: in a process of its own, or in that of the test."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 from pymtp.cli import app_main
 from pymtp.cli.screen import screen
 
-# -I: the installed package, not the source folder that the tests may be run beside
+# -I: use the installed package, not a source folder in the working directory
 PYMTP = (sys.executable, "-I", "-c", "from pymtp.cli import app_main; app_main()")
 
 
 def run(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """Runs a command in this process: a new one takes longer to import pymtp than most commands to run."""
-    asked = [*map(str, arguments)]
+    """Run a command in this process: in a new one, the import of pymtp takes longer than most commands."""
+    words = [*map(str, arguments)]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         patch = stack.enter_context(pytest.MonkeyPatch.context())
@@ -27,15 +27,15 @@ def run(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[
         for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
             stream = stack.enter_context((folder / name).open(mode, encoding="utf-8"))
             patch.setattr(sys, name, stream)
-        patch.setattr(screen, "_color_system", None)  # it looked at the terminal when it was made, if there is one
+        patch.setattr(screen, "_color_system", None)  # the console may have found a terminal when it was made
         with pytest.raises(SystemExit) as end:
-            app_main(asked)
+            app_main(words)
         sys.stdout.flush()
         sys.stderr.flush()
-        said = [(folder / name).read_text(encoding="utf-8") for name in ("stdout", "stderr")]
-    return subprocess.CompletedProcess(asked, int(end.value.code or 0), *said)
+        outputs = [(folder / name).read_text(encoding="utf-8") for name in ("stdout", "stderr")]
+    return subprocess.CompletedProcess(words, int(end.value.code or 0), *outputs)
 
 
 def generate(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """`pymtp generate`, sized for tests."""
+    """Run `pymtp generate` with a small context and few tokens."""
     return run("generate", "-t", "1", "-c", "1024", "-n", "16", *arguments, stdin=stdin)

@@ -1,4 +1,4 @@
-"""Reports of benches, damaged in every place."""
+"""Benchmark reports with damage at every position."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from pymtp import InvalidRequestError
 
-MEASUREMENTS = 6  # that are enough
+MEASUREMENTS = 6  # wrong values that are enough
 WRONG: tuple[Any, ...] = ("x", None, [], 0)
 
 
-def damaged(whole: Any) -> Iterator[str]:
-    """The JSON once for each value in it, of lists the first, and each thing that stands there instead."""
+def damaged_reports(whole: Any) -> Iterator[str]:
+    """Yield the report with each value replaced by each kind of wrong value; of a list, the first item only."""
     text = json.dumps(whole)
 
     def within(value: Any) -> Iterator[str]:
@@ -33,11 +33,11 @@ def damaged(whole: Any) -> Iterator[str]:
     assert json.dumps(whole) == text
 
 
-def refused_or_printed(reports: ModuleType, whole: Any, path: Path) -> tuple[int, int]:
-    """How many damaged reports a bench's module refuses, and how many it takes and prints in every form."""
+def count_refused_and_printed(reports: ModuleType, whole: Any, path: Path) -> tuple[int, int]:
+    """Return how many damaged reports a bench's module refuses, and how many it reads and prints in every format."""
     refused = printed = 0
     whole["measurements"] = whole["measurements"][:MEASUREMENTS]
-    for text in damaged(whole):
+    for text in damaged_reports(whole):
         path.write_text(text)
         try:
             report = reports.load(path)

@@ -1,7 +1,7 @@
-"""The GPU that tests marked `gpu` run on. Import it before pymtp, which looks for devices when it is imported.
+"""The GPU for tests marked `gpu`. Import this module before pymtp, which looks for devices when it is imported.
 
-PYMTP_TEST_DEVICE=lavapipe asks for Mesa's software device, with a build for Vulkan. Unset, it is the GPU that pymtp
-finds, if any. PYMTP_GPU_TESTS_ON_CPU=1 has the tests that need a GPU run on the CPU, which shows that they can run.
+PYMTP_TEST_DEVICE=lavapipe selects Mesa's software device, with a build for Vulkan. If it is unset, the GPU is the one
+that pymtp finds, if any. PYMTP_GPU_TESTS_ON_CPU=1 runs the GPU tests on the CPU, to check the tests themselves.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ LAVAPIPE = NAME == "lavapipe"
 ON_CPU = "PYMTP_GPU_TESTS_ON_CPU" in os.environ
 
 if LAVAPIPE:
-    # ggml takes a software device only by its number; halves are converted there, which takes longer than floats
+    # ggml uses a software device only by its number; float16 is emulated there, and slower than float32
     os.environ |= {"GGML_VK_VISIBLE_DEVICES": "0", "GGML_VK_DISABLE_F16": "1", "GGML_VK_DISABLE_COOPMAT": "1"}
-    # a thread that spins until the device is done, and threads of the device's own, take the processor from it
+    # a spinning host thread and threads of the device would compete for the processor
     os.environ |= {"GGML_VK_SERIALIZE_SUBMISSIONS": "1", "LP_NUM_THREADS": "0"}
 elif NAME is not None:
     raise ValueError(f"PYMTP_TEST_DEVICE={NAME} must be lavapipe, or unset")
 
-from pymtp import build_info  # noqa: E402 — after what it reads
+from pymtp import build_info  # noqa: E402 — after the environment is set
 
 GPUS = [device for device in build_info()["devices"] if not device["name"].startswith(("CPU", "BLAS"))]
 

@@ -4,35 +4,35 @@ from __future__ import annotations
 
 from typing import Any
 
-from helpers.scripted import PureContext, ScriptedModel, written
-from pymtp.chat.thinking import Thinking
-from pymtp.drafting.depth import Costs
+from helpers.scripted import ScriptedModel, SeededContext, expected_tokens
+from pymtp.chat.thinking import ThinkingPlan
+from pymtp.drafting.depth import RoundCosts
 from pymtp.engine.batch_depth import BatchDepth
 from pymtp.engine.engine import Engine
-from pymtp.engine.request import Caller, Request
+from pymtp.engine.request import Request, Waiter
 from pymtp.sampling import SamplingParams
 
 
-class Bed:
-    """An engine over a PureContext, and all requests that it was given."""
+class EngineHarness:
+    """An engine over a SeededContext, and all requests that were submitted to it."""
 
     def __init__(
         self,
         *,
         depth: int | str = 3,
-        costs: Costs | None = None,
+        costs: RoundCosts | None = None,
         end: int | None = None,
         cache_prompt: bool = True,
         cache_bytes: int = 0,
         **context: Any,
     ) -> None:
-        self.context = PureContext(**context)
-        most = min(7, self.context.draft_tokens) if depth == "auto" else int(depth)
+        self.context = SeededContext(**context)
+        max_depth = min(7, self.context.draft_tokens) if depth == "auto" else int(depth)
         if depth == "auto" and costs is None:
-            costs = Costs()
+            costs = RoundCosts()
             costs.begin({1: 1.2, 4: 1.8, 8: 2.6}, {3: 1.3})
-        self.context.draft_tokens = most
-        self.depth = BatchDepth(self.context.n_ctx, 512, most, costs)
+        self.context.draft_tokens = max_depth
+        self.depth = BatchDepth(self.context.n_ctx, 512, max_depth, costs)
         self.engine = Engine(
             self.context,  # type: ignore[arg-type]
             self.depth,
@@ -50,22 +50,22 @@ class Bed:
         *,
         seed: int = 0,
         priority: int = 0,
-        ahead: int | None = None,
-        caller: Caller | None = None,
-        family: object = None,
-        marks: tuple[int, ...] = (),
-        thinking: Thinking | None = None,
+        max_unread: int | None = None,
+        waiter: Waiter | None = None,
+        group: object = None,
+        branch_points: tuple[int, ...] = (),
+        thinking: ThinkingPlan | None = None,
         **params: Any,
     ) -> Request:
         request = Request(
             self.model,  # type: ignore[arg-type]
             prompt,
             SamplingParams(max_tokens, seed=seed, **params),
-            caller or Caller(),
+            waiter or Waiter(),
             priority=priority,
-            ahead=ahead,
-            family=family,
-            marks=marks,
+            max_unread=max_unread,
+            group=group,
+            branch_points=branch_points,
             thinking=thinking,
         )
         self.engine.submit(request)
@@ -73,26 +73,26 @@ class Bed:
         return request
 
     def submit_several(self, n: int, prompt: list[int], max_tokens: int = 20, **keywords: Any) -> list[Request]:
-        """As LLM.generate with n completions: the seeds follow each other."""
-        seed, family = keywords.pop("seed", 0), object()
-        return [self.submit(prompt, max_tokens, seed=seed + i, family=family, **keywords) for i in range(n)]
+        """Submit n completions of one prompt, as LLM.generate does: with a seed each, one after the other."""
+        seed, group = keywords.pop("seed", 0), object()
+        return [self.submit(prompt, max_tokens, seed=seed + i, group=group, **keywords) for i in range(n)]
 
-    def run(self, *, most: int = 10_000) -> None:
-        """Until all requests have ended; readers take what comes."""
-        for _ in range(most):
+    def run(self, *, max_steps: int = 10_000) -> None:
+        """Run until all requests have ended. Their readers take all pieces."""
+        for _ in range(max_steps):
             if all(request.ended for request in self.requests):
                 return
             self.engine.step()
             for request in self.requests:
                 request.unread.clear()
-        raise AssertionError("some request never ends")
+        raise AssertionError("a request never ends")
 
     def check(self) -> None:
-        """Each text is that of its prompt alone, up to where it was cut."""
+        """Check that each output is that of its prompt alone, as far as it goes."""
         for request in self.requests:
             done = request.completion
             n = len(done.token_ids)
-            assert done.token_ids == written(done.seed, request.prompt, n), request.number
+            assert done.token_ids == expected_tokens(done.seed, request.prompt, n), request.number
             assert done.text == "".join(chr(ord("0") + token) for token in done.token_ids)
-            if request.reason == "length":
-                assert n == request.most(self.context.n_ctx)
+            if request.finish_reason == "length":
+                assert n == request.max_output_tokens(self.context.n_ctx)

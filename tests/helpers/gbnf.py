@@ -1,16 +1,18 @@
-"""Grammars as trees, their GBNF, and what they allow, written for reading: what grammar.cpp is held to. A stack is the
-nodes that a text would have to go on with; a text that is ambiguous so far has several."""
+"""A reference for grammars: their trees, their GBNF, and the tokens that they allow. Tests hold grammar.cpp to it.
+
+A stack is the list of nodes that a text would have to continue with. A text that is ambiguous so far has several.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-LAST = 0x10FFFF
+LAST_CHARACTER = 0x10FFFF
 
 
 @dataclass(frozen=True)
-class Characters:
+class CharacterClass:
     ranges: tuple[tuple[int, int], ...]
     inverse: bool = False
 
@@ -31,7 +33,7 @@ class Token:
 
 
 @dataclass(frozen=True)
-class Text:
+class Literal:
     text: str
 
     def __str__(self) -> str:
@@ -39,23 +41,23 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Either:
-    """Of sequences, which may be empty."""
+class Alternatives:
+    """A choice between sequences of nodes, which may be empty."""
 
-    ways: tuple[tuple[Node, ...], ...]
+    alternatives: tuple[tuple[GrammarNode, ...], ...]
 
     def __str__(self) -> str:
-        return f"({' | '.join(' '.join(map(str, way)) for way in self.ways)})"
+        return f"({' | '.join(' '.join(map(str, sequence)) for sequence in self.alternatives)})"
 
 
 @dataclass(frozen=True)
 class Repeat:
-    what: Node
-    least: int
-    most: int | None
+    node: GrammarNode
+    minimum: int
+    maximum: int | None
 
     def __str__(self) -> str:
-        return f"({self.what}){{{self.least},{'' if self.most is None else self.most}}}"
+        return f"({self.node}){{{self.minimum},{'' if self.maximum is None else self.maximum}}}"
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,9 @@ class Rule:
         return self.name
 
 
-Node = Characters | Token | Text | Either | Repeat | Rule
-Stack = tuple[Node, ...]
-Rules = dict[str, Node]
+GrammarNode = CharacterClass | Token | Literal | Alternatives | Repeat | Rule
+Stack = tuple[GrammarNode, ...]
+Rules = dict[str, GrammarNode]
 
 
 def _escape(character: int) -> str:
@@ -79,87 +81,99 @@ def gbnf(rules: Rules) -> str:
     return "\n".join(f"{name} ::= {node}" for name, node in rules.items())
 
 
-def ways(rules: Rules, stack: Stack) -> set[Stack]:
-    """The stacks that one leads to without a character or a token: each empty or with either of them first."""
-    met: set[Stack] = set()
+def expand(rules: Rules, stack: Stack) -> set[Stack]:
+    """Return the stacks that a stack leads to without input: each is empty, or begins with a character or a token."""
+    seen: set[Stack] = set()
     todo = [stack]
     while todo:
         stack = todo.pop()
-        if stack in met:
+        if stack in seen:
             continue
-        met.add(stack)
+        seen.add(stack)
         match stack:
-            case (Text(text), *rest):
-                todo.append((*(Characters(((ord(c), ord(c)),)) for c in text), *rest))
-            case (Either(each), *rest):
-                todo += [(*way, *rest) for way in each]
+            case (Literal(text), *rest):
+                todo.append((*(CharacterClass(((ord(c), ord(c)),)) for c in text), *rest))
+            case (Alternatives(alternatives), *rest):
+                todo += [(*sequence, *rest) for sequence in alternatives]
             case (Rule(name), *rest):
                 todo.append((rules[name], *rest))
-            case (Repeat(what, least, most), *rest):
-                if least == 0:
+            case (Repeat(node, minimum, maximum), *rest):
+                if minimum == 0:
                     todo.append(tuple(rest))
-                if most != 0:
-                    todo.append((what, Repeat(what, max(least - 1, 0), None if most is None else most - 1), *rest))
-    return {stack for stack in met if not stack or isinstance(stack[0], (Characters, Token))}
+                if maximum != 0:
+                    fewer = Repeat(node, max(minimum - 1, 0), None if maximum is None else maximum - 1)
+                    todo.append((node, fewer, *rest))
+    return {stack for stack in seen if not stack or isinstance(stack[0], (CharacterClass, Token))}
 
 
-def characters_of(rules: Rules, stacks: set[Stack]) -> Iterator[int]:
-    """Some of every kind that the stacks tell apart."""
+def boundary_characters(rules: Rules, stacks: set[Stack]) -> Iterator[int]:
+    """Yield characters at the boundaries of the classes that come first in the stacks."""
     for stack in stacks:
-        if stack and isinstance(stack[0], Characters):
+        if stack and isinstance(stack[0], CharacterClass):
             for a, b in stack[0].ranges:
                 yield from (a, b + 1)
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a text stands: the stacks between two nodes, and those within a character of which there are some bytes."""
+class GrammarPosition:
+    """The position of a text in a grammar.
 
-    whole: frozenset[Stack]
-    within: frozenset[Stack] = frozenset()
-    begun: bytes = b""
+    between_nodes: the stacks between two nodes. in_character: the stacks within a character that has come in part.
+    partial: the bytes of that character.
+    """
+
+    between_nodes: frozenset[Stack]
+    in_character: frozenset[Stack] = frozenset()
+    partial: bytes = b""
 
     @classmethod
-    def start(cls, rules: Rules) -> Place:
-        return cls(frozenset(ways(rules, (rules["root"],))))
+    def start(cls, rules: Rules) -> GrammarPosition:
+        return cls(frozenset(expand(rules, (rules["root"],))))
 
     @property
     def may_end(self) -> bool:
-        return not self.begun and () in self.whole
+        return not self.partial and () in self.between_nodes
 
-    def after(self, rules: Rules, token: int, data: bytes) -> Place | None:
-        """None where the grammar does not allow the token. data: its bytes; a control token has none, and comes only
-        where it is named."""
+    def after(self, rules: Rules, token: int, data: bytes) -> GrammarPosition | None:
+        """Return the position after a token; None where the grammar does not allow it.
+
+        data: the token's bytes; a control token has none, and may come only where the grammar names it.
+        """
         named = {
-            way
-            for stack in self.whole
+            sequence
+            for stack in self.between_nodes
             if stack and isinstance(stack[0], Token) and (stack[0].id == token) != stack[0].inverse
             if data or not stack[0].inverse
-            for way in ways(rules, stack[1:])
+            for sequence in expand(rules, stack[1:])
         }
         if not data:
-            return Place(frozenset(named)) if named and not self.begun else None
-        text, begun = _split(self.begun + data)
+            return GrammarPosition(frozenset(named)) if named and not self.partial else None
+        text, partial = _split_characters(self.partial + data)
         if text is None:
             return None
-        stacks = set(self.within if self.begun else self.whole)
+        stacks = set(self.in_character if self.partial else self.between_nodes)
         for character in text:
-            stacks = {way for stack in stacks if _begins(stack, ord(character)) for way in ways(rules, stack[1:])}
-        if not begun:
-            place = Place(frozenset(stacks | named))
+            stacks = {
+                sequence
+                for stack in stacks
+                if _allows_first(stack, ord(character))
+                for sequence in expand(rules, stack[1:])
+            }
+        if not partial:
+            position = GrammarPosition(frozenset(stacks | named))
         else:
-            some = _completed(begun, characters_of(rules, stacks))
-            within = frozenset(stack for stack in stacks if any(_begins(stack, c) for c in some))
-            place = Place(frozenset(named), within, begun)
-        return place if place.whole or place.within else None
+            some = _completions(partial, boundary_characters(rules, stacks))
+            in_character = frozenset(stack for stack in stacks if any(_allows_first(stack, c) for c in some))
+            position = GrammarPosition(frozenset(named), in_character, partial)
+        return position if position.between_nodes or position.in_character else None
 
 
-def _begins(stack: Stack, character: int) -> bool:
-    return bool(stack) and isinstance(stack[0], Characters) and stack[0].has(character)
+def _allows_first(stack: Stack, character: int) -> bool:
+    return bool(stack) and isinstance(stack[0], CharacterClass) and stack[0].has(character)
 
 
-def _split(data: bytes) -> tuple[str | None, bytes]:
-    """Characters, and the bytes of one that is not complete. None for what no text begins with."""
+def _split_characters(data: bytes) -> tuple[str | None, bytes]:
+    """Return the whole characters of some bytes, and the bytes of an incomplete one; None for bytes of no text."""
     if 0 in data:
         return None, b""
     for cut in range(min(4, len(data) + 1)):
@@ -167,31 +181,35 @@ def _split(data: bytes) -> tuple[str | None, bytes]:
             text = data[: len(data) - cut].decode()
         except UnicodeDecodeError:
             continue
-        begun = data[len(data) - cut :]
-        return (text, begun) if not begun or _completed(begun, ()) else (None, b"")
+        partial = data[len(data) - cut :]
+        return (text, partial) if not partial or _completions(partial, ()) else (None, b"")
     return None, b""
 
 
-def _completed(begun: bytes, others: Iterator[int] | tuple[int, ...]) -> list[int]:
-    """Characters that some bytes can become: the first and the last one, and the others that are among them."""
-    found = []
+def _completions(partial: bytes, others: Iterator[int] | tuple[int, ...]) -> list[int]:
+    """List characters that some bytes can become: the first and the last one, and the others between them."""
+    completions = []
     for n in range(1, 4):
-        first, last = (_decoded(begun, tails) for tails in (_LOW[n], _HIGH[n]))
-        found += [c for c in (first, last) if c is not None]
-    if found:
-        found += [c for c in others if min(found) <= c <= max(found) and not 0xD800 <= c <= 0xDFFF and c <= LAST]
-    return found
+        first, last = (_decode_any(partial, endings) for endings in (_LOW[n], _HIGH[n]))
+        completions += [c for c in (first, last) if c is not None]
+    if completions:
+        completions += [
+            c
+            for c in others
+            if min(completions) <= c <= max(completions) and not 0xD800 <= c <= 0xDFFF and c <= LAST_CHARACTER
+        ]
+    return completions
 
 
-# the bytes that may complete a character, the least and the greatest first: the second one may have narrower bounds
+# The smallest and the largest bytes that may complete a character. The first of them may have narrower bounds.
 _LOW = {n: [bytes([low, *[0x80] * (n - 1)]) for low in (0x80, 0x90, 0xA0)] for n in range(1, 4)}
 _HIGH = {n: [bytes([high, *[0xBF] * (n - 1)]) for high in (0xBF, 0x9F, 0x8F)] for n in range(1, 4)}
 
 
-def _decoded(begun: bytes, tails: list[bytes]) -> int | None:
-    for tail in tails:
+def _decode_any(partial: bytes, endings: list[bytes]) -> int | None:
+    for tail in endings:
         try:
-            character = (begun + tail).decode()
+            character = (partial + tail).decode()
         except UnicodeDecodeError:
             continue
         if len(character) == 1:

@@ -1,37 +1,37 @@
-"""Whether what prefixes know of sequences is so."""
+"""Checks that the records of a prefix cache match its context."""
 
 from __future__ import annotations
 
 from pymtp.engine.engine import Engine
-from pymtp.prefix_cache.tree import as_tokens, shared
+from pymtp.prefix_cache.tree import as_tokens, common_prefix_length
 
 
-def check_held(engine: Engine) -> None:
-    """Between two steps: sequences hold what they are known to hold, and host memory what it should."""
-    prefixes, context = engine.prefixes, engine._context
-    store = prefixes.store
+def check_prefix_cache(engine: Engine) -> None:
+    """Check, between two steps, that the contents of sequences and host memory match the cache's records."""
+    cache, context = engine.prefix_cache, engine._context
+    store = cache.store
     tree = store.tree
     running = {request.seq: request for request in engine._scheduler.running}
-    assert {reader.seq for reader in prefixes._readers} == set(running)
-    for seq, held in enumerate(store.held):
+    assert {prefill.seq for prefill in cache._prefills} == set(running)
+    for seq, contents in enumerate(store.sequences):
         tokens = context.tokens(seq)
-        assert tokens[: held.n] == held.tokens[: held.n].tolist(), seq
-        assert held.busy == any(reader.begun for reader in prefixes._readers if reader.seq == seq), seq
-        if held.live:
-            assert len(tokens) == held.n, seq
-        if seq not in running and not held.live:
-            assert not held.logits
-    paths = [as_tokens(context.tokens(seq)) for seq in range(context.n_seq_max)]
+        assert tokens[: contents.n_tokens] == contents.known_tokens.tolist(), seq
+        assert contents.in_use == any(prefill.started for prefill in cache._prefills if prefill.seq == seq), seq
+        if contents.has_state:
+            assert len(tokens) == contents.n_tokens, seq
+        if seq not in running and not contents.has_state:
+            assert not contents.has_logits
+    texts = [as_tokens(context.tokens(seq)) for seq in range(context.n_seq_max)]
     blocks, nbytes = set(), 0
     for node in tree.checkpoints:
-        path = [token for each in reversed([node, *node.up()]) for token in each.tokens]
+        path = as_tokens([token for member in reversed([node, *node.ancestors()]) for token in member.tokens])
         assert node.checkpoint is not None
         nbytes += node.checkpoint.state.nbytes
-        if not node.covered:  # then a sequence has them
-            assert any(shared(as_tokens(path), one) == len(path) for one in paths)
-        for each in [node, *node.up()]:
-            blocks |= {part.block for part in each.parts or ()}
+        if not node.on_host:  # then a sequence has the K and V
+            assert any(common_prefix_length(path, text) == len(path) for text in texts)
+        for member in [node, *node.ancestors()]:
+            blocks |= {part.block for part in member.slices or ()}
     assert tree.nbytes == nbytes + sum(block.data.nbytes for block in blocks)
-    assert tree.nbytes <= store.budget.limit
+    assert tree.nbytes <= store.eviction.limit
     if not running:
         assert not store.pins

@@ -1,4 +1,4 @@
-"""A hub on loopback: what huggingface_hub's real client asks for, faults on request, and a record of what was sent."""
+"""A fake hub on loopback for huggingface_hub's real client, with faults on request and a record of its responses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from makers.gguf_parts import GGUF, STRING, Key, TensorInfo
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 UINT32 = 4
-LARGE = 10  # bytes; larger files have the name of their SHA-256, as in Git LFS
+LARGE = 10  # bytes; the etag of larger files is their SHA-256, as in Git LFS
 
 
 TRUNK = ["blk.0.attn_norm.weight", "blk.3.attn_norm.weight", "output_norm.weight", "token_embd.weight"]
@@ -36,9 +36,9 @@ def gguf(
     n_tokens: int = 8_000,
     keys: Sequence[Key] = (),
 ) -> bytes:
-    """A file with a header and so many bytes of what stands for weights.
+    """Return a GGUF file with a header and `weights` bytes of fake weights.
 
-    head: announced by its key, and by its tensors where none are given. late: the key of the head comes last.
+    head: announce a head by its key, and by its tensors where none are given. late: the key of the head comes last.
     tensors: all names, such as HEAD_ALONE. kind: general.type.
     """
     tokens = Key(b"tokenizer.ggml.tokens", STRING, [b"token %d" % i for i in range(n_tokens)], is_array=True)
@@ -61,27 +61,27 @@ def number(name: str, value: int) -> Key:
 
 @dataclass
 class Faults:
-    """What goes wrong. The first five befall answers that reach a file's end: downloads, and no looks at its header."""
+    """Faults of the hub. The first five affect responses to the end of a file: downloads, not reads of its header."""
 
-    cut_after: int | None = None  # bytes of an answer's body, then the connection is closed
-    cuts: int = 1_000_000  # times
-    busy: int = 0  # answers of 503
-    hang: bool = False  # where an answer is cut, it is silence that follows
-    busy_after_cuts: bool = False  # from the last cut on
-    down: bool = False  # all requests are answered 503
+    cut_after: int | None = None  # bytes of a response's body, after which the connection is closed
+    cuts: int = 1_000_000  # the number of responses that are cut
+    busy: int = 0  # the number of responses with status 503
+    hang: bool = False  # a cut response hangs instead of closing
+    busy_after_cuts: bool = False  # answer 503 after the last cut
+    down: bool = False  # answer 503 to all requests
     no_ranges: bool = False
     last_byte_changed: bool = False
-    listed_size: int | None = None  # of all files, where the list is wrong
+    listed_size: int | None = None  # a wrong size of all files in the list
 
 
 @dataclass
 class Sent:
-    """An answer with a file's bytes."""
+    """A response with bytes of a file."""
 
     path: str
     first: int
     n: int
-    asked_to: int  # where the answer would have ended
+    asked_to: int  # the end of the requested range
     token: str | None
 
 
@@ -91,13 +91,13 @@ class Hub:
 
     files: dict[str, bytes]
     faults: Faults = field(default_factory=Faults)
-    gated: bool = False  # 403 without a token that is right, 401 without any
-    token: str | None = None  # needed, where there is one
+    gated: bool = False  # 403 with a wrong token, 401 without one
+    token: str | None = None  # the required token, if any
     commit: str = COMMIT
     sent: list[Sent] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)  # all requests, as "GET /path"
     url: str = ""
-    released: threading.Event = field(default_factory=threading.Event)  # ends all silence
+    released: threading.Event = field(default_factory=threading.Event)  # ends all hanging responses
 
     def etag(self, path: str) -> str:
         data = self.files[path]
@@ -163,7 +163,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif found := re.fullmatch(r"/api/models/owner/name/revision/(.+)", path):
             if found[1] not in ("main", "v2", self.hub.commit):
                 self.answer(404, X_Error_Code="RevisionNotFound")
-            # the real one lists files of gated repositories to all
+            # the real hub lists files of gated repositories to everybody
             elif self.hub.gated or not self.refused():
                 self.answer(200, json.dumps(self.hub.listing()).encode(), Content_Type="application/json")
         elif found := re.fullmatch(r"/owner/name/resolve/([^/]+)/(.+)", path):
@@ -210,18 +210,18 @@ class _Handler(BaseHTTPRequestHandler):
             hub.released.wait()
 
 
-class _Server(ThreadingHTTPServer):
+class _HubServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """A client that takes no more of a file than it needs is no error."""
+        """Ignore clients that close a download early."""
 
 
 @contextmanager
 def serving(files: dict[str, bytes]) -> Iterator[Hub]:
-    """A hub with these files in owner/name, at a free port of loopback."""
+    """Serve a hub with these files in owner/name, at a free port of loopback."""
     hub = Hub(files)
-    server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
+    server = _HubServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     hub.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

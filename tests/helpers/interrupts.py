@@ -1,12 +1,15 @@
-"""Signal handlers that raise wherever they may."""
+"""Errors of signal handlers, raised at any line."""
 
 from __future__ import annotations
 
 import linecache
 import sys
 from functools import cache
+from pathlib import Path
 from types import FrameType
 from typing import Any
+
+import pymtp
 
 
 @cache
@@ -19,15 +22,25 @@ def _first_word(name: str, line: int) -> str:
     return linecache.getline(name, line).strip().partition(" ")[0]
 
 
-class Interrupted:
-    """Raises KeyboardInterrupt as the n-th line of some files begins, counted from 0."""
+@cache
+def _package_files() -> list[str]:
+    return [path.as_posix() for path in Path(pymtp.__file__).parent.rglob("*.py")]
+
+
+class InterruptAtLine:
+    """Raises KeyboardInterrupt before the n-th line of some files is run, counted from 0."""
 
     def __init__(self, n: int, *files: str) -> None:
-        """files: parts of their names."""
-        self.left, self.files = n, files
-        self.lines: dict[FrameType, int] = {}  # where each frame was last
+        """Check that each part names a file of the package.
 
-    def __enter__(self) -> Interrupted:
+        files: parts of the files' paths. Raises AssertionError for a part that no file has.
+        """
+        for part in files:
+            assert any(part in path for path in _package_files()), f"no file of pymtp is named {part}"
+        self.left, self.files = n, files
+        self.lines: dict[FrameType, int] = {}  # the last line of each frame
+
+    def __enter__(self) -> InterruptAtLine:
         sys.settrace(self._trace)
         return self
 
@@ -47,8 +60,10 @@ class Interrupted:
         return self._trace_lines
 
     def _may_raise(self, frame: FrameType) -> bool:
-        """No signal is handled at a `try:`, nor as a `with` is left, before what it took is let go of: Python would not
-        let go of it."""
+        """Tell whether Python runs signal handlers before this line.
+
+        It runs none at a `try:`, and none at the end of a `with` before __exit__: the lock would not be released.
+        """
         line = frame.f_lineno
         before, self.lines[frame] = self.lines.get(frame, 0), line
         first = _first_word(frame.f_code.co_filename, line)

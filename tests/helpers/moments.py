@@ -1,4 +1,4 @@
-"""Moments in the life of a sequence at which it is copied or saved, and all that it does from there on."""
+"""Moments at which tests copy or save a sequence, and a way to continue it that shows all of its state."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ CACHES: dict[str, dict[str, Any]] = {
 BOTH_MODES = pytest.mark.parametrize("mode", ["fused", "host-copy"])
 
 
-def each_cache(caches: dict[str, dict[str, Any]]) -> pytest.MarkDecorator:
-    """Each with the fused mode, and the first with the other."""
-    pairs = [(name, its, "fused") for name, its in caches.items()]
-    pairs += [(name, its, "host-copy") for name, its in list(caches.items())[:1]]
+def each_cache_type(caches: dict[str, dict[str, Any]]) -> pytest.MarkDecorator:
+    """Parametrize a test with each type of K and V in the fused mode, and with the first one in the other mode."""
+    pairs = [(name, options, "fused") for name, options in caches.items()]
+    pairs += [(name, options, "host-copy") for name, options in list(caches.items())[:1]]
     ids = [f"{name}, {mode}" for name, _, mode in pairs]
-    return pytest.mark.parametrize(("caches", "mode"), [(its, mode) for _, its, mode in pairs], ids=ids)
+    return pytest.mark.parametrize(("caches", "mode"), [(options, mode) for _, options, mode in pairs], ids=ids)
 
 
 SAMPLED = Sampler(SamplingParams(temperature=1.0, seed=4, repetition_penalty=1.2))
 
 
-def begin(c: Context, seq: int, sampler: Sampler = SAMPLED) -> int:
+def prefill_and_sample(c: Context, seq: int, sampler: Sampler = SAMPLED) -> int:
+    """Prefill a prompt, and return the first token after it."""
     c.set_sampling(sampler, seq)
     c.prefill(some_tokens(c.model, 40, seed=7), seq)
     return c.first_token(seq)
 
 
-def play(c: Context, seq: int, token: int, n: int) -> list[int]:
-    """A round of n drafts."""
+def draft_and_verify(c: Context, seq: int, token: int, n: int) -> list[int]:
+    """Run a round with n drafts, and return its tokens."""
     drafts = c.draft_chain(token, n, seq)[0] if n else []
     before = c.tokens_held(seq)
     out = c.verify_chain([token, *drafts], seq)
@@ -49,27 +50,27 @@ def play(c: Context, seq: int, token: int, n: int) -> list[int]:
 
 
 def after_a_prompt(c: Context, seq: int) -> int:
-    return begin(c, seq)
+    return prefill_and_sample(c, seq)
 
 
 def within_a_prompt(c: Context, seq: int) -> int:
-    begin(c, seq)
+    prefill_and_sample(c, seq)
     c.prefill([3, 4, 5], seq)
     return 6
 
 
 def after_rounds(c: Context, seq: int) -> int:
-    token = begin(c, seq)
+    token = prefill_and_sample(c, seq)
     for n in (3, 0, 2, 1, 3):
-        token = play(c, seq, token, n)[-1]
+        token = draft_and_verify(c, seq, token, n)[-1]
     return token
 
 
 def after_plain_rounds(c: Context, seq: int) -> int:
-    """The head is behind."""
+    """Run rounds without drafts, after which the head is behind."""
     token = after_rounds(c, seq)
     for _ in range(5):
-        token = play(c, seq, token, 0)[-1]
+        token = draft_and_verify(c, seq, token, 0)[-1]
     return token
 
 
@@ -93,7 +94,7 @@ def after_a_draft(c: Context, seq: int) -> int:
 
 
 def after_steps(c: Context, seq: int) -> int:
-    """Its hidden states are on the host."""
+    """Draft token by token, after which the hidden states are on the host."""
     token = after_rounds(c, seq)
     c.draft(int(c.draft(token, seq).argmax()), seq)
     return token
@@ -112,31 +113,33 @@ MOMENTS = [
 
 
 def without_drafts(moment: Callable[[Context, int], int]) -> Callable[[Context, int], int]:
-    """What was drafted is forgotten by copies and saves."""
+    """Return the moment whose state a copy or a saved state has: both forget drafts."""
     return after_rounds if moment in (after_a_draft, after_steps) else moment
 
 
-def head_rows(c: Context, seq: int) -> bytes:
-    """K and V of the head, but for the first token: its state begins with the sequence's number and positions, and ends
-    with a count of zero for each sequence above."""
+def head_kv(c: Context, seq: int) -> bytes:
+    """Return the head's K and V of all tokens but the first.
+
+    The head's state begins with the sequence's number and positions, and ends with a zero for each sequence above.
+    """
     (memory,) = c.memory()
     state = c.head_state(seq)
     return state.rstrip(b"\0")[-memory.head_kv // (c.n_ctx * c.n_seq_max) * (c.rows_held(seq) - 1) :]
 
 
-def goes_on(c: Context, seq: int, token: int) -> list[Any]:
-    """What a sequence holds, drafts and writes, and the bits of its logits."""
-    found: list[Any] = [c.tokens(seq)]
+def continue_text(c: Context, seq: int, token: int) -> list[Any]:
+    """Continue a sequence; return its tokens, drafts and output, and the bits of its K and V and logits."""
+    record: list[Any] = [c.tokens(seq)]
     for n in (3, 0, 2):
-        drafts, sure = c.draft_chain(token, n, seq) if n else ([], [])
+        drafts, probabilities = c.draft_chain(token, n, seq) if n else ([], [])
         before = c.tokens_held(seq)
         out = c.verify_chain([token, *drafts], seq)
         if len(out) <= n:
             c.rewind(before + len(out), seq)
-        found += [drafts, sure, out]
+        record += [drafts, probabilities, out]
         token = out[-1]
-    found.append(head_rows(c, seq))
-    found.append(c.verify([5, 6, 7], seq).tobytes())
+    record.append(head_kv(c, seq))
+    record.append(c.verify([5, 6, 7], seq).tobytes())
     c.rewind(c.tokens_held(seq) - 1, seq)
-    found.append(c.verify([8, 9], seq).tobytes())
-    return found
+    record.append(c.verify([8, 9], seq).tobytes())
+    return record

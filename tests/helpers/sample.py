@@ -1,4 +1,4 @@
-"""How a token is sampled, written with NumPy and for reading: what pymtp/native/runtime/sampler.cpp is held to."""
+"""A reference of sampling in NumPy: pymtp/native/runtime/sampler.cpp is tested against it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HALF = np.uint64(32)
 
 
 def philox(counter: Sequence[Any], key: tuple[int, int]) -> tuple[NDArray[np.uint64], ...]:
-    """Philox4x32-10 of four counter words (ints or uint64 arrays, each below 2**32) under two key words: four words."""
+    """Return four words: Philox4x32-10 of four counter words (ints or uint64 arrays below 2**32) and two key words."""
     c = [np.asarray(word, dtype=np.uint64) for word in counter]
     k = list(key)
     for _ in range(_ROUNDS):
@@ -36,18 +36,18 @@ def philox(counter: Sequence[Any], key: tuple[int, int]) -> tuple[NDArray[np.uin
 
 
 def gumbel(seed: int, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Standard Gumbel noise for each token id at a position, from a generator that keeps no state."""
+    """Return standard Gumbel noise for each token id at a position, from a stateless generator."""
     words = philox((tokens, position, 0, 0), (seed & 0xFFFFFFFF, seed >> 32))
-    # 52 bits, moved by a half so that neither 0 nor 1 comes out
+    # 52 bits plus a half, so that the result is neither 0 nor 1
     uniform = ((words[0] << np.uint64(20)) + (words[1] >> np.uint64(12)) + 0.5) * 2.0**-52
     noise: NDArray[np.float64] = -np.log(-np.log(uniform))
     return noise
 
 
 def filter_candidates(logits: Logits, params: SamplingParams) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Token ids and logits that top-k, top-p and min-p leave, most likely first, ties by the lower id."""
+    """Return the token ids and logits that top-k, top-p and min-p keep, most likely first, ties by the lower id."""
     if 0 < params.top_k < len(logits):
-        # every token that ties with the k-th comes along until the order is settled
+        # all tokens that tie with the k-th stay until the sort
         least = np.partition(logits, -params.top_k)[-params.top_k]
         tokens = np.flatnonzero(logits >= least)
     else:
@@ -69,7 +69,7 @@ def filter_candidates(logits: Logits, params: SamplingParams) -> tuple[NDArray[n
 
 
 def penalize(logits: Logits, params: SamplingParams, before: Sequence[int]) -> Logits:
-    """The logits after bias and penalties, as llama.cpp defines them."""
+    """Return the logits after bias and penalties, as llama.cpp defines them."""
     out = logits.astype(np.float32).copy()
     for token, bias in params.logit_bias.items():
         out[token] += np.float32(bias)
@@ -82,7 +82,7 @@ def penalize(logits: Logits, params: SamplingParams, before: Sequence[int]) -> L
 
 
 def sample(logits: Logits, position: int, params: SamplingParams, before: Sequence[int] = ()) -> int:
-    """The token at `position`."""
+    """Return the token at `position`."""
     logits = penalize(logits, params, before)
     if params.temperature == 0:
         return int(logits.argmax())

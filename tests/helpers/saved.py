@@ -1,4 +1,4 @@
-"""What a sequence of a context holds, saved and loaded in pieces."""
+"""Saves and loads the contents of a context's sequence in pieces."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ from pymtp.context.state import Bytes
 Saved = tuple[list[int], list[Bytes], Bytes]  # tokens, K and V in pieces, state
 
 
-def cut(n: int, seed: float) -> list[tuple[int, int]]:
-    """Places of n tokens in pieces: first and how many."""
+def random_pieces(n: int, seed: float) -> list[tuple[int, int]]:
+    """Cut n tokens into pieces at random; return the first token and the length of each."""
     pick = random.Random(seed)
-    places = sorted(pick.sample(range(1, n), min(n - 1, pick.randint(0, 4))))
-    return [(first, end - first) for first, end in pairwise([0, *places, n])]
+    cuts = sorted(pick.sample(range(1, n), min(n - 1, pick.randint(0, 4))))
+    return [(first, end - first) for first, end in pairwise([0, *cuts, n])]
 
 
 def save(c: Context, seq: int, seed: int = 0) -> Saved:
-    """In pieces, which the sequence may be read out in by any order."""
+    """Save a sequence, its K and V in random pieces, the last one first: any order must do."""
     tokens = c.tokens(seq)
-    places = cut(len(tokens), seed)
-    pieces = {place: c.save_cells(seq, *place) for place in reversed(places)}
-    return tokens, [pieces[place] for place in places], c.save_state(seq)
+    ranges = random_pieces(len(tokens), seed)
+    pieces = {piece: c.save_cells(seq, *piece) for piece in reversed(ranges)}
+    return tokens, [pieces[piece] for piece in ranges], c.save_state(seq)
 
 
 def load(c: Context, seq: int, saved: Saved, seed: int = 1) -> None:
-    """In other pieces than those that were saved."""
+    """Load a saved sequence in other pieces than those that were saved."""
     tokens, pieces, state = saved
     joined = np.concatenate(pieces)
-    places = cut(len(tokens), seed)
-    half = len(places) // 2
-    for some in (places[:half], places[half:]):
-        if some:
-            c.load_cells(seq, some[0][0], [joined[first : first + n] for first, n in some])
+    ranges = random_pieces(len(tokens), seed)
+    half = len(ranges) // 2
+    for part in (ranges[:half], ranges[half:]):
+        if part:
+            c.load_cells(seq, part[0][0], [joined[first : first + n] for first, n in part])
     c.load_state(seq, tokens, state)
 
 
-def seq_that(c: Context, seq: int, saved: Saved) -> int:
+def load_into(c: Context, seq: int, saved: Saved) -> int:
+    """Replace the contents of a sequence by a saved one, and return its number."""
     c.clear(seq)
     c.set_sampling(SAMPLED, seq)
     load(c, seq, saved, seed=seq)

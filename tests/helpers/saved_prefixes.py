@@ -1,4 +1,4 @@
-"""A prefix in a file, and what comes of prompts, for tests of LLMs that save and load prefixes."""
+"""A saved prefix, and the outputs to compare, for tests of LLMs that save and load prefixes."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from pymtp import LLM, SamplingParams
 
 DOCUMENT = "def area(width, height):\n    return width * height\n\n\n" * 20 + "class Rectangle:\n    wid"
 QUESTION = "th = 0\n\n    def grow(self"
-WHOLE = SamplingParams(max_tokens=24, logprobs=3)
+GREEDY = SamplingParams(max_tokens=24, logprobs=3)
 SAMPLED = SamplingParams(max_tokens=24, logprobs=3, temperature=0.8, seed=5)
-NEXT = SamplingParams(max_tokens=8)
+SHORT = SamplingParams(max_tokens=8)
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """DOCUMENT in a file."""
+    """Save DOCUMENT as a prefix, and return the file."""
     path = tmp_path_factory.mktemp("saved") / "document.prefix"
     with make_llm() as llm:
         llm.save_prefix(DOCUMENT, path)
     return path
 
 
-def came(llm: LLM, prompts: Any, params: SamplingParams) -> list[Any]:
-    """All that must be the same, and how drafts did."""
-    found = llm.generate(prompts, params)
-    drafts = [(c.stats.drafted, c.stats.accepted_per_position) for c in found]
-    return [[(c.text, c.token_ids, c.logprobs) for c in found], drafts]
+def outputs(llm: LLM, prompts: Any, params: SamplingParams) -> list[Any]:
+    """Generate, and return texts, tokens, logprobs and the acceptance of drafts: prefixes must not change them."""
+    completions = llm.generate(prompts, params)
+    drafts = [(c.stats.drafted, c.stats.accepted_per_position) for c in completions]
+    return [[(c.text, c.token_ids, c.logprobs) for c in completions], drafts]

@@ -1,5 +1,4 @@
-"""Contexts without a model: they write what a script says, hold the rules of a real one, and take time on a clock of
-their own."""
+"""Contexts without a model: scripted tokens, the rules of a real context, and a clock of their own."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 
-from helpers.scripted_saving import Held, ScriptedSaving
+from helpers.scripted_saving import ScriptedSequence, ScriptedStateMixin
 from pymtp.context.inspect import Counters
 from pymtp.errors import CancelledError, ContextFullError, InvalidRequestError, NativeError, PymtpError
 from pymtp.prefix_cache.tree import Tokens
@@ -17,10 +16,11 @@ VOCAB = 50
 NO_WORK = Counters(*[0] * len(fields(Counters)))
 
 
-class ScriptedContext(ScriptedSaving):
-    """A target that writes `text` after any prompt, and a head that is right where `hits` says so, by position.
+class ScriptedContext(ScriptedStateMixin):
+    """A context whose target model writes `text` after any prompt. Its head is right where `hits` says so, by position.
 
-    Seconds: a token of a prompt, a step of a chain, a row of a verification; and a launch of each on top.
+    A call takes call_seconds, and in addition token_seconds for each token of a prompt, step_seconds for each draft
+    step, and row_seconds for each row of a verification.
     """
 
     def __init__(
@@ -34,19 +34,20 @@ class ScriptedContext(ScriptedSaving):
     ) -> None:
         self.text, self.hits, self.n_ctx = list(text), list(hits), n_ctx
         self.n_seq_max, self.n_ubatch, self.draft_tokens = n_seq_max, n_ubatch, draft_tokens
-        self.sequences = [Held() for _ in range(n_seq_max)]
-        self.sampled: list[int] = []  # positions
-        self.outside: set[int] = set()  # tokens that are never drafted
-        self.longest_verify = 0
-        self.verified: list[dict[int, int]] = []  # tokens of each sequence
+        self.sequences = [ScriptedSequence() for _ in range(n_seq_max)]
+        self.sampled: list[int] = []  # positions that a token was sampled at
+        self.never_drafted: set[int] = set()
+        self.max_verify_rows = 0
+        self.verified: list[dict[int, int]] = []  # rows of each sequence, by call
         self.now = 0.0
-        self.token_seconds, self.step_seconds, self.row_seconds, self.launch_seconds = 0.1, 0.1, 0.2, 1.0
-        self.copy_seconds = 0.001  # a token
-        self.copies: list[tuple[int, int]] = []  # from which sequence to which
-        self.launches: list[tuple[str, tuple[int, ...], int]] = []  # what, of which sequences, tokens of each
+        self.token_seconds, self.step_seconds, self.row_seconds, self.call_seconds = 0.1, 0.1, 0.2, 1.0
+        self.copy_seconds = 0.001  # per token
+        self.copies: list[tuple[int, int]] = []  # source and target sequence
+        self.calls: list[tuple[str, tuple[int, ...], int]] = []  # name, sequences, number of tokens
         self.cancelled, self.cancels = False, 0
-        self.before: Callable[[str, Sequence[int]], None] = lambda what, seqs: None  # may raise
-        self.alone_fails: Callable[[int], Exception | None] = lambda seq: None
+        # Called first by each call; may raise an error
+        self.before: Callable[[str, Sequence[int]], None] = lambda what, seqs: None
+        self.sequence_error: Callable[[int], Exception | None] = lambda seq: None
         self.counters = NO_WORK
 
     @property
@@ -56,12 +57,12 @@ class ScriptedContext(ScriptedSaving):
     def clock(self) -> float:
         return self.now
 
-    def after(self, s: Held, prefix: Sequence[int]) -> int:
-        """The target's token after a prefix."""
+    def after(self, s: ScriptedSequence, prefix: Sequence[int]) -> int:
+        """Return the target model's next token after a prefix."""
         i = len(prefix) - s.prompt
         return self.text[i] if i < len(self.text) else 0
 
-    def _launch(self, what: str, seqs: Sequence[int], n: int, seconds: float) -> None:
+    def _call(self, what: str, seqs: Sequence[int], n: int, seconds: float) -> None:
         assert list(seqs) == sorted(set(seqs))
         try:
             if self.cancelled:
@@ -71,8 +72,8 @@ class ScriptedContext(ScriptedSaving):
             for seq in seqs:
                 self.clear(seq)
             raise
-        self.launches.append((what, tuple(seqs), n))
-        self.now += self.launch_seconds + seconds
+        self.calls.append((what, tuple(seqs), n))
+        self.now += self.call_seconds + seconds
 
     def cancel(self, cancelled: bool = True) -> None:
         self.cancels += cancelled
@@ -92,7 +93,7 @@ class ScriptedContext(ScriptedSaving):
 
     def clear(self, seq: int | None = None) -> None:
         for number in range(self.n_seq_max) if seq is None else [seq]:
-            self.sequences[number] = Held(seed=self.sequences[number].seed)
+            self.sequences[number] = ScriptedSequence(seed=self.sequences[number].seed)
 
     def copy(self, source: int, seq: int) -> None:
         assert source != seq
@@ -121,7 +122,7 @@ class ScriptedContext(ScriptedSaving):
             assert tokens, "a prompt has tokens"
             if len(self.sequences[seq].tokens) + len(tokens) > self.n_ctx:
                 raise ContextFullError("full")
-        self._launch("prefill", list(prompts), n, n * self.token_seconds)
+        self._call("prefill", list(prompts), n, n * self.token_seconds)
         for s in self.sequences:
             s.read &= s.copied
         for seq, tokens in prompts.items():
@@ -132,14 +133,14 @@ class ScriptedContext(ScriptedSaving):
     def first_token(self, seq: int = 0) -> int:
         s = self.sequences[seq]
         assert s.read, "the sequence was in the last prefill"
-        if (error := self.alone_fails(seq)) is not None:
+        if (error := self.sequence_error(seq)) is not None:
             raise error
         self.sampled.append(len(s.tokens))
         return self.after(s, s.tokens)
 
     def draft_chains(self, tokens: Mapping[int, int], n: int) -> dict[int, tuple[list[int], list[float]]]:
         assert 0 < n <= self.draft_tokens
-        self._launch("draft", list(tokens), n, n * len(tokens) * self.step_seconds)
+        self._call("draft", list(tokens), n, n * len(tokens) * self.step_seconds)
         made = {}
         for seq, token in tokens.items():
             s = self.sequences[seq]
@@ -157,30 +158,30 @@ class ScriptedContext(ScriptedSaving):
         n = max(map(len, chains.values()))
         assert all(chains.values())
         assert n <= 1 + self.draft_tokens
-        self._launch("verify", list(chains), n, n * len(chains) * self.row_seconds)
-        self.longest_verify = max(self.longest_verify, n)
+        self._call("verify", list(chains), n, n * len(chains) * self.row_seconds)
+        self.max_verify_rows = max(self.max_verify_rows, n)
         self.verified.append({seq: len(chain) for seq, chain in chains.items()})
-        found: dict[int, list[int] | PymtpError] = {}
+        results: dict[int, list[int] | PymtpError] = {}
         for seq, chain in chains.items():
             s = self.sequences[seq]
             assert len(s.tokens) + n <= self.n_ctx
-            if (error := self.alone_fails(seq)) is not None:
+            if (error := self.sequence_error(seq)) is not None:
                 assert isinstance(error, (NativeError, InvalidRequestError))
                 self.clear(seq)
-                found[seq] = error
+                results[seq] = error
                 continue
             s.chain, s.rewindable, s.read, s.copied = [], len(chain) - 1, False, False
             sampled: list[int] = []
             for i, token in enumerate(chain):
                 s.tokens.append(token)
-                if len(sampled) == i and (not i or token == sampled[-1]):  # no row is sampled past a wrong draft
+                if len(sampled) == i and (not i or token == sampled[-1]):  # rows after a wrong draft are not sampled
                     self.sampled.append(len(s.tokens))
                     sampled.append(self.after(s, s.tokens))
-            found[seq] = sampled
-        return found
+            results[seq] = sampled
+        return results
 
     def drafts_over(self, token: int) -> bool:
-        return token not in self.outside
+        return token not in self.never_drafted
 
     def rewind(self, n_keep: int, seq: int = 0) -> None:
         s = self.sequences[seq]
@@ -192,24 +193,24 @@ class ScriptedContext(ScriptedSaving):
         return []
 
 
-class PureContext(ScriptedContext):
-    """A target whose next token is a function of the seed and of all tokens before it."""
+class SeededContext(ScriptedContext):
+    """A context whose next token depends on the seed and on all tokens before it."""
 
-    def after(self, s: Held, prefix: Sequence[int]) -> int:
+    def after(self, s: ScriptedSequence, prefix: Sequence[int]) -> int:
         return next_token(s.seed, prefix)
 
     def prefills(self) -> Counter[int]:
-        """Pieces by their length."""
-        return Counter(n for what, _, n in self.launches if what == "prefill")
+        """Count the chunks of prompts by their length."""
+        return Counter(n for what, _, n in self.calls if what == "prefill")
 
 
 def next_token(seed: int, prefix: Sequence[int]) -> int:
-    """What PureContext writes."""
+    """Return the token that SeededContext writes after a prefix."""
     return hash((seed, *prefix)) % VOCAB
 
 
 class ScriptedModel:
-    """A vocabulary of letters; `end` ends a text."""
+    """A vocabulary in which each token is one character; `end` is the end token."""
 
     n_vocab = VOCAB
 
@@ -225,8 +226,8 @@ class ScriptedModel:
         return bytes([ord("0") + token])
 
 
-def written(seed: int, prompt: Sequence[int], n: int) -> list[int]:
-    """The n tokens that PureContext writes after a prompt."""
+def expected_tokens(seed: int, prompt: Sequence[int], n: int) -> list[int]:
+    """Return the n tokens that SeededContext writes after a prompt."""
     text = list(prompt)
     for _ in range(n):
         text.append(next_token(seed, text))

@@ -1,4 +1,4 @@
-"""A server of the pages whose answers are written in a test, byte for byte."""
+"""A server of the pages whose responses are scripted by a test, byte for byte."""
 
 from __future__ import annotations
 
@@ -21,51 +21,51 @@ Piece = bytes | Callable[[], object]
 DONE = b"data: [DONE]\n\n"
 
 
-def delta(reason: str | None = None, *, told: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
-    """A chunk of a chat's stream. told: its pymtp object."""
+def delta(reason: str | None = None, *, extension: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    """Return a chunk of a chat completion's stream. extension: its pymtp object."""
     choice = {"index": 0, "delta": fields, "finish_reason": reason}
-    return {"choices": [choice]} | ({} if told is None else {"pymtp": told})
+    return {"choices": [choice]} | ({} if extension is None else {"pymtp": extension})
 
 
 def sse(*chunks: dict[str, Any], ascii_only: bool = False) -> bytes:
-    """Chunks as events."""
+    """Encode chunks as events."""
     texts = [json.dumps(chunk, ensure_ascii=ascii_only) for chunk in chunks]
     return b"".join(b"data: " + text.encode() + b"\n\n" for text in texts)
 
 
 def said(text: str, reason: str = "stop") -> bytes:
-    """A whole answer."""
+    """Encode the stream of a whole answer."""
     return sse(delta(content=text), delta(reason)) + DONE
 
 
 class ScriptedServer:
-    """Answers one chat after the other with what `answers` holds: a Response, or pieces of a stream's body.
+    """A server that answers each chat with the next entry of `answers`: a Response, or pieces of a stream's body.
 
-    A piece that is a function is called, on a thread, and the stream waits for it.
+    A piece that is a function is called on a thread, and the stream waits for it.
 
-    asked: bodies of the requests. left: how many streams their client left.
+    requests: the bodies of the requests. disconnects: the number of streams that their client left.
     """
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
         app = FastAPI()
         app.include_router(pages.router)
         app.get("/v1/models")(self._models)
         app.post("/v1/chat/completions", response_model=None)(self._chat)
         self._socket = socket.socket()
         self._socket.bind(("127.0.0.1", 0))
-        self._socket.listen()  # what connects before the server runs waits
+        self._socket.listen()  # connections before the server runs wait in the backlog
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
         self._thread.start()
 
-    def forget(self) -> None:
-        """As it was at first."""
+    def reset(self) -> None:
+        """Reset the script and the records."""
         self.answers: list[Response | Sequence[Piece]] = []
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
-        self.left = 0
+        self.disconnects = 0
         self.models: Response = JSONResponse({"data": [{"id": "scripted"}]})
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class ScriptedServer:
         return self.models
 
     async def _chat(self, request: Request) -> Response:
-        self.asked.append(await request.json())
+        self.requests.append(await request.json())
         self.keys.append(request.headers.get("authorization"))
         answer = self.answers.pop(0)
         if isinstance(answer, Response):
@@ -92,7 +92,7 @@ class ScriptedServer:
                 else:
                     await asyncio.to_thread(piece)
         except asyncio.CancelledError:
-            self.left += 1
+            self.disconnects += 1
             raise
 
 
@@ -105,6 +105,6 @@ def scripted_server() -> Iterator[ScriptedServer]:
 
 @pytest.fixture
 def scripted(scripted_server: ScriptedServer) -> ScriptedServer:
-    """A server that has nothing to say yet."""
-    scripted_server.forget()
+    """Return the server with an empty script."""
+    scripted_server.reset()
     return scripted_server

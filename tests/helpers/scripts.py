@@ -1,4 +1,4 @@
-"""Scripts that run in a process of their own: what ends a process must not end the tests."""
+"""Scripts in their own process, for tests whose code may end the process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ text = lambda llm: llm.generate("import ", pymtp.SamplingParams(8)).text
 """
 
 
-def run(script: str) -> list[str]:
-    """The lines that a script prints in a process of its own, which must not end early."""
+def run_script(script: str) -> list[str]:
+    """Run a script in its own process, which must exit without errors, and return the lines that it prints."""
     command = [sys.executable, "-I", "-c", PREAMBLE + script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1000 if SLOW else 100)
     assert (done.returncode, done.stderr) == (0, "")

@@ -29,11 +29,11 @@ ENDLESS = {
 
 
 class Served:
-    """A server that runs. `lines`: what it wrote to stderr so far."""
+    """A running `pymtp serve`. lines: the lines of its stderr so far."""
 
     def __init__(self, *options: str | Path, before: str = "", env: dict[str, str] | None = None, **popen: Any) -> None:
-        """before: Python that its process runs first. popen: of subprocess.Popen."""
-        # -I: the installed package, not the source folder that the tests may be run beside
+        """Start the process. before: Python code that it runs first. popen: keywords of subprocess.Popen."""
+        # -I imports the installed package, not the source folder of the tests.
         start = f"{before}\nfrom pymtp.cli import app_main; app_main()"
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-c", start, "serve", "--port", "0", *SMALL, *map(str, options)],
@@ -52,7 +52,7 @@ class Served:
         self.lines += iter(self.process.stderr.readline, "")
 
     def line(self, words: str, n: int = 1) -> str:
-        """The n-th line with these words, once it is there."""
+        """Wait for the n-th line with these words, and return it."""
 
         def found() -> list[str]:
             return [line for line in list(self.lines) if words in line]
@@ -62,12 +62,12 @@ class Served:
         return found()[n - 1]
 
     def ready(self) -> Served:
-        """Once it serves."""
+        """Wait until it serves."""
         self.line(" serving ")
         return self
 
     def field(self, name: str, n: int = 1) -> str:
-        """Of the line that says that it serves, for the n-th time."""
+        """Return a field of the n-th line that says that it serves."""
         match = re.search(rf"\b{name}=(\S+)", self.line(" serving ", n))
         assert match is not None
         return match[1]
@@ -77,7 +77,7 @@ class Served:
         return self.field("url")
 
     def worker(self, n: int = 1) -> int:
-        """The process id of the n-th that served."""
+        """Return the process id of the n-th worker that served."""
         return int(self.field("worker", n))
 
     def get(self, path: str, **keywords: Any) -> httpx.Response:
@@ -89,19 +89,19 @@ class Served:
 
     @contextmanager
     def streaming(self, **more: Any) -> Iterator[Iterator[str]]:
-        """The lines of a stream that does not end by itself for long; the first of them has come."""
+        """Stream a long completion; yield its lines after the first one."""
         with httpx.stream("POST", f"{self.url}/v1/completions", json={**ENDLESS, **more}, timeout=LONG) as answer:
             lines = (line for line in answer.iter_lines() if line.startswith("data: "))
             next(lines)
             yield lines
 
     def metric(self, name: str) -> float:
-        """The value of a metric that has one."""
+        """Return the value of a metric with a single series."""
         (line,) = re.findall(rf"^pymtp:{name}{{.*}} (.*)$", self.get("/metrics").text, re.MULTILINE)
         return float(line)
 
     def end(self, *signals: signal.Signals) -> int:
-        """Sends signals, one after the other was taken, and returns the exit code."""
+        """Send signals, each after the previous one was handled, and return the exit code."""
         for i, number in enumerate(signals):
             self.process.send_signal(number)
             if i + 1 < len(signals):
@@ -109,14 +109,14 @@ class Served:
         return self.exit_code()
 
     def exit_code(self) -> int:
-        """Once it has ended."""
+        """Wait for the end, and return the exit code."""
         code = self.process.wait(LONG)
         self._reader.join(LONG)
         return code
 
     def close(self) -> None:
         self.process.kill()
-        for pid in re.findall(r"\bworker=(\d+)", "".join(self.lines)):  # left behind where a test failed
+        for pid in re.findall(r"\bworker=(\d+)", "".join(self.lines)):  # a failed test may leave workers behind
             if b"pymtp.server.process.worker" in command_line(int(pid)):
                 os.kill(int(pid), signal.SIGKILL)
         self.exit_code()
@@ -125,7 +125,7 @@ class Served:
 
 
 def last_of(lines: Iterator[str]) -> dict[str, Any]:
-    """The last chunk of a stream that ends as it should."""
+    """Return the last chunk of a stream, which must be complete."""
     *_, last, done = lines
     assert done == "data: [DONE]"
     found: dict[str, Any] = json.loads(last.removeprefix("data: "))
@@ -133,7 +133,7 @@ def last_of(lines: Iterator[str]) -> dict[str, Any]:
 
 
 def command_line(pid: int) -> bytes:
-    """Nothing of a process that has ended."""
+    """Return the command line of a process; b"" after its end."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
@@ -141,7 +141,7 @@ def command_line(pid: int) -> bytes:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended, even if nobody has taken its exit code."""
+    """Tell whether a process has ended; a zombie has."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Servers that really listen, on a thread of the test's process."""
+"""Servers that listen on a port, on a thread of the test's process."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from conftest import make_llm
 
 from pymtp import LLM
 from pymtp.server.app import create_app
-from pymtp.server.http.connection import Connection
-from pymtp.server.settings import Settings
+from pymtp.server.http.connection import HttpProtocol
+from pymtp.server.settings import ServerSettings
 
-LONG = 30.0  # seconds that a test waits for what must come
+LONG = 30.0  # seconds until a test fails that waits
 
 
 class Server:
-    """A server of the shipped model on a port of its own. `llm` is the model that it answers with."""
+    """A server of the shipped model on a free port. llm: its LLM."""
 
     def __init__(
         self,
-        settings: Settings | None = None,
+        settings: ServerSettings | None = None,
         load: Callable[[], LLM] | None = None,
         on_loaded: Callable[[Exception | None], object] = lambda _: None,
-        most_connections: int | None = None,
+        max_connections: int | None = None,
         **llm: Any,
     ) -> None:
-        """llm: keywords of the LLM. load: makes it in another way. on_loaded: called then, or with what failed."""
-        self.settings = settings or Settings()
+        """Start the server. llm: keywords of the LLM. load: creates the LLM instead. on_loaded: see create_app."""
+        self.settings = settings or ServerSettings()
         keywords = {"n_ctx": 4096, "n_seq_max": 4, "n_batch": 512} | llm
         self.app = create_app(self.settings, load or (lambda: make_llm(**keywords)), on_loaded)
         self._socket = socket.socket()
@@ -43,8 +43,8 @@ class Server:
         self.key = self.settings.api_keys[0] if self.settings.api_keys else "none"
         config = uvicorn.Config(
             self.app,
-            http=Connection,
-            limit_concurrency=most_connections,
+            http=HttpProtocol,
+            limit_concurrency=max_connections,
             log_level="warning",
             timeout_graceful_shutdown=5,
         )
@@ -58,13 +58,13 @@ class Server:
         return found
 
     @property
-    def n_open(self) -> int:
-        """Texts that run or wait."""
-        found: int = self.app.state.service.n_open
+    def n_unfinished(self) -> int:
+        """Return the number of completions that run or wait."""
+        found: int = self.app.state.service.n_unfinished
         return found
 
     def ready(self) -> Server:
-        """Once it answers."""
+        """Wait until the server answers."""
         wait_until(self._is_up)
         return self
 
@@ -76,19 +76,19 @@ class Server:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """That it runs on."""
+        """Return the event loop of the server."""
         (server,) = self._server.servers
         return server.get_loop()
 
     @property
     def n_connections(self) -> int:
-        """Those that clients have."""
+        """Return the number of open connections."""
         return len(self._server.server_state.connections)
 
     def free(self) -> bool:
-        """Whether nothing runs or waits."""
+        """Tell whether nothing runs or waits."""
         figures = self.llm.figures()
-        return (self.n_open, figures.running, figures.waiting) == (0, 0, 0)
+        return (self.n_unfinished, figures.running, figures.waiting) == (0, 0, 0)
 
     def close(self) -> None:
         self._server.should_exit = True
@@ -97,7 +97,7 @@ class Server:
 
 
 def wait_until(ready: Callable[[], object]) -> None:
-    """Until it holds; fails after LONG."""
+    """Wait until a condition holds, and fail after LONG seconds."""
     end = time.monotonic() + LONG
     while not ready():
         assert time.monotonic() < end

@@ -1,7 +1,7 @@
-"""Machines and texts for depth policies to be tried on: what each round costs, and which drafts are right.
+"""Simulated machines and texts for tests of depth policies: the cost of each round, and which drafts are right.
 
-An outcome is told in expectations: of the depths that a policy chose, the tokens they bring and the seconds they take
-on average. The policy itself meets noisy seconds and drafts that are right or wrong.
+An outcome has expectations: the mean tokens and the mean seconds of the depths that a policy chose. The policy itself
+sees noisy seconds, and drafts that are right or wrong.
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from pymtp.drafting.depth import Depth
+from pymtp.drafting.depth import DepthPolicy
 
-MOST = 8  # the deepest that drafts go here
+MOST = 8  # the maximum depth
 
 Chances = Sequence[float]
-UNSURE = [0.5] * MOST  # probabilities that tell nothing
+UNSURE = [0.5] * MOST  # uninformative probabilities
 
-# a round's number, and luck → for each draft how likely it is right, and the head's probability of it
+# (round number, random numbers) → for each draft its true acceptance, and the head's probability
 Text = Callable[[int, Random], tuple[Chances, Sequence[float]]]
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Seconds of a round. Timings spread by `spread` (lognormal), a share of `outliers` takes ten times as long.
+    """The seconds of a round.
 
-    draft[n]: of n draft steps. verify[n]: of 1+n rows. build: of a graph, for the first round with so many of either.
-    change: of either, where the round before had another number of it: caches are cold.
+    Timings spread by `spread` (lognormal), and a share of `outliers` takes ten times as long.
+    draft[n]: n draft steps. verify[n]: 1 + n rows. build: building a graph, in the first round with a number of steps
+    or rows. change: extra seconds of a phase with another number than in the round before: caches are cold.
     """
 
     draft: tuple[float, ...]
@@ -38,18 +39,21 @@ class Machine:
     outliers: float = 0.05
 
     def seconds(self, drafted: int, verified: int) -> float:
-        """Of a round whose graphs are there."""
+        """Return the seconds of a round whose graphs are built."""
         return self.draft[drafted] + self.verify[verified]
 
     def timing(self, seconds: float, luck: Random) -> float:
-        """What a clock would say."""
+        """Return `seconds` with noise, as a clock would show them."""
         seconds *= math.exp(luck.gauss(0, self.spread))
         return 10 * seconds if luck.random() < self.outliers else seconds
 
 
 @dataclass
 class Outcome:
-    """tokens, seconds: expected, of what was chosen. came: tokens that came. depths: drafts made, round by round."""
+    """The result of a simulation.
+
+    tokens, seconds: the expectations for the chosen depths. came: the generated tokens. depths: drafts of each round.
+    """
 
     tokens: float = 0.0
     seconds: float = 0.0
@@ -58,28 +62,31 @@ class Outcome:
 
     @property
     def rate(self) -> float:
-        """Expected tokens a second."""
+        """Return the expected tokens/s."""
         return self.tokens / self.seconds
 
 
-def window(chances: Chances, n: int) -> float:
-    """Expected tokens of a round of n drafts."""
+def expected_tokens(chances: Chances, n: int) -> float:
+    """Return the expected tokens of a round of n drafts."""
     return 1 + sum(math.prod(chances[: i + 1]) for i in range(n))
 
 
-def steady(chances: Chances) -> Text:
-    """A text that stays as it is, and a head that is as sure of one draft as of the next."""
+def steady_text(chances: Chances) -> Text:
+    """Return a text that does not change, with a head that has the same confidence in all drafts."""
     return lambda _round, _luck: (chances, UNSURE)
 
 
-def turning(before: Chances, after: Chances, turn: int) -> Text:
-    """A text that changes at round `turn`; the head does not tell."""
+def text_that_changes(before: Chances, after: Chances, turn: int) -> Text:
+    """Return a text that changes at round `turn`; the head's confidence does not show it."""
     return lambda round, _luck: (before if round < turn else after, UNSURE)
 
 
-def telling(chances: Chances, *, sharpness: float, bend: float) -> Text:
-    """A text whose drafts differ, at the same average, and a head that knows: its probability of a draft is a bent
-    measure of how likely it is right. sharpness near 0: drafts are right or wrong almost for sure."""
+def text_with_informative_head(chances: Chances, *, sharpness: float, bend: float) -> Text:
+    """Return a text whose drafts differ in acceptance, with the same mean, and a head that knows it.
+
+    The head's probability of a draft is a bent measure of its true acceptance. With a sharpness near 0, drafts are
+    almost certainly right or wrong.
+    """
 
     def text(_round: int, luck: Random) -> tuple[Chances, Sequence[float]]:
         each = [luck.betavariate(sharpness * c, sharpness * (1 - c)) for c in chances]
@@ -88,15 +95,21 @@ def telling(chances: Chances, *, sharpness: float, bend: float) -> Text:
     return text
 
 
-def babbling(chances: Chances) -> Text:
-    """A text whose head is sure of anything at random."""
+def text_with_random_confidence(chances: Chances) -> Text:
+    """Return a text with a head of random confidence."""
     return lambda _round, luck: (chances, [luck.random() ** 0.5 for _ in chances])
 
 
 def simulate(
-    policy: Depth, machine: Machine, text: Text, *, rounds: int | None = None, tokens: int | None = None, seed: int = 0
+    policy: DepthPolicy,
+    machine: Machine,
+    text: Text,
+    *,
+    rounds: int | None = None,
+    tokens: int | None = None,
+    seed: int = 0,
 ) -> Outcome:
-    """Runs a policy for so many rounds, or until so many tokens are out."""
+    """Run a policy for a number of rounds, or until a number of tokens."""
     luck = Random(seed)
     outcome = Outcome()
     built: set[tuple[str, int]] = {("draft", 0)}
@@ -108,7 +121,7 @@ def simulate(
         chances, sure = text(number, luck)
         hits = [luck.random() < chance for chance in chances]
         drafted = policy.choose(room, number)
-        verified = policy.keep(sure[:drafted])
+        verified = policy.n_to_verify(sure[:drafted])
         right = [*hits, False].index(False)
         accepted = min(verified, right)
         build = [machine.build * (graph not in built) for graph in (("draft", drafted), ("verify", verified))]
@@ -121,7 +134,7 @@ def simulate(
         policy.observe(
             drafted, verified, min(right, verified + 1, drafted), draft_seconds, verify_seconds, sure[:drafted]
         )
-        outcome.tokens += window(chances, verified)
+        outcome.tokens += expected_tokens(chances, verified)
         outcome.seconds += machine.seconds(drafted, verified) + sum(build)
         outcome.came += 1 + accepted
         outcome.depths.append(drafted)
@@ -129,27 +142,27 @@ def simulate(
 
 
 def best_fixed(machine: Machine, chances: Chances) -> tuple[int, float]:
-    """The best depth, plain decoding included, and its tokens a second."""
-    rates = [window(chances, n) / machine.seconds(n, n) for n in range(MOST + 1)]
+    """Return the best depth, plain decoding included, and its tokens/s."""
+    rates = [expected_tokens(chances, n) / machine.seconds(n, n) for n in range(MOST + 1)]
     depth = max(range(MOST + 1), key=rates.__getitem__)
     return depth, rates[depth]
 
 
-def falling(first: float, fade: float) -> Chances:
-    """Acceptance of each position: `first`, and each a little lower than the one before it."""
+def falling_rates(first: float, fade: float) -> Chances:
+    """Return the acceptance of each position: `first`, and slightly less at each further one."""
     return [first * fade**i for i in range(MOST)]
 
 
 def _draw(family: str, luck: Random) -> list[float]:
-    """The cost of verifying 1, 2, … rows, against that of one."""
+    """Return the random cost of verifying 1, 2, … rows, relative to that of one row."""
     rows = range(MOST + 1)
-    if family == "small":  # arithmetic decides: a small model on a CPU
+    if family == "small":  # arithmetic dominates: a small model on a CPU
         share = luck.uniform(0.5, 1)
         return [1 + share * r for r in rows]
-    if family == "weight-bound":  # reading the weights decides: a larger one
+    if family == "weight-bound":  # reading the weights dominates: a larger model
         share = luck.uniform(0.08, 0.3)
         return [1 + share * r for r in rows]
-    if family == "steps":  # other kernels from 2 rows and from 4 on
+    if family == "steps":  # other kernels from 2 and from 4 rows
         two, four, share = luck.uniform(0.1, 1), luck.uniform(0, 0.6), luck.uniform(0, 0.15)
         return [1 + two * (r >= 1) + four * (r >= 3) + share * max(0, r - 3) for r in rows]
     if family == "GPU":  # nearly flat
@@ -164,28 +177,32 @@ FAMILIES = ("small", "weight-bound", "steps", "GPU", "experts")
 
 
 def sample_machine(family: str, luck: Random) -> Machine:
-    """A machine of a family: one row takes 2 to 125 ms, a draft step 3 to 15% of that."""
+    """Return a random machine of a family: one row takes 2 to 125 ms, a draft step 3 to 15% of that."""
     one = 10 ** luck.uniform(-2.7, -0.9)
     verify = tuple(one * cost for cost in _draw(family, luck))
     step, start = one * luck.uniform(0.03, 0.15), one * luck.uniform(0, 0.05)
     return Machine((0.0, *(start + step * n for n in range(1, MOST + 1))), verify)
 
 
-def quiet(machine: Machine) -> Machine:
-    """The same machine with nothing else running on it."""
+def without_noise(machine: Machine) -> Machine:
+    """Return the same machine without noise."""
     return replace(machine, spread=0.0, outliers=0.0)
 
 
-def replay(policy: Depth, machine: Machine, right: Sequence[int], sure: Sequence[Sequence[float]] | None) -> float:
-    """Tokens a second on a recorded text: right[p] drafts made at position p were right, with the head's probabilities
-    sure[p]."""
+def replay(
+    policy: DepthPolicy, machine: Machine, right: Sequence[int], sure: Sequence[Sequence[float]] | None
+) -> float:
+    """Return the tokens/s of a policy on a recorded text.
+
+    right[p]: the number of right drafts at position p. sure[p]: the head's probabilities there.
+    """
     luck = Random(0)
     position, seconds = 0, 0.0
     built: set[tuple[str, int]] = {("draft", 0)}
     while position < len(right):
         drafted = policy.choose(min(MOST, len(right) - position - 1), position)
         confidences = sure[position][:drafted] if sure else ()
-        verified = policy.keep(confidences) if sure else drafted
+        verified = policy.n_to_verify(confidences) if sure else drafted
         accepted = min(verified, right[position])
         told = min(right[position], verified + 1, drafted)
         build = [machine.build * (graph not in built) for graph in (("draft", drafted), ("verify", verified))]

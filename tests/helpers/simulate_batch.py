@@ -1,7 +1,7 @@
-"""Batches for the depth policy to be tried on: rounds of `pymtp.engine.rounds`, on machines and texts that are made up.
+"""Simulated batches for tests of the depth policy: rounds of `pymtp.engine.rounds` on simulated machines and texts.
 
-A policy meets noisy seconds; what it is judged by are the seconds without the noise. Whether the draft for a token of a
-text is right depends on seed, text and token alone, so that all depths meet the same luck.
+A policy sees noisy seconds, and is judged by the seconds without noise. Whether the draft of a token is right depends
+on seed, text and token alone, so that all depths have the same luck.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from pymtp.drafting.depth import Costs, FirstRounds
-from pymtp.drafting.warm_up import BATCH_DEPTHS, FirstCosts
+from pymtp.drafting.depth import BatchRoundSeconds, RoundCosts
+from pymtp.drafting.warm_up import BATCH_DEPTHS, MeasuredCosts
 from pymtp.engine.batch_depth import BatchDepth
-from pymtp.engine.rounds import Writer, play_round
-from pymtp.stats import Tally
+from pymtp.engine.rounds import DecodeState, run_round
+from pymtp.stats import DraftStats
 
 MOST = 7
 N_CTX = 100_000
-RIGHT, WRONG = 1, 2  # tokens: the target writes the first always
+RIGHT, WRONG = 1, 2  # tokens; the first is always the target's
 
-# the token's place in its text → how likely a draft of it is right
+# a token's position in its text → the acceptance of a draft of it
 Text = Callable[[int], float]
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Seconds of launches, by their rows. Between the rows named, they lie on lines; further on the last line goes on.
+    """The seconds of decodes, by their rows: linear between the given rows, and on the last line beyond them.
 
-    verify: of the target. step: of a step of the chain. each: what a sequence adds to a launch of the target.
-    spread: of timings, lognormal. outliers: the share of timings that takes 2 to 10 times as long.
-    change: the share that a round takes longer where the one before had another shape.
-    build: likewise, where no launch had as many rows before: memory is new.
+    verify: decodes of the target. step: steps of a draft chain. each: extra seconds per sequence in a decode of the
+    target. spread: the spread of timings, lognormal. outliers: the share of timings that takes 2 to 10 times as long.
+    change: the extra share of a round after a round of another shape.
+    build: the extra share of the first decode with that many rows: its memory is new.
     """
 
     verify: Mapping[int, float]
@@ -54,7 +54,7 @@ class Machine:
         return self.draft_seconds(n, depth) + self.verify_seconds(n, depth)
 
     def timing(self, seconds: float, luck: Random) -> float:
-        """What a clock would say."""
+        """Return `seconds` with noise, as a clock would show them."""
         seconds *= math.exp(luck.gauss(0, self.spread))
         return luck.uniform(2, 10) * seconds if luck.random() < self.outliers else seconds
 
@@ -73,24 +73,24 @@ def steady(rate: float) -> Text:
 
 
 def phases(low: float, high: float, length: int, offset: int = 0) -> Text:
-    """Hard and easy passages of so many tokens."""
+    """Return a text of hard and easy passages of `length` tokens each."""
     return lambda place: high if (place + offset) // length % 2 else low
 
 
 class Rounds:
-    """What `play_round` asks of a context, on a machine: its own clock runs with the noise, `seconds` without."""
+    """A simulated context for `run_round`: its clock runs with noise, `seconds` without."""
 
     n_ctx = N_CTX
 
     def __init__(self, machine: Machine, seed: int, most_rows: int) -> None:
-        """most_rows: of the launches before."""
+        """most_rows: the most rows of earlier decodes."""
         self.machine, self.now, self.seconds = machine, 0.0, 0.0
         self._luck = Random(seed)
         self._most_rows = most_rows
         self._before = (0, 0, 0)  # sequences, drafts and rows
         self._drafted = 0
-        # by sequence: whether the draft for each token of its text is right, and where it stands
-        self.texts: dict[int, tuple[list[bool], Writer]] = {}
+        # by sequence: whether the draft of each token of its text is right, and its state
+        self.texts: dict[int, tuple[list[bool], DecodeState]] = {}
 
     def clock(self) -> float:
         return self.now
@@ -101,8 +101,8 @@ class Rounds:
         self.now += self.machine.timing(seconds, self._luck)
 
     def _right(self, seq: int, n: int) -> int:
-        right, writer = self.texts[seq]
-        chain = right[writer.n_past : writer.n_past + n]
+        right, state = self.texts[seq]
+        chain = right[state.n_past : state.n_past + n]
         return [*chain, False].index(False)
 
     def draft_chains(self, tokens: Mapping[int, int], n: int) -> dict[int, tuple[list[int], list[float]]]:
@@ -132,13 +132,13 @@ class Rounds:
         return True
 
     def rewind(self, n_keep: int, seq: int = 0) -> None:
-        """Costs nothing."""
+        """Do nothing: it costs no time."""
 
 
-def known(machine: Machine, luck: Random | None = None, spread: float = 0.05) -> Costs:
-    """As first_costs times them: a few counts of one sequence."""
+def known_costs(machine: Machine, luck: Random | None = None, spread: float = 0.05) -> RoundCosts:
+    """Return RoundCosts as measure_costs begins them: a few numbers of rows of one sequence."""
     wrong = (lambda: math.exp(luck.gauss(0, spread))) if luck else lambda: 1.0
-    costs = Costs()
+    costs = RoundCosts()
     rows = {1 + d: wrong() * machine.verify_seconds(1, d) for d in (0, 1, 3, 7)}
     costs.begin(
         {n: min(seconds, n * rows[1]) for n, seconds in rows.items()}, {3: wrong() * machine.draft_seconds(1, 3)}
@@ -146,68 +146,70 @@ def known(machine: Machine, luck: Random | None = None, spread: float = 0.05) ->
     return costs
 
 
-def first_rounds(machine: Machine, n: int, luck: Random, spread: float = 0.05) -> FirstRounds:
-    """As first_costs times them: rounds of all sequences."""
+def first_rounds(machine: Machine, n: int, luck: Random, spread: float = 0.05) -> BatchRoundSeconds:
+    """Return timed rounds of all sequences, as measure_costs measures them."""
     wrong = [math.exp(luck.gauss(0, spread)) for _ in BATCH_DEPTHS]
     seconds = [(machine.draft_seconds(n, d), machine.verify_seconds(n, d)) for d in BATCH_DEPTHS]
     return {(n, d): (w * a, w * b) for d, w, (a, b) in zip(BATCH_DEPTHS, wrong, seconds, strict=True)}
 
 
 class Batch:
-    """A session of an LLM: batch after batch, with what is learnt of costs and acceptance carried over."""
+    """A session of an LLM: one batch after the other, with costs and acceptance learned across batches."""
 
     def __init__(
         self, machine: Machine, n_seq_max: int, *, fixed: int | None = None, timed: bool = True, seed: int = 0
     ) -> None:
-        """timed: whether rounds of all sequences were timed before the first batch, as first_costs.py does it."""
+        """timed: whether rounds of all sequences were measured before the first batch."""
         self.machine, self._seed, self._numbers = machine, seed, 0
         luck = Random(seed)
-        costs = known(machine, luck) if fixed is None else None
+        costs = known_costs(machine, luck) if fixed is None else None
         self.depth = BatchDepth(N_CTX, 512, MOST if fixed is None else fixed, costs)
         self.rounds = Rounds(machine, seed, n_seq_max * (1 + MOST) if timed else 1 + MOST)
         if timed:
-            self.depth.begin(FirstCosts(batch=first_rounds(machine, n_seq_max, luck)))
-        self.depths: list[tuple[int, int]] = []  # of all rounds: sequences, and drafts that were verified
-        self.caps: dict[int, int] = {}  # by sequence, the most drafts that its texts want
+            self.depth.set_measured_costs(MeasuredCosts(batch=first_rounds(machine, n_seq_max, luck)))
+        self.depths: list[tuple[int, int]] = []  # all rounds: sequences, and verified drafts
+        self.max_drafts: dict[int, int] = {}  # by sequence, the maximum drafts of its texts
 
     def run(self, texts: Sequence[Text], tokens: int, at_once: int, seconds: float = math.inf) -> float:
-        """So many tokens of each text, so many texts at once, others as soon as one ends, for so long at most. Returns
-        tokens a second."""
+        """Generate `tokens` tokens of each text, several texts at once, for a limited time, and return the tokens/s.
+
+        Another text begins as soon as one ends.
+        """
         rounds, came, began = self.rounds, 0, self.rounds.seconds
         self._numbers = 0  # the same luck in each batch
         waiting, free = deque(texts), list(range(at_once))
-        running: list[Writer] = []
+        running: list[DecodeState] = []
         while (waiting or running) and rounds.seconds - began < seconds:
             while waiting and free:
                 running.append(self._begin(free.pop(0), waiting.popleft(), tokens))
-            running.sort(key=lambda writer: writer.seq)
-            rows = play_round(rounds, running, self.depth, rounds.clock)
+            running.sort(key=lambda state: state.seq)
+            rows = run_round(rounds, running, self.depth, rounds.clock)
             self.depths.append((len(running), rows - 1))
-            came += sum(len(writer.out) for writer in running)
-            free += [writer.seq for writer in running if writer.ended]
-            running = [writer for writer in running if not writer.ended]
+            came += sum(len(state.new_tokens) for state in running)
+            free += [state.seq for state in running if state.ended]
+            running = [state for state in running if not state.ended]
         return came / (rounds.seconds - began)
 
-    def _begin(self, seq: int, text: Text, tokens: int) -> Writer:
-        writer = Writer(
+    def _begin(self, seq: int, text: Text, tokens: int) -> DecodeState:
+        state = DecodeState(
             seq,
             RIGHT,
             0,
-            left=tokens,
-            ends=lambda _: False,
-            tally=Tally(),
-            depth=self.depth.open(0.0),
-            cap=self.caps.get(seq),
+            tokens_left=tokens,
+            is_last=lambda _: False,
+            draft_stats=DraftStats(),
+            depth=self.depth.add_sequence(0.0),
+            max_drafts=self.max_drafts.get(seq),
         )
         self._numbers += 1
         luck = Random(1009 * self._seed + self._numbers)
-        self.rounds.texts[seq] = ([luck.random() < text(i) for i in range(tokens + MOST)], writer)
-        return writer
+        self.rounds.texts[seq] = ([luck.random() < text(i) for i in range(tokens + MOST)], state)
+        return state
 
 
 def fixed_rates(
     machine: Machine, texts: Sequence[Text], tokens: int, at_once: int, seed: int, seconds: float = math.inf
 ) -> list[float]:
-    """Tokens a second of each fixed depth, as Batch.run."""
+    """Return the tokens/s of each fixed depth, measured like Batch.run."""
     batches = [Batch(machine, at_once, fixed=depth, seed=seed) for depth in range(MOST + 1)]
     return [batch.run(texts, tokens, at_once, seconds) for batch in batches]

@@ -26,7 +26,7 @@ QWEN = (
 
 @cache
 def templates() -> dict[str, str]:
-    """All of them by name: as the build laid them out, or else from the source distribution that it is made from."""
+    """Return all templates by name: from the build's files, or else from the source distribution of llama.cpp."""
     paths = Paths.default()
     laid_out = paths.target / FOLDER
     if laid_out.is_dir():
@@ -43,7 +43,7 @@ def templates() -> dict[str, str]:
 
 
 def template(name: str) -> str:
-    """One of them."""
+    """Return one template."""
     return templates()[name]
 
 
@@ -53,7 +53,7 @@ def _compiled(model: Model, source: str) -> ChatTemplate:
 
 
 def render(model: Model, source: str, conversation: Conversation) -> str | None:
-    """What ChatTemplate makes of messages as they are; None where it refuses them."""
+    """Render messages as they are; None where the template refuses them."""
     messages, tools, variables = conversation
     try:
         return _compiled(model, source).render(messages, tools=tools, chat_template_kwargs=variables)
@@ -62,7 +62,7 @@ def render(model: Model, source: str, conversation: Conversation) -> str | None:
 
 
 def render_chat(model: Model, source: str, conversation: Conversation) -> str | None:
-    """What a chat makes of them, which reads messages of OpenAI's form first."""
+    """Render messages in OpenAI's form, as a chat does; None where they or the template refuse."""
     try:
         messages = template_messages(conversation.messages)
     except InvalidRequestError:

@@ -1,4 +1,4 @@
-"""Calls in threads of their own."""
+"""Calls in several threads."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 
 
-def together(*calls: Callable[[], object]) -> None:
-    """Calls them in as many threads, and waits for them."""
+def run_in_threads(*calls: Callable[[], object]) -> None:
+    """Make each call in its own thread, and wait until all have returned."""
     threads = [threading.Thread(target=call) for call in calls]
     for thread in threads:
         thread.start()

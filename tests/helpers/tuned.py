@@ -1,4 +1,4 @@
-"""The shipped model in a file that says how it is to be sampled."""
+"""The shipped model in a file with sampling values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TUNED: dict[str, Any] = {
 }
 
 
-def named(path: Path, **keys: Any) -> Path:
+def write_tuned(path: Path, **keys: Any) -> Path:
     """Write the shipped model to a file, with these keys of general.sampling."""
     rewrite(demo_model(), path, metadata={f"general.sampling.{name}": value for name, value in keys.items()})
     return path
@@ -37,5 +37,5 @@ def named(path: Path, **keys: Any) -> Path:
 
 @pytest.fixture(scope="session")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shipped model, whose file has KEYS."""
-    return named(tmp_path_factory.mktemp("models") / "tuned.gguf", **KEYS)
+    """Make the shipped model in a file with KEYS."""
+    return write_tuned(tmp_path_factory.mktemp("models") / "tuned.gguf", **KEYS)

@@ -36,7 +36,7 @@ PYPROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-p
 
 
 def make_sdist(path: Path, sources: dict[str, str], **more: str) -> str:
-    """Writes a source distribution with `sources` of llama.cpp and `more` beside them; returns its sha256."""
+    """Write a source distribution with `sources` of llama.cpp and `more` beside them; return its sha256."""
     directory = path.name.removesuffix(".tar.gz")
     version = directory.rpartition("-")[2]
     files = {f"vendor/llama.cpp/{name}": text for name, text in sources.items()}
@@ -52,7 +52,7 @@ def make_sdist(path: Path, sources: dict[str, str], **more: str) -> str:
 
 
 def make_checkout(directory: Path) -> Paths:
-    """A checkout with no patch yet, and the pinned source distribution in the cache."""
+    """Make a checkout without patches, and put the pinned source distribution into the cache."""
     paths = Paths(directory / "checkout", directory / "cache")
     sha256 = make_sdist(paths.cache / SDIST, SOURCES)
     (paths.root / "patches").mkdir(parents=True)
@@ -63,7 +63,7 @@ def make_checkout(directory: Path) -> Paths:
 
 
 def add_patch(paths: Paths, name: str, file: str, old: str, new: str, before: str = NUMBERED, context: int = 3) -> Path:
-    """Adds a patch that replaces `old` by `new` in `file`, which reads `before` where the patch comes in the order."""
+    """Add a patch that replaces `old` by `new` in `file`; `before` is the file's text before this patch."""
     after = before.replace(old, new, 1).splitlines(keepends=True)
     diff = difflib.unified_diff(before.splitlines(keepends=True), after, f"a/{file}", f"b/{file}", n=context)
     head = f"From: A Person <a@example.org>\nSubject: {name[5:]}\n\nWhy: a test.\n\n"

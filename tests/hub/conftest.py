@@ -10,13 +10,16 @@ from helpers.hub import Hub, serving
 from huggingface_hub import constants
 
 from pymtp.hub import errors
-from pymtp.hub.names import HubName, read_wanted
-from pymtp.hub.pull import Pulled, pull
+from pymtp.hub.model_download import LocalFiles, download_model
+from pymtp.hub.names import HubName, split_filename
 
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """Empty so far. huggingface_hub reads its variables when it is imported: here they are set in its constants."""
+    """Serve an empty hub.
+
+    huggingface_hub reads its variables when it is imported, so they are set in its constants here.
+    """
     with serving({}) as made:
         monkeypatch.setattr(constants, "ENDPOINT", made.url)
         template = f"{made.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
@@ -27,32 +30,35 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        monkeypatch.setattr(errors, "PAUSE", 0.0)
+        monkeypatch.setattr(errors, "FIRST_PAUSE", 0.0)
         yield made
 
 
 @pytest.fixture
 def notes() -> list[str]:
-    """What pulls had to say."""
+    """Return the list that collects the notes of downloads."""
     return []
 
 
 @pytest.fixture
-def pulled(both: Callable[..., Pulled]) -> Callable[..., Path]:
-    """Pulls from owner/name, and returns the model's path."""
+def fetch(fetch_both: Callable[..., LocalFiles]) -> Callable[..., Path]:
+    """Return a function that downloads a model of owner/name, and returns its path."""
 
-    def get(wanted: str | None = None, revision: str | None = None, **keywords: object) -> Path:
-        return both(wanted, revision, **keywords).model
+    def get(filename: str | None = None, revision: str | None = None, **keywords: object) -> Path:
+        return fetch_both(filename, revision, **keywords).model
 
     return get
 
 
 @pytest.fixture
-def both(hub: Hub, notes: list[str]) -> Callable[..., Pulled]:
-    """Pulls from owner/name, and returns the paths of the model and of its head. wanted: MODEL+HEAD."""
+def fetch_both(hub: Hub, notes: list[str]) -> Callable[..., LocalFiles]:
+    """Return a function that downloads from owner/name, and returns the paths of the model and of its head.
 
-    def get(wanted: str | None = None, revision: str | None = None, **keywords: object) -> Pulled:
-        model, head = read_wanted(wanted)
-        return pull(HubName("owner/name", model, revision, head), say=notes.append, **keywords)  # type: ignore[arg-type]
+    filename: MODEL+HEAD.
+    """
+
+    def get(filename: str | None = None, revision: str | None = None, **keywords: object) -> LocalFiles:
+        model, head = split_filename(filename)
+        return download_model(HubName("owner/name", model, revision, head), notify=notes.append, **keywords)  # type: ignore[arg-type]
 
     return get

@@ -1,4 +1,4 @@
-"""Claims about commands: hf: names wherever a model is named, `pymtp pull`, a download that is killed."""
+"""Tests of commands with hub names: every command takes them, `pymtp pull`, and a killed download."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAME, HEAD_NAME = "model-Q4_K_M.gguf", "mtp-model-Q8_0.gguf"
 
 @pytest.fixture
 def models_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Made:
-    """The files and heads of models that a command makes; the first one fails."""
+    """Return the list that collects the files and heads of the models a command loads; loading fails."""
     made: Made = []
 
     def make(_: Model, path: Path, *, head: str | None = None, **options: object) -> None:
@@ -42,7 +42,7 @@ def models_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Made:
 
 @pytest.fixture
 def started(hub: Hub, tmp_path: Path) -> Started:
-    """Starts a command that knows the hub by the variables of its environment."""
+    """Return a function that starts a command, with the hub in its environment variables."""
     others = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     environment = others | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "NO_PROXY": "127.0.0.1"}
 
@@ -53,17 +53,17 @@ def started(hub: Hub, tmp_path: Path) -> Started:
     return start
 
 
-def test_pull_prints_the_path_and_nothing_else_on_stdout(hub: Hub, started: Started) -> None:
+def test_pull_prints_only_the_path_on_stdout(hub: Hub, started: Started) -> None:
     hub.files[NAME] = gguf(head=False)
     run = started("pull", "owner/name:Q4_K_M")
     out, err = run.communicate(timeout=100)
     assert run.returncode == 0, err
     assert Path(out.removesuffix("\n")).read_bytes() == hub.files[NAME]
     assert "note: model-Q4_K_M.gguf of owner/name has no multi-token-prediction head" in err
-    assert "100%" not in err  # a bar is for terminals
+    assert "100%" not in err  # only a terminal gets a progress bar
 
 
-def test_pull_prints_both_paths_and_says_what_the_second_is(hub: Hub, started: Started) -> None:
+def test_pull_prints_the_paths_of_model_and_head(hub: Hub, started: Started) -> None:
     hub.files |= {NAME: gguf(head=False), HEAD_NAME: gguf(tensors=HEAD_ALONE)}
     run = started("pull", "owner/name")
     out, err = run.communicate(timeout=100)
@@ -88,7 +88,7 @@ def test_pull_prints_both_paths_and_says_what_the_second_is(hub: Hub, started: S
         *(f"bench {bench} -m hf:owner/name" for bench in ("decode", "prefill", "batch", "rows", "prefix")),
     ],
 )
-def test_every_command_gives_the_head_to_the_model(hub: Hub, command: str, models_made: Made) -> None:
+def test_every_command_loads_the_head(hub: Hub, command: str, models_made: Made) -> None:
     hub.files |= {NAME: gguf(head=False), HEAD_NAME: gguf(tensors=HEAD_ALONE)}
     found = run(*command.split())
     assert (found.returncode, models_made) == (NOT_LOADED, [(NAME, HEAD_NAME)]), found.stderr
@@ -105,7 +105,7 @@ def test_every_command_gives_the_head_to_the_model(hub: Hub, command: str, model
         "bench prefill -m hf:owner/name --modes none",
     ],
 )
-def test_without_drafts_no_command_brings_the_head(hub: Hub, command: str, models_made: Made) -> None:
+def test_commands_without_drafts_download_no_head(hub: Hub, command: str, models_made: Made) -> None:
     hub.files |= {NAME: gguf(head=False), HEAD_NAME: gguf(tensors=HEAD_ALONE)}
     found = run(*command.split())
     assert (found.returncode, models_made) == (NOT_LOADED, [(NAME, None)]), found.stderr
@@ -114,7 +114,7 @@ def test_without_drafts_no_command_brings_the_head(hub: Hub, command: str, model
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such terminals")
-def test_a_terminal_sees_a_bar(hub: Hub, started: Started) -> None:
+def test_pull_shows_a_progress_bar_on_a_terminal(hub: Hub, started: Started) -> None:
     hub.files[NAME] = gguf()
     import fcntl
     import termios
@@ -124,7 +124,7 @@ def test_a_terminal_sees_a_bar(hub: Hub, started: Started) -> None:
     run = started("pull", "owner/name:Q4_K_M", stderr=theirs)
     os.close(theirs)
     said = b""
-    with suppress(OSError):  # that nobody writes there any more
+    with suppress(OSError):  # the command has closed its end
         while some := os.read(ours, 4096):
             said += some
     os.close(ours)
@@ -135,7 +135,7 @@ def test_a_terminal_sees_a_bar(hub: Hub, started: Started) -> None:
     assert NAME in shown
 
 
-def test_a_download_that_is_killed_goes_on(hub: Hub, started: Started, demo: Path, tmp_path: Path) -> None:
+def test_killed_download_is_resumed(hub: Hub, started: Started, demo: Path, tmp_path: Path) -> None:
     hub.files[NAME] = data = demo.read_bytes()
     half = len(data) // 2
     hub.faults.cut_after, hub.faults.cuts, hub.faults.hang = half, 1, True
@@ -172,19 +172,19 @@ def test_a_download_that_is_killed_goes_on(hub: Hub, started: Started, demo: Pat
         *(f"bench {bench} -m hf:owner/nmae" for bench in ("decode", "prefill", "batch", "rows", "prefix")),
     ],
 )
-def test_every_command_asks_the_hub(
+def test_every_command_takes_a_hub_name(
     hub: Hub, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("REQUESTS").write_text("")
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_:
         app_main(command.split())
-    assert ended.value.code == NOT_LOADED
+    assert exit_.value.code == NOT_LOADED
     assert f"no repository owner/nmae on {hub.url}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         ("generate -m hf:owner/name -c -5 def", "--ctx -5 must be"),
         ("serve -m hf:owner/name -c -5", "--ctx -5 must be"),
@@ -212,48 +212,48 @@ def test_every_command_asks_the_hub(
         ("bench prefill -m hf:owner/name --synthetic-acceptance x", "--synthetic-acceptance 'x' must be"),
     ],
 )
-def test_options_are_looked_at_before_the_hub_is_asked(
+def test_commands_check_options_before_the_download(
     hub: Hub,
     command: str,
-    said: str,
+    message: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_:
         app_main(command.split())
-    assert (ended.value.code, hub.asked) == (MISUSED, [])
-    assert said in capsys.readouterr().err
+    assert (exit_.value.code, hub.asked) == (MISUSED, [])
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["generate -m hf:owner/name def", "info --memory hf:owner/name"])
-def test_adapters_are_looked_for_before_the_hub_is_asked(
+def test_commands_check_adapters_before_the_download(
     hub: Hub, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_:
         app_main([*command.split(), "--lora", "nowhere.gguf"])
-    assert (ended.value.code, hub.asked) == (NOT_LOADED, [])
+    assert (exit_.value.code, hub.asked) == (NOT_LOADED, [])
     assert "no such adapter: nowhere.gguf" in capsys.readouterr().err
 
 
-def test_a_name_that_no_file_can_have_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
+def test_too_long_filename_is_a_short_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
         app_main(["info", "a" * 5000])
-    assert ended.value.code == NOT_LOADED
+    assert exit_.value.code == NOT_LOADED
     assert len(said := capsys.readouterr().err) < 300
     assert "no such file" in said
 
 
-def test_a_name_that_is_none_is_a_misuse(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
+def test_invalid_hub_name_is_a_misuse(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
         app_main(["info", "hf:name"])
-    assert ended.value.code == MISUSED
+    assert exit_.value.code == MISUSED
     assert "it must be like hf:owner/name" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "said"),
+    ("variable", "value", "message"),
     [
         ("HF_ENDPOINT", "http://127.0.0.1:99999", "Port out of range"),
         ("HF_ENDPOINT", "http://name:secret@[::1", "Invalid IPv6 URL"),
@@ -268,19 +268,19 @@ def test_a_name_that_is_none_is_a_misuse(capsys: pytest.CaptureFixture[str]) -> 
         ("HF_ENDPOINT", "name:secret@127.0.0.1:1", "must be like https://huggingface.co"),
     ],
 )
-def test_variables_that_huggingface_hub_cannot_read_are_told(
-    started: Started, variable: str, value: str, said: str
+def test_unreadable_environment_variables_are_a_misuse(
+    started: Started, variable: str, value: str, message: str
 ) -> None:
     run = started("pull", "owner/name", **{variable: value})
     out, err = run.communicate(timeout=100)
     assert (run.returncode, out, err.count("\n")) == (MISUSED, "", 1), out + err
     assert err.startswith(("error: huggingface_hub cannot be loaded", f"error: {variable} must be "))
-    assert said in err
+    assert message in err
     assert variable in err
     assert "secret" not in err
 
 
-def test_the_scheme_of_an_address_may_be_in_capitals(hub: Hub, started: Started) -> None:
+def test_endpoint_scheme_may_be_uppercase(hub: Hub, started: Started) -> None:
     hub.files[NAME] = gguf()
     run = started("pull", "owner/name:Q4_K_M", HF_ENDPOINT=hub.url.replace("http:", "HTTP:"))
     out, err = run.communicate(timeout=100)
@@ -290,7 +290,7 @@ def test_the_scheme_of_an_address_may_be_in_capitals(hub: Hub, started: Started)
 @pytest.mark.parametrize("token", ["", " "])
 @pytest.mark.parametrize("found", ["pipe", "UTF-16", "long name"])
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no such pipes")
-def test_a_token_s_file_that_cannot_be_read_is_told(started: Started, tmp_path: Path, found: str, token: str) -> None:
+def test_unreadable_token_file_is_a_misuse(started: Started, tmp_path: Path, found: str, token: str) -> None:
     file = tmp_path / ("t" * 300 if found == "long name" else "token")
     if found == "pipe":
         os.mkfifo(file)
@@ -303,7 +303,7 @@ def test_a_token_s_file_that_cannot_be_read_is_told(started: Started, tmp_path: 
 
 
 @pytest.mark.parametrize("password", ["se/cret", "se#cret", "se?cret"])
-def test_a_proxy_s_password_is_not_shown(started: Started, password: str) -> None:
+def test_error_hides_the_password_of_a_proxy(started: Started, password: str) -> None:
     run = started("pull", "owner/name", HTTP_PROXY=f"http://user:{password}@127.0.0.1:1", NO_PROXY="")
     _, err = run.communicate(timeout=100)
     assert (run.returncode, err.count("\n")) == (NOT_LOADED, 1), err
@@ -312,7 +312,7 @@ def test_a_proxy_s_password_is_not_shown(started: Started, password: str) -> Non
     assert "cret" not in err
 
 
-def test_a_proxy_that_needs_another_package_is_told(started: Started) -> None:
+def test_proxy_that_needs_another_package_is_an_error(started: Started) -> None:
     run = started("pull", "owner/name", HTTP_PROXY="socks5://127.0.0.1:1", ALL_PROXY="socks5://127.0.0.1:1")
     _, err = run.communicate(timeout=100)
     assert (run.returncode, err.count("\n")) == (NOT_LOADED, 1), err
@@ -320,7 +320,7 @@ def test_a_proxy_that_needs_another_package_is_told(started: Started) -> None:
 
 
 @pytest.mark.parametrize("found", ["", "no certificate", "a folder"])
-def test_certificates_that_cannot_be_read_are_told(started: Started, tmp_path: Path, found: str) -> None:
+def test_unreadable_certificates_are_an_error(started: Started, tmp_path: Path, found: str) -> None:
     if found == "a folder":
         (tmp_path / "c.pem").mkdir()
     elif found:

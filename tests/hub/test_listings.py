@@ -1,4 +1,4 @@
-"""Claims about repositories as they are published: who asks gets the right model and head, or names to choose from."""
+"""Tests of the file lists of published repositories: the right model and head, or a list of choices."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from helpers.hub_listings import LISTINGS, Ask, Listing
 from huggingface_hub import constants
 
 from pymtp.errors import InvalidRequestError, ModelLoadError
-from pymtp.hub.pull import Pulled
+from pymtp.hub.model_download import LocalFiles
 
-Both = Callable[..., Pulled]
+FetchBoth = Callable[..., LocalFiles]
 ASKS = [pytest.param(listing, ask, id=f"{listing.repo}:{ask.wanted}") for listing in LISTINGS for ask in listing.asks]
 
 
 def within(path: Path | None) -> str | None:
-    """A path within its repository."""
+    """Return a path within its repository."""
     return None if path is None else path.as_posix().partition(f"/{COMMIT}/")[2]
 
 
 @pytest.mark.parametrize(("listing", "ask"), ASKS)
-def test_published_repository_gives_the_right_files_or_names_them(
-    hub: Hub, both: Both, listing: Listing, ask: Ask, monkeypatch: pytest.MonkeyPatch
+def test_published_repository_gives_the_right_files_or_lists_them(
+    hub: Hub, fetch_both: FetchBoth, listing: Listing, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.files.update(listing.contents())
     if ask.error:
         with pytest.raises((InvalidRequestError, ModelLoadError), match=ask.error):
-            both(ask.wanted)
+            fetch_both(ask.wanted)
         return
-    found = both(ask.wanted)
+    found = fetch_both(ask.wanted)
     assert (within(found.model), within(found.head)) == (ask.model, ask.head)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert both(ask.wanted) == found
+    assert fetch_both(ask.wanted) == found

@@ -1,4 +1,4 @@
-"""Claims about `pymtp serve` with a model of the hub: it is a server from the beginning, and stays with one file."""
+"""Tests of `pymtp serve` with a hub name: it answers during the download, and its workers load the same file."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Serve = Callable[..., Served]
 
 @pytest.fixture
 def serve(hub: Hub, demo: Path, tmp_path: Path) -> Iterator[Serve]:
-    """Serves owner/name of the hub, which is the shipped model."""
+    """Return a function that serves owner/name of the hub, which holds the shipped model."""
     hub.files[NAME] = demo.read_bytes()
     env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "NO_PROXY": "127.0.0.1", "HF_HUB_OFFLINE": "0"}
     with ExitStack() as stack:
         yield lambda *options: stack.enter_context(closing(Served("-m", "hf:owner/name", *options, env=env)))
 
 
-def test_a_server_whose_model_is_being_downloaded_answers_and_ends_in_order(hub: Hub, serve: Serve) -> None:
+def test_server_answers_and_stops_during_a_download(hub: Hub, serve: Serve) -> None:
     hub.faults.cut_after, hub.faults.hang = 1_000_000, True
     served = serve()
     found = re.search(r"url=(\S+)", served.line("loading the model"))
@@ -43,7 +43,7 @@ def test_a_server_whose_model_is_being_downloaded_answers_and_ends_in_order(hub:
     assert served.end(signal.SIGTERM) == 0
 
 
-def test_a_worker_that_follows_another_has_its_file(hub: Hub, serve: Serve) -> None:
+def test_restarted_worker_loads_the_same_file_without_the_hub(hub: Hub, serve: Serve) -> None:
     served = serve().ready()
     text = served.ask(temperature=0).json()["choices"][0]["text"]
     hub.asked.clear()
@@ -56,14 +56,14 @@ def test_a_worker_that_follows_another_has_its_file(hub: Hub, serve: Serve) -> N
 
 @pytest.fixture
 def head(hub: Hub, tmp_path: Path) -> str:
-    """The name of a head in a file of its own; the model is another one that it fits."""
+    """Add a model and its separate head to the hub, and return the head's filename."""
     (whole,) = make_model("tiny", tmp_path / "tiny.gguf")
     trunk, head = write_pair(whole, tmp_path)
     hub.files |= {NAME: trunk.read_bytes(), f"mtp-{NAME}": head.read_bytes()}
     return f"mtp-{NAME}"
 
 
-def test_a_worker_that_follows_another_has_its_head(hub: Hub, serve: Serve, head: str) -> None:
+def test_restarted_worker_loads_the_same_head_without_the_hub(hub: Hub, serve: Serve, head: str) -> None:
     served = serve().ready()
     assert head in {answer.path for answer in hub.sent}
     hub.asked.clear()
@@ -76,7 +76,7 @@ def test_a_worker_that_follows_another_has_its_head(hub: Hub, serve: Serve, head
 
 
 @pytest.mark.parametrize("how", ["gone", "cut off"])
-def test_a_head_that_is_not_whole_any_more_is_brought_again(serve: Serve, head: str, tmp_path: Path, how: str) -> None:
+def test_restarted_worker_downloads_a_damaged_head_again(serve: Serve, head: str, tmp_path: Path, how: str) -> None:
     served = serve().ready()
     (file,) = (tmp_path / "hub").rglob(head)
     size = file.stat().st_size
@@ -90,7 +90,7 @@ def test_a_head_that_is_not_whole_any_more_is_brought_again(serve: Serve, head: 
     assert file.stat().st_size == size
 
 
-def test_a_file_that_is_gone_is_brought_again(serve: Serve, tmp_path: Path) -> None:
+def test_restarted_worker_downloads_a_deleted_file_again(serve: Serve, tmp_path: Path) -> None:
     served = serve().ready()
     shutil.rmtree(tmp_path / "hub")
     os.kill(served.worker(), signal.SIGKILL)
@@ -99,7 +99,7 @@ def test_a_file_that_is_gone_is_brought_again(serve: Serve, tmp_path: Path) -> N
     assert "hf:owner/name is asked for by its name" in served.line("WARNING")
 
 
-def test_a_file_that_is_cut_off_is_brought_again(serve: Serve, tmp_path: Path) -> None:
+def test_restarted_worker_downloads_a_truncated_file_again(serve: Serve, tmp_path: Path) -> None:
     served = serve().ready()
     (file,) = (tmp_path / "hub").rglob(NAME)
     size = file.stat().st_size
@@ -111,7 +111,7 @@ def test_a_file_that_is_cut_off_is_brought_again(serve: Serve, tmp_path: Path) -
     assert "hf:owner/name is asked for by its name" in line
 
 
-def test_a_part_that_is_gone_is_brought_again(hub: Hub, serve: Serve, tmp_path: Path) -> None:
+def test_restarted_worker_downloads_a_deleted_part_again(hub: Hub, serve: Serve, tmp_path: Path) -> None:
     parts = make_model("tiny", tmp_path / "tiny-F32.gguf", weight_type="f32", split_max_tensors=40)
     hub.files.update((part.name, part.read_bytes()) for part in parts)
     served = serve("-m", "hf:owner/name:F32").ready()
@@ -122,7 +122,7 @@ def test_a_part_that_is_gone_is_brought_again(hub: Hub, serve: Serve, tmp_path: 
     assert gone.is_file()
 
 
-def test_a_file_that_is_away_for_a_while_is_found_again_without_the_hub(hub: Hub, serve: Serve, tmp_path: Path) -> None:
+def test_worker_finds_a_file_that_was_moved_away_for_a_while(hub: Hub, serve: Serve, tmp_path: Path) -> None:
     served = serve().ready()
     (tmp_path / "hub").rename(tmp_path / "away")
     hub.faults.down = True
@@ -133,7 +133,7 @@ def test_a_file_that_is_away_for_a_while_is_found_again_without_the_hub(hub: Hub
     assert not any("in the cache is taken" in line for line in served.lines)
 
 
-def test_the_file_is_tried_again_where_the_hub_has_two_by_now(hub: Hub, serve: Serve, tmp_path: Path) -> None:
+def test_worker_retries_the_file_if_its_name_is_ambiguous_by_now(hub: Hub, serve: Serve, tmp_path: Path) -> None:
     served = serve().ready()
     (tmp_path / "hub").rename(tmp_path / "away")
     hub.files["other-Q4_K_M.gguf"] = hub.files[NAME]
@@ -143,7 +143,7 @@ def test_the_file_is_tried_again_where_the_hub_has_two_by_now(hub: Hub, serve: S
     assert served.worker(2) != served.worker()
 
 
-def test_an_adapter_that_is_away_does_not_change_the_model(
+def test_missing_adapter_does_not_change_the_model(
     hub: Hub, serve: Serve, demo: Path, demo_f32: Path, tmp_path: Path
 ) -> None:
     lora = write_adapter(tmp_path / "a.gguf", make_delta(demo_f32, ["blk.0.ffn_up.weight"], seed=1), alpha=4.0)
@@ -157,14 +157,14 @@ def test_an_adapter_that_is_away_does_not_change_the_model(
     assert hub.asked == []
 
 
-def test_a_model_that_is_not_there_ends_the_server_with_one_line(hub: Hub, serve: Serve) -> None:
+def test_unknown_repository_stops_the_server_with_one_line(hub: Hub, serve: Serve) -> None:
     served = serve("-m", "hf:owner/nmae")
     assert served.exit_code() == 3
     (line,) = [line for line in served.lines if "loading the model" not in line]
     assert line.startswith(f"error: no repository owner/nmae on {hub.url}")
 
 
-def test_a_variable_of_the_hub_that_cannot_be_read_is_a_misuse(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_environment_variable_stops_the_server(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "-1")
     served = serve()
     assert served.exit_code() == 2

@@ -1,4 +1,4 @@
-"""Claims about coroutines: they run together, a task that is cancelled takes its requests along, nothing else."""
+"""Tests of AsyncLLM: requests of coroutines run in one batch, and a cancelled task cancels its own only."""
 
 from __future__ import annotations
 
@@ -47,26 +47,26 @@ def wait_until(ready: Callable[[], object]) -> None:
         time.sleep(0.001)
 
 
-def test_texts_may_be_freed_while_their_own_thread_takes_a_request(
+def test_async_completions_may_be_freed_while_the_engine_thread_takes_a_request(
     several: LLM, prompts: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Python's collector frees them, at any line: they cancel their requests."""
+    """Python's garbage collector frees them at any line, and they cancel their requests then."""
 
     async def use(llm: AsyncLLM) -> str:
-        texts = [await llm.open("import ", ENDLESS)]
-        wake = llm._driver.wake
+        texts = [await llm._open("import ", ENDLESS)]
+        wake = llm._engine_thread.wake
 
         def freeing() -> None:
             texts.clear()
             wake()
 
-        monkeypatch.setattr(llm._driver, "wake", freeing)
+        monkeypatch.setattr(llm._engine_thread, "wake", freeing)
         return (await llm.generate(prompts[0], SHORT)).text
 
     assert run(several, use) == expected[0]
 
 
-def test_coroutines_get_the_texts_that_they_would_get_alone_and_share_rounds(
+def test_async_llm_coroutines_share_rounds_and_get_the_texts_of_single_requests(
     several: LLM, prompts: list[str], expected: list[str]
 ) -> None:
     before = several.figures().sequences.get(4, 0)
@@ -79,14 +79,16 @@ def test_coroutines_get_the_texts_that_they_would_get_alone_and_share_rounds(
     assert several.figures().sequences[4] > before
 
 
-def test_a_list_gives_a_list(several: LLM, prompts: list[str], expected: list[str]) -> None:
+def test_async_generate_returns_a_list_for_a_list(several: LLM, prompts: list[str], expected: list[str]) -> None:
     async def use(llm: AsyncLLM) -> list[str]:
         return [completion.text for completion in await llm.generate(prompts, SHORT)]
 
     assert run(several, use) == expected
 
 
-def test_streams_side_by_side_join_to_the_same_texts(several: LLM, prompts: list[str], expected: list[str]) -> None:
+def test_async_streams_at_the_same_time_yield_the_same_texts(
+    several: LLM, prompts: list[str], expected: list[str]
+) -> None:
     async def joined(llm: AsyncLLM, prompt: str) -> str:
         return "".join([piece.text async for piece in llm.stream(prompt, SHORT)])
 
@@ -96,7 +98,7 @@ def test_streams_side_by_side_join_to_the_same_texts(several: LLM, prompts: list
     assert run(several, use) == expected
 
 
-def test_a_reader_that_stays_away_holds_up_nobody_and_finds_its_text_later(
+def test_async_stream_without_a_reader_delays_no_other_and_keeps_its_text(
     several: LLM, prompts: list[str], expected: list[str]
 ) -> None:
     params = SamplingParams(max_tokens=100, ignore_eos=True)
@@ -113,20 +115,22 @@ def test_a_reader_that_stays_away_holds_up_nobody_and_finds_its_text_later(
     run(several, use)
 
 
-def test_a_stream_that_waited_for_its_reader_goes_on_when_it_is_read(several: LLM, prompts: list[str]) -> None:
+def test_async_stream_continues_when_its_reader_returns(several: LLM, prompts: list[str]) -> None:
     params = SamplingParams(max_tokens=100, ignore_eos=True)
 
     async def use(llm: AsyncLLM) -> str:
         stream = llm.stream(prompts[0], params)
         first = await anext(stream)
-        while not llm.llm.engine.idle:
+        while not llm.llm._engine.idle:
             await asyncio.sleep(0.001)
         return first.text + "".join([piece.text async for piece in stream])
 
     assert run(several, use) == several.generate(prompts[0], params).text
 
 
-def test_a_cancelled_task_ends_its_request_and_no_other(several: LLM, prompts: list[str], expected: list[str]) -> None:
+def test_async_llm_cancelled_task_cancels_its_own_request_only(
+    several: LLM, prompts: list[str], expected: list[str]
+) -> None:
     before = several.figures()
 
     async def use(llm: AsyncLLM) -> str:
@@ -151,27 +155,27 @@ def test_a_cancelled_task_ends_its_request_and_no_other(several: LLM, prompts: l
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> list[asyncio.Future[Any]]:
-    """Prompts are looked at until all of these futures are done."""
+    """Make prompts take until all of these futures are done."""
     until: list[asyncio.Future[Any]] = []
-    original = LLM.requests
+    original = LLM._submit
 
-    def requests(*arguments: Any, **keywords: Any) -> Any:
+    def submit(*arguments: Any, **keywords: Any) -> Any:
         while not until or not all(future.done() for future in until):
             time.sleep(0.001)
         return original(*arguments, **keywords)
 
-    monkeypatch.setattr(LLM, "requests", requests)
+    monkeypatch.setattr(LLM, "_submit", submit)
     return until
 
 
 @pytest.mark.parametrize("how", ["the task is cancelled", "the loop ends"])
-def test_a_request_whose_task_ends_while_its_prompt_is_looked_at_ends_too(
+def test_async_llm_task_cancelled_during_preparation_cancels_its_request(
     several: LLM, slow: list[asyncio.Future[Any]], how: str
 ) -> None:
     before = several.figures().cancelled
 
     async def main() -> None:
-        llm = AsyncLLM(several)  # whose first request it is
+        llm = AsyncLLM(several)  # the request under test is its first one
         slow.append(asyncio.create_task(llm.generate("import ", ENDLESS)))
         await asyncio.sleep(0.01)
         if how == "the task is cancelled":
@@ -186,9 +190,7 @@ def test_a_request_whose_task_ends_while_its_prompt_is_looked_at_ends_too(
     assert (several.figures().running, several.figures().waiting) == (0, 0)
 
 
-def test_a_request_that_comes_after_close_ends_and_the_call_is_refused(
-    several: LLM, slow: list[asyncio.Future[Any]]
-) -> None:
+def test_async_llm_refuses_a_request_that_arrives_after_close(several: LLM, slow: list[asyncio.Future[Any]]) -> None:
     async def main() -> None:
         llm = AsyncLLM(several)
         asked = asyncio.create_task(llm.generate("import ", ENDLESS))
@@ -203,7 +205,7 @@ def test_a_request_that_comes_after_close_ends_and_the_call_is_refused(
     assert (several.figures().running, several.figures().waiting) == (0, 0)
 
 
-def test_threads_of_the_program_that_are_all_busy_stop_neither_calls_nor_close(
+def test_async_llm_needs_no_thread_of_asyncios_default_executor(
     several: LLM, prompts: list[str], expected: list[str]
 ) -> None:
     async def main() -> str:
@@ -222,7 +224,7 @@ def test_threads_of_the_program_that_are_all_busy_stop_neither_calls_nor_close(
     assert asyncio.run(main()) == expected[0]
 
 
-def test_one_that_is_let_go_of_frees_its_llm() -> None:
+def test_async_llm_without_references_frees_its_llm() -> None:
     async def main() -> weakref.ref[LLM]:
         llm = AsyncLLM(n_ctx=256, n_threads=1, draft_tokens=2)
         await llm.generate("import ", SHORT)
@@ -233,7 +235,7 @@ def test_one_that_is_let_go_of_frees_its_llm() -> None:
     wait_until(lambda: inner() is None)
 
 
-def test_an_iteration_that_is_left_ends_its_request(several: LLM) -> None:
+def test_async_stream_closed_early_cancels_its_request(several: LLM) -> None:
     async def use(llm: AsyncLLM) -> None:
         stream = llm.stream("import ", ENDLESS)
         async for _ in stream:
@@ -245,7 +247,7 @@ def test_an_iteration_that_is_left_ends_its_request(several: LLM) -> None:
     run(several, use)
 
 
-def test_errors_come_out_of_the_await(several: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_async_llm_raises_request_errors_from_await(several: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     async def use(llm: AsyncLLM) -> None:
         with pytest.raises(InvalidRequestError, match="empty"):
             await llm.generate("", SHORT)
@@ -269,7 +271,7 @@ def test_errors_come_out_of_the_await(several: LLM, monkeypatch: pytest.MonkeyPa
     run(several, use)
 
 
-def test_a_fault_of_the_engine_comes_out_of_every_await_and_later_calls_go_on(
+def test_async_llm_raises_an_engine_failure_in_every_call_and_serves_later_ones(
     prompts: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[object] = []
@@ -288,10 +290,10 @@ def test_a_fault_of_the_engine_comes_out_of_every_await_and_later_calls_go_on(
 
     with make_llm(n_seq_max=2) as llm:
         run(llm, use)
-    assert 1 <= len(told) <= 3  # requests that came after the first failure meet another
+    assert 1 <= len(told) <= 3  # requests after the first failure meet another one
 
 
-def test_close_ends_what_runs_and_leaves_a_shared_llm_open(
+def test_async_llm_close_cancels_requests_and_keeps_a_passed_llm_open(
     several: LLM, prompts: list[str], expected: list[str]
 ) -> None:
     async def main() -> None:
@@ -307,7 +309,7 @@ def test_close_ends_what_runs_and_leaves_a_shared_llm_open(
     assert several.generate(prompts[0], SHORT).text == expected[0]
 
 
-def test_it_makes_and_frees_an_llm_of_its_own(prompts: list[str], expected: list[str]) -> None:
+def test_async_llm_creates_and_frees_its_own_llm(prompts: list[str], expected: list[str]) -> None:
     async def main() -> str:
         async with AsyncLLM(n_ctx=512, n_threads=1, draft_tokens=2) as llm:
             text = (await llm.generate(prompts[1], SHORT)).text
@@ -319,7 +321,9 @@ def test_it_makes_and_frees_an_llm_of_its_own(prompts: list[str], expected: list
     assert asyncio.run(main()) == expected[1]
 
 
-def test_calls_of_threads_run_beside_coroutines(several: LLM, prompts: list[str], expected: list[str]) -> None:
+def test_async_llm_runs_calls_of_threads_beside_coroutines(
+    several: LLM, prompts: list[str], expected: list[str]
+) -> None:
     async def use(llm: AsyncLLM) -> list[str]:
         threads = [asyncio.to_thread(several.generate, prompt, SHORT) for prompt in prompts[:6]]
         tasks = [llm.generate(prompt, SHORT) for prompt in prompts[6:]]
@@ -328,7 +332,9 @@ def test_calls_of_threads_run_beside_coroutines(several: LLM, prompts: list[str]
     assert run(several, use) == expected
 
 
-def test_close_waits_for_no_call_of_a_thread(several: LLM, prompts: list[str], expected: list[str]) -> None:
+def test_async_llm_close_does_not_wait_for_calls_of_threads(
+    several: LLM, prompts: list[str], expected: list[str]
+) -> None:
     worker = threading.Thread(target=several.generate, args=(prompts[0], ENDLESS))
     worker.start()
     while worker.is_alive() and not several.figures().running:

@@ -1,4 +1,4 @@
-"""Claims about AsyncLLM.open: several texts of one prompt, taken as they come."""
+"""Tests of AsyncLLM._open: several completions of one prompt, taken while they are generated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from pymtp import LLM, AsyncLLM, SamplingParams
-from pymtp.async_llm import AsyncTexts
+from pymtp.async_llm import AsyncCompletions
 from pymtp.errors import ClosedError, ContextFullError, NativeError
 from pymtp.stats import Stats
 
@@ -25,13 +25,15 @@ def llm() -> LLM:
 
 
 @asynccontextmanager
-async def opened(llm: LLM, params: SamplingParams, **options: int | None) -> AsyncIterator[tuple[AsyncLLM, AsyncTexts]]:
-    async with AsyncLLM(llm) as alone, await alone.open(PROMPT, params, **options) as texts:  # type: ignore[arg-type]
+async def open_completions(
+    llm: LLM, params: SamplingParams, **options: int | None
+) -> AsyncIterator[tuple[AsyncLLM, AsyncCompletions]]:
+    async with AsyncLLM(llm) as alone, await alone._open(PROMPT, params, **options) as texts:  # type: ignore[arg-type]
         yield alone, texts
 
 
-async def rest(texts: AsyncTexts) -> None:
-    """Takes all that is still to come."""
+async def take_all(texts: AsyncCompletions) -> None:
+    """Take all remaining deltas."""
     while await texts.take():
         pass
 
@@ -40,11 +42,11 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(test(), 60))  # type: ignore[arg-type]
 
 
-def test_the_parts_of_each_text_are_what_generate_makes(llm: LLM) -> None:
+def test_async_completions_deltas_join_to_the_completions_of_generate(llm: LLM) -> None:
     first = llm.generate(PROMPT, PARAMS)
 
     async def test() -> None:
-        async with opened(llm, PARAMS) as (_, texts):
+        async with open_completions(llm, PARAMS) as (_, texts):
             found: dict[int, str] = defaultdict(str)
             reasons = {}
             while parts := await texts.take():
@@ -60,9 +62,9 @@ def test_the_parts_of_each_text_are_what_generate_makes(llm: LLM) -> None:
     run(test)
 
 
-def test_pieces_say_which_tokens_were_drafts(llm: LLM) -> None:
+def test_pieces_count_drafted_and_accepted_tokens(llm: LLM) -> None:
     async def test() -> None:
-        async with opened(llm, PARAMS) as (_, texts):
+        async with open_completions(llm, PARAMS) as (_, texts):
             pieces = defaultdict(list)
             while parts := await texts.take():
                 for part in parts:
@@ -78,9 +80,9 @@ def test_pieces_say_which_tokens_were_drafts(llm: LLM) -> None:
     run(test)
 
 
-def test_texts_without_readers_come_whole_at_their_ends(llm: LLM) -> None:
+def test_async_completions_without_pieces_arrive_whole_at_their_end(llm: LLM) -> None:
     async def test() -> None:
-        async with opened(llm, PARAMS, ahead=None) as (_, texts):
+        async with open_completions(llm, PARAMS, max_unread=None) as (_, texts):
             ends = []
             while parts := await texts.take():
                 assert not any(part.pieces for part in parts)
@@ -91,10 +93,10 @@ def test_texts_without_readers_come_whole_at_their_ends(llm: LLM) -> None:
     run(test)
 
 
-def test_what_is_left_open_ends_when_it_is_closed(llm: LLM) -> None:
+def test_async_completions_close_cancels_running_completions(llm: LLM) -> None:
     async def test() -> None:
         endless = SamplingParams(max_tokens=None, ignore_eos=True)
-        async with opened(llm, endless) as (alone, texts):
+        async with open_completions(llm, endless) as (alone, texts):
             assert await texts.take()
             texts.close()
             while parts := await texts.take():
@@ -105,64 +107,69 @@ def test_what_is_left_open_ends_when_it_is_closed(llm: LLM) -> None:
     run(test)
 
 
-def test_a_closed_llm_is_told_to_who_takes() -> None:
+def test_async_completions_take_raises_closed_error_after_close() -> None:
     async def test() -> None:
         llm = LLM(n_ctx=512)
-        async with opened(llm, SamplingParams(max_tokens=None, ignore_eos=True)) as (_, texts):
+        async with open_completions(llm, SamplingParams(max_tokens=None, ignore_eos=True)) as (_, texts):
             await texts.take()
             await asyncio.to_thread(llm.close)
             with pytest.raises(ClosedError):
-                await rest(texts)
+                await take_all(texts)
 
     run(test)
 
 
-def test_the_failure_of_one_text_is_told_while_others_go_on(llm: LLM) -> None:
+def test_async_completions_failure_of_one_does_not_stop_the_others(llm: LLM) -> None:
     async def test() -> None:
         endless = SamplingParams(max_tokens=None, ignore_eos=True, n=3, temperature=1.0)
-        async with opened(llm, endless) as (_, texts):
+        async with open_completions(llm, endless) as (_, texts):
             await texts.take()
             failing = texts._requests[1]
             failed = NativeError("a fault of one")
-            await asyncio.to_thread(llm.turns.between, llm, lambda: llm.engine.fail_one(failing, failed))
+            await asyncio.to_thread(
+                llm._runner.call_between_steps, llm, lambda: llm._engine.fail_request(failing, failed)
+            )
             with pytest.raises(NativeError, match="a fault of one"):
-                await rest(texts)
+                await take_all(texts)
             assert not texts._requests[0].ended
 
     run(test)
 
 
-def test_what_cannot_be_asked_is_refused_at_once(llm: LLM) -> None:
+def test_async_open_refuses_invalid_arguments_at_once(llm: LLM) -> None:
     async def test() -> None:
         async with AsyncLLM(llm) as alone:
             with pytest.raises(ContextFullError):
-                await alone.open([1] * 600)
+                await alone._open([1] * 600)
 
     run(test)
 
 
-def test_a_reader_leaves_no_trail_in_the_engines_thread(llm: LLM) -> None:
+def test_engine_thread_queue_does_not_grow_with_wake_calls(llm: LLM) -> None:
     async def test() -> None:
-        async with opened(llm, SamplingParams(max_tokens=300, ignore_eos=True)) as (alone, texts):
+        async with open_completions(llm, SamplingParams(max_tokens=300, ignore_eos=True)) as (alone, texts):
             while await texts.take():
                 for _ in range(100):
-                    alone._driver.wake()
-                assert alone._driver._work.qsize() <= 2
+                    alone._engine_thread.wake()
+                assert alone._engine_thread._work.qsize() <= 2
 
     run(test)
 
 
-def test_a_loop_that_has_not_looked_is_told_once(llm: LLM) -> None:
+def test_busy_event_loop_gets_one_wakeup_only(llm: LLM) -> None:
     async def test() -> None:
         loop = asyncio.get_running_loop()
-        async with opened(llm, SamplingParams(max_tokens=200, ignore_eos=True), ahead=1000) as (alone, texts):
+        async with open_completions(llm, SamplingParams(max_tokens=200, ignore_eos=True), max_unread=1000) as (
+            alone,
+            texts,
+        ):
             told: list[object] = []
             call = loop.call_soon_threadsafe
             loop.call_soon_threadsafe = lambda *given: told.append(given) or call(*given)  # type: ignore[method-assign]
             before = alone.figures().finished
             until = time.monotonic() + 60
             while alone.figures().finished == before and time.monotonic() < until:
-                time.sleep(0.001)  # the loop stands still
+                time.sleep(0.001)  # the event loop is blocked
             assert len(told) <= 1
             loop.call_soon_threadsafe = call  # type: ignore[method-assign]
             tokens = 0

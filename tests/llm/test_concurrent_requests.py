@@ -1,4 +1,4 @@
-"""Claims about several requests at once in an LLM: they share rounds, and each text is its own."""
+"""Tests of concurrent requests in an LLM: they share rounds, and each has the text that it has alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import make_llm
-from helpers.threads import together
+from helpers.threads import run_in_threads
 
 from pymtp import LLM, Completion, InvalidRequestError, NativeError, PymtpError, SamplingParams
 from pymtp.context.context import Context
@@ -33,7 +33,7 @@ def texts(completions: list[Completion]) -> list[str]:
     return [completion.text for completion in completions]
 
 
-def test_a_list_runs_together_and_each_text_is_that_of_its_prompt_alone(
+def test_generate_runs_a_list_in_one_batch_with_the_texts_of_single_requests(
     llm: LLM, several: LLM, prompts: list[str]
 ) -> None:
     before = several.figures()
@@ -48,7 +48,7 @@ def test_a_list_runs_together_and_each_text_is_that_of_its_prompt_alone(
     assert after.finished - before.finished == 3 * len(prompts)
 
 
-def test_each_prompt_may_have_params_of_its_own(llm: LLM, several: LLM, prompts: list[str]) -> None:
+def test_generate_takes_params_for_each_prompt(llm: LLM, several: LLM, prompts: list[str]) -> None:
     params = [
         SamplingParams(
             4 + i, temperature=0.5 * (i % 3), seed=i, draft_tokens=(None, 0, 1)[i % 3], logprobs=i % 2 or None
@@ -70,13 +70,13 @@ def test_each_prompt_may_have_params_of_its_own(llm: LLM, several: LLM, prompts:
 
 
 @pytest.mark.parametrize("priority", ["high", None, 0.5, float("nan"), 2**40])
-def test_a_priority_that_is_no_whole_number_is_refused(several: LLM, prompts: list[str], priority: Any) -> None:
-    """It would be compared with those of others."""
+def test_priority_must_be_a_whole_number(several: LLM, prompts: list[str], priority: Any) -> None:
+    """Priorities of requests are compared with each other."""
     with pytest.raises(InvalidRequestError, match="priority="):
         several.generate(prompts[0], SHORT, priority=priority)
 
 
-def test_what_a_handler_raises_while_a_list_is_handed_in_leaves_none_of_it_behind(
+def test_exception_during_submission_of_a_list_cancels_all_its_requests(
     several: LLM, prompts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, handed_in = Engine.submit, []
@@ -92,11 +92,11 @@ def test_what_a_handler_raises_while_a_list_is_handed_in_leaves_none_of_it_behin
         several.generate(prompts, ENDLESS)
     monkeypatch.undo()
     several.generate("import ", SHORT)
-    assert [request.reason for request in handed_in] == ["cancelled"] * 3
+    assert [request.finish_reason for request in handed_in] == ["cancelled"] * 3
     assert not any(request.tokens for request in handed_in)
 
 
-def test_several_completions_of_a_prompt_have_seeds_that_follow_each_other(llm: LLM, several: LLM) -> None:
+def test_completions_of_a_prompt_have_consecutive_seeds(llm: LLM, several: LLM) -> None:
     params = SamplingParams(12, temperature=1.0, seed=5, n=3)
     first = several.generate("import ", params)
     whole = [first, *first.others]
@@ -115,7 +115,7 @@ def test_several_completions_of_a_prompt_have_seeds_that_follow_each_other(llm: 
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Counter[Context]:
-    """Tokens of prompts that the target reads."""
+    """Count the prompt tokens that the target prefills."""
     counted: Counter[Context] = Counter()
     original = Context.prefill_batch
 
@@ -128,7 +128,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Counter[Context]:
 
 
 @pytest.mark.parametrize("n", [2, 4, 7])
-def test_completions_of_a_prompt_read_it_once_and_are_those_of_their_seeds(
+def test_completions_of_a_prompt_share_one_prefill(
     llm: LLM, several: LLM, prompts: list[str], read: Counter[Context], n: int
 ) -> None:
     tokens = [n, *[token for prompt in prompts[:4] for token in llm.model.tokenize(prompt)][:299]]
@@ -141,7 +141,7 @@ def test_completions_of_a_prompt_read_it_once_and_are_those_of_their_seeds(
         assert (one.text, one.logprobs) == (alone.text, alone.logprobs)
 
 
-def test_completions_with_a_grammar_begin_it_each_by_itself(llm: LLM, several: LLM) -> None:
+def test_completions_of_a_prompt_each_have_their_own_grammar_state(llm: LLM, several: LLM) -> None:
     params = SamplingParams(20, temperature=1.0, seed=5, grammar='root ::= [a-z]+ " = " [0-9]+ "\\n"')
     first = several.generate("import os\n", replace(params, n=3))
     assert texts([first, *first.others]) == [
@@ -149,7 +149,7 @@ def test_completions_with_a_grammar_begin_it_each_by_itself(llm: LLM, several: L
     ]
 
 
-def test_when_a_request_ends_between_others_they_move_together_and_write_the_same(
+def test_sequences_move_together_after_a_request_ends_with_the_same_texts(
     llm: LLM, several: LLM, prompts: list[str]
 ) -> None:
     lengths = [60, 3, 60, 60]
@@ -159,14 +159,14 @@ def test_when_a_request_ends_between_others_they_move_together_and_write_the_sam
         done = apart.generate(prompts[:4], params)
         after = apart.context.counters
     assert after.sequence_bytes > before.sequence_bytes
-    # 4 prompts, and rounds of one launch: the move came before the first with a gap
+    # 4 prompts, and one decode per round: the sequences moved before the first round with a gap
     assert after.target_decodes - before.target_decodes <= 4 + 60
     for one, prompt, its in zip(done, prompts, params, strict=False):
         alone = llm.generate(prompt, its)
         assert (one.text, one.logprobs) == (alone.text, alone.logprobs)
 
 
-def test_calls_of_threads_run_together(llm: LLM, several: LLM, prompts: list[str]) -> None:
+def test_calls_of_several_threads_run_in_one_batch(llm: LLM, several: LLM, prompts: list[str]) -> None:
     expected = texts(llm.generate(prompts, SHORT))
     before = several.figures()
     got: dict[int, str] = {}
@@ -177,14 +177,14 @@ def test_calls_of_threads_run_together(llm: LLM, several: LLM, prompts: list[str
     def stream(i: int) -> None:
         got[i] = "".join(piece.text for piece in several.stream(prompts[i], SHORT))
 
-    together(*(lambda i=i: (generate, stream)[i % 2](i) for i in range(len(prompts))))  # type: ignore[misc]
+    run_in_threads(*(lambda i=i: (generate, stream)[i % 2](i) for i in range(len(prompts))))  # type: ignore[misc]
     assert [got[i] for i in range(len(prompts))] == expected
     shared = {n: times - before.sequences.get(n, 0) for n, times in several.figures().sequences.items() if n > 1}
     assert sum(shared.values()) > 0
 
 
-def test_streams_are_open_side_by_side(llm: LLM, several: LLM, prompts: list[str]) -> None:
-    streams = [several.stream(prompt, SHORT) for prompt in prompts[:6]]  # more than there are sequences
+def test_several_streams_may_be_open_at_once(llm: LLM, several: LLM, prompts: list[str]) -> None:
+    streams = [several.stream(prompt, SHORT) for prompt in prompts[:6]]  # more streams than sequences
     got = [""] * 6
     while any(streams):
         for i, stream in enumerate(streams):
@@ -197,7 +197,7 @@ def test_streams_are_open_side_by_side(llm: LLM, several: LLM, prompts: list[str
     assert got == texts(llm.generate(prompts[:6], SHORT))
 
 
-def test_a_stream_that_is_closed_or_let_go_of_leaves_the_others(llm: LLM, several: LLM, prompts: list[str]) -> None:
+def test_closed_or_freed_stream_does_not_affect_the_others(llm: LLM, several: LLM, prompts: list[str]) -> None:
     closed, dropped, read = (several.stream(prompt, ENDLESS) for prompt in prompts[:3])
     for stream in (closed, dropped, read):
         next(stream)
@@ -209,9 +209,7 @@ def test_a_stream_that_is_closed_or_let_go_of_leaves_the_others(llm: LLM, severa
     assert several.figures().running == 0
 
 
-def test_a_text_as_long_as_its_grammar_ends_in_company_as_it_does_alone(
-    llm: LLM, several: LLM, prompts: list[str]
-) -> None:
+def test_text_that_fills_its_grammar_ends_the_same_in_a_batch(llm: LLM, several: LLM, prompts: list[str]) -> None:
     # others verify more rows than it has tokens left, and there is no third token
     two = SamplingParams(2, grammar=f"root ::= [a] [a] <[{llm.model.n_vocab + 1}]>")
     assert llm.generate(prompts[0], two).text == "aa"
@@ -219,7 +217,7 @@ def test_a_text_as_long_as_its_grammar_ends_in_company_as_it_does_alone(
     assert [texts(done)[i] for i in (0, 3)] == ["aa", "aa"]
 
 
-def test_a_request_that_fails_in_a_list_fails_alone_and_the_error_has_what_came_of_the_others(
+def test_failed_request_of_a_list_fails_alone_and_its_error_has_all_completions(
     llm: LLM, several: LLM, prompts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = Context.first_token
@@ -244,7 +242,7 @@ def test_a_request_that_fails_in_a_list_fails_alone_and_the_error_has_what_came_
     )
 
 
-def test_a_stream_beside_a_long_call_of_another_thread_comes_and_goes(several: LLM, prompts: list[str]) -> None:
+def test_stream_runs_beside_a_long_call_of_another_thread(several: LLM, prompts: list[str]) -> None:
     expected = several.generate(prompts[0], ENDLESS).token_ids
     done: list[list[int]] = []
     worker = threading.Thread(target=lambda: done.append(several.generate(prompts[0], ENDLESS).token_ids))
@@ -258,7 +256,7 @@ def test_a_stream_beside_a_long_call_of_another_thread_comes_and_goes(several: L
     assert done == [expected]
 
 
-def test_queue_seconds_and_time_to_first_token_are_in_the_stats(prompts: list[str]) -> None:
+def test_stats_have_queue_seconds_and_time_to_first_token(prompts: list[str]) -> None:
     with make_llm() as llm:
         first, second = llm.generate(prompts[:2], SHORT)
     assert second.stats.queue_seconds > first.stats.prefill_seconds + first.stats.decode_seconds
@@ -268,7 +266,7 @@ def test_queue_seconds_and_time_to_first_token_are_in_the_stats(prompts: list[st
         assert done.stats.as_dict()["queue_seconds"] == done.stats.queue_seconds
 
 
-def test_after_all_of_it_the_sequences_hold_what_they_would_hold(several: LLM, prompts: list[str]) -> None:
+def test_sequences_hold_valid_states_after_all_tests_of_the_module(several: LLM, prompts: list[str]) -> None:
     done = several.generate(prompts[:4], SHORT)
     again = several.generate([[*one.prompt_token_ids, *one.token_ids] for one in done], SHORT)
     assert [one.stats.cached_tokens for one in again] == [

@@ -1,4 +1,4 @@
-"""Claims about processes made by fork: a child computes, and lets go of what it has, without the parent's threads."""
+"""Tests of forked processes: a child computes, and frees its objects, without the threads of its parent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.scripts import run
+from helpers.scripts import run_script
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system makes no processes by fork")
 
@@ -31,8 +31,8 @@ def in_child(right, fork=os.fork):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sees threads as Linux shows them")
-def test_a_forked_child_may_let_go_of_a_context_with_threads() -> None:
-    assert run(
+def test_forked_child_may_free_a_context_with_threads() -> None:
+    assert run_script(
         FORKS
         + """
 context = Context(model, n_ctx=512, n_threads=3)
@@ -52,9 +52,10 @@ print(ended(child), context.prefill([4]).shape)
     ) == ["7 (2048,)"]
 
 
-def test_a_forked_child_computes_with_threads_of_its_own() -> None:
-    """With a new LLM and with the parent's, where both have computed with several threads; so does the parent again."""
-    assert run(
+def test_forked_child_computes_with_its_own_threads() -> None:
+    # With a new LLM and with the parent's, after both computed with several threads; and the parent computes
+    # again
+    assert run_script(
         FORKS
         + """
 llm = pymtp.LLM(model, n_ctx=256, n_threads=2)
@@ -67,9 +68,9 @@ print(in_child(computes), text(llm) == first)
     ) == ["7 True"]
 
 
-def test_a_child_that_c_made_may_fork() -> None:
-    """As programs that embed Python do: nothing that Python does before a fork was done."""
-    assert run(
+def test_child_forked_by_c_code_may_fork() -> None:
+    """Programs that embed Python fork like this: Python's fork hooks have not run."""
+    assert run_script(
         FORKS
         + """
 llm = pymtp.LLM(model, n_ctx=256, n_threads=2)
@@ -97,9 +98,9 @@ def keep_busy(llm):
 """
 
 
-def test_a_child_refuses_what_another_thread_was_in() -> None:
-    """It would wait for a thread that it does not have. Others work, and so does the parent."""
-    assert run(
+def test_forked_child_refuses_an_llm_that_another_thread_was_using() -> None:
+    # The child would wait for a thread that it does not have. Other LLMs work, and so does the parent's
+    assert run_script(
         FORKS
         + BUSY
         + """
@@ -126,9 +127,9 @@ print(text(llm) == first)
     ]
 
 
-def test_a_child_generates_where_another_thread_of_the_parent_did() -> None:
-    """pymtp.generate: the model that it keeps is the thread's, so the child loads it anew."""
-    assert run(
+def test_forked_child_generates_while_a_parent_thread_generated() -> None:
+    # The model that pymtp.generate keeps belongs to the other thread, so the child loads it again
+    assert run_script(
         FORKS
         + """
 small = dict(n_ctx=8192, n_threads=1)
@@ -146,14 +147,14 @@ os._exit(0)
     ) == ["7"]
 
 
-def test_a_child_makes_an_llm_where_another_thread_of_the_parent_was_making_one() -> None:
-    """Of the same model: the first to be made measures what rounds cost."""
-    assert run(
+def test_forked_child_makes_an_llm_while_a_parent_thread_made_one() -> None:
+    # Both LLMs share a model, and the first one of a model measures the time of rounds
+    assert run_script(
         FORKS
         + """
 threading.Thread(target=lambda: pymtp.LLM(model, n_ctx=256, n_seq_max=4, n_threads=1), daemon=True).start()
-while model.measuring.acquire(blocking=False):
-    model.measuring.release()
+while model.measuring_lock.acquire(blocking=False):
+    model.measuring_lock.release()
     time.sleep(0.001)
 print(in_child(lambda: text(pymtp.LLM(model, n_ctx=256, n_threads=1))), flush=True)
 os._exit(0)
@@ -161,9 +162,9 @@ os._exit(0)
     ) == ["7"]
 
 
-def test_a_child_refuses_an_async_llm() -> None:
-    """It has no thread there that computes. Python does not hear of a fork of C's."""
-    assert run(
+def test_forked_child_refuses_an_async_llm() -> None:
+    # Its engine thread is missing in the child. Python's fork hooks do not see a fork in C code
+    assert run_script(
         FORKS
         + """
 import asyncio
@@ -178,7 +179,7 @@ def refused():
         print(error, flush=True)
     asyncio.run(llm.close())
     return True
-with llm._driver._lock:  # as a thread has it while it starts the driver's
+with llm._engine_thread._lock:  # a thread holds it while it starts the engine thread
     came = in_child(refused)
 print(came, in_child(refused, ctypes.PyDLL(None).fork), asyncio.run(write()) == first)
 """
@@ -186,8 +187,8 @@ print(came, in_child(refused, ctypes.PyDLL(None).fork), asyncio.run(write()) == 
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_a_child_ends_whatever_other_threads_of_the_parent_computed(n: int) -> None:
-    assert run(
+def test_forked_child_exits_while_parent_threads_compute(n: int) -> None:
+    assert run_script(
         FORKS
         + BUSY
         + f"""
@@ -215,12 +216,12 @@ int add(void) {
 
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="there is no compiler for the other library")
-def test_a_child_computes_where_another_library_had_threads(tmp_path: Path) -> None:
+def test_forked_child_computes_after_openmp_threads_of_another_library(tmp_path: Path) -> None:
     (tmp_path / "other.c").write_text(OTHER)
     built = tmp_path / "other.so"
     subprocess.run(["gcc", "-fopenmp", "-shared", "-fPIC", "-o", built, tmp_path / "other.c"], check=True)
     assert (
-        run(
+        run_script(
             FORKS
             + f"""
 other = ctypes.CDLL({str(built)!r})

@@ -1,4 +1,4 @@
-"""Claims about `pymtp.generate`: a model and a prompt in one call, the model kept for the next."""
+"""Tests of `pymtp.generate`: it loads a model, generates, and keeps the model for the next call."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from makers.lora import make_delta, write_adapter
 import pymtp
 from pymtp import LLM, ClosedError, InvalidRequestError, ModelLoadError, SamplingParams
 
-MODULE = sys.modules["pymtp.generate"]  # the attribute of pymtp is the function
+MODULE = sys.modules["pymtp.generate"]  # pymtp.generate is the function, so the module comes from sys.modules
 
 
-def test_generate_takes_both_kinds_of_keywords_and_keeps_the_last_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generate_takes_llm_and_sampling_keywords_and_keeps_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[LLM] = []
     original = LLM.__init__
 
@@ -39,7 +39,7 @@ def test_generate_takes_both_kinds_of_keywords_and_keeps_the_last_model(monkeypa
     made[1].close()
 
 
-def test_one_call_sees_what_changed_in_a_list_since_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generate_reloads_the_model_after_a_change_in_a_list_keyword(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODULE, "_last", None)
     model: dict[str, Any] = {"n_ctx": 512, "n_threads": 1}
     overrides: dict[str, str] = {}
@@ -56,7 +56,7 @@ def test_one_call_sees_what_changed_in_a_list_since_the_last(monkeypatch: pytest
     kept[2].close()
 
 
-def test_generate_names_an_unknown_keyword_and_a_bad_model() -> None:
+def test_generate_names_unknown_keywords_and_bad_models() -> None:
     with pytest.raises(TypeError, match=r"max_token$"):
         pymtp.generate("import ", max_token=8)
     with pytest.raises(ModelLoadError, match="no such file"):
@@ -68,7 +68,7 @@ def test_generate_names_an_unknown_keyword_and_a_bad_model() -> None:
     [{"n_ctx": -1}, {"type_k": "zz"}, {"cache_bytes": -1}, {"rope_scaling": "zz"}, {"cache_prompt": 3}, {"lora": "no"}],
     ids=str,
 )
-def test_an_option_that_is_wrong_leaves_the_model_of_the_last_call(
+def test_generate_keeps_its_model_after_an_invalid_option(
     wrong: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MODULE, "_last", None)
@@ -81,7 +81,7 @@ def test_an_option_that_is_wrong_leaves_the_model_of_the_last_call(
     kept.close()
 
 
-def test_a_path_means_what_it_means_where_the_process_is(
+def test_generate_resolves_relative_paths_at_each_call(
     headless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MODULE, "_last", None)
@@ -99,7 +99,7 @@ def test_a_path_means_what_it_means_where_the_process_is(
     heads[2][0].close()
 
 
-def test_a_path_is_followed_as_an_llm_follows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generate_resolves_dot_dot_after_a_symlink_as_llm_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODULE, "_last", None)
     (tmp_path / "far" / "away").mkdir(parents=True)
     (tmp_path / "far" / "m.gguf").symlink_to(pymtp.model.model.demo_model())
@@ -124,7 +124,7 @@ class Number:
     ["", Bytes(), Number(), "m.gguf", "a\0b"],
     ids=["empty", "bytes", "number", "relative", "null"],
 )
-def test_what_is_no_model_is_told_as_an_llm_tells_it(
+def test_generate_refuses_odd_models_with_the_error_of_llm(
     model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MODULE, "_last", None)
@@ -138,7 +138,9 @@ def test_what_is_no_model_is_told_as_an_llm_tells_it(
     assert str(found.value) == str(expected.value)
 
 
-def test_an_adapter_that_is_loaded_may_be_gone(demo_f32: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generate_keeps_a_model_whose_adapter_file_was_deleted(
+    demo_f32: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(MODULE, "_last", None)
     lora = write_adapter(tmp_path / "a.gguf", make_delta(demo_f32, ["blk.0.ffn_up.weight"], seed=1), alpha=4.0)
     options: dict[str, Any] = {"n_ctx": 256, "n_threads": 1, "lora": lora, "max_tokens": 4}

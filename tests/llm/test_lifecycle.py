@@ -1,4 +1,4 @@
-"""Claims about threads, close() and what is freed when."""
+"""Tests of lifetimes: threads, close(), and the time when memory is freed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import make_llm
-from helpers.scripts import run
-from helpers.threads import together
+from helpers.scripts import run_script
+from helpers.threads import run_in_threads
 
 import pymtp
 from pymtp import LLM, ClosedError, InvalidRequestError, Model, SamplingParams
 from pymtp.context.context import Context
-from pymtp.drafting.depth import AutoDepth, Costs
+from pymtp.drafting.depth import AutoDepth, RoundCosts
 from pymtp.sampling import Sampler
 
 SHORT = SamplingParams(max_tokens=8)
@@ -30,9 +30,9 @@ ENDLESS = SamplingParams(max_tokens=None, ignore_eos=True)
 SMALL: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "draft_tokens": 2}
 
 
-def test_close_waits_for_the_call_of_another_thread() -> None:
+def test_context_close_waits_for_a_call_of_another_thread() -> None:
     assert (
-        run("""
+        run_script("""
 for _ in range(5):
     context = Context(model, n_ctx=2048, n_threads=1)
     rows = []
@@ -48,10 +48,10 @@ for _ in range(5):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads as Linux shows them")
-def test_threads_wait_between_launches_and_are_shared_by_both_contexts() -> None:
+def test_compute_threads_stay_between_graphs_and_serve_both_contexts() -> None:
     before, most, *after = map(
         int,
-        run("""
+        run_script("""
 def watch():
     while not done:
         seen.append(n_threads())
@@ -69,13 +69,13 @@ watching.join()
 print(before_models, max(seen) - 1, *after, sep="\\n")
 """),
     )
-    assert most == before + 1  # while launches run
+    assert most == before + 1  # while graphs run
     assert after == [before + 1] * 20
 
 
-def test_cancel_may_meet_close() -> None:
+def test_cancel_and_close_may_run_at_the_same_time() -> None:
     assert (
-        run("""
+        run_script("""
 import sys
 sys.setswitchinterval(1e-4)  # threads meet more often
 def cancel():
@@ -96,9 +96,9 @@ done = True
 
 
 @pytest.mark.parametrize("n_threads", [1, 2])
-def test_a_process_may_end_while_a_daemon_thread_is_in_a_call(n_threads: int) -> None:
+def test_process_may_exit_while_a_daemon_thread_is_in_a_call(n_threads: int) -> None:
     for seconds in (0.1, 0.15, 0.2):
-        assert run(f"""
+        assert run_script(f"""
 llm = pymtp.LLM(model, n_ctx=2048, n_threads={n_threads})
 def work():
     while True:
@@ -109,7 +109,7 @@ print("ends")
 """) == ["ends"]
 
 
-def test_threads_take_turns_in_a_context(llm: LLM) -> None:
+def test_context_calls_of_several_threads_run_one_after_the_other(llm: LLM) -> None:
     prompts = [[i + 1] * 40 for i in range(4)]
     with Context(llm.model, n_ctx=256, n_seq_max=4, n_threads=1, draft_tokens=2) as context:
         expected = [context.prefill(prompt, seq) for seq, prompt in enumerate(prompts)]
@@ -121,12 +121,12 @@ def test_threads_take_turns_in_a_context(llm: LLM) -> None:
                 context.clear(seq)
                 got[seq].append(context.prefill(prompts[seq], seq))
 
-        together(*(lambda seq=seq: work(seq) for seq in range(4)))  # type: ignore[misc]
+        run_in_threads(*(lambda seq=seq: work(seq) for seq in range(4)))  # type: ignore[misc]
     for seq, rows in got.items():
         assert all(np.array_equal(row, expected[seq]) for row in rows)
 
 
-def test_close_waits_for_a_text_and_refuses_the_calls_behind_it() -> None:
+def test_llm_close_waits_for_the_running_text_and_refuses_waiting_calls() -> None:
     llm = make_llm()
     expected = llm.generate("import ", SamplingParams(200, ignore_eos=True)).token_ids
     got: list[list[int]] = []
@@ -139,13 +139,13 @@ def test_close_waits_for_a_text_and_refuses_the_calls_behind_it() -> None:
         except ClosedError as error:
             refused.append(error)
 
-    together(*[work] * 4, llm.close)
+    run_in_threads(*[work] * 4, llm.close)
     assert len(refused) == 4
     assert all(tokens == expected for tokens in got)
 
 
-def test_a_cancel_that_meets_its_end_leaves_nothing_set_that_nobody_sees() -> None:
-    """The engine takes a cancel back as soon as it sees it, from its own thread, in the middle of cancel()."""
+def test_cancel_that_is_reset_meanwhile_leaves_no_stale_flag() -> None:
+    # The engine's thread resets a cancel as soon as it sees it, also in the middle of cancel()
 
     class Seen(Context):
         @property
@@ -172,7 +172,7 @@ def test_cancel_after_close_is_harmless() -> None:
     context.cancel()
 
 
-def test_a_stream_outlives_the_close_of_its_llm_as_cancelled() -> None:
+def test_stream_is_cancelled_by_the_close_of_its_llm() -> None:
     llm = make_llm()
     stream = llm.stream("import ", ENDLESS)
     first = next(stream)
@@ -184,20 +184,20 @@ def test_a_stream_outlives_the_close_of_its_llm_as_cancelled() -> None:
     assert stream.completion.token_ids == first.token_ids
 
 
-def test_a_stream_keeps_its_llm() -> None:
+def test_stream_keeps_its_llm_alive() -> None:
     expected = make_llm().generate("import ", SHORT).text
     assert "".join(piece.text for piece in make_llm().stream("import ", SHORT)) == expected
 
 
-def test_threads_share_a_stream(llm: LLM, prompts: list[str]) -> None:
+def test_stream_may_be_read_by_several_threads(llm: LLM, prompts: list[str]) -> None:
     params = SamplingParams(max_tokens=60)
     expected = llm.generate(prompts[3], params).text
     stream = llm.stream(prompts[3], params)
-    together(*[lambda: list(stream)] * 3)
+    run_in_threads(*[lambda: list(stream)] * 3)
     assert stream.completion.text == expected
 
 
-def test_the_weights_go_with_the_last_reference_and_wait_for_no_collection() -> None:
+def test_weights_are_freed_with_the_last_reference_without_garbage_collection() -> None:
     def refused(llm: LLM, params: SamplingParams) -> None:
         with suppress(InvalidRequestError):
             llm.generate("import ", params)
@@ -227,7 +227,7 @@ def test_the_weights_go_with_the_last_reference_and_wait_for_no_collection() -> 
         gc.enable()
 
 
-def test_a_model_may_be_closed_while_threads_use_its_vocabulary() -> None:
+def test_model_may_be_closed_while_threads_tokenize() -> None:
     for _ in range(5):
         model = Model(vocab_only=True)
         refused: list[ClosedError] = []
@@ -239,11 +239,11 @@ def test_a_model_may_be_closed_while_threads_use_its_vocabulary() -> None:
             except ClosedError as error:
                 refused.append(error)
 
-        together(*[work] * 3, model.close)
+        run_in_threads(*[work] * 3, model.close)
         assert len(refused) == 3
 
 
-def test_a_model_closed_under_an_llm_is_named(llm: LLM) -> None:
+def test_llm_reports_that_its_model_was_closed(llm: LLM) -> None:
     with Model() as model, make_llm(model) as sharing:
         stream = sharing.stream("import ", ENDLESS)
         next(stream)
@@ -254,7 +254,7 @@ def test_a_model_closed_under_an_llm_is_named(llm: LLM) -> None:
         assert stream.completion.finish_reason == "cancelled"
 
 
-def test_threads_share_a_sampler_with_a_grammar(llm: LLM) -> None:
+def test_sampler_with_a_grammar_may_be_used_by_several_threads(llm: LLM) -> None:
     sampler = Sampler(SamplingParams(grammar='root ::= "a"'))
     a = llm.model.tokenize("a")[0]
     rows = np.zeros(llm.model.n_vocab, np.float32)
@@ -265,30 +265,30 @@ def test_threads_share_a_sampler_with_a_grammar(llm: LLM) -> None:
             with sampler.compiled(llm.model):
                 got.append(sampler.sample(rows, 0)[0])
 
-    together(*[work] * 4)
+    run_in_threads(*[work] * 4)
     assert got == [a] * 80
 
 
-def test_generate_keeps_its_model_while_threads_ask_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generate_keeps_its_model_while_threads_use_other_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(n: int) -> str:
         return pymtp.generate(f"def f{n}(", max_tokens=20, n_ctx=256 * n, n_threads=1).text
 
     wanted = {n: ask(n) for n in (1, 2, 3)}
     got: list[bool] = []
-    original = LLM.requests
+    original = LLM._submit
 
     def late(self: LLM, *arguments: Any, **keywords: Any) -> Any:
         time.sleep(0.02)  # for another thread to come in between
         return original(self, *arguments, **keywords)
 
-    monkeypatch.setattr(LLM, "requests", late)
-    together(*[lambda n=n: got.append(ask(n) == wanted[n]) for n in (1, 2, 3) * 3])  # type: ignore[misc]
+    monkeypatch.setattr(LLM, "_submit", late)
+    run_in_threads(*[lambda n=n: got.append(ask(n) == wanted[n]) for n in (1, 2, 3) * 3])  # type: ignore[misc]
     assert got == [True] * 9
 
 
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps], ids=["copy", "deepcopy", "pickle"])
-def test_what_owns_a_handle_is_not_copied(llm: LLM, how: Callable[[object], object]) -> None:
-    costs = Costs()
+def test_objects_with_native_handles_refuse_copies(llm: LLM, how: Callable[[object], object]) -> None:
+    costs = RoundCosts()
     for owner in (llm, llm.context, llm.model, costs, AutoDepth(costs), Sampler(SHORT)):
         with pytest.raises(TypeError, match=f"{type(owner).__name__} holds native state"):
             how(owner)
@@ -309,6 +309,6 @@ import pymtp
 """
 
 
-def test_the_thread_that_ends_the_process_may_still_load_a_model() -> None:
+def test_model_may_be_loaded_while_the_interpreter_shuts_down() -> None:
     ended = subprocess.run([sys.executable, "-I", "-c", LATE], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr

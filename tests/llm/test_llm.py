@@ -1,4 +1,4 @@
-"""Claims about the public face: prompts in, completions out, and whatever happens, the LLM lives on."""
+"""Tests of LLM: prompts in, completions out, and it stays usable after every error."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import make_llm
+from makers.head_file import write_pair
 
 import pymtp
 from pymtp import LLM, ClosedError, Completion, ContextFullError, InvalidRequestError, SamplingParams
@@ -25,7 +27,7 @@ LONG = SamplingParams(max_tokens=None, ignore_eos=True)
 
 @pytest.fixture(autouse=True)
 def lives_on(request: pytest.FixtureRequest) -> Iterator[None]:
-    """After each test, the shared LLM still writes what it wrote at first."""
+    """Check after each test that the shared LLM still generates the same text."""
     yield
     if "llm" in request.fixturenames:
         llm: LLM = request.getfixturevalue("llm")
@@ -33,7 +35,7 @@ def lives_on(request: pytest.FixtureRequest) -> Iterator[None]:
             assert llm.generate("import ", SHORT).token_ids == fresh.generate("import ", SHORT).token_ids
 
 
-def test_one_prompt_gives_one_completion_and_a_list_a_list(llm: LLM) -> None:
+def test_generate_returns_one_completion_or_a_list(llm: LLM) -> None:
     one = llm.generate("def f(x):", SHORT)
     assert isinstance(one, Completion)
     assert one.finish_reason == "length"
@@ -46,7 +48,7 @@ def test_one_prompt_gives_one_completion_and_a_list_a_list(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array], ids=["list", "tuple", "array"])
-def test_a_prompt_of_token_ids_is_as_good_as_its_text(llm: LLM, kind: Callable[[list[int]], Any]) -> None:
+def test_generate_takes_token_ids_in_any_sequence(llm: LLM, kind: Callable[[list[int]], Any]) -> None:
     tokens = llm.model.tokenize("def f(x):")
     expected = llm.generate("def f(x):", SHORT).text
     assert llm.generate(kind(tokens), SHORT).text == expected
@@ -77,24 +79,24 @@ def test_a_prompt_of_token_ids_is_as_good_as_its_text(llm: LLM, kind: Callable[[
     ],
     ids=lambda value: repr(value)[:20],
 )
-def test_bad_prompts_are_refused(llm: LLM, prompt: Any, error: type[Exception], why: str) -> None:
+def test_generate_refuses_bad_prompts(llm: LLM, prompt: Any, error: type[Exception], why: str) -> None:
     with pytest.raises(error, match=why):
         llm.generate(prompt, SHORT)
 
 
-def test_a_bad_prompt_in_a_list_is_refused_before_any_work(llm: LLM) -> None:
+def test_generate_checks_all_prompts_before_it_runs_one(llm: LLM) -> None:
     before = llm.context.counters
     with pytest.raises(InvalidRequestError):
         llm.generate(["import ", [99999]], SHORT)
     assert llm.context.counters == before
 
 
-def test_a_prompt_that_fills_the_context_gives_one_token(llm: LLM) -> None:
+def test_prompt_that_fills_the_context_yields_one_token(llm: LLM) -> None:
     completion = llm.generate([3] * 1024, SHORT)
     assert len(completion.token_ids) == 1
 
 
-def test_streamed_pieces_join_to_the_completion(llm: LLM, prompts: list[str]) -> None:
+def test_stream_pieces_join_to_the_completion(llm: LLM, prompts: list[str]) -> None:
     params = SamplingParams(max_tokens=60, temperature=0.9, seed=4)
     whole = llm.generate(prompts[3], params)
     with llm.stream(prompts[3], params) as stream:
@@ -105,7 +107,7 @@ def test_streamed_pieces_join_to_the_completion(llm: LLM, prompts: list[str]) ->
     assert stream.completion.finish_reason == whole.finish_reason
 
 
-def test_stop_strings_are_never_partly_streamed(llm: LLM, prompts: list[str]) -> None:
+def test_stream_never_yields_a_part_of_a_stop_string(llm: LLM, prompts: list[str]) -> None:
     full = llm.generate(prompts[3], SamplingParams(max_tokens=60)).text
     for at in range(5, len(full) - 6, 7):
         stop = full[at : at + 6]
@@ -117,13 +119,13 @@ def test_stop_strings_are_never_partly_streamed(llm: LLM, prompts: list[str]) ->
         assert out == full[: full.index(stop)]
 
 
-def test_a_stop_string_that_never_completes_takes_nothing_away(llm: LLM, prompts: list[str]) -> None:
+def test_incomplete_stop_string_stays_in_the_text(llm: LLM, prompts: list[str]) -> None:
     full = llm.generate(prompts[3], SamplingParams(max_tokens=30))
     stop = full.text[-2:] + "never there"
     assert llm.generate(prompts[3], SamplingParams(max_tokens=30, stop=stop)).text == full.text
 
 
-def test_a_closed_stream_has_its_completion(llm: LLM) -> None:
+def test_closed_stream_has_a_completion(llm: LLM) -> None:
     stream = llm.stream("import ", LONG)
     first = next(stream)
     with pytest.raises(InvalidRequestError, match="has not ended"):
@@ -135,7 +137,7 @@ def test_a_closed_stream_has_its_completion(llm: LLM) -> None:
     assert list(stream) == []
 
 
-def test_a_stream_left_open_makes_room_for_the_next_call_and_goes_on_after_it(llm: LLM) -> None:
+def test_open_stream_gives_its_sequence_to_the_next_call_and_continues_later(llm: LLM) -> None:
     params = SamplingParams(max_tokens=200, ignore_eos=True)
     whole = llm.generate("import ", params)
     before = llm.generate("def f(x):", SHORT).text
@@ -153,7 +155,7 @@ def test_cancel_from_another_thread_ends_a_call_within_a_ubatch(new_llm: Callabl
     expected = new_llm().generate("import ", SHORT).token_ids
 
     def cancel() -> None:
-        while not llm.figures().running:  # a call that has not come so far has not begun
+        while not llm.figures().running:  # wait until the call runs
             time.sleep(0.01)
         llm.cancel()
 
@@ -168,7 +170,7 @@ def test_cancel_from_another_thread_ends_a_call_within_a_ubatch(new_llm: Callabl
 
 
 @pytest.mark.parametrize("seen", [False, True], ids=["unseen", "seen by another call"])
-def test_cancel_ends_a_call_that_is_looking_at_its_prompts(
+def test_cancel_ends_a_call_that_checks_its_prompts(
     new_llm: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch, seen: bool
 ) -> None:
     llm = new_llm()
@@ -177,7 +179,7 @@ def test_cancel_ends_a_call_that_is_looking_at_its_prompts(
     def cancelled(text: str) -> list[int]:
         llm.cancel()
         if seen:
-            llm.engine.settle()
+            llm._engine.process_queues()
         return tokenize(text)
 
     with monkeypatch.context() as patch:
@@ -187,17 +189,16 @@ def test_cancel_ends_a_call_that_is_looking_at_its_prompts(
     assert llm.generate("import ", SHORT).finish_reason == "length"
 
 
-def test_a_cancelled_context_begins_no_ubatch(llm: LLM, caplog: pytest.LogCaptureFixture) -> None:
-    """Any backend asks before a ubatch; only the CPU's also stops within one, which llama.cpp then tells of."""
+def test_cancelled_context_starts_no_ubatch(llm: LLM, caplog: pytest.LogCaptureFixture) -> None:
+    # Every backend checks for a cancel before a ubatch. Only the CPU's also stops within one, which llama.cpp
+    # logs
     llm.context.cancel()
     with caplog.at_level("INFO", "pymtp.native"), pytest.raises(pymtp.CancelledError):
         llm.context.prefill([1, 2, 3])
     assert not [record for record in caplog.records if "removing memory module entries" in record.message]
 
 
-def test_a_call_that_is_cancelled_within_a_ubatch_is_logged_as_no_fault(
-    new_llm: Callable[..., LLM], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_cancel_within_a_ubatch_logs_no_error(new_llm: Callable[..., LLM], caplog: pytest.LogCaptureFixture) -> None:
     llm = new_llm(n_ctx=4096, n_batch=4096, n_ubatch=4096)
     with caplog.at_level("INFO", "pymtp.native"), ThreadPoolExecutor(1) as other:
         while not any("failed to decode" in record.message for record in caplog.records):
@@ -210,7 +211,7 @@ def test_a_call_that_is_cancelled_within_a_ubatch_is_logged_as_no_fault(
     assert {record.levelname for record in caplog.records} == {"INFO"}
 
 
-def test_threads_get_the_texts_that_they_would_get_alone(llm: LLM) -> None:
+def test_threads_get_the_texts_of_single_requests(llm: LLM) -> None:
     prompts = [f"def f{i}(x):" for i in range(8)]
     expected = [c.token_ids for c in llm.generate(prompts, SHORT)]
     got: dict[int, list[int]] = {}
@@ -245,13 +246,13 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to oneself")
-def test_ctrl_c_ends_a_prefill_and_the_model_lives_on() -> None:
+def test_ctrl_c_ends_a_prefill_and_the_model_stays_usable() -> None:
     run = subprocess.run([sys.executable, "-I", "-c", INTERRUPTED], capture_output=True, text=True, timeout=100)
     assert run.stdout.split() == ["interrupted", "True", "1"], run.stderr
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs setitimer")
-def test_what_a_signal_handler_raises_comes_out_of_the_call(new_llm: Callable[..., LLM]) -> None:
+def test_call_raises_the_exception_of_a_signal_handler(new_llm: Callable[..., LLM]) -> None:
     llm = new_llm(n_ctx=8192, n_batch=8192)
 
     def late(*_: object) -> None:
@@ -268,7 +269,7 @@ def test_what_a_signal_handler_raises_comes_out_of_the_call(new_llm: Callable[..
     assert llm.generate("import ", SHORT).finish_reason == "length"
 
 
-def test_an_exception_in_the_consumer_of_a_stream_leaves_the_llm_usable(llm: LLM) -> None:
+def test_llm_stays_usable_after_an_exception_in_the_reader_of_a_stream(llm: LLM) -> None:
     def consume() -> None:
         for _ in llm.stream("import ", LONG):
             raise RuntimeError("mine")
@@ -277,7 +278,7 @@ def test_an_exception_in_the_consumer_of_a_stream_leaves_the_llm_usable(llm: LLM
         consume()
 
 
-def test_a_closed_llm_says_so() -> None:
+def test_closed_llm_raises_closed_error() -> None:
     llm = make_llm()
     stream = llm.stream("import ", SHORT)
     llm.close()
@@ -288,7 +289,7 @@ def test_a_closed_llm_says_so() -> None:
         next(stream)
 
 
-def test_llms_share_a_model_that_outlives_them(llm: LLM) -> None:
+def test_llms_may_share_a_model_that_stays_open(llm: LLM) -> None:
     expected = llm.generate("def f(", SamplingParams(8)).token_ids
     with pymtp.Model() as model:
         with make_llm(model, draft_tokens=0) as plain, make_llm(model, draft_tokens=2) as drafting:
@@ -306,7 +307,7 @@ def test_stats_add_up(llm: LLM, prompts: list[str]) -> None:
     stats = done.stats
     assert stats.prompt_tokens == len(done.prompt_token_ids)
     assert stats.completion_tokens == len(done.token_ids) == 50
-    assert stats.accepted + stats.rounds == 49  # the first token comes from the prompt
+    assert stats.accepted + stats.rounds == 49  # the first token comes with the prefill
     assert stats.accepted == sum(stats.accepted_per_position)
     assert len(stats.accepted_per_position) == 3
     assert list(stats.accepted_per_position) == sorted(stats.accepted_per_position, reverse=True)
@@ -314,26 +315,59 @@ def test_stats_add_up(llm: LLM, prompts: list[str]) -> None:
     assert stats.mean_accepted_length == pytest.approx(49 / stats.rounds)
     assert set(stats.phase_seconds) == {"prefill", "head_sync", "draft", "verify", "sample", "rewind"}
     assert all(seconds >= 0 for seconds in stats.phase_seconds.values())
-    sample = stats.phase_seconds["sample"]  # within draft and verify, but for the first token
+    sample = stats.phase_seconds["sample"]  # a part of draft and verify, except for the first token
     assert sum(stats.phase_seconds.values()) - sample <= stats.prefill_seconds + stats.decode_seconds <= elapsed
 
 
-def test_auto_keeps_what_it_learnt_for_the_next_request_and_stats_show_the_depths(
+def test_auto_depth_starts_from_the_last_request_and_stats_show_the_depths(
     new_llm: Callable[..., LLM], prompts: list[str]
 ) -> None:
     llm = new_llm(draft_tokens="auto")
-    first = llm.engine.depth.open(0.0)
+    first = llm._engine.depth.add_sequence(0.0)
     done = llm.generate(prompts[0], SamplingParams(max_tokens=60, ignore_eos=True))
     assert len(done.stats.depths) == done.stats.rounds
     assert set(done.stats.depths) <= set(range(9))
-    again, sampled = llm.engine.depth.open(0.0), llm.engine.depth.open(0.7)
+    again, sampled = llm._engine.depth.add_sequence(0.0), llm._engine.depth.add_sequence(0.7)
     assert isinstance(first, AutoDepth)
     assert isinstance(again, AutoDepth)
     assert isinstance(sampled, AutoDepth)
     assert again.rates(1) != first.rates(1) == sampled.rates(1), "acceptance depends on the temperature"
-    assert isinstance(new_llm(draft_tokens=2).engine.depth.open(0.0), FixedDepth)
+    assert isinstance(new_llm(draft_tokens=2)._engine.depth.add_sequence(0.0), FixedDepth)
 
 
-def test_a_keyword_that_is_none_is_told_by_the_name_of_what_was_called() -> None:
+def test_unknown_keyword_error_names_the_called_function() -> None:
     with pytest.raises(TypeError, match=r"^LLM\(\) got an unexpected keyword argument 'nctx'$"):
         pymtp.LLM(nctx=4)
+
+
+@pytest.mark.parametrize("file", ["demo", "headless", "head file"])
+@pytest.mark.parametrize("draft_tokens", ["auto", 0])
+def test_repr_of_an_llm_names_model_context_head_and_drafts(
+    demo: Path, headless: Path, tmp_path: Path, file: str, draft_tokens: Any
+) -> None:
+    options: dict[str, Any] = {"n_ctx": 300, "n_seq_max": 2, "n_threads": 1, "draft_tokens": draft_tokens}
+    model, head = headless if file == "headless" else demo, None if file == "headless" else "own"
+    if file == "head file":
+        model, options["head"] = write_pair(demo, tmp_path)
+        head = None if draft_tokens == 0 else options["head"].name
+    with pymtp.LLM(model, **options) as llm:
+        expected = f"LLM({model.name!r}, n_ctx=512, n_seq_max=2, head={head!r}, draft_tokens={draft_tokens!r})"
+        assert repr(llm) == expected
+    assert repr(llm) == expected, "also after close()"
+
+
+def test_str_of_a_completion_is_its_text(llm: LLM) -> None:
+    completion = llm.generate("import ", SHORT)
+    assert str(completion) == completion.text
+    assert f"{completion}" == completion.text
+    assert repr(completion).startswith("Completion(text=")
+
+
+def test_llm_has_the_documented_public_attributes_only(llm: LLM) -> None:
+    public = {name for name in dir(llm) if not name.startswith("_")}
+    calls = {"generate", "stream", "chat", "stream_chat", "save_prefix", "load_prefix", "from_pretrained"}
+    states = {"cancel", "close", "closed", "context", "figures", "model"}
+    chats = {"chat_prompts", "chat_template", "get_default_sampling_params", "sampling_defaults", "template_source"}
+    assert public == calls | states | chats
+    public = {name for name in dir(pymtp.AsyncLLM) if not name.startswith("_")}
+    assert public == calls | {"close", "figures", "get_default_sampling_params"}

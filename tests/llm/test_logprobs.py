@@ -1,4 +1,4 @@
-"""Claims about log-probabilities: the model's own, of each token that comes out, with drafts and without."""
+"""Tests of log-probabilities: the model's own, for each generated token, with drafts and without."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pymtp import LLM, InvalidRequestError, Model, SamplingParams
 from pymtp.context.context import Context
 from pymtp.sampling import Sampler
 
-EXACT = 1e-6  # as near as TokenLogprobs says
-NEAR = EXACT if ROWS_ALONE else 1e-3  # of a row of a prompt and the same row in a round
+EXACT = 1e-6  # the precision that TokenLogprobs states
+NEAR = EXACT if ROWS_ALONE else 1e-3  # between a prompt's row and the same row in a round
 WAYS: list[dict[str, Any]] = [
     {},
     {"temperature": 0.9, "seed": 3},
@@ -33,7 +33,7 @@ def log_softmax(logits: Any) -> Any:
 
 @pytest.mark.parametrize("draft_tokens", [0, 3])
 @pytest.mark.parametrize("way", WAYS, ids=["greedy", "T=0.9", "constrained"])
-def test_they_are_the_log_softmax_of_the_targets_logits(
+def test_logprobs_are_the_log_softmax_of_the_targets_logits(
     new_llm: Callable[..., LLM], demo_f32: Path, prompts: list[str], way: dict[str, Any], draft_tokens: int
 ) -> None:
     llm = new_llm(demo_f32, draft_tokens=draft_tokens, **FOR_CUTS)
@@ -62,14 +62,14 @@ def assert_those_of_the_row(context: Context, tokens: list[int]) -> None:
     context.clear()
 
 
-def test_of_a_row_they_are_exact(llm: LLM, prompts: list[str]) -> None:
+def test_logprobs_of_a_row_are_exact(llm: LLM, prompts: list[str]) -> None:
     for prompt in prompts:
         llm.context.clear()
         assert_those_of_the_row(llm.context, llm.model.tokenize(prompt))
 
 
 @pytest.mark.parametrize("n_vocab", [511, 512, 513])
-def test_they_are_exact_with_any_number_of_tokens(tmp_path: Path, n_vocab: int) -> None:
+def test_logprobs_are_exact_for_any_vocabulary_size(tmp_path: Path, n_vocab: int) -> None:
     make_model(replace(PRESETS["tiny"], n_vocab=n_vocab), tmp_path / "model.gguf", weight_type="f32")
     with Model(tmp_path / "model.gguf") as model, Context(model, n_ctx=256, n_threads=1) as context:
         for token in range(20):
@@ -77,7 +77,9 @@ def test_they_are_exact_with_any_number_of_tokens(tmp_path: Path, n_vocab: int) 
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["greedy", "T=0.9", "constrained"])
-def test_drafts_do_not_change_them(new_llm: Callable[..., LLM], prompts: list[str], way: dict[str, Any]) -> None:
+def test_logprobs_do_not_change_with_drafts(
+    new_llm: Callable[..., LLM], prompts: list[str], way: dict[str, Any]
+) -> None:
     params = SamplingParams(40, logprobs=3, ignore_eos=True, **way)
     with_drafts = new_llm(draft_tokens=3).generate(prompts[1], params)
     without = new_llm(draft_tokens=0).generate(prompts[1], params)
@@ -89,7 +91,7 @@ def test_drafts_do_not_change_them(new_llm: Callable[..., LLM], prompts: list[st
         assert a.logprob == (b.logprob if ROWS_ALONE else pytest.approx(b.logprob, abs=0.02))
 
 
-def test_a_stream_brings_them_with_its_tokens(llm: LLM, prompts: list[str]) -> None:
+def test_logprobs_come_with_the_tokens_of_a_stream(llm: LLM, prompts: list[str]) -> None:
     stream = llm.stream(prompts[0], SamplingParams(20, logprobs=0))
     together = []
     for piece in stream:
@@ -100,12 +102,12 @@ def test_a_stream_brings_them_with_its_tokens(llm: LLM, prompts: list[str]) -> N
     assert stream.completion.logprobs == together
 
 
-def test_nobody_asked_nothing_told(llm: LLM, prompts: list[str]) -> None:
+def test_logprobs_are_none_by_default(llm: LLM, prompts: list[str]) -> None:
     assert llm.generate(prompts[0], SamplingParams(4)).logprobs is None
     assert llm.context.logprobs() == []
 
 
 @pytest.mark.parametrize("wrong", [-1, 101, 1.5, True])
-def test_how_many_is_a_number_up_to_a_hundred(wrong: Any) -> None:
+def test_logprobs_must_be_a_number_up_to_100(wrong: Any) -> None:
     with pytest.raises(InvalidRequestError, match="logprobs"):
         SamplingParams(logprobs=wrong)

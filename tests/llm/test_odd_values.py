@@ -1,4 +1,4 @@
-"""Claims about values that no caller should give: each is refused by its own error, and nobody beside it is touched."""
+"""Tests of odd values: each is refused with its own error, and concurrent requests are not affected."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from pymtp import LLM, InvalidRequestError, SamplingParams
-from pymtp.model.rope import NAMES, RopeOptions
+from pymtp.model.rope import ROPE_OPTION_NAMES, RopeOptions
 
-HUGE = 10**5000  # Python writes no such number
+HUGE = 10**5000  # Python does not print a number of this size
 ODD: list[Any] = [
     *(None, True, np.True_, 0, -1, 3, HUGE, 0.5, math.nan, -math.inf, complex(1, 1), np.float32(0.5), np.int8(2)),
     *("", "a", "\0", "\ud800", b"a", memoryview(b"x"), [], ["a"], [None], {}, {"a": 1}, {3: 0.5}, {"a"}),
@@ -31,7 +31,7 @@ def llm() -> Iterator[LLM]:
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_odd_params_are_refused_or_leave_the_request_beside_them_alone(llm: LLM, name: str) -> None:
+def test_odd_params_are_refused_or_do_not_affect_a_concurrent_request(llm: LLM, name: str) -> None:
     plain = SamplingParams(max_tokens=4)
     alone = llm.generate("import ", plain).text
     refused = 0
@@ -47,8 +47,8 @@ def test_odd_params_are_refused_or_leave_the_request_beside_them_alone(llm: LLM,
     assert llm.generate("import ", plain).text == alone
 
 
-@pytest.mark.parametrize("name", sorted(NAMES))
-def test_odd_numbers_of_rope_are_refused_by_name(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(ROPE_OPTION_NAMES))
+def test_odd_rope_numbers_are_refused_by_name(name: str) -> None:
     zero = [0] if name in ("yarn_ext_factor", "yarn_beta_fast", "yarn_beta_slow") else []
     right: list[Any] = {"rope_scaling": [], "yarn_orig_ctx": [3, 2]}.get(name, [*zero, 3, 0.5, 2])
     for value in ODD[1:]:
@@ -60,15 +60,15 @@ def test_odd_numbers_of_rope_are_refused_by_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["off", 0, 1, None, np.array([1, 2])], ids=str)
-def test_cache_prompt_is_true_or_false(value: Any) -> None:
+def test_cache_prompt_must_be_a_bool(value: Any) -> None:
     with pytest.raises(InvalidRequestError, match=r"^cache_prompt=.* must be True or False"):
         LLM("no such file", cache_prompt=value)
 
 
-def test_flags_may_be_numpy_s() -> None:
+def test_bool_keywords_may_be_numpy_bools() -> None:
     keywords: dict[str, Any] = {"cache_prompt": np.False_, "offload_kqv": np.True_, "use_mmap": np.False_}
     with LLM(n_ctx=64, n_threads=1, draft_tokens=0, **keywords) as llm:
-        assert (llm.engine.cache_prompt, llm.model.options.use_mmap) == (False, False)
+        assert (llm._engine.cache_prompt, llm.model.options.use_mmap) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -77,25 +77,25 @@ def test_flags_may_be_numpy_s() -> None:
     ids=["huge", "-huge", "[huge]", "array", "array of text", "dict", "set", "[set]", "real"],
 )
 @pytest.mark.parametrize("way", ["generate", "stream", "save_prefix"])
-def test_a_prompt_that_is_none_is_refused(llm: LLM, prompt: Any, way: str, tmp_path: Path) -> None:
+def test_odd_prompts_are_refused(llm: LLM, prompt: Any, way: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError):
         getattr(llm, way)(prompt, *([tmp_path / "prefix"] if way == "save_prefix" else []))
 
 
 @pytest.mark.parametrize("path", [None, 3, b"x", "", "a\0b", "\ud800", [], np.array("x")], ids=repr)
-def test_a_path_of_a_prefix_that_is_none_is_refused(llm: LLM, path: Any) -> None:
+def test_odd_prefix_paths_are_refused(llm: LLM, path: Any) -> None:
     for ask in (partial(llm.save_prefix, "import "), llm.load_prefix):
         with pytest.raises(InvalidRequestError, match="a prefix must be a path"):
             ask(path)
 
 
 @pytest.mark.parametrize("tools", [3, "x", [3], {}, [HUGE]], ids=["3", "x", "[3]", "{}", "huge"])
-def test_tools_are_a_list_of_mappings(llm: LLM, tools: Any) -> None:
+def test_tools_must_be_a_list_of_mappings(llm: LLM, tools: Any) -> None:
     with pytest.raises(InvalidRequestError, match="tools are a list of mappings"):
         llm.chat([{"role": "user", "content": "Hi"}], tools=tools)
 
 
 @pytest.mark.parametrize("message", [HUGE, {"role": "user", "content": HUGE}, {"x": HUGE}], ids=["it", "content", "x"])
-def test_a_message_of_a_huge_number_is_refused(llm: LLM, message: Any) -> None:
+def test_message_with_a_huge_number_is_refused(llm: LLM, message: Any) -> None:
     with pytest.raises(InvalidRequestError):
         llm.chat([message])

@@ -1,4 +1,4 @@
-"""Claims about prefixes that an LLM saves to files and loads: what comes of them."""
+"""Tests of saved prefixes: an LLM saves them to files, loads them, and generates the same text with them."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from typing import Any
 
 import pytest
 from conftest import make_llm
-from helpers.saved_prefixes import DOCUMENT, NEXT, QUESTION, SAMPLED, WHOLE, came
+from helpers.saved_prefixes import DOCUMENT, GREEDY, QUESTION, SAMPLED, SHORT, outputs
 
 from pymtp import InvalidRequestError, SamplingParams
 from pymtp.chat import Chat
-from pymtp.engine.request import Caller, Request
-from pymtp.prefix_cache.checkpoints import TAIL
+from pymtp.engine.request import Request, Waiter
+from pymtp.prefix_cache.checkpoints import TAIL_TOKENS
 from pymtp.prefix_cache.file import PrefixFile
 from pymtp.prefix_cache.file_writer import PrefixWriter
 
 
-@pytest.mark.parametrize("params", [WHOLE, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("n_seq_max", [1, 3])
-def test_a_prompt_that_goes_on_from_a_file_has_the_logits_drafts_and_text_of_one_read_whole(
+def test_loaded_prefix_gives_the_logits_drafts_and_text_of_a_full_prefill(
     saved: Path, params: SamplingParams, n_seq_max: int
 ) -> None:
     prompts = [DOCUMENT + QUESTION, DOCUMENT, DOCUMENT + "\n", DOCUMENT[: len(DOCUMENT) // 2], QUESTION]
     with make_llm(draft_tokens=3, cache_prompt=False) as llm:
-        wanted = came(llm, prompts, params)
+        wanted = outputs(llm, prompts, params)
     with make_llm(draft_tokens=3, n_seq_max=n_seq_max) as llm:
         n = llm.load_prefix(saved)
         assert n == len(llm.model.tokenize(DOCUMENT))
-        assert came(llm, prompts, params) == wanted
+        assert outputs(llm, prompts, params) == wanted
         again = llm.generate([DOCUMENT, DOCUMENT + QUESTION], params)
-        assert [c.stats.cached_tokens for c in again] >= [n, n - TAIL]
+        assert [c.stats.cached_tokens for c in again] >= [n, n - TAIL_TOKENS]
 
 
-def test_only_what_comes_after_the_file_is_read(saved: Path) -> None:
+def test_loaded_prefix_is_not_prefilled_again(saved: Path) -> None:
     with make_llm() as llm:
         n = llm.load_prefix(saved)
         assert llm.figures().read == 0
-        first = llm.generate(DOCUMENT + QUESTION, NEXT)  # which parts from the file within a token
-        assert first.stats.cached_tokens == n - TAIL
-        assert llm.figures().read == first.stats.prompt_tokens - (n - TAIL)
+        first = llm.generate(DOCUMENT + QUESTION, SHORT)  # it differs from the file within a token
+        assert first.stats.cached_tokens == n - TAIL_TOKENS
+        assert llm.figures().read == first.stats.prompt_tokens - (n - TAIL_TOKENS)
     with make_llm() as llm:
         llm.load_prefix(saved)
-        whole = llm.generate(DOCUMENT, NEXT)
+        whole = llm.generate(DOCUMENT, SHORT)
         assert whole.stats.cached_tokens == whole.stats.prompt_tokens == n
         assert llm.figures().read == 0
 
 
-def test_another_process_goes_on_from_the_file(saved: Path) -> None:
+def test_saved_prefix_loads_in_another_process(saved: Path) -> None:
     program = """if True:
         import sys
         from pymtp import LLM, SamplingParams
@@ -66,62 +66,60 @@ def test_another_process_goes_on_from_the_file(saved: Path) -> None:
         check=True,
     )
     with make_llm(cache_prompt=False) as llm:
-        n = len(llm.model.tokenize(DOCUMENT)) - TAIL
-        assert found.stdout.strip() == f"{n} {llm.generate(DOCUMENT + QUESTION, NEXT).token_ids}"
+        n = len(llm.model.tokenize(DOCUMENT)) - TAIL_TOKENS
+        assert found.stdout.strip() == f"{n} {llm.generate(DOCUMENT + QUESTION, SHORT).token_ids}"
 
 
 @pytest.mark.parametrize("keywords", [{"draft_tokens": 1}, {"n_ubatch": 32}, {"n_seq_max": 3}, {"n_ctx": 2048}])
-def test_the_options_that_a_prefix_does_not_depend_on_may_be_others(saved: Path, keywords: dict[str, Any]) -> None:
+def test_saved_prefix_loads_with_other_values_of_unrelated_options(saved: Path, keywords: dict[str, Any]) -> None:
     with make_llm(**keywords, cache_prompt=False) as llm:
-        wanted = came(llm, [DOCUMENT + QUESTION, DOCUMENT], WHOLE)
+        wanted = outputs(llm, [DOCUMENT + QUESTION, DOCUMENT], GREEDY)
     with make_llm(**keywords) as llm:
         llm.load_prefix(saved)
-        found = came(llm, [DOCUMENT + QUESTION, DOCUMENT], WHOLE)
+        found = outputs(llm, [DOCUMENT + QUESTION, DOCUMENT], GREEDY)
         assert found[0] == wanted[0]
         assert keywords.get("draft_tokens") is None or found == wanted
 
 
 @pytest.mark.parametrize("n", [None, 1, 2, 5, 71, 517])
 @pytest.mark.parametrize("draft_tokens", ["auto", 12])
-def test_a_file_of_an_llm_with_more_drafts_is_for_those_with_fewer(
-    path: Path, draft_tokens: Any, n: int | None
-) -> None:
+def test_saved_prefix_loads_in_an_llm_with_fewer_draft_tokens(path: Path, draft_tokens: Any, n: int | None) -> None:
     with make_llm(draft_tokens=1, cache_prompt=False) as llm:
         tokens = llm.model.tokenize(DOCUMENT)[:n]
-        prompts = [tokens, [*tokens, 5, 6, 7], [*tokens[:-TAIL], 5]]
-        wanted = came(llm, prompts, WHOLE)
+        prompts = [tokens, [*tokens, 5, 6, 7], [*tokens[:-TAIL_TOKENS], 5]]
+        wanted = outputs(llm, prompts, GREEDY)
     for read_before in (False, True):
         with make_llm(draft_tokens=draft_tokens) as llm:
             if read_before:
-                llm.generate([tokens, [*tokens, 9]], NEXT)
+                llm.generate([tokens, [*tokens, 9]], SHORT)
             llm.save_prefix(tokens, path)
         with make_llm(draft_tokens=1) as llm:
             assert llm.load_prefix(path) == len(tokens)
-            assert came(llm, prompts, WHOLE) == wanted
+            assert outputs(llm, prompts, GREEDY) == wanted
         path.unlink()
 
 
-def test_a_file_is_the_same_whatever_was_read_before_and_beside_it(saved: Path, path: Path) -> None:
+def test_saved_prefix_file_does_not_depend_on_other_requests(saved: Path, path: Path) -> None:
     with make_llm(n_seq_max=2) as llm:
         stream = llm.stream("import os\n", SamplingParams(max_tokens=200, ignore_eos=True))
         next(stream)
         for before in (None, DOCUMENT + QUESTION, DOCUMENT, DOCUMENT[:900]):
             if before is not None:
-                llm.generate(before, NEXT)
+                llm.generate(before, SHORT)
             n = llm.figures().read
             llm.save_prefix(DOCUMENT, path)
             assert path.read_bytes() == saved.read_bytes()
             if before == DOCUMENT:
-                assert llm.figures().read <= n + TAIL
+                assert llm.figures().read <= n + TAIL_TOKENS
         stream.close()
     for keywords in ({"cache_prompt": False}, {"cache_bytes": 0}, {"cache_bytes": 10**6}):
         with make_llm(**keywords) as llm:
-            llm.generate(DOCUMENT + QUESTION, NEXT)
+            llm.generate(DOCUMENT + QUESTION, SHORT)
             llm.save_prefix(DOCUMENT, path)
             assert path.read_bytes() == saved.read_bytes()
 
 
-def test_a_prefix_is_saved_once_it_was_loaded_without_reading_it(saved: Path, path: Path) -> None:
+def test_loaded_prefix_is_saved_again_without_a_prefill(saved: Path, path: Path) -> None:
     with make_llm() as llm:
         llm.load_prefix(saved)
         llm.save_prefix(DOCUMENT, path)
@@ -129,40 +127,40 @@ def test_a_prefix_is_saved_once_it_was_loaded_without_reading_it(saved: Path, pa
     assert path.read_bytes() == saved.read_bytes()
 
 
-def test_saving_goes_on_beside_other_texts(path: Path) -> None:
+def test_save_prefix_runs_beside_other_requests(path: Path) -> None:
     params = SamplingParams(max_tokens=40, ignore_eos=True)
     with make_llm(n_seq_max=2, n_ubatch=32) as llm:
         wanted = llm.generate("import os\n", params)
         stream = llm.stream("import os\n", params)
         next(stream)
         assert llm.save_prefix(DOCUMENT + "2", path) > 0
-        assert len(stream._request.tokens) > 4  # while the prompt was read, piece by piece
+        assert len(stream._request.tokens) > 4  # generated while the prompt was prefilled in pieces
         for _ in stream:
             pass
         assert stream.completion.token_ids == wanted.token_ids
 
 
-def test_what_was_read_past_a_place_does_not_stand_in_for_its_state(saved: Path, path: Path) -> None:
+def test_save_prefix_stores_the_state_of_each_checkpoint_itself(saved: Path, path: Path) -> None:
     with make_llm() as llm:
-        tokens = llm.tokens_of(DOCUMENT)
-        llm.generate(tokens[: -TAIL // 2], NEXT)  # whose end is kept
+        tokens = llm._prompt_tokens(DOCUMENT)
+        llm.generate(tokens[: -TAIL_TOKENS // 2], SHORT)  # its end state is cached
         n = llm.figures().read
         llm.save_prefix(DOCUMENT, path)
-        assert llm.figures().read > n + TAIL
+        assert llm.figures().read > n + TAIL_TOKENS
     assert path.read_bytes() == saved.read_bytes()
 
 
 @pytest.mark.parametrize("cache_bytes", [None, 0])
-def test_a_prompt_may_be_asked_for_while_it_is_saved(
+def test_prompt_may_be_generated_from_while_it_is_saved(
     cache_bytes: int | None, path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = PrefixWriter.write
+    write = PrefixWriter.write_cells
     with make_llm(n_seq_max=3) as llm:
         prompts = [DOCUMENT, DOCUMENT + QUESTION, DOCUMENT]
-        wanted = [llm.generate(prompt, WHOLE).logprobs for prompt in prompts]
+        wanted = [llm.generate(prompt, GREEDY).logprobs for prompt in prompts]
     with make_llm(n_seq_max=5, cache_bytes=cache_bytes) as llm:
-        caller = Caller()
-        asked = [Request(llm.model, llm.tokens_of(prompt), WHOLE, caller, priority=-1) for prompt in prompts]
+        waiter = Waiter()
+        asked = [Request(llm.model, llm._prompt_tokens(prompt), GREEDY, waiter, priority=-1) for prompt in prompts]
         left = list(asked)
         stream = llm.stream("import os\n", SamplingParams(max_tokens=100, ignore_eos=True))
         next(stream)
@@ -170,26 +168,26 @@ def test_a_prompt_may_be_asked_for_while_it_is_saved(
         def asks(self: PrefixWriter, cells: Any) -> None:
             write(self, cells)
             if left and self.n_cells > 60 * (4 - len(left)):
-                llm.engine.submit(left.pop())
+                llm._engine.submit(left.pop())
 
-        monkeypatch.setattr("pymtp.prefix_cache.save.PIECE", 20 * llm.context.cell_bytes)
-        monkeypatch.setattr(PrefixWriter, "write", asks)
+        monkeypatch.setattr("pymtp.prefix_cache.save.CHUNK_BYTES", 20 * llm.context.cell_bytes)
+        monkeypatch.setattr(PrefixWriter, "write_cells", asks)
         llm.save_prefix(DOCUMENT, path)
         assert path.read_bytes() == saved.read_bytes()
-        llm.turns.wait(llm, caller, asked, lambda: not caller.unended)
+        llm._runner.run_until(llm, waiter, asked, lambda: not waiter.n_unfinished)
         assert [request.completion.logprobs for request in asked] == wanted
         stream.close()
 
 
-def test_short_prompts_and_token_ids_can_be_saved(path: Path) -> None:
+def test_save_prefix_takes_short_prompts_and_token_ids(path: Path) -> None:
     with make_llm() as llm:
-        for n in (1, 2, TAIL, TAIL + 1, 300):
+        for n in (1, 2, TAIL_TOKENS, TAIL_TOKENS + 1, 300):
             tokens = random.Random(n).choices(range(llm.model.n_vocab), k=n)
             assert llm.save_prefix(tokens, path) == n
-            wanted = llm.generate([*tokens, 5], WHOLE)
+            wanted = llm.generate([*tokens, 5], GREEDY)
             with make_llm() as other:
                 assert other.load_prefix(path) == n
-                found = other.generate([*tokens, 5], WHOLE)
+                found = other.generate([*tokens, 5], GREEDY)
                 assert (found.token_ids, found.logprobs) == (wanted.token_ids, wanted.logprobs)
                 assert found.stats.cached_tokens == n
 
@@ -212,42 +210,42 @@ ASSISTANT = {"role": "assistant", "content": "Yes."}
     ],
     ids=["system", "user", "both", "answered"],
 )
-def test_chats_that_go_on_from_saved_messages_read_what_is_new(
+def test_chats_after_saved_messages_prefill_new_tokens_only(
     path: Path, messages: Any, going_on: list[list[dict[str, str]]]
 ) -> None:
     with make_llm() as llm:
         n = llm.save_prefix(messages, path)
-        assert n > len(llm.model.tokenize(LONG_TEXT)) - 2 * TAIL
+        assert n > len(llm.model.tokenize(LONG_TEXT)) - 2 * TAIL_TOKENS
     for chat in going_on:
         with make_llm() as llm:
-            wanted = llm.chat(chat, WHOLE)
+            wanted = llm.chat(chat, GREEDY)
         with make_llm() as llm:
             assert llm.load_prefix(path) == n
-            found = llm.chat(chat, WHOLE)
+            found = llm.chat(chat, GREEDY)
             assert found.stats.cached_tokens == n
             assert (found.token_ids, found.logprobs) == (wanted.token_ids, wanted.logprobs)
 
 
-def test_another_question_after_a_long_system_message_goes_on_before_the_first(path: Path) -> None:
+def test_saved_chat_is_reused_up_to_its_system_message_for_another_question(path: Path) -> None:
     with make_llm() as llm:
         llm.save_prefix([SYSTEM, {"role": "user", "content": LONG_TEXT}], path)
     with make_llm() as llm:
         llm.load_prefix(path)
-        found = llm.chat([SYSTEM, {"role": "user", "content": "Why?"}], NEXT)
-        assert found.stats.cached_tokens > len(llm.model.tokenize(LONG_TEXT)) - TAIL
+        found = llm.chat([SYSTEM, {"role": "user", "content": "Why?"}], SHORT)
+        assert found.stats.cached_tokens > len(llm.model.tokenize(LONG_TEXT)) - TAIL_TOKENS
 
 
 # ── The budget ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_loaded_file_counts_once_in_cache_bytes_and_not_above_them(saved: Path) -> None:
+def test_loaded_prefix_counts_once_in_cache_bytes(saved: Path) -> None:
     with PrefixFile(saved, None) as file:
         nbytes = file.nbytes
     with make_llm(cache_bytes=nbytes) as llm:
         for _ in range(2):
             llm.load_prefix(saved)
             assert llm.figures().prefixes.nbytes == nbytes
-        llm.generate(DOCUMENT + QUESTION, NEXT)
+        llm.generate(DOCUMENT + QUESTION, SHORT)
         llm.load_prefix(saved)
         assert llm.figures().prefixes.nbytes == nbytes
     for cache_bytes in (0, nbytes - 1):
@@ -258,19 +256,19 @@ def test_a_loaded_file_counts_once_in_cache_bytes_and_not_above_them(saved: Path
                 ):
                     llm.load_prefix(saved)
             assert llm.figures().prefixes.nbytes == 0
-            llm.generate(DOCUMENT + QUESTION, NEXT)
+            llm.generate(DOCUMENT + QUESTION, SHORT)
     with make_llm(cache_prompt=False) as llm, pytest.raises(InvalidRequestError, match="cache_prompt=False"):
         llm.load_prefix(saved)
 
 
-def test_what_was_read_makes_room_for_a_file_and_a_file_for_what_is_read(saved: Path) -> None:
+def test_loaded_prefixes_and_cached_prompts_evict_each_other(saved: Path) -> None:
     with PrefixFile(saved, None) as file:
         nbytes = file.nbytes
     with make_llm(cache_bytes=nbytes + 1000) as llm:
         others = [f"# {i}\n" + DOCUMENT[:700] for i in range(3)]
-        wanted = came(llm, [*others, DOCUMENT + QUESTION], WHOLE)[0]
+        wanted = outputs(llm, [*others, DOCUMENT + QUESTION], GREEDY)[0]
         llm.load_prefix(saved)
-        assert llm.generate(DOCUMENT + QUESTION, NEXT).stats.cached_tokens > 0
+        assert llm.generate(DOCUMENT + QUESTION, SHORT).stats.cached_tokens > 0
         for _ in range(6):
-            assert came(llm, [*others, DOCUMENT + QUESTION], WHOLE)[0] == wanted
+            assert outputs(llm, [*others, DOCUMENT + QUESTION], GREEDY)[0] == wanted
             assert llm.figures().prefixes.nbytes <= nbytes + 1000

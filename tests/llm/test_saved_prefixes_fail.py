@@ -1,4 +1,4 @@
-"""Claims about prefixes that cannot be saved or loaded, are broken off, or asked for by several at once."""
+"""Tests of saved prefixes that fail, are interrupted, or are used by several threads at once."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import make_llm
-from helpers.interrupts import Interrupted
-from helpers.saved_prefixes import DOCUMENT, NEXT, QUESTION
+from helpers.interrupts import InterruptAtLine
+from helpers.saved_prefixes import DOCUMENT, QUESTION, SHORT
 from safetensors.numpy import load_file
 
 from pymtp import AsyncLLM, CancelledError, ClosedError, ContextFullError, InvalidRequestError, SamplingParams
-from pymtp.engine.request import Caller
-from pymtp.prefix_cache.checkpoints import TAIL
+from pymtp.engine.request import Waiter
+from pymtp.prefix_cache.checkpoints import TAIL_TOKENS
 from pymtp.prefix_cache.file_writer import PrefixWriter
 from pymtp.prefix_cache.save import PrefixSaver
 
 
-def test_what_does_not_fit_is_refused_and_the_llm_lives_on(saved: Path, tmp_path: Path) -> None:
+def test_load_prefix_refuses_files_that_do_not_fit_and_the_llm_stays_usable(saved: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     whole = bytearray(saved.read_bytes())
     whole[len(whole) // 2] ^= 1
     damaged.write_bytes(whole)
     with make_llm() as llm:
-        wanted = llm.generate("import ", NEXT).token_ids
+        wanted = llm.generate("import ", SHORT).token_ids
         for file, error, why in (
             (damaged, InvalidRequestError, "checksum"),
             (tmp_path / "missing", FileNotFoundError, "missing"),
@@ -46,7 +46,7 @@ def test_what_does_not_fit_is_refused_and_the_llm_lives_on(saved: Path, tmp_path
             with pytest.raises(error, match=why):
                 llm.load_prefix(file)
         assert llm.figures().prefixes.nbytes == llm.figures().prefixes.checkpoints == 0
-        assert llm.generate("import ", NEXT).token_ids == wanted
+        assert llm.generate("import ", SHORT).token_ids == wanted
     for keywords, why in (
         ({"type_k": "q8_0"}, "is of another type_k"),
         ({"draft_tokens": 0}, "was made with drafts"),
@@ -61,9 +61,7 @@ def test_what_does_not_fit_is_refused_and_the_llm_lives_on(saved: Path, tmp_path
 
 
 @pytest.mark.parametrize("method", ["_check", "state", "cells"])
-def test_a_file_that_is_cut_short_while_it_is_loaded_is_refused_and_no_process_ends(
-    saved: Path, path: Path, method: str
-) -> None:
+def test_load_prefix_refuses_a_file_that_is_truncated_during_the_load(saved: Path, path: Path, method: str) -> None:
     program = """if True:
         import os, sys
         from pymtp import LLM, InvalidRequestError, SamplingParams
@@ -88,7 +86,7 @@ def test_a_file_that_is_cut_short_while_it_is_loaded_is_refused_and_no_process_e
     assert "cut short or damaged (it ends before its tensors do)" in done.stdout
 
 
-def test_what_cannot_be_saved_is_refused_before_anything_is_read(path: Path) -> None:
+def test_save_prefix_checks_its_arguments_before_the_prefill(path: Path) -> None:
     with make_llm(n_ctx=256) as llm:
         for prompt, file, error in (
             ("", path, InvalidRequestError),
@@ -115,7 +113,7 @@ def fails(error: BaseException) -> Callable[..., None]:
     return call
 
 
-def test_a_full_disk_is_the_callers_error_and_leaves_the_old_file(
+def test_save_prefix_raises_the_error_of_a_full_disk_and_keeps_the_old_file(
     path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with make_llm(n_seq_max=2) as llm:
@@ -123,7 +121,7 @@ def test_a_full_disk_is_the_callers_error_and_leaves_the_old_file(
         old = path.read_bytes()
         stream = llm.stream("import os\n", SamplingParams(max_tokens=40, ignore_eos=True))
         next(stream)
-        for method in ("begin", "write", "commit"):
+        for method in ("begin", "write_cells", "commit"):
             with monkeypatch.context() as patched:
                 patched.setattr(PrefixWriter, method, fails(OSError(errno.ENOSPC, "no space")))
                 with pytest.raises(OSError, match="no space"):
@@ -138,7 +136,7 @@ def test_a_full_disk_is_the_callers_error_and_leaves_the_old_file(
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is full")
-def test_the_error_of_a_full_disk_names_the_file(path: Path) -> None:
+def test_save_prefix_error_of_a_full_disk_names_the_file(path: Path) -> None:
     writer = PrefixWriter(path, {})
     writer._file.close()
     writer._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115  # closed by discard
@@ -148,11 +146,11 @@ def test_the_error_of_a_full_disk_names_the_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [PrefixWriter.commit, PrefixWriter.discard])
-def test_a_writer_that_is_done_runs_no_code_when_it_is_freed(path: Path, end: Callable[[PrefixWriter], None]) -> None:
-    # what a signal handler raises there would be lost
+def test_finished_prefix_writer_has_no_finalizer_left(path: Path, end: Callable[[PrefixWriter], None]) -> None:
+    # an exception of a signal handler would be lost in a finalizer
     writer = PrefixWriter(path, {})
     writer.begin([1], {1: np.zeros(4, np.uint8)}, 4)
-    writer.write(np.zeros((1, 4), np.uint8))
+    writer.write_cells(np.zeros((1, 4), np.uint8))
     end(writer)
     called: list[str] = []
     sys.setprofile(lambda frame, event, _: called.append(f"{event} {frame.f_code.co_name}"))
@@ -161,15 +159,17 @@ def test_a_writer_that_is_done_runs_no_code_when_it_is_freed(path: Path, end: Ca
     assert [name for name in called if name.startswith("call")] == []
 
 
-def test_a_writer_that_was_given_up_leaves_nothing_behind(path: Path) -> None:
+def test_abandoned_prefix_writer_leaves_no_file(path: Path) -> None:
     writer = PrefixWriter(path, {})
     writer.begin([1], {1: np.zeros(4, np.uint8)}, 4)
     del writer
     assert os.listdir(path.parent) == []
 
 
-def test_cancel_ends_a_save_and_leaves_the_old_file(path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = PrefixWriter.write
+def test_cancel_ends_save_prefix_and_keeps_the_old_file(
+    path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = PrefixWriter.write_cells
     with make_llm() as llm:
         llm.save_prefix("import ", path)
         old = path.read_bytes()
@@ -178,19 +178,19 @@ def test_cancel_ends_a_save_and_leaves_the_old_file(path: Path, saved: Path, mon
             write(self, cells)
             llm.cancel()
 
-        monkeypatch.setattr("pymtp.prefix_cache.save.PIECE", 100 * llm.context.cell_bytes)
+        monkeypatch.setattr("pymtp.prefix_cache.save.CHUNK_BYTES", 100 * llm.context.cell_bytes)
         with monkeypatch.context() as patched:
-            patched.setattr(PrefixWriter, "write", cancels)
+            patched.setattr(PrefixWriter, "write_cells", cancels)
             with pytest.raises(CancelledError):
                 llm.save_prefix(DOCUMENT, path)
         assert path.read_bytes() == old
         assert os.listdir(path.parent) == [path.name]
-        llm.save_prefix(DOCUMENT, path)  # and in pieces
+        llm.save_prefix(DOCUMENT, path)  # this time in several pieces
         assert path.read_bytes() == saved.read_bytes()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
-def test_an_interrupted_save_leaves_the_old_file_and_other_texts_go_on(path: Path, saved: Path) -> None:
+def test_interrupted_save_prefix_keeps_the_old_file_and_other_requests_continue(path: Path, saved: Path) -> None:
     params = SamplingParams(max_tokens=60, ignore_eos=True)
     with make_llm(n_seq_max=2, n_ubatch=32) as llm:
         wanted = llm.generate("import os\n", params).token_ids
@@ -220,39 +220,39 @@ def test_an_interrupted_save_leaves_the_old_file_and_other_texts_go_on(path: Pat
             np.testing.assert_array_equal(found[name], wanted_tensors[name])
 
 
-def test_wherever_a_handler_raises_both_calls_may_be_made_again(saved: Path, path: Path) -> None:
+def test_save_and_load_prefix_may_be_repeated_after_an_interrupt_at_any_line(saved: Path, path: Path) -> None:
     pick = random.Random(1)
     with make_llm(n_seq_max=2) as llm:
-        wanted = llm.generate(DOCUMENT + QUESTION, NEXT).token_ids
+        wanted = llm.generate(DOCUMENT + QUESTION, SHORT).token_ids
         for _ in range(30):
             for call in (lambda: llm.save_prefix(DOCUMENT, path), lambda: llm.load_prefix(saved)):
                 places = int(10 ** pick.uniform(0.5, 3.3))
                 try:
-                    with Interrupted(
-                        places, "pymtp/engine/prefix", "pymtp/llm_prefixes", "pymtp/prefix_", "pymtp/turns"
+                    with InterruptAtLine(
+                        places, "pymtp/engine/prefix_files.py", "pymtp/prefix_cache/", "pymtp/engine/thread.py"
                     ):
                         call()
                 except KeyboardInterrupt:
                     pass
                 assert not [name for name in os.listdir(path.parent) if name.startswith(".")]
-            assert llm.generate(DOCUMENT + QUESTION, NEXT).token_ids == wanted
+            assert llm.generate(DOCUMENT + QUESTION, SHORT).token_ids == wanted
         assert llm.save_prefix(DOCUMENT, path) == llm.load_prefix(saved)
         assert path.read_bytes() == saved.read_bytes()
-        assert llm.generate(DOCUMENT + QUESTION, NEXT).token_ids == wanted
+        assert llm.generate(DOCUMENT + QUESTION, SHORT).token_ids == wanted
 
 
-def test_an_async_llm_saves_and_loads_beside_other_requests(saved: Path, path: Path) -> None:
+def test_async_llm_saves_and_loads_prefixes_beside_other_requests(saved: Path, path: Path) -> None:
     with make_llm(cache_prompt=False) as llm:
-        wanted = llm.generate([DOCUMENT + QUESTION, "import "], NEXT)
+        wanted = llm.generate([DOCUMENT + QUESTION, "import "], SHORT)
 
     async def run() -> None:
         async with AsyncLLM(n_ctx=1024, n_threads=1, draft_tokens=3, n_seq_max=2) as llm:
-            other = asyncio.create_task(llm.generate("import ", NEXT))
+            other = asyncio.create_task(llm.generate("import ", SHORT))
             n = await llm.save_prefix(DOCUMENT, path)
             assert path.read_bytes() == saved.read_bytes()
             assert (await other).token_ids == wanted[1].token_ids
             assert await llm.load_prefix(path) == n
-            found = await llm.generate(DOCUMENT + QUESTION, NEXT)
+            found = await llm.generate(DOCUMENT + QUESTION, SHORT)
             assert found.token_ids == wanted[0].token_ids
             with pytest.raises(FileNotFoundError):
                 await llm.load_prefix(path.with_name("missing"))
@@ -263,22 +263,22 @@ def test_an_async_llm_saves_and_loads_beside_other_requests(saved: Path, path: P
 
 
 @pytest.mark.parametrize("cache_bytes", [None, 0])
-def test_a_prompt_that_is_asked_for_and_saved_to_several_files_at_once_is_read_once(
+def test_prompt_saved_to_several_files_at_once_is_prefilled_once(
     cache_bytes: int | None, saved: Path, path: Path
 ) -> None:
     with make_llm(n_seq_max=4, cache_bytes=cache_bytes) as llm:
-        n = len(llm.tokens_of(DOCUMENT))
-        end = 4 * (TAIL + 1)  # with the token before it, of each
-        for most in (n + end, end if cache_bytes is None else n + end):  # then most of it is there
+        n = len(llm._prompt_tokens(DOCUMENT))
+        end = 4 * (TAIL_TOKENS + 1)  # the end of each, with the token before it
+        for most in (n + end, end if cache_bytes is None else n + end):  # most of it is cached then
             before = llm.figures().read
             with ExitStack() as open_files:
-                caller = Caller()
-                asked = llm.requests([DOCUMENT], NEXT, caller)
+                waiter = Waiter()
+                asked = llm._submit([DOCUMENT], SHORT, waiter)
                 for i in range(3):
                     saver = open_files.enter_context(PrefixSaver())
-                    llm.open_saver(saver, DOCUMENT, path.with_name(str(i)))
-                    asked += llm.requests([saver.tokens], None, caller, saver=saver)
-                llm.turns.wait(llm, caller, asked, lambda: all(request.ended for request in asked))  # noqa: B023
+                    llm._open_saver(saver, DOCUMENT, path.with_name(str(i)))
+                    asked += llm._submit([saver.tokens], None, waiter, saver=saver)
+                llm._runner.run_until(llm, waiter, asked, lambda: all(request.ended for request in asked))  # noqa: B023
                 for i, request in enumerate(asked[1:]):
                     assert request.saver is not None
                     assert request.saver.commit() == n
@@ -286,7 +286,7 @@ def test_a_prompt_that_is_asked_for_and_saved_to_several_files_at_once_is_read_o
             assert llm.figures().read - before <= most
 
 
-def test_a_task_that_is_cancelled_leaves_the_old_file_or_the_new_one(saved: Path, path: Path) -> None:
+def test_async_save_prefix_when_cancelled_leaves_the_old_or_the_new_file(saved: Path, path: Path) -> None:
     async def run() -> None:
         async with AsyncLLM(n_ctx=1024, n_threads=1, draft_tokens=3, n_ubatch=32, cache_prompt=False) as llm:
             await llm.save_prefix("import ", path)
@@ -301,7 +301,7 @@ def test_a_task_that_is_cancelled_leaves_the_old_file_or_the_new_one(saved: Path
                 with suppress(asyncio.CancelledError):
                     await task
                 assert path.read_bytes() in (old, new)
-            await llm.generate("import ", NEXT)
+            await llm.generate("import ", SHORT)
             await llm.save_prefix(DOCUMENT, path)
             assert path.read_bytes() == new
 
@@ -309,10 +309,10 @@ def test_a_task_that_is_cancelled_leaves_the_old_file_or_the_new_one(saved: Path
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_several_threads_save_and_load_and_write_at_once(saved: Path, path: Path) -> None:
+def test_threads_save_load_and_generate_at_the_same_time(saved: Path, path: Path) -> None:
     errors: list[BaseException] = []
     with make_llm(n_seq_max=2) as llm:
-        wanted = llm.generate(DOCUMENT + QUESTION, NEXT).token_ids
+        wanted = llm.generate(DOCUMENT + QUESTION, SHORT).token_ids
 
         def work(i: int) -> None:
             try:
@@ -321,7 +321,7 @@ def test_several_threads_save_and_load_and_write_at_once(saved: Path, path: Path
                     llm.save_prefix(DOCUMENT, mine)
                     assert mine.read_bytes() == saved.read_bytes()
                     llm.load_prefix(saved)
-                    assert llm.generate(DOCUMENT + QUESTION, NEXT).token_ids == wanted
+                    assert llm.generate(DOCUMENT + QUESTION, SHORT).token_ids == wanted
             except BaseException as error:
                 errors.append(error)
 

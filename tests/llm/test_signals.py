@@ -1,4 +1,4 @@
-"""Claims about signal handlers: what they may do in the middle of a call, and whose call Ctrl-C ends."""
+"""Tests of signal handlers: the calls that they may make, and the calls that Ctrl-C ends."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from helpers.interrupts import Interrupted
-from helpers.scripts import run
+from helpers.interrupts import InterruptAtLine
+from helpers.scripts import run_script
 
 import pymtp
 
@@ -18,10 +18,10 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="no POSIX signals")
 
 @posix
 @pytest.mark.parametrize("what", ["context", "llm"])
-def test_a_signal_handler_may_close_what_is_in_a_call(what: str) -> None:
+def test_signal_handler_may_close_an_object_during_its_call(what: str) -> None:
     made = {"context": "Context(model, n_ctx=8192, n_threads=1)", "llm": "pymtp.LLM(n_ctx=8192, n_threads=1)"}
     call = {"context": "made.prefill([7] * 8000)", "llm": "print(made.generate([[7] * 8000] * 9)[8].finish_reason)"}
-    lines = run(f"""
+    lines = run_script(f"""
 made = {made[what]}
 signal.signal(signal.SIGALRM, lambda *_: made.close())
 signal.setitimer(signal.ITIMER_REAL, 0.1)
@@ -36,9 +36,9 @@ print(text(pymtp.LLM(model, n_threads=1)) == text(pymtp.LLM(model, n_threads=1, 
 
 
 @posix
-def test_a_call_within_a_call_is_refused_and_ends_the_outer_one() -> None:
+def test_call_inside_a_signal_handler_is_refused_and_cancels_the_outer_call() -> None:
     assert (
-        run("""
+        run_script("""
 llm = pymtp.LLM(n_ctx=8192, n_threads=1)
 expected = text(llm)
 for call in (lambda: text(llm), lambda: llm.context.clear(), lambda: next(stream)):
@@ -55,8 +55,8 @@ for call in (lambda: text(llm), lambda: llm.context.clear(), lambda: next(stream
 
 
 @posix
-def test_ctrl_c_ends_the_call_of_the_main_thread_alone() -> None:
-    assert run("""
+def test_ctrl_c_ends_the_call_of_the_main_thread_only() -> None:
+    assert run_script("""
 other = pymtp.LLM(model, n_ctx=2048, n_threads=1, n_ubatch=64)
 reasons, prompts = [], [[i] * 2000 for i in range(12)]
 caller = threading.Thread(
@@ -77,8 +77,8 @@ print(set(reasons))
 
 @posix
 @pytest.mark.parametrize("seconds", [0.05, 0.1, 0.2])
-def test_ctrl_c_ends_the_main_threads_call_and_a_text_beside_it_goes_on_as_it_would_have(seconds: float) -> None:
-    assert run(f"""
+def test_ctrl_c_ends_the_main_threads_call_and_keeps_the_text_of_another_thread(seconds: float) -> None:
+    assert run_script(f"""
 llm = pymtp.LLM(model, n_ctx=2048, n_threads=1, n_ubatch=64, n_seq_max=2, draft_tokens=2)
 endless = pymtp.SamplingParams(None, ignore_eos=True)
 params = pymtp.SamplingParams(600, ignore_eos=True)
@@ -98,19 +98,25 @@ print(got[0].finish_reason, got[0].token_ids == expected, llm.figures().running)
 
 
 def interrupted_calls(llm: pymtp.LLM, call: Callable[[], object]) -> int:
-    """Makes the call again and again, interrupted one line later each time, until it gets through. How often it was."""
+    """Repeat the call until it completes, interrupted one line later each time.
+
+    Returns the number of interrupted calls.
+    """
     for n in range(10_000):
-        with suppress(KeyboardInterrupt), Interrupted(n, "/pymtp/llm.py", "/pymtp/turns.py", "/pymtp/stream.py"):
+        with (
+            suppress(KeyboardInterrupt),
+            InterruptAtLine(n, "/pymtp/llm.py", "/pymtp/engine/thread.py", "/pymtp/engine/stream.py"),
+        ):
             call()
             return n
         after = llm.figures()
         assert (after.running, after.waiting) == (0, 0), n
         assert llm.generate([5], pymtp.SamplingParams(2)).finish_reason == "length"
-        assert llm.figures().finished == after.finished + 1, n  # nothing is written that nobody asks for
+        assert llm.figures().finished == after.finished + 1, n  # no interrupted request runs on
     raise AssertionError("no end of lines")
 
 
-def test_wherever_ctrl_c_ends_a_call_no_request_of_it_is_left() -> None:
+def test_ctrl_c_at_any_line_leaves_no_request() -> None:
     with pymtp.LLM(n_ctx=256, n_threads=1, n_seq_max=2, draft_tokens=1) as llm:
         params = pymtp.SamplingParams(2, ignore_eos=True)
         assert interrupted_calls(llm, lambda: llm.generate([[1, 2], [3]], params)) > 40
@@ -118,8 +124,8 @@ def test_wherever_ctrl_c_ends_a_call_no_request_of_it_is_left() -> None:
 
 
 @posix
-def test_a_handler_may_cancel_what_several_threads_ask_for() -> None:
-    assert run("""
+def test_signal_handler_may_cancel_the_calls_of_several_threads() -> None:
+    assert run_script("""
 llm = pymtp.LLM(model, n_ctx=2048, n_threads=1, n_seq_max=2, draft_tokens=2)
 expected = text(llm)
 endless = pymtp.SamplingParams(None, ignore_eos=True)
@@ -138,8 +144,8 @@ print(reasons, text(llm) == expected)
 
 
 @posix
-def test_ctrl_c_while_the_main_thread_waits_ends_no_call() -> None:
-    assert run("""
+def test_ctrl_c_while_the_main_thread_sleeps_ends_no_call_of_another_thread() -> None:
+    assert run_script("""
 context = Context(model, n_ctx=2048, n_threads=1, n_ubatch=64)
 shapes = []
 caller = threading.Thread(target=lambda: shapes.append(context.prefill([7] * 2000).shape))
@@ -172,6 +178,6 @@ worker.join()
 
 
 @posix
-def test_a_handler_may_close_an_llm_whose_context_is_in_a_call() -> None:
+def test_signal_handler_may_close_an_llm_during_a_call_of_its_context() -> None:
     ended = subprocess.run([sys.executable, "-I", "-c", CROSSED], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr

@@ -1,7 +1,7 @@
-"""Chat templates that rewrite the past, for tests: they do to messages what those of the field do."""
+"""Chat templates that change earlier messages, as real ones do, for tests."""
 
-# As Qwen3.5's and 3.6's: what was thought before the last user message is dropped. A prompt ends in an open block of
-# thinking, or an empty one with enable_thinking=False.
+# Like Qwen3.5's and 3.6's: the thinking before the last user message is dropped. A prompt ends in an open thinking
+# block, or an empty one with enable_thinking=False.
 DROPS_THINKING = r"""
 {%- if tools or messages[0].role == 'system' -%}
 <|im_start|>system
@@ -33,17 +33,17 @@ DROPS_THINKING = r"""
 {{- '\n</think>\n\n' if enable_thinking is defined and not enable_thinking }}
 """
 
-# As Qwen3.8's: what was thought stays.
+# Like Qwen3.8's: the thinking stays.
 KEEPS_THINKING = DROPS_THINKING.replace("loop.index0 > asked.at", "true")
 
-# As Qwen3's: the model opens the block of thinking itself.
+# Like Qwen3's: the model itself opens the thinking block.
 OPENS_NOTHING = DROPS_THINKING[: DROPS_THINKING.rindex("{{- '<think>")]
 
-# Contents as they are given, and nothing around them that is a control token.
+# Contents unchanged, and no control token around them.
 PLAIN = "{% for message in messages %}{{ message.role }}:{{ message.content }}\n{% endfor %}assistant:"
 
-# No prompt begins as an earlier one.
+# No prompt begins with an earlier one.
 DATED = "<|im_start|>system\nIt is {{ strftime_now('%H:%M:%S.%f') }}.<|im_end|>\n" + DROPS_THINKING
 
-# No turn after this one, and no other user message.
+# Refuses a later turn, and another user message.
 REFUSES_MORE = "{% if messages | length != 2 %}{{ raise_exception('two messages') }}{% endif %}" + DROPS_THINKING

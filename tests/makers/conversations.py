@@ -1,4 +1,4 @@
-"""Forty conversations of the kinds that clients send, in OpenAI's form, for chat templates."""
+"""Forty conversations of the kinds that clients send, in OpenAI's format, for tests of chat templates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Conversation(NamedTuple):
-    """variables: of the template."""
+    """A conversation. variables: those of the template."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None = None

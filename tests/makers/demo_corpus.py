@@ -16,21 +16,23 @@ _HELD_OUT_SHARE = 16  # one file in 16
 
 
 def is_held_out(path: Path) -> bool:
-    """Whether training never sees `path`."""
+    """Return whether training never saw `path`."""
     relative = path.relative_to(sysconfig.get_path("stdlib")).as_posix()
     return hashlib.sha256(relative.encode()).digest()[0] % _HELD_OUT_SHARE == 0
 
 
 def documents(*, held_out: bool) -> Iterator[str]:
-    """The source text of each file on one side of the split."""
+    """Yield the source text of each file on one side of the split."""
     for path in stdlib_files():
         if is_held_out(path) == held_out:
             yield path.read_text(encoding="utf-8", errors="ignore")
 
 
 def held_out_prompts(n: int, characters: int = 300) -> list[str]:
-    """n pieces of text that training never saw, from as many files as there are, one from the middle of each; where
-    more are asked for, several, evenly spread."""
+    """Return n pieces of held-out text, one from the middle of each file.
+
+    For more pieces than files, a file gives several, evenly spread.
+    """
     texts = [text for text in documents(held_out=True) if len(text) > 3000]
     if not texts:
         raise ValueError("this Python comes without the source of its standard library")

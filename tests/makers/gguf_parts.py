@@ -1,4 +1,4 @@
-"""GGUF files taken apart and put together again, with whatever is wrong in them."""
+"""GGUF files split into their parts and written again, with any damage in them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ SCALARS = {
 SIZES = {int(kind): struct.calcsize(code) for kind, code in SCALARS.items()}
 STRING, ARRAY = int(GGUFValueType.STRING), int(GGUFValueType.ARRAY)
 QUANTS = {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()}
-QUANTS[int(GGMLQuantizationType.Q8_1)] = (32, 36)  # ggml's; the gguf package has another
+QUANTS[int(GGMLQuantizationType.Q8_1)] = (32, 36)  # ggml's value; that of the gguf package differs
 
 
 @dataclass
 class Key:
-    """A key and its value as bytes: of an array a list of them, of `kind` each. counted: what the file says of how many
-    they are, where that is wrong."""
+    """A metadata key and its value as bytes; an array has a list of them, each of type `kind`.
+
+    counted: the number of items that the file states, if it is wrong.
+    """
 
     name: bytes
     kind: int
@@ -49,7 +51,7 @@ class Key:
 
 @dataclass
 class TensorInfo:
-    """What a file says of a tensor, and its data. offset: where the file says they are, where that is wrong."""
+    """A tensor's entry in the file, and its data. offset: the stated position of the data, if it is wrong."""
 
     name: bytes
     shape: list[int]
@@ -61,7 +63,7 @@ class TensorInfo:
 
 @dataclass
 class GGUF:
-    """A GGUF file in parts. n_tensors, n_keys: what the file says of them, where that is wrong."""
+    """A GGUF file in parts. n_tensors, n_keys: the stated numbers, if they are wrong."""
 
     keys: list[Key]
     tensors: list[TensorInfo]
@@ -69,14 +71,14 @@ class GGUF:
     version: int = 3
     n_tensors: int | None = None
     n_keys: int | None = None
-    header_size: int = field(default=0, compare=False)  # of what encoded() returned last
+    header_size: int = field(default=0, compare=False)  # size of the last result of encoded()
 
     def copy(self) -> GGUF:
         keys = [replace(key, values=list(key.values)) for key in self.keys]
         return replace(self, keys=keys, tensors=[replace(t, shape=list(t.shape)) for t in self.tensors])
 
     def encoded(self, alignment: int = ALIGNMENT) -> bytes:
-        """The file, its data aligned so, whatever general.alignment says."""
+        """Return the file's bytes with its data aligned to `alignment`, whatever general.alignment says."""
         n_tensors = len(self.tensors) if self.n_tensors is None else self.n_tensors
         n_keys = len(self.keys) if self.n_keys is None else self.n_keys
         head = [self.magic, struct.pack("<IQQ", self.version, n_tensors & 2**64 - 1, n_keys & 2**64 - 1)]
@@ -93,7 +95,7 @@ class GGUF:
 
 
 def parse(data: bytes) -> GGUF:
-    """Takes a sound file apart."""
+    """Split a valid file into its parts."""
     at = 24
     _, n_tensors, n_keys = struct.unpack_from("<IQQ", data, 4)
 
@@ -133,7 +135,7 @@ def parse(data: bytes) -> GGUF:
 
 
 def tensor_bytes(shape: list[int], kind: int) -> int:
-    """Bytes of a tensor's data; 0 where the type has no size."""
+    """Return the bytes of a tensor's data; 0 if the type has no size."""
     block, size = QUANTS.get(kind, (1, 0))
     return max(0, math.prod(shape)) // block * size
 

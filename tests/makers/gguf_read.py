@@ -1,4 +1,4 @@
-"""GGUF files as the gguf package reads them, each once: it takes 70 ms for the vocabulary of the shipped model."""
+"""GGUF files as the gguf package reads them, cached: reading the shipped model's vocabulary takes 70 ms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gguf import GGUFReader
 
 
 def open_gguf(path: Path) -> GGUFReader:
-    """Open a file for reading, or return what was made of it before, unless it was written to or replaced since."""
+    """Open a file for reading, or return the cached reader unless the file was written or replaced since."""
     stat = path.stat()
     return _open(path, (stat.st_ino, stat.st_size, stat.st_mtime_ns))
 

@@ -1,4 +1,4 @@
-"""Variants of a GGUF file: an F32 or F16 twin, one without the draft head, one with other metadata or more tensors."""
+"""Variants of a GGUF file: in F32 or F16, without the draft head, with other metadata or more tensors."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,15 +26,15 @@ def rewrite(
     more: Mapping[str, NDArray[np.float32]] | None = None,
     add: Mapping[str, NDArray[np.float32]] | None = None,
 ) -> None:
-    """Copies the GGUF file `source` to `target`: every metadata key with its type, every tensor, in their order.
+    """Copy the GGUF file `source` to `target`: every metadata key with its type, every tensor, in their order.
 
-    weights: the type to bring quantized tensors to, so that results can be compared without quantized arithmetic in
-        the way; "f32" brings all of them there, "f16" leaves those that are F32.
-    drop_head: leaves out the MTP blocks and what the metadata says of them.
+    weights: the type to convert quantized tensors to, so that results can be compared without quantized arithmetic;
+        "f32" converts all tensors, "f16" keeps those that are F32.
+    drop_head: leave out the MTP blocks and their metadata.
     leave_out: beginnings of names of tensors to leave out.
-    metadata: keys to set, keeping the type of a key that is there; None removes the key.
+    metadata: keys to set, with the type of an existing key; None removes the key.
     more: tensors to add, by name.
-    add: what to add to tensors of F32, by name.
+    add: arrays to add to F32 tensors, by name.
     """
     reader = open_gguf(source)
     arch = reader.fields["general.architecture"].contents()
@@ -73,7 +73,7 @@ def rewrite(
 
 
 def write_metadata(writer: GGUFWriter, reader: GGUFReader, changes: dict[str, Any]) -> None:
-    """Write the reader's keys with `changes` made; new keys come last, their type from the Python value."""
+    """Write the reader's keys with `changes`; new keys come last, with the type of the Python value."""
     for key, field in reader.fields.items():
         # "GGUF.*" are the reader's names for the file header; the writer has set the architecture
         if key.startswith("GGUF.") or key == "general.architecture":
@@ -87,5 +87,5 @@ def write_metadata(writer: GGUFWriter, reader: GGUFReader, changes: dict[str, An
 
 
 def item_type(field: ReaderField) -> GGUFValueType | None:
-    """The type of an array's items, None of what is no array."""
+    """Return the type of an array's items; None if the field is no array."""
     return field.types[-1] if field.types[0] == GGUFValueType.ARRAY else None

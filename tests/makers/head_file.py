@@ -1,5 +1,4 @@
-"""A model's files as llama.cpp's converter writes them with --no-mtp and --mtp: the trunk, and the head in a file of
-its own."""
+"""A model's files as llama.cpp's converter writes them with --no-mtp and --mtp: the trunk and its head."""
 
 from __future__ import annotations
 
@@ -26,15 +25,17 @@ _NUMPY = {
 
 
 def write_pair(source: Path, folder: Path, **options: Any) -> tuple[Path, Path]:
-    """Write the trunk and the head of the model `source`, which has a head, into `folder`, and return both paths, of a
-    split head the first. options: those of write_head."""
+    """Write the trunk and the head of the model `source` into `folder`, and return both paths.
+
+    The model must have a head. For a split head, the path is that of its first file. options: those of write_head.
+    """
     trunk = folder / f"{source.stem}-trunk.gguf"
     write_trunk(source, trunk)
     return trunk, write_head(source, folder / f"mtp-{source.stem}.gguf", **options)[0]
 
 
 def write_trunk(source: Path, target: Path) -> None:
-    """Write `source` without its head: `block_count` N, and nothing that names a head."""
+    """Write `source` without its head: `block_count` N, and no metadata of a head."""
     rewrite(source, target, drop_head=True)
 
 
@@ -48,17 +49,18 @@ def write_head(
     metadata: Metadata | None = None,
     split_max_tensors: int = 0,
 ) -> list[Path]:
-    """Write the head of `source` alone, and return its files: all metadata and the vocabulary of the model, with
-    `block_count` N + 1 and `nextn_predict_layers` 1, the tensors blk.N.* and SHARED.
+    """Write the head of `source` to files of its own, and return their paths.
 
-    types: patterns of names ("*", "output.weight", "blk.*.attn_*") and the type ("q4_0", "f16", …) that their matrices
-        get; the last pattern that matches counts. The types are those that the gguf package can write.
-    tensors: tensors of float32, float16, int32 or int64 to put in the place of the model's, or beside them, by their
-        names in llama.cpp; None leaves the tensor out.
-        tied_output() makes an output of its own for the head of a tied model.
-    rename: names of tensors, and what stands in the file instead.
+    They have all metadata and the vocabulary of the model, with `block_count` N + 1 and `nextn_predict_layers` 1, the
+    tensors blk.N.* and SHARED.
+
+    types: patterns of names ("*", "output.weight", "blk.*.attn_*") and the type ("q4_0", "f16", …) of their matrices;
+        the last pattern that matches counts. The gguf package must be able to write the type.
+    tensors: tensors of float32, float16, int32 or int64 that replace the model's or are added, by their names in
+        llama.cpp; None leaves the tensor out. tied_output() makes an output layer for the head of a tied model.
+    rename: names of tensors, and the names to write in their place.
     metadata: keys to set; None removes the key.
-    split_max_tensors: the most tensors a file, 0 for one file.
+    split_max_tensors: the maximum number of tensors in a file, 0 for one file.
     """
     reader = open_gguf(source)
     arch = reader.fields["general.architecture"].contents()
@@ -91,7 +93,7 @@ def write_head(
 
 
 def read_tensor(source: Path, name: str) -> NDArray[np.float32]:
-    """Read a tensor of a GGUF file as F32. Raises KeyError where the file has none of this name."""
+    """Read a tensor of a GGUF file as F32. Raises KeyError if the file has none of this name."""
     for tensor in open_gguf(source).tensors:
         if tensor.name == name:
             return np.asarray(dequantize(np.asarray(tensor.data), tensor.tensor_type), np.float32)
@@ -99,7 +101,7 @@ def read_tensor(source: Path, name: str) -> NDArray[np.float32]:
 
 
 def tied_output(source: Path) -> dict[str, NDArray[Any] | None]:
-    """Make the output layer of a tied model, its embeddings, for write_head(tensors=…)."""
+    """Return the output layer of a tied model, its embeddings, for write_head(tensors=…)."""
     return {"output.weight": read_tensor(source, "token_embd.weight")}
 
 

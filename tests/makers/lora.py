@@ -16,7 +16,7 @@ Delta = Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
 
 
 def make_delta(base: Path, names: Sequence[str], *, seed: int, rank: int = 4, size: float = 0.02) -> Delta:
-    """For each of some matrices of an F32 file A of shape (rank, in) and B of shape (out, rank)."""
+    """Return for each of some matrices of an F32 file a pair of A, of shape (rank, in), and B, of shape (out, rank)."""
     random = np.random.default_rng(seed)
     shapes = {tensor.name: tensor.data.shape for tensor in open_gguf(base).tensors}
     return {
@@ -31,7 +31,10 @@ def make_delta(base: Path, names: Sequence[str], *, seed: int, rank: int = 4, si
 def write_adapter(
     path: Path, delta: Delta, *, alpha: float, architecture: str = "qwen35", norms: Mapping[str, int] | None = None
 ) -> Path:
-    """The adapter in a file; what it adds to a matrix is B A times alpha / rank. norms: sizes of vectors beside."""
+    """Write the adapter to a file.
+
+    It adds B A times alpha / rank to each matrix. norms: sizes of vectors to add.
+    """
     writer = GGUFWriter(path, architecture)
     writer.add_string("general.type", "adapter")
     writer.add_string("adapter.type", "lora")
@@ -49,7 +52,7 @@ def write_adapter(
 
 
 def merge(base: Path, target: Path, deltas: Sequence[tuple[Delta, float]]) -> Path:
-    """A copy of an F32 file with deltas added, each times a factor."""
+    """Write a copy of an F32 file with deltas added, each times a factor."""
     changed: dict[str, NDArray[np.float32]] = {}
     for delta, factor in deltas:
         for name, (a, b) in delta.items():

@@ -1,8 +1,8 @@
-"""Writes a GGUF file with random weights in the shape of a Qwen3.5, 3.6 or Qwen3-Next model, with its MTP head.
+"""A writer of GGUF files with random weights in the shape of a Qwen3.5, 3.6 or Qwen3-Next model, with its MTP head.
 
 The same arguments make the same bytes, whatever the number of threads. Memory stays below 2 GB. Any text tokenizes
-(byte by byte), and the model writes noise: speed and correctness can be measured, acceptance cannot. The command line
-is tools/models/make_model.py.
+(byte by byte), and the model generates noise: speed and correctness can be measured, acceptance cannot. The command
+line is tools/models/make_model.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-MAX_THREADS = 16  # each holds two chunks at most
+MAX_THREADS = 16  # each thread holds two chunks at most
 
 
 def make_model(
@@ -41,14 +41,15 @@ def make_model(
     threads: int | None = None,
     on_progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> list[Path]:
-    """Writes a model of a shape, or of the preset so named, and returns its files: the first is the one to load.
+    """Write a model of a shape, or of a preset by its name, and return its files; the first is the one to load.
 
     head: with the multi-token-prediction head.
-    split_max_tensors: the most tensors a file, 0 for one file; with more, PATH.gguf becomes PATH-00001-of-0000N.gguf.
-    weights: without, they are a hole in the file that takes no disk: for what looks at a model and does not run it.
-    on_progress: called with the bytes of weights written so far, and all there will be.
+    split_max_tensors: the maximum number of tensors in a file, 0 for one file; else PATH.gguf becomes
+        PATH-00001-of-0000N.gguf.
+    weights: if False, the weights are a hole in the file that takes no disk space, for tests that do not run the model.
+    on_progress: called with the bytes of weights written so far, and their total.
 
-    Raises ValueError for a preset or type that there is not. When it fails, it leaves no file behind.
+    Raises ValueError for an unknown preset or type. When it fails, it leaves no file behind.
     """
     if isinstance(shape, str) and shape not in PRESETS:
         raise ValueError(f"no preset is called {shape!r}, there are {', '.join(PRESETS)}")
@@ -84,7 +85,7 @@ def make_model(
 
 
 def _add_metadata(writer: GGUFWriter, shape: Shape, name: str, weight_type: str) -> None:
-    mixed = "_M" if weight_type in ("q3_k", "q4_k", "q5_k") else ""  # what files of mostly these types are called
+    mixed = "_M" if weight_type in ("q3_k", "q4_k", "q5_k") else ""  # names of files with mostly these types
     file_type = "ALL_F32" if weight_type == "f32" else f"MOSTLY_{weight_type.upper()}{mixed}"
     tokens, types = vocabulary(shape.n_vocab)
     metadata: dict[str, Any] = {
@@ -117,9 +118,10 @@ def _add_metadata(writer: GGUFWriter, shape: Shape, name: str, weight_type: str)
 
 
 def vocabulary(n: int) -> tuple[list[str], list[int]]:
-    """n tokens and their types: one a byte, in GPT-2's writing of bytes, numbered words, and control tokens at the end.
+    """Return n tokens and their types: one for each byte, numbered words, and control tokens at the end.
 
-    GPT-2 writes bytes that print in Latin-1 as themselves, and the others, in order, as the characters from U+0100 on.
+    Bytes are written as in GPT-2: those that print in Latin-1 as themselves, the others, in order, as the characters
+    from U+0100 on.
     """
     plain = [byte for byte in range(256) if 0x21 <= byte <= 0x7E or byte in (*range(0xA1, 0xAD), *range(0xAE, 0x100))]
     tokens = [chr(byte) for byte in plain] + [chr(0x100 + i) for i in range(256 - len(plain))] + ["ĠĠ"]
@@ -129,7 +131,7 @@ def vocabulary(n: int) -> tuple[list[str], list[int]]:
 
 
 def _write_tensors(writer: GGUFWriter, chunks: Iterator[Bytes], on_progress: Callable[[int, int], object]) -> None:
-    """Writes the weights after the header. GGUFWriter itself would want each tensor whole, and one may have 5 GB."""
+    """Write the weights after the header. GGUFWriter would need each tensor whole, and one may have 5 GB."""
     assert writer.fout is not None  # the header is written
     done, total = 0, sum(info.nbytes for tensors in writer.tensors for info in tensors.values())
     for file, tensors in zip(writer.fout, writer.tensors, strict=True):
@@ -154,7 +156,7 @@ def _leave_holes(writer: GGUFWriter) -> None:
 
 
 def _make_ahead(shape: Shape, weight_type: str, seed: int, threads: int) -> Iterator[Bytes]:
-    """All chunks of all tensors in order; threads make the next ones meanwhile."""
+    """Yield all chunks of all tensors in order; threads make the next ones meanwhile."""
 
     def job(number: int, tensor: Tensor, start: int) -> Bytes:
         return chunk(tensor, type_of(tensor, TYPES[weight_type]), start, (seed, number, start // CHUNK))

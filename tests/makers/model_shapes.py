@@ -1,7 +1,7 @@
-"""Shapes of Qwen3.5, 3.6 and Qwen3-Next models: which tensors and which metadata a converted GGUF has.
+"""Shapes of Qwen3.5, 3.6 and Qwen3-Next models: the tensors and the metadata of a converted GGUF.
 
 Names and shapes of tensors are those that llama.cpp's src/models/qwen35.cpp, qwen35moe.cpp and qwen3next.cpp load; the
-metadata is what its conversion/qwen.py writes.
+metadata is that of its conversion/qwen.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ATTENTION_INTERVAL = 4  # three gated delta net layers, then one of full attenti
 
 
 class Tensor(NamedTuple):
-    """A tensor to write. ne: its shape in ggml's order, a row's length first."""
+    """A tensor to write. ne: its shape in ggml's order, the row length first."""
 
     name: str
     ne: tuple[int, ...]
@@ -64,7 +64,7 @@ class Shape:
 
     @property
     def recurrent_layers(self) -> list[bool]:
-        """For each block, the head's included, whether it is a gated delta net."""
+        """Return for each block, the head's included, whether it is a gated delta net."""
         trunk = [(i + 1) % ATTENTION_INTERVAL != 0 for i in range(self.n_layer)]
         return trunk + [False] * self.head
 
@@ -73,7 +73,7 @@ class Shape:
         return sum(tensor.size for tensor in self.tensors())
 
     def tensors(self) -> Iterator[Tensor]:
-        """All tensors of the file, in its order."""
+        """Return all tensors of the file, in its order."""
         yield Tensor("token_embd.weight", (self.n_embd, self.n_vocab))
         for i, recurrent in enumerate(self.recurrent_layers):
             yield Tensor(f"blk.{i}.attn_norm.weight", (self.n_embd,))
@@ -126,14 +126,14 @@ class Shape:
         yield Tensor(f"{block}.ffn_down_shexp.weight", (self.n_ff_shared, self.n_embd))
 
     def _nextn(self, block: str) -> Iterator[Tensor]:
-        """What makes the last block a multi-token-prediction head: it shares embeddings and output with the trunk."""
+        """Return the tensors that make the last block a head; it shares embeddings and output with the trunk."""
         yield Tensor(f"{block}.eh_proj.weight", (2 * self.n_embd, self.n_embd))
         yield Tensor(f"{block}.enorm.weight", (self.n_embd,))
         yield Tensor(f"{block}.hnorm.weight", (self.n_embd,))
         yield Tensor(f"{block}.shared_head_norm.weight", (self.n_embd,))
 
     def metadata(self) -> dict[str, str | int | float | list[int] | list[bool]]:
-        """The architecture's keys, without the "qwen35." before each."""
+        """Return the keys of the architecture, without the "qwen35." before each."""
         keys: dict[str, str | int | float | list[int] | list[bool]] = {
             "block_count": len(self.recurrent_layers),
             "context_length": self.n_ctx,

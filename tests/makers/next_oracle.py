@@ -1,4 +1,4 @@
-"""The small qwen3next that golden outputs are computed of: random weights, and no two norms alike."""
+"""The small qwen3next of the golden outputs: random weights, and all norms different."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from makers.model_shapes import PRESETS
 
 
 def make_next_oracle(path: Path) -> None:
-    """Writes the model in F32. Norms of ones, as make_model writes them, could be mixed up unnoticed."""
+    """Write the model in F32. Its norms differ, since mixed-up norms of ones would go unnoticed."""
     plain = path.with_name(f"plain-{path.name}")
     make_model(replace(PRESETS["tiny-next"], n_vocab=264), plain, weight_type="f32")
     rng = np.random.default_rng(0)
@@ -25,7 +25,7 @@ def make_next_oracle(path: Path) -> None:
 
 
 def weights_sha256(path: Path) -> str:
-    """The digest of a file's tensors: what the `gguf` package writes around them may change with its version."""
+    """Return a digest of a file's tensors: the other bytes may change with the version of the `gguf` package."""
     digest = hashlib.sha256()
     for tensor in GGUFReader(path).tensors:
         digest.update(tensor.name.encode() + tensor.data.tobytes())

@@ -1,7 +1,7 @@
-"""A dense qwen35 written as a qwen3next that computes the same: the shipped model's head is right there, too.
+"""A dense qwen35 written as a qwen3next that computes the same, so that the shipped model's head fits it too.
 
-An only expert has the feed-forward weights, and the shared expert writes zeros. M-RoPE of text is RoPE. Value head j of
-key head k, of r for each of K, is at j*K + k in a qwen35 and at k*r + j in a qwen3next.
+Its only expert has the feed-forward weights, and the shared expert writes zeros. M-RoPE of text is RoPE. Value head j
+of key head k, of r for each of K, is at j*K + k in a qwen35 and at k*r + j in a qwen3next.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ N_SHARED = 32  # units of the shared expert
 
 
 def write_next_twin(source: Path, target: Path, *, joined: bool = False) -> None:
-    """Copies a dense qwen35 to a qwen3next in F32.
+    """Write a dense qwen35 as a qwen3next in F32.
 
     joined: with one matrix for q, k, v and z, as early files have it.
     """
@@ -75,10 +75,10 @@ def _all(tensors: dict[str, Floats], n_keys: int, per_key: int, joined: bool) ->
 
 
 def _delta_net(tensors: dict[str, Floats], block: str, n_keys: int, per_key: int, joined: bool) -> None:
-    """Brings the tensors of a delta net to the order of a qwen3next."""
+    """Return the tensors of a delta net in the order of a qwen3next."""
 
     def grouped(values: Any) -> Any:
-        """Rows by key head: [n_keys, rows of its value heads, …]."""
+        """Group rows by key head: [n_keys, rows of its value heads, …]."""
         heads = values.reshape(per_key, n_keys, -1, *values.shape[1:]).swapaxes(0, 1)
         return heads.reshape(n_keys, -1, *values.shape[1:])
 

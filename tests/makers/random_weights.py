@@ -1,10 +1,10 @@
 """Random weights in the block formats of ggml, made as bytes: quantizing random floats would take far longer.
 
-Random bits become the integers of a quantized block (or of a fixed-point number, for f32, f16 and bf16) as they are, so
-those are uniform over the format's range, and a constant scale gives them the standard deviation wanted: that divided
-by the root mean square of what the integers come to. The ranges are lopsided (q4_0 holds -8 … 7); a mean that all
-weights share would be one direction in which every layer adds up, so each block's scale has a random sign, and where a
-block has minima, too, they take their mean away.
+Random bits become the integers of a quantized block (or of a fixed-point number, for f32, f16 and bf16) unchanged, so
+the integers are uniform over the format's range. A constant scale gives them the wanted standard deviation: this value
+divided by the root mean square of the integers. The ranges are lopsided (q4_0 holds -8 … 7), and a mean that all
+weights share would be one direction in which every layer adds up. So each block's scale has a random sign, and in
+formats with minima, the minima remove the mean.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TYPES = {
     "q6_k": GGMLQuantizationType.Q6_K,
     "iq4_xs": GGMLQuantizationType.IQ4_XS,
 }
-CHUNK = 4 * 1024 * 1024  # weights made at once, a multiple of all blocks: some 20 MB with what it takes on the way
+CHUNK = 4 * 1024 * 1024  # weights made at once, a multiple of all block sizes: about 20 MB with temporary arrays
 
 _BLOCKS = {
     GGMLQuantizationType.Q8_0: np.dtype([("scale", "<u2"), ("ints", "i1", 32)]),
@@ -60,7 +60,7 @@ _INTEGERS = {
     GGMLQuantizationType.Q6_K: np.multiply.outer(np.arange(-32, 32), np.arange(-128, 128)),
     GGMLQuantizationType.IQ4_XS: np.multiply.outer(np.array(IQ4_NL.kvalues), _SIX_BITS - 32),
 }
-_MINIMA = {  # of the parts of a block
+_MINIMA = {  # minima of the parts of a block
     GGMLQuantizationType.Q2_K: _FOUR_BITS,
     GGMLQuantizationType.Q4_K: _SIX_BITS,
     GGMLQuantizationType.Q5_K: _SIX_BITS,
@@ -68,8 +68,10 @@ _MINIMA = {  # of the parts of a block
 
 
 def type_of(tensor: Tensor, wanted: GGMLQuantizationType) -> GGMLQuantizationType:
-    """The type that llama.cpp's quantizer gives a tensor (tensor_allows_quantization in src/llama-quant.cpp): vectors,
-    convolutions and the experts' router stay f32, rows that do not divide into blocks become f16."""
+    """Return the type that llama.cpp's quantizer gives a tensor (tensor_allows_quantization in src/llama-quant.cpp).
+
+    Vectors, convolutions and the experts' router stay f32, rows that do not divide into blocks become f16.
+    """
     if len(tensor.ne) == 1 or tensor.name.endswith(("ssm_conv1d.weight", "ffn_gate_inp.weight")):
         return GGMLQuantizationType.F32
     if wanted in _BLOCKS and tensor.ne[0] % _block_size(wanted):
@@ -82,14 +84,14 @@ def _block_size(kind: GGMLQuantizationType) -> int:
 
 
 def n_bytes(n: int, kind: GGMLQuantizationType) -> int:
-    """Bytes of n weights, whole blocks."""
+    """Return the bytes of n weights, in whole blocks."""
     if kind in _BLOCKS:
         return n // _block_size(kind) * _BLOCKS[kind].itemsize
     return n * (4 if kind == GGMLQuantizationType.F32 else 2)
 
 
 def chunk(tensor: Tensor, kind: GGMLQuantizationType, start: int, key: tuple[int, ...]) -> Bytes:
-    """The tensor's weights from index `start` on, at most CHUNK of them, as bytes. Equal keys make equal chunks."""
+    """Return the bytes of at most CHUNK weights of the tensor from index `start` on. Equal keys give equal bytes."""
     n = min(CHUNK, tensor.size - start)
     fixed = _fixed(tensor)
     if fixed is not None:
@@ -106,17 +108,17 @@ def chunk(tensor: Tensor, kind: GGMLQuantizationType, start: int, key: tuple[int
 
 
 def _fixed(tensor: Tensor) -> NDArray[np.float64] | None:
-    """The weights of vectors that are not random: norms, and the gates that make a delta net forget.
+    """Return the weights of vectors that are not random: norms, and the gates that make a delta net forget.
 
-    A head's state decays by exp(a · softplus(dt + …)) a token. Steps from 0.001 to 0.1 and rates from 1 to 16 are how
-    Mamba begins (Gu, Dao, arXiv 2312.00752, section 3.6): half-lives here are from 700 tokens to less than one.
+    A head's state decays by exp(a · softplus(dt + …)) per token. Steps from 0.001 to 0.1 and rates from 1 to 16 are the
+    initial values of Mamba (Gu, Dao, arXiv 2312.00752, section 3.6): half-lives here are from 700 tokens to below one.
     """
     if tensor.name.endswith("norm.weight"):
         return np.ones(tensor.ne)
     if tensor.name.endswith(".ssm_a"):
         return -np.geomspace(1, 16, tensor.size)
     if tensor.name.endswith(".ssm_dt.bias"):
-        return np.log(np.expm1(np.geomspace(0.001, 0.1, tensor.size)))  # softplus backwards
+        return np.log(np.expm1(np.geomspace(0.001, 0.1, tensor.size)))  # the inverse of softplus
     return None
 
 
@@ -124,7 +126,7 @@ def _quantized(kind: GGMLQuantizationType, n: int, std: float, key: tuple[int, .
     data = _random_bytes(n_bytes(n, kind), key)
     blocks = data.view(_BLOCKS[kind])
     square = np.mean(np.square(_INTEGERS[kind], dtype=np.float64))
-    sign = np.uint16(0x8000)  # of the 16 random bits where the scale goes, this one stays
+    sign = np.uint16(0x8000)  # the random bit that stays of the 16 bits of the scale
     blocks["scale"] &= sign
     if kind in _MINIMA:
         # minus a minimum of as many parts as the integers are on average: mean 0, and more of a spread
@@ -139,7 +141,7 @@ def _quantized(kind: GGMLQuantizationType, n: int, std: float, key: tuple[int, .
 
 
 def _random_bytes(n: int, key: tuple[int, ...]) -> Bytes:
-    # all 64 bits of each word: that draws nothing again, and gives the lock of the interpreter away
+    # all 64 bits of each word: no number is drawn twice, and the interpreter's lock is released
     words = np.random.Generator(np.random.SFC64(key)).integers(
         0, 2**64 - 1, size=-(-n // 8), dtype=np.uint64, endpoint=True
     )

@@ -1,4 +1,4 @@
-"""Qwen's own vocabulary, out of the pinned source distribution of llama.cpp, and a tiny model around it.
+"""Qwen's own vocabulary, from the pinned source distribution of llama.cpp, and a tiny model with it.
 
 models/ggml-vocab-qwen35.gguf has the 151,643 tokens and the merges of Qwen 2 to 3, and names Qwen3.5's pre-tokenizer.
 It has three added tokens; the others are set here as Qwen3's tokenizer.json names them.
@@ -55,7 +55,7 @@ _SHAPE = replace(
 
 
 def read_vocab() -> GGUF:
-    """The vocabulary's keys, as a file of them alone has them: the base tokens and ADDED."""
+    """Return the metadata keys of the vocabulary, as a vocabulary-only file has them: the base tokens and ADDED."""
     sys.path.insert(0, str(VENDOR))
     from index import fetch
     from sources import Paths, Pin

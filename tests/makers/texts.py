@@ -1,11 +1,11 @@
-"""Random texts of many scripts, the same for a seed in every version of Python: for tokenizers to be compared on."""
+"""Random texts of many scripts for comparing tokenizers, equal for a seed in every version of Python."""
 
 from __future__ import annotations
 
 from random import Random
 from unicodedata import normalize
 
-# Letters, marks, digits and what is unassigned there; no letter that came later than Unicode 15
+# Letters, marks, digits and unassigned characters of these ranges; no letter newer than Unicode 15
 SCRIPTS = {
     "Latin": "\u0041-\u005a\u0061-\u007a\u00c0-\u017f\u0300-\u0345",
     "Latin, phonetic": "\u0061-\u007a\u0250-\u02af\u02b0-\u02ff\u0300-\u036f",

@@ -1,4 +1,4 @@
-"""The shipped model with a head that does not fit it: one for each way in which published files go wrong."""
+"""The shipped model with a head that does not fit it, for each fault of published files."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 
 from makers.gguf_variants import rewrite
 
-Weights = dict[str, NDArray[np.float32]]  # of the head, by name without its block; rows are outputs
+Weights = dict[str, NDArray[np.float32]]  # the head's matrices, by name without the block; rows are outputs
 
 NORMS = ("nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm", "attn_norm", "post_attention_norm")
 NORMS = (*NORMS, "attn_q_norm", "attn_k_norm")
-READ = ("attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up")  # matrices that take what the block adds to
-WRITTEN = ("attn_output", "ffn_down", "nextn.eh_proj")  # matrices that make it
+READ = ("attn_q", "attn_k", "attn_v", "ffn_gate", "ffn_up")  # matrices that read the residual stream
+WRITTEN = ("attn_output", "ffn_down", "nextn.eh_proj")  # matrices that write to it
 
 
 def _less_one(*names: str) -> Callable[[Weights], None]:
-    """Norms as a checkpoint stores them, whose RMSNorm multiplies with 1 + w."""
+    """Return norms as checkpoints store them whose RMSNorm multiplies by 1 + w."""
 
     def change(head: Weights) -> None:
         for name in names:
@@ -30,7 +30,7 @@ def _less_one(*names: str) -> Callable[[Weights], None]:
 
 
 def _random(head: Weights) -> None:
-    """Matrices as before training."""
+    """Return matrices as before training."""
     luck = np.random.default_rng(0)
     for name, values in head.items():
         values[:] = 1 if name in NORMS else luck.normal(0, 1 / np.sqrt(values.shape[-1]), values.shape)
@@ -42,7 +42,7 @@ def _zero(head: Weights) -> None:
 
 
 def _swapped(head: Weights) -> None:
-    """The head of another model of this shape: one whose hidden states have their channels in another order."""
+    """Return the head of another model of this shape, whose hidden states have another order of channels."""
     n = len(head["nextn.hnorm"])
     order = np.random.default_rng(0).permutation(n)
     both = np.concatenate([order, n + order])
@@ -70,7 +70,7 @@ KINDS: dict[str, Callable[[Weights], None]] = {
     "zero": _zero,
     "swapped": _swapped,
 }
-# heads whose logits are no finite numbers
+# heads without finite logits
 NO_NUMBERS: dict[str, Callable[[Weights], None]] = {
     "nan in a norm": _filled("nextn.hnorm", np.nan),
     "nan in the output": _filled("nextn.shared_head_norm", np.nan, slice(3, 4)),
@@ -81,7 +81,7 @@ NO_NUMBERS: dict[str, Callable[[Weights], None]] = {
 
 
 def with_head(source: Path, target: Path, change: Callable[[Weights], None]) -> Path:
-    """Copy the model in F32, and change the weights of its head."""
+    """Write the model in F32 with changed head weights."""
     rewrite(source, target, weights="f32")
     reader = GGUFReader(target, "r+")
     block = f"blk.{reader.fields['qwen35.block_count'].contents() - 1}."

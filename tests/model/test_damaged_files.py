@@ -1,4 +1,4 @@
-"""Claims about damaged model files: each is refused with what was wrong, or works; none ends the process."""
+"""Tests of damaged model files: each is refused with its fault, or works; none ends the process."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Change = Callable[[GGUF], object]
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> list[GGUF]:
-    """Sound small models: with a head, without, with experts, with wide rows, and a qwen3next."""
+    """Make valid small models: with a head, without, with experts, with wide rows, and a qwen3next."""
     return make_bases(tmp_path_factory.mktemp("sound"))[0]
 
 
 @pytest.fixture
 def load(bases: list[GGUF], tmp_path: Path) -> Callable[[Change, int], None]:
-    """Changes a sound model, and has it write two tokens."""
+    """Return a function that changes a valid model and generates two tokens with it."""
 
     def load_changed(change: Change, base: int = 0) -> None:
         file = bases[base].copy()
@@ -49,7 +49,7 @@ def tensor(file: GGUF, name: str) -> TensorInfo:
 
 
 def number(name: str, *values: int) -> Change:
-    """Sets a key of the architecture to a number, or to an array of several."""
+    """Set a key of the architecture to a number, or to an array of numbers."""
 
     def change(file: GGUF) -> None:
         drop(name)(file)
@@ -71,7 +71,7 @@ def drop(name: str) -> Change:
 
 
 def interval(n: int) -> Change:
-    """Recurrent blocks by their interval, not named one by one."""
+    """Mark recurrent blocks by their interval instead of a list."""
     return lambda file: (drop("attention.recurrent_layers")(file), number("full_attention_interval", n)(file))
 
 
@@ -113,7 +113,10 @@ def sections(*values: int) -> Change:
 
 
 def joined(file: GGUF) -> None:
-    """One matrix in the place of two, as early files of qwen3next have it. Of one key head, its rows lie as in two."""
+    """Replace two matrices by one, as early files of qwen3next have it.
+
+    With one key head, the rows have the same order.
+    """
     for i in range(3):
         qkv, gate = (tensor(file, f"blk.{i}.attn_{name}.weight") for name in ("qkv", "gate"))
         shape = [qkv.shape[0], qkv.shape[1] + gate.shape[1]]
@@ -186,7 +189,7 @@ REFUSED: dict[str, tuple[Change, int, str]] = {
     "no first norm": (drop_tensor("blk.0.attn_norm.weight"), 0, "tensor 'blk.0.attn_norm.weight' is missing"),
     "an empty tensor": (empty("blk.1.ffn_up.weight"), 0, "tensor 'blk.1.ffn_up.weight' is empty"),
     # types without code for the operation
-    # of a qwen3next
+    # faults of a qwen3next
     "no experts in a qwen3next": (number("expert_count", 0), 4, "expert_count is 0, it must be 1 to 1024"),
     "no beta and alpha": (drop_tensor("blk.1.ssm_ba.weight"), 4, "blk.1.ssm_ba.weight"),
     "no qkv in a qwen3next": (drop_tensor("blk.1.attn_qkv.weight"), 4, "tensor 'blk.1.attn_qkv.weight' is missing"),
@@ -206,7 +209,7 @@ REFUSED: dict[str, tuple[Change, int, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_damaged_file_is_refused_with_what_was_wrong(load: Callable[[Change, int], None], name: str) -> None:
+def test_damaged_file_is_refused_with_its_fault(load: Callable[[Change, int], None], name: str) -> None:
     change, base, why = REFUSED[name]
     with pytest.raises(ModelLoadError, match=why):
         load(change, base)
@@ -225,11 +228,11 @@ WORKING: dict[str, tuple[Change, int]] = {
 
 
 @pytest.mark.parametrize("name", WORKING)
-def test_what_is_unusual_and_right_loads(load: Callable[[Change, int], None], name: str) -> None:
+def test_unusual_valid_file_loads(load: Callable[[Change, int], None], name: str) -> None:
     load(*WORKING[name])
 
 
-def test_a_missing_part_is_named_and_a_wrong_one(bases: list[GGUF], tmp_path: Path) -> None:
+def test_missing_and_wrong_parts_are_named(bases: list[GGUF], tmp_path: Path) -> None:
     file = bases[0].copy()
     add(b"split.count", U16, b"\2\0")(file)
     path = tmp_path / "model-00001-of-00002.gguf"
@@ -241,7 +244,7 @@ def test_a_missing_part_is_named_and_a_wrong_one(bases: list[GGUF], tmp_path: Pa
         Model(path)
 
 
-def test_no_damage_ends_the_process(tmp_path: Path) -> None:
+def test_random_damage_never_ends_the_process(tmp_path: Path) -> None:
     results = list(try_files(seed=0, indices=iter(range(60)), folder=tmp_path))
     assert [result.findings for result in results if result.findings] == []
     assert sum(result.worked for result in results) > 3

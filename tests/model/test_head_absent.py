@@ -1,4 +1,4 @@
-"""Claims about files that announce a head which is not there: they are decoded without drafts, and it is said once."""
+"""Tests of files that announce a missing head: they are decoded without drafts, with one warning."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def changed(source: Path, target: Path, change: Callable[[GGUF], object]) -> Pat
 
 
 def drop(part: bytes) -> Callable[[GGUF], None]:
-    """Leaves out the tensors with `part` in their names."""
+    """Leave out the tensors with `part` in their names."""
 
     def change(file: GGUF) -> None:
         file.tensors = [tensor for tensor in file.tensors if part not in tensor.name]
@@ -49,7 +49,7 @@ def rename(old: bytes, new: bytes) -> Callable[[GGUF], None]:
 
 
 def announce(file: GGUF, n: int = 1) -> None:
-    """Sets nextn_predict_layers."""
+    """Set nextn_predict_layers."""
     name = file.keys[0].values[0] + b".nextn_predict_layers"
     key = next(key for key in file.keys if key.name.endswith(b".block_count"))
     file.keys = [one for one in file.keys if one.name != name]
@@ -57,7 +57,7 @@ def announce(file: GGUF, n: int = 1) -> None:
 
 
 def without_list(file: GGUF) -> None:
-    """Recurrent blocks by their interval, as convert_hf_to_gguf.py writes them."""
+    """Mark recurrent blocks by their interval, as convert_hf_to_gguf.py writes them."""
     file.keys = [key for key in file.keys if not key.name.endswith(b"recurrent_layers")]
 
 
@@ -69,7 +69,7 @@ def moe_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("listed", [True, False], ids=["blocks by a list", "blocks by an interval"])
 @pytest.mark.parametrize("kind", ["dense", "experts"])
-def test_an_absent_head_leaves_the_text_of_the_trunk(
+def test_absent_head_does_not_change_the_text(
     demo: Path, moe_file: Path, tmp_path: Path, kind: str, listed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = demo if kind == "dense" else moe_file
@@ -83,16 +83,16 @@ def test_an_absent_head_leaves_the_text_of_the_trunk(
             without_list(file)
 
     lost = changed(source, tmp_path / "lost.gguf", lose)
-    with caplog.at_level(logging.WARNING, "pymtp.model.model"):
+    with caplog.at_level(logging.WARNING, "pymtp.model"):
         assert written(lost) == expected
-    (said,) = [record.getMessage() for record in caplog.records if record.name == "pymtp.model.model"]
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "pymtp.model"]
     assert said.startswith("lost.gguf: ")
     assert f"announces a head in block {block[4:5].decode()}, of which the file has no tensor" in said
 
 
 @pytest.mark.parametrize("listed", [True, False], ids=["blocks by a list", "blocks by an interval"])
 @pytest.mark.parametrize("kind", ["dense", "experts"])
-def test_the_last_block_of_a_trunk_is_not_taken_for_a_head(
+def test_last_block_of_a_trunk_is_not_used_as_a_head(
     demo: Path, moe_file: Path, tmp_path: Path, kind: str, listed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     rewrite(demo if kind == "dense" else moe_file, tmp_path / "headless.gguf", drop_head=True)
@@ -104,33 +104,35 @@ def test_the_last_block_of_a_trunk_is_not_taken_for_a_head(
             without_list(file)
 
     boasting = changed(tmp_path / "headless.gguf", tmp_path / "boasting.gguf", boast)
-    with caplog.at_level(logging.WARNING, "pymtp.model.model"):
+    with caplog.at_level(logging.WARNING, "pymtp.model"):
         assert written(boasting) == expected
     assert "which is one of the trunk's" in caplog.text
     with Model(boasting) as model, Model(tmp_path / "headless.gguf") as headless:
         assert (model.n_layer, model.n_params) == (headless.n_layer, headless.n_params)
 
 
-def test_a_block_without_what_makes_it_a_head_is_left_out(
+def test_block_without_head_tensors_is_ignored(
     demo: Path, headless: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, "pymtp.model.model"):
+    with caplog.at_level(logging.WARNING, "pymtp.model"):
         assert written(changed(demo, tmp_path / "half.gguf", drop(NEXTN))) == written(headless, draft_tokens=0)
     assert "has no tensor of the kind blk.8.nextn.eh_proj.weight: the block is not used" in caplog.text
 
 
-def test_a_head_that_nobody_wants_is_not_missed(demo: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_absent_head_gives_no_warning_without_drafts(
+    demo: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     lost = changed(demo, tmp_path / "lost.gguf", drop(b"blk.8."))
-    with caplog.at_level(logging.WARNING, "pymtp.model.model"):
+    with caplog.at_level(logging.WARNING, "pymtp.model"):
         written(lost, draft_tokens=0)
         with Model(lost, mtp=False), Model(lost, vocab_only=True) as looked_at:
             assert "block 8" in looked_at.head_absent
-    assert not [record for record in caplog.records if record.name == "pymtp.model.model"]
+    assert not [record for record in caplog.records if record.name == "pymtp.model"]
     with Model(demo) as model:
         assert model.head_absent == ""
 
 
-def test_drafts_of_an_absent_head_are_refused_with_why(demo: Path, tmp_path: Path) -> None:
+def test_drafts_without_the_announced_head_are_refused_with_the_reason(demo: Path, tmp_path: Path) -> None:
     lost = changed(demo, tmp_path / "lost.gguf", drop(b"blk.8."))
     with pytest.raises(
         InvalidRequestError, match=r"lost.gguf has none: use draft_tokens=0, .* its own \(qwen35.nextn_predict_lay"
@@ -138,7 +140,7 @@ def test_drafts_of_an_absent_head_are_refused_with_why(demo: Path, tmp_path: Pat
         make_llm(lost, draft_tokens=3)
 
 
-def test_a_head_that_lacks_a_tensor_is_refused_by_its_name_and_goes_without_drafts(demo: Path, tmp_path: Path) -> None:
+def test_head_with_a_missing_tensor_is_refused_by_name_and_loads_without_drafts(demo: Path, tmp_path: Path) -> None:
     damaged = changed(demo, tmp_path / "damaged.gguf", drop(b"blk.8.nextn.hnorm"))
     with pytest.raises(ModelLoadError, match=r"'blk.8.nextn.hnorm.weight' not found"):
         Model(damaged)
@@ -161,7 +163,7 @@ NAMED_OTHERWISE: dict[str, tuple[Callable[[GGUF], object], str]] = {
 
 
 @pytest.mark.parametrize("name", NAMED_OTHERWISE)
-def test_a_head_named_otherwise_is_refused_by_name(demo: Path, tmp_path: Path, name: str) -> None:
+def test_head_with_other_tensor_names_is_refused_by_name(demo: Path, tmp_path: Path, name: str) -> None:
     change, why = NAMED_OTHERWISE[name]
     path = changed(demo, tmp_path / "model.gguf", change)
     for mtp in (True, False):

@@ -1,4 +1,4 @@
-"""Claims about a head in a file of its own: it is to its model what a head in the model's file is."""
+"""Tests of a head in a file of its own: it works like a head in the model's file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from conftest import make_llm
 from helpers.command import run
 from helpers.contexts import context, some_tokens
-from helpers.full_context import taken
+from helpers.full_context import measured_memory
 from makers.gguf_read import open_gguf
 from makers.gguf_variants import rewrite
 from makers.head_file import read_tensor, tied_output, write_head, write_pair
@@ -34,39 +34,39 @@ SAMPLED = SamplingParams(max_tokens=60, temperature=0.9, seed=3)
 
 @pytest.fixture(scope="module")
 def pair(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The shipped model's trunk, and its head."""
+    """Write the shipped model's trunk and head to two files."""
     return write_pair(demo, tmp_path_factory.mktemp("pair"))
 
 
 @pytest.fixture(scope="module")
 def own(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shipped model's head with embeddings and an output layer of its own, in other types than the trunk's."""
+    """Write the shipped model's head with its own embeddings and output layer, in other types than the trunk's."""
     path = tmp_path_factory.mktemp("own") / "mtp-own.gguf"
     types = {"token_embd.weight": "q4_0", "output.weight": "f16", "blk.*": "f16"}
     write_head(demo, path, tensors=tied_output(demo), types=types)
     return path
 
 
-def came(llm: LLM, params: SamplingParams) -> tuple[list[int], list[int], list[int]]:
-    """The text, the numbers of drafts of its rounds, and how many were accepted at each place."""
+def text_and_drafts(llm: LLM, params: SamplingParams) -> tuple[list[int], list[int], list[int]]:
+    """Return the text, the drafts of each round, and the accepted drafts at each position."""
     found: Completion = llm.generate(PROMPT, params)
     return found.token_ids, list(found.stats.depths), list(found.stats.accepted_per_position)
 
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("drafts", [1, 3, 7])
-def test_head_apart_drafts_what_the_same_head_inside_drafts(
+def test_head_file_drafts_the_same_as_the_head_inside(
     demo: Path, pair: tuple[Path, Path], drafts: int, params: SamplingParams
 ) -> None:
     trunk, head = pair
     with make_llm(demo, draft_tokens=drafts) as inside, make_llm(trunk, head=head, draft_tokens=drafts) as apart:
-        wanted = came(inside, params)
+        wanted = text_and_drafts(inside, params)
         assert sum(wanted[2]) > 0
-        assert came(apart, params) == wanted
+        assert text_and_drafts(apart, params) == wanted
         assert apart.model.has_head
 
 
-def test_head_apart_is_brought_by_every_way_in(pair: tuple[Path, Path]) -> None:
+def test_head_file_works_with_every_constructor(pair: tuple[Path, Path]) -> None:
     trunk, head = pair
 
     async def later() -> Completion:
@@ -86,7 +86,7 @@ def test_head_apart_is_brought_by_every_way_in(pair: tuple[Path, Path]) -> None:
     assert about["head_file"] == str(head)
 
 
-def test_head_apart_costs_no_launch_and_no_copy_to_the_host(pair: tuple[Path, Path]) -> None:
+def test_head_file_adds_no_graph_and_no_host_copy(pair: tuple[Path, Path]) -> None:
     trunk, head = pair
     with Model(trunk, head=head) as model, context(model, n_ubatch=32, n_batch=64) as c:
         c.set_sampling(Sampler(SamplingParams()))
@@ -103,7 +103,7 @@ def test_head_apart_costs_no_launch_and_no_copy_to_the_host(pair: tuple[Path, Pa
 
 
 @pytest.mark.parametrize("draft_vocab", ["all", 128])
-def test_own_embeddings_and_output_draft_and_leave_the_text(
+def test_head_file_with_its_own_embeddings_and_output_keeps_the_text(
     demo: Path, pair: tuple[Path, Path], own: Path, draft_vocab: Any
 ) -> None:
     with (
@@ -116,9 +116,7 @@ def test_own_embeddings_and_output_draft_and_leave_the_text(
             assert found.stats.acceptance_rate > 0.8 * wanted.stats.acceptance_rate > 0
 
 
-def test_own_output_is_where_the_rows_of_the_draft_vocabulary_come_from(
-    demo: Path, pair: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_draft_vocabulary_uses_the_heads_own_output_matrix(demo: Path, pair: tuple[Path, Path], tmp_path: Path) -> None:
     output = read_tensor(demo, "token_embd.weight")
     write_head(demo, head := tmp_path / "mtp.gguf", tensors={"output.weight": -output})
     with make_llm(pair[0], head=head, draft_vocab=1024) as llm:
@@ -126,7 +124,7 @@ def test_own_output_is_where_the_rows_of_the_draft_vocabulary_come_from(
     assert found.stats.acceptance_rate < 0.05  # the least likely tokens are drafted
 
 
-def test_matrices_that_the_trunk_has_are_not_loaded_again(demo: Path, pair: tuple[Path, Path], own: Path) -> None:
+def test_head_file_does_not_load_matrices_of_the_trunk_again(demo: Path, pair: tuple[Path, Path], own: Path) -> None:
     with Model(demo) as inside, Model(pair[0], head=pair[1]) as apart, Model(pair[0], head=own) as more:
         assert apart.n_params == inside.n_params
         assert more.n_params == inside.n_params + 2 * inside.n_vocab * inside.n_embd
@@ -134,7 +132,7 @@ def test_matrices_that_the_trunk_has_are_not_loaded_again(demo: Path, pair: tupl
 
 @pytest.mark.parametrize("n_seq_max", [1, 3])
 @pytest.mark.parametrize("draft_tokens", [0, 3])
-def test_the_plan_of_two_files_is_what_a_full_context_takes(
+def test_memory_plan_of_two_files_matches_a_full_context(
     pair: tuple[Path, Path], own: Path, n_seq_max: int, draft_tokens: int
 ) -> None:
     options: dict[str, Any] = {"n_ctx": 512, "n_seq_max": n_seq_max, "draft_tokens": draft_tokens}
@@ -142,53 +140,51 @@ def test_the_plan_of_two_files_is_what_a_full_context_takes(
         with Model(pair[0], head=head, vocab_only=True) as looked_at:
             (plan,) = plan_memory(looked_at, placing=ModelOptions(head=head), **options)
         with Model(pair[0], head=head) as model:
-            assert taken(model, **options) == plan
+            assert measured_memory(model, **options) == plan
 
 
-def test_a_head_that_is_given_goes_before_the_one_inside(demo: Path, pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_head_file_replaces_the_head_inside(demo: Path, pair: tuple[Path, Path], tmp_path: Path) -> None:
     zeros = {"blk.8.nextn.eh_proj.weight": 0 * read_tensor(demo, "blk.8.nextn.eh_proj.weight")}
     write_head(demo, bad := tmp_path / "mtp-zeros.gguf", tensors=zeros)
     with make_llm(demo) as inside, make_llm(demo, head=pair[1]) as same, make_llm(demo, head=bad) as other:
-        wanted = came(inside, GREEDY)
-        assert came(same, GREEDY) == wanted
-        text, _, accepted = came(other, GREEDY)
+        wanted = text_and_drafts(inside, GREEDY)
+        assert text_and_drafts(same, GREEDY) == wanted
+        text, _, accepted = text_and_drafts(other, GREEDY)
         assert text == wanted[0]
         assert sum(accepted) < sum(wanted[2]) / 4
 
 
-def test_a_head_that_is_announced_and_absent_is_the_one_given(
-    demo: Path, pair: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_head_file_replaces_an_absent_head(demo: Path, pair: tuple[Path, Path], tmp_path: Path) -> None:
     rewrite(demo, path := tmp_path / "a.gguf", leave_out=("blk.8.",))
     with make_llm(demo) as inside, make_llm(path, head=pair[1]) as apart:
-        assert came(apart, GREEDY) == came(inside, GREEDY)
+        assert text_and_drafts(apart, GREEDY) == text_and_drafts(inside, GREEDY)
 
 
 @pytest.mark.parametrize("block", [8, 0])
-def test_a_block_that_lacks_what_makes_it_a_head_gives_way_to_the_head_given(
+def test_head_file_replaces_a_block_without_head_tensors(
     demo: Path, pair: tuple[Path, Path], tmp_path: Path, block: int
 ) -> None:
     rewrite(demo, path := tmp_path / "half.gguf", leave_out=("blk.8.nextn.",))
     names = [tensor.name for tensor in open_gguf(pair[1]).tensors if tensor.name.startswith("blk.")]
     write_head(demo, head := tmp_path / "mtp.gguf", rename={n: n.replace("blk.8.", f"blk.{block}.") for n in names})
     with make_llm(demo) as inside, make_llm(path, head=head) as apart:
-        assert came(apart, GREEDY) == came(inside, GREEDY)
+        assert text_and_drafts(apart, GREEDY) == text_and_drafts(inside, GREEDY)
 
 
-def test_split_files_of_both_are_one_model(demo: Path, tmp_path: Path) -> None:
+def test_split_model_and_split_head_load(demo: Path, tmp_path: Path) -> None:
     (trunk, *_) = make_model("tiny", tmp_path / "m.gguf", split_max_tensors=20)
     (whole,) = make_model("tiny", tmp_path / "whole.gguf")
     head, *more = write_head(whole, tmp_path / "mtp.gguf", split_max_tensors=5)
     assert more
     with make_llm(whole) as inside, make_llm(trunk, head=head) as apart:
-        assert came(apart, GREEDY) == came(inside, GREEDY)
+        assert text_and_drafts(apart, GREEDY) == text_and_drafts(inside, GREEDY)
     more[0].unlink()
     with pytest.raises(ModelLoadError, match=f"mtp.*part 2 of {len(more) + 1}"):
         Model(trunk, head=head)
 
 
 @pytest.mark.parametrize("preset", ["tiny", "tiny-moe", "tiny-next"])
-def test_random_heads_of_each_family_apart(preset: str, tmp_path: Path) -> None:
+def test_random_head_files_of_each_family_load(preset: str, tmp_path: Path) -> None:
     (whole,) = make_model(preset, tmp_path / "whole.gguf", weight_type="q8_0")
     trunk, head = write_pair(whole, tmp_path)
     with Model(whole) as inside, Model(trunk, head=head) as apart, context(inside) as a, context(apart) as b:
@@ -202,17 +198,15 @@ def test_random_heads_of_each_family_apart(preset: str, tmp_path: Path) -> None:
         assert a.draft_chain(token, 3) == b.draft_chain(token, 3)
 
 
-def test_an_adapter_finds_the_head_in_its_own_file(demo_f32: Path, tmp_path: Path) -> None:
+def test_adapter_applies_to_a_head_file(demo_f32: Path, tmp_path: Path) -> None:
     trunk, head = write_pair(demo_f32, tmp_path)
     names = ["blk.0.ffn_up.weight", "blk.8.ffn_up.weight", "blk.8.nextn.eh_proj.weight"]
     adapter = write_adapter(tmp_path / "a.gguf", make_delta(demo_f32, names, seed=2, size=0.2), alpha=4.0)
     with make_llm(demo_f32, lora=adapter) as inside, make_llm(trunk, head=head, lora=adapter) as apart:
-        assert came(apart, GREEDY) == came(inside, GREEDY)
+        assert text_and_drafts(apart, GREEDY) == text_and_drafts(inside, GREEDY)
 
 
-def test_a_saved_prefix_names_the_head_that_it_was_read_with(
-    demo: Path, pair: tuple[Path, Path], own: Path, tmp_path: Path
-) -> None:
+def test_saved_prefix_requires_its_head(demo: Path, pair: tuple[Path, Path], own: Path, tmp_path: Path) -> None:
     saved = tmp_path / "a.prefix"
     with make_llm(pair[0], head=pair[1]) as llm:
         llm.save_prefix(PROMPT * 4, saved)
@@ -233,7 +227,7 @@ def test_a_saved_prefix_names_the_head_that_it_was_read_with(
         llm.load_prefix(saved)
 
 
-def test_without_drafts_the_head_is_not_loaded(pair: tuple[Path, Path]) -> None:
+def test_head_file_is_not_loaded_without_drafts(pair: tuple[Path, Path]) -> None:
     with make_llm(pair[0], head=pair[1], draft_tokens=0) as llm, Model(pair[0]) as bare:
         assert llm.model.n_params == bare.n_params
         assert not llm.model.mtp
@@ -243,7 +237,7 @@ def test_without_drafts_the_head_is_not_loaded(pair: tuple[Path, Path]) -> None:
             context(model)
 
 
-def test_a_model_with_a_head_apart_may_be_closed_in_any_order(pair: tuple[Path, Path]) -> None:
+def test_model_with_a_head_file_may_be_closed_in_any_order(pair: tuple[Path, Path]) -> None:
     model = Model(pair[0], head=pair[1])
     c = context(model)
     c.set_sampling(Sampler(SamplingParams()))
@@ -255,15 +249,15 @@ def test_a_model_with_a_head_apart_may_be_closed_in_any_order(pair: tuple[Path, 
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_drafts_with_a_head_apart(pair: tuple[Path, Path]) -> None:
+def test_forked_child_drafts_with_a_head_file(pair: tuple[Path, Path]) -> None:
     with make_llm(pair[0], head=pair[1]) as llm:
-        wanted = came(llm, GREEDY)
+        wanted = text_and_drafts(llm, GREEDY)
         if (child := os.fork()) == 0:
-            os._exit(came(llm, GREEDY) != wanted)
+            os._exit(text_and_drafts(llm, GREEDY) != wanted)
         assert os.waitpid(child, 0)[1] == 0
 
 
-def test_messages_and_reports_name_the_head_s_file(
+def test_messages_and_reports_name_the_head_file(
     pair: tuple[Path, Path], demo: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     trunk, head = pair
@@ -278,7 +272,7 @@ def test_messages_and_reports_name_the_head_s_file(
         assert model.file_names == trunk.name
 
 
-def test_a_trunk_alone_needs_no_head(pair: tuple[Path, Path]) -> None:
+def test_trunk_without_a_head_loads(pair: tuple[Path, Path]) -> None:
     with make_llm(pair[0], draft_tokens="auto") as llm:
         assert not llm.model.has_head
         assert llm.generate(PROMPT, GREEDY).stats.drafted == 0

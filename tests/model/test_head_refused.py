@@ -1,4 +1,4 @@
-"""Claims about heads in files of their own that do not fit: what is refused, and with which words."""
+"""Tests of head files that do not fit their model: each is refused with its reason."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from pymtp import LLM, InvalidRequestError, Model, ModelLoadError
 
 @pytest.fixture(scope="module")
 def pair(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The shipped model's trunk, and its head."""
+    """Write the shipped model's trunk and head to two files."""
     return write_pair(demo, tmp_path_factory.mktemp("pair"))
 
 
 def refused(model: Path, head: Path, *words: str) -> None:
-    """Says why, with the head's path and all words; where no weights are looked at, too."""
+    """Check the error of a head, with its path and all the words, also for a load without weights."""
     for options in ({}, {"vocab_only": True}):
         with pytest.raises(ModelLoadError) as error:
             Model(model, head=head, **options)
@@ -46,7 +46,7 @@ KEYS = [
 
 
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, value, _ in KEYS])
-def test_a_head_of_another_shape_is_refused_with_both_numbers(
+def test_head_of_another_shape_is_refused_with_both_numbers(
     demo: Path, pair: tuple[Path, Path], key: str, value: float, tmp_path: Path
 ) -> None:
     name = f"qwen35.{key}"
@@ -59,7 +59,7 @@ def test_a_head_of_another_shape_is_refused_with_both_numbers(
     refused(pair[0], head, name, f"{other:g}", f"{number:g}")
 
 
-def test_a_head_with_another_vocabulary_is_refused_with_both_numbers(
+def test_head_with_another_vocabulary_is_refused_with_both_numbers(
     demo: Path, pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
     fields = open_gguf(demo).fields
@@ -74,14 +74,14 @@ def test_a_head_with_another_vocabulary_is_refused_with_both_numbers(
     refused(pair[0], head, "tokenizer.ggml.pre", "llama-bpe")
 
 
-def test_a_few_renamed_tokens_are_no_other_vocabulary(demo: Path, pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_head_with_a_few_renamed_tokens_is_accepted(demo: Path, pair: tuple[Path, Path], tmp_path: Path) -> None:
     tokens = list(open_gguf(demo).fields["tokenizer.ggml.tokens"].contents())
     tokens[-1] = "<|PAD_TOKEN|>"
     write_head(demo, head := tmp_path / "mtp.gguf", metadata={"tokenizer.ggml.tokens": tokens})
     Model(pair[0], head=head).close()
 
 
-def test_a_head_of_another_depth_or_family_is_refused_with_both(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_head_of_another_depth_or_family_is_refused_with_both_values(pair: tuple[Path, Path], tmp_path: Path) -> None:
     (moe,) = make_model("tiny-moe", tmp_path / "moe.gguf")
     _, head = write_pair(moe, tmp_path)
     refused(pair[0], head, "'qwen35moe'", "'qwen35'")
@@ -90,7 +90,7 @@ def test_a_head_of_another_depth_or_family_is_refused_with_both(pair: tuple[Path
     refused(pair[0], head, f"block {PRESETS['tiny'].n_layer}", "8 blocks")
 
 
-def test_what_is_no_head_is_refused_by_name(demo: Path, pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_file_that_is_no_head_is_refused_by_name(demo: Path, pair: tuple[Path, Path], tmp_path: Path) -> None:
     trunk, _ = pair
     refused(trunk, trunk, "no head in the file", "nextn.eh_proj")
     torch = {"blk.8.nextn.eh_proj.weight": "mtp.fc.weight"}
@@ -119,7 +119,7 @@ def test_what_is_no_head_is_refused_by_name(demo: Path, pair: tuple[Path, Path],
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_a_tensor_that_is_none_of_a_head_s_is_named(
+def test_unknown_tensor_of_a_head_file_is_named(
     demo: Path, pair: tuple[Path, Path], inside: bool, tmp_path: Path
 ) -> None:
     more = {"blk.8.nextn.gate.weight": np.zeros(32, "f4")}
@@ -132,7 +132,7 @@ def test_a_tensor_that_is_none_of_a_head_s_is_named(
         Model(path) if inside else Model(pair[0], head=path)
 
 
-def test_a_head_given_as_the_model_is_told_where_it_belongs(pair: tuple[Path, Path]) -> None:
+def test_head_file_given_as_the_model_is_refused_with_advice(pair: tuple[Path, Path]) -> None:
     with pytest.raises(ModelLoadError, match=r"this file is a head and no model: give the model's file, .*--head"):
         Model(pair[1])
     done = run("generate", "a", "--model", pair[1])
@@ -141,13 +141,13 @@ def test_a_head_given_as_the_model_is_told_where_it_belongs(pair: tuple[Path, Pa
 
 
 @pytest.mark.parametrize("missing", [1, 4096, 100_000])
-def test_a_head_that_is_cut_off_is_refused(pair: tuple[Path, Path], tmp_path: Path, missing: int) -> None:
+def test_truncated_head_file_is_refused(pair: tuple[Path, Path], tmp_path: Path, missing: int) -> None:
     head = tmp_path / "cut.gguf"
     head.write_bytes(pair[1].read_bytes()[:-missing])
     refused(pair[0], head, "cut off" if missing < 100_000 else "")
 
 
-def test_a_head_that_is_replaced_while_it_is_loaded_is_refused(
+def test_head_file_replaced_during_the_load_is_refused(
     demo: Path, pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head = tmp_path / "mtp.gguf"
@@ -156,13 +156,13 @@ def test_a_head_that_is_replaced_while_it_is_loaded_is_refused(
     write_head(demo, other, metadata={"general.name": "another"})
     import pymtp.model.model as module
 
-    look: Callable[..., Any] = module.inspect
+    look: Callable[..., Any] = module.read_file_info
 
     def replace(*paths: Any) -> Any:
         found = look(*paths)
         other.replace(head)
         return found
 
-    monkeypatch.setattr(module, "inspect", replace)
+    monkeypatch.setattr(module, "read_file_info", replace)
     with pytest.raises(ModelLoadError, match=r"mtp\.gguf: the file was replaced"):
         Model(pair[0], head=head)

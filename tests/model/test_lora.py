@@ -1,4 +1,4 @@
-"""Claims about LoRA adapters and RoPE scaling: they are in target and head, and saved prefixes know them."""
+"""Tests of LoRA adapters and RoPE scaling: they apply to target and head, and saved prefixes depend on them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ NAMES = ["blk.0.ffn_up.weight", "blk.1.ffn_down.weight"]
 
 @pytest.fixture(scope="module")
 def adapters(demo_f32: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Three of them, each with a scale of its own of 1."""
+    """Write three adapters, each with its own scale of 1."""
     folder = tmp_path_factory.mktemp("adapters")
     deltas = {seed: make_delta(demo_f32, NAMES, seed=seed) for seed in (1, 2, 3)}
     return [write_adapter(folder / f"{seed}.gguf", delta, alpha=4.0) for seed, delta in deltas.items()]
 
 
-def test_an_adapter_is_what_its_merged_weights_are(demo_f32: Path, tmp_path: Path) -> None:
+def test_adapter_equals_merged_weights(demo_f32: Path, tmp_path: Path) -> None:
     delta = make_delta(demo_f32, NAMES, seed=1)
     adapter = write_adapter(tmp_path / "a.gguf", delta, alpha=2.0)
     merged = merge(demo_f32, tmp_path / "merged.gguf", [(delta, 0.5 * 2.0 / 4)])
@@ -44,7 +44,7 @@ def test_an_adapter_is_what_its_merged_weights_are(demo_f32: Path, tmp_path: Pat
 HEAD = ["blk.8.ffn_up.weight", "blk.8.attn_q.weight", "blk.8.nextn.eh_proj.weight"]
 
 
-def test_an_adapter_of_the_head_changes_drafts_and_not_the_text(demo_f32: Path, tmp_path: Path) -> None:
+def test_adapter_of_the_head_changes_drafts_only(demo_f32: Path, tmp_path: Path) -> None:
     delta = make_delta(demo_f32, HEAD, seed=2, size=0.2)
     adapter = write_adapter(tmp_path / "a.gguf", delta, alpha=4.0)
     merged = merge(demo_f32, tmp_path / "merged.gguf", [(delta, 1.0)])
@@ -58,7 +58,7 @@ def test_an_adapter_of_the_head_changes_drafts_and_not_the_text(demo_f32: Path, 
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_drafts_do_not_change_the_text_with_an_adapter(demo: Path, adapters: list[Path], temperature: float) -> None:
+def test_text_with_an_adapter_is_the_same_with_drafts(demo: Path, adapters: list[Path], temperature: float) -> None:
     params = SamplingParams(max_tokens=120, temperature=temperature, seed=5)
     texts = []
     for drafts in (0, 3):
@@ -84,7 +84,7 @@ def test_adapters_add_up(demo_f32: Path, adapters: list[Path], tmp_path: Path) -
     assert np.abs(rows[0] - rows[1]).max() < 1e-4
 
 
-def test_a_saved_prefix_knows_the_adapters(adapters: list[Path], tmp_path: Path) -> None:
+def test_saved_prefix_requires_its_adapters(adapters: list[Path], tmp_path: Path) -> None:
     with make_llm(lora=adapters[0]) as llm:
         llm.save_prefix("import os\n" * 20, tmp_path / "p")
     for others in ([], [(adapters[0], 0.5)], [adapters[1]], adapters[:2]):
@@ -95,7 +95,7 @@ def test_a_saved_prefix_knows_the_adapters(adapters: list[Path], tmp_path: Path)
         assert llm.generate("import os\n" * 20, SamplingParams(max_tokens=1)).stats.cached_tokens
 
 
-def test_an_adapter_that_is_none_is_refused(demo_f32: Path, tmp_path: Path) -> None:
+def test_file_that_is_no_adapter_is_refused(demo_f32: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="no such adapter"):
         Model(demo_f32, lora=tmp_path / "no.gguf")
     with pytest.raises(ModelLoadError, match="cannot load the adapter"):
@@ -104,7 +104,7 @@ def test_an_adapter_that_is_none_is_refused(demo_f32: Path, tmp_path: Path) -> N
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no such pipes")
 @pytest.mark.timeout(30)
-def test_an_adapter_that_is_a_pipe_is_refused_and_not_waited_for(demo_f32: Path, tmp_path: Path) -> None:
+def test_adapter_that_is_a_pipe_is_refused_at_once(demo_f32: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ModelLoadError, match=r"pipe is no regular file"):
         Model(demo_f32, lora=tmp_path / "pipe")
@@ -112,7 +112,7 @@ def test_an_adapter_that_is_a_pipe_is_refused_and_not_waited_for(demo_f32: Path,
         ModelOptions(lora=tmp_path / "pipe").adapter_bytes()
 
 
-def test_a_plan_of_memory_refuses_the_adapters_that_a_model_refuses(demo_f32: Path, tmp_path: Path) -> None:
+def test_memory_plan_refuses_the_adapters_that_a_model_refuses(demo_f32: Path, tmp_path: Path) -> None:
     of_another = write_adapter(tmp_path / "other.gguf", {"blk.0.ffn_up.weight": ones((4, 8), (8, 4))}, alpha=4.0)
     for adapter in (demo_f32, of_another):
         asked = ["--lora", adapter]
@@ -122,7 +122,7 @@ def test_a_plan_of_memory_refuses_the_adapters_that_a_model_refuses(demo_f32: Pa
         assert "cannot load the adapter" in planned.stderr
 
 
-def test_a_plan_of_memory_says_what_adapters_take_more(adapters: list[Path]) -> None:
+def test_memory_plan_includes_adapters(adapters: list[Path]) -> None:
     asked = ["info", "--memory", *(option for path in adapters for option in ("--lora", str(path)))]
     n = sum(path.stat().st_size for path in adapters)
     assert json.loads(run(*asked, "--json").stdout)["adapter_bytes"] == n
@@ -144,7 +144,7 @@ def ones(*shapes: tuple[int, ...]) -> tuple[np.ndarray, ...]:
         ("blk.0.ffn_up.weight", [(4, 192), (2, 576, 4)], "not as many as the model's"),
     ],
 )
-def test_an_adapter_that_no_graph_can_use_is_refused_by_its_name(
+def test_adapter_that_no_graph_can_use_is_refused_by_name(
     demo: Path, tmp_path: Path, name: str, shapes: list[tuple[int, ...]], said: str
 ) -> None:
     path = write_adapter(tmp_path / "odd.gguf", {name: ones(*shapes)}, alpha=4.0)
@@ -152,7 +152,7 @@ def test_an_adapter_that_no_graph_can_use_is_refused_by_its_name(
         Model(demo, lora=path)
 
 
-def test_an_adapter_for_one_expert_of_several_is_refused(moe: Model, tmp_path: Path) -> None:
+def test_adapter_for_a_single_expert_is_refused(moe: Model, tmp_path: Path) -> None:
     (weight,) = (t for t in GGUFReader(moe.path).tensors if t.name == "blk.0.ffn_up_exps.weight")
     n_in, n_out, _ = map(int, weight.shape)
     path = write_adapter(
@@ -162,7 +162,7 @@ def test_an_adapter_for_one_expert_of_several_is_refused(moe: Model, tmp_path: P
         Model(moe.path, lora=path)
 
 
-def test_embeddings_of_unequal_ranks_are_refused(moe: Model, tmp_path: Path) -> None:
+def test_adapter_with_embeddings_of_unequal_ranks_is_refused(moe: Model, tmp_path: Path) -> None:
     (weight,) = (t for t in GGUFReader(moe.path).tensors if t.name == "token_embd.weight")
     width, n_vocab = map(int, weight.shape)
     adapter = {weight.name: ones((n_vocab, 3), (width, 4))}
@@ -171,7 +171,7 @@ def test_embeddings_of_unequal_ranks_are_refused(moe: Model, tmp_path: Path) -> 
         Model(moe.path, lora=path)
 
 
-def test_norms_of_an_adapter_are_warned_about(
+def test_adapter_with_norms_gives_a_warning(
     demo: Path, demo_f32: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     delta = make_delta(demo_f32, NAMES, seed=1)
@@ -184,20 +184,20 @@ def test_norms_of_an_adapter_are_warned_about(
         assert sum("has 1 tensors of norms" in message for message in caplog.messages) == n_warnings
 
 
-def test_an_adapter_that_would_change_nothing_is_refused(demo: Path, tmp_path: Path) -> None:
+def test_adapter_without_effect_is_refused(demo: Path, tmp_path: Path) -> None:
     for norms in ({}, {"blk.0.attn_norm.weight": 192}):
         path = write_adapter(tmp_path / "none.gguf", {}, alpha=4.0, norms=norms)
         with pytest.raises(ModelLoadError, match="has no matrices"):
             Model(demo, lora=path)
 
 
-def test_an_adapter_is_no_model(demo_f32: Path, tmp_path: Path) -> None:
+def test_adapter_given_as_the_model_is_refused(demo_f32: Path, tmp_path: Path) -> None:
     path = write_adapter(tmp_path / "a.gguf", make_delta(demo_f32, NAMES, seed=1), alpha=4.0)
     with pytest.raises(ModelLoadError, match="it is a LoRA adapter, which goes with a model"):
         Model(path)
 
 
-def test_an_adapter_beside_weights_of_another_layout_is_no_news(
+def test_adapter_with_repacked_weights_gives_no_warning(
     demo: Path, demo_f32: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write_adapter(tmp_path / "a.gguf", make_delta(demo_f32, NAMES, seed=1), alpha=4.0)
@@ -206,7 +206,7 @@ def test_an_adapter_beside_weights_of_another_layout_is_no_news(
     assert caplog.messages == []
 
 
-def test_a_saved_prefix_knows_the_rope_scaling(tmp_path: Path) -> None:
+def test_saved_prefix_requires_its_rope_scaling(tmp_path: Path) -> None:
     scaled = {"rope_scaling": "yarn", "rope_freq_scale": 0.5}
     with make_llm(**scaled) as llm:
         llm.save_prefix("import os\n" * 20, tmp_path / "p")

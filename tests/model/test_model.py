@@ -1,4 +1,4 @@
-"""Claims about model files: what loads, what is refused and how, and the vocabulary."""
+"""Tests of Model: files that load, files that are refused, and the vocabulary."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from makers.gguf_read import open_gguf
 from makers.gguf_variants import rewrite
 
 from pymtp import ClosedError, InvalidRequestError, ModelLoadError
-from pymtp.model.files import digest_of
+from pymtp.model.files import file_digest
 from pymtp.model.model import Model
 
 DEMO = Model(vocab_only=True)
 
 
 @given(st.text())
-def test_text_survives_the_tokenizer(text: str) -> None:
+def test_tokenize_and_detokenize_keep_the_text(text: str) -> None:
     tokens = DEMO.tokenize(text)
     if "<|" not in text:  # a special token written out in the text is a special token
         assert DEMO.detokenize(tokens) == DEMO.normalized(text)
 
 
-def test_special_tokens_in_a_prompt_are_special_and_silent() -> None:
+def test_tokenize_reads_special_tokens_and_detokenize_omits_them() -> None:
     (token,) = DEMO.tokenize("<|im_end|>")
     assert DEMO.ends_generation(token)
     assert DEMO.token_bytes(token) == b""
 
 
-def test_special_tokens_come_back_where_they_are_asked_for() -> None:
+def test_detokenize_with_special_returns_special_tokens() -> None:
     text = "<|im_start|>user\nA<|im_end|>"
     tokens = DEMO.tokenize(text)
     assert DEMO.detokenize(tokens) == "user\nA"
@@ -41,7 +41,7 @@ def test_special_tokens_come_back_where_they_are_asked_for() -> None:
     assert b"".join(DEMO.token_bytes(token, special=True) for token in tokens) == text.encode()
 
 
-def test_marks_of_answers_are_text_in_files_that_have_them_as_control_tokens(tmp_path: Path, demo: Path) -> None:
+def test_answer_tags_are_text_even_if_they_are_control_tokens(tmp_path: Path, demo: Path) -> None:
     marks = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
     fields = open_gguf(demo).fields
     names, kinds = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type"))
@@ -55,24 +55,24 @@ def test_marks_of_answers_are_text_in_files_that_have_them_as_control_tokens(tmp
     assert [model.token_bytes(first + i).decode() for i in range(5)] == [*marks, ""]
 
 
-def test_a_character_may_be_spread_over_tokens() -> None:
+def test_token_bytes_may_split_a_character() -> None:
     tokens = DEMO.tokenize("🐍")
     assert len(tokens) > 1
     assert b"".join(map(DEMO.token_bytes, tokens)) == "🐍".encode()
 
 
 @pytest.mark.parametrize("token", [-1, 2048, 10**12])
-def test_a_token_outside_the_vocabulary_is_refused(token: int) -> None:
+def test_token_outside_the_vocabulary_is_refused(token: int) -> None:
     with pytest.raises(InvalidRequestError, match="outside the vocabulary of 2048"):
         DEMO.token_bytes(token)
 
 
-def test_text_that_is_no_unicode_is_refused() -> None:
+def test_tokenize_refuses_invalid_unicode() -> None:
     with pytest.raises(InvalidRequestError, match="no valid Unicode"):
         DEMO.tokenize("\ud800")
 
 
-def test_metadata_is_what_the_file_says() -> None:
+def test_metadata_matches_the_file() -> None:
     assert DEMO.architecture == DEMO.metadata["general.architecture"] == "qwen35"
     assert DEMO.metadata["general.name"] == "pymtp demo"
     assert DEMO.has_head
@@ -80,17 +80,17 @@ def test_metadata_is_what_the_file_says() -> None:
     assert "<|im_start|>" in str(DEMO.chat_template)
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+def test_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="no such file"):
         Model(tmp_path / "none.gguf")
 
 
-def test_a_name_of_the_hub_is_no_path_and_the_error_says_what_takes_it() -> None:
+def test_hub_name_given_as_a_path_is_refused_with_advice() -> None:
     with pytest.raises(ModelLoadError, match=r"no such file: hf:owner/name; .*from_pretrained"):
         Model("hf:owner/name")
 
 
-def test_an_empty_path_is_refused() -> None:
+def test_empty_path_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="path is empty"):
         Model("")
 
@@ -98,7 +98,7 @@ def test_an_empty_path_is_refused() -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"GGUF", b"PK\x03\x04 not a model" * 100, bytes(4096)], ids=["empty", "magic only", "zip", "zeros"]
 )
-def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_no_gguf_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(content)
     with pytest.raises(ModelLoadError, match="not a readable GGUF"):
@@ -106,7 +106,7 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path, content: bytes) -> No
 
 
 @pytest.mark.parametrize("share", [0.001, 0.01, 0.1, 0.5, 0.9, 0.999])
-def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path: Path, demo: Path, share: float) -> None:
+def test_truncated_file_is_refused_at_any_length(tmp_path: Path, demo: Path, share: float) -> None:
     data = demo.read_bytes()
     path = tmp_path / "model.gguf"
     path.write_bytes(data[: int(len(data) * share)])
@@ -132,7 +132,7 @@ def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path: Path, demo: Path
     ],
     ids=str,
 )
-def test_a_file_with_impossible_metadata_is_refused_and_the_process_lives(
+def test_file_with_impossible_metadata_is_refused(
     tmp_path: Path, demo: Path, metadata: dict[str, object], why: str
 ) -> None:
     path = tmp_path / "model.gguf"
@@ -142,10 +142,10 @@ def test_a_file_with_impossible_metadata_is_refused_and_the_process_lives(
 
 
 @pytest.mark.parametrize("same_size_and_time", [False, True])
-def test_a_file_that_is_replaced_while_it_is_loaded_is_refused(
+def test_file_replaced_during_the_load_is_refused(
     demo: Path, headless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_size_and_time: bool
 ) -> None:
-    """Else its prefixes would be saved as those of the file before."""
+    """Saved prefixes would be marked as those of the old file."""
     current, other = tmp_path / "current.gguf", tmp_path / "other.gguf"
     current.symlink_to(demo)
     weights = bytearray(demo.read_bytes())
@@ -154,24 +154,24 @@ def test_a_file_that_is_replaced_while_it_is_loaded_is_refused(
     os.utime(other, ns=(0, demo.stat().st_mtime_ns))
 
     def first(path: Path) -> str:
-        digest = digest_of(path)
+        digest = file_digest(path)
         current.unlink()
         current.symlink_to(other if same_size_and_time else headless)
         monkeypatch.undo()
         return digest
 
-    monkeypatch.setattr("pymtp.model.model.digest_of", first)
+    monkeypatch.setattr("pymtp.model.model.file_digest", first)
     with pytest.raises(ModelLoadError, match="the file was replaced while it was loaded"):
         Model(current)
 
 
-def test_a_file_without_a_head_loads(headless: Path) -> None:
+def test_file_without_a_head_loads(headless: Path) -> None:
     with Model(headless) as model:
         assert not model.has_head
         assert model.n_layer == 8
 
 
-def test_a_closed_model_says_so() -> None:
+def test_closed_model_raises_closed_error() -> None:
     model = Model(vocab_only=True)
     model.close()
     model.close()
@@ -182,19 +182,19 @@ def test_a_closed_model_says_so() -> None:
 
 
 @pytest.mark.parametrize("layers", ["a", 1.5, -2, 10**20, None])
-def test_layers_that_are_no_number_of_layers_are_refused(layers: Any) -> None:
+def test_invalid_n_gpu_layers_is_refused(layers: Any) -> None:
     with pytest.raises(InvalidRequestError, match="n_gpu_layers"):
         Model(n_gpu_layers=layers)
 
 
 @pytest.mark.parametrize("path", [5, b"/model.gguf", 1.5])
-def test_what_is_no_path_is_refused_as_other_bad_input_is(path: Any) -> None:
+def test_model_refuses_a_value_that_is_no_path(path: Any) -> None:
     with pytest.raises(InvalidRequestError, match=f"not {type(path).__name__}"):
         Model(path)
 
 
 @pytest.mark.parametrize("special", ["folder", "pipe"])
-def test_what_is_there_and_no_file_is_not_called_missing(special: str, tmp_path: Path) -> None:
+def test_model_refuses_a_folder_as_no_file(special: str, tmp_path: Path) -> None:
     path = tmp_path / special
     if special == "folder":
         path.mkdir()
@@ -206,10 +206,10 @@ def test_what_is_there_and_no_file_is_not_called_missing(special: str, tmp_path:
         Model(path)
 
 
-def test_special_tokens_part_a_text_however_many_there_are() -> None:
+def test_tokenize_splits_at_any_number_of_special_tokens() -> None:
     tokenize = DEMO.tokenize
     for part in ("<|im_start|>user\nab<|im_end|>\n", "<|im_end|>", "a<|im_end|><|im_start|>", "<|im_start|> b"):
         for n in (2, 3, 500):
             assert tokenize(part * n) == tokenize(part) * n
-    both = "a<|im_start|>b<|im_end|>c"  # one kind of token after the other is looked for
+    both = "a<|im_start|>b<|im_end|>c"  # the tokenizer searches one token after the other
     assert [DEMO.token_text(token) for token in tokenize(both)] == ["a", "<|im_start|>", "b", "<|im_end|>", "c"]

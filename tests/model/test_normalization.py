@@ -1,4 +1,4 @@
-"""Claims about NFC: which parts of a text are brought to it, for which vocabularies, and what stays as it is."""
+"""Tests of NFC normalization: the vocabularies and the parts of a text that it applies to."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ texts = st.lists(st.sampled_from((*ODD, "a", " ", "<|im_end|>", "<think>")), max
 @pytest.mark.parametrize(
     "text", ["e\u0301", "cafe\u0301 re\u0301sume\u0301", "\u1112\u1161\u11ab", "\u212b", "\uf900", "\u0344"]
 )
-def test_a_text_has_the_tokens_of_its_nfc(text: str) -> None:
+def test_text_and_its_nfc_have_the_same_tokens(text: str) -> None:
     assert DEMO.normalized(text) == normalize("NFC", text) != text
     assert DEMO.tokenize(text) == DEMO.tokenize(normalize("NFC", text))
 
 
 @given(texts)
-def test_what_is_normalized_stays_and_has_the_same_tokens(text: str) -> None:
+def test_normalized_text_is_unchanged(text: str) -> None:
     once = DEMO.normalized(text)
     assert DEMO.normalized(once) == once
     assert DEMO.tokenize(once) == DEMO.tokenize(text)
     assert DEMO.detokenize(DEMO.tokenize(text), special=True) == once
 
 
-def test_a_mark_does_not_join_the_special_token_before_it() -> None:
+def test_normalization_does_not_join_a_mark_to_a_special_token() -> None:
     text = "<|im_end|>\u0338e\u0301"
     tokens = DEMO.tokenize(text)
     assert normalize("NFC", text)[9] == "\u226f"
@@ -55,40 +55,40 @@ def test_a_mark_does_not_join_the_special_token_before_it() -> None:
     assert DEMO.detokenize(tokens, special=True) == "<|im_end|>\u0338\u00e9"
 
 
-def test_of_special_tokens_the_longest_stays_whole() -> None:
+def test_normalization_keeps_the_longest_special_token() -> None:
     normalizer = Normalizer(["<a", "<a>", ""])
     assert normalizer.normalized("<a>\u0338 >\u0338") == "<a>\u0338 \u226f"
 
 
 @pytest.mark.parametrize("mark", ["\u1df6", "\u09fe", "\u0c3c", "\U00010d24"])
-def test_marks_of_later_versions_of_unicode_stay_where_they_are(mark: str) -> None:
-    """Whatever the version of this Python's tables: with ours they would change places with the mark behind them."""
+def test_normalization_ignores_marks_of_later_unicode_versions(mark: str) -> None:
+    # With the tables of newer Python versions, these marks would change places with the mark after them
     assert DEMO.normalized(f"e{mark}\u0301 a\u0316{mark}\u0316 e\u0301") == f"e{mark}\u0301 a\u0316{mark}\u0316 \u00e9"
 
 
 @pytest.mark.parametrize(
     ("pre", "nfc"), [("qwen2", True), ("qwen35", True), ("deepseek-r1-qwen", False), ("gpt-2", False)]
 )
-def test_vocabularies_of_other_makers_take_text_as_it_is(demo: Path, tmp_path: Path, pre: str, nfc: bool) -> None:
+def test_other_vocabularies_have_no_normalization(demo: Path, tmp_path: Path, pre: str, nfc: bool) -> None:
     rewrite(demo, tmp_path / "m.gguf", metadata={"tokenizer.ggml.pre": pre})
     with Model(tmp_path / "m.gguf", vocab_only=True) as model:
         assert model.detokenize(model.tokenize("e\u0301")) == ("\u00e9" if nfc else "e\u0301")
 
 
 @pytest.mark.parametrize("half", ["\ud83d", "e\u0301\ud83d"])
-def test_half_an_emoji_is_refused_beside_marks_as_without(half: str) -> None:
+def test_lone_surrogate_is_refused_in_text_that_is_not_nfc(half: str) -> None:
     with pytest.raises(InvalidRequestError, match="no valid Unicode"):
         DEMO.tokenize(half)
 
 
-def test_a_closed_model_says_so_of_texts_that_are_not_nfc(demo: Path) -> None:
+def test_closed_model_raises_closed_error_for_text_that_is_not_nfc(demo: Path) -> None:
     model = Model(demo, vocab_only=True)
     model.close()
     with pytest.raises(ClosedError):
         model.tokenize("e\u0301")
 
 
-def test_prompts_that_differ_only_in_their_form_have_one_answer(llm: LLM) -> None:
+def test_prompts_that_differ_in_unicode_form_have_the_same_answer(llm: LLM) -> None:
     params = SamplingParams(max_tokens=3, ignore_eos=True)
     composed, apart = (form * 20 for form in ("\u00e9\u00e8 ", "e\u0301e\u0300 "))
     one, two = llm.generate(composed, params), llm.generate(apart, params)

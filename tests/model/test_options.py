@@ -1,4 +1,4 @@
-"""Claims about how a model is loaded: where weights go, mapping and locking, NUMA. Without a GPU."""
+"""Tests of ModelOptions: placement of weights, mapping and locking, NUMA. They need no GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import make_llm
-from helpers.scripts import run as lines_of
+from helpers.scripts import run_script as lines_of
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.main import get_command
@@ -21,9 +21,9 @@ from typer.main import get_command
 from pymtp import LLM, AsyncLLM, InvalidRequestError, Model
 from pymtp.cli import app_main
 from pymtp.cli.app import app
-from pymtp.cli.placing import Placing
+from pymtp.cli.placing import PlacementOptions
 from pymtp.context.memory import plan_memory
-from pymtp.model.options import ModelOptions, experts_below
+from pymtp.model.options import ModelOptions, experts_pattern
 from pymtp.model.rope import RopeOptions
 from pymtp.native import ffi, lib
 from pymtp.sampling import SamplingParams
@@ -56,19 +56,19 @@ def plain() -> str:
     ],
     ids=str,
 )
-def test_placing_does_not_change_the_text_of_a_machine_without_gpu(plain: str, options: dict[str, Any]) -> None:
+def test_placement_options_do_not_change_the_text_without_a_gpu(plain: str, options: dict[str, Any]) -> None:
     assert text(**options) == plain
 
 
 def overridden(caplog: pytest.LogCaptureFixture) -> set[str]:
-    """Tensors whose place llama.cpp said was overridden: the host's memory, in whatever layout its kernels read."""
+    """Return the tensors that llama.cpp logs as overridden: those in host memory, in any layout of its kernels."""
     said = (re.match(r"tensor (\S+) .*buffer type overridden to (CPU|AMX)", message) for message in caplog.messages)
     return {found[1] for found in said if found}
 
 
 @pytest.fixture
 def debug_log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """With what llama.cpp says of each tensor: how much comes is decided at the import."""
+    """Capture llama.cpp's log of each tensor; its log level is set at the import."""
     lib.pymtp_set_log(lib.pymtp_on_log, 1)
     with caplog.at_level(logging.DEBUG, "pymtp.native"):
         yield caplog
@@ -79,19 +79,19 @@ EXPERTS = {f"ffn_{part}_exps.weight" for part in ("up", "down", "gate")}
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
-def test_experts_of_the_first_layers_stay_in_host_memory(
-    moe: Model, debug_log: pytest.LogCaptureFixture, n: int
-) -> None:
+def test_n_cpu_moe_keeps_experts_in_host_memory(moe: Model, debug_log: pytest.LogCaptureFixture, n: int) -> None:
     Model(moe.path, n_cpu_moe=n).close()
     assert overridden(debug_log) == {f"blk.{i}.{name}" for i in range(n) for name in EXPERTS}
 
 
-def test_an_override_is_for_the_tensors_that_it_names(demo: Path, debug_log: pytest.LogCaptureFixture) -> None:
+def test_override_tensor_moves_the_named_tensors_only(demo: Path, debug_log: pytest.LogCaptureFixture) -> None:
     Model(demo, override_tensor=r"blk\.[01]\.ffn_up=CPU,output_norm=CPU").close()
     assert overridden(debug_log) == {"blk.0.ffn_up.weight", "blk.1.ffn_up.weight", "output_norm.weight"}
 
 
-def test_options_for_no_tensor_are_warned_about(demo: Path, moe: Model, caplog: pytest.LogCaptureFixture) -> None:
+def test_override_without_a_matching_tensor_gives_a_warning(
+    demo: Path, moe: Model, caplog: pytest.LogCaptureFixture
+) -> None:
     def warned(path: Path, **options: Any) -> list[str]:
         caplog.clear()
         with caplog.at_level(logging.WARNING, "pymtp.native"):
@@ -107,8 +107,8 @@ def test_options_for_no_tensor_are_warned_about(demo: Path, moe: Model, caplog: 
     assert warned(moe.path, n_cpu_moe=1) == warned(demo) == []
 
 
-def test_a_hint_of_llama_cpp_names_our_option() -> None:
-    """In a process of its own: llama.cpp gives it once."""
+def test_hints_of_llama_cpp_name_pymtps_options() -> None:
+    # It runs in a process of its own: llama.cpp logs the hint once
     (line,) = lines_of("""
 import logging, sys
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
@@ -119,12 +119,12 @@ pymtp.Model(override_tensor="output_norm=CPU")
 
 
 @given(st.integers(1, 10_000), st.integers(0, 10_000))
-def test_one_expression_names_the_experts_below(n: int, layer: int) -> None:
-    named = re.search(experts_below(n), f"blk.{layer}.ffn_gate_up_exps.weight")
+def test_experts_pattern_matches_the_layers_below_n(n: int, layer: int) -> None:
+    named = re.search(experts_pattern(n), f"blk.{layer}.ffn_gate_up_exps.weight")
     assert bool(named) == (layer < n)
 
 
-def test_options_reach_the_native_side() -> None:
+def test_options_are_passed_to_llama_cpp() -> None:
     options, _kept = ModelOptions(
         tensor_split=[3, 1], split_mode="row", use_mmap=False, use_mlock=True, lora={"a.gguf": 0.5, "b.gguf": 2}
     ).native(mtp=True, vocab_only=False, layers=7)
@@ -135,7 +135,7 @@ def test_options_reach_the_native_side() -> None:
     assert [ffi.string(options.lora[i]) for i in range(2)] == [b"a.gguf", b"b.gguf"]
 
 
-def test_equal_options_are_equal_however_they_are_written() -> None:
+def test_options_compare_equal_in_any_notation() -> None:
     one = ModelOptions(override_tensor={"ffn": "CPU"}, tensor_split=[1, 2], lora=["a.gguf"])
     other = ModelOptions(override_tensor=[["ffn", "CPU"]], tensor_split=(1.0, 2.0), lora={Path("a.gguf"): 1})  # type: ignore[arg-type]
     assert one == other
@@ -190,17 +190,17 @@ def test_equal_options_are_equal_however_they_are_written() -> None:
     ],
     ids=lambda value: f"{value!r:.60}",
 )
-def test_odd_values_are_refused_with_what_would_be_right(options: dict[str, Any], said: str) -> None:
+def test_odd_values_are_refused_with_the_valid_values(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRequestError, match=said):
         LLM(**options)
 
 
-def test_offload_kqv_is_true_or_false() -> None:
+def test_offload_kqv_must_be_a_bool() -> None:
     with pytest.raises(InvalidRequestError, match="offload_kqv=3 must be"):
         make_llm(offload_kqv=3)
 
 
-def test_a_keyword_of_no_options_is_a_type_error() -> None:
+def test_unknown_keyword_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="n_cpu_mo"):
         LLM(n_cpu_mo=3)
     with pytest.raises(TypeError, match="n_cpu_mo"):
@@ -208,33 +208,33 @@ def test_a_keyword_of_no_options_is_a_type_error() -> None:
 
 
 @pytest.mark.parametrize("options", [{"n_gpu_layers": 3}, {"use_mmap": False}, {"n_gpu_layers": "auto"}])
-def test_a_loaded_model_takes_no_options_of_loading(dense: Model, options: dict[str, Any]) -> None:
+def test_llm_with_a_loaded_model_refuses_model_options(dense: Model, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match=f"loaded already: {next(iter(options))} must be given to it"):
         LLM(dense, **options)
 
 
 @pytest.mark.parametrize("name", ["use_mmap", "n_cpu_moe", "split_mode", "main_gpu"])
-def test_none_is_no_value_of_what_has_one(name: str) -> None:
+def test_none_is_refused_for_options_with_a_value(name: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"{name}=None"):
         LLM(**{name: None})
 
 
-def test_none_says_nothing_for_what_may_be_empty(dense: Model) -> None:
+def test_none_means_the_default_for_list_options(dense: Model) -> None:
     with make_llm(dense, lora=None, override_tensor=None, tensor_split=None, numa=None, n_gpu_layers=None) as llm:
         assert llm.model is dense
 
 
-def test_an_async_llm_takes_them_too() -> None:
+def test_async_llm_takes_model_options() -> None:
     with pytest.raises(InvalidRequestError, match="n_cpu_moe"):
         AsyncLLM(n_cpu_moe=-1)
 
 
-def test_a_model_alone_cannot_know_what_fits() -> None:
+def test_model_refuses_auto_layers_without_a_context() -> None:
     with pytest.raises(InvalidRequestError, match=r"auto.* goes with an LLM"):
         Model(n_gpu_layers="auto")  # type: ignore[arg-type]
 
 
-def test_a_plan_takes_the_same_options(moe: Model, debug_log: pytest.LogCaptureFixture) -> None:
+def test_memory_plan_takes_the_same_options(moe: Model, debug_log: pytest.LogCaptureFixture) -> None:
     with Model(moe.path, vocab_only=True) as model:
         plan_memory(model, placing=ModelOptions(n_cpu_moe=1), n_ctx=256)
     assert overridden(debug_log) == {f"blk.0.{name}" for name in EXPERTS}
@@ -242,7 +242,7 @@ def test_a_plan_takes_the_same_options(moe: Model, debug_log: pytest.LogCaptureF
 
 LOCK_IN = """
 import ctypes, logging, resource
-# root may lock what it likes while it has CAP_IPC_LOCK, which is bit 14
+# with CAP_IPC_LOCK, which is bit 14, root may lock any memory
 header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
 libc = ctypes.CDLL(None)
 assert libc.capget(header, sets) == 0
@@ -271,13 +271,13 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does it")
-def test_memory_that_cannot_be_locked_is_a_warning() -> None:
+def test_mlock_without_permission_gives_a_warning() -> None:
     ran = run(LOCK_IN)
     assert ran.stdout == "4\n"
     assert "failed to mlock" in ran.stderr
 
 
-def test_numa_is_for_the_whole_process() -> None:
+def test_numa_holds_for_the_whole_process() -> None:
     assert 'numa="isolate" comes too late: numa="distribute" was asked for first' in run(NUMA_IN).stdout
 
 
@@ -299,7 +299,7 @@ def test_numa_is_for_the_whole_process() -> None:
     ids=str,
 )
 @pytest.mark.parametrize("command", [["generate", "import "], ["serve", "--port", "0"]], ids=lambda c: c[0])
-def test_the_command_line_refuses_them_by_its_own_names(
+def test_command_line_errors_name_its_own_options(
     command: list[str], arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -307,7 +307,7 @@ def test_the_command_line_refuses_them_by_its_own_names(
     assert said in " ".join(capsys.readouterr().err.split())
 
 
-def test_the_command_line_takes_all_of_them(capsys: pytest.CaptureFixture[str], plain: str) -> None:
+def test_command_line_has_all_model_options(capsys: pytest.CaptureFixture[str], plain: str) -> None:
     given = (
         "--gpu-layers auto --n-cpu-moe 2 --tensor-split 3,1 --split-mode layer --main-gpu 0 --no-mmap --no-kv-offload"
     )
@@ -318,7 +318,7 @@ def test_the_command_line_takes_all_of_them(capsys: pytest.CaptureFixture[str], 
 
 
 @pytest.mark.parametrize("name", ["generate", "chat", "info", "serve"])
-def test_the_command_line_takes_the_short_names_of_llama_cpp(name: str) -> None:
+def test_command_line_takes_llama_cpps_short_options(name: str) -> None:
     forms = (
         "--gpu-layers 5 --n-cpu-moe 2 -ot a=CPU --tensor-split 3,1 --split-mode row --main-gpu 1 --no-kv-offload",
         "--n-gpu-layers 5 -ncmoe 2 --override-tensor a=CPU -ts 3,1 -sm row -mg 1 -nkvo",
@@ -330,8 +330,8 @@ def test_the_command_line_takes_the_short_names_of_llama_cpp(name: str) -> None:
     assert read[0].items() >= {"n_cpu_moe": 2, "tensor_split": "3,1", "main_gpu": 1, "kv_offload": False}.items()
 
 
-def test_the_command_line_hands_all_of_them_on() -> None:
-    placed = Placing(
+def test_command_line_passes_all_model_options_on() -> None:
+    placed = PlacementOptions(
         n_cpu_moe=2,
         override_tensor=["ffn_up=CPU", "output=CPU,attn=CPU"],
         tensor_split="3,1",
@@ -345,7 +345,7 @@ def test_the_command_line_hands_all_of_them_on() -> None:
         rope_scaling="yarn",
         yarn_orig_ctx=7,
     )
-    assert ModelOptions(**placed.of_model()) == ModelOptions(
+    assert ModelOptions(**placed.model_options()) == ModelOptions(
         n_cpu_moe=2,
         override_tensor=[("ffn_up", "CPU"), ("output", "CPU"), ("attn", "CPU")],
         tensor_split=(3, 1),
@@ -355,10 +355,10 @@ def test_the_command_line_hands_all_of_them_on() -> None:
         numa="isolate",
         lora=[("a.gguf", 1), ("c:/b.gguf", 0.5)],
     )
-    assert RopeOptions(**placed.of_rope()) == RopeOptions(rope_scaling="yarn", yarn_orig_ctx=7)
+    assert RopeOptions(**placed.rope_options()) == RopeOptions(rope_scaling="yarn", yarn_orig_ctx=7)
 
 
-def test_auto_layers_are_not_warned_about(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_layers_give_no_warning(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     from pymtp.native import build_info as build
 
     monkeypatch.setattr(build, "_cuda_architectures", lambda: ["90"])

@@ -1,4 +1,4 @@
-"""Claims about Qwen3-Next: it has what the other architectures have, text and drafts included.
+"""Tests of Qwen3-Next: it works like the other architectures, text and drafts included.
 
 The trained model here is the shipped one, a qwen35, written as a qwen3next that computes the same.
 """
@@ -36,7 +36,7 @@ def written(model: Model | Path, prompts: list[str], params: SamplingParams, dra
         return llm.generate(prompts, params)
 
 
-def test_a_qwen35_written_as_qwen3next_writes_the_same_and_accepts_the_same(
+def test_qwen3next_copy_of_a_qwen35_model_has_the_same_text_and_acceptance(
     twin: Model, demo_f32: Path, prompts: list[str]
 ) -> None:
     one, other = (written(model, prompts[:5], GREEDY, 3) for model in (twin, demo_f32))
@@ -46,16 +46,16 @@ def test_a_qwen35_written_as_qwen3next_writes_the_same_and_accepts_the_same(
 
 
 @pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "T=0.8"])
-def test_its_text_is_the_same_with_drafts_and_without(twin: Model, prompts: list[str], params: SamplingParams) -> None:
+def test_qwen3next_text_is_the_same_with_drafts_and_without(
+    twin: Model, prompts: list[str], params: SamplingParams
+) -> None:
     plain = [c.token_ids for c in written(twin, prompts[:4], params, 0)]
     for draft_tokens in (1, 3, 7, "auto"):
         assert [c.token_ids for c in written(twin, prompts[:4], params, draft_tokens)] == plain, draft_tokens
 
 
 @pytest.mark.skipif(not ROWS_ALONE, reason="the kernels of other processors go by the number of rows")
-def test_a_file_as_first_published_with_one_matrix_for_two_has_the_same_bits(
-    twin: Model, demo: Path, tmp_path: Path
-) -> None:
+def test_qwen3next_file_with_joined_matrices_has_the_same_bits(twin: Model, demo: Path, tmp_path: Path) -> None:
     write_next_twin(demo, tmp_path / "early.gguf", joined=True)
     found = []
     with Model(tmp_path / "early.gguf") as early:
@@ -67,7 +67,7 @@ def test_a_file_as_first_published_with_one_matrix_for_two_has_the_same_bits(
     assert found[0] == found[1]
 
 
-def test_a_prefix_of_it_is_read_back(twin: Model, prompts: list[str], tmp_path: Path) -> None:
+def test_qwen3next_prefix_is_saved_and_loaded(twin: Model, prompts: list[str], tmp_path: Path) -> None:
     def texts(llm: LLM) -> list[list[int]]:
         return [c.token_ids for c in llm.generate([prompts[0] + "x", prompts[0] + "y"], GREEDY)]
 

@@ -1,4 +1,4 @@
-"""Claims about RoPE scaling: options mean what the same numbers in a model's file mean, for target and head."""
+"""Tests of RopeOptions: they equal the same values in a model's file, for target and head."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROPE = "qwen35.rope"
 
 
 def computed(model: Path, rope: RopeOptions | None) -> tuple[Any, list[int]]:
-    """The logits after a prompt, and a chain of drafts."""
+    """Return the logits after a prompt, and a chain of drafts."""
     with Model(model) as loaded, context(loaded, rope=rope, **EXACT) as c:
         logits = c.prefill(some_tokens(loaded, 300)).copy()
         return logits, drafts(c, int(logits.argmax()))
@@ -32,7 +32,7 @@ def computed(model: Path, rope: RopeOptions | None) -> tuple[Any, list[int]]:
     ],
     ids=["linear", "yarn", "base"],
 )
-def test_options_are_what_the_file_could_say(
+def test_rope_options_equal_the_same_values_in_the_file(
     demo_f32: Path, tmp_path: Path, metadata: dict[str, Any], options: dict[str, Any]
 ) -> None:
     rewrite(demo_f32, tmp_path / "m.gguf", metadata={f"{ROPE}.{name}": value for name, value in metadata.items()})
@@ -47,13 +47,13 @@ def test_options_are_what_the_file_could_say(
     [{"yarn_ext_factor": 0.5}, {"yarn_beta_fast": 4.0}, {"yarn_beta_slow": 0.1}, {"yarn_orig_ctx": 128}],
     ids=lambda options: next(iter(options)),
 )
-def test_each_number_of_yarn_counts(demo_f32: Path, options: dict[str, Any]) -> None:
+def test_each_yarn_option_has_an_effect(demo_f32: Path, options: dict[str, Any]) -> None:
     yarn: dict[str, Any] = {"rope_scaling": "yarn", "rope_freq_scale": 0.25, "yarn_orig_ctx": 64}
     plain, changed = (computed(demo_f32, RopeOptions(**(yarn | more)))[0] for more in ({}, options))
     assert not np.array_equal(plain, changed)
 
 
-def test_the_size_of_what_is_rotated_counts_where_nothing_is_extrapolated(demo_f32: Path) -> None:
+def test_yarn_attn_factor_has_an_effect_without_extrapolation(demo_f32: Path) -> None:
     yarn: dict[str, Any] = {"rope_scaling": "yarn", "rope_freq_scale": 0.25, "yarn_ext_factor": 0}
     plain, changed = (computed(demo_f32, RopeOptions(**yarn, yarn_attn_factor=size))[0] for size in (1.0, 0.5))
     assert not np.array_equal(plain, changed)
@@ -72,6 +72,6 @@ def test_the_size_of_what_is_rotated_counts_where_nothing_is_extrapolated(demo_f
     ],
     ids=str,
 )
-def test_odd_numbers_are_refused(options: dict[str, Any], said: str) -> None:
+def test_odd_rope_values_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRequestError, match=said):
         RopeOptions(**options)

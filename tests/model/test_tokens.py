@@ -1,4 +1,4 @@
-"""Claims about tokens: with Qwen's own vocabulary they are those of Hugging Face's tokenizer.
+"""Tests of tokens: with Qwen's own vocabulary they are those of Hugging Face's tokenizer.
 
 tests/reference/tokens.json has a hash of the tokens of each text, written by tools/checks/tokens.py golden.
 """
@@ -20,7 +20,7 @@ from pymtp.model.model import Model
 
 GOLDEN = Path(__file__).parent.parent / "reference" / "tokens.json"
 N_TEXTS, SEED = 3000, 34
-DIGITS = 8  # of the hash of a text's tokens
+DIGITS = 8  # hexadecimal digits of a hash of a text's tokens
 
 
 def digest_of_texts(made: Sequence[str]) -> str:
@@ -33,7 +33,7 @@ def digest_of_tokens(tokens: Sequence[int]) -> str:
 
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    """A vocabulary of 151,669 tokens that is Qwen's."""
+    """Load a model with Qwen's vocabulary of 151,669 tokens."""
     path = tmp_path_factory.mktemp("models") / "qwen.gguf"
     write_model(path)
     with Model(path, vocab_only=True) as model:
@@ -41,7 +41,7 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
     path.unlink()
 
 
-def test_texts_of_many_scripts_have_the_tokens_of_hugging_faces_tokenizer(qwen: Model) -> None:
+def test_tokens_of_many_scripts_match_hugging_faces_tokenizer(qwen: Model) -> None:
     golden, made = json.loads(GOLDEN.read_text(encoding="utf-8")), texts(N_TEXTS, SEED)
     assert len(SCRIPTS) >= 25
     assert sum(not is_normalized("NFC", text) for text in made) > N_TEXTS / 3
@@ -51,6 +51,6 @@ def test_texts_of_many_scripts_have_the_tokens_of_hugging_faces_tokenizer(qwen: 
     assert not different
 
 
-def test_tokens_lead_back_to_the_texts_in_nfc(qwen: Model) -> None:
+def test_detokenize_returns_the_text_in_nfc(qwen: Model) -> None:
     for text in texts(500, SEED):
         assert qwen.detokenize(qwen.tokenize(text), special=True) == qwen.normalized(text)

@@ -1,4 +1,4 @@
-"""Claims about assertions of llama.cpp that fail in a call of pymtp's: they are exceptions, and the process goes on."""
+"""Tests of assertions of llama.cpp that fail in a call of pymtp's: they are exceptions, and the process goes on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def has_children() -> bool:
 @pytest.mark.parametrize(
     ("fault", "n_threads"), [("assertion", 1), ("assertion", 2), ("assertion_threads", 1), ("assertion_threads", 2)]
 )
-def test_a_failed_assertion_is_an_exception_with_its_words(
+def test_failed_assertion_is_an_exception_with_its_message(
     new_llm: Callable[..., LLM], capfd: pytest.CaptureFixture[str], fault: str, n_threads: int
 ) -> None:
     llm = new_llm(n_threads=n_threads)
@@ -42,7 +42,7 @@ def test_a_failed_assertion_is_an_exception_with_its_words(
 
 
 @pytest.mark.parametrize("fault", ["assertion", "assertion_threads"])
-def test_after_a_failed_assertion_the_context_refuses_and_a_new_one_works(dense: Model, fault: str) -> None:
+def test_context_after_a_failed_assertion_refuses_and_a_new_one_works(dense: Model, fault: str) -> None:
     with Context(dense, n_ctx=256, n_threads=2, draft_tokens=2) as sound:
         expected = sound.prefill([1, 2, 3])
     context = Context(dense, n_ctx=256, n_threads=2, draft_tokens=2)
@@ -59,7 +59,7 @@ def test_after_a_failed_assertion_the_context_refuses_and_a_new_one_works(dense:
         assert (new.prefill([1, 2, 3]) == expected).all()
 
 
-def test_an_assertion_while_a_model_loads_is_a_load_error(tmp_path: Path, demo: Path) -> None:
+def test_failed_assertion_during_model_load_is_a_load_error(tmp_path: Path, demo: Path) -> None:
     file = parse(demo.read_bytes())
     file.keys.append(Key(b"general.alignment", int(GGUFValueType.UINT32), [(8).to_bytes(4, "little")]))
     filler = Key(b"filler", int(GGUFValueType.STRING), [b""])
@@ -84,7 +84,7 @@ with LLM(n_ctx=256, n_threads=2, draft_tokens=2) as llm:
 """
 
 
-def test_an_assertion_in_one_of_several_threads_ends_the_process_with_its_words() -> None:
+def test_failed_assertion_in_a_compute_thread_aborts_with_its_message() -> None:
     ended = subprocess.run([sys.executable, "-I", "-c", ENDS], capture_output=True, text=True, timeout=60)
     assert ended.returncode == -signal.SIGABRT
     (line,) = ended.stderr.splitlines()  # and no backtrace
@@ -92,7 +92,7 @@ def test_an_assertion_in_one_of_several_threads_ends_the_process_with_its_words(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="where the C++ library is called otherwise")
-def test_what_ends_a_program_around_pymtp_starts_no_debugger() -> None:
+def test_abort_in_the_host_program_starts_no_debugger() -> None:
     program = "import pymtp.native, ctypes; ctypes.CDLL('libstdc++.so.6')._ZSt9terminatev()"
     ended = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=60)
     assert ended.returncode == -signal.SIGABRT

@@ -1,4 +1,4 @@
-"""Claims about flash attention of few rows on the CPU: whatever the heads' size, and whoever shares the cells that are
+"""Tests of flash attention of few rows on the CPU: whatever the heads' size, and whoever shares the cells that are
 read, a row has the numbers of plain attention and the bits that it has alone."""
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def tokens(model: Model) -> list[int]:
 
 
 @pytest.mark.parametrize("cache", CACHES)
-def test_rows_of_any_number_have_the_bits_of_one(model: Model, tokens: list[int], cache: str) -> None:
+def test_attention_of_several_rows_matches_single_rows_bit_for_bit(model: Model, tokens: list[int], cache: str) -> None:
     with context(model, draft_tokens=max(SIZES) - 1, **CACHES[cache]) as c:
         assert after(c, tokens, SIZES).tobytes() == after(c, tokens, [1] * N).tobytes()
 
 
 @pytest.mark.parametrize("cache", CACHES)
-def test_they_have_the_numbers_of_plain_attention(model: Model, tokens: list[int], cache: str) -> None:
+def test_flash_attention_matches_plain_attention(model: Model, tokens: list[int], cache: str) -> None:
     with context(model, draft_tokens=max(SIZES) - 1, **EXACT) as plain:
         wanted = after(plain, tokens, SIZES)
     exact: dict[str, Any] = {**CACHES[cache], "flash_attn": "on"}
@@ -70,7 +70,7 @@ def test_they_have_the_numbers_of_plain_attention(model: Model, tokens: list[int
 
 
 @pytest.mark.parametrize("cache", CACHES)
-def test_a_token_that_is_not_a_number_breaks_those_after_it_alone(model: Model, tokens: list[int], cache: str) -> None:
+def test_nan_token_only_affects_later_tokens(model: Model, tokens: list[int], cache: str) -> None:
     with context(model, draft_tokens=max(SIZES) - 1, **CACHES[cache]) as c:
         wanted = after(c, tokens[:80], [5])
         found = after(c, [*tokens[:78], BROKEN, BROKEN], [5])

@@ -1,4 +1,4 @@
-"""Claims about build_info and the log."""
+"""Tests of build_info and the log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pymtp.model.model import Model
 from pymtp.native import build_info
 
 
-def test_build_info_names_what_is_inside() -> None:
+def test_build_info_names_the_components() -> None:
     info = pymtp.build_info()
     assert info["llama_cpp_commit"] == Pin.read(Paths.default().requirements).commit
     assert info["patches"][0].startswith("0001-")
@@ -23,14 +23,14 @@ def test_build_info_names_what_is_inside() -> None:
     assert info["devices"][0]["memory_total"] > 0
 
 
-def test_the_native_log_is_pythons(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
+def test_native_log_goes_to_python_logging(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
     with caplog.at_level(logging.INFO, "pymtp.native"):
         Model().close()
     assert any("qwen35" in record.message for record in caplog.records)
     assert capfd.readouterr() == ("", "")
 
 
-def test_features_are_told_by_backend() -> None:
+def test_build_info_lists_features_by_backend() -> None:
     told = "CUDA : ARCHS = 860,900 | USE_GRAPHS = 1 | FA_QUANTS = f16-f16;q8_0-q8_0 | CPU : SSE3 = 1 | AMX = 0 | "
     assert build_info._features(told) == {
         "CUDA": ["ARCHS=860,900", "USE_GRAPHS", "FA_QUANTS=f16-f16;q8_0-q8_0"],
@@ -38,7 +38,7 @@ def test_features_are_told_by_backend() -> None:
     }
 
 
-def test_why_a_backend_did_not_start_is_kept_for_who_asks_for_it(
+def test_backend_start_failure_is_kept_for_the_error_message(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(native, "_started", False)
@@ -60,7 +60,7 @@ def built_for_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("built_for_cuda")
-def test_a_build_with_cuda_that_finds_no_gpu_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_cuda_build_without_a_gpu_warns_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "pymtp.native"):
         Model(n_gpu_layers=0).close()
         Model(vocab_only=True).close()
@@ -73,7 +73,7 @@ def test_a_build_with_cuda_that_finds_no_gpu_says_so_once(caplog: pytest.LogCapt
 
 
 @pytest.mark.usefixtures("built_for_cuda")
-def test_a_build_with_cuda_that_finds_a_gpu_says_nothing(
+def test_cuda_build_with_a_gpu_does_not_warn(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(build_info, "_finds_gpu", lambda: True)
@@ -81,7 +81,7 @@ def test_a_build_with_cuda_that_finds_a_gpu_says_nothing(
     assert caplog.messages == []
 
 
-def test_a_build_without_cuda_says_nothing_of_gpus(caplog: pytest.LogCaptureFixture) -> None:
+def test_cpu_build_does_not_warn_about_gpus(caplog: pytest.LogCaptureFixture) -> None:
     if build_info.build_info()["cuda_architectures"]:
         pytest.skip("built with CUDA")
     build_info.warn_without_gpu.cache_clear()

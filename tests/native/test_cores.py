@@ -1,4 +1,4 @@
-"""Claims about the number of cores that threads are for, by the words of three systems."""
+"""Tests of the number of cores that threads are for, by the words of three systems."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from pymtp import LLM
-from pymtp.cli.running import BenchRunning
+from pymtp.cli.running import BenchOptions
 from pymtp.context.context import Context
 from pymtp.context.options import native_options
 from pymtp.native import cores
 
 
-def test_there_are_no_more_threads_than_llama_cpp_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_count_is_limited_by_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
     for n, threads in ((3, 3), (576, 512)):
         monkeypatch.setattr(cores, "physical_cores", lambda n=n: n)
         assert cores.default_threads() == threads
@@ -31,7 +31,7 @@ def test_there_are_no_more_threads_than_llama_cpp_takes(monkeypatch: pytest.Monk
     monkeypatch.setattr("pymtp.context.context.native_options", options)
     with LLM(n_ctx=64, draft_tokens=0) as llm, Context(llm.model, n_ctx=64):
         assert asked == [512, 512]
-    assert BenchRunning().settings()["threads"] == 512
+    assert BenchOptions().settings()["threads"] == 512
 
 
 class Mac:
@@ -80,7 +80,7 @@ class Windows:
         ("win32", Windows(core(0, 0)[:8] + core(0, 48, 0)), 2),  # a size that would never end
     ],
 )
-def test_cores_are_counted_as_the_system_tells(
+def test_core_count_follows_the_system(
     monkeypatch: pytest.MonkeyPatch, platform: str, system: Any, n: int
 ) -> None:
     monkeypatch.setattr(sys, "platform", platform)
@@ -100,7 +100,7 @@ def test_cores_are_counted_as_the_system_tells(
     ],
     ids=["siblings", "Intel's two kinds", "others' fast ones", "ARM's three kinds", "one that tells", "nothing"],
 )
-def test_linux_counts_fast_cores_once(
+def test_core_count_on_linux_counts_fast_cores_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], n: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(7)), raising=False)

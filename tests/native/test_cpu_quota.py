@@ -1,4 +1,4 @@
-"""Claims about the processor time that control groups let a process have."""
+"""Tests of the processor time that control groups let a process have."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def old(folder: str, quota: int, period: int = 100_000) -> dict[str, str]:
         (V1, old("cpu,cpuacct/docker/abc", 100_000, 0), None),
     ],
 )
-def test_the_least_bound_of_all_levels_and_both_versions_counts(
+def test_cpu_quota_is_the_smallest_of_all_levels_and_versions(
     tmp_path: Path, groups: str, files: dict[str, str], quota: float | None
 ) -> None:
     assert cpu_quota(system(tmp_path, groups, files)) == quota
 
 
-def test_a_system_without_control_groups_has_no_bound(tmp_path: Path) -> None:
+def test_cpu_quota_is_none_without_control_groups(tmp_path: Path) -> None:
     assert cpu_quota(tmp_path) is None
     assert control_groups(tmp_path) == []
 
 
-def test_each_level_whose_processor_time_is_counted_is_found(tmp_path: Path) -> None:
+def test_cpu_quota_finds_all_levels_with_cpu_accounting(tmp_path: Path) -> None:
     group = (
         system(tmp_path, V2, {f"{name}cpu.stat": "nr_throttled 0\n" for name in ("docker/abc/", "")}) / "sys/fs/cgroup"
     )
@@ -67,7 +67,7 @@ def test_each_level_whose_processor_time_is_counted_is_found(tmp_path: Path) -> 
     assert control_groups(tmp_path) == [group / "docker/abc", group]
 
 
-def test_names_of_groups_need_be_no_text(tmp_path: Path) -> None:
+def test_cpu_quota_reads_group_names_that_are_not_utf8(tmp_path: Path) -> None:
     group = system(tmp_path, V2, {"cpu.max": "150000 100000\n", "cpu.stat": "nr_throttled 0\n"})
     (tmp_path / "proc/self/cgroup").write_bytes(b"nonsense\n0::/docker/\xff\xfe\n")
     assert cpu_quota(tmp_path) == 1.5
@@ -75,7 +75,7 @@ def test_names_of_groups_need_be_no_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("quota", "threads"), [(0.3, 1), (0.5, 1), (1.0, 1), (1.5, 2), (2.2, 2), (64.0, 8), (None, 8)])
-def test_there_are_as_many_threads_as_whole_cores_of_the_bound(
+def test_thread_count_is_the_whole_cores_of_the_quota(
     monkeypatch: pytest.MonkeyPatch, quota: float | None, threads: int
 ) -> None:
     monkeypatch.setattr(cores, "physical_cores", lambda: 8)

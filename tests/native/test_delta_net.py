@@ -1,4 +1,4 @@
-"""Claims about the delta nets' kernel on the CPU: whatever goes around copies, blocks of tokens or of rows, the
+"""Tests of the delta nets' kernel on the CPU: whatever goes around copies, blocks of tokens or of rows, the
 numbers are those of one token after the other (tests/exactness/test_oracle.py has them from transformers)."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("n", [63, 64, 65, 130])
-def test_a_prompt_leaves_the_state_that_its_tokens_leave_one_by_one(model: Model, n: int) -> None:
+def test_delta_net_prefill_matches_single_tokens(model: Model, n: int) -> None:
     tokens = some_tokens(model, n + 1)
     with context(model, draft_tokens=0, **EXACT) as at_once, context(model, draft_tokens=0, **EXACT) as one_by_one:
         at_once.prefill(tokens[:n])
@@ -40,7 +40,7 @@ def test_a_prompt_leaves_the_state_that_its_tokens_leave_one_by_one(model: Model
     assert np.abs(found - wanted).max() < 1e-4
 
 
-def test_states_that_go_straight_to_the_cache_are_those_that_would_be_copied(model: Model) -> None:
+def test_delta_net_states_written_in_place_match_copied_states(model: Model) -> None:
     # a trace looks at each node, so that none is computed together with another
     tokens = some_tokens(model, 40)
     found = []
@@ -56,7 +56,7 @@ def test_states_that_go_straight_to_the_cache_are_those_that_would_be_copied(mod
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3, 4])
-def test_what_is_kept_of_a_verification_leaves_the_state_of_single_steps(model: Model, keep: int) -> None:
+def test_delta_net_accepted_rows_leave_the_state_of_single_steps(model: Model, keep: int) -> None:
     tokens = some_tokens(model, 30)
     with context(model, **EXACT) as verified, context(model, draft_tokens=0, **EXACT) as one_by_one:
         for c in (verified, one_by_one):
@@ -69,7 +69,7 @@ def test_what_is_kept_of_a_verification_leaves_the_state_of_single_steps(model: 
         assert np.abs(verified.verify([5]) - one_by_one.verify([5])).max() < 1e-4
 
 
-def test_sequences_keep_their_states_in_places_of_their_own(model: Model) -> None:
+def test_delta_net_states_of_sequences_are_separate(model: Model) -> None:
     texts = [some_tokens(model, 10, seed) for seed in (1, 2)]
     alone = []
     for text in texts:

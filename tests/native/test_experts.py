@@ -1,4 +1,4 @@
-"""Claims about mixtures of experts: what each chosen expert writes counts by its weight."""
+"""Tests of mixtures of experts: what each chosen expert writes counts by its weight."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def logits(path: Path, n_tokens: int) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("n_tokens", [1, 3, 16])
-def test_experts_that_are_alike_count_as_one_however_many_are_used(tmp_path: Path, n_tokens: int) -> None:
+def test_equal_experts_give_the_output_of_one_expert(tmp_path: Path, n_tokens: int) -> None:
     (two,) = make_model("tiny-moe", tmp_path / "two.gguf", weight_type="f32")
     one = tmp_path / "one.gguf"
     reader = GGUFReader(two, "r+")

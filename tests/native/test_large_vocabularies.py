@@ -1,4 +1,4 @@
-"""Claims about draws from large vocabularies, where none is put in order: they are those written for reading."""
+"""Tests of draws from large vocabularies, where none is put in order: they are those written for reading."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FILTERS: list[dict[str, Any]] = [
     temperature=st.sampled_from([0.05, 0.7, 1.0, 5.0, 1e6]),
     position=st.integers(0, 2**31),
 )
-def test_a_draw_from_any_vocabulary_is_the_one_written_for_reading(
+def test_sample_matches_the_reference_for_any_vocabulary(
     filters: dict[str, Any], seed: int, n: int, spread: float, temperature: float, position: int
 ) -> None:
     logits = np.random.default_rng(seed).normal(3, spread, n).astype(np.float32)
@@ -42,7 +42,7 @@ def test_a_draw_from_any_vocabulary_is_the_one_written_for_reading(
 
 
 @pytest.mark.parametrize(("top_p", "kept"), [(0.25, 500), (0.2505, 501), (0.75, 1500)])
-def test_of_many_that_are_as_likely_the_lower_ids_have_the_share(top_p: float, kept: int) -> None:
+def test_top_p_takes_the_lower_ids_of_equal_tokens(top_p: float, kept: int) -> None:
     logits = np.full(3000, -300, np.float32)
     logits[1000:] = 1  # 2000 alike
     sampler = Sampler(SamplingParams(temperature=1.0, top_k=0, top_p=top_p, min_p=0, seed=0))
@@ -52,7 +52,7 @@ def test_of_many_that_are_as_likely_the_lower_ids_have_the_share(top_p: float, k
 
 
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
-def test_tokens_that_are_forbidden_are_never_drawn(filters: dict[str, Any]) -> None:
+def test_sample_never_takes_forbidden_tokens(filters: dict[str, Any]) -> None:
     logits = np.full(2000, -math.inf, np.float32)
     logits[[3, 700, 1999]] = [-50, -51, -49.5]
     sampler = Sampler(SamplingParams(temperature=3.0, top_k=0, seed=0, **filters))
@@ -61,7 +61,7 @@ def test_tokens_that_are_forbidden_are_never_drawn(filters: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
-def test_confidence_is_the_share_of_all(filters: dict[str, Any]) -> None:
+def test_sample_confidence_is_the_share_of_the_whole_vocabulary(filters: dict[str, Any]) -> None:
     logits = np.random.default_rng(1).normal(0, 2, 5000).astype(np.float32)
     sampler = Sampler(SamplingParams(temperature=1.0, top_k=0, seed=0, **filters))
     weights = np.exp(logits.astype(float))
@@ -72,7 +72,7 @@ def test_confidence_is_the_share_of_all(filters: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e-300, 1e-310])
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
-def test_where_noise_is_lost_beside_the_logits_the_lowest_id_of_the_likeliest_is_drawn(
+def test_sample_takes_the_lowest_of_equal_ids_if_noise_is_below_precision(
     filters: dict[str, Any], temperature: float
 ) -> None:
     for seed in range(30):

@@ -1,4 +1,4 @@
-"""Claims about how a process sees that it meets a bound on processor time."""
+"""Tests of how a process sees that it meets a bound on processor time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.scripts import run
+from helpers.scripts import run_script
 
 import pymtp
 from pymtp.drafting import depth
@@ -60,7 +60,7 @@ def group(folder: Path, stops: int, cores: float | None, version: int = 2) -> Pa
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_bound_counts_for_a_while_after_it_was_met_and_the_least_of_all_levels(
+def test_met_quota_counts_for_a_while_with_the_smallest_level(
     program: Path, tmp_path: Path, version: int
 ) -> None:
     inner, outer, free = (tmp_path / name for name in ("inner", "outer", "free"))
@@ -77,7 +77,7 @@ def test_a_bound_counts_for_a_while_after_it_was_met_and_the_least_of_all_levels
         assert [met(8), met(12), met(12.5), met(14)] == [1.5, 1.5, 4, 0]
 
 
-def test_a_bound_that_is_changed_or_set_later_counts_as_it_is(program: Path, tmp_path: Path) -> None:
+def test_quota_changes_are_seen(program: Path, tmp_path: Path) -> None:
     folder = group(tmp_path / "group", 0, None)
     with watching(program, folder) as met:
         assert met(0) == 0
@@ -91,7 +91,7 @@ def test_a_bound_that_is_changed_or_set_later_counts_as_it_is(program: Path, tmp
         assert [met(4), met(8.5)] == [8, 0]
 
 
-def test_files_that_come_and_go_are_no_bound(program: Path, tmp_path: Path) -> None:
+def test_quota_ignores_files_that_appear_and_disappear(program: Path, tmp_path: Path) -> None:
     folder = tmp_path / "group"
     with watching(program, folder) as met:
         assert met(0) == 0
@@ -111,7 +111,7 @@ def test_files_that_come_and_go_are_no_bound(program: Path, tmp_path: Path) -> N
                 assert met(6) == 0
 
 
-def test_each_new_context_looks_at_all_groups_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_context_watches_all_control_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[bytes] = []
 
     class Library:
@@ -131,11 +131,11 @@ def test_each_new_context_looks_at_all_groups_from_then_on(monkeypatch: pytest.M
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a fork needs POSIX")
-def test_a_child_that_is_forked_while_groups_are_looked_at_can_look_at_them_too(tmp_path: Path) -> None:
+def test_forked_child_can_read_the_quota_during_a_read(tmp_path: Path) -> None:
     """The pipe in the place of a file holds up who reads it, until there is something to read."""
     (tmp_path / "cpu.max").write_text("150000 100000\n")
     os.mkfifo(tmp_path / "cpu.stat")
-    assert run(f"""
+    assert run_script(f"""
 import os, subprocess
 looking = threading.Thread(target=pymtp.drafting.depth.lib.pymtp_watch_quota, args=[{os.fsencode(tmp_path)!r}])
 looking.start()

@@ -1,4 +1,4 @@
-"""Claims about what the team learns from graphs."""
+"""Tests of what the team learns from graphs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two threads need two cores")
-def test_a_graph_that_is_broken_off_does_not_count_as_a_fast_one(tmp_path: Path) -> None:
+def test_aborted_graph_is_not_timed(tmp_path: Path) -> None:
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     assert compiler, "this test needs a C++ compiler"
     program, kernels = tmp_path / "team", ROOT / "pymtp/native/kernels"

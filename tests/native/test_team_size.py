@@ -1,4 +1,4 @@
-"""Claims about the number of threads that graphs are computed with, on simulated machines with a clock of their own."""
+"""Tests of the number of threads that graphs are computed with, on simulated machines with a clock of their own."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def read(words: list[str]) -> Came:
 
 @pytest.mark.parametrize("says", [True, False], ids=["known", "unknown"])
 @pytest.mark.parametrize("cores", [2, 4, 16, 64])
-def test_alone_all_threads_compute(run: Run, cores: int, says: bool) -> None:
+def test_team_uses_all_threads_alone(run: Run, cores: int, says: bool) -> None:
     for came in run(cores, (0, 10, [DECODING]), (0, 60, [PROMPT]), says=says):
         assert came.kinds == [Kind(cores, cores, 0)]
         assert came.changes == 0
@@ -82,7 +82,7 @@ def test_alone_all_threads_compute(run: Run, cores: int, says: bool) -> None:
 
 @pytest.mark.parametrize("graphs", [[DECODING], ROUNDS], ids=["plain", "rounds"])
 @pytest.mark.parametrize(("cores", "beside"), [(2, 1), (2, 2), (4, 1), (8, 3), (16, 1), (16, 8)])
-def test_beside_others_as_many_compute_as_cores_are_left(
+def test_team_uses_the_free_cores_beside_other_processes(
     run: Run, cores: int, beside: int, graphs: list[Graph]
 ) -> None:
     _, came = run(cores, (beside, 10, graphs), (beside, 20, graphs))
@@ -105,7 +105,7 @@ def test_beside_others_as_many_compute_as_cores_are_left(
     ],
     ids=str,
 )
-def test_all_kinds_of_graphs_give_way_soon_and_have_their_threads_back_soon(
+def test_team_gives_way_and_recovers_soon_for_all_kinds_of_graphs(
     run: Run, cores: int, graphs: list[Graph]
 ) -> None:
     _, came, went = run(cores, (0, 3, graphs), (1, 10, graphs), (0, 10, graphs))
@@ -115,31 +115,31 @@ def test_all_kinds_of_graphs_give_way_soon_and_have_their_threads_back_soon(
     assert min(came.share, went.share) > 0.85
 
 
-def test_all_threads_are_soon_back(run: Run) -> None:
+def test_team_soon_has_all_threads_back(run: Run) -> None:
     _, _, went = run(64, (0, 3, [DECODING]), (60, 10, [DECODING]), (0, 10, [DECODING]))
     assert went.kinds[0].threads == 64
     assert went.kinds[0].changed < 2.5
 
 
-def test_one_that_comes_and_goes_costs_little(run: Run) -> None:
+def test_team_loses_little_to_a_process_that_comes_and_goes(run: Run) -> None:
     for came in run(2, *[(n % 2, 2, [DECODING]) for n in range(10)]):
         assert came.share > 0.85
 
 
-def test_no_kind_loses_threads_while_another_gets_more(run: Run) -> None:
+def test_team_takes_no_threads_from_one_kind_for_another(run: Run) -> None:
     rare = [DECODING._replace(in_a_row=20), Graph(0.004, 5)]
     *_, went = run(16, (0, 3, rare), (12, 10, rare), (0, 12, rare))
     assert went.share > 0.9
     assert [kind.threads for kind in went.kinds] == [16, 16]
 
 
-def test_a_kind_that_was_away_begins_with_all_threads(run: Run) -> None:
+def test_team_starts_a_returning_kind_with_all_threads(run: Run) -> None:
     """A prompt, long after something else was there."""
     *_, came = run(16, (15, 5, [DECODING]), (0, 60, [DECODING._replace(most=4)]), (0, 10, [PROMPT]))
     assert came.kinds == [Kind(16, 16, 0)]
 
 
-def test_small_graphs_have_as_many_threads_as_pay(run: Run) -> None:
+def test_team_uses_few_threads_for_small_graphs(run: Run) -> None:
     (came,) = run(2, (0, 5, [Graph(0.0004, 250)]))
     assert came.kinds[0].threads == 1
     (came,) = run(2, (0, 5, [SMALL]))
@@ -147,14 +147,14 @@ def test_small_graphs_have_as_many_threads_as_pay(run: Run) -> None:
     assert came.share > 0.95
 
 
-def test_large_graphs_have_all_threads_beside_small_ones_that_do_not(run: Run) -> None:
+def test_team_uses_all_threads_for_large_graphs_beside_small_ones(run: Run) -> None:
     (came,) = run(4, (0, 10, [DECODING, Graph(0.0004, 250, 20)]))
     assert came.kinds[0].threads == 4
     assert came.kinds[1].threads < 3
     assert came.changes == 0
 
 
-def test_llms_with_fewer_threads_take_none_from_others(run: Run) -> None:
+def test_team_of_an_llm_with_fewer_threads_takes_none_from_others(run: Run) -> None:
     _, came = run(16, (15, 5, [DECODING._replace(most=2)]), (0, 10, [DECODING, Graph(0.05, 5, 1, 2)]))
     assert came.kinds == [Kind(16, 16, 0), Kind(2, 2, came.kinds[1].changed)]
 
@@ -165,7 +165,7 @@ def test_llms_with_fewer_threads_take_none_from_others(run: Run) -> None:
     [[DECODING], [Graph(0.0004, 100)], ROUNDS, [Graph(0.0004, 100), Graph(0.0007, 60), Graph(0.0002, 100, 3)]],
     ids=["plain", "small", "rounds", "small rounds"],
 )
-def test_within_a_quota_threads_that_pay_for_their_share_of_it_compute(
+def test_team_within_a_quota_uses_threads_that_pay_for_their_share(
     run: Run, quota: float, graphs: list[Graph]
 ) -> None:
     """One kind may be why all are stopped, and each that has fewer threads leaves its share to others."""
@@ -176,7 +176,7 @@ def test_within_a_quota_threads_that_pay_for_their_share_of_it_compute(
 
 @pytest.mark.parametrize("cores", [2, 4])
 @pytest.mark.parametrize("times", [1, 10, 100])
-def test_no_kind_takes_a_quota_away_from_others_for_little(run: Run, cores: int, times: int) -> None:
+def test_team_within_a_quota_spends_none_for_little_gain(run: Run, cores: int, times: int) -> None:
     """Each is a tenth faster with two threads, and all are stopped for it."""
     graphs = [Graph(0.0004, 160), Graph(0.0007, 280), Graph(0.0002, 80, 3)]
     graphs = [each._replace(seconds=times * each.seconds, added=times * each.added) for each in graphs]
@@ -185,7 +185,7 @@ def test_no_kind_takes_a_quota_away_from_others_for_little(run: Run, cores: int,
     assert [kind.best for kind in came.kinds] == [1, 1, 1]
 
 
-def test_where_free_cores_are_not_known_trials_cost_little(run: Run) -> None:
+def test_team_trials_cost_little_if_free_cores_are_unknown(run: Run) -> None:
     for graph, least in ((DECODING, 0.95), (PROMPT, 0.9)):
         _, later = run(2, (1, 30, [graph]), (1, 60, [graph]), says=False)
         assert later.kinds[0].threads == 1

@@ -1,4 +1,4 @@
-"""Claims about the threads that compute: whatever their number, they write one text, and they sleep between calls."""
+"""Tests of the threads that compute: whatever their number, they write one text, and they sleep between calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 from conftest import make_llm
-from helpers.scripts import run
+from helpers.scripts import run_script
 from makers.make_model import make_model
 
 from pymtp import Model, SamplingParams
@@ -30,13 +30,13 @@ def texts(model: Path | Model, n_threads: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("n_threads", [2, 4, 16])
-def test_the_text_is_the_same_with_any_number_of_threads(demo: Path, moe_file: Path, n_threads: int) -> None:
+def test_text_does_not_depend_on_the_number_of_threads(demo: Path, moe_file: Path, n_threads: int) -> None:
     for path in (demo, moe_file):
         with Model(path) as model:
             assert texts(model, n_threads) == texts(model, 1)
 
 
-def test_threads_that_ask_at_once_get_the_texts_that_each_gets_alone(demo: Path) -> None:
+def test_concurrent_threads_get_the_same_texts_as_alone(demo: Path) -> None:
     with Model(demo) as model:
         alone = texts(model, 1)
         came: list[list[list[int]]] = []
@@ -50,8 +50,8 @@ def test_threads_that_ask_at_once_get_the_texts_that_each_gets_alone(demo: Path)
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads as Linux counts them")
 @pytest.mark.parametrize("every", [False, True])
-def test_more_threads_than_cores_compute_only_where_all_are_asked_for(every: bool) -> None:
-    (more,) = run(
+def test_more_threads_than_cores_compute_only_on_request(every: bool) -> None:
+    (more,) = run_script(
         f"""
 import os
 llm = pymtp.LLM(model, n_threads=1, n_ctx=256, draft_tokens=0)
@@ -64,7 +64,7 @@ print(len(os.listdir("/proc/self/task")) - before - (os.cpu_count() - 1))
     assert int(more) == 5 * every
 
 
-def test_a_loaded_model_takes_no_processor_time_between_calls(demo: Path) -> None:
+def test_idle_model_takes_no_processor_time(demo: Path) -> None:
     with make_llm(demo, n_threads=2) as llm:
         llm.generate(PROMPT, PARAMS[0])
         time.sleep(0.05)
@@ -90,9 +90,9 @@ llm, other = (pymtp.LLM(model, n_threads=64, n_ctx=2048) for _ in range(2))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="signals as Unix has them")
-def test_a_handler_within_a_graph_may_close_what_waits_for_its_cores() -> None:
+def test_signal_handler_in_a_graph_may_close_a_waiting_llm() -> None:
     assert (
-        run(
+        run_script(
             HANDLED
             + """
 def in_handler():
@@ -113,9 +113,9 @@ for _ in range(3):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="signals as Unix has them")
-def test_a_handler_within_a_graph_may_compute_with_another_llm() -> None:
+def test_signal_handler_in_a_graph_may_use_another_llm() -> None:
     assert (
-        run(
+        run_script(
             HANDLED
             + """
 expected = text(other)
@@ -131,8 +131,8 @@ for _ in range(5):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_child_forked_within_a_graph_ends_and_the_parent_goes_on() -> None:
-    assert run(
+def test_child_forked_in_a_graph_exits_and_the_parent_continues() -> None:
+    assert run_script(
         HANDLED
         + """
 def in_handler():

@@ -1,4 +1,4 @@
-"""Claims about levels of processors: which module of a wheel is loaded, and that the table agrees with compiler and
+"""Tests of levels of processors: which module of a wheel is loaded, and that the table agrees with compiler and
 processor."""
 
 from __future__ import annotations
@@ -52,39 +52,39 @@ def features(*names: str) -> set[str]:
         (("v4-bf16", "amx_tile"), "v4-bf16"),
     ],
 )
-def test_the_best_level_that_the_processor_can_run_is_picked(has: tuple[str, ...], picked: str) -> None:
+def test_variant_is_the_best_level_of_the_processor(has: tuple[str, ...], picked: str) -> None:
     assert variants.pick(X86, features(*has)).name == picked
 
 
-def test_a_level_is_only_picked_where_the_wheel_has_it() -> None:
+def test_variant_is_one_that_the_wheel_has() -> None:
     inside = [variant for variant in X86 if variant.name in ("v2", "v4-vnni")]
     assert variants.pick(inside, features("v4")).name == "v2"
     assert variants.pick(inside, features("v4-bf16")).name == "v4-vnni"
 
 
 @pytest.mark.parametrize("asked", ["v2", "v3", "v4", "v4-vnni"])
-def test_a_lower_level_can_be_asked_for(asked: str) -> None:
+def test_variant_can_be_a_lower_level_on_request(asked: str) -> None:
     assert variants.pick(X86, features("v4-vnni"), asked).name == asked
 
 
-def test_a_processor_below_the_lowest_level_is_told_so() -> None:
+def test_variant_error_for_a_processor_below_the_lowest_level() -> None:
     lacking = features("v2") - {"ssse3", "popcnt"}
     for asked in ("", "v2", "v4-amx"):
         with pytest.raises(ImportError, match=r"lacks popcnt, ssse3, .* lowest level is v2\)\. Compile pymtp"):
             variants.pick(X86, lacking, asked)
 
 
-def test_a_level_that_cannot_run_is_refused_with_those_that_can() -> None:
+def test_unsupported_variant_error_lists_the_supported_ones() -> None:
     with pytest.raises(ImportError, match=r"'v4-amx', but this processor lacks amx_int8, amx_tile.*\(v2, v3, v4, v4-v"):
         variants.pick(X86, features("v4-bf16"), "v4-amx")
 
 
-def test_a_level_that_is_not_there_is_refused_with_those_that_are() -> None:
+def test_missing_variant_error_lists_the_existing_ones() -> None:
     with pytest.raises(ImportError, match=r"'v5', which .* not compiled for: it has v2, v3, .*\(v2, v3\)"):
         variants.pick(X86, features("v3"), "v5")
 
 
-def test_arm_has_levels_too() -> None:
+def test_variants_exist_for_arm() -> None:
     arm = variants.table("arm64")
     assert [variant.name for variant in arm] == ["armv8", "dotprod", "i8mm"]
     assert variants.pick(arm, ["asimd", "atomics", "asimdrdm", "asimddp"]).name == "dotprod"
@@ -93,7 +93,7 @@ def test_arm_has_levels_too() -> None:
 
 @on_x86
 @pytest.mark.parametrize("variant", X86, ids=lambda variant: variant.name)
-def test_the_compiler_uses_the_instructions_that_the_table_names_and_no_others(variant: variants.Variant) -> None:
+def test_variant_table_matches_the_compiler_flags(variant: variants.Variant) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.fail("needs a C compiler, as the build did")
@@ -105,7 +105,7 @@ def test_the_compiler_uses_the_instructions_that_the_table_names_and_no_others(v
 
 @on_x86
 @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="needs Linux")
-def test_the_processor_is_read_as_the_kernel_reads_it() -> None:
+def test_processor_features_match_the_kernel() -> None:
     line = next(line for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if "flags" in line)
     kernels = set(line.split(":")[1].split())
     known = {name for variant in X86 for name in variant.needs}
@@ -115,13 +115,13 @@ def test_the_processor_is_read_as_the_kernel_reads_it() -> None:
     assert {IN_CPUINFO.get(name, name) for name in found} <= kernels | {"avx_vnni"}  # which older kernels do not name
 
 
-def test_an_archive_is_told_from_a_folder(tmp_path: Path) -> None:
+def test_archive_name_differs_from_a_folder_name(tmp_path: Path) -> None:
     archive = shutil.make_archive(str(tmp_path / "all"), "zip", ROOT, "pymtp/native")
     with pytest.raises(ImportError, match="cannot be imported from an archive"):
         variants.choose(Path(archive) / "pymtp" / "native", set)
 
 
-def test_this_build_says_what_it_was_compiled_for() -> None:
+def test_build_reports_its_target_variant() -> None:
     info = pymtp.build_info()
     assert info["cpu_variant"] in info["cpu_variants"]
     if "native" in info["cpu_variants"]:
@@ -149,7 +149,7 @@ def loaded(package: Path, has: set[str], asked: str, *inside: str) -> str:
     return run.stderr.splitlines()[-1]
 
 
-def test_importing_a_wheel_loads_the_module_that_is_picked(tmp_path: Path) -> None:
+def test_wheel_import_loads_the_picked_variant(tmp_path: Path) -> None:
     has = features("v4")
     assert loaded(tmp_path / "best", has, "", "v2", "v3", "v4-vnni") == "ImportError: this is v3"
     assert loaded(tmp_path / "asked", has, "v2", "v2", "v3", "v4-vnni") == "ImportError: this is v2"
@@ -157,6 +157,6 @@ def test_importing_a_wheel_loads_the_module_that_is_picked(tmp_path: Path) -> No
     assert "lacks cx16" in loaded(tmp_path / "old", {"sse3"}, "", "v2", "v3", "v4-vnni")
 
 
-def test_a_build_from_source_has_no_levels_to_choose(tmp_path: Path) -> None:
+def test_source_build_has_no_variants(tmp_path: Path) -> None:
     assert "no compiled module" in loaded(tmp_path / "native", set(), "native")
     assert "PYMTP_CPU is 'v3', but this pymtp was compiled from source" in loaded(tmp_path / "v3", set(), "v3")

@@ -1,4 +1,4 @@
-"""Claims about what a model makes of what a client asks for."""
+"""Tests of prepare_request and parse_outputs: prompts and grammars of requests, and their outputs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from makers.gguf_variants import rewrite
 from pymtp import LLM, InvalidRequestError, SamplingParams
 from pymtp.chat import Chat, Tool
 from pymtp.chat.prompt import ChatPrompt
-from pymtp.openai.generate_request import Ask, prepared, read
+from pymtp.openai.generate_request import GenerateRequest, parse_outputs, prepare_request
 
 HELLO: list[dict[str, Any]] = [{"role": "user", "content": "Hello."}]
 EMPTY: dict[str, Any] = {"role": "user", "content": ""}
 
 
-def text_of(llm: LLM, ask: Ask) -> str:
-    prompt = prepared(llm, ask).prompt
+def prompt_text(llm: LLM, request: GenerateRequest) -> str:
+    prompt = prepare_request(llm, request).prompt
     assert isinstance(prompt, ChatPrompt)
     return llm.model.detokenize(prompt.tokens)
 
@@ -34,51 +34,54 @@ def text_of(llm: LLM, ask: Ask) -> str:
         ({"content": "a\ud83d", "reasoning_content": "\ude00"}, "assistant\n<think>\n\ufffd\n</think>\n\na\ufffd"),
     ],
 )
-def test_an_answer_that_has_begun_goes_on_behind_the_thinking(
+def test_final_message_is_continued_behind_the_thinking(
     new_llm: Callable[..., LLM], demo: Path, tmp_path: Path, begun: dict[str, Any], end: str
 ) -> None:
     path = tmp_path / "thinker.gguf"
     rewrite(demo, path, metadata={"tokenizer.chat_template": DROPS_THINKING})
     llm = new_llm(path)
-    ask = Ask(Chat([*HELLO, {"role": "assistant", **begun}]), SamplingParams(), continues=True)
-    assert text_of(llm, ask).endswith(end)
+    request = GenerateRequest(
+        Chat([*HELLO, {"role": "assistant", **begun}]), SamplingParams(), continue_final_message=True
+    )
+    assert prompt_text(llm, request).endswith(end)
 
 
-def test_an_answer_without_a_question_goes_on_behind_an_empty_one(llm: LLM) -> None:
+def test_final_message_without_a_question_is_continued_behind_an_empty_one(llm: LLM) -> None:
     begun = {"role": "assistant", "content": "The sky"}
-    asks = [Ask(Chat(messages), SamplingParams(), continues=True) for messages in ([begun], [EMPTY, begun])]
-    assert text_of(llm, asks[0]) == text_of(llm, asks[1])
+    requests = [
+        GenerateRequest(Chat(messages), SamplingParams(), continue_final_message=True)
+        for messages in ([begun], [EMPTY, begun])
+    ]
+    assert prompt_text(llm, requests[0]) == prompt_text(llm, requests[1])
 
 
 @pytest.mark.parametrize("messages", [[], HELLO])
-def test_only_an_answer_can_be_gone_on_with(llm: LLM, messages: list[dict[str, Any]]) -> None:
-    with pytest.raises(InvalidRequestError, match="gone on with"):
-        prepared(llm, Ask(Chat(messages), SamplingParams(), continues=True))
+def test_only_an_assistant_message_can_be_continued(llm: LLM, messages: list[dict[str, Any]]) -> None:
+    with pytest.raises(InvalidRequestError, match="last message must be text of the assistant"):
+        prepare_request(llm, GenerateRequest(Chat(messages), SamplingParams(), continue_final_message=True))
 
 
 @pytest.mark.parametrize(
     ("template", "call"), [("<tool_call>{}", '{"name": '), ("<tool_call><function=", "<function=f>")]
 )
-def test_calls_are_written_as_a_template_that_is_given_has_them(
-    new_llm: Callable[..., LLM], template: str, call: str
-) -> None:
+def test_tool_calls_have_the_form_of_the_given_template(new_llm: Callable[..., LLM], template: str, call: str) -> None:
     llm = new_llm(chat_template=template + "{{ messages[0].content }}")
-    ask = Ask(Chat(HELLO), SamplingParams(64), tools=[Tool("f")], tool_choice="required")
-    prompt, params, _ = prepared(llm, ask)
+    request = GenerateRequest(Chat(HELLO), SamplingParams(64), tools=[Tool("f")], tool_choice="required")
+    prompt, params, _ = prepare_request(llm, request)
     assert call in llm.generate(prompt, params).text
 
 
-def test_a_grammar_does_not_stand_beside_a_schema(llm: LLM) -> None:
-    ask = Ask(Chat(HELLO), SamplingParams(grammar='root ::= "a"'), schema={"type": "integer"})
+def test_grammar_beside_a_schema_is_refused(llm: LLM) -> None:
+    request = GenerateRequest(Chat(HELLO), SamplingParams(grammar='root ::= "a"'), schema={"type": "integer"})
     with pytest.raises(InvalidRequestError, match="cannot stand beside"):
-        prepared(llm, ask)
+        prepare_request(llm, request)
 
 
-def test_all_texts_of_a_prompt_are_read(llm: LLM) -> None:
-    ask = Ask(Chat(HELLO), SamplingParams(8, n=3, temperature=0.9), schema={"type": "integer"})
-    prompt, params, form = prepared(llm, ask)
-    texts = read(form, llm.generate(prompt, params))
-    assert len(texts) == 3
-    for text in texts:
-        assert text.answer is not None
-        assert int(text.answer.content or "") == int(text.completion.text)
+def test_all_texts_of_a_prompt_are_parsed(llm: LLM) -> None:
+    request = GenerateRequest(Chat(HELLO), SamplingParams(8, n=3, temperature=0.9), schema={"type": "integer"})
+    prompt, params, output_format = prepare_request(llm, request)
+    outputs = parse_outputs(output_format, llm.generate(prompt, params))
+    assert len(outputs) == 3
+    for output in outputs:
+        assert output.parsed is not None
+        assert int(output.parsed.content or "") == int(output.completion.text)

@@ -1,4 +1,4 @@
-"""Claims about prefixes in files: they go on with the same bits, and what does not fit is refused."""
+"""Tests of prefix files: texts continue from them with the same bits, and unfit or damaged files are refused."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.contexts import BOTH, context, some_tokens
-from helpers.moments import CACHES, MOMENTS, SAMPLED, each_cache, goes_on, without_drafts
-from helpers.prefix_files import load_prefix, save_prefix, write
+from helpers.moments import CACHES, MOMENTS, SAMPLED, continue_text, each_cache_type, without_drafts
+from helpers.prefix_files import load_prefix, save_prefix, write_prefix
 from makers.gguf_variants import rewrite
 from makers.make_model import make_model
 from safetensors.numpy import load_file, save_file
@@ -27,8 +27,8 @@ FUZZER = Path(__file__).parent.parent.parent / "tools" / "checks" / "fuzz_prefix
 
 
 @BOTH
-@each_cache(CACHES)
-def test_a_prefix_from_a_file_goes_on_with_the_bits_of_the_original(
+@each_cache_type(CACHES)
+def test_prefix_file_continues_with_the_bits_of_the_original(
     model: Model, path: Path, caches: dict[str, Any], mode: str
 ) -> None:
     with (
@@ -41,25 +41,25 @@ def test_a_prefix_from_a_file_goes_on_with_the_bits_of_the_original(
             other.clear(2)
             token = moment(c, 1)
             save_prefix(c, path, 1)
-            wanted_tokens = c.tokens(1)
+            tokens = c.tokens(1)
             other.set_sampling(SAMPLED, 2)
-            assert load_prefix(other, path, 2) == wanted_tokens == other.tokens(2)
-            assert goes_on(other, 2, token) == goes_on(c, 1, token)
+            assert load_prefix(other, path, 2) == tokens == other.tokens(2)
+            assert continue_text(other, 2, token) == continue_text(c, 1, token)
             c.clear()
-            begin_again = without_drafts(moment)(c, 0)
+            token_again = without_drafts(moment)(c, 0)
             other.clear(2)
             load_prefix(other, path, 2)
-            assert goes_on(other, 2, token) == goes_on(c, 0, begin_again)
+            assert continue_text(other, 2, token) == continue_text(c, 0, token_again)
 
 
-def test_a_loaded_prefix_has_its_first_token(c: Context, path: Path) -> None:
+def test_prefix_file_has_the_logits_of_the_first_token(c: Context, path: Path) -> None:
     save_prefix(c, path)
     load_prefix(c, path, 1)
     c.set_sampling(SAMPLED, 1)
     assert c.first_token(1) == c.first_token(0)
 
 
-def test_cells_are_read_from_anywhere(dense: Model, path: Path) -> None:
+def test_prefix_file_cells_are_read_from_any_position(dense: Model, path: Path) -> None:
     with context(dense, n_seq_max=2) as c:
         c.prefill(some_tokens(dense, 700))
         save_prefix(c, path)
@@ -68,62 +68,62 @@ def test_cells_are_read_from_anywhere(dense: Model, path: Path) -> None:
                 np.testing.assert_array_equal(file.cells(first, n), c.save_cells(0, first, min(n, 700 - first)))
 
 
-def test_a_file_has_the_states_of_several_places(c: Context, path: Path) -> None:
+def test_prefix_file_has_states_of_several_checkpoints(c: Context, path: Path) -> None:
     tokens, cells = c.tokens(), c.save_cells(0, 0, len(c.tokens()))
     states = {len(tokens): c.save_state()}
-    for place in (7, 30):
+    for position in (7, 30):
         c.clear(1)
-        c.prefill(tokens[:place], 1)
-        states[place] = c.save_state(1)
-    write(path, made_with(c), tokens, states, cells)
+        c.prefill(tokens[:position], 1)
+        states[position] = c.save_state(1)
+    write_prefix(path, made_with(c), tokens, states, cells)
     with PrefixFile(path, made_with(c)) as file:
-        assert file.places == [7, 30, len(tokens)]
+        assert file.checkpoints == [7, 30, len(tokens)]
         assert file.nbytes == cells.nbytes + sum(state.nbytes for state in states.values())
-        for place, state in states.items():
-            np.testing.assert_array_equal(file.state(place), state)
-            assert file.state_bytes(place) == len(state)
-            assert c.check_state(tokens[:place], file.state(place))
+        for position, state in states.items():
+            np.testing.assert_array_equal(file.state(position), state)
+            assert file.state_bytes(position) == len(state)
+            assert c.check_state(tokens[:position], file.state(position))
             with pytest.raises(InvalidRequestError, match="not of these"):
-                c.check_state(tokens[: place - 1], file.state(place))
+                c.check_state(tokens[: position - 1], file.state(position))
 
 
-# ── What is refused ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Refused files ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def refused(c: Context, path: Path, why: str) -> None:
-    with pytest.raises(InvalidRequestError, match=why) as raised:
+def check_refused(c: Context, path: Path, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message) as raised:
         load_prefix(c, path, 1)
     assert str(path) in str(raised.value)
     assert c.tokens(1) == []
 
 
-def goes_on_as_ever(c: Context, path: Path) -> None:
-    """After all that was refused."""
+def check_loads(c: Context, path: Path) -> None:
+    """Check that a good file still loads after refused ones, and that its text continues with the same bits."""
     load_prefix(c, path, 1)
     np.testing.assert_array_equal(c.verify([1, 2], 1), c.verify([1, 2], 0))
 
 
-def test_a_file_with_any_byte_changed_is_refused(c: Context, path: Path, tmp_path: Path) -> None:
+def test_prefix_file_with_any_changed_byte_is_refused(c: Context, path: Path, tmp_path: Path) -> None:
     save_prefix(c, path)
     whole = path.read_bytes()
     pick = random.Random(0)
     header = 8 + int.from_bytes(whole[:8], "little")
-    places = [*range(header), *range(len(whole) - 40, len(whole)), *pick.choices(range(header, len(whole)), k=150)]
+    offsets = [*range(header), *range(len(whole) - 40, len(whole)), *pick.choices(range(header, len(whole)), k=150)]
     damaged = tmp_path / "damaged"
     damaged.write_bytes(whole)
     with open(damaged, "r+b", buffering=0) as file:
-        for place in places:
-            changed = whole[place] ^ pick.randint(1, 255)
-            os.pwrite(file.fileno(), bytes([changed]), place)
+        for offset in offsets:
+            changed = whole[offset] ^ pick.randint(1, 255)
+            os.pwrite(file.fileno(), bytes([changed]), offset)
             with pytest.raises(InvalidRequestError):
                 load_prefix(c, damaged, 1)
-            os.pwrite(file.fileno(), whole[place : place + 1], place)
+            os.pwrite(file.fileno(), whole[offset : offset + 1], offset)
     assert c.tokens(1) == []
-    goes_on_as_ever(c, damaged)
+    check_loads(c, damaged)
 
 
-def test_damaged_files_of_any_kind_end_no_process() -> None:
-    """tools/checks/fuzz_prefixes.py in short."""
+def test_damaged_prefix_files_end_no_process() -> None:
+    """Run tools/checks/fuzz_prefixes.py for a short time."""
     run = subprocess.run(
         [sys.executable, str(FUZZER), "--files", "600", "--seed", "3"], capture_output=True, text=True, timeout=100
     )
@@ -131,20 +131,20 @@ def test_damaged_files_of_any_kind_end_no_process() -> None:
     assert "0 findings" in run.stdout
 
 
-def test_a_file_that_is_cut_short_or_goes_on_is_refused(c: Context, path: Path, tmp_path: Path) -> None:
+def test_prefix_file_that_is_too_short_or_too_long_is_refused(c: Context, path: Path, tmp_path: Path) -> None:
     save_prefix(c, path)
     whole = path.read_bytes()
     pick = random.Random(1)
     damaged = tmp_path / "damaged"
     for size in (*range(16), *range(len(whole) - 8, len(whole)), *pick.choices(range(len(whole)), k=200)):
         damaged.write_bytes(whole[:size])
-        refused(c, damaged, "cut short or damaged")
+        check_refused(c, damaged, "cut short or damaged")
     damaged.write_bytes(whole + b"x")
-    refused(c, damaged, "cut short or damaged")
-    goes_on_as_ever(c, path)
+    check_refused(c, damaged, "cut short or damaged")
+    check_loads(c, path)
 
 
-def test_the_header_of_one_file_on_the_content_of_another_is_refused(c: Context, path: Path, tmp_path: Path) -> None:
+def test_prefix_file_mixed_from_two_files_is_refused(c: Context, path: Path, tmp_path: Path) -> None:
     save_prefix(c, path)
     other = tmp_path / "other"
     with context(c.model) as d:
@@ -160,48 +160,48 @@ def test_the_header_of_one_file_on_the_content_of_another_is_refused(c: Context,
         two[: len(two) // 2] + one[len(one) // 2 :],
     ):
         damaged.write_bytes(mixed)
-        refused(c, damaged, "checksum")
-    goes_on_as_ever(c, path)
+        check_refused(c, damaged, "checksum")
+    check_loads(c, path)
 
 
-def test_what_is_no_prefix_is_refused(c: Context, path: Path, tmp_path: Path) -> None:
+def test_other_file_is_refused(c: Context, path: Path, tmp_path: Path) -> None:
     for content in (b"", b"text", os.urandom(1000), c.model.path.read_bytes(), b"\xff" * 8 + b"{}"):
         path.write_bytes(content)
-        refused(c, path, "is no prefix")
+        check_refused(c, path, "is no prefix")
     with pytest.raises(FileNotFoundError):
         load_prefix(c, tmp_path / "missing", 1)
     with pytest.raises(OSError, match="directory"):
         load_prefix(c, tmp_path, 1)
 
 
-def rewritten(c: Context, path: Path, tensors: dict[str, Any] | None = None, **metadata: str) -> None:
-    """The file of sequence 0, with another content and a checksum that is right."""
+def rewrite_prefix(c: Context, path: Path, tensors: dict[str, Any] | None = None, **metadata: str) -> None:
+    """Save sequence 0 to the file, with other contents and a right checksum."""
     save_prefix(c, path)
-    found = load_file(path) | (tensors or {})
-    found = {name: array for name, array in found.items() if array is not None}
-    found["tokens"] = found["tokens"].astype(np.int32)
-    save_file(found, path, {"format": FORMAT, "version": str(VERSION), **made_with(c), **metadata})
-    whole = path.read_bytes()  # of all tensors "sum" is the last: they are in the order of alignment, then of names
+    contents = load_file(path) | (tensors or {})
+    contents = {name: array for name, array in contents.items() if array is not None}
+    contents["tokens"] = contents["tokens"].astype(np.int32)
+    save_file(contents, path, {"format": FORMAT, "version": str(VERSION), **made_with(c), **metadata})
+    whole = path.read_bytes()  # "sum" is the last tensor: they are ordered by alignment, then by name
     path.write_bytes(whole[:-4] + zlib.crc32(whole[:-4]).to_bytes(4, "little"))
 
 
-def test_whole_files_that_do_not_fit_are_refused_with_what_does_not(c: Context, path: Path) -> None:
+def test_intact_file_that_does_not_fit_is_refused_with_the_difference(c: Context, path: Path) -> None:
     for name in made_with(c).keys() - {"n_ubatch", "head"}:
-        rewritten(c, path, **{name: "x"})
-        refused(c, path, f"is of another {name}: x, here it is {made_with(c)[name][:20]}")
-    rewritten(c, path, head="x\0")
-    refused(c, path, "was made x\ufffd, here it is with drafts: ")
-    rewritten(c, path, adapters="2b07")
-    refused(c, path, "was made with other adapters")
-    rewritten(c, path, color="blue")
-    refused(c, path, "is of another color: blue, here it is not said")
-    rewritten(c, path, version="2")
-    refused(c, path, "is of format 2, this pymtp reads 1")
-    rewritten(c, path, format="other")
-    refused(c, path, "is no prefix")
+        rewrite_prefix(c, path, **{name: "x"})
+        check_refused(c, path, f"is of another {name}: x, here it is {made_with(c)[name][:20]}")
+    rewrite_prefix(c, path, head="x\0")
+    check_refused(c, path, "was made x\ufffd, here it is with drafts: ")
+    rewrite_prefix(c, path, adapters="2b07")
+    check_refused(c, path, "was made with other adapters")
+    rewrite_prefix(c, path, color="blue")
+    check_refused(c, path, "is of another color: blue, here it is not said")
+    rewrite_prefix(c, path, version="2")
+    check_refused(c, path, "is of format 2, this pymtp reads 1")
+    rewrite_prefix(c, path, format="other")
+    check_refused(c, path, "is no prefix")
     n, width = c.save_cells(0, 0, len(c.tokens())).shape
     many, state = np.zeros((n, width), dtype=np.uint8), f"state.{n}"
-    for tensors, why in (
+    for tensors, message in (
         ({"tokens": np.full(n, c.model.n_vocab)}, "in a vocabulary of"),
         ({"tokens": np.full(n, -1)}, "in a vocabulary of"),
         ({"tokens": np.zeros(n - 1, dtype=int)}, f"for {n - 1} tokens"),
@@ -219,18 +219,18 @@ def test_whole_files_that_do_not_fit_are_refused_with_what_does_not(c: Context, 
         ({state: many[0]}, "no state"),
         ({state: np.zeros(0, dtype=np.uint8)}, "no state"),
     ):
-        rewritten(c, path, tensors)
-        with pytest.raises(InvalidRequestError, match=why):
+        rewrite_prefix(c, path, tensors)
+        with pytest.raises(InvalidRequestError, match=message):
             load_prefix(c, path, 1)
         assert c.tokens(1) == []
-        with pytest.raises(InvalidRequestError, match="K and V of 0 tokens"):  # nor is anything left to go on from
+        with pytest.raises(InvalidRequestError, match="K and V of 0 tokens"):  # and no K and V are left in the sequence
             c.load_state(1, c.tokens(), c.save_state())
     save_prefix(c, path)
-    goes_on_as_ever(c, path)
+    check_loads(c, path)
 
 
 @pytest.mark.parametrize(
-    ("keywords", "why"),
+    ("keywords", "message"),
     [
         ({"type_k": "q8_0"}, "is of another type_k:"),
         ({"type_v": "f32"}, "is of another type_v:"),
@@ -240,43 +240,45 @@ def test_whole_files_that_do_not_fit_are_refused_with_what_does_not(c: Context, 
         ({"mode": "host-copy"}, "is of another prefill:"),
     ],
 )
-def test_a_prefix_of_other_options_is_refused(c: Context, path: Path, keywords: dict[str, Any], why: str) -> None:
+def test_prefix_file_of_other_options_is_refused(
+    c: Context, path: Path, keywords: dict[str, Any], message: str
+) -> None:
     save_prefix(c, path)
     with context(c.model, **({"n_seq_max": 2} | keywords)) as other:
-        refused(other, path, why)
+        check_refused(other, path, message)
 
 
-def test_a_prefix_does_not_depend_on_how_many_sequences_tokens_threads_and_drafts_there_are(
-    c: Context, path: Path
-) -> None:
+def test_prefix_file_fits_any_number_of_sequences_tokens_threads_and_drafts(c: Context, path: Path) -> None:
     save_prefix(c, path)
     with context(c.model, n_seq_max=5, n_ctx=512, n_threads=2, n_batch=1024, n_ubatch=64, draft_tokens=5) as other:
         assert load_prefix(other, path, 4) == c.tokens()
 
 
-def test_a_prefix_of_another_model_is_refused(c: Context, path: Path, moe: Model, tmp_path: Path) -> None:
+def test_prefix_file_of_another_model_is_refused(c: Context, path: Path, moe: Model, tmp_path: Path) -> None:
     save_prefix(c, path)
     source = c.model.path
-    renamed, again, retrained = (tmp_path / f"{name}.gguf" for name in ("renamed", "again", "retrained"))
+    renamed, renamed_again, retrained = (
+        tmp_path / f"{name}.gguf" for name in ("renamed", "renamed_again", "retrained")
+    )
     rewrite(source, renamed, metadata={"general.name": "one"})
-    rewrite(source, again, metadata={"general.name": "two"})
-    with Model(renamed) as one, Model(again) as two:
+    rewrite(source, renamed_again, metadata={"general.name": "two"})
+    with Model(renamed) as one, Model(renamed_again) as two:
         assert one.digest != two.digest
     weights = bytearray(source.read_bytes())
     weights[-4096:] = bytes(4096)
     retrained.write_bytes(weights)
     for model in (renamed, retrained):
         with Model(model) as loaded, context(loaded, n_seq_max=2) as other:
-            refused(other, path, "is of another model")
+            check_refused(other, path, "is of another model")
     with context(moe, n_seq_max=2) as other:
-        refused(other, path, "is of another model")
+        check_refused(other, path, "is of another model")
     copied = tmp_path / "copied.gguf"
     copied.write_bytes(source.read_bytes())
     with Model(copied) as loaded, context(loaded, n_seq_max=2) as other:
         assert load_prefix(other, path, 1) == c.tokens()
 
 
-def test_a_model_is_the_file_that_was_loaded_whatever_its_path_means_by_now(
+def test_model_digest_is_that_of_the_loaded_file_whatever_its_path_names_now(
     demo: Path, headless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     current = tmp_path / "current.gguf"
@@ -290,7 +292,7 @@ def test_a_model_is_the_file_that_was_loaded_whatever_its_path_means_by_now(
         assert model.digest == same.digest
 
 
-def test_a_split_model_is_known_by_all_its_parts(tmp_path: Path) -> None:
+def test_model_digest_covers_all_parts_of_a_split_model(tmp_path: Path) -> None:
     first, *rest = make_model("tiny-moe", tmp_path / "model.gguf", weight_type="f32", split_max_tensors=20)
     assert rest
     with Model(first) as model:

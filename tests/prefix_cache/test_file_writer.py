@@ -1,4 +1,4 @@
-"""Claims about how a prefix is written, and where."""
+"""Tests of the prefix writer: interrupted writes, crashes, links and errors."""
 
 from __future__ import annotations
 
@@ -24,13 +24,11 @@ from pymtp.prefix_cache.file import PrefixFile, made_with
 from pymtp.prefix_cache.file_writer import PrefixWriter
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
-    c: Context, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_leaves_only_the_old_file(c: Context, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_prefix(c, path)
     old = path.read_bytes()
     c.verify([1, 2])
-    for function in ("os.fsync", "os.replace", "pymtp.prefix_cache.file_writer.PrefixWriter._put", "zlib.crc32"):
+    for function in ("os.fsync", "os.replace", "pymtp.prefix_cache.file_writer.PrefixWriter._append", "zlib.crc32"):
         with monkeypatch.context() as patched:
 
             def fails(*_: object, **__: object) -> None:
@@ -50,25 +48,25 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
         save_prefix(c, path.parent)
 
 
-def test_a_write_that_was_broken_off_is_made_again(c: Context, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_write_can_be_repeated(c: Context, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_prefix(c, path)
     whole = path.read_bytes()
     tokens, cells = c.tokens(), c.save_cells(0, 0, len(c.tokens()))
     states = {len(tokens): c.save_state()}
     pick = random.Random(3)
-    breaks = []
+    interrupted = []
 
-    class Breaks(FileIO):
-        """Writes a part, and breaks off now and then before a whole is written."""
+    class InterruptedFile(FileIO):
+        """A file whose writes are partial, and sometimes raise KeyboardInterrupt."""
 
         def write(self, data: Any) -> int:
             if pick.random() < 0.3:
                 super().write(data[: pick.randint(0, len(data))])
-                breaks.append(self.tell())
+                interrupted.append(self.tell())
                 raise KeyboardInterrupt
             return super().write(data[: pick.randint(1, len(data))])
 
-    def again(call: Callable[[], None]) -> None:
+    def repeat(call: Callable[[], None]) -> None:
         while True:
             try:
                 return call()
@@ -76,20 +74,22 @@ def test_a_write_that_was_broken_off_is_made_again(c: Context, path: Path, monke
                 continue
 
     monkeypatch.setattr(
-        "pymtp.prefix_cache.file_writer.open", lambda file, mode, buffering: Breaks(file, mode[0]), raising=False
+        "pymtp.prefix_cache.file_writer.open",
+        lambda file, mode, buffering: InterruptedFile(file, mode[0]),
+        raising=False,
     )
     writer = PrefixWriter(path, made_with(c))
-    again(lambda: writer.begin(tokens, states, c.cell_bytes))
+    repeat(lambda: writer.begin(tokens, states, c.cell_bytes))
     for first in range(0, len(tokens), 9):
         assert writer.n_cells == first
-        again(partial(writer.write, cells[first : first + 9]))
-    monkeypatch.setattr(Breaks, "write", FileIO.write)
+        repeat(partial(writer.write_cells, cells[first : first + 9]))
+    monkeypatch.setattr(InterruptedFile, "write", FileIO.write)
     writer.commit()
-    assert len(breaks) > 3
+    assert len(interrupted) > 3
     assert path.read_bytes() == whole
 
 
-def test_a_file_that_is_written_again_is_for_the_same_readers(c: Context, path: Path) -> None:
+def test_rewritten_file_keeps_its_permissions(c: Context, path: Path) -> None:
     save_prefix(c, path)
     for mode in (0o600, 0o640, 0o664):
         path.chmod(mode)
@@ -98,12 +98,12 @@ def test_a_file_that_is_written_again_is_for_the_same_readers(c: Context, path: 
 
 
 @pytest.mark.parametrize("name", ["\N{HIRAGANA LETTER A}" * 85, "\N{GRINNING FACE}" * 63, "x" * 255])
-def test_a_file_may_have_any_name(c: Context, tmp_path: Path, name: str) -> None:
+def test_file_may_have_any_name(c: Context, tmp_path: Path, name: str) -> None:
     save_prefix(c, tmp_path / name)
     assert os.listdir(tmp_path) == [name]
 
 
-def test_a_process_that_is_killed_leaves_the_old_file_or_the_new_one(c: Context, path: Path, tmp_path: Path) -> None:
+def test_killed_process_leaves_the_old_file_or_the_new_one(c: Context, path: Path, tmp_path: Path) -> None:
     save_prefix(c, path)
     old = path.read_bytes()
     rows, state = c.save_cells(0, 0, len(c.tokens())), c.save_state()
@@ -126,18 +126,18 @@ def test_a_process_that_is_killed_leaves_the_old_file_or_the_new_one(c: Context,
                 return call if name in names else real
         import pymtp.prefix_cache.file_writer
         pymtp.prefix_cache.file_writer.os = Os()
-        put = PrefixWriter._put
-        def puts(self, *arguments):
+        append = PrefixWriter._append
+        def killing_append(self, *arguments):
             global step
             step -= 1
             if not step:
                 os.kill(os.getpid(), signal.SIGKILL)
-            put(self, *arguments)
-        PrefixWriter._put = puts
+            append(self, *arguments)
+        PrefixWriter._append = killing_append
         writer = PrefixWriter(sys.argv[1], {})
         n = len(held["cells"])
         writer.begin(range(n), {n: held["state"]}, held["cells"].shape[1])
-        writer.write(held["cells"])
+        writer.write_cells(held["cells"])
         writer.commit()
         print("done")
     """
@@ -158,7 +158,7 @@ def test_a_process_that_is_killed_leaves_the_old_file_or_the_new_one(c: Context,
         assert len(file.tokens) == len(rows) - 1
 
 
-def test_a_file_ends_with_the_checksum_of_all_before_it(c: Context, path: Path) -> None:
+def test_file_ends_with_the_checksum_of_all_bytes_before(c: Context, path: Path) -> None:
     save_prefix(c, path)
     whole = path.read_bytes()
     assert zlib.crc32(whole[:-4]).to_bytes(4, "little") == whole[-4:]
@@ -168,8 +168,8 @@ def test_a_file_ends_with_the_checksum_of_all_before_it(c: Context, path: Path) 
     np.testing.assert_array_equal(found[f"state.{len(c.tokens())}"], c.save_state())
 
 
-def test_what_is_no_regular_file_is_left_where_it_is(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"  # as a device would be: os.replace puts out of the way whatever there is
+def test_pipes_and_devices_are_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"  # like a device: os.replace would remove it
     os.mkfifo(pipe)
     (tmp_path / "link").symlink_to(pipe)
     for path in (pipe, tmp_path / "link"):
@@ -178,19 +178,19 @@ def test_what_is_no_regular_file_is_left_where_it_is(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
-def test_a_link_stays_one_and_what_it_names_is_written(tmp_path: Path) -> None:
+def test_link_stays_a_link_and_its_target_is_written(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "other" / "file")
     for _ in range(2):
         writer = PrefixWriter(tmp_path / "link", {})
         writer.begin([1], {1: np.zeros(4, dtype=np.uint8)}, 2)
-        writer.write(np.zeros((1, 2), dtype=np.uint8))
+        writer.write_cells(np.zeros((1, 2), dtype=np.uint8))
         writer.commit()
         assert (tmp_path / "link").is_symlink()
         assert [path.name for path in (tmp_path / "other").iterdir()] == ["file"]
 
 
-def test_where_no_file_can_be_written_the_error_names_the_one_that_was_asked_for(tmp_path: Path) -> None:
+def test_error_names_the_requested_path(tmp_path: Path) -> None:
     path = tmp_path / "missing" / "file"
     with pytest.raises(FileNotFoundError) as error:
         PrefixWriter(path, {})

@@ -1,4 +1,4 @@
-"""Claims about files of tensors: they are read as the library of the format reads them, and what is none is refused."""
+"""Tests of the safetensors reader: it reads tensors as the safetensors library does, and refuses damaged files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from pymtp.prefix_cache.safetensors import MOST_HEADER, TYPES, DamagedFileError, TensorFile
+from pymtp.prefix_cache.safetensors import DTYPES, MAX_HEADER_BYTES, DamagedFileError, TensorFile
 
 TENSORS = {
     "cells": np.random.default_rng(0).integers(0, 256, (300, 1111), dtype=np.uint8),
@@ -30,18 +30,18 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_tensors_are_those_that_the_library_writes(path: Path) -> None:
+def test_tensors_equal_those_that_the_library_writes(path: Path) -> None:
     file = TensorFile(path)
     assert file.size == path.stat().st_size
     assert file.metadata == {"one": "1", "two": "\N{SNOWMAN}"}
     assert file.tensors.keys() == TENSORS.keys()
-    for name, wanted in TENSORS.items():
+    for name, expected in TENSORS.items():
         found = file.read(name)
-        assert found.dtype == wanted.dtype
-        np.testing.assert_array_equal(found, wanted)
-        n = len(wanted)
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
+        n = len(expected)
         for first, last in ((0, n), (n // 3, n), (n // 2, n // 2), (n // 4, n // 2)):
-            np.testing.assert_array_equal(file.read(name, first, last - first), wanted[first:last])
+            np.testing.assert_array_equal(file.read(name, first, last - first), expected[first:last])
     file.close()
     with pytest.raises(ValueError, match="closed"):
         file.read("tokens")
@@ -52,9 +52,9 @@ def header_of(whole: bytes) -> tuple[dict[str, Any], bytes]:
     return json.loads(whole[8 : 8 + n]), whole[8 + n :]
 
 
-def refused(path: Path, why: str) -> None:
+def check_refused(path: Path, message: str) -> None:
     descriptors = os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []
-    with pytest.raises(DamagedFileError, match=why):
+    with pytest.raises(DamagedFileError, match=message):
         TensorFile(path)
     if descriptors:
         assert len(os.listdir("/proc/self/fd")) == len(descriptors)
@@ -73,7 +73,7 @@ def put(name: str, key: str, value: object) -> Callable[[dict[str, Any]], str]:
 
 
 N = 300 * 1111
-ODD = [
+DAMAGED_HEADERS = [
     (lambda _: "[]", "no object"),
     (lambda _: "{ ", "no JSON"),
     (lambda _: "[" * 100_000, "no JSON"),
@@ -109,55 +109,53 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize(("text", "why"), ODD, ids=range(len(ODD)))
-def test_headers_that_do_not_say_what_is_in_the_file_are_refused(
-    path: Path, text: Callable[[dict[str, Any]], str], why: str | None
-) -> None:
+@pytest.mark.parametrize(("text", "message"), DAMAGED_HEADERS, ids=range(len(DAMAGED_HEADERS)))
+def test_damaged_header_is_refused(path: Path, text: Callable[[dict[str, Any]], str], message: str | None) -> None:
     header, content = header_of(path.read_bytes())
     data = text(header).encode()
     path.write_bytes(len(data).to_bytes(8, "little") + data + content)
-    if why is None:  # another type is no damage: whoever wants the tensor says so
+    if message is None:  # an unknown type is no damage: only reading that tensor fails
         TensorFile(path).close()
     else:
-        refused(path, why)
+        check_refused(path, message)
 
 
-def test_headers_of_another_length_are_refused(path: Path) -> None:
+def test_header_of_another_length_is_refused(path: Path) -> None:
     whole = path.read_bytes()
     n = int.from_bytes(whole[:8], "little")
-    for length in (0, 1, n - 1, n + 1, len(whole) - 8, len(whole) - 7, MOST_HEADER + 1, 2**63, 2**64 - 1):
+    for length in (0, 1, n - 1, n + 1, len(whole) - 8, len(whole) - 7, MAX_HEADER_BYTES + 1, 2**63, 2**64 - 1):
         path.write_bytes(length.to_bytes(8, "little") + whole[8:])
-        refused(path, "header|end at byte")
-    path.write_bytes((2 * MOST_HEADER).to_bytes(8, "little") + bytes(3 * MOST_HEADER))
-    refused(path, "header has no such length")
+        check_refused(path, "header|end at byte")
+    path.write_bytes((2 * MAX_HEADER_BYTES).to_bytes(8, "little") + bytes(3 * MAX_HEADER_BYTES))
+    check_refused(path, "header has no such length")
 
 
-def test_what_the_library_refuses_is_refused(path: Path) -> None:
-    """Headers with a byte changed. The library takes some that are not taken here, such as names that come twice."""
+def test_header_that_the_library_refuses_is_refused(path: Path) -> None:
+    """Change a byte of the header. The library accepts some headers that are refused here, such as duplicate names."""
     save_file(TENSORS | {"cells": TENSORS["cells"][:3]}, path, {"one": "1"})
     whole = bytearray(path.read_bytes())
     n = 8 + int.from_bytes(whole[:8], "little")
-    pick, taken = random.Random(0), 0
+    pick, n_accepted = random.Random(0), 0
     for _ in range(2000):
         at = pick.randrange(n)
-        kept, whole[at] = whole[at], pick.choice(b'0123456789,:[]{}"-. \\a\0\xff')
+        original, whole[at] = whole[at], pick.choice(b'0123456789,:[]{}"-. \\a\0\xff')
         path.write_bytes(whole)
-        whole[at] = kept
+        whole[at] = original
         try:
             file = TensorFile(path)
         except DamagedFileError:
             continue
-        if all(tensor.dtype in TYPES for tensor in file.tensors.values()):
-            taken += 1
+        if all(tensor.dtype in DTYPES for tensor in file.tensors.values()):
+            n_accepted += 1
             for name, tensor in load_file(path).items():
                 np.testing.assert_array_equal(file.read(name), tensor)
         file.close()
-    assert taken > 20
+    assert n_accepted > 20
 
 
-def test_a_file_that_is_changed_while_it_is_open_is_refused(path: Path) -> None:
+def test_file_that_is_changed_while_open_is_refused(path: Path) -> None:
     whole = path.read_bytes()
-    for change, why in (
+    for change, message in (
         (lambda: os.truncate(path, 3000), "ends before its tensors do"),
         (lambda: path.write_bytes(whole[:-1] + b"x"), "changed while it was read"),
         (lambda: path.write_bytes(whole + b"x"), "changed while it was read"),
@@ -167,12 +165,12 @@ def test_a_file_that_is_changed_while_it_is_open_is_refused(path: Path) -> None:
         file = TensorFile(path)
         file.read("tokens")
         change()
-        with pytest.raises(DamagedFileError, match=why):
+        with pytest.raises(DamagedFileError, match=message):
             file.read("cells")
         file.close()
 
 
-def test_a_file_that_is_replaced_or_removed_while_it_is_open_is_read_to_its_end(path: Path, tmp_path: Path) -> None:
+def test_file_that_is_replaced_or_removed_while_open_is_read_to_its_end(path: Path, tmp_path: Path) -> None:
     file = TensorFile(path)
     (tmp_path / "other").write_bytes(b"x")
     os.replace(tmp_path / "other", path)
@@ -181,10 +179,10 @@ def test_a_file_that_is_replaced_or_removed_while_it_is_open_is_read_to_its_end(
     file.close()
 
 
-def test_nothing_waits_for_a_pipe_or_reads_a_device(tmp_path: Path) -> None:
+def test_pipe_and_device_are_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
-        refused(path, "no regular file")
+        check_refused(path, "no regular file")
     with pytest.raises(IsADirectoryError):
         TensorFile(tmp_path)
     with pytest.raises(FileNotFoundError):

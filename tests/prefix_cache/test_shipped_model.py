@@ -1,4 +1,4 @@
-"""Claims about prompts that go on from each other, with the model that ships: what is read; that nothing changes."""
+"""Tests of the prefix cache with the shipped model: prefilled tokens, host memory, and outputs that do not change."""
 
 from __future__ import annotations
 
@@ -11,138 +11,144 @@ from typing import Any
 
 import pytest
 from conftest import make_llm
-from helpers.holding import check_held
+from helpers.holding import check_prefix_cache
 
 from pymtp import LLM, Completion, InvalidRequestError, NativeError, SamplingParams
 from pymtp.context.context import Context
-from pymtp.engine.request import Caller, Request
+from pymtp.engine.request import Request, Waiter
 
-FEW = SamplingParams(4, ignore_eos=True)
+FOUR_TOKENS = SamplingParams(4, ignore_eos=True)
 
 
-def some(seed: int, n: int) -> list[int]:
+def random_tokens(seed: int, n: int) -> list[int]:
     return random.Random(seed).choices(range(1000), k=n)
 
 
-DOCUMENT = some(0, 2000)
-QUESTIONS = [some(i, 48) for i in range(1, 5)]
+DOCUMENT = random_tokens(0, 2000)
+QUESTIONS = [random_tokens(i, 48) for i in range(1, 5)]
 
 
-def ask(llm: LLM, tokens: Sequence[int], params: SamplingParams = FEW, marks: Sequence[int] = ()) -> Completion:
-    caller = Caller()
-    request = Request(llm.model, list(tokens), params, caller, marks=tuple(marks))
-    llm.engine.submit(request)
-    wait(llm, caller)
-    check_held(llm.engine)
+def ask(
+    llm: LLM, tokens: Sequence[int], params: SamplingParams = FOUR_TOKENS, branch_points: Sequence[int] = ()
+) -> Completion:
+    waiter = Waiter()
+    request = Request(llm.model, list(tokens), params, waiter, branch_points=tuple(branch_points))
+    llm._engine.submit(request)
+    wait(llm, waiter)
+    check_prefix_cache(llm._engine)
     return request.completion
 
 
-def wait(llm: LLM, caller: Caller) -> None:
-    llm.turns.wait(llm, caller, [], lambda: not caller.unended)
+def wait(llm: LLM, waiter: Waiter) -> None:
+    llm._runner.run_until(llm, waiter, [], lambda: not waiter.n_unfinished)
 
 
-def read_by(llm: LLM, call: Callable[[], object]) -> int:
+def count_prefilled(llm: LLM, call: Callable[[], object]) -> int:
+    """Return how many tokens of prompts a call prefills."""
     before = llm.figures().read
     call()
     return llm.figures().read - before
 
 
-# ── What is read ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Prefilled tokens ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("n_seq_max", [1, 3])
-def test_of_four_prompts_that_share_2000_tokens_the_third_and_fourth_are_read_from_where_they_part(
+def test_third_prompt_continues_from_the_branch_point_of_the_first_two(
     new_llm: Callable[..., LLM], n_seq_max: int
 ) -> None:
     llm = new_llm(n_ctx=2304, n_seq_max=n_seq_max)
-    read = [read_by(llm, lambda own=own: ask(llm, DOCUMENT + own)) for own in QUESTIONS]  # type: ignore[misc]
-    assert read[0] == 2048
-    assert read[1] <= 600
-    assert max(read[2:]) <= 64
+    prefilled = [count_prefilled(llm, lambda own=own: ask(llm, DOCUMENT + own)) for own in QUESTIONS]  # type: ignore[misc]
+    assert prefilled[0] == 2048
+    assert prefilled[1] <= 600
+    assert max(prefilled[2:]) <= 64
     figures = llm.figures().prefixes
     assert (figures.lookups, figures.hits) == (4, 3)
-    assert figures.found == sum(2048 - n for n in read)
+    assert figures.found == sum(2048 - n for n in prefilled)
 
 
-def test_the_same_four_at_once_are_read_once(new_llm: Callable[..., LLM]) -> None:
+def test_simultaneous_prompts_prefill_their_common_prefix_once(new_llm: Callable[..., LLM]) -> None:
     llm = new_llm(n_ctx=2304, n_seq_max=4)
-    done: list[Completion] = []
+    completions: list[Completion] = []
     prompts = [DOCUMENT + own for own in QUESTIONS]
-    assert read_by(llm, lambda: done.extend(llm.generate(prompts, FEW))) <= 2900
-    assert sum(2048 - one.stats.cached_tokens for one in done) <= 2900
-    check_held(llm.engine)
+    assert count_prefilled(llm, lambda: completions.extend(llm.generate(prompts, FOUR_TOKENS))) <= 2900
+    assert sum(2048 - one.stats.cached_tokens for one in completions) <= 2900
+    check_prefix_cache(llm._engine)
 
 
 @pytest.mark.parametrize("marked", [True, False])
-def test_a_turn_of_a_chat_whose_thinking_is_dropped_reads_what_is_new(
-    new_llm: Callable[..., LLM], marked: bool
-) -> None:
+def test_chat_turn_prefills_only_new_tokens_if_thinking_is_dropped(new_llm: Callable[..., LLM], marked: bool) -> None:
     llm = new_llm(n_ctx=5120)
-    past, begins, thinks = some(99, 60), [7, 8, 9], [11, 12]
+    past, begins, thinks = random_tokens(99, 60), [7, 8, 9], [11, 12]
     before: list[int] = []
     for turn in range(20):
-        past = [*past, 1, 2, 3, *some(1000 + turn, 150), 4, 5]
+        past = [*past, 1, 2, 3, *random_tokens(1000 + turn, 150), 4, 5]
         prompt = past + begins + thinks
         known = next((i for i, (a, b) in enumerate(zip(before, prompt, strict=False)) if a != b), len(before))
-        asked: list[Completion] = []
-        marks = [len(past) + len(begins)] if marked else []
-        n = read_by(llm, lambda: asked.append(ask(llm, prompt, SamplingParams(50, ignore_eos=True), marks)))  # noqa: B023
-        if marked or turn > 1:  # by then it shows that it goes on
+        completions: list[Completion] = []
+        branch_points = [len(past) + len(begins)] if marked else []
+        params = SamplingParams(50, ignore_eos=True)
+        n = count_prefilled(llm, lambda: completions.append(ask(llm, prompt, params, branch_points)))  # noqa: B023
+        if marked or turn > 1:  # only then does the cache know that the text continues
             assert n <= len(prompt) - known + 64
-        before = prompt + asked[0].token_ids
-        past = past + begins + asked[0].token_ids[20:]  # what it thought is dropped
+        before = prompt + completions[0].token_ids
+        past = past + begins + completions[0].token_ids[20:]  # the template drops the thinking
 
 
-def test_completions_of_a_prompt_read_it_once_though_they_wait_for_a_place(new_llm: Callable[..., LLM]) -> None:
+def test_completions_of_one_prompt_prefill_it_once_even_if_they_wait_for_a_sequence(
+    new_llm: Callable[..., LLM],
+) -> None:
     llm = new_llm(n_seq_max=2)
-    assert read_by(llm, lambda: llm.generate(DOCUMENT[:600], SamplingParams(8, 1.0, n=6))) == 600
+    assert count_prefilled(llm, lambda: llm.generate(DOCUMENT[:600], SamplingParams(8, 1.0, n=6))) == 600
 
 
 @pytest.mark.parametrize("cache_bytes", [0, None])
-def test_a_prompt_that_shares_nothing_is_read_in_as_few_launches(
+def test_prompt_without_a_cached_prefix_takes_no_more_decodes(
     new_llm: Callable[..., LLM], cache_bytes: int | None
 ) -> None:
     on, off = new_llm(n_ctx=2304, cache_bytes=cache_bytes), new_llm(n_ctx=2304, cache_prompt=False)
     for seed, n in enumerate((30, 100, 600, 2096)):
-        taken = []
+        n_decodes = []
         for llm in (on, off):
             before = llm.context.counters
-            ask(llm, some(seed, n), SamplingParams(1))
-            taken.append(llm.context.counters.target_decodes - before.target_decodes)
-        assert taken[0] == taken[1]
+            ask(llm, random_tokens(seed, n), SamplingParams(1))
+            n_decodes.append(llm.context.counters.target_decodes - before.target_decodes)
+        assert n_decodes[0] == n_decodes[1]
 
 
-# ── What it takes ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Host memory ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("states", [0, 1, 3, 8])
-def test_host_memory_stays_within_the_budget(new_llm: Callable[..., LLM], states: int) -> None:
+def test_host_memory_stays_within_the_limit(new_llm: Callable[..., LLM], states: int) -> None:
     llm = new_llm(n_ctx=1024, n_seq_max=2)
-    budget = states * llm.context.state_bytes + 300 * bool(states) * llm.context.cell_bytes
-    llm = new_llm(n_ctx=1024, n_seq_max=2, cache_bytes=budget)
+    limit = states * llm.context.state_bytes + 300 * bool(states) * llm.context.cell_bytes
+    llm = new_llm(n_ctx=1024, n_seq_max=2, cache_bytes=limit)
     pick = random.Random(states)
     for _ in range(30):
-        trunk = some(pick.randrange(4), pick.choice([80, 300, 500]))
-        llm.generate([trunk + some(pick.randrange(9, 99), pick.randrange(1, 200)) for _ in range(2)], FEW)
-        check_held(llm.engine)
+        prefix = random_tokens(pick.randrange(4), pick.choice([80, 300, 500]))
+        llm.generate(
+            [prefix + random_tokens(pick.randrange(9, 99), pick.randrange(1, 200)) for _ in range(2)], FOUR_TOKENS
+        )
+        check_prefix_cache(llm._engine)
         figures = llm.figures().prefixes
-        assert figures.nbytes <= budget
+        assert figures.nbytes <= limit
     assert bool(figures.evicted) == bool(states)
     assert (figures.nbytes == 0) == (states == 0)
 
 
-def test_without_host_memory_a_prompt_goes_on_from_what_sequences_hold(new_llm: Callable[..., LLM]) -> None:
+def test_prompt_continues_from_sequences_without_host_memory(new_llm: Callable[..., LLM]) -> None:
     llm = new_llm(cache_bytes=0, n_seq_max=2)
     first = ask(llm, DOCUMENT[:500])
-    ask(llm, some(3, 200))
+    ask(llm, random_tokens(3, 200))
     assert ask(llm, DOCUMENT[:500] + first.token_ids).stats.cached_tokens == 503
     assert llm.context.counters.saved_bytes == 0
 
 
-def test_an_llm_that_is_closed_gives_host_memory_back() -> None:
+def test_close_frees_host_memory() -> None:
     llm = make_llm()
     ask(llm, DOCUMENT[:600])
-    states = [weakref.ref(node.checkpoint.state) for node in llm.engine.prefixes.store.tree.checkpoints]
+    states = [weakref.ref(node.checkpoint.state) for node in llm._engine.prefix_cache.store.tree.checkpoints]
     assert states
     gc.disable()
     try:
@@ -153,48 +159,47 @@ def test_an_llm_that_is_closed_gives_host_memory_back() -> None:
 
 
 @pytest.mark.parametrize("cache_bytes", [-1, 1.5, "1G", True])
-def test_what_is_no_number_of_bytes_is_refused(cache_bytes: Any) -> None:
+def test_invalid_cache_bytes_is_refused(cache_bytes: Any) -> None:
     with pytest.raises(InvalidRequestError, match="cache_bytes"):
         make_llm(cache_bytes=cache_bytes)
 
 
-# ── That nothing changes ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Same outputs ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def what_came(done: Completion) -> tuple[object, ...]:
-    """Everything but times: the drafts' fate, too."""
-    stats = done.stats
-    return done.token_ids, done.logprobs, stats.depths, stats.accepted_per_position, stats.rounds
+def outputs(completion: Completion) -> tuple[object, ...]:
+    """Return everything but times, the acceptance of drafts included."""
+    stats = completion.stats
+    return completion.token_ids, completion.logprobs, stats.depths, stats.accepted_per_position, stats.rounds
 
 
 @pytest.mark.parametrize("states", [0, 4, 10**6])
 @pytest.mark.parametrize("n_seq_max", [1, 3])
-def test_texts_logprobs_and_acceptance_are_those_of_prompts_that_are_read(
-    new_llm: Callable[..., LLM], states: int, n_seq_max: int
-) -> None:
+def test_cache_changes_no_text_logprobs_or_acceptance(new_llm: Callable[..., LLM], states: int, n_seq_max: int) -> None:
     cold = new_llm(cache_prompt=False)
     llm = new_llm(n_seq_max=n_seq_max, cache_bytes=states * cold.context.state_bytes)
     pick = random.Random(states + n_seq_max)
-    asked: list[list[int]] = []
+    texts: list[list[int]] = []
     for turn in range(12):
         prompts = []
         for _ in range(n_seq_max):
-            trunk = pick.choice(asked) if asked and pick.random() < 0.7 else some(pick.randrange(3), 600)
+            prefix = pick.choice(texts) if texts and pick.random() < 0.7 else random_tokens(pick.randrange(3), 600)
             prompts.append(
-                trunk[: pick.choice([90, 256, 300, 511, 650])] + some(pick.randrange(50), pick.randrange(1, 90))
+                prefix[: pick.choice([90, 256, 300, 511, 650])]
+                + random_tokens(pick.randrange(50), pick.randrange(1, 90))
             )
         params = [SamplingParams(25, pick.choice([0.0, 1.0]), seed=turn, logprobs=3) for _ in prompts]
-        done = llm.generate(prompts, params)
-        check_held(llm.engine)
-        for prompt, its, one in zip(prompts, params, done, strict=True):
-            assert what_came(one) == what_came(cold.generate(prompt, its))
-            asked.append(prompt + one.token_ids)
+        completions = llm.generate(prompts, params)
+        check_prefix_cache(llm._engine)
+        for prompt, own_params, completion in zip(prompts, params, completions, strict=True):
+            assert outputs(completion) == outputs(cold.generate(prompt, own_params))
+            texts.append(prompt + completion.token_ids)
     if states:
         assert llm.figures().prefixes.hits > 3
 
 
 class Faults:
-    """Calls of a context that fail, as native ones do: what they change is empty then."""
+    """Makes a call of a context fail as native ones do: the sequences that it changes are empty then."""
 
     SAVING = ("copy_cells", "save_state", "save_cells", "load_state", "load_cells")
 
@@ -220,41 +225,44 @@ class Faults:
         return call
 
 
-def test_tokens_of_a_prompt_that_is_not_read_again_are_drafted(new_llm: Callable[..., LLM]) -> None:
-    sets, found = [], []
+def test_cached_prompt_tokens_are_in_the_draft_vocabulary(new_llm: Callable[..., LLM]) -> None:
+    vocabularies, n_cached = [], []
     for cached in (True, False):
         llm = new_llm(n_seq_max=2, draft_tokens=2, draft_vocab=128, cache_prompt=cached)
-        first = ask(llm, some(1, 100))
+        first = ask(llm, random_tokens(1, 100))
         ask(llm, range(1000, 1900))
-        found.append(ask(llm, [*first.prompt_token_ids, *first.token_ids]).stats.cached_tokens)
-        sets.append({token for token in range(llm.model.n_vocab) if llm.context.drafts_over(token)})
-    assert found == [103, 0]
-    assert sets[0] == sets[1]
+        n_cached.append(ask(llm, [*first.prompt_token_ids, *first.token_ids]).stats.cached_tokens)
+        vocabularies.append({token for token in range(llm.model.n_vocab) if llm.context.drafts_over(token)})
+    assert n_cached == [103, 0]
+    assert vocabularies[0] == vocabularies[1]
 
 
 @pytest.mark.parametrize("n_seq_max", [1, 3])
-def test_whatever_fails_sequences_hold_what_they_are_known_to_hold_and_texts_stay(
+def test_failures_keep_records_true_and_texts_unchanged(
     new_llm: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch, n_seq_max: int
 ) -> None:
     cold = new_llm(cache_prompt=False)
     llm = new_llm(n_seq_max=n_seq_max, cache_bytes=5 * cold.context.state_bytes)
     faults, pick = Faults(monkeypatch, llm.context), random.Random(n_seq_max)
     for turn in range(40):
-        caller = Caller()
-        prompts = [some(pick.randrange(3), pick.choice([100, 300])) + some(pick.randrange(9), 40) for _ in range(3)]
+        waiter = Waiter()
+        prompts = [
+            random_tokens(pick.randrange(3), pick.choice([100, 300])) + random_tokens(pick.randrange(9), 40)
+            for _ in range(3)
+        ]
         params = SamplingParams(12, 0.8, seed=turn)
         faults.left, faults.kind = pick.randrange(12), pick.choice([NativeError, KeyboardInterrupt])
-        requests = llm.requests(prompts, params, caller)
+        requests = llm._submit(prompts, params, waiter)
         with suppress(KeyboardInterrupt):
-            wait(llm, caller)
+            wait(llm, waiter)
         if turn % 3 == 0:
-            llm.engine.cancel(pick.choice(requests))
-        wait(llm, caller)
-        check_held(llm.engine)
+            llm._engine.cancel(pick.choice(requests))
+        wait(llm, waiter)
+        check_prefix_cache(llm._engine)
         faults.left = None
-        done = [request.completion for request in requests if request.reason == "length"]
-        for one in done:
-            assert one.token_ids == cold.generate(one.prompt_token_ids, params).token_ids
+        completions = [request.completion for request in requests if request.finish_reason == "length"]
+        for completion in completions:
+            assert completion.token_ids == cold.generate(completion.prompt_token_ids, params).token_ids
     assert llm.figures().finished > 40
 
 
@@ -263,18 +271,18 @@ def test_whatever_fails_sequences_hold_what_they_are_known_to_hold_and_texts_sta
     [
         lambda context: context.clear(),
         lambda context: (context.clear(), context.prefill(DOCUMENT[:300])),
-        lambda context: (context.clear(), context.prefill(some(9, 500))),
-        lambda context: context.prefill(some(9, 50)),
+        lambda context: (context.clear(), context.prefill(random_tokens(9, 500))),
+        lambda context: context.prefill(random_tokens(9, 50)),
     ],
 )
 @pytest.mark.parametrize("cache_bytes", [0, None])
-def test_who_uses_the_context_between_requests_changes_no_text(
+def test_using_the_context_between_requests_changes_no_text(
     new_llm: Callable[..., LLM], use: Callable[[Context], object], cache_bytes: int | None
 ) -> None:
     llm = new_llm(n_ctx=1024, cache_bytes=cache_bytes)
-    expected = new_llm(n_ctx=1024, cache_prompt=False).generate(DOCUMENT[:400], FEW)
+    expected = new_llm(n_ctx=1024, cache_prompt=False).generate(DOCUMENT[:400], FOUR_TOKENS)
     ask(llm, DOCUMENT[:400])
     use(llm.context)
     for _ in range(2):
-        found = ask(llm, DOCUMENT[:400])
-        assert (found.token_ids, found.text) == (expected.token_ids, expected.text)
+        completion = ask(llm, DOCUMENT[:400])
+        assert (completion.token_ids, completion.text) == (expected.token_ids, expected.text)

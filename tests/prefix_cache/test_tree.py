@@ -1,12 +1,20 @@
-"""Claims about the tree itself: what is found, what is counted, and what goes with what."""
+"""Tests of the radix tree: lookups, counters, and when K and V are freed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
 
-from pymtp.prefix_cache.checkpoints import Why
-from pymtp.prefix_cache.tree import Block, Checkpoint, Node, Part, PrefixTree, as_tokens, shared
+from pymtp.prefix_cache.checkpoints import CheckpointReason
+from pymtp.prefix_cache.tree import (
+    BlockSlice,
+    Checkpoint,
+    KvBlock,
+    RadixNode,
+    RadixTree,
+    as_tokens,
+    common_prefix_length,
+)
 
 
 @dataclass
@@ -14,24 +22,27 @@ class Data:
     nbytes: int
 
 
-def put(tree: PrefixTree, *tokens: int, nbytes: int = 100) -> Node:
-    return tree.put(as_tokens(tokens), Checkpoint(Data(nbytes), Why.END, False))
+def put(tree: RadixTree, *tokens: int, nbytes: int = 100) -> RadixNode:
+    return tree.insert(as_tokens(tokens), Checkpoint(Data(nbytes), CheckpointReason.PROMPT_END, False))
 
 
-def cover(tree: PrefixTree, node: Node, nbytes: int, *places: int) -> None:
-    """K and V between the places, in a block each of so many bytes."""
-    parts = [Part(Block(places[i], Data(nbytes)), places[i], places[i + 1]) for i in range(len(places) - 1)]
-    tree.cover(node, parts)
+def add_cells(tree: RadixTree, node: RadixNode, nbytes: int, *positions: int) -> None:
+    """Add the K and V between neighboring positions, each in a block of so many bytes."""
+    slices = [
+        BlockSlice(KvBlock(positions[i], Data(nbytes)), positions[i], positions[i + 1])
+        for i in range(len(positions) - 1)
+    ]
+    tree.add_cells(node, slices)
 
 
-def ranges(tree: PrefixTree, node: Node, start: int = 0) -> list[tuple[int, int]]:
+def ranges(tree: RadixTree, node: RadixNode, start: int = 0) -> list[tuple[int, int]]:
     return [(part.start, part.end) for part in tree.cells(node, start)]
 
 
-def test_a_walk_finds_what_a_dict_of_all_prefixes_finds() -> None:
+def test_match_prefix_agrees_with_a_set_of_all_prefixes() -> None:
     random = Random(3)
     for _ in range(200):
-        tree, texts = PrefixTree(), []
+        tree, texts = RadixTree(), []
         for _ in range(random.randrange(12)):
             base = random.choice([(), *texts])
             text = base[: random.randrange(len(base) + 1)] + tuple(random.choices(range(2), k=random.randint(1, 6)))
@@ -39,91 +50,91 @@ def test_a_walk_finds_what_a_dict_of_all_prefixes_finds() -> None:
             put(tree, *text)
         known = {text[:n] for text in texts for n in range(len(text) + 1)}
         for _ in range(20):
-            asked = tuple(random.choices(range(2), k=random.randint(1, 16)))
-            path, n = tree.walk(as_tokens(asked))
-            assert n == max(n for n in range(len(asked) + 1) if n == 0 or asked[:n] in known)
+            query = tuple(random.choices(range(2), k=random.randint(1, 16)))
+            path, n = tree.match_prefix(as_tokens(query))
+            assert n == max(n for n in range(len(query) + 1) if n == 0 or query[:n] in known)
             ends = [node.end for node in path if node.checkpoint is not None]
-            assert ends == [n for n in range(1, len(asked) + 1) if asked[:n] in texts]
+            assert ends == [n for n in range(1, len(query) + 1) if query[:n] in texts]
 
 
-def test_shared_counts_equal_tokens_up_to_the_first_that_differs() -> None:
+def test_common_prefix_length_counts_tokens_up_to_the_first_difference() -> None:
     a = as_tokens(range(1000))
     b = a.copy()
-    assert shared(a, b) == shared(a[:500], b) * 2 == 1000
+    assert common_prefix_length(a, b) == common_prefix_length(a[:500], b) * 2 == 1000
     b[700] = 7
     b[0:0] = 0
-    assert shared(a, b) == 700
+    assert common_prefix_length(a, b) == 700
     b[0] = 9
-    assert shared(a, b) == shared(a, a[:0]) == 0
+    assert common_prefix_length(a, b) == common_prefix_length(a, a[:0]) == 0
 
 
-def test_a_checkpoint_within_what_is_covered_is_covered() -> None:
-    tree = PrefixTree()
-    cover(tree, put(tree, 1, 2, 3, 4, 5, 6), 30, 0, 4, 6)
+def test_checkpoint_within_a_node_on_the_host_is_on_the_host() -> None:
+    tree = RadixTree()
+    add_cells(tree, put(tree, 1, 2, 3, 4, 5, 6), 30, 0, 4, 6)
     middle = put(tree, 1, 2, 3)
-    assert middle.covered
+    assert middle.on_host
     assert ranges(tree, middle) == [(0, 3)]
     assert ranges(tree, middle, 2) == [(2, 3)]
     assert (tree.nbytes, tree.n_tokens, tree.n_nodes) == (260, 6, 2)
 
 
-def test_bytes_that_two_texts_share_count_once_and_until_both_are_gone() -> None:
-    tree = PrefixTree()
-    one = put(tree, 1, 2, 3, 4, 5)
-    cover(tree, one, 50, 0, 5)
-    other = put(tree, 1, 2, 3, 9)
-    cover(tree, other, 10, 3, 4)
+def test_shared_blocks_count_once_until_both_texts_are_removed() -> None:
+    tree = RadixTree()
+    first = put(tree, 1, 2, 3, 4, 5)
+    add_cells(tree, first, 50, 0, 5)
+    second = put(tree, 1, 2, 3, 9)
+    add_cells(tree, second, 10, 3, 4)
     assert (tree.nbytes, tree.n_tokens, tree.n_nodes) == (260, 6, 3)
-    tree.drop(one)  # its last two tokens are of the block that the other begins with
-    assert ranges(tree, other) == [(0, 3), (3, 4)]
+    tree.remove_checkpoint(first)  # its block stays: the second text begins with it
+    assert ranges(tree, second) == [(0, 3), (3, 4)]
     assert (tree.nbytes, tree.n_tokens, tree.n_nodes) == (160, 4, 1)
-    tree.drop(other)
+    tree.remove_checkpoint(second)
     assert (tree.nbytes, tree.n_tokens, tree.n_nodes) == (0, 0, 0)
 
 
-def test_the_k_and_v_before_a_checkpoint_stay_while_one_after_it_needs_them() -> None:
-    tree = PrefixTree()
+def test_k_and_v_stay_while_a_later_checkpoint_needs_them() -> None:
+    tree = RadixTree()
     first, last = put(tree, 1, 2), put(tree, 1, 2, 3, 4)
-    cover(tree, last, 10, 0, 2, 4)
-    tree.drop(first)
+    add_cells(tree, last, 10, 0, 2, 4)
+    tree.remove_checkpoint(first)
     assert tree.n_tokens == 4
     assert ranges(tree, last) == [(0, 2), (2, 4)]
 
 
-def test_k_and_v_that_no_checkpoint_in_host_memory_needs_go() -> None:
-    tree = PrefixTree()
+def test_k_and_v_without_a_checkpoint_that_needs_them_are_freed() -> None:
+    tree = RadixTree()
     first, last = put(tree, 1, 2), put(tree, 1, 2, 3, 4)
-    cover(tree, first, 10, 0, 2)
-    tree.drop(first)  # the K and V of the other are in a sequence
-    assert not last.covered
+    add_cells(tree, first, 10, 0, 2)
+    tree.remove_checkpoint(first)  # those of the last one are in a sequence
+    assert not last.on_host
     assert (tree.nbytes, tree.n_tokens, tree.n_nodes) == (100, 0, 1)
 
 
-def test_what_is_split_and_joined_again_is_as_before() -> None:
-    tree = PrefixTree()
+def test_split_and_merged_nodes_are_as_before() -> None:
+    tree = RadixTree()
     node = put(tree, *range(12))
-    cover(tree, node, 10, 0, 5, 10, 12)
+    add_cells(tree, node, 10, 0, 5, 10, 12)
     for n in (3, 5, 7, 11, 4):
-        tree.drop(put(tree, *range(n)))
+        tree.remove_checkpoint(put(tree, *range(n)))
     for n in (3, 4, 5, 7, 11):
         put(tree, *range(n))
     for n in (7, 5, 11, 3, 4):
-        path, _ = tree.walk(as_tokens(range(n)))
-        tree.drop(path[-1])
+        path, _ = tree.match_prefix(as_tokens(range(n)))
+        tree.remove_checkpoint(path[-1])
     assert ranges(tree, node) == [(0, 5), (5, 10), (10, 12)]
-    assert [part.block.refs for part in tree.cells(node, 0)] == [1, 1, 1]
+    assert [part.block.ref_count for part in tree.cells(node, 0)] == [1, 1, 1]
     assert (tree.nbytes, tree.n_tokens, tree.n_nodes) == (130, 12, 1)
 
 
-def test_k_and_v_are_let_go_from_the_end_of_a_path_as_far_as_nothing_below_needs_them() -> None:
-    tree = PrefixTree()
+def test_free_cells_frees_from_the_end_of_a_path_up_to_a_branch_on_the_host() -> None:
+    tree = RadixTree()
     first, second = put(tree, 1, 2, 3, 4), put(tree, 1, 2, 5, 6)
-    cover(tree, first, 10, 0, 2, 4)
-    cover(tree, second, 10, 2, 4)
+    add_cells(tree, first, 10, 0, 2, 4)
+    add_cells(tree, second, 10, 2, 4)
     n = tree.nbytes
-    assert tree.uncover(tree.walk(as_tokens([1, 2, 3, 4]))[0])
-    assert (first.covered, second.covered, tree.n_tokens, tree.nbytes) == (False, True, 4, n - 10)
-    assert not tree.uncover(tree.walk(as_tokens([1, 2, 3, 4]))[0])
-    assert tree.uncover(tree.walk(as_tokens([1, 2, 5, 6, 7]))[0])
-    assert (second.covered, tree.n_tokens, tree.nbytes) == (False, 0, n - 30)
+    assert tree.free_cells(tree.match_prefix(as_tokens([1, 2, 3, 4]))[0])
+    assert (first.on_host, second.on_host, tree.n_tokens, tree.nbytes) == (False, True, 4, n - 10)
+    assert not tree.free_cells(tree.match_prefix(as_tokens([1, 2, 3, 4]))[0])
+    assert tree.free_cells(tree.match_prefix(as_tokens([1, 2, 5, 6, 7]))[0])
+    assert (second.on_host, tree.n_tokens, tree.nbytes) == (False, 0, n - 30)
     assert len(tree.checkpoints) == 2

@@ -1,4 +1,4 @@
-"""Claims about rows of batches: each gets its own text, or its own error."""
+"""Tests of Generate: each row of a batch gets its own text, or its own error."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pytest
 
 from pymtp import LLM, ContextFullError, InvalidRequestError, ModelLoadError, SamplingParams
 from pymtp.chat import Chat
+from pymtp.hub.model_download import LocalFiles
 from pymtp.hub.names import HubName
-from pymtp.hub.pull import Pulled
 from pymtp.ray import Generate
 from pymtp.ray.generate import prompt_of
-from pymtp.ray.workers import given_cores
+from pymtp.ray.workers import assigned_cpus
 
 PROMPTS = ["def add(a, b):", "import ", "class Tree", "x = ["]
 GREEDY = SamplingParams(max_tokens=8, temperature=0)
@@ -32,9 +32,9 @@ MESSAGES: list[dict[str, Any]] = [
 
 
 def column(values: list[Any]) -> np.ndarray[Any, Any]:
-    held = np.empty(len(values), dtype=object)
-    held[:] = values
-    return held
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def llm() -> Iterator[LLM]:
         yield llm
 
 
-def test_a_row_has_the_text_of_llm_generate_and_keeps_its_columns(generate: Generate, llm: LLM) -> None:
+def test_row_gets_the_text_of_llm_generate_and_keeps_its_columns(generate: Generate, llm: LLM) -> None:
     done = generate({"id": np.arange(4), "prompt": np.array(PROMPTS)})
     alone = [llm.generate(prompt, GREEDY) for prompt in PROMPTS]
     assert done["id"].tolist() == [0, 1, 2, 3]
@@ -61,7 +61,7 @@ def test_a_row_has_the_text_of_llm_generate_and_keeps_its_columns(generate: Gene
 
 def test_prompts_may_be_token_ids_and_messages(generate: Generate, llm: LLM) -> None:
     tokens = llm.model.tokenize(PROMPTS[0])
-    # as Arrow gives them: arrays, and None for what other messages and calls have
+    # as from Arrow: arrays for lists, and None for keys that only other messages have
     call = {"type": "function", "function": {"name": "look", "arguments": {"at": "door", "word": None}}}
     messages = np.array([{"tool_calls": None, **each} for each in MESSAGES], dtype=object)
     messages[1]["tool_calls"] = np.array([call])
@@ -72,7 +72,7 @@ def test_prompts_may_be_token_ids_and_messages(generate: Generate, llm: LLM) -> 
     assert prompt_of(messages) == Chat(MESSAGES)
 
 
-def test_params_may_be_those_of_a_row(llm: LLM) -> None:
+def test_params_may_be_a_function_of_the_row(llm: LLM) -> None:
     def params(row: Any) -> SamplingParams:
         return SamplingParams(max_tokens=int(row["most"]), seed=int(row["seed"]), temperature=1)
 
@@ -82,7 +82,7 @@ def test_params_may_be_those_of_a_row(llm: LLM) -> None:
     assert generate(rows)["answer"].tolist() == alone
 
 
-def test_a_row_that_fails_leaves_the_others_as_they_are(generate: Generate, llm: LLM) -> None:
+def test_failed_row_does_not_change_the_others(generate: Generate, llm: LLM) -> None:
     done = generate({"prompt": column(["import ", "too long " * 1000, "", [10**5000], ["import ", "x"], "class Tree"])})
     fine = [llm.generate(prompt, GREEDY).text for prompt in ("import ", "class Tree")]
     assert done["text"].tolist() == [fine[0], "", "", "", "", fine[1]]
@@ -92,7 +92,7 @@ def test_a_row_that_fails_leaves_the_others_as_they_are(generate: Generate, llm:
     assert (done["completion_tokens"][1], done["finish_reason"][1]) == (0, "error")
 
 
-def test_a_function_of_params_that_fails_is_its_row_s_error(llm: LLM) -> None:
+def test_failed_function_of_params_is_an_error_of_its_row(llm: LLM) -> None:
     def params(row: Any) -> SamplingParams:
         return {1: GREEDY}[int(row["id"])]
 
@@ -104,7 +104,7 @@ def test_a_function_of_params_that_fails_is_its_row_s_error(llm: LLM) -> None:
         Generate(params=params, n_ctx=256, n_threads=1, draft_tokens=1)(rows)
 
 
-def test_a_column_of_numbers_may_lack_some(llm: LLM) -> None:
+def test_column_of_numbers_may_have_nulls(llm: LLM) -> None:
     def params(row: Any) -> dict[str, Any]:
         return {"max_tokens": row["most"], "seed": row["seed"], "temperature": row["heat"]}
 
@@ -117,11 +117,11 @@ def test_a_column_of_numbers_may_lack_some(llm: LLM) -> None:
     done = Generate(params=params, errors="keep", n_ctx=256, n_threads=1, draft_tokens=1)(rows)
     first = llm.generate("import ", SamplingParams(4, seed=7, temperature=1.0)).text
     assert done["text"].tolist() == [first, ""]
-    assert "temperature=None" in done["error"][1]  # a null of reals is the same as one of other columns
+    assert "temperature=None" in done["error"][1]  # a null in a column of floats is None, too
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32])
-def test_a_whole_number_that_reals_do_not_hold_is_refused(kind: Any) -> None:
+def test_whole_number_beyond_the_float_s_precision_is_refused(kind: Any) -> None:
     most = 2 ** (np.finfo(kind).nmant + 1)
     generate = Generate(params=lambda row: row, n_ctx=64, n_threads=1, draft_tokens=0)
     assert generate._params({"seed": kind(most - 1)}).seed == most - 1
@@ -131,23 +131,23 @@ def test_a_whole_number_that_reals_do_not_hold_is_refused(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("null", [None, math.nan, np.float32(math.nan), pandas.NA], ids=repr)
-def test_nulls_are_none_whatever_a_column_has_in_their_place(null: Any) -> None:
+def test_all_kinds_of_null_become_none(null: Any) -> None:
     generate = Generate(
         params=lambda row: {"max_tokens": 3, "seed": row["seed"]}, n_ctx=64, n_threads=1, draft_tokens=0
     )
     assert generate._params({"seed": null}).seed is None
 
 
-def test_a_row_that_fails_ends_the_work_unless_errors_are_kept() -> None:
+def test_failed_row_raises_unless_errors_are_kept() -> None:
     generate = Generate(params=GREEDY, n_ctx=64, n_threads=1, draft_tokens=0)
     with pytest.raises(ContextFullError):
         generate({"prompt": np.array(["import ", "too long " * 1000])})
     assert not generate._llm.figures().running
-    assert len(generate({"prompt": np.array(["import "])})["text"]) == 1  # it lives on
+    assert len(generate({"prompt": np.array(["import "])})["text"]) == 1  # the engine still works
     assert "error" not in generate({"prompt": np.array(["import "])})
 
 
-def test_a_batch_without_rows_has_the_columns_all_the_same(generate: Generate) -> None:
+def test_empty_batch_has_all_columns(generate: Generate) -> None:
     done = generate({"prompt": np.array([], dtype=object)})
     assert {name: len(values) for name, values in done.items()} == dict.fromkeys(
         ["prompt", "text", "finish_reason", "prompt_tokens", "completion_tokens", "error"], 0
@@ -170,19 +170,19 @@ def test_a_batch_without_rows_has_the_columns_all_the_same(generate: Generate) -
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused_before_a_model_is_loaded(keywords: dict[str, Any], said: str) -> None:
+def test_invalid_arguments_are_refused_before_a_model_is_loaded(keywords: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRequestError, match=said):
         Generate("hf:owner/name", **keywords)
 
 
-def test_other_keywords_and_adapters_are_told_before_a_model_is_brought() -> None:
+def test_unknown_keywords_and_missing_adapters_are_refused_before_a_download() -> None:
     with pytest.raises(TypeError, match="n_ctxx"):
         Generate("hf:owner/name", n_ctxx=256)
     with pytest.raises(ModelLoadError, match=r"no such adapter: nowhere\.gguf"):
         Generate("hf:owner/name", lora="nowhere.gguf")
 
 
-def test_a_batch_without_prompts_names_the_columns_that_there_are(generate: Generate) -> None:
+def test_batch_without_prompts_names_its_columns(generate: Generate) -> None:
     with pytest.raises(InvalidRequestError, match="'prompt' among question, text"):
         generate({"question": np.array(["a"]), "text": np.array(["b"])})
 
@@ -199,13 +199,15 @@ def test_a_batch_without_prompts_names_the_columns_that_there_are(generate: Gene
     ],
     ids=str,
 )
-def test_columns_that_are_no_rows_are_refused(generate: Generate, columns: dict[Any, Any], said: str) -> None:
+def test_columns_that_are_no_arrays_of_one_length_are_refused(
+    generate: Generate, columns: dict[Any, Any], said: str
+) -> None:
     with pytest.raises(InvalidRequestError, match=said):
         generate(columns)
 
 
-def test_a_batch_may_be_any_mapping(generate: Generate) -> None:
-    class Columns(Mapping[str, Any]):  # which, other than a dict, cannot be joined by |
+def test_batch_may_be_any_mapping(generate: Generate) -> None:
+    class Columns(Mapping[str, Any]):  # unlike a dict it has no operator |
         def __getitem__(self, name: str) -> Any:
             return {"prompt": np.array(["import "])}[name]
 
@@ -219,12 +221,12 @@ def test_a_batch_may_be_any_mapping(generate: Generate) -> None:
     assert (len(done["text"]), done["error"].tolist()) == (1, [""])
 
 
-def test_a_batch_of_another_format_is_refused_with_the_one_that_is_right(generate: Generate) -> None:
+def test_batch_of_another_format_is_refused_with_a_hint(generate: Generate) -> None:
     with pytest.raises(InvalidRequestError, match='a Table, not columns: take batch_format="numpy"'):
         generate(pa.table({"prompt": ["a"]}))  # type: ignore[arg-type]
 
 
-def test_params_of_a_row_may_be_all_that_params_of_all_may_be(llm: LLM) -> None:
+def test_params_of_a_row_may_have_the_types_of_params_of_all(llm: LLM) -> None:
     def params(row: Any) -> Any:
         return [GREEDY, {"max_tokens": 5}, None, {"max_token": 5}, 7][int(row["which"])]
 
@@ -241,20 +243,20 @@ def test_params_of_a_row_may_be_all_that_params_of_all_may_be(llm: LLM) -> None:
     ]
 
 
-def test_a_model_may_be_one_of_the_hub(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[HubName, object]] = []
+def test_model_may_be_a_name_of_the_hub(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pulled: list[tuple[HubName, object]] = []
 
-    def pull(name: HubName, *, with_head: bool, **_: object) -> Pulled:
-        asked.append((name, with_head))
-        return Pulled(demo)
+    def pull(name: HubName, *, with_head: bool, **_: object) -> LocalFiles:
+        pulled.append((name, with_head))
+        return LocalFiles(demo)
 
-    monkeypatch.setattr("pymtp.hub.from_pretrained.pull", pull)
+    monkeypatch.setattr("pymtp.hub.from_pretrained.download_model", pull)
     done = Generate("hf:owner/name:Q4_K_M", params=GREEDY, n_ctx=64, n_threads=1, draft_tokens=0)({"prompt": ["a"]})
-    assert asked == [(HubName("owner/name", "Q4_K_M"), False)]
+    assert pulled == [(HubName("owner/name", "Q4_K_M"), False)]
     assert len(done["text"]) == 1
 
 
-def test_a_worker_of_more_cpus_than_llama_cpp_takes_has_the_most_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_assigned_cpus_are_limited_to_the_largest_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     class Worker:
         def get_actor_id(self) -> str:
             return "a"
@@ -264,10 +266,10 @@ def test_a_worker_of_more_cpus_than_llama_cpp_takes_has_the_most_threads(monkeyp
 
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     monkeypatch.setattr("ray.get_runtime_context", Worker)
-    assert given_cores() == 512
+    assert assigned_cpus() == 512
 
 
-def test_batches_have_columns_of_the_same_types_whatever_fails(generate: Generate) -> None:
+def test_columns_have_the_same_types_in_all_batches(generate: Generate) -> None:
     batches = [["import "], ["too long " * 1000], ["import ", ""], []]
     found = [generate({"prompt": np.array(prompts, dtype=object)}) for prompts in batches]
     added = [{name: pa.array(values).type for name, values in done.items() if name != "prompt"} for done in found]
@@ -278,7 +280,7 @@ def test_batches_have_columns_of_the_same_types_whatever_fails(generate: Generat
     assert added == [added[0]] * 4
 
 
-def test_it_may_be_called_where_an_event_loop_runs(generate: Generate) -> None:
+def test_generate_works_where_an_event_loop_runs(generate: Generate) -> None:
     async def notebook() -> Any:
         return generate({"prompt": np.array(["import "])})
 
@@ -286,13 +288,13 @@ def test_it_may_be_called_where_an_event_loop_runs(generate: Generate) -> None:
 
 
 @pytest.mark.parametrize("name", ["text", "finish_reason", "prompt_tokens", "completion_tokens", "error"])
-def test_a_column_of_the_rows_is_not_written_over(generate: Generate, name: str) -> None:
+def test_existing_column_is_not_overwritten(generate: Generate, name: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"the rows have {name} already"):
         generate({"prompt": np.array(PROMPTS), name: np.arange(4)})
 
 
 @pytest.mark.parametrize("params", [{"max_token": 5}, 5, [GREEDY], "x"], ids=str)
-def test_params_that_are_none_are_refused(params: Any) -> None:
+def test_invalid_params_are_refused(params: Any) -> None:
     with pytest.raises(
         InvalidRequestError, match=r"^params=.* must be SamplingParams, a mapping of some of max_tokens"
     ):

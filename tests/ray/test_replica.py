@@ -1,4 +1,4 @@
-"""Claims about a replica of a Ray Serve application, without Ray around it."""
+"""Tests of the replica of a Ray Serve application, called without Ray."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from pymtp import InvalidRequestError, ModelLoadError, NativeError
-from pymtp.ray.lead import Lead
 from pymtp.ray.replica import Replica
-from pymtp.server.settings import Settings
+from pymtp.ray.routing import RoutingHint
+from pymtp.server.settings import ServerSettings
 
 OPTIONS = {"n_ctx": 4096, "n_seq_max": 2, "n_threads": 1, "draft_tokens": 3}
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "def"}], "temperature": 0}
@@ -28,16 +28,16 @@ def context(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def replica(*given: Any) -> AsyncIterator[Replica]:
-    """As Ray makes one: it awaits the constructor."""
+    """Make a replica as Ray does: it awaits the constructor."""
     made: Any = Replica.__new__(Replica)
-    await made.__init__(*(given or (None, None, OPTIONS, Settings(log_level="error"))))
+    await made.__init__(*(given or (None, None, OPTIONS, ServerSettings(log_level="error"))))
     try:
         yield made
     finally:
         await made._life.__aexit__(None, None, None)
 
 
-def request(path: str, body: dict[str, Any]) -> tuple[dict[str, Any], bytes, Lead]:
+def request(path: str, body: dict[str, Any]) -> tuple[dict[str, Any], bytes, RoutingHint]:
     scope = {
         "type": "http",
         "http_version": "1.1",
@@ -46,16 +46,16 @@ def request(path: str, body: dict[str, Any]) -> tuple[dict[str, Any], bytes, Lea
         "query_string": b"",
         "headers": [(b"content-type", b"application/json")],
     }
-    return scope, json.dumps(body).encode(), Lead()
+    return scope, json.dumps(body).encode(), RoutingHint()
 
 
-def test_an_answer_is_that_of_the_application_with_the_replicas_name() -> None:
+def test_answer_has_the_name_of_the_replica() -> None:
     async def test() -> None:
         async with replica() as made:
             stream = {**CHAT, "max_tokens": 20, "stream": True}
             streamed = [each async for batch in made.answer(*request("/v1/chat/completions", stream)) for each in batch]
-            asked = {"model": "demo", "input": "def", "max_output_tokens": 2}
-            whole = [each async for batch in made.answer(*request("/v1/responses", asked)) for each in batch]
+            body = {"model": "demo", "input": "def", "max_output_tokens": 2}
+            whole = [each async for batch in made.answer(*request("/v1/responses", body)) for each in batch]
         for messages in (streamed, whole):
             assert messages[0]["type"] == "http.response.start"
             assert (b"x-pymtp-replica", b"abc123") in messages[0]["headers"]
@@ -66,26 +66,26 @@ def test_an_answer_is_that_of_the_application_with_the_replicas_name() -> None:
     asyncio.run(test())
 
 
-def test_a_call_that_is_left_ends_its_text() -> None:
+def test_cancelled_call_ends_its_generation() -> None:
     async def test() -> None:
         async with replica() as made:
-            asked = {**CHAT, "ignore_eos": True, "stream": True}
-            answer = made.answer(*request("/v1/chat/completions", asked))
+            body = {**CHAT, "ignore_eos": True, "stream": True}
+            answer = made.answer(*request("/v1/chat/completions", body))
             await anext(answer)
             service = made._app.state.service
-            assert service.n_open == 1
+            assert service.n_unfinished == 1
             await answer.aclose()  # type: ignore[attr-defined]
-            assert service.n_open == 0
+            assert service.n_unfinished == 0
             while service.llm.figures().running:
                 await asyncio.sleep(0.01)
 
     asyncio.run(test())
 
 
-def test_its_metrics_have_its_name() -> None:
+def test_metrics_have_the_replica_s_label() -> None:
     async def test() -> None:
         async with replica() as made:
-            for _ in range(2):  # each time anew
+            for _ in range(2):
                 samples = [each for metric in await made.metrics() for each in metric.samples]
                 assert {each.labels["replica"] for each in samples} == {"abc123"}
                 assert any(each.name == "pymtp:num_requests_max" and each.value == 2 for each in samples)
@@ -93,7 +93,7 @@ def test_its_metrics_have_its_name() -> None:
     asyncio.run(test())
 
 
-def test_an_engine_that_can_go_on_no_more_is_not_healthy() -> None:
+def test_broken_engine_fails_the_health_check() -> None:
     async def test() -> None:
         async with replica() as made:
             await made.check_health()
@@ -111,28 +111,28 @@ def test_an_engine_that_can_go_on_no_more_is_not_healthy() -> None:
     ("prefix", "options", "said"),
     [("gone.prefix", {}, "cannot read the prefix"), (None, {"lora": "gone.gguf"}, "no such adapter")],
 )
-def test_a_prefix_and_adapters_are_looked_for_before_a_model_is_brought(
+def test_missing_prefix_or_adapter_is_found_before_a_download(
     prefix: str | None, options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[object] = []
-    monkeypatch.setattr("pymtp.hub.from_pretrained.pull", lambda name, **_: asked.append(name))
+    downloads: list[object] = []
+    monkeypatch.setattr("pymtp.hub.from_pretrained.download_model", lambda name, **_: downloads.append(name))
 
     async def test() -> None:
-        async with replica("hf:owner/name", prefix, options, Settings(log_level="error")):
+        async with replica("hf:owner/name", prefix, options, ServerSettings(log_level="error")):
             pass
 
     with pytest.raises((InvalidRequestError, ModelLoadError), match=said):
         asyncio.run(test())
-    assert asked == []
+    assert downloads == []
 
 
 @pytest.mark.parametrize(
     ("given", "error"),
     [(("no such file", None, {}), ModelLoadError), ((None, "no such file", {"n_ctx": 64}), InvalidRequestError)],
 )
-def test_a_model_that_cannot_be_loaded_makes_no_replica(given: tuple[Any, ...], error: type[Exception]) -> None:
+def test_constructor_raises_if_the_model_cannot_be_loaded(given: tuple[Any, ...], error: type[Exception]) -> None:
     async def test() -> None:
-        async with replica(*given, Settings(log_level="error")):
+        async with replica(*given, ServerSettings(log_level="error")):
             pass
 
     with pytest.raises(error, match="no such file"):

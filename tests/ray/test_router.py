@@ -1,4 +1,4 @@
-"""Claims about the way to a replica: who is asked first, and what a door knows of replicas' loads."""
+"""Tests of PrefixRouter: the order of replicas, and the load that a front knows of each."""
 
 from __future__ import annotations
 
@@ -10,94 +10,94 @@ import pytest
 from ray.serve._private.common import DeploymentHandleSource, DeploymentID, RequestMetadata
 from ray.serve.request_router import PendingRequest, ReplicaID
 
-from pymtp.ray.lead import Lead, ranked
 from pymtp.ray.router import PrefixRouter
+from pymtp.ray.routing import RoutingHint, rank_replicas
 
-HELD = DeploymentID("Replica", "pymtp")
-IDS = {name: ReplicaID(name, HELD) for name in "abc"}
-NOBODY = dict.fromkeys(IDS, 0)
+DEPLOYMENT = DeploymentID("Replica", "pymtp")
+IDS = {name: ReplicaID(name, DEPLOYMENT) for name in "abc"}
+NO_LOAD = dict.fromkeys(IDS, 0)
 
 
 @pytest.fixture
 def router() -> PrefixRouter:
-    made = PrefixRouter(HELD, DeploymentHandleSource.REPLICA, use_replica_queue_len_cache=True)
-    made.initialize_state(places=2)
+    made = PrefixRouter(DEPLOYMENT, DeploymentHandleSource.REPLICA, use_replica_queue_len_cache=True)
+    made.initialize_state(n_seq_max=2)
     return made
 
 
-def chosen(router: PrefixRouter, lead: Lead | None, waited: float = 0.0) -> list[list[str]]:
-    """The names of replicas that are asked, one list after the other."""
-    replicas: list[Any] = [SimpleNamespace(replica_id=each) for each in IDS.values()]
+def chosen(router: PrefixRouter, hint: RoutingHint | None, waited: float = 0.0) -> list[list[str]]:
+    """Return the names of the replicas that the router chooses: lists that are tried one after the other."""
+    replicas: list[Any] = [SimpleNamespace(replica_id=replica_id) for replica_id in IDS.values()]
 
-    async def choosing() -> Any:
-        asked = None
-        if lead is not None:
-            asked = PendingRequest(args=[], kwargs={"lead": lead}, metadata=RequestMetadata("id", "internal"))
-            asked.created_at -= waited
-        found = await router.choose_replicas(replicas, asked)
-        if asked is not None:
-            assert asked.routing_context.should_backoff  # else where all are full it asks without end
-            asked.future.cancel()
-        return found
+    async def choose() -> Any:
+        request = None
+        if hint is not None:
+            request = PendingRequest(args=[], kwargs={"hint": hint}, metadata=RequestMetadata("id", "internal"))
+            request.created_at -= waited
+        choice = await router.choose_replicas(replicas, request)
+        if request is not None:
+            assert request.routing_context.should_backoff  # else Ray tries without a pause when all are full
+            request.future.cancel()
+        return choice
 
-    return [[each.replica_id.unique_id for each in some] for some in asyncio.run(choosing())]
+    return [[replica.replica_id.unique_id for replica in group] for group in asyncio.run(choose())]
 
 
-def test_a_beginning_leads_to_one_replica_after_the_other(router: PrefixRouter) -> None:
+def test_router_tries_replicas_in_the_order_of_the_key(router: PrefixRouter) -> None:
     for key in ("one", "two", "three"):
-        assert chosen(router, Lead(key=key)) == [[name] for name in ranked(key, NOBODY, 2)]
+        assert chosen(router, RoutingHint(key=key)) == [[name] for name in rank_replicas(key, NO_LOAD, 2)]
 
 
-def test_a_stored_response_leads_to_its_replica_and_to_no_other(router: PrefixRouter) -> None:
-    assert chosen(router, Lead(holder="b")) == [["b"]]
+def test_router_sends_a_stored_response_only_to_its_holder(router: PrefixRouter) -> None:
+    assert chosen(router, RoutingHint(holder="b")) == [["b"]]
     for _ in range(9):
         router.on_send_request(IDS["b"])
-    assert chosen(router, Lead(holder="b")) == [["b"]]
+    assert chosen(router, RoutingHint(holder="b")) == [["b"]]
 
 
-@pytest.mark.parametrize("lead", [None, Lead(), Lead(holder="gone")])
-def test_what_is_led_nowhere_may_go_anywhere(router: PrefixRouter, lead: Lead | None) -> None:
-    assert chosen(router, lead) == [["a", "b", "c"]]
+@pytest.mark.parametrize("hint", [None, RoutingHint(), RoutingHint(holder="gone")])
+def test_request_without_hint_may_go_to_any_replica(router: PrefixRouter, hint: RoutingHint | None) -> None:
+    assert chosen(router, hint) == [["a", "b", "c"]]
 
 
-def test_a_door_knows_what_it_has_at_a_replica_however_long_it_takes(
-    router: PrefixRouter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second, *_ = ranked("key", NOBODY, 2)
+def test_router_counts_its_own_requests_until_they_end(router: PrefixRouter, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, *_ = rank_replicas("key", NO_LOAD, 2)
     for _ in range(2):
         router.on_send_request(IDS[first])
     monkeypatch.setattr(router.replica_queue_len_cache, "_is_timed_out", lambda _: True)  # after 10 seconds
-    assert chosen(router, Lead(key="key"))[0] == [second]
+    assert chosen(router, RoutingHint(key="key"))[0] == [second]
     router.on_request_completed(IDS[first], "internal")
-    assert chosen(router, Lead(key="key"))[0] == [first]
+    assert chosen(router, RoutingHint(key="key"))[0] == [first]
     for _ in range(3):  # one of these was never sent
         router.on_request_completed(IDS[first], "internal")
     router.on_send_request(IDS[first])
     router.on_send_request(IDS[first])
-    assert chosen(router, Lead(key="key"))[0] == [second]
+    assert chosen(router, RoutingHint(key="key"))[0] == [second]
 
 
-def test_of_requests_that_come_at_once_each_knows_of_those_before(router: PrefixRouter) -> None:
-    first, second, third = ranked("key", NOBODY, 2)
-    replicas: list[Any] = [SimpleNamespace(replica_id=each) for each in IDS.values()]
+def test_router_counts_requests_that_are_not_sent_yet(router: PrefixRouter) -> None:
+    first, second, third = rank_replicas("key", NO_LOAD, 2)
+    replicas: list[Any] = [SimpleNamespace(replica_id=replica_id) for replica_id in IDS.values()]
 
-    async def coming() -> None:
-        def asked() -> PendingRequest:
-            return PendingRequest(args=[], kwargs={"lead": Lead(key="key")}, metadata=RequestMetadata("id", "same"))
+    async def send_at_once() -> None:
+        def new_request() -> PendingRequest:
+            return PendingRequest(
+                args=[], kwargs={"hint": RoutingHint(key="key")}, metadata=RequestMetadata("id", "same")
+            )
 
         async def chosen(request: PendingRequest) -> str:
-            found = await router.choose_replicas(replicas, request)
-            name: str = found[0][0].replica_id.unique_id
+            choice = await router.choose_replicas(replicas, request)
+            name: str = choice[0][0].replica_id.unique_id
             return name
 
-        requests = [asked() for _ in range(6)]
-        assert [await chosen(each) for each in requests[:2]] == [first, first]
+        requests = [new_request() for _ in range(6)]
+        assert [await chosen(request) for request in requests[:2]] == [first, first]
         assert await chosen(requests[1]) == first  # it is not counted twice
-        assert [await chosen(each) for each in requests[2:]] == [second, second, third, third]
+        assert [await chosen(request) for request in requests[2:]] == [second, second, third, third]
         requests[1].future.cancel()
         assert await chosen(requests[5]) == first
         for name, request in zip([first, second, second, third, third], [requests[0], *requests[2:]], strict=True):
-            request.future.set_result(SimpleNamespace(replica_id=IDS[name]))  # not all where they were meant to go
+            request.future.set_result(SimpleNamespace(replica_id=IDS[name]))  # not all at their first choice
         assert [router._load(IDS[name]) for name in (first, second, third)] == [1, 2, 2]
         for _ in range(3):
             await asyncio.sleep(0)
@@ -111,21 +111,21 @@ def test_of_requests_that_come_at_once_each_knows_of_those_before(router: Prefix
         for _ in range(2):
             router.on_request_completed(IDS[third], "same")
             router.decrement_queue_len_cache(IDS[third])  # as Ray does
-        assert await chosen(asked()) == third
+        assert await chosen(new_request()) == third
 
-    asyncio.run(coming())
+    asyncio.run(send_at_once())
 
 
-def test_a_door_goes_by_what_others_have_at_a_replica_while_it_has_heard_of_it(router: PrefixRouter) -> None:
-    first, second, *_ = ranked("key", NOBODY, 2)
+def test_router_counts_requests_of_other_fronts_from_the_replica_s_report(router: PrefixRouter) -> None:
+    first, second, *_ = rank_replicas("key", NO_LOAD, 2)
     router.on_new_queue_len_info(IDS[first], 2)
-    assert chosen(router, Lead(key="key"))[0] == [second]
+    assert chosen(router, RoutingHint(key="key"))[0] == [second]
     router.on_new_queue_len_info(IDS[first], 1)
-    assert chosen(router, Lead(key="key"))[0] == [first]
+    assert chosen(router, RoutingHint(key="key"))[0] == [first]
 
 
-def test_a_request_does_not_wait_for_ever_for_the_replica_that_holds_what_it_names(router: PrefixRouter) -> None:
-    lead = Lead(holder="b")
-    assert chosen(router, lead) == [["b"]]
-    first, then = chosen(router, lead, waited=60.0)
-    assert (first, sorted(then)) == (["b"], ["a", "b", "c"])  # it is asked as soon as it has room
+def test_router_tries_other_replicas_if_the_holder_stays_full(router: PrefixRouter) -> None:
+    hint = RoutingHint(holder="b")
+    assert chosen(router, hint) == [["b"]]
+    first, then = chosen(router, hint, waited=60.0)
+    assert (first, sorted(then)) == (["b"], ["a", "b", "c"])  # the holder is still tried first

@@ -1,4 +1,4 @@
-"""Claims about what a Ray Serve application is made with."""
+"""Tests of serve_app: options of the deployments, and refusals of invalid ones."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from pymtp import InvalidRequestError
 from pymtp.ray import serve_app
 from pymtp.ray.replica import Replica
 from pymtp.ray.serve import app
-from pymtp.server.settings import Settings
+from pymtp.server.settings import ServerSettings
 
 
-def made(*given: Any, builder: Any = serve_app, **options: Any) -> tuple[Any, Any, list[Any]]:
-    """The deployments of doors and of replicas, and what a replica is made with."""
-    door = builder(*given, **options)._bound_deployment
-    held, settings = door.init_args
-    assert held._bound_deployment.init_args[-1] == settings
-    return door, held._bound_deployment, list(held._bound_deployment.init_args)
+def built(*given: Any, builder: Any = serve_app, **options: Any) -> tuple[Any, Any, list[Any]]:
+    """Build an application. Return the deployments of fronts and replicas, and the arguments of a replica."""
+    front = builder(*given, **options)._bound_deployment
+    replica, settings = front.init_args
+    assert replica._bound_deployment.init_args[-1] == settings
+    return front, replica._bound_deployment, list(replica._bound_deployment.init_args)
 
 
-def test_options_are_those_of_an_llm_and_of_the_server() -> None:
-    _, held, args = made("m.gguf", n_ctx=512, n_cpu_moe=3, max_queue=9, served_names=["a"], prefix="p", num_cpus=4)
-    assert held.func_or_class is Replica
+def test_options_go_to_the_llm_and_to_the_server_settings() -> None:
+    _, replica, args = built("m.gguf", n_ctx=512, n_cpu_moe=3, max_queue=9, served_names=["a"], prefix="p", num_cpus=4)
+    assert replica.func_or_class is Replica
     assert args[:3] == ["m.gguf", "p", {"n_seq_max": 8, "n_ctx": 512, "n_cpu_moe": 3}]
-    assert args[3] == Settings(max_queue=9, served_names=("a",), allowed_hosts=("*",))
-    assert held.ray_actor_options["num_cpus"] == 4
+    assert args[3] == ServerSettings(max_queue=9, served_names=("a",), allowed_hosts=("*",))
+    assert replica.ray_actor_options["num_cpus"] == 4
 
 
-def test_what_requests_leave_open_may_be_given() -> None:
-    assert made(sampling={"temperature": 0.6})[2][3].sampling == {"temperature": 0.6}
-    assert made({"sampling": '{"top_k": -1}'}, builder=app)[2][3].sampling == {"top_k": -1}
+def test_sampling_defaults_may_be_given() -> None:
+    assert built(sampling={"temperature": 0.6})[2][3].sampling == {"temperature": 0.6}
+    assert built({"sampling": '{"top_k": -1}'}, builder=app)[2][3].sampling == {"top_k": -1}
 
 
-def test_options_may_be_iterators() -> None:
-    assert made(tensor_split=iter([3, 1]))[2][2]["tensor_split"] == (3, 1)
+def test_option_may_be_an_iterator() -> None:
+    assert built(tensor_split=iter([3, 1]))[2][2]["tensor_split"] == (3, 1)
 
 
-def test_one_replica_takes_more_than_it_writes_and_says_itself_when_it_is_full() -> None:
-    _, held, _ = made(n_seq_max=3, max_queue=10)
-    assert held.num_replicas == 1
-    assert held.max_queued_requests > 13
-    assert held.max_ongoing_requests > 13
+def test_replica_takes_more_requests_than_its_slots_and_queue() -> None:
+    _, replica, _ = built(n_seq_max=3, max_queue=10)
+    assert replica.num_replicas == 1
+    assert replica.max_queued_requests > 13
+    assert replica.max_ongoing_requests > 13
 
 
-def test_a_server_without_a_queue_can_start() -> None:
-    _, held, _ = made(n_seq_max=1, max_queue=0)
-    assert held.max_queued_requests >= 1
+def test_application_without_a_queue_can_start() -> None:
+    _, replica, _ = built(n_seq_max=1, max_queue=0)
+    assert replica.max_queued_requests >= 1
 
 
 @pytest.mark.parametrize("keys", ["", [""], ["right", " "], [3]])
-def test_keys_that_are_none_are_refused(keys: Any) -> None:
+def test_invalid_api_keys_are_refused(keys: Any) -> None:
     with pytest.raises(InvalidRequestError, match="api_keys must "):
-        made(api_keys=keys)
+        built(api_keys=keys)
 
 
 @pytest.mark.parametrize(
@@ -62,10 +62,10 @@ def test_keys_that_are_none_are_refused(keys: Any) -> None:
 )
 def test_values_of_wrong_types_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match=next(iter(options))):
-        made(**options)
+        built(**options)
 
 
-ODD = {
+INVALID = {
     "replicas": [None, 1.5, (1, 2, 3), "x", True, (1, "x"), 10**29],
     "fronts": ["a", None, 1.5],
     "num_cpus": [-1, "x", None, float("nan")],
@@ -85,7 +85,7 @@ ODD = {
     "n_cpu_moe": [-1],
     "n_ctx": [-1, None, "x"],
     "n_threads": [0],
-    "n_ubatch": [4],  # less than n_seq_max, which is 8
+    "n_ubatch": [4],  # n_seq_max is 8, and n_ubatch must not be less
     "draft_tokens": [-1, "x"],
     "cache_bytes": [-1],
     "yarn_ext_factor": [-1],
@@ -99,112 +99,112 @@ ODD = {
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [(name, value) for name, values in ODD.items() for value in values], ids=str
+    ("name", "value"), [(name, value) for name, values in INVALID.items() for value in values], ids=str
 )
-def test_odd_values_are_refused_with_their_name(name: str, value: Any) -> None:
+def test_invalid_values_are_refused_with_the_option_s_name(name: str, value: Any) -> None:
     with pytest.raises(InvalidRequestError, match=f"^{name}.* must be ") as found:
-        made(**{name: value})
+        built(**{name: value})
     assert found.value.param == name
 
 
 @pytest.mark.parametrize("name", ["hf:", "hf:x"])
-def test_a_name_that_is_none_of_the_hub_is_refused(name: str) -> None:
+def test_invalid_name_of_the_hub_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequestError, match="is no name of a model on the hub"):
-        made(name)
+        built(name)
 
 
 @pytest.mark.parametrize("name", ["served_names", "allowed_hosts", "api_keys"])
 @pytest.mark.parametrize("word", ["2024", "3.5", 2024])
-def test_names_may_be_numbers(name: str, word: Any) -> None:
-    assert getattr(made({name: word}, builder=app)[2][3], name) == (str(word),)
+def test_names_on_the_command_line_may_be_numbers(name: str, word: Any) -> None:
+    assert getattr(built({name: word}, builder=app)[2][3], name) == (str(word),)
 
 
-def test_json_that_is_too_deep_is_a_word() -> None:
+def test_too_deep_json_on_the_command_line_is_a_string() -> None:
     with pytest.raises(InvalidRequestError, match=r"^n_ctx="):
         app({"n_ctx": "[" * 100_000})
 
 
-def test_the_most_that_may_wait_at_all_replicas_is_a_number_that_ray_can_send() -> None:
-    held = made(replicas=10_000, max_queue=2**31 - 1)[1]
-    assert (held.max_queued_requests, held.max_ongoing_requests) == (2**31 - 1, 2**31 - 1)
-    assert held._deployment_config.to_proto_bytes()
+def test_queue_limits_fit_into_32_bits() -> None:
+    replica = built(replicas=10_000, max_queue=2**31 - 1)[1]
+    assert (replica.max_queued_requests, replica.max_ongoing_requests) == (2**31 - 1, 2**31 - 1)
+    assert replica._deployment_config.to_proto_bytes()
 
 
-def test_an_empty_list_of_keys_does_not_open_a_server_that_the_environment_closes(
+def test_empty_api_keys_are_refused_if_the_environment_has_keys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("PYMTP_API_KEY", raising=False)
-    assert made(api_keys=[])[2][3].api_keys == ()
+    assert built(api_keys=[])[2][3].api_keys == ()
     monkeypatch.setenv("PYMTP_API_KEY", "secret")
     with pytest.raises(InvalidRequestError, match="api_keys is empty, but PYMTP_API_KEY names keys") as found:
-        made(api_keys=[])
+        built(api_keys=[])
     assert "secret" not in str(found.value)
 
 
 @pytest.mark.parametrize("name", ["split_mode", "rope_scaling"])
-def test_none_is_a_word_where_an_option_has_it(name: str) -> None:
-    assert made({name: "none"}, builder=app)[2][2][name] == "none"
+def test_word_none_is_a_value_and_not_null(name: str) -> None:
+    assert built({name: "none"}, builder=app)[2][2][name] == "none"
 
 
 @pytest.mark.parametrize("keys", [{"sk-secret"}, b"sk-secret", ["sk-secret\n"], {"sk-secret": 1}], ids=type)
-def test_keys_that_are_refused_are_not_shown(keys: Any) -> None:
+def test_error_does_not_show_refused_api_keys(keys: Any) -> None:
     with pytest.raises(InvalidRequestError, match="api_keys") as found:
-        made(api_keys=keys)
+        built(api_keys=keys)
     assert "sk-secret" not in str(found.value)
 
 
-def test_yes_is_no_key() -> None:
+def test_true_is_no_api_key() -> None:
     with pytest.raises(InvalidRequestError, match="api_keys"):
-        made({"api_keys": True}, builder=app)
+        built({"api_keys": True}, builder=app)
 
 
 @pytest.mark.parametrize("no", ["false", "False", "FALSE"])
-def test_no_is_no_on_the_command_line(no: str) -> None:
-    settings = made({"page": no, "log_prompts": no, "request_timeout": "None"}, builder=app)[2][3]
+def test_false_and_none_on_the_command_line_are_values(no: str) -> None:
+    settings = built({"page": no, "log_prompts": no, "request_timeout": "None"}, builder=app)[2][3]
     assert (settings.page, settings.log_prompts, settings.request_timeout) == (False, False, None)
 
 
 @pytest.mark.parametrize(("name", "word"), [("page", "off"), ("log_prompts", "no"), ("max_body_bytes", "1MB")])
-def test_words_that_mean_nothing_are_refused_there(name: str, word: str) -> None:
+def test_unknown_words_on_the_command_line_are_refused(name: str, word: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"^{name}=.*{word}.* must be "):
-        made({name: word}, builder=app)
+        built({name: word}, builder=app)
 
 
-def test_a_key_may_be_of_digits_on_the_command_line() -> None:
-    _, _, args = made({"api_keys": "12345"}, builder=app)
+def test_api_key_on_the_command_line_may_consist_of_digits() -> None:
+    _, _, args = built({"api_keys": "12345"}, builder=app)
     assert args[3].api_keys == ("12345",)
 
 
-def test_replicas_follow_the_load_where_there_are_a_least_and_a_most() -> None:
-    _, held, _ = made(replicas=(2, 10), n_seq_max=3)
-    config = held._deployment_config.autoscaling_config
+def test_range_of_replicas_enables_autoscaling() -> None:
+    _, replica, _ = built(replicas=(2, 10), n_seq_max=3)
+    config = replica._deployment_config.autoscaling_config
     assert (config.min_replicas, config.max_replicas, config.target_ongoing_requests) == (2, 10, 3)
 
 
-def test_gpus_and_their_buffers_are_those_of_the_replicas() -> None:
+def test_options_of_gpus_are_not_checked_on_this_machine() -> None:
     given = {"override_tensor": "ffn=CUDA7", "main_gpu": 7, "split_mode": "none"}
-    assert made(**given)[2][2] == {"n_seq_max": 8, **given, "override_tensor": (("ffn", "CUDA7"),)}
+    assert built(**given)[2][2] == {"n_seq_max": 8, **given, "override_tensor": (("ffn", "CUDA7"),)}
     with pytest.raises(InvalidRequestError, match="is no regular expression"):
-        made(override_tensor="(=CUDA7")
+        built(override_tensor="(=CUDA7")
 
 
-def test_doors_take_no_processor_from_replicas() -> None:
-    door, _, _ = made(fronts=3)
-    assert (door.num_replicas, door.ray_actor_options["num_cpus"]) == (3, 0)
+def test_fronts_need_no_cpu() -> None:
+    front, _, _ = built(fronts=3)
+    assert (front.num_replicas, front.ray_actor_options["num_cpus"]) == (3, 0)
 
 
-def test_words_of_a_command_line_are_read_as_what_they_are() -> None:
-    words = {"model": "m.gguf", "replicas": "[1, 2]", "n_ctx": "512", "use_mmap": "false", "served_names": "a"}
-    _, held, args = made(words, builder=app)
+def test_words_on_the_command_line_are_parsed_as_json() -> None:
+    arguments = {"model": "m.gguf", "replicas": "[1, 2]", "n_ctx": "512", "use_mmap": "false", "served_names": "a"}
+    _, replica, args = built(arguments, builder=app)
     assert args[:3] == ["m.gguf", None, {"n_seq_max": 8, "n_ctx": 512, "use_mmap": False}]
     assert args[3].served_names == ("a",)
-    assert held._deployment_config.autoscaling_config.max_replicas == 2
+    assert replica._deployment_config.autoscaling_config.max_replicas == 2
 
 
-def test_keys_come_from_the_environment_where_none_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_api_keys_come_from_the_environment_if_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYMTP_API_KEY", "one two")
-    assert made()[2][3].api_keys == ("one", "two")
-    assert made(api_keys=["three"])[2][3].api_keys == ("three",)
+    assert built()[2][3].api_keys == ("one", "two")
+    assert built(api_keys=["three"])[2][3].api_keys == ("three",)
     monkeypatch.setenv("PYMTP_API_KEY", " ")
     with pytest.raises(InvalidRequestError, match="PYMTP_API_KEY is empty"):
         serve_app()
@@ -220,13 +220,13 @@ def test_keys_come_from_the_environment_where_none_are_given(monkeypatch: pytest
         ({"fronts": 0}, "fronts=0"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_starts(options: dict[str, Any], said: str) -> None:
+def test_invalid_options_are_refused_before_anything_starts(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRequestError, match=said):
         serve_app(**options)
     with pytest.raises(InvalidRequestError, match="the least and the most"):
         app({"replicas": [1, 2, 3]})
 
 
-def test_there_is_nothing_else_in_pymtp_ray() -> None:
+def test_pymtp_ray_has_no_other_attributes() -> None:
     with pytest.raises(AttributeError, match="no attribute 'serv'"):
         _ = pymtp.ray.serv

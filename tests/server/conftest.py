@@ -1,4 +1,4 @@
-"""What tests of the server share: one that listens, and a way to make others."""
+"""Fixtures of the server's tests: a shared server, and factories for others."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from helpers.served import Served
 from helpers.servers import Server
 
-from pymtp.server.settings import Settings
+from pymtp.server.settings import ServerSettings
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """The shipped model with four places, for all tests that leave it as it was."""
+    """Serve the shipped model with four slots, for all tests that do not change its state."""
     server = Server().ready()
     yield server
     server.close()
@@ -23,12 +23,12 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def new_server() -> Iterator[Callable[..., Server]]:
-    """Makes servers, of Settings' keywords, Server's and `llm={…}`, that are closed after the test."""
+    """Return a factory of servers, with keywords of ServerSettings and Server and `llm={…}`; it closes them."""
     made: list[Server] = []
 
     def make(*, llm: dict[str, Any] | None = None, **keywords: Any) -> Server:
-        own = {name: keywords.pop(name) for name in ("load", "on_loaded", "most_connections") if name in keywords}
-        made.append(Server(Settings(**keywords), **own, **(llm or {})))
+        own = {name: keywords.pop(name) for name in ("load", "on_loaded", "max_connections") if name in keywords}
+        made.append(Server(ServerSettings(**keywords), **own, **(llm or {})))
         return made[-1]
 
     yield make
@@ -38,7 +38,7 @@ def new_server() -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Served]]:
-    """Starts `pymtp serve` with options; all are killed after the test."""
+    """Return a function that starts `pymtp serve` with options; it kills them after the test."""
     made: list[Served] = []
 
     def start(*options: str | Path, **keywords: Any) -> Served:

@@ -1,4 +1,4 @@
-"""Claims about failures of /v1/messages, as Anthropic's own client sees them."""
+"""Tests of the errors of /v1/messages with Anthropic's own client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anthropic import Anthropic
 from helpers.servers import Server, wait_until
 
 MESSAGES = [{"role": "user", "content": "def fibonacci(n):"}]
-ASKED: dict[str, Any] = {"model": "demo", "messages": MESSAGES, "max_tokens": 24}
+REQUEST: dict[str, Any] = {"model": "demo", "messages": MESSAGES, "max_tokens": 24}
 PIXEL = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
 
 
@@ -23,7 +23,7 @@ def client(server: Server) -> Anthropic:
 
 def failing(client: Anthropic, **more: Any) -> anthropic.APIStatusError:
     with pytest.raises(anthropic.APIStatusError) as caught:
-        client.messages.create(**ASKED | more)
+        client.messages.create(**REQUEST | more)
     body: Any = caught.value.body
     assert body["type"] == "error"
     assert body["request_id"] == caught.value.request_id
@@ -42,59 +42,59 @@ def failing(client: Anthropic, **more: Any) -> anthropic.APIStatusError:
         ({"tool_choice": {"type": "tool", "name": "ls"}}, "tool_choice"),
     ],
 )
-def test_what_cannot_be_done_is_an_invalid_request(client: Anthropic, more: dict[str, Any], word: str) -> None:
+def test_unsupported_requests_are_invalid_requests(client: Anthropic, more: dict[str, Any], word: str) -> None:
     error = failing(client, **more)
     assert isinstance(error, anthropic.BadRequestError)
     assert error.body["error"]["type"] == "invalid_request_error"
     assert word in error.body["error"]["message"]
 
 
-def test_a_prompt_that_is_too_long_is_told_by_the_words_that_agents_know(client: Anthropic) -> None:
+def test_too_long_prompt_has_the_error_message_that_agents_know(client: Anthropic) -> None:
     error = failing(client, messages=[{"role": "user", "content": "long " * 5000}])
     assert isinstance(error, anthropic.BadRequestError)
     assert error.body["error"]["message"].startswith("prompt is too long")
 
 
-def test_both_ways_to_bring_a_key_work_and_no_other_key(new_server: Callable[..., Server]) -> None:
+def test_api_key_works_in_either_header(new_server: Callable[..., Server]) -> None:
     server = new_server(api_keys=("right",)).ready()
     for key in ({"api_key": "right"}, {"auth_token": "right", "api_key": None}):
         with Anthropic(base_url=server.url, max_retries=0, **key) as client:
-            assert client.messages.create(**ASKED).content
+            assert client.messages.create(**REQUEST).content
     error = failing(Anthropic(base_url=server.url, api_key="wrong", max_retries=0))
     assert isinstance(error, anthropic.AuthenticationError)
     assert error.body["error"]["type"] == "authentication_error"
 
 
-def test_another_model_is_not_found(new_server: Callable[..., Server]) -> None:
+def test_unknown_model_is_not_found(new_server: Callable[..., Server]) -> None:
     server = new_server(served_names=("mine",)).ready()
     error = failing(Anthropic(base_url=server.url, api_key="none", max_retries=0))
     assert isinstance(error, anthropic.NotFoundError)
     assert error.body["error"]["type"] == "not_found_error"
 
 
-def test_a_failure_in_the_middle_of_a_stream_is_an_error(client: Anthropic) -> None:
+def test_failure_in_a_stream_raises_an_error(client: Anthropic) -> None:
     endless = {"grammar": "root ::= [a-z]+ root", "timeout": 0.2}
-    with client.messages.stream(**ASKED | {"max_tokens": 4000}, extra_body=endless) as stream:
+    with client.messages.stream(**REQUEST | {"max_tokens": 4000}, extra_body=endless) as stream:
         assert next(iter(stream)).type == "message_start"
         with pytest.raises(anthropic.APIStatusError) as caught:
             stream.until_done()
     assert caught.value.body["error"]["type"] == "timeout_error"
 
 
-def test_a_client_that_leaves_a_stream_frees_its_place(new_server: Callable[..., Server]) -> None:
+def test_client_disconnect_frees_the_slot(new_server: Callable[..., Server]) -> None:
     server = new_server().ready()
     endless = {"grammar": "root ::= [a-z]+ root"}
-    asked = ASKED | {"max_tokens": 4000, "extra_body": endless}
+    request_body = REQUEST | {"max_tokens": 4000, "extra_body": endless}
     with (
         Anthropic(base_url=server.url, api_key="none", max_retries=0) as client,
-        client.messages.stream(**asked) as stream,
+        client.messages.stream(**request_body) as stream,
     ):
         assert next(iter(stream.text_stream))
         assert not server.free()
     wait_until(server.free)
 
 
-def test_a_body_that_is_no_json_is_answered_in_anthropics_form(server: Server) -> None:
+def test_invalid_json_gets_anthropics_error_object(server: Server) -> None:
     headers = {"content-type": "application/json"}
     answer = httpx.post(f"{server.url}/v1/messages", content=b"{", headers=headers, timeout=30)
     assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")

@@ -1,4 +1,4 @@
-"""Claims about the chunks of a chat's stream, and what they tell of drafts."""
+"""Tests of the chunks of a chat completion's stream, and of the origins of characters."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pymtp import LLM
-from pymtp.chat import CallArguments, CallBegun, Event, Said, Thought
+from pymtp.chat import ContentDelta, OutputEvent, ReasoningDelta, ToolCallDelta, ToolCallStart
 from pymtp.engine.request import Piece
 from pymtp.server.openai.chat_chunks import ChatChunks
 from pymtp.server.openai.chat_types import ChatChunk
-from pymtp.server.openai.origins import Origins
-from pymtp.server.service import Update
+from pymtp.server.openai.origins import OriginTracker
+from pymtp.server.service import Delta
 
 
 def chunks(llm: LLM, n: int = 1, **keywords: bool) -> ChatChunks:
@@ -22,7 +22,7 @@ def chunks(llm: LLM, n: int = 1, **keywords: bool) -> ChatChunks:
 
 
 def events(data: bytes) -> list[dict[str, Any]]:
-    """The chunks, each of which is what the schema says."""
+    """Return the chunks, after checking each against the schema."""
     found = []
     for event in data.split(b"\n\n")[:-1]:
         assert event.startswith(b"data: ")
@@ -31,53 +31,58 @@ def events(data: bytes) -> list[dict[str, Any]]:
     return found
 
 
-def test_what_came_at_once_is_one_chunk_after_the_first_which_has_the_role(llm: LLM) -> None:
+def test_chat_chunks_send_the_role_first_and_join_events(llm: LLM) -> None:
     made = chunks(llm)
-    update = Update(0, [Thought("a", 0, 1), Said('b"\n', 2, 5), Said("ü", 5, 6)], [], None)
-    first, second = events(made.chunk(update))
+    delta = Delta(0, [ReasoningDelta("a", 0, 1), ContentDelta('b"\n', 2, 5), ContentDelta("ü", 5, 6)], [], None)
+    first, second = events(made.chunk(delta))
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert second["choices"][0]["delta"] == {"reasoning_content": "a", "reasoning": "a", "content": 'b"\nü'}
     assert (second["id"], second["model"]) == (first["id"], 'a "name"')
-    (third,) = events(made.chunk(update))
+    (third,) = events(made.chunk(delta))
     assert "role" not in third["choices"][0]["delta"]
 
 
-def test_a_call_has_its_name_and_id_once(llm: LLM) -> None:
+def test_tool_call_name_and_id_are_sent_once(llm: LLM) -> None:
     made = chunks(llm)
-    begun: list[Event] = [CallBegun(0, "f"), CallArguments(0, '{"a":'), CallArguments(0, " 1}"), CallBegun(1, "g")]
-    _, one = events(made.chunk(Update(0, begun, [], None)))
+    begun: list[OutputEvent] = [
+        ToolCallStart(0, "f"),
+        ToolCallDelta(0, '{"a":'),
+        ToolCallDelta(0, " 1}"),
+        ToolCallStart(1, "g"),
+    ]
+    _, one = events(made.chunk(Delta(0, begun, [], None)))
     first, second = one["choices"][0]["delta"]["tool_calls"]
     assert (first["index"], first["function"]) == (0, {"name": "f", "arguments": '{"a": 1}'})
     assert (second["index"], second["function"]) == (1, {"name": "g", "arguments": ""})
     assert first["id"] != second["id"]
-    (two,) = events(made.chunk(Update(0, [CallArguments(1, "{}")], [], None)))
+    (two,) = events(made.chunk(Delta(0, [ToolCallDelta(1, "{}")], [], None)))
     assert two["choices"][0]["delta"]["tool_calls"] == [{"index": 1, "function": {"arguments": "{}"}}]
 
 
-def test_an_update_that_brings_no_text_is_no_chunk(llm: LLM) -> None:
+def test_delta_without_text_is_no_chunk(llm: LLM) -> None:
     made = chunks(llm, 2)
-    made.chunk(Update(0, [], [], None))
-    assert made.chunk(Update(0, [], [Piece("", [5])], None)) == b""
-    assert len(events(made.chunk(Update(1, [], [Piece("", [5])], None)))) == 1  # each text has a role
+    made.chunk(Delta(0, [], [], None))
+    assert made.chunk(Delta(0, [], [Piece("", [5])], None)) == b""
+    assert len(events(made.chunk(Delta(1, [], [Piece("", [5])], None)))) == 1  # each completion has a role
 
 
-def test_a_character_is_the_tokens_that_completes_it(llm: LLM) -> None:
-    tokens = llm.model.tokenize("aö")  # in bytes: the last two are one character
+def test_character_has_the_origin_of_the_token_that_completes_it(llm: LLM) -> None:
+    tokens = llm.model.tokenize("aö")  # the last two tokens are the bytes of one character
     assert [llm.model.token_bytes(token) for token in tokens] == [b"a", b"\xc3", b"\xb6"]
-    origins = Origins(llm.model)
-    first = origins.of([Piece("a", tokens[:2], drafted=2, accepted=2)], [Said("a", 0, 1)])
-    second = origins.of([Piece("ö", tokens[2:], drafted=3, accepted=0)], [Said("ö", 1, 2)])
+    origins = OriginTracker(llm.model)
+    first = origins.push([Piece("a", tokens[:2], drafted=2, accepted=2)], [ContentDelta("a", 0, 1)])
+    second = origins.push([Piece("ö", tokens[2:], drafted=3, accepted=0)], [ContentDelta("ö", 1, 2)])
     assert first == {"origins": [["content", 1, 1]], "rounds": [[2, 2]]}
     assert second == {"origins": [["content", 1, 0]], "rounds": [[3, 0]]}
-    assert origins.of([], []) is None
+    assert origins.push([], []) is None
 
 
 @given(st.data())
-def test_origins_of_any_pieces_and_events_are_those_of_the_tokens(llm: LLM, data: st.DataObject) -> None:
+def test_origins_match_the_tokens_for_any_pieces_and_events(llm: LLM, data: st.DataObject) -> None:
     text = data.draw(st.text("abc öß€😀\n", min_size=1, max_size=30))
     tokens = llm.model.tokenize(text)
-    ends: list[tuple[int, int]] = []  # of each token: the length of the text by then, and its step
-    origins, pieces, read = Origins(llm.model), [], 0
+    ends: list[tuple[int, int]] = []  # for each token: the length of the text with it, and its step
+    origins, pieces, read = OriginTracker(llm.model), [], 0
     while read < len(tokens):
         taken = tokens[read : read + data.draw(st.integers(1, 4))]
         accepted = data.draw(st.integers(0, len(taken)))
@@ -88,24 +93,27 @@ def test_origins_of_any_pieces_and_events_are_those_of_the_tokens(llm: LLM, data
     expected = [next(step for end, step in ends if end > at) for at in range(len(text))]
 
     found: list[int] = []
-    told = 0
+    reported = 0
     for i, piece in enumerate(pieces):
-        # what a reader of answers holds back comes later, and what stands between two fields not at all
+        # A parser may hold back text, and drops the text between two fields.
         there = len(text) if i + 1 == len(pieces) else ends[sum(len(each.token_ids) for each in pieces[: i + 1]) - 1][0]
-        end = data.draw(st.integers(told, there)) if i + 1 < len(pieces) else len(text)
-        cut = data.draw(st.integers(told, end))
-        said: list[Event] = [Thought(text[told:cut], told, cut), Said(text[cut:end], cut, end)]
-        chunk = origins.of([piece], said)
+        end = data.draw(st.integers(reported, there)) if i + 1 < len(pieces) else len(text)
+        cut = data.draw(st.integers(reported, end))
+        said: list[OutputEvent] = [
+            ReasoningDelta(text[reported:cut], reported, cut),
+            ContentDelta(text[cut:end], cut, end),
+        ]
+        chunk = origins.push([piece], said)
         for field, n, step in (chunk or {"origins": []})["origins"]:
             assert field == ("reasoning_content" if len(found) < cut else "content")
             found += [step] * n
-        told = end
+        reported = end
     assert found == expected
 
 
-def test_the_last_chunk_has_usage_or_the_drafts(llm: LLM) -> None:
+def test_last_chunk_has_the_usage_or_the_draft_stats(llm: LLM) -> None:
     done = llm.generate("import ")
-    end = Update(0, [], [], "length")
+    end = Delta(0, [], [], "length")
     for include_usage in (False, True):
         made = chunks(llm, include_usage=include_usage)
         *_, last = events(made.end(end, [done]) + made.usage([done]))

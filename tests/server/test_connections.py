@@ -1,4 +1,4 @@
-"""Claims about connections: silent ones, endless ones, too many of them."""
+"""Tests of connections: idle ones, endless headers, too many connections."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def connected(server: Server) -> Iterator[socket.socket]:
 
 
 def is_ended(client: socket.socket) -> bool:
-    """Whether the server ends the connection, with whatever it still says."""
+    """Read until the server closes the connection."""
     try:
         while client.recv(65536):
             pass
@@ -38,19 +38,15 @@ def is_ended(client: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("said", [b"", b"\r\n", GET, GET + b"\r\n", GET + b"\r\n" + GET])
-def test_a_connection_without_a_request_ends_after_a_while(
-    server: Server, monkeypatch: pytest.MonkeyPatch, said: bytes
-) -> None:
-    monkeypatch.setattr(connection, "IDLE", 0.1)
+def test_idle_connection_is_closed(server: Server, monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+    monkeypatch.setattr(connection, "IDLE_TIMEOUT", 0.1)
     with connected(server) as client:
         client.sendall(said)
         assert is_ended(client)
 
 
-def test_a_connection_whose_headers_come_byte_by_byte_ends_after_a_while(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "IDLE", 0.1)
+def test_connection_with_slow_headers_is_closed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "IDLE_TIMEOUT", 0.1)
     with connected(server) as client:
         client.sendall(GET)
         client.setblocking(False)
@@ -68,11 +64,11 @@ def test_a_connection_whose_headers_come_byte_by_byte_ends_after_a_while(
 
 
 @pytest.mark.parametrize("more", [b"", GET], ids=["alone", "before another"])
-def test_an_answer_may_take_longer_than_a_connection_may_be_silent(
+def test_idle_timeout_does_not_limit_a_running_request(
     new_server: MakeServer, monkeypatch: pytest.MonkeyPatch, more: bytes
 ) -> None:
     server = new_server(llm={"n_ctx": 8192, "n_seq_max": 1, "draft_tokens": 0}).ready()
-    monkeypatch.setattr(connection, "IDLE", 0.05)
+    monkeypatch.setattr(connection, "IDLE_TIMEOUT", 0.05)
     body = json.dumps({"prompt": "a", "max_tokens": 1000, "ignore_eos": True}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     with connected(server) as client:
@@ -84,14 +80,14 @@ def test_an_answer_may_take_longer_than_a_connection_may_be_silent(
             answer += piece
 
 
-def test_headers_without_end_are_not_kept(server: Server) -> None:
+def test_endless_headers_close_the_connection(server: Server) -> None:
     with connected(server) as client:
         client.sendall(GET)
-        with pytest.raises(OSError):  # noqa: PT011 — whichever the system says of a connection that is gone
+        with pytest.raises(OSError):  # noqa: PT011 — the system chooses the error of a closed connection
             client.sendall(b"a: b\r\n" * 2**25)
 
 
-def test_connections_are_so_limited_where_the_command_serves(serve: Callable[..., Served]) -> None:
+def test_pymtp_serve_uses_the_limited_protocol(serve: Callable[..., Served]) -> None:
     few = "import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (512, r.getrlimit(r.RLIMIT_NOFILE)[1]))"
     served = serve(before=few).ready()
     soft, _ = resource.prlimit(served.worker(), resource.RLIMIT_NOFILE)
@@ -102,7 +98,7 @@ def test_connections_are_so_limited_where_the_command_serves(serve: Callable[...
             client.sendall(b"a: b\r\n" * 2**25)
 
 
-def test_a_body_that_nobody_reads_does_not_end_its_connection(new_server: MakeServer) -> None:
+def test_unread_body_keeps_the_connection_open(new_server: MakeServer) -> None:
     server = new_server(api_keys=("secret",)).ready()
     with httpx.Client(base_url=server.url, timeout=LONG) as client:
         for _ in range(2):
@@ -110,11 +106,11 @@ def test_a_body_that_nobody_reads_does_not_end_its_connection(new_server: MakeSe
             assert refused.status_code == 401
 
 
-def test_a_whole_answer_that_nobody_takes_is_let_go(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "SLOWEST", 0.2)
-    # 10 MB: more than the system keeps for a client (4 MiB, net.ipv4.tcp_wmem)
-    asked = {"prompt": "a", "n": 4, "max_tokens": 1000, "ignore_eos": True, "logprobs": 100}
-    body = json.dumps(asked).encode()
+def test_unread_response_times_out(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "WRITE_TIMEOUT", 0.2)
+    # 10 MB: more than the system buffers for a client (4 MiB, net.ipv4.tcp_wmem)
+    request_body = {"prompt": "a", "n": 4, "max_tokens": 1000, "ignore_eos": True, "logprobs": 100}
+    body = json.dumps(request_body).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     wait_until(lambda: not server.n_connections)
     before = server.llm.figures().finished
@@ -126,8 +122,8 @@ def test_a_whole_answer_that_nobody_takes_is_let_go(server: Server, monkeypatch:
         wait_until(lambda: not server.n_connections)
 
 
-def test_one_connection_too_many_is_told_to_come_again(new_server: MakeServer) -> None:
-    server = new_server(most_connections=2).ready()
+def test_connection_beyond_the_limit_gets_a_503(new_server: MakeServer) -> None:
+    server = new_server(max_connections=2).ready()
     wait_until(lambda: not server.n_connections)
     with connected(server), connected(server):
         wait_until(lambda: server.n_connections == 2)
@@ -139,11 +135,9 @@ def test_one_connection_too_many_is_told_to_come_again(new_server: MakeServer) -
     assert httpx.get(server.url + "/v1/models", timeout=LONG).status_code == 200
 
 
-def test_of_far_too_many_connections_the_newest_end_at_once(
-    new_server: MakeServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "MORE", 1)
-    server = new_server(most_connections=1).ready()
+def test_connections_far_beyond_the_limit_are_aborted(new_server: MakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "EXTRA_CONNECTIONS", 1)
+    server = new_server(max_connections=1).ready()
     wait_until(lambda: not server.n_connections)
     with connected(server), connected(server):
         wait_until(lambda: server.n_connections == 2)
@@ -154,21 +148,21 @@ def test_of_far_too_many_connections_the_newest_end_at_once(
 @pytest.mark.parametrize(
     ("limits", "most", "raised"),
     [
-        ((1024, 2**20), http_server.MOST_CONNECTIONS, True),
-        ((2**20, 2**20), http_server.MOST_CONNECTIONS, False),
-        ((1024, resource.RLIM_INFINITY), http_server.MOST_CONNECTIONS, True),
-        ((1024, 1024), 1024 - http_server.OTHER_FILES, False),
+        ((1024, 2**20), http_server.MAX_CONNECTIONS, True),
+        ((2**20, 2**20), http_server.MAX_CONNECTIONS, False),
+        ((1024, resource.RLIM_INFINITY), http_server.MAX_CONNECTIONS, True),
+        ((1024, 1024), 1024 - http_server.RESERVED_FILES, False),
         ((256, 256), 16, False),
     ],
 )
-def test_there_may_be_as_many_connections_as_files_may_be_open(
+def test_connection_limit_follows_the_limit_of_open_files(
     monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], most: int, raised: bool
 ) -> None:
     became: list[Any] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
     monkeypatch.setattr(resource, "setrlimit", lambda _, values: became.append(values))
-    assert http_server.most_connections() == most
-    assert became == ([(most + http_server.OTHER_FILES, limits[1])] if raised else [])
+    assert http_server.max_connections() == most
+    assert became == ([(most + http_server.RESERVED_FILES, limits[1])] if raised else [])
 
 
 CHUNKED = (
@@ -176,7 +170,7 @@ CHUNKED = (
 )
 
 
-def test_a_key_among_trailers_is_none(new_server: MakeServer) -> None:
+def test_api_key_in_trailers_is_ignored(new_server: MakeServer) -> None:
     server = new_server(api_keys=("secret",)).ready()
     body = b'{"content": "a"}'
     with connected(server) as client:
@@ -185,7 +179,7 @@ def test_a_key_among_trailers_is_none(new_server: MakeServer) -> None:
 
 
 @pytest.mark.parametrize("more", [b"A: b\r\n" * 100, b"a" * 700], ids=["many", "one"])
-def test_trailers_without_end_end_the_connection(server: Server, more: bytes) -> None:
+def test_endless_trailers_close_the_connection(server: Server, more: bytes) -> None:
     with connected(server) as client:
         client.sendall(CHUNKED.replace(b"POST /tokenize", b"GET /health") + b"\r\n0\r\nA: b\r\nB: ")
         sent = 0
@@ -196,7 +190,7 @@ def test_trailers_without_end_end_the_connection(server: Server, more: bytes) ->
         assert sent < 2**27
 
 
-def test_bodies_in_chunks_are_taken_however_long_they_are(server: Server) -> None:
+def test_long_chunked_bodies_are_accepted(server: Server) -> None:
     body = json.dumps({"content": "a " * 200_000}).encode()
     parts = (body[i : i + 1000] for i in range(0, len(body), 1000))
     answer = httpx.post(f"{server.url}/tokenize", content=parts, headers={"Content-Type": "application/json"})
@@ -204,24 +198,24 @@ def test_bodies_in_chunks_are_taken_however_long_they_are(server: Server) -> Non
 
 
 @pytest.mark.parametrize("wrong", [b"CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\n", CHUNKED + b"\r\nno chunk\r\n"])
-def test_a_connection_that_was_told_that_its_request_is_none_ends(
+def test_connection_closes_after_an_invalid_request(
     server: Server, monkeypatch: pytest.MonkeyPatch, wrong: bytes
 ) -> None:
-    monkeypatch.setattr(connection, "IDLE", 0.1)
+    monkeypatch.setattr(connection, "IDLE_TIMEOUT", 0.1)
     aborted: list[object] = []
-    began = connection.Connection.connection_made
+    began = connection.HttpProtocol.connection_made
 
-    def begin(self: connection.Connection, transport: Any) -> None:
+    def begin(self: connection.HttpProtocol, transport: Any) -> None:
         began(self, _Unsent(transport, aborted))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(connection.Connection, "connection_made", begin)
+    monkeypatch.setattr(connection.HttpProtocol, "connection_made", begin)
     with connected(server) as client:
         client.sendall(wrong)
         wait_until(lambda: bool(aborted))
 
 
 class _Unsent:
-    """A transport whose client takes nothing: to close it waits for that."""
+    """A transport whose client reads nothing, so that close() would wait for ever."""
 
     def __init__(self, transport: Any, aborted: list[object]) -> None:
         self._transport, self._aborted, self._closing = transport, aborted, False

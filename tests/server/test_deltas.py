@@ -1,4 +1,4 @@
-"""Claims about the moments at which streams hand on what came: on a clock that is moved by hand."""
+"""Tests of the moments at which streams send deltas, on a fake clock."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pymtp.async_llm import TextPart
-from pymtp.chat import AnswerReader, Event, Said
+from pymtp.async_llm import CompletionDelta
+from pymtp.chat import ContentDelta, OutputEvent, OutputParser
 from pymtp.engine.request import Piece
-from pymtp.server.service import Answering
+from pymtp.server.service import RunningRequest
 
-INTERVAL = 0.02
-EVERY = 0.003  # seconds between two pieces
+CHUNK_INTERVAL = 0.02
+PIECE_INTERVAL = 0.003  # seconds between two pieces
 
-NOBODY: Any = SimpleNamespace(tokens=lambda n: None, ended=lambda done: None)  # watches for metrics
+NO_METRICS: Any = SimpleNamespace(on_tokens=lambda n: None, on_finished=lambda done: None)
 
 T = TypeVar("T")
 
 
-class ByHand(asyncio.SelectorEventLoop):
-    """Its time stands still, but for what it waits for."""
+class FakeClockLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to its next timer instead of waiting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,64 +38,64 @@ class ByHand(asyncio.SelectorEventLoop):
         super()._run_once()  # type: ignore[misc]
 
 
-class Pieces:
-    """Texts that write a piece every few milliseconds, so many of them."""
+class ScheduledCompletion:
+    """A completion with n pieces, one every PIECE_INTERVAL seconds."""
 
     def __init__(self, n: int) -> None:
-        self._begun = asyncio.get_running_loop().time()
+        self._start = asyncio.get_running_loop().time()
         self._n, self._taken = n, 0
 
-    async def take(self) -> list[TextPart]:
+    async def take(self) -> list[CompletionDelta]:
         loop = asyncio.get_running_loop()
         if self._taken == self._n:
             return []
-        await asyncio.sleep(max(0.0, self._begun + (self._taken + 1) * EVERY - loop.time()))
-        there = min(self._n, int((loop.time() - self._begun) / EVERY + 1e-6))
-        pieces = [Piece("a", [1]) for _ in range(there - self._taken)]
-        self._taken = there
-        return [TextPart(0, pieces, "length" if there == self._n else None)]
+        await asyncio.sleep(max(0.0, self._start + (self._taken + 1) * PIECE_INTERVAL - loop.time()))
+        n_ready = min(self._n, int((loop.time() - self._start) / PIECE_INTERVAL + 1e-6))
+        pieces = [Piece("a", [1]) for _ in range(n_ready - self._taken)]
+        self._taken = n_ready
+        return [CompletionDelta(0, pieces, "length" if n_ready == self._n else None)]
 
-    completions: tuple[()] = ()  # which nobody looks at here
+    completions: tuple[()] = ()
 
     def close(self) -> None: ...
 
 
-def run(test: Callable[[ByHand], Awaitable[T]]) -> T:
-    loop = ByHand()
+def run(test: Callable[[FakeClockLoop], Awaitable[T]]) -> T:
+    loop = FakeClockLoop()
     try:
         return loop.run_until_complete(test(loop))
     finally:
         loop.close()
 
 
-def test_streams_go_on_at_the_same_moments() -> None:
-    async def follow(loop: ByHand, begins: float) -> list[tuple[float, int]]:
+def test_streams_send_deltas_at_the_same_moments() -> None:
+    async def follow(loop: FakeClockLoop, begins: float) -> list[tuple[float, int]]:
         await asyncio.sleep(begins)
-        texts: Any = Pieces(40)
+        texts: Any = ScheduledCompletion(40)
         found = []
-        async for update in Answering(texts, None, 1, INTERVAL, loop.time(), 1e9, NOBODY):
-            found.append((loop.time(), len(update.pieces)))
+        async for delta in RunningRequest(texts, None, 1, CHUNK_INTERVAL, loop.time(), 1e9, NO_METRICS):
+            found.append((loop.time(), len(delta.pieces)))
         return found
 
-    async def test(loop: ByHand) -> list[list[tuple[float, int]]]:
+    async def test(loop: FakeClockLoop) -> list[list[tuple[float, int]]]:
         return await asyncio.gather(follow(loop, 0.004), follow(loop, 0.013))
 
-    for begins, updates in zip((0.004, 0.013), run(test), strict=True):
-        (first, n), *others = updates
-        assert (first, n) == (pytest.approx(begins + EVERY), 1)  # the first token does not wait
-        assert sum(n for _, n in updates) == 40
+    for begins, deltas in zip((0.004, 0.013), run(test), strict=True):
+        (first, n), *others = deltas
+        assert (first, n) == (pytest.approx(begins + PIECE_INTERVAL), 1)  # the first token is sent at once
+        assert sum(n for _, n in deltas) == 40
         for at, _ in others[:-1]:
-            assert at / INTERVAL == pytest.approx(round(at / INTERVAL))
-        assert max(n for _, n in others) <= 1.5 * INTERVAL / EVERY + 1
+            assert at / CHUNK_INTERVAL == pytest.approx(round(at / CHUNK_INTERVAL))
+        assert max(n for _, n in others) <= 1.5 * CHUNK_INTERVAL / PIECE_INTERVAL + 1
 
 
-class Whole:
-    """A long text that is handed out at its end."""
+class LongCompletion:
+    """A long text that comes as a whole at its end."""
 
     def __init__(self, text: str) -> None:
-        self._text, self._parts = text, [TextPart(0, [], "length")]
+        self._text, self._parts = text, [CompletionDelta(0, [], "length")]
 
-    async def take(self) -> list[TextPart]:
+    async def take(self) -> list[CompletionDelta]:
         return [self._parts.pop()] if self._parts else []
 
     def completion(self, index: int) -> Any:
@@ -104,13 +104,13 @@ class Whole:
     completions: tuple[()] = ()
 
 
-def test_others_have_their_turns_while_a_long_text_is_read() -> None:
+def test_long_text_is_parsed_in_slices() -> None:
     turns = 0
-    begun: list[int] = []
+    turns_at_push: list[int] = []
 
-    class Reader(AnswerReader):
-        def push(self, text: str) -> list[Event]:
-            begun.append(turns)
+    class RecordingParser(OutputParser):
+        def push(self, text: str) -> list[OutputEvent]:
+            turns_at_push.append(turns)
             return super().push(text)
 
     async def other() -> None:
@@ -119,23 +119,23 @@ def test_others_have_their_turns_while_a_long_text_is_read() -> None:
             turns += 1
             await asyncio.sleep(0)
 
-    async def test(loop: ByHand) -> str:
-        texts: Any = Whole("a<b " * 10_000)
-        form: Any = SimpleNamespace(reader=Reader)
+    async def test(loop: FakeClockLoop) -> str:
+        texts: Any = LongCompletion("a<b " * 10_000)
+        form: Any = SimpleNamespace(parser=RecordingParser)
         running = asyncio.ensure_future(other())
-        (update,) = [each async for each in Answering(texts, form, 1, 0.0, loop.time(), 1e9, NOBODY)]
+        (delta,) = [each async for each in RunningRequest(texts, form, 1, 0.0, loop.time(), 1e9, NO_METRICS)]
         running.cancel()
-        assert update.finish_reason == "length"
-        return "".join(event.text for event in update.events if isinstance(event, Said))
+        assert delta.finish_reason == "length"
+        return "".join(event.text for event in delta.events if isinstance(event, ContentDelta))
 
     assert run(test) == "a<b " * 10_000
-    assert len(begun) >= 10
-    assert len(set(begun)) == len(begun)
+    assert len(turns_at_push) >= 10
+    assert len(set(turns_at_push)) == len(turns_at_push)
 
 
-def test_an_interval_of_nothing_hands_on_each_piece() -> None:
-    async def test(loop: ByHand) -> list[int]:
-        texts: Any = Pieces(5)
-        return [len(update.pieces) async for update in Answering(texts, None, 1, 0.0, loop.time(), 1e9, NOBODY)]
+def test_chunk_interval_of_0_sends_each_piece() -> None:
+    async def test(loop: FakeClockLoop) -> list[int]:
+        texts: Any = ScheduledCompletion(5)
+        return [len(delta.pieces) async for delta in RunningRequest(texts, None, 1, 0.0, loop.time(), 1e9, NO_METRICS)]
 
     assert run(test) == [1] * 5

@@ -1,4 +1,4 @@
-"""Claims about the place of a client that leaves: nothing more is launched for it than what was running already."""
+"""Tests of client disconnects: the context decodes nothing more for the request than the running call."""
 
 from __future__ import annotations
 
@@ -20,58 +20,58 @@ UBATCH = 64
 PATH = "/v1/completions"
 
 
-class Launches:
-    """Those of a context, by their tokens. One of them lasts until the server knows that its client has left."""
+class DecodeRecorder:
+    """A record of the decodes of a context. One of them blocks until the server has cancelled the request."""
 
     def __init__(self, llm: LLM, name: str, nth: int) -> None:
-        """name: of the method of Context whose nth call lasts."""
-        self.seen: list[tuple[str, int]] = []
-        self.lasts = threading.Event()
+        """name, nth: the call of a method of Context that blocks."""
+        self.calls: list[tuple[str, int]] = []
+        self.blocks = threading.Event()
         self._cancelled = threading.Event()
-        self._llm, self._at = llm, (name, nth)
-        self._calls = {each: getattr(llm.context, each) for each in ("prefill_batch", "verify_chains")}
-        self._cancel = llm.engine.cancel
+        self._llm, self._blocking_call = llm, (name, nth)
+        self._calls = {method: getattr(llm.context, method) for method in ("prefill_batch", "verify_chains")}
+        self._cancel = llm._engine.cancel
 
-    def launch(self, name: str, given: dict[int, list[int]], *more: Any) -> Any:
-        self.seen.append((name, sum(map(len, given.values()))))
-        if (name, [each for each, _ in self.seen].count(name)) == self._at:
-            self.lasts.set()
+    def decode(self, name: str, tokens: dict[int, list[int]], *more: Any) -> Any:
+        self.calls.append((name, sum(map(len, tokens.values()))))
+        if (name, [method for method, _ in self.calls].count(name)) == self._blocking_call:
+            self.blocks.set()
             assert self._cancelled.wait(LONG)
-        return self._calls[name](given, *more)
+        return self._calls[name](tokens, *more)
 
     def cancel(self, request: Any) -> None:
         self._cancel(request)
-        if self.lasts.is_set():
+        if self.blocks.is_set():
             self._cancelled.set()
 
     @property
     def after(self) -> list[tuple[str, int]]:
-        """What was launched after the one that lasted."""
-        name, nth = self._at
-        places = [i for i, (each, _) in enumerate(self.seen) if each == name]
-        return self.seen[places[nth - 1] + 1 :]
+        """Return the decodes after the one that blocked."""
+        name, nth = self._blocking_call
+        indices = [i for i, (method, _) in enumerate(self.calls) if method == name]
+        return self.calls[indices[nth - 1] + 1 :]
 
 
 @contextmanager
-def watched(llm: LLM, name: str, nth: int) -> Iterator[Launches]:
-    launches = Launches(llm, name, nth)
+def recorded_decodes(llm: LLM, name: str, nth: int) -> Iterator[DecodeRecorder]:
+    decodes = DecodeRecorder(llm, name, nth)
     context: Any = llm.context
-    engine: Any = llm.engine
-    for each in launches._calls:
-        setattr(context, each, lambda given, *more, each=each: launches.launch(each, given, *more))
-    engine.cancel = launches.cancel
+    engine: Any = llm._engine
+    for method in decodes._calls:
+        setattr(context, method, lambda tokens, *more, method=method: decodes.decode(method, tokens, *more))
+    engine.cancel = decodes.cancel
     try:
-        yield launches
+        yield decodes
     finally:
-        for each in launches._calls:
-            delattr(context, each)
+        for method in decodes._calls:
+            delattr(context, method)
         del engine.cancel
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize(("name", "nth"), [("prefill_batch", 2), ("verify_chains", 3)], ids=["prompt", "text"])
 @pytest.mark.parametrize("rudely", [False, True], ids=["closed", "reset"])
-def test_the_place_of_a_client_that_leaves_is_free_within_a_ubatch(
+def test_client_disconnect_frees_the_slot_within_a_ubatch(
     new_server: MakeServer, name: str, nth: int, stream: bool, rudely: bool
 ) -> None:
     llm = {"n_seq_max": 1, "n_batch": UBATCH, "n_ubatch": UBATCH, "cache_prompt": False, "draft_tokens": 2}
@@ -79,20 +79,20 @@ def test_the_place_of_a_client_that_leaves_is_free_within_a_ubatch(
     long = {"model": "m", "prompt": [1] * (20 * UBATCH), "max_tokens": 2000, "ignore_eos": True, "stream": stream}
     short = {"model": "m", "prompt": [2] * 7, "max_tokens": 1}
 
-    async def play(launches: Launches) -> Answer:
+    async def play(decodes: DecodeRecorder) -> Answer:
         leaving, other = await asyncio.gather(*(Connection("127.0.0.1", server.port).open() for _ in range(2)))
         await leaving.send("POST", PATH, json.dumps(long).encode())
-        await asyncio.to_thread(launches.lasts.wait, LONG)
+        await asyncio.to_thread(decodes.blocks.wait, LONG)
         waiting = asyncio.create_task(other.ask("POST", PATH, json.dumps(short).encode()))
-        while server.n_open < 2:
+        while server.n_unfinished < 2:
             await asyncio.sleep(0.001)
         leaving.leave(rudely=rudely)
         answer = await asyncio.wait_for(waiting, LONG)
         other.leave()
         return answer
 
-    with watched(server.llm, name, nth) as launches:
-        answer = asyncio.run(play(launches))
+    with recorded_decodes(server.llm, name, nth) as decodes:
+        answer = asyncio.run(play(decodes))
     assert answer.status == 200
-    assert launches.after == [("prefill_batch", 7)]  # the other one's prompt, at once
+    assert decodes.after == [("prefill_batch", 7)]  # the other one's prompt, at once
     assert server.free()

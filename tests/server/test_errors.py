@@ -1,4 +1,4 @@
-"""Claims about requests that get no answer: each has a status and an error object that clients read."""
+"""Tests of error responses: each has a status and an error object that clients parse."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from openai import OpenAI
 
 CHAT = "/v1/chat/completions"
 HELLO: Any = [{"role": "user", "content": "Hello."}]
-ASKED: Any = {"model": "m", "messages": HELLO}
+REQUEST: Any = {"model": "m", "messages": HELLO}
 JSON = {"Content-Type": "application/json"}
 
 
@@ -38,21 +38,23 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"messages": HELLO}, "model is missing", "model"),
     ({"model": "m", "messages": []}, "1 or more entries", "messages"),
     ({"model": "m", "messages": "hello"}, "list", "messages"),
-    (ASKED | {"messages": [{"role": "nobody", "content": "a"}]}, "'system', 'developer', 'user'", "messages[0].role"),
-    (ASKED | {"temperature": "1"}, "must be a number", "temperature"),
-    (ASKED | {"temperature": -1}, "at least 0", "temperature"),
-    (ASKED | {"n": 0}, "at least 1", "n"),
-    (ASKED | {"max_tokens": 1.5}, "whole number", "max_tokens"),
-    (ASKED | {"top_logprobs": 1000}, "at most 100", "top_logprobs"),
-    (ASKED | {"logit_bias": {"2047": 1, "2048": 1}}, "2048 is outside the vocabulary", None),
-    (ASKED | {"tool_choice": "required"}, "no tools", "tool_choice"),
-    (ASKED | {"grammar": "root ::= ("}, "grammar", None),
-    (ASKED | {"functions": [{"name": "f"}]}, "not supported", "functions"),
+    (REQUEST | {"messages": [{"role": "nobody", "content": "a"}]}, "'system', 'developer', 'user'", "messages[0].role"),
+    (REQUEST | {"temperature": "1"}, "must be a number", "temperature"),
+    (REQUEST | {"temperature": -1}, "at least 0", "temperature"),
+    (REQUEST | {"n": 0}, "at least 1", "n"),
+    (REQUEST | {"max_tokens": 1.5}, "whole number", "max_tokens"),
+    (REQUEST | {"top_logprobs": 1000}, "at most 100", "top_logprobs"),
+    (REQUEST | {"logit_bias": {"2047": 1, "2048": 1}}, "2048 is outside the vocabulary", None),
+    (REQUEST | {"tool_choice": "required"}, "no tools", "tool_choice"),
+    (REQUEST | {"grammar": "root ::= ("}, "grammar", None),
+    (REQUEST | {"functions": [{"name": "f"}]}, "not supported", "functions"),
 ]
 
 
 @pytest.mark.parametrize(("body", "why", "param"), WRONG)
-def test_a_wrong_field_is_named(http: httpx.Client, body: dict[str, Any], why: str, param: str | None) -> None:
+def test_validation_error_names_the_field(
+    http: httpx.Client, body: dict[str, Any], why: str, param: str | None
+) -> None:
     found = error(http.post(CHAT, json=body), 400)
     assert why in found["message"]
     assert (found["param"], found["type"]) == (param, "invalid_request_error")
@@ -64,25 +66,25 @@ BROKEN += [b'{"messages": [{"role": "user", "content": "\\ud800"}]}', b'{"messag
 
 @pytest.mark.parametrize("body", BROKEN, ids=lambda body: repr(body[:20]))
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/tokenize", "/detokenize"])
-def test_a_body_that_is_no_request_is_refused(http: httpx.Client, path: str, body: bytes) -> None:
+def test_invalid_body_is_refused(http: httpx.Client, path: str, body: bytes) -> None:
     assert error(http.post(path, content=body, headers=JSON), 400)["message"]
 
 
-def test_a_form_of_a_page_elsewhere_is_refused(http: httpx.Client) -> None:
-    body = json.dumps(ASKED)
+def test_content_type_other_than_json_is_refused(http: httpx.Client) -> None:
+    body = json.dumps(REQUEST)
     found = error(http.post(CHAT, content=body, headers={"Content-Type": "text/plain"}), 400)
     assert "application/json" in found["message"]
 
 
-def test_a_prompt_that_is_too_long_has_openais_code(http: httpx.Client) -> None:
+def test_too_long_prompt_has_openais_error_code(http: httpx.Client) -> None:
     long = [{"role": "user", "content": "a b c d " * 3000}]
     for stream in (False, True):
-        found = error(http.post(CHAT, json=ASKED | {"messages": long, "stream": stream}), 400)
+        found = error(http.post(CHAT, json=REQUEST | {"messages": long, "stream": stream}), 400)
         assert found["code"] == "context_length_exceeded"
         assert "4096" in found["message"]
 
 
-def test_the_client_raises_its_own_classes(server: Server, new_server: Callable[..., Server]) -> None:
+def test_openai_client_raises_its_error_classes(server: Server, new_server: Callable[..., Server]) -> None:
     client = OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=LONG)
     with pytest.raises(openai.BadRequestError) as bad:
         client.chat.completions.create(model="demo", messages=HELLO, temperature=-1)
@@ -98,7 +100,7 @@ def test_the_client_raises_its_own_classes(server: Server, new_server: Callable[
     assert OpenAI(base_url=f"{guarded.url}/v1", api_key="other").models.list().data
 
 
-def test_keys_come_by_either_header_and_open_paths_need_none(new_server: Callable[..., Server]) -> None:
+def test_api_key_works_in_either_header_and_public_paths_need_none(new_server: Callable[..., Server]) -> None:
     server = new_server(api_keys=("sécret",))
     server.ready()  # asks for /health without a key
     with httpx.Client(base_url=server.url) as client:
@@ -112,23 +114,23 @@ def test_keys_come_by_either_header_and_open_paths_need_none(new_server: Callabl
         both = {"authorization": b"Bearer of another server", "x-api-key": "sécret".encode()}
         assert client.get("/v1/models", headers=both).status_code == 200
         assert client.get("/openapi.json").status_code == 200
-        assert client.post(CHAT, json=ASKED).status_code == 401
+        assert client.post(CHAT, json=REQUEST).status_code == 401
 
 
-def test_a_model_of_another_name_is_not_found_where_names_were_given(
+def test_unknown_model_is_not_found_where_served_names_are_set(
     http: httpx.Client, new_server: Callable[..., Server]
 ) -> None:
-    asked = ASKED | {"model": "gpt-4o", "max_tokens": 1}
-    assert http.post(CHAT, json=asked).json()["model"] == "gpt-4o"
+    request_body = REQUEST | {"model": "gpt-4o", "max_tokens": 1}
+    assert http.post(CHAT, json=request_body).json()["model"] == "gpt-4o"
     named = new_server(served_names=("small", "tiny")).ready()
     with httpx.Client(base_url=named.url, timeout=LONG) as client:
-        assert error(client.post(CHAT, json=asked), 404)["code"] == "model_not_found"
-        assert client.post(CHAT, json=asked | {"model": "tiny"}).status_code == 200
+        assert error(client.post(CHAT, json=request_body), 404)["code"] == "model_not_found"
+        assert client.post(CHAT, json=request_body | {"model": "tiny"}).status_code == 200
         assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["small", "tiny"]
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_that_is_too_large_is_refused_whether_or_not_it_says_its_length(
+def test_too_large_body_is_refused_with_and_without_content_length(
     new_server: Callable[..., Server], chunked: bool
 ) -> None:
     server = new_server(max_body_bytes=10_000).ready()
@@ -139,18 +141,18 @@ def test_a_body_that_is_too_large_is_refused_whether_or_not_it_says_its_length(
     with httpx.Client(base_url=server.url, timeout=LONG) as client:
         body: Any = pieces() if chunked else b" " * 20_000
         assert error(client.post(CHAT, content=body, headers=JSON), 413)["code"] == "body_too_large"
-        fits = json.dumps(ASKED | {"max_tokens": 1}).encode().ljust(10_000)
+        fits = json.dumps(REQUEST | {"max_tokens": 1}).encode().ljust(10_000)
         assert client.post(CHAT, content=fits, headers=JSON).status_code == 200
 
 
-def test_a_body_is_refused_before_all_of_it_came(new_server: Callable[..., Server]) -> None:
+def test_too_large_content_length_is_refused_before_the_body(new_server: Callable[..., Server]) -> None:
     server = new_server(max_body_bytes=10_000).ready()
     with socket.create_connection(("127.0.0.1", server.port), LONG) as client:
         client.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n")
         assert client.recv(100).startswith(b"HTTP/1.1 413 ")
 
 
-def test_paths_and_methods_that_are_not_there_are_told(http: httpx.Client) -> None:
+def test_unknown_paths_and_methods_have_error_objects(http: httpx.Client) -> None:
     assert error(http.get("/v1/nothing"), 404)["code"] == "unknown_url"
     for method in ("GET", "DELETE", "PUT", "HEAD"):
         response = http.request(method, CHAT)
@@ -166,7 +168,7 @@ def test_head_is_get_without_a_body(http: httpx.Client) -> None:
         assert head.headers["content-length"] == whole.headers["content-length"]
 
 
-def test_a_request_id_is_kept_or_made(http: httpx.Client) -> None:
+def test_request_id_is_taken_from_the_client_or_created(http: httpx.Client) -> None:
     assert http.get("/health", headers={"x-request-id": "mine-1"}).headers["x-request-id"] == "mine-1"
     made = [
         http.get("/health", headers={"x-request-id": bad}).headers["x-request-id"] for bad in ("", "a b", "x" * 200)
@@ -175,15 +177,13 @@ def test_a_request_id_is_kept_or_made(http: httpx.Client) -> None:
     assert all(name.startswith("req_") for name in made)
 
 
-def test_fields_that_nobody_knows_are_named_in_a_header(http: httpx.Client) -> None:
-    asked = ASKED | {"max_tokens": 1, "max_token": 3, "user": "me", "a\nb": 1}
-    assert http.post(CHAT, json=asked).headers["x-pymtp-ignored"] == "max_token"
-    assert "x-pymtp-ignored" not in http.post(CHAT, json=ASKED | {"max_tokens": 1}).headers
+def test_unknown_fields_are_named_in_a_header(http: httpx.Client) -> None:
+    request_body = REQUEST | {"max_tokens": 1, "max_token": 3, "user": "me", "a\nb": 1}
+    assert http.post(CHAT, json=request_body).headers["x-pymtp-ignored"] == "max_token"
+    assert "x-pymtp-ignored" not in http.post(CHAT, json=REQUEST | {"max_tokens": 1}).headers
 
 
-def test_other_origins_are_let_in_only_where_that_was_asked_for(
-    http: httpx.Client, new_server: Callable[..., Server]
-) -> None:
+def test_cors_allows_configured_origins_only(http: httpx.Client, new_server: Callable[..., Server]) -> None:
     asks = {"Origin": "http://page.example", "Access-Control-Request-Method": "POST"}
     assert "access-control-allow-origin" not in http.options(CHAT, headers=asks).headers
     server = new_server(cors_origins=("http://page.example",), api_keys=("secret",)).ready()
@@ -200,13 +200,13 @@ def test_other_origins_are_let_in_only_where_that_was_asked_for(
 @pytest.mark.parametrize(
     ("url", "body"),
     [
-        (CHAT, ASKED | {"model": "\ud800", "max_tokens": 1}),
-        (CHAT, ASKED | {"model": "\ud800", "max_tokens": 1, "stream": True}),
+        (CHAT, REQUEST | {"model": "\ud800", "max_tokens": 1}),
+        (CHAT, REQUEST | {"model": "\ud800", "max_tokens": 1, "stream": True}),
         ("/v1/completions", {"model": "\ud800", "prompt": "a", "max_tokens": 1}),
         ("/v1/responses", {"model": "m", "input": "a", "user": "\ud800", "max_output_tokens": 1}),
     ],
 )
-def test_half_a_character_that_is_told_back_is_no_failure(http: httpx.Client, url: str, body: dict[str, Any]) -> None:
+def test_lone_surrogates_are_echoed_in_responses(http: httpx.Client, url: str, body: dict[str, Any]) -> None:
     response = http.post(url, content=json.dumps(body), headers=JSON)
     assert response.status_code == 200, response.text
     assert r"\ud800" in response.text

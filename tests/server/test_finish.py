@@ -1,4 +1,4 @@
-"""Claims about how an answer is seen to have ended."""
+"""Tests of the stop string in the finish info of a completion."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymtp.engine.text import TextStream
-from pymtp.server.finish import stop_found
+from pymtp.engine.text import IncrementalDetokenizer
+from pymtp.server.finish import find_stop_string
 
 LETTERS = st.text("aéb😀", max_size=12)
 
 
 @given(LETTERS, st.lists(st.text("aéb😀", min_size=1, max_size=3), max_size=3))
-def test_the_stop_string_that_is_found_is_the_one_that_stopped(text: str, stops: list[str]) -> None:
-    stream = TextStream(stops)
+def test_find_stop_string_finds_the_string_that_ended_the_text(text: str, stops: list[str]) -> None:
+    stream = IncrementalDetokenizer(stops)
     data = b""
     given_out = ""
     for byte in text.encode():
         data += bytes([byte])
         given_out += stream.push(bytes([byte]))
         if stream.stopped:
-            found = stop_found(data, given_out, stops)
+            found = find_stop_string(data, given_out, stops)
             assert found in stops
             assert data.decode().endswith(found)
             return
     given_out += stream.flush()
-    assert stop_found(data, given_out, stops) is None
+    assert find_stop_string(data, given_out, stops) is None
 
 
 @pytest.mark.parametrize("text", ["un caf\u00e9: oui", "un cafe\u0301: oui"])
-def test_a_stop_string_found_in_nfc_is_told_as_the_client_wrote_it(text: str) -> None:
+def test_stop_string_matched_in_nfc_is_reported_as_the_client_wrote_it(text: str) -> None:
     stops = ["oui", "cafe\u0301:"]
-    stream = TextStream(stops)
+    stream = IncrementalDetokenizer(stops)
     out = stream.push(text.encode())
     assert stream.stopped
-    assert stop_found(text.encode(), out, stops) == stops[1]
+    assert find_stop_string(text.encode(), out, stops) == stops[1]

@@ -1,4 +1,4 @@
-"""Claims about the head of a model that a worker had: whether its files are the same yet."""
+"""Tests of HeadFile: it detects changes of a separate head's files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pymtp.server.process.head_file import HeadFile
 
 @pytest.mark.parametrize("names", [["mtp.gguf"], ["mtp-00001-of-00002.gguf", "mtp-00002-of-00002.gguf"]])
 @pytest.mark.parametrize("which", [0, -1])
-def test_head_file_tells_what_is_gone_or_cut_off(tmp_path: Path, names: list[str], which: int) -> None:
+def test_head_file_check_detects_missing_and_truncated_files(tmp_path: Path, names: list[str], which: int) -> None:
     files = [tmp_path / name for name in names]
     for file in files:
         file.write_bytes(bytes(1000))

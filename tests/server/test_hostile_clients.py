@@ -1,5 +1,4 @@
-"""Claims about what a server must withstand: clients that leave, slow ones, too many, failures, its own beginning and
-end."""
+"""Tests of hostile conditions: disconnects, slow readers, overload, failures, startup and shutdown."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ ENDLESS: Any = {"model": "m", "messages": HELLO, "temperature": 0, "max_tokens":
 
 
 def post(server: Server, body: dict[str, Any], path: str = CHAT, receive_buffer: int | None = None) -> socket.socket:
-    """A request that was sent, and whose answer nobody has read yet."""
+    """Send a request, and return its socket without reading the response."""
     client = socket.socket()
     if receive_buffer is not None:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
@@ -45,8 +44,8 @@ def post(server: Server, body: dict[str, Any], path: str = CHAT, receive_buffer:
     return client
 
 
-def until(client: socket.socket, text: bytes) -> bytes:
-    """Reads until a text was there."""
+def read_until(client: socket.socket, text: bytes) -> bytes:
+    """Read until a text has come."""
     found = bytearray()
     while text not in found[-len(text) - 65536 :]:
         piece = client.recv(65536)
@@ -56,7 +55,7 @@ def until(client: socket.socket, text: bytes) -> bytes:
 
 
 def text_of(stream: bytes) -> str:
-    """The content of a stream's chunks, as it was sent: each in one chunk of HTTP at least."""
+    """Decode a chunked response, and return the joined content of its stream."""
     body, at = bytearray(), stream.index(b"\r\n\r\n") + 4
     while at < len(stream):
         begin = stream.index(b"\r\n", at) + 2
@@ -68,7 +67,7 @@ def text_of(stream: bytes) -> str:
 
 @pytest.fixture
 def slow(new_server: Callable[..., Server]) -> Server:
-    """One whose texts of 4,000 tokens take a while: one place, no drafts."""
+    """Return a server with one slot and no drafts, where 4,000 tokens take a while."""
     return new_server(llm={"n_ctx": 8192, "n_seq_max": 1, "draft_tokens": 0}).ready()
 
 
@@ -79,12 +78,12 @@ def running(server: Server) -> int:
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("n", [1, 3])
-def test_a_client_that_leaves_frees_its_place(server: Server, path: str, stream: bool, n: int) -> None:
+def test_client_disconnect_frees_the_slot(server: Server, path: str, stream: bool, n: int) -> None:
     before = server.llm.figures().cancelled
     prompt = {"messages": HELLO} if path == CHAT else {"prompt": ["a", "b"]}
     client = post(server, ENDLESS | prompt | {"stream": stream, "n": n}, path)
     if stream:
-        until(client, b'"finish_reason": null')
+        read_until(client, b'"finish_reason": null')
     else:
         wait_until(lambda: running(server))
     client.close()
@@ -92,21 +91,19 @@ def test_a_client_that_leaves_frees_its_place(server: Server, path: str, stream:
     wait_until(lambda: server.llm.figures().cancelled > before)
 
 
-def test_a_client_that_leaves_while_it_waits_for_its_turn_leaves_the_queue(slow: Server) -> None:
+def test_client_disconnect_leaves_the_queue(slow: Server) -> None:
     first = post(slow, ENDLESS | {"stream": True})
-    until(first, b"data: ")
+    read_until(first, b"data: ")
     second = post(slow, ENDLESS | {"stream": True})
     wait_until(lambda: slow.llm.figures().waiting == 1)
     second.close()
-    wait_until(lambda: slow.llm.figures().waiting == 0 and slow.n_open == 1)
+    wait_until(lambda: slow.llm.figures().waiting == 0 and slow.n_unfinished == 1)
     first.close()
     wait_until(slow.free)
 
 
-def test_pages_that_ask_for_figures_leave_the_threads_to_requests(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    between, go_on = server.llm.turns.between, threading.Event()
+def test_figures_requests_share_one_thread(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    between, go_on = server.llm._runner.call_between_steps, threading.Event()
     calls: list[object] = []
 
     def waits(owner: Any, call: Callable[[], Any]) -> Any:
@@ -114,7 +111,7 @@ def test_pages_that_ask_for_figures_leave_the_threads_to_requests(
         assert go_on.wait(LONG)
         return between(owner, call)
 
-    monkeypatch.setattr(server.llm.turns, "between", waits)
+    monkeypatch.setattr(server.llm._runner, "call_between_steps", waits)
     pages = [socket.create_connection(("127.0.0.1", server.port), LONG) for _ in range(40)]
     for page in pages:
         page.sendall(b"GET /figures HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -125,11 +122,11 @@ def test_pages_that_ask_for_figures_leave_the_threads_to_requests(
     finally:
         go_on.set()
     for page in pages:
-        until(page, b'"memory":[{"device":')
+        read_until(page, b'"memory":[{"device":')
         page.close()
 
 
-def test_a_reader_that_takes_nothing_holds_up_nobody(slow: Server) -> None:
+def test_stalled_reader_does_not_delay_others(slow: Server) -> None:
     lazy = post(slow, ENDLESS | {"stream": True, "logprobs": True, "top_logprobs": 20}, receive_buffer=4096)
     wait_until(lambda: running(slow))
     other = httpx.post(slow.url + CHAT, json=SHORT, timeout=LONG)
@@ -139,31 +136,31 @@ def test_a_reader_that_takes_nothing_holds_up_nobody(slow: Server) -> None:
     wait_until(slow.free)
 
 
-def test_a_reader_that_takes_nothing_for_long_is_let_go(slow: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "SLOWEST", 0.2)
+def test_stalled_reader_is_disconnected(slow: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "WRITE_TIMEOUT", 0.2)
     lazy = post(slow, ENDLESS | {"stream": True, "logprobs": True, "top_logprobs": 100}, receive_buffer=4096)
-    wait_until(lambda: slow.n_open == 1)
+    wait_until(lambda: slow.n_unfinished == 1)
     wait_until(slow.free)
     wait_until(lambda: not slow.n_connections)
     lazy.close()
 
 
-def test_the_text_of_a_slow_reader_is_written_to_its_end_and_arrives_whole(server: Server) -> None:
+def test_slow_reader_gets_the_whole_text(server: Server) -> None:
     before = server.llm.figures().finished
-    large = {"logprobs": True, "top_logprobs": 100}  # more than the system keeps for a reader
+    large = {"logprobs": True, "top_logprobs": 100}  # more than the system buffers for a reader
     client = post(server, ENDLESS | {"max_tokens": 1000, "stream": True} | large, receive_buffer=4096)
     wait_until(lambda: server.llm.figures().finished == before + 1)
-    assert server.n_open == 1
-    whole = until(client, b"data: [DONE]")
+    assert server.n_unfinished == 1
+    whole = read_until(client, b"data: [DONE]")
     assert len(whole) > 5_000_000
     assert text_of(whole) == server.llm.chat(HELLO, SamplingParams(1000, ignore_eos=True)).text
     client.close()
 
 
-def test_more_than_may_wait_are_told_to_come_again(new_server: Callable[..., Server]) -> None:
+def test_full_queue_answers_429(new_server: Callable[..., Server]) -> None:
     server = new_server(max_queue=1, llm={"n_ctx": 8192, "n_seq_max": 1, "draft_tokens": 0}).ready()
     clients = [post(server, ENDLESS | {"stream": True}) for _ in range(2)]
-    wait_until(lambda: server.n_open == 2)
+    wait_until(lambda: server.n_unfinished == 2)
     for body in (SHORT, SHORT | {"stream": True}):
         full = httpx.post(server.url + CHAT, json=body, timeout=LONG)
         assert (full.status_code, full.json()["error"]["code"]) == (429, "queue_full")
@@ -176,34 +173,32 @@ def test_more_than_may_wait_are_told_to_come_again(new_server: Callable[..., Ser
     assert httpx.post(server.url + CHAT, json=SHORT, timeout=LONG).status_code == 200
 
 
-def test_without_a_queue_no_text_waits_but_for_those_of_its_own_request(new_server: Callable[..., Server]) -> None:
+def test_max_queue_0_lets_only_completions_of_one_request_wait(new_server: Callable[..., Server]) -> None:
     server = new_server(max_queue=0, llm={"n_ctx": 8192, "n_seq_max": 1, "draft_tokens": 0}).ready()
     assert httpx.post(server.url + CHAT, json=SHORT | {"n": 3}, timeout=LONG).status_code == 200
     first = post(server, ENDLESS | {"stream": True})
-    wait_until(lambda: server.n_open == 1)
+    wait_until(lambda: server.n_unfinished == 1)
     assert httpx.post(server.url + CHAT, json=SHORT, timeout=LONG).status_code == 429
     first.close()
     wait_until(server.free)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_prompts_of_one_request_wait_for_each_other_and_not_for_the_queue(
-    new_server: Callable[..., Server], stream: bool
-) -> None:
+def test_prompts_of_one_request_may_exceed_the_queue(new_server: Callable[..., Server], stream: bool) -> None:
     server = new_server(max_queue=1, llm={"n_seq_max": 2}).ready()
     body = {"prompt": [f"import {i}" for i in range(12)], "n": 2, "temperature": 0, "max_tokens": 4, "stream": stream}
     answer = httpx.post(server.url + "/v1/completions", json=body, timeout=LONG)
     assert answer.status_code == 200
     if not stream:
-        wanted = server.llm.generate(body["prompt"], SamplingParams(4))
+        expected = server.llm.generate(body["prompt"], SamplingParams(4))
         texts = [choice["text"] for choice in answer.json()["choices"]]
-        assert texts == [done.text for done in wanted for _ in range(2)]
+        assert texts == [done.text for done in expected for _ in range(2)]
     else:
         assert answer.text.count('"finish_reason": "length"') == 24
 
 
 @pytest.mark.parametrize("whose", ["the server's", "the client's"])
-def test_a_request_that_takes_too_long_ends_with_an_error(new_server: Callable[..., Server], whose: str) -> None:
+def test_request_timeout_ends_the_request_with_an_error(new_server: Callable[..., Server], whose: str) -> None:
     limit = 0.2
     server = new_server(
         request_timeout=limit if whose == "the server's" else 1000.0,
@@ -214,17 +209,15 @@ def test_a_request_that_takes_too_long_ends_with_an_error(new_server: Callable[.
     assert (whole.status_code, whole.json()["error"]["type"]) == (504, "timeout_error")
     assert whole.headers["x-should-retry"] == "false"
     client = OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=LONG)
-    with pytest.raises(openai.APIError, match="longer than"):  # noqa: PT012 — it fails in the middle
+    with pytest.raises(openai.APIError, match="longer than"):  # noqa: PT012 — the iteration raises in the middle
         for chunk in client.chat.completions.create(model="m", messages=HELLO, stream=True, extra_body=body):
             assert chunk.choices
     wait_until(server.free)
 
 
-def test_a_native_failure_is_told_to_its_client_and_others_go_on(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_native_failure_fails_its_own_request_only(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     other = post(server, ENDLESS | {"stream": True, "max_tokens": 1500})
-    begun = until(other, b"data: ")
+    begun = read_until(other, b"data: ")
     original, failures = Context.first_token, [NativeError("no way on")]
 
     def fails_once(self: Context, seq: int = 0) -> int:
@@ -236,16 +229,16 @@ def test_a_native_failure_is_told_to_its_client_and_others_go_on(
     failed = httpx.post(server.url + CHAT, json=SHORT | {"stream": True}, timeout=LONG)
     assert (failed.status_code, failed.json()["error"]["type"]) == (500, "server_error")
     assert failed.json()["error"]["message"] == "no way on"
-    rest = begun + until(other, b"data: [DONE]")
+    rest = begun + read_until(other, b"data: [DONE]")
     assert text_of(rest) == server.llm.chat(HELLO, SamplingParams(1500, ignore_eos=True)).text
 
 
-def test_a_failure_in_the_middle_of_a_stream_is_its_last_event(server: Server) -> None:
+def test_failure_in_a_stream_is_its_last_event(server: Server) -> None:
     client = post(server, ENDLESS | {"stream": True})
-    until(client, b'"content": "')
+    read_until(client, b'"content": "')
     llm = server.llm
-    llm.turns.between(llm, lambda: llm.engine.fail(NativeError("no way on")))
-    last = until(client, b"0\r\n\r\n").rstrip().split(b"data: ")[-1]
+    llm._runner.call_between_steps(llm, lambda: llm._engine.fail_all(NativeError("no way on")))
+    last = read_until(client, b"0\r\n\r\n").rstrip().split(b"data: ")[-1]
     said = json.loads(last.split(b"\n")[0])
     assert said == {"error": {"message": "no way on", "type": "server_error", "param": None, "code": "native_failure"}}
     client.close()
@@ -253,7 +246,7 @@ def test_a_failure_in_the_middle_of_a_stream_is_its_last_event(server: Server) -
     assert again.json()["choices"][0]["message"]["content"] == server.llm.chat(HELLO, SamplingParams(8)).text
 
 
-def test_before_the_model_is_loaded_requests_are_told_to_wait(new_server: Callable[..., Server]) -> None:
+def test_requests_get_a_503_while_the_model_is_loading(new_server: Callable[..., Server]) -> None:
     go_on = threading.Event()
 
     def load() -> LLM:
@@ -284,7 +277,7 @@ def _answers(server: Server) -> bool:
     return False
 
 
-def test_a_model_that_cannot_be_loaded_is_told_of(new_server: Callable[..., Server]) -> None:
+def test_failed_model_load_is_reported(new_server: Callable[..., Server]) -> None:
     failed: list[Exception | None] = []
 
     def load() -> LLM:
@@ -296,14 +289,14 @@ def test_a_model_that_cannot_be_loaded_is_told_of(new_server: Callable[..., Serv
     assert httpx.get(server.url + "/health", timeout=LONG).status_code == 503
 
 
-def test_what_runs_when_the_llm_is_closed_ends_with_an_error(new_server: Callable[..., Server]) -> None:
+def test_cancelled_requests_end_with_an_error(new_server: Callable[..., Server]) -> None:
     server = new_server(llm={"n_ctx": 8192, "n_seq_max": 2, "draft_tokens": 0}).ready()
     streams = [post(server, ENDLESS | {"stream": True}) for _ in range(2)]
     for stream in streams:
-        until(stream, b"data: ")
+        read_until(stream, b"data: ")
     server.llm.cancel()
     for stream in streams:
-        last = until(stream, b'"error"')
-        assert b'"code": "unavailable"' in last or b'"code"' in until(stream, b"}}")
+        last = read_until(stream, b'"error"')
+        assert b'"code": "unavailable"' in last or b'"code"' in read_until(stream, b"}}")
         stream.close()
     wait_until(server.free)

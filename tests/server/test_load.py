@@ -1,4 +1,4 @@
-"""Claims about a server with more clients than places: tools/checks/http_load.py and http_same_text.py in short."""
+"""Tests of a server with more clients than slots: short runs of tools/checks/http_load.py and http_same_text.py."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import http_same_text
 import pytest
 from conftest import make_llm
 from helpers.servers import Server, wait_until
-from http_asks import PATHS, Asked, Asks, Limits, problem
 from http_load import Load, Report, apis_of, left_behind
-from http_same_text import Wish, ask_all, compare, make_wishes
+from http_requests import PATHS, HttpRequest, HttpRequestGenerator, Limits, find_problem
+from http_same_text import TextRequest, compare, make_requests, send_all
 from http_wire import Connection
 from makers.demo_corpus import held_out_prompts
 
@@ -30,7 +30,7 @@ ROOM = {"n_ctx": 512, "n_seq_max": 3, "cache_bytes": 2**22}
 
 @pytest.fixture
 def busy(new_server: MakeServer) -> Server:
-    """Three places, and eight more texts that may wait."""
+    """Return a server with three slots and a queue of eight."""
     return new_server(llm=ROOM, max_queue=8, max_body_bytes=LIMITS.max_body, api_keys=(LIMITS.key,)).ready()
 
 
@@ -39,7 +39,7 @@ def played(server: Server, requests: int, clients: int) -> Report:
     return asyncio.run(load.play(clients, victims=1))
 
 
-def test_every_request_ends_with_its_answer_or_its_error_and_nothing_stays_behind(busy: Server) -> None:
+def test_each_request_under_load_ends_and_leaves_nothing_behind(busy: Server) -> None:
     report = played(busy, 200, 24)
     assert report.wrong == []
     assert sum(report.ends.values()) == 200 + 8
@@ -48,34 +48,34 @@ def test_every_request_ends_with_its_answer_or_its_error_and_nothing_stays_behin
     assert asyncio.run(left_behind(("127.0.0.1", busy.port), LIMITS)) == ""
 
 
-def test_the_check_knows_what_it_asks_of(busy: Server) -> None:
+def test_load_check_finds_all_apis(busy: Server) -> None:
     assert asyncio.run(apis_of(("127.0.0.1", busy.port))) == list(PATHS)
 
 
-def test_a_place_that_is_not_given_back_is_seen(busy: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_check_detects_a_leaked_slot(busy: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_load, "FREE", 0.2)
 
     async def never_ends() -> str:
-        async with await busy.app.state.service.llm.open("import ", ahead=1):
+        async with await busy.app.state.service.llm._open("import ", max_unread=1):
             return await left_behind(("127.0.0.1", busy.port), LIMITS)
 
     assert "still there" in asyncio.run(never_ends())
 
 
-def test_answers_of_a_server_without_limits_are_seen(open_server: Server) -> None:
-    asks = Asks(random.Random(0), LIMITS, ["chat", "completions"], ["import os"])
-    asked = {one.kind: one for one in (asks.refused() for _ in range(200))}
+def test_load_check_detects_missing_limits(open_server: Server) -> None:
+    generator = HttpRequestGenerator(random.Random(0), LIMITS, ["chat", "completions"], ["import os"])
+    asked = {one.kind: one for one in (generator.refused() for _ in range(200))}
 
-    async def wrong(one: Asked) -> str:
+    async def wrong(one: HttpRequest) -> str:
         to = await Connection("127.0.0.1", open_server.port).open()
         try:
-            return problem(one, await to.ask(one.method, one.path, one.body, one.headers))
+            return find_problem(one, await to.ask(one.method, one.path, one.body, one.headers))
         finally:
             to.leave()
 
     found = {kind for kind, one in asked.items() if asyncio.run(wrong(one))}
     assert len(asked) == 6
-    assert found == {"body too large", "wrong key"}  # the rest is refused by any server
+    assert found == {"body too large", "wrong key"}  # any server refuses the other kinds
 
 
 @pytest.fixture(scope="module")
@@ -95,12 +95,12 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def same_text(server: Server, alone: LLM, n: int) -> http_same_text.Found:
-    wishes: list[Wish] = list(islice(make_wishes(0, held_out_prompts(6, 1000), list(PATHS)), n))
-    gots = asyncio.run(ask_all(("127.0.0.1", server.port), wishes, 12))
-    return compare(alone, wishes, gots)
+    requests: list[TextRequest] = list(islice(make_requests(0, held_out_prompts(6, 1000), list(PATHS)), n))
+    received = asyncio.run(send_all(("127.0.0.1", server.port), requests, 12))
+    return compare(alone, requests, received)
 
 
-def test_texts_over_http_are_those_of_the_llm_under_any_load(open_server: Server, alone: LLM) -> None:
+def test_texts_over_http_under_load_equal_those_of_the_llm(open_server: Server, alone: LLM) -> None:
     found = same_text(open_server, alone, 40)
     assert found.differences == []
     assert (found.requests, found.differing) == (40, 0)
@@ -109,12 +109,12 @@ def test_texts_over_http_are_those_of_the_llm_under_any_load(open_server: Server
     assert found.left < 20
 
 
-def test_a_text_of_another_seed_is_seen(open_server: Server, alone: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer: Any = Service.answer
+def test_same_text_check_detects_another_seed(open_server: Server, alone: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer: Any = Service.run_request
 
     def other(service: Service, ask: Any) -> Any:
         seed = ask.params.seed
         return answer(service, replace(ask, params=replace(ask.params, seed=None if seed is None else seed ^ 1)))
 
-    monkeypatch.setattr(Service, "answer", other)
+    monkeypatch.setattr(Service, "run_request", other)
     assert same_text(open_server, alone, 12).differing > 50

@@ -1,4 +1,4 @@
-"""Claims about the server's log: a line a request, that tells what it cost and not what was asked."""
+"""Tests of the log: one line per request, with its tokens and times and without its prompt."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from helpers.served import Served
 from helpers.servers import LONG, Server, wait_until
 
 from pymtp.server.metrics.logs import JsonLines, TextLines
-from pymtp.server.settings import Settings
+from pymtp.server.settings import ServerSettings
 
 SECRET = "a secret between us"
 
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Callable[[], list[dict[str, Any]]]:
-    """Logs all, and returns the fields of the requests so far."""
+    """Enable all levels, and return a function that returns the fields of the logged requests."""
     caplog.set_level(logging.DEBUG, "pymtp.server")
     return lambda: [record.fields for record in caplog.records if record.message == "request"]  # type: ignore[attr-defined]
 
@@ -35,18 +35,18 @@ def record(message: str, level: int = logging.INFO, **fields: Any) -> logging.Lo
 
 def chat(server: Server, **more: Any) -> httpx.Response:
     headers = more.pop("headers", None)
-    asked = {
+    request_body = {
         "model": "m",
         "messages": [{"role": "user", "content": SECRET}],
         "max_tokens": 20,
         "ignore_eos": True,
         **more,
     }
-    return httpx.post(f"{server.url}/v1/chat/completions", json=asked, headers=headers, timeout=LONG)
+    return httpx.post(f"{server.url}/v1/chat/completions", json=request_body, headers=headers, timeout=LONG)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_request_is_a_line_with_its_tokens_drafts_and_times(
+def test_request_log_line_has_tokens_drafts_and_times(
     server: Server, log: Callable[[], list[dict[str, Any]]], stream: bool
 ) -> None:
     answer = chat(server, stream=stream, n=2, max_tokens=20)
@@ -60,7 +60,7 @@ def test_a_request_is_a_line_with_its_tokens_drafts_and_times(
     assert 0 < line["time_to_first_token"] <= line["seconds"]
 
 
-def test_a_clients_own_id_is_in_its_line(server: Server, log: Callable[[], list[dict[str, Any]]]) -> None:
+def test_request_log_has_the_clients_request_id(server: Server, log: Callable[[], list[dict[str, Any]]]) -> None:
     assert chat(server, headers={"X-Request-Id": "mine-1"}).headers["x-request-id"] == "mine-1"
     assert chat(server, headers={"X-Request-Id": "not mine"}).headers["x-request-id"] != "not mine"
     wait_until(lambda: len(log()) == 2)
@@ -68,9 +68,7 @@ def test_a_clients_own_id_is_in_its_line(server: Server, log: Callable[[], list[
     assert " " not in log()[1]["request_id"]
 
 
-def test_a_request_that_is_refused_has_a_line_without_texts(
-    server: Server, log: Callable[[], list[dict[str, Any]]]
-) -> None:
+def test_refused_request_is_logged_without_tokens(server: Server, log: Callable[[], list[dict[str, Any]]]) -> None:
     assert chat(server, max_tokens="many").status_code == 400
     wait_until(log)
     (line,) = log()
@@ -78,9 +76,9 @@ def test_a_request_that_is_refused_has_a_line_without_texts(
     assert "completion_tokens" not in line
 
 
-def test_a_client_that_leaves_is_told_by_the_reason(server: Server, log: Callable[[], list[dict[str, Any]]]) -> None:
-    asked = {"prompt": SECRET, "max_tokens": 3000, "stream": True, "ignore_eos": True}
-    with httpx.stream("POST", f"{server.url}/v1/completions", json=asked, timeout=LONG) as answer:
+def test_client_disconnect_is_logged_as_abort(server: Server, log: Callable[[], list[dict[str, Any]]]) -> None:
+    request_body = {"prompt": SECRET, "max_tokens": 3000, "stream": True, "ignore_eos": True}
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=request_body, timeout=LONG) as answer:
         next(answer.iter_lines())
     wait_until(log)
     (line,) = log()
@@ -88,7 +86,7 @@ def test_a_client_that_leaves_is_told_by_the_reason(server: Server, log: Callabl
     assert 0 < line["completion_tokens"] < 3000
 
 
-def test_what_machines_ask_for_all_the_time_is_for_those_who_debug(
+def test_monitoring_requests_are_logged_at_debug_level(
     server: Server, log: Callable[[], list[dict[str, Any]]], caplog: pytest.LogCaptureFixture
 ) -> None:
     for path in ("/health", "/metrics"):
@@ -97,23 +95,23 @@ def test_what_machines_ask_for_all_the_time_is_for_those_who_debug(
     assert {each.levelno for each in caplog.records if each.name == "pymtp.server"} == {logging.DEBUG}
 
 
-@pytest.mark.parametrize("wanted", [False, True])
-def test_prompts_are_logged_only_where_that_was_asked_for(serve: Callable[..., Served], wanted: bool) -> None:
-    served = serve("--log-format", "json", *(("--log-prompts",) if wanted else ()))
+@pytest.mark.parametrize("expected", [False, True])
+def test_prompts_are_logged_only_with_log_prompts(serve: Callable[..., Served], expected: bool) -> None:
+    served = serve("--log-format", "json", *(("--log-prompts",) if expected else ()))
     url = json.loads(served.line('"serving"'))["url"]
-    asked = {"model": "m", "messages": [{"role": "user", "content": SECRET}], "max_tokens": 5}
-    httpx.post(f"{url}/v1/chat/completions", json=asked, timeout=LONG)
+    request_body = {"model": "m", "messages": [{"role": "user", "content": SECRET}], "max_tokens": 5}
+    httpx.post(f"{url}/v1/chat/completions", json=request_body, timeout=LONG)
     httpx.post(f"{url}/v1/completions", json={"prompt": SECRET, "max_tokens": 5}, timeout=LONG)
     lines = [json.loads(served.line('"request"', n)) for n in (1, 2)]
-    assert [line.get("prompt") for line in lines] == ([asked["messages"], SECRET] if wanted else [None, None])
+    assert [line.get("prompt") for line in lines] == ([request_body["messages"], SECRET] if expected else [None, None])
     served.process.terminate()
     served.exit_code()
-    assert sum(SECRET in line for line in served.lines) == 2 * wanted
+    assert sum(SECRET in line for line in served.lines) == 2 * expected
     for line in served.lines:
         assert {"time", "level", "message"} <= set(json.loads(line))
 
 
-def test_a_text_line_is_one_line_whatever_a_client_sends() -> None:
+def test_text_log_line_is_one_line_for_any_input() -> None:
     said = {"request_id": 'a"b c', "route": "/\n2026-01-01T00:00:00.000Z INFO forged", "seconds": 0.25, "none": None}
     line = TextLines().format(record("request", **said))
     assert "\n" not in line
@@ -126,11 +124,11 @@ def test_a_text_line_is_one_line_whatever_a_client_sends() -> None:
 
 @pytest.mark.parametrize("lines", [TextLines(), JsonLines()], ids=["text", "json"])
 @pytest.mark.parametrize("path", ["/\x9b31m", "/\x85forged", "/\u2028forged", "/\u202egnorw"])
-def test_a_line_has_nothing_that_a_terminal_obeys(path: str, lines: logging.Formatter) -> None:
+def test_log_line_has_no_control_characters(path: str, lines: logging.Formatter) -> None:
     assert lines.format(record("request", route=path)).isprintable()
 
 
-def test_a_json_line_holds_what_was_said_and_the_traceback() -> None:
+def test_json_log_line_has_the_message_and_the_traceback() -> None:
     try:
         raise ValueError("odd")
     except ValueError as error:
@@ -143,7 +141,7 @@ def test_a_json_line_holds_what_was_said_and_the_traceback() -> None:
     assert said == {"time": "2023-11-14T22:13:20.250Z", "level": "error", "message": "it\nfailed", "key": "ä"}
 
 
-def test_times_are_utc_to_the_millisecond_wherever_the_server_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_times_are_utc_with_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:
@@ -153,5 +151,5 @@ def test_times_are_utc_to_the_millisecond_wherever_the_server_stands(monkeypatch
         time.tzset()
 
 
-def test_nothing_asks_for_prompts_by_default() -> None:
-    assert not Settings().log_prompts
+def test_log_prompts_is_off_by_default() -> None:
+    assert not ServerSettings().log_prompts

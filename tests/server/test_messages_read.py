@@ -1,4 +1,4 @@
-"""Claims about what bodies of /v1/messages ask for."""
+"""Tests of the conversion of bodies of /v1/messages."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pymtp.openai.requests import CHAT, read_ask
-from pymtp.server.message_builder import sealed
-from pymtp.server.messages.read import chat_body
+from pymtp.openai.request_body import CHAT, read_generate_request
+from pymtp.server.message_builder import encode_thinking
+from pymtp.server.messages.read import to_chat_body
 from pymtp.server.messages.types import MessageRequest
 
 USER = {"role": "user", "content": "a"}
@@ -18,8 +18,8 @@ TOOL = {"name": "ls", "description": "Lists.", "input_schema": {"type": "object"
 
 def read(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
     body = {"model": "demo", "max_tokens": 9, "messages": list(messages or [USER])} | more
-    found = chat_body(MessageRequest.model_validate(body).model_dump(exclude_unset=True, by_alias=True))
-    read_ask(CHAT, found)  # it is one that OpenAI's side takes
+    found = to_chat_body(MessageRequest.model_validate(body).model_dump(exclude_unset=True, by_alias=True))
+    read_generate_request(CHAT, found)  # it is one that OpenAI's side takes
     return found
 
 
@@ -32,18 +32,18 @@ def text(said: str) -> dict[str, Any]:
     return {"type": "text", "text": said}
 
 
-def test_texts_of_a_message_stand_apart() -> None:
+def test_text_blocks_are_separated_by_blank_lines() -> None:
     user = {"role": "user", "content": [text("a"), text("b")]}
     assert messages_of(user) == [{"role": "user", "content": "a\n\nb"}]
 
 
-def test_a_document_of_plain_text_is_read_with_its_title() -> None:
+def test_plain_text_document_is_read_with_its_title() -> None:
     source = {"type": "text", "media_type": "text/plain", "data": "c"}
     user = {"role": "user", "content": [{"type": "document", "title": "b", "source": source}]}
     assert messages_of(user) == [{"role": "user", "content": "b\n\nc"}]
 
 
-def test_results_of_tools_are_messages_of_their_own_in_their_order() -> None:
+def test_tool_results_become_tool_messages_in_order() -> None:
     first = {"type": "tool_result", "tool_use_id": "t1", "content": "a"}
     second = {"type": "tool_result", "tool_use_id": "t2", "content": [text("b"), text("c")], "is_error": True}
     called = {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "ls", "input": {}}]}
@@ -56,7 +56,7 @@ def test_results_of_tools_are_messages_of_their_own_in_their_order() -> None:
     assert [found[2]["tool_call_id"], found[4]["tool_call_id"]] == ["t1", "t2"]
 
 
-def test_blocks_of_the_assistant_are_one_message() -> None:
+def test_assistant_blocks_become_one_message() -> None:
     blocks = [
         {"type": "thinking", "thinking": "hm", "signature": ""},
         {"type": "redacted_thinking", "data": "x"},
@@ -74,8 +74,8 @@ def test_blocks_of_the_assistant_are_one_message() -> None:
     }
 
 
-def test_thinking_that_was_not_shown_comes_back_in_its_signature() -> None:
-    block = {"type": "thinking", "thinking": "", "signature": sealed("hm")}
+def test_hidden_thinking_is_decoded_from_its_signature() -> None:
+    block = {"type": "thinking", "thinking": "", "signature": encode_thinking("hm")}
     foreign = {"type": "thinking", "thinking": "", "signature": "Er9c/not+ours=="}
     _, mine, _, other, _ = messages_of(
         USER, {"role": "assistant", "content": [block]}, USER, {"role": "assistant", "content": [foreign]}, USER
@@ -83,7 +83,7 @@ def test_thinking_that_was_not_shown_comes_back_in_its_signature() -> None:
     assert (mine["reasoning_content"], other["reasoning_content"]) == ("hm", "")
 
 
-def test_instructions_stay_where_they_are() -> None:
+def test_system_messages_keep_their_position() -> None:
     late = {"role": "system", "content": "c"}
     found = messages_of({"role": "system", "content": "b"}, USER, late, system=[text("a")])
     assert found == [
@@ -94,7 +94,7 @@ def test_instructions_stay_where_they_are() -> None:
     ]
 
 
-def test_a_header_that_differs_each_time_is_no_part_of_the_prompt() -> None:
+def test_billing_header_is_not_part_of_the_prompt() -> None:
     header = text("x-anthropic-billing-header: cc_version=2.1; cch=fa690;")
     assert messages_of(USER, system=[header, text("a")])[0] == {"role": "system", "content": "a"}
     assert messages_of(USER, system=[header]) == [USER]
@@ -109,14 +109,14 @@ def test_a_header_that_differs_each_time_is_no_part_of_the_prompt() -> None:
         ({"type": "tool", "name": "ls"}, {"type": "function", "function": {"name": "ls"}}),
     ],
 )
-def test_each_choice_of_tools_has_its_like(choice: dict[str, Any], found: Any) -> None:
+def test_tool_choice_is_converted(choice: dict[str, Any], found: Any) -> None:
     body = read(tools=[TOOL], tool_choice=choice)
     assert (body["tool_choice"], body["parallel_tool_calls"]) == (found, True)
     function = {"name": "ls", "description": "Lists.", "parameters": {"type": "object"}}
     assert body["tools"] == [{"type": "function", "function": function}]
 
 
-def test_several_calls_can_be_ruled_out() -> None:
+def test_parallel_tool_calls_can_be_disabled() -> None:
     choice = {"type": "auto", "disable_parallel_tool_use": True}
     assert read(tools=[TOOL], tool_choice=choice)["parallel_tool_calls"] is False
 
@@ -130,34 +130,34 @@ def test_several_calls_can_be_ruled_out() -> None:
         ({"type": "adaptive"}, True),
     ],
 )
-def test_the_model_thinks_where_it_is_asked_to(thinking: Any, thinks: bool) -> None:
+def test_thinking_field_enables_thinking(thinking: Any, thinks: bool) -> None:
     assert read(thinking=thinking)["chat_template_kwargs"] == {"enable_thinking": thinks}
 
 
-def test_effort_and_variables_of_the_template_reach_it() -> None:
+def test_effort_and_template_variables_reach_the_template() -> None:
     body = read(output_config={"effort": "low"}, chat_template_kwargs={"enable_thinking": True})
     assert body["chat_template_kwargs"] == {"enable_thinking": True, "reasoning_effort": "low"}
 
 
-def test_the_ways_to_sample_reach_the_sampler() -> None:
+def test_sampling_fields_reach_the_params() -> None:
     body = read(temperature=0.5, top_k=7, stop_sequences=["x"], seed=3, draft_tokens=0)
-    params = read_ask(CHAT, body).params
+    params = read_generate_request(CHAT, body).params
     assert (params.max_tokens, params.temperature, params.top_k, params.stop, params.seed) == (9, 0.5, 7, ("x",), 3)
     assert params.draft_tokens == 0
 
 
-def test_only_an_answer_that_was_begun_is_gone_on_with() -> None:
+def test_only_a_last_assistant_message_is_continued() -> None:
     assert read(USER, {"role": "assistant", "content": "b"})["continue_final_message"]
     assert not read(USER)["continue_final_message"]
 
 
 @pytest.mark.parametrize("tag", ["image", "search_result", "container_upload"])
-def test_what_no_model_here_reads_is_named(tag: str) -> None:
+def test_unsupported_block_types_are_named(tag: str) -> None:
     with pytest.raises(ValidationError, match=f"this model reads text, and no '?{tag}"):
         read({"role": "user", "content": [{"type": tag}]})
 
 
-def test_limits_of_numbers_are_in_the_schema() -> None:
+def test_number_ranges_are_in_the_schema() -> None:
     about = MessageRequest.model_json_schema()["properties"]["max_tokens"]
     assert (about["minimum"], about["exclusiveMaximum"]) == (1, 2**31)
     with pytest.raises(ValidationError, match="max_tokens"):
@@ -165,7 +165,7 @@ def test_limits_of_numbers_are_in_the_schema() -> None:
     assert read(max_tokens=9.0)["max_tokens"] == 9
 
 
-def test_a_request_of_claude_code_is_read_whole() -> None:
+def test_request_of_claude_code_is_converted() -> None:
     cached = {"cache_control": {"type": "ephemeral"}}
     more = {
         "system": [text("x-anthropic-billing-header: cc_version=2"), text("be brief") | cached],

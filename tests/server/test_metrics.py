@@ -1,4 +1,4 @@
-"""Claims about /metrics: it counts what happened, by vLLM's names; the dashboard asks for no other."""
+"""Tests of /metrics: it counts requests by vLLM's names, and the dashboard uses no other names."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ VLLM = (
 
 
 class Scraped:
-    """What /metrics said."""
+    """The metrics of one scrape."""
 
     def __init__(self, server: Server) -> None:
         answer = httpx.get(f"{server.url}/metrics", timeout=LONG)
@@ -59,37 +59,37 @@ class Scraped:
         return {name for name, _ in self.samples}
 
     def __call__(self, name: str, **labels: str) -> float:
-        """The sum of all series with these labels."""
-        wanted = set(labels.items())
+        """Sum all series with these labels."""
+        expected = set(labels.items())
         return sum(
-            value for (found, has), value in self.samples.items() if found == f"pymtp:{name}" and wanted <= set(has)
+            value for (found, has), value in self.samples.items() if found == f"pymtp:{name}" and expected <= set(has)
         )
 
 
 @pytest.fixture
 def served(new_server: Callable[..., Server]) -> Server:
-    """A server that nobody has asked yet."""
+    """Return a server without earlier requests."""
     server: Server = new_server(llm={"draft_tokens": 3}).ready()
     return server
 
 
 def ask(server: Server, **more: Any) -> dict[str, Any]:
-    asked = {"prompt": "def f(x):", "max_tokens": 30, "temperature": 0, "ignore_eos": True, **more}
-    answer = httpx.post(f"{server.url}/v1/completions", json=asked, timeout=LONG)
-    return {} if asked.get("stream") else answer.json()
+    request_body = {"prompt": "def f(x):", "max_tokens": 30, "temperature": 0, "ignore_eos": True, **more}
+    answer = httpx.post(f"{server.url}/v1/completions", json=request_body, timeout=LONG)
+    return {} if request_body.get("stream") else answer.json()
 
 
-def test_the_names_are_those_of_vllm(served: Server) -> None:
+def test_metric_names_are_those_of_vllm(served: Server) -> None:
     ask(served)
     names = Scraped(served).names
     assert {f"pymtp:{name}" for name in VLLM} <= names
     assert not [name for name in names if name.endswith("_created")]
 
 
-def test_tokens_texts_and_drafts_are_counted_as_clients_see_them(served: Server) -> None:
-    asked = [ask(served), ask(served, prompt="class A:", n=2, temperature=1), ask(served, max_tokens=5)]
+def test_metrics_count_tokens_completions_and_drafts(served: Server) -> None:
+    request_body = [ask(served), ask(served, prompt="class A:", n=2, temperature=1), ask(served, max_tokens=5)]
     metrics = Scraped(served)
-    usage = [answer["usage"] for answer in asked]
+    usage = [answer["usage"] for answer in request_body]
     figures = served.llm.figures()
     assert metrics("prompt_tokens_total") == sum(each["prompt_tokens"] for each in usage)
     assert metrics("generation_tokens_total") == sum(each["completion_tokens"] for each in usage) == 95
@@ -108,8 +108,8 @@ def test_tokens_texts_and_drafts_are_counted_as_clients_see_them(served: Server)
     assert metrics("prefix_cache_queries_total") >= metrics("prefix_cache_hits_total") > 0  # for one prompt came twice
 
 
-def test_a_stream_tells_of_its_first_token_and_of_each_chunk(served: Server) -> None:
-    ask(served, stream=True, max_tokens=1000)  # what a quick machine cannot write within one chunk
+def test_stream_observes_first_token_and_inter_token_latency(served: Server) -> None:
+    ask(served, stream=True, max_tokens=1000)  # more than a fast machine generates within one chunk
     metrics = Scraped(served)
     assert metrics("time_to_first_token_seconds_count") == 1
     assert metrics("inter_token_latency_seconds_count") > 1
@@ -118,16 +118,16 @@ def test_a_stream_tells_of_its_first_token_and_of_each_chunk(served: Server) -> 
     assert Scraped(served)("inter_token_latency_seconds_count") == metrics("inter_token_latency_seconds_count")
 
 
-def test_what_runs_and_waits_is_told_while_it_does(served: Server) -> None:
+def test_running_and_waiting_requests_are_gauges(served: Server) -> None:
     threads = [threading.Thread(target=ask, args=(served,), kwargs={"max_tokens": 3000}) for _ in range(6)]
     for thread in threads:
         thread.start()
 
-    def told() -> bool:
+    def reported() -> bool:
         metrics = Scraped(served)
         return (metrics("num_requests_running"), metrics("num_requests_waiting")) == (4, 2)
 
-    wait_until(told)
+    wait_until(reported)
     assert Scraped(served)("kv_cache_usage_perc") == 1
     served.llm.cancel()
     for thread in threads:
@@ -136,9 +136,9 @@ def test_what_runs_and_waits_is_told_while_it_does(served: Server) -> None:
     assert Scraped(served)("num_requests_running") == 0
 
 
-def test_a_client_that_left_and_a_request_that_failed_are_told_apart(served: Server) -> None:
-    asked = {"prompt": "def f(x):", "max_tokens": 3000, "stream": True, "ignore_eos": True}
-    with httpx.stream("POST", f"{served.url}/v1/completions", json=asked, timeout=LONG) as answer:
+def test_aborted_and_failed_requests_are_counted_apart(served: Server) -> None:
+    request_body = {"prompt": "def f(x):", "max_tokens": 3000, "stream": True, "ignore_eos": True}
+    with httpx.stream("POST", f"{served.url}/v1/completions", json=request_body, timeout=LONG) as answer:
         next(answer.iter_lines())
     wait_until(lambda: Scraped(served)("request_success_total", finished_reason="abort") == 1)
     thread = threading.Thread(target=ask, args=(served,), kwargs={"max_tokens": 3000})
@@ -150,7 +150,7 @@ def test_a_client_that_left_and_a_request_that_failed_are_told_apart(served: Ser
     assert Scraped(served)("request_success_total") == 2
 
 
-def test_requests_are_counted_by_route_and_status_and_routes_are_few(served: Server) -> None:
+def test_http_requests_are_counted_by_route_and_status(served: Server) -> None:
     ask(served)
     ask(served, max_tokens="many")
     for i in range(20):
@@ -162,7 +162,7 @@ def test_requests_are_counted_by_route_and_status_and_routes_are_few(served: Ser
     assert metrics("http_requests_total", route="other", method="other") == 20
 
 
-def test_openmetrics_is_spoken_to_those_who_ask_for_it(served: Server) -> None:
+def test_metrics_are_served_as_openmetrics_on_request(served: Server) -> None:
     accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
     answer = httpx.get(f"{served.url}/metrics", headers=accept, timeout=LONG)
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
@@ -174,7 +174,7 @@ PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
 
 
-def test_the_dashboard_asks_only_for_what_is_there(served: Server) -> None:
+def test_dashboard_uses_existing_metrics_and_labels_only(served: Server) -> None:
     ask(served, stream=True)
     found: dict[str, set[str]] = {}
     for name, labels in Scraped(served).samples:
@@ -193,7 +193,7 @@ def test_the_dashboard_asks_only_for_what_is_there(served: Server) -> None:
             assert shown <= {"instance", *re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", target["expr"])))}
 
 
-def test_grafana_can_import_the_dashboard() -> None:
+def test_dashboard_can_be_imported_into_grafana() -> None:
     (source,) = DASHBOARD["__inputs"]
     assert (source["type"], source["pluginId"]) == ("datasource", "prometheus")
     assert DASHBOARD["schemaVersion"] >= 36
@@ -207,7 +207,7 @@ def test_grafana_can_import_the_dashboard() -> None:
         for x in range(panel["gridPos"]["w"])
         for y in range(panel["gridPos"]["h"])
     ]
-    assert len(set(cells)) == len(cells)  # none lies on another
+    assert len(set(cells)) == len(cells)  # panels do not overlap
     assert max(x for x, _ in cells) == 23
     used = [panel["datasource"] for panel in PANELS] + [each["datasource"] for each in DASHBOARD["templating"]["list"]]
     used += [target["datasource"] for panel in PANELS for target in panel["targets"]]

@@ -1,4 +1,4 @@
-"""Claims about OpenAI's own client against a server that listens: texts are those of the LLM."""
+"""Tests of OpenAI's own client and a listening server: the texts are those of the LLM."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def joined(chunks: list[Any], index: int = 0) -> str:
     return "".join(choice.delta.content or "" for choice in choices)
 
 
-def test_a_chat_has_the_text_of_the_llm(server: Server, client: OpenAI) -> None:
+def test_chat_completion_has_the_text_of_the_llm(server: Server, client: OpenAI) -> None:
     done = client.chat.completions.create(**GREEDY)
     (choice,) = done.choices
     assert choice.message.content == expected(server)
     assert (choice.message.role, choice.finish_reason, done.model) == ("assistant", "length", "demo")
 
 
-def test_a_stream_joins_to_the_same_text_and_says_once_why_it_ended(server: Server, client: OpenAI) -> None:
+def test_stream_joins_to_the_same_text_with_one_finish_reason(server: Server, client: OpenAI) -> None:
     chunks = list(client.chat.completions.create(**GREEDY, stream=True))
     assert joined(chunks) == expected(server)
     assert chunks[0].choices[0].delta.role == "assistant"
@@ -47,7 +47,7 @@ def test_a_stream_joins_to_the_same_text_and_says_once_why_it_ended(server: Serv
     assert len({chunk.id for chunk in chunks}) == 1
 
 
-def test_usage_counts_the_prompt_and_the_text(server: Server, client: OpenAI) -> None:
+def test_usage_counts_prompt_and_completion_tokens(server: Server, client: OpenAI) -> None:
     done = server.llm.chat(MESSAGES, SamplingParams(max_tokens=24))
     numbers = (len(done.prompt_token_ids), len(done.token_ids), len(done.prompt_token_ids) + len(done.token_ids))
     whole = client.chat.completions.create(**GREEDY).usage
@@ -60,11 +60,11 @@ def test_usage_counts_the_prompt_and_the_text(server: Server, client: OpenAI) ->
     assert {chunk.usage for chunk in chunks} == {None}
 
 
-def test_usage_tells_what_was_not_read_again(client: OpenAI) -> None:
-    asked = GREEDY | {"messages": [{"role": "user", "content": "x = 1\n" * 200}]}
+def test_usage_has_the_cached_tokens(client: OpenAI) -> None:
+    request_body = GREEDY | {"messages": [{"role": "user", "content": "x = 1\n" * 200}]}
     cached = []
     for _ in range(3):
-        usage = client.chat.completions.create(**asked).usage
+        usage = client.chat.completions.create(**request_body).usage
         assert usage is not None
         assert usage.prompt_tokens_details is not None
         cached.append(usage.prompt_tokens_details.cached_tokens or 0)
@@ -73,7 +73,7 @@ def test_usage_tells_what_was_not_read_again(client: OpenAI) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_seed_gives_the_text_of_that_seed(server: Server, client: OpenAI, stream: bool) -> None:
+def test_seed_gives_the_same_text_as_the_llm(server: Server, client: OpenAI, stream: bool) -> None:
     sampled = GREEDY | {"temperature": 0.8, "seed": 11}
     if stream:
         text = joined(list(client.chat.completions.create(**sampled, stream=True)))
@@ -83,7 +83,7 @@ def test_a_seed_gives_the_text_of_that_seed(server: Server, client: OpenAI, stre
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_several_completions_have_seeds_of_their_own(server: Server, client: OpenAI, stream: bool) -> None:
+def test_n_completions_have_consecutive_seeds(server: Server, client: OpenAI, stream: bool) -> None:
     sampled = GREEDY | {"temperature": 0.9, "seed": 5, "n": 3}
     if stream:
         chunks = list(client.chat.completions.create(**sampled, stream=True))
@@ -92,12 +92,12 @@ def test_several_completions_have_seeds_of_their_own(server: Server, client: Ope
         assert sorted(ends) == [0, 1, 2]
     else:
         texts = [choice.message.content or "" for choice in client.chat.completions.create(**sampled).choices]
-    wanted = {"temperature": 0.9, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
-    assert texts == [expected(server, seed=5 + i, **wanted) for i in range(3)]
+    expected_value = {"temperature": 0.9, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    assert texts == [expected(server, seed=5 + i, **expected_value) for i in range(3)]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_stop_string_ends_the_text_and_is_no_part_of_it(server: Server, client: OpenAI, stream: bool) -> None:
+def test_stop_string_ends_the_text_and_is_excluded(server: Server, client: OpenAI, stream: bool) -> None:
     whole = expected(server)
     stop = whole[10:14]
     stopped = GREEDY | {"stop": ["never there", stop]}
@@ -111,13 +111,13 @@ def test_a_stop_string_ends_the_text_and_is_no_part_of_it(server: Server, client
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_log_probabilities_come_with_the_tokens(server: Server, client: OpenAI, stream: bool) -> None:
-    asked = GREEDY | {"logprobs": True, "top_logprobs": 3}
+def test_logprobs_equal_those_of_the_llm(server: Server, client: OpenAI, stream: bool) -> None:
+    request_body = GREEDY | {"logprobs": True, "top_logprobs": 3}
     if stream:
-        chunks = list(client.chat.completions.create(**asked, stream=True))
+        chunks = list(client.chat.completions.create(**request_body, stream=True))
         each = [one for chunk in chunks for c in chunk.choices if c.logprobs for one in c.logprobs.content or ()]
     else:
-        logprobs = client.chat.completions.create(**asked).choices[0].logprobs
+        logprobs = client.chat.completions.create(**request_body).choices[0].logprobs
         assert logprobs is not None
         each = list(logprobs.content or ())
     done = server.llm.chat(MESSAGES, SamplingParams(max_tokens=24, logprobs=3))
@@ -128,32 +128,32 @@ def test_log_probabilities_come_with_the_tokens(server: Server, client: OpenAI, 
     assert all(one.top_logprobs[0].logprob == one.logprob for one in each)  # greedy
 
 
-def test_a_bias_keeps_a_token_away(server: Server, client: OpenAI) -> None:
+def test_logit_bias_excludes_a_token(server: Server, client: OpenAI) -> None:
     first = server.llm.chat(MESSAGES, SamplingParams(max_tokens=1)).token_ids[0]
     other = client.chat.completions.create(**GREEDY, logit_bias={str(first): -100})
     assert other.choices[0].message.content == expected(server, logit_bias={first: -100.0})
     assert other.choices[0].message.content != expected(server)
 
 
-def test_penalties_are_those_of_the_llm(server: Server, client: OpenAI) -> None:
-    asked = client.chat.completions.create(
+def test_penalties_give_the_same_text_as_the_llm(server: Server, client: OpenAI) -> None:
+    request_body = client.chat.completions.create(
         **GREEDY, frequency_penalty=1.5, presence_penalty=0.5, extra_body={"repeat_penalty": 1.3, "repeat_last_n": 32}
     )
     params = {"frequency_penalty": 1.5, "presence_penalty": 0.5, "repetition_penalty": 1.3, "penalty_last_n": 32}
-    assert asked.choices[0].message.content == expected(server, **params)
+    assert request_body.choices[0].message.content == expected(server, **params)
 
 
-def test_extras_of_llama_cpp_do_what_they_do_there(server: Server, client: OpenAI) -> None:
+def test_llama_cpp_extensions_give_the_same_text_as_the_llm(server: Server, client: OpenAI) -> None:
     extra = {"top_k": 3, "min_p": 0.1, "grammar": "root ::= [a-f]+", "draft_tokens": 0}
-    asked = client.chat.completions.create(**GREEDY | {"temperature": 1.0, "seed": 3}, extra_body=extra)
+    request_body = client.chat.completions.create(**GREEDY | {"temperature": 1.0, "seed": 3}, extra_body=extra)
     params = {"temperature": 1.0, "seed": 3, "top_p": 1.0, "top_k": 3, "min_p": 0.1, "grammar": "root ::= [a-f]+"}
-    text = asked.choices[0].message.content
+    text = request_body.choices[0].message.content
     assert text == expected(server, **params)
     assert text
     assert set(text) <= set("abcdef")
 
 
-def test_the_last_chunk_tells_what_was_drafted(server: Server, client: OpenAI) -> None:
+def test_last_chunk_has_the_draft_stats(server: Server, client: OpenAI) -> None:
     drafting = client.chat.completions.create(**GREEDY).model_extra["pymtp"]  # type: ignore[index]
     done = server.llm.chat(MESSAGES, SamplingParams(max_tokens=24)).stats
     assert (drafting["drafted"], drafting["accepted"], drafting["rounds"]) == (done.drafted, done.accepted, done.rounds)
@@ -168,64 +168,70 @@ def test_the_last_chunk_tells_what_was_drafted(server: Server, client: OpenAI) -
     assert without.model_extra["pymtp"]["drafted"] == 0  # type: ignore[index]
 
 
-def test_origins_tell_of_each_character_who_wrote_it(server: Server, client: OpenAI) -> None:
+def test_origins_cover_each_character(server: Server, client: OpenAI) -> None:
     chunks = list(client.chat.completions.create(**GREEDY, stream=True, extra_body={"pymtp": {"origins": True}}))
-    told = [(chunk.choices[0].delta.content, chunk.model_extra["pymtp"]) for chunk in chunks[:-1] if chunk.model_extra]
-    told = [(text, each) for text, each in told if "origins" in each]
-    for text, each in told:
+    reported = [
+        (chunk.choices[0].delta.content, chunk.model_extra["pymtp"]) for chunk in chunks[:-1] if chunk.model_extra
+    ]
+    reported = [(text, each) for text, each in reported if "origins" in each]
+    for text, each in reported:
         assert sum(n for _, n, _ in each["origins"]) == len(text or "")
         assert {field for field, _, _ in each["origins"]} <= {"content"}
     done = server.llm.chat(MESSAGES, SamplingParams(max_tokens=24)).stats
-    rounds = [one for _, each in told for one in each["rounds"]]
+    rounds = [one for _, each in reported for one in each["rounds"]]
     assert (sum(drafted for drafted, _ in rounds), sum(kept for _, kept in rounds)) == (done.drafted, done.accepted)
-    steps = {step for _, each in told for _, _, step in each["origins"]}
+    steps = {step for _, each in reported for _, _, step in each["origins"]}
     assert 0 in steps
     assert steps <= {0, 1, 2, 3}
     assert len(steps) > 1
 
 
-def test_a_chat_is_gone_on_with_where_its_last_message_is_to_be(server: Server, client: OpenAI) -> None:
+def test_continue_final_message_continues_the_chat(server: Server, client: OpenAI) -> None:
     begun: Any = [*MESSAGES, {"role": "assistant", "content": "```python\ndef fib"}]
-    asked = client.chat.completions.create(**GREEDY | {"messages": begun}, extra_body={"continue_final_message": True})
+    request_body = client.chat.completions.create(
+        **GREEDY | {"messages": begun}, extra_body={"continue_final_message": True}
+    )
     text = server.llm.chat_template.render(MESSAGES) + "```python\ndef fib"
-    assert asked.choices[0].message.content == server.llm.generate(text, SamplingParams(max_tokens=24)).text
+    assert request_body.choices[0].message.content == server.llm.generate(text, SamplingParams(max_tokens=24)).text
 
 
-def test_texts_are_gone_on_with(server: Server, client: OpenAI) -> None:
-    asked: Any = {"model": "demo", "temperature": 0, "max_tokens": 12, "echo": True}
-    wanted = ["import os" + server.llm.generate("import os", SamplingParams(max_tokens=12)).text]
-    wanted += ["def " + server.llm.generate("def ", SamplingParams(max_tokens=12)).text]
-    done = client.completions.create(prompt=["import os", "def "], **asked)
-    assert [choice.text for choice in done.choices] == wanted
+def test_completions_continue_texts_and_tokens(server: Server, client: OpenAI) -> None:
+    request_body: Any = {"model": "demo", "temperature": 0, "max_tokens": 12, "echo": True}
+    expected_value = ["import os" + server.llm.generate("import os", SamplingParams(max_tokens=12)).text]
+    expected_value += ["def " + server.llm.generate("def ", SamplingParams(max_tokens=12)).text]
+    done = client.completions.create(prompt=["import os", "def "], **request_body)
+    assert [choice.text for choice in done.choices] == expected_value
     tokens = server.llm.model.tokenize("import os")
-    assert client.completions.create(prompt=tokens, **asked).choices[0].text == wanted[0]
+    assert client.completions.create(prompt=tokens, **request_body).choices[0].text == expected_value[0]
     texts = ["", "", "", ""]
-    for chunk in client.completions.create(prompt=["import os", "def "], n=2, stream=True, **asked):
+    for chunk in client.completions.create(prompt=["import os", "def "], n=2, stream=True, **request_body):
         for choice in chunk.choices:
             texts[choice.index] += choice.text
-    assert texts == [wanted[0], wanted[0], wanted[1], wanted[1]]
+    assert texts == [expected_value[0], expected_value[0], expected_value[1], expected_value[1]]
 
 
-def test_log_probabilities_of_texts_say_where_tokens_begin(server: Server, client: OpenAI) -> None:
-    asked: Any = {"model": "demo", "prompt": "import os", "temperature": 0, "max_tokens": 300, "logprobs": 2}
-    asked["extra_body"] = {"ignore_eos": True}
-    (choice,) = client.completions.create(**asked).choices
+def test_completion_logprobs_have_text_offsets(server: Server, client: OpenAI) -> None:
+    request_body: Any = {"model": "demo", "prompt": "import os", "temperature": 0, "max_tokens": 300, "logprobs": 2}
+    request_body["extra_body"] = {"ignore_eos": True}
+    (choice,) = client.completions.create(**request_body).choices
     logprobs = choice.logprobs
     assert logprobs is not None
     assert "".join(logprobs.tokens or ()) == choice.text
     offsets = zip(logprobs.tokens or (), logprobs.text_offset or (), strict=True)
     starts = [choice.text.index(token, start) for token, start in offsets]
     assert starts == logprobs.text_offset
-    streamed = [c for chunk in client.completions.create(**asked, stream=True) for c in chunk.choices if c.logprobs]
+    streamed = [
+        c for chunk in client.completions.create(**request_body, stream=True) for c in chunk.choices if c.logprobs
+    ]
     assert [at for c in streamed if c.logprobs for at in c.logprobs.text_offset or ()] == logprobs.text_offset
 
 
-def test_the_model_is_listed(client: OpenAI) -> None:
+def test_model_is_listed(client: OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["demo"]
     assert client.models.retrieve("demo").object == "model"
 
 
-def test_coroutines_run_together(server: Server) -> None:
+def test_concurrent_streams_have_the_texts_of_the_llm(server: Server) -> None:
     prompts = ["import ", "def main", "class A", "for i in", "while ", "return x"]
 
     async def main() -> list[str]:
@@ -241,5 +247,5 @@ def test_coroutines_run_together(server: Server) -> None:
 
             return await asyncio.gather(*(one(prompt) for prompt in prompts))
 
-    wanted = server.llm.generate(prompts, SamplingParams(max_tokens=16))
-    assert asyncio.run(main()) == [done.text for done in wanted]
+    expected_value = server.llm.generate(prompts, SamplingParams(max_tokens=16))
+    assert asyncio.run(main()) == [done.text for done in expected_value]

@@ -1,4 +1,4 @@
-"""Claims about /v1/responses, by OpenAI's own client against a server that listens."""
+"""Tests of /v1/responses with OpenAI's own client and a listening server."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ def expected(server: Server, *messages: dict[str, Any], **params: Any) -> str:
 
 
 def seen(response: Response) -> dict[str, Any]:
-    """What is not new each time."""
+    """Return the fields that do not differ between equal requests."""
     items = [item.model_dump(exclude={"id", "call_id", "parsed_arguments"}) for item in response.output]
     return {"output": items, "status": response.status, "written": response.usage.output_tokens}
 
 
-def test_a_response_has_the_text_of_the_llm(server: Server, client: OpenAI) -> None:
+def test_response_has_the_text_of_the_llm(server: Server, client: OpenAI) -> None:
     response = client.responses.create(**GREEDY)
     assert response.output_text == expected(server)
     assert (response.status, response.incomplete_details.reason) == ("incomplete", "max_output_tokens")
     assert (response.model, response.usage.output_tokens) == ("demo", 24)
 
 
-def test_a_stream_ends_with_the_response(client: OpenAI) -> None:
+def test_stream_ends_with_the_response(client: OpenAI) -> None:
     events = list(client.responses.create(**GREEDY, stream=True))
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert events[-1].type == "response.incomplete"
@@ -74,22 +74,22 @@ def test_a_stream_ends_with_the_response(client: OpenAI) -> None:
     assert "".join(pieces) == events[-1].response.output_text
 
 
-def test_a_stream_comes_in_pieces(client: OpenAI) -> None:
+def test_stream_has_several_text_deltas(client: OpenAI) -> None:
     # a short text may be there before a busy machine has sent its first piece
-    asked = GREEDY | {"max_output_tokens": 400, "extra_body": {"ignore_eos": True}}
-    kinds = [event.type for event in client.responses.create(**asked, stream=True)]
+    request_body = GREEDY | {"max_output_tokens": 400, "extra_body": {"ignore_eos": True}}
+    kinds = [event.type for event in client.responses.create(**request_body, stream=True)]
     assert kinds.count("response.output_text.delta") > 1
 
 
-def test_the_clients_stream_joins_to_the_response(client: OpenAI) -> None:
-    asked = GREEDY | {"extra_body": {"grammar": 'root ::= "yes, " [a-z]{12}'}}
-    whole = client.responses.create(**asked)
-    with client.responses.stream(**asked) as stream:
+def test_client_stream_joins_to_the_response(client: OpenAI) -> None:
+    request_body = GREEDY | {"extra_body": {"grammar": 'root ::= "yes, " [a-z]{12}'}}
+    whole = client.responses.create(**request_body)
+    with client.responses.stream(**request_body) as stream:
         joined = stream.get_final_response()
     assert (whole.status, joined.output_text) == ("completed", whole.output_text)
 
 
-def test_the_asynchronous_client_has_the_same(server: Server, client: OpenAI) -> None:
+def test_async_client_gets_the_same_response(server: Server, client: OpenAI) -> None:
     async def both() -> tuple[Response, Response]:
         async with AsyncOpenAI(**options(server)) as other:
             whole = await other.responses.create(**GREEDY)
@@ -100,27 +100,27 @@ def test_the_asynchronous_client_has_the_same(server: Server, client: OpenAI) ->
     assert seen(whole) == seen(joined) == seen(client.responses.create(**GREEDY))
 
 
-def test_instructions_and_those_of_the_developer_come_first(server: Server, client: OpenAI) -> None:
+def test_instructions_and_developer_messages_come_first(server: Server, client: OpenAI) -> None:
     before = {"role": "developer", "content": [{"type": "input_text", "text": "Use Python."}]}
     response = client.responses.create(**GREEDY | {"input": [before, USER]}, instructions="Be brief.")
     assert response.output_text == expected(server, {"role": "system", "content": "Be brief.\n\nUse Python."}, USER)
 
 
-def test_an_answer_is_parsed_into_the_type_that_it_is_held_to(client: OpenAI) -> None:
-    asked = GREEDY | {"max_output_tokens": 200, "extra_body": {"seed": 2}}
-    parsed = client.responses.parse(**asked, text_format=Weather).output_parsed
+def test_structured_output_is_parsed_by_the_client(client: OpenAI) -> None:
+    request_body = GREEDY | {"max_output_tokens": 200, "extra_body": {"seed": 2}}
+    parsed = client.responses.parse(**request_body, text_format=Weather).output_parsed
     assert isinstance(parsed, Weather)
 
 
-def test_an_answer_is_a_json_object_where_one_is_asked_for(client: OpenAI) -> None:
+def test_json_object_format_gives_a_json_object(client: OpenAI) -> None:
     response = client.responses.create(**GREEDY, text={"format": {"type": "json_object"}})
     assert response.output_text.lstrip().startswith("{")
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "get_weather"}])
-def test_a_tool_that_has_to_be_called_is(client: OpenAI, choice: Any) -> None:
-    asked = GREEDY | {"max_output_tokens": 400, "parallel_tool_calls": False}
-    response = client.responses.create(**asked, tools=[WEATHER], tool_choice=choice)
+def test_required_tool_is_called(client: OpenAI, choice: Any) -> None:
+    request_body = GREEDY | {"max_output_tokens": 400, "parallel_tool_calls": False}
+    response = client.responses.create(**request_body, tools=[WEATHER], tool_choice=choice)
     (call,) = response.output
     assert (response.status, call.type, call.name, call.status) == (
         "completed",
@@ -129,27 +129,27 @@ def test_a_tool_that_has_to_be_called_is(client: OpenAI, choice: Any) -> None:
         "completed",
     )
     jsonschema.validate(json.loads(call.arguments), WEATHER["parameters"])
-    with client.responses.stream(**asked, tools=[WEATHER], tool_choice=choice) as stream:
+    with client.responses.stream(**request_body, tools=[WEATHER], tool_choice=choice) as stream:
         joined = stream.get_final_response()
     assert seen(joined) == seen(response)
 
 
 def test_only_allowed_tools_are_called(client: OpenAI) -> None:
     choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "clock"}]}
-    asked = GREEDY | {"max_output_tokens": 400, "parallel_tool_calls": False}
-    (call,) = client.responses.create(**asked, tools=[WEATHER, CLOCK], tool_choice=choice).output
+    request_body = GREEDY | {"max_output_tokens": 400, "parallel_tool_calls": False}
+    (call,) = client.responses.create(**request_body, tools=[WEATHER, CLOCK], tool_choice=choice).output
     assert call.name == "clock"
 
 
-def test_a_tool_that_openai_would_run_is_passed_over(server: Server, client: OpenAI) -> None:
+def test_hosted_tools_are_ignored(server: Server, client: OpenAI) -> None:
     response = client.responses.create(**GREEDY, tools=[{"type": "web_search"}])
     assert (response.output_text, response.tools) == (expected(server), [])
 
 
-def test_thinking_is_an_item_of_its_own_and_can_be_handed_back(client: OpenAI) -> None:
+def test_reasoning_item_can_be_sent_back(client: OpenAI) -> None:
     written = {"grammar": r'root ::= "<think>\nhm, well\n</think>\n\nyes"'}
-    asked = GREEDY | {"max_output_tokens": 99, "include": ["reasoning.encrypted_content"], "extra_body": written}
-    response = client.responses.create(**asked)
+    request_body = GREEDY | {"max_output_tokens": 99, "include": ["reasoning.encrypted_content"], "extra_body": written}
+    response = client.responses.create(**request_body)
     thought, said = response.output
     assert (thought.type, thought.content[0].text) == ("reasoning", "hm, well")
     assert said.content[0].text == "yes"
@@ -158,7 +158,7 @@ def test_thinking_is_an_item_of_its_own_and_can_be_handed_back(client: OpenAI) -
     assert client.responses.create(**GREEDY | {"input": [USER, carried, said.model_dump(), USER]}).output_text
 
 
-def test_a_call_and_what_the_tool_answered_are_read(client: OpenAI) -> None:
+def test_tool_call_and_output_are_part_of_the_prompt(client: OpenAI) -> None:
     call = {"type": "function_call", "call_id": "call_1", "name": "clock", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "call_1", "output": "12:30"}
     few = client.responses.create(**GREEDY, tools=[CLOCK])
@@ -166,8 +166,8 @@ def test_a_call_and_what_the_tool_answered_are_read(client: OpenAI) -> None:
     assert more.usage.input_tokens > few.usage.input_tokens
 
 
-def test_what_is_known_of_a_prompt_is_counted_as_cached(client: OpenAI) -> None:
-    asked = GREEDY | {"input": "cache me, too, " * 40}
-    client.responses.create(**asked)
-    usage = client.responses.create(**asked).usage
+def test_cached_prompt_tokens_are_counted(client: OpenAI) -> None:
+    request_body = GREEDY | {"input": "cache me, too, " * 40}
+    client.responses.create(**request_body)
+    usage = client.responses.create(**request_body).usage
     assert 0 < usage.input_tokens_details.cached_tokens < usage.input_tokens

@@ -1,4 +1,4 @@
-"""Claims about tools, schemas and thinking, asked for by OpenAI's own client."""
+"""Tests of tools, schemas and thinking with OpenAI's own client."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TOOLS: Any = [
     {"type": "function", "function": {"name": "weather", "description": "Tells the weather.", "parameters": WEATHER}},
     {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}},
 ]
-ASKED: Any = {"model": "demo", "messages": MESSAGES, "tools": TOOLS, "temperature": 0, "max_tokens": 400}
+REQUEST: Any = {"model": "demo", "messages": MESSAGES, "tools": TOOLS, "temperature": 0, "max_tokens": 400}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def client(server: Server) -> Iterator[OpenAI]:
 
 @pytest.fixture(scope="module")
 def thinker(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
-    """A client of the shipped model with a template that begins to think."""
+    """Return a client of the shipped model with a template that begins with thinking."""
     path = tmp_path_factory.mktemp("models") / "thinker.gguf"
     rewrite(demo, path, metadata={"tokenizer.chat_template": DROPS_THINKING})
     server = Server(model=path).ready()
@@ -54,8 +54,8 @@ NAMED: Any = {"type": "function", "function": {"name": "weather"}}
 
 
 @pytest.mark.parametrize("choice", ["required", NAMED])
-def test_a_call_that_must_come_comes_and_fits_its_schema(client: OpenAI, choice: Any) -> None:
-    (answer,) = client.chat.completions.create(**ASKED, tool_choice=choice, parallel_tool_calls=False).choices
+def test_required_tool_call_fits_its_schema(client: OpenAI, choice: Any) -> None:
+    (answer,) = client.chat.completions.create(**REQUEST, tool_choice=choice, parallel_tool_calls=False).choices
     assert answer.finish_reason == "tool_calls"
     (call,) = answer.message.tool_calls or ()
     assert call.type == "function"
@@ -66,10 +66,10 @@ def test_a_call_that_must_come_comes_and_fits_its_schema(client: OpenAI, choice:
         jsonschema.validate(json.loads(call.function.arguments), WEATHER)
 
 
-def test_a_streamed_call_is_the_same_call(client: OpenAI) -> None:
-    asked = ASKED | {"tool_choice": NAMED, "parallel_tool_calls": False}
-    (call,) = client.chat.completions.create(**asked).choices[0].message.tool_calls or ()
-    chunks = list(client.chat.completions.create(**asked, stream=True))
+def test_streamed_tool_call_equals_the_whole_one(client: OpenAI) -> None:
+    request_body = REQUEST | {"tool_choice": NAMED, "parallel_tool_calls": False}
+    (call,) = client.chat.completions.create(**request_body).choices[0].message.tool_calls or ()
+    chunks = list(client.chat.completions.create(**request_body, stream=True))
     deltas = [one for chunk in chunks for one in chunk.choices[0].delta.tool_calls or ()]
     names = [one.function.name for one in deltas if one.function and one.function.name]
     arguments = "".join(one.function.arguments or "" for one in deltas if one.function)
@@ -80,8 +80,8 @@ def test_a_streamed_call_is_the_same_call(client: OpenAI) -> None:
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
 
 
-def test_the_clients_own_accumulator_reads_a_streamed_call(client: OpenAI) -> None:
-    with client.chat.completions.stream(**ASKED, tool_choice=NAMED, parallel_tool_calls=False) as stream:
+def test_client_accumulates_a_streamed_tool_call(client: OpenAI) -> None:
+    with client.chat.completions.stream(**REQUEST, tool_choice=NAMED, parallel_tool_calls=False) as stream:
         kinds = {event.type for event in stream}
         done = stream.get_final_completion()
     assert "tool_calls.function.arguments.done" in kinds
@@ -89,17 +89,17 @@ def test_the_clients_own_accumulator_reads_a_streamed_call(client: OpenAI) -> No
     jsonschema.validate(json.loads(call.function.arguments), WEATHER)
 
 
-def test_no_call_comes_where_none_may(client: OpenAI) -> None:
-    (answer,) = client.chat.completions.create(**ASKED | {"max_tokens": 30}, tool_choice="none").choices
+def test_tool_choice_none_calls_no_tool(client: OpenAI) -> None:
+    (answer,) = client.chat.completions.create(**REQUEST | {"max_tokens": 30}, tool_choice="none").choices
     assert not answer.message.tool_calls
     assert answer.message.content
 
 
-def test_a_call_and_its_result_are_gone_on_from(client: OpenAI) -> None:
+def test_chat_continues_after_a_tool_result(client: OpenAI) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
     turns = [{"role": "assistant", "content": None, "tool_calls": [call]}]
     turns += [{"role": "tool", "tool_call_id": "call_1", "content": "noon"}]
-    done = client.chat.completions.create(**ASKED | {"messages": MESSAGES + turns, "max_tokens": 8})
+    done = client.chat.completions.create(**REQUEST | {"messages": MESSAGES + turns, "max_tokens": 8})
     assert done.usage is not None
     assert done.usage.completion_tokens == 8
 
@@ -121,7 +121,7 @@ def test_structured_output_is_parsed_by_the_client(client: OpenAI) -> None:
         assert stream.get_final_completion().choices[0].message.parsed == done.choices[0].message.parsed
 
 
-def test_an_object_of_json_is_one(client: OpenAI) -> None:
+def test_json_object_format_gives_a_json_object(client: OpenAI) -> None:
     done = client.chat.completions.create(
         model="demo",
         messages=MESSAGES,
@@ -131,7 +131,7 @@ def test_an_object_of_json_is_one(client: OpenAI) -> None:
         extra_body={"logit_bias": {}},
     )
     (choice,) = done.choices
-    if choice.finish_reason == "stop":  # a small model may go on for ever
+    if choice.finish_reason == "stop":  # a small model may not finish
         assert isinstance(json.loads(choice.message.content or ""), dict)
     else:
         assert (choice.message.content or "").startswith("{")
@@ -141,16 +141,16 @@ GRAMMAR = 'root ::= "hm, it is\\n</think>\\n\\nSunny."'
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
-def test_thinking_stands_apart_from_the_content(thinker: OpenAI, name: str) -> None:
-    asked: Any = {"model": "demo", "messages": MESSAGES, "extra_body": {"grammar": GRAMMAR}}
-    message = thinker.chat.completions.create(**asked).choices[0].message
+def test_thinking_is_separate_from_the_content(thinker: OpenAI, name: str) -> None:
+    request_body: Any = {"model": "demo", "messages": MESSAGES, "extra_body": {"grammar": GRAMMAR}}
+    message = thinker.chat.completions.create(**request_body).choices[0].message
     assert (getattr(message, name), message.content) == ("hm, it is", "Sunny.")
-    deltas = [chunk.choices[0].delta for chunk in thinker.chat.completions.create(**asked, stream=True)]
+    deltas = [chunk.choices[0].delta for chunk in thinker.chat.completions.create(**request_body, stream=True)]
     assert "".join(getattr(delta, name, None) or "" for delta in deltas) == "hm, it is"
     assert "".join(delta.content or "" for delta in deltas) == "Sunny."
 
 
-def test_thinking_stays_in_the_content_where_that_is_asked_for(thinker: OpenAI) -> None:
+def test_reasoning_format_none_keeps_thinking_in_the_content(thinker: OpenAI) -> None:
     extra = {"grammar": GRAMMAR, "reasoning_format": "none"}
     message = thinker.chat.completions.create(model="demo", messages=MESSAGES, extra_body=extra).choices[0].message
     assert "hm, it is" in (message.content or "")
@@ -160,7 +160,7 @@ def test_thinking_stays_in_the_content_where_that_is_asked_for(thinker: OpenAI) 
 @pytest.mark.parametrize(
     "off", [{"chat_template_kwargs": {"enable_thinking": False}}, {"reasoning_effort": "none"}], ids=str
 )
-def test_thinking_can_be_left_out(thinker: OpenAI, off: dict[str, Any]) -> None:
+def test_thinking_can_be_disabled(thinker: OpenAI, off: dict[str, Any]) -> None:
     extra = {"grammar": 'root ::= "Sunny."', **off}
     message = thinker.chat.completions.create(model="demo", messages=MESSAGES, extra_body=extra).choices[0].message
     assert message.content == "Sunny."

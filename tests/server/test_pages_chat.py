@@ -1,4 +1,4 @@
-"""Claims about the chat page on a real server: text, colours, stop, comparison, keyboard."""
+"""Tests of the chat page on a real server: text, colours, stop, comparison, keyboard."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from playwright.sync_api import Page, Route, expect
 
 from pymtp import SamplingParams
 
-ASKED = "write a function that reads the lines of a file"
-# The spans of the answer in order: where each begins in the text, what it shows, its class.
+REQUEST = "write a function that reads the lines of a file"
+# The spans of the answer in order: [position in the text, shown text, class].
 SPANS = """[...document.querySelectorAll(".content span[data-at]")].map(
   (span) => [Number(span.dataset.at), span.textContent, span.className])"""
 
 
-def settle(page: Page, **fields: object) -> None:
-    """Fills fields of the settings."""
+def fill_settings(page: Page, **fields: object) -> None:
+    """Fill fields of the settings."""
     page.locator("#settings").evaluate("settings => settings.open = true")
     for name, value in fields.items():
         page.fill(f"#{name}", str(value))
 
 
-def ask(page: Page, text: str = ASKED) -> None:
+def ask(page: Page, text: str = REQUEST) -> None:
     page.fill("#question", text)
     page.press("#question", "Enter")
 
 
-def changed(page: Page, **fields: object) -> None:
-    """Requests from here on have these fields, whatever the page says."""
+def override_fields(page: Page, **fields: object) -> None:
+    """Override fields of all further requests."""
 
     def change(route: Route) -> None:
-        asked: dict[str, Any] = json.loads(route.request.post_data or "")
-        route.continue_(post_data=json.dumps(asked | fields))
+        request_body: dict[str, Any] = json.loads(route.request.post_data or "")
+        route.continue_(post_data=json.dumps(request_body | fields))
 
     page.route("**/v1/chat/completions", change)
 
@@ -51,19 +51,19 @@ def chunks_of(body: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("markdown", [True, False])
-def test_the_text_arrives_whole_with_the_colours_of_its_origins(tab: Tab, server: Server, markdown: bool) -> None:
+def test_chat_page_shows_the_text_with_the_colours_of_its_origins(tab: Tab, server: Server, markdown: bool) -> None:
     page = tab.open(server.url)
-    settle(page, max_tokens=150, seed=7, temperature=0.3)
+    fill_settings(page, max_tokens=150, seed=7, temperature=0.3)
     page.set_checked("#markdown", markdown)
     with page.expect_response("**/v1/chat/completions") as response:
         ask(page)
     ended(page)
     chunks = chunks_of(response.value.text())
     text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks if chunk["choices"])
-    told = [run for chunk in chunks for run in (chunk.get("pymtp") or {}).get("origins", ())]
-    steps = [step for field, n, step in told for _ in range(n) if field == "content"]
+    reported = [run for chunk in chunks for run in (chunk.get("pymtp") or {}).get("origins", ())]
+    steps = [step for field, n, step in reported for _ in range(n) if field == "content"]
     assert len(steps) == len(text)
-    assert set(steps) == {0, 1, 2, 3}  # it was drafted, three deep
+    assert set(steps) == {0, 1, 2, 3}  # drafts of all three steps were accepted
     drawn_to, markup = 0, ""
     for at, shown, name in page.evaluate(SPANS):
         markup += text[drawn_to:at]
@@ -74,20 +74,20 @@ def test_the_text_arrives_whole_with_the_colours_of_its_origins(tab: Tab, server
     assert (markup + text[drawn_to:]).strip("`\n#* ") in ("python" if markdown else "", "")
 
 
-def test_the_answer_is_that_of_the_model(tab: Tab, server: Server) -> None:
+def test_chat_page_shows_the_text_of_the_llm(tab: Tab, server: Server) -> None:
     page = tab.open(server.url)
-    settle(page, max_tokens=60, seed=11, temperature=0.8, top_p=0.9, top_k=40, min_p=0.01, system="Be brief.")
+    fill_settings(page, max_tokens=60, seed=11, temperature=0.8, top_p=0.9, top_k=40, min_p=0.01, system="Be brief.")
     page.uncheck("#markdown")
     ask(page)
     ended(page)
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": ASKED}]
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": REQUEST}]
     params = SamplingParams(max_tokens=60, seed=11, temperature=0.8, top_p=0.9, top_k=40, min_p=0.01)
     assert page.locator(".content").text_content() == server.llm.chat(messages, params).text
 
 
-def test_the_same_text_without_mtp_stands_beside_it(tab: Tab, server: Server) -> None:
+def test_comparison_shows_the_same_text_without_mtp(tab: Tab, server: Server) -> None:
     page = tab.open(server.url)
-    settle(page, max_tokens=80, temperature=0.3)  # without a seed, both have the same
+    fill_settings(page, max_tokens=80, temperature=0.3)  # without a seed of the user, both have the same one
     ask(page)
     ended(page)
     page.get_by_role("button", name="Run the same again without MTP").click()
@@ -101,19 +101,19 @@ def test_the_same_text_without_mtp_stands_beside_it(tab: Tab, server: Server) ->
     assert [title.text_content() for title in page.locator(".column > h3").all()] == ["With MTP", "Without MTP"]
 
 
-def test_texts_that_differ_are_told_apart(tab: Tab, server: Server) -> None:
+def test_comparison_reports_the_first_difference(tab: Tab, server: Server) -> None:
     page = tab.open(server.url)
-    settle(page, max_tokens=20, temperature=1)
+    fill_settings(page, max_tokens=20, temperature=1)
     ask(page)
     ended(page)
-    changed(page, seed=1)
+    override_fields(page, seed=1)
     page.get_by_role("button", name="Run the same again without MTP").click()
     expect(page.locator(".verdict")).to_contain_text("The texts differ from character")
 
 
-def test_the_switch_turns_mtp_off(tab: Tab, server: Server) -> None:
+def test_mtp_switch_disables_drafts(tab: Tab, server: Server) -> None:
     page = tab.open(server.url)
-    settle(page, max_tokens=20, temperature=0)
+    fill_settings(page, max_tokens=20, temperature=0)
     page.uncheck("#mtp")
     ask(page)
     ended(page)
@@ -121,24 +121,24 @@ def test_the_switch_turns_mtp_off(tab: Tab, server: Server) -> None:
     expect(page.get_by_role("button", name="Run the same again with MTP")).to_be_visible()
 
 
-def test_stop_frees_the_place(tab: Tab, new_server: Callable[..., Server]) -> None:
+def test_stop_button_frees_the_slot(tab: Tab, new_server: Callable[..., Server]) -> None:
     server = new_server(llm={"n_seq_max": 1, "n_ctx": 32768}).ready()
     page = tab.open(server.url)
-    changed(page, ignore_eos=True)  # it would write on and on
+    override_fields(page, ignore_eos=True)  # generation would not stop
     ask(page)
     expect(page.locator(".content span").first).to_be_visible()
     page.keyboard.press("Escape")
     wait_until(lambda: server.llm.figures().cancelled == 1 and server.free())
     expect(page.locator(".facts")).to_contain_text("stopped")
-    settle(page, max_tokens=5)
+    fill_settings(page, max_tokens=5)
     ask(page)
     ended(page, 2)
 
 
-def test_all_of_it_works_by_keyboard(tab: Tab, server: Server) -> None:
+def test_chat_page_works_by_keyboard(tab: Tab, server: Server) -> None:
     page = tab.open(server.url)
     expect(page.locator("#question")).to_be_focused()
-    settle(page, max_tokens=30)
+    fill_settings(page, max_tokens=30)
     page.focus("#question")
     page.keyboard.type("one")
     page.keyboard.press("Shift+Enter")
@@ -171,9 +171,9 @@ def test_all_of_it_works_by_keyboard(tab: Tab, server: Server) -> None:
     ended(page)
 
 
-def test_the_last_message_is_edited_and_answered_anew(tab: Tab, server: Server) -> None:
+def test_last_message_can_be_edited(tab: Tab, server: Server) -> None:
     page = tab.open(server.url)
-    settle(page, max_tokens=5)
+    fill_settings(page, max_tokens=5)
     for n, text in enumerate(("first", "second"), 1):
         ask(page, text)
         ended(page, n)
@@ -182,16 +182,16 @@ def test_the_last_message_is_edited_and_answered_anew(tab: Tab, server: Server) 
     with page.expect_request("**/v1/chat/completions") as request:
         ask(page, "third")
     ended(page, 2)
-    asked = request.value.post_data_json["messages"]
-    assert [message["role"] for message in asked] == ["user", "assistant", "user"]
-    assert (asked[0]["content"], asked[2]["content"]) == ("first", "third")
+    request_body = request.value.post_data_json["messages"]
+    assert [message["role"] for message in request_body] == ["user", "assistant", "user"]
+    assert (request_body[0]["content"], request_body[2]["content"]) == ("first", "third")
     assert page.locator(".said").all_text_contents() == ["first", "third"]
 
 
-def test_copy_takes_the_text_as_it_was_written(new_tab: Callable[..., Tab], server: Server) -> None:
+def test_copy_button_copies_the_markdown_source(new_tab: Callable[..., Tab], server: Server) -> None:
     tab = new_tab(permissions=["clipboard-read", "clipboard-write"])
     page = tab.open(server.url)
-    settle(page, max_tokens=30)
+    fill_settings(page, max_tokens=30)
     with page.expect_response("**/v1/chat/completions") as response:
         ask(page)
     ended(page)
@@ -202,31 +202,31 @@ def test_copy_takes_the_text_as_it_was_written(new_tab: Callable[..., Tab], serv
     assert page.evaluate("navigator.clipboard.readText()") == text
 
 
-def test_the_figures_beside_it_are_those_of_the_server(tab: Tab, server: Server) -> None:
+def test_figures_equal_those_of_the_server(tab: Tab, server: Server) -> None:
     page = tab.open(server.url)
-    settle(page, max_tokens=100, seed=7, temperature=0.3)
+    fill_settings(page, max_tokens=100, seed=7, temperature=0.3)
     with page.expect_response("**/v1/chat/completions") as response:
         ask(page)
     ended(page)
     *_, last = chunks_of(response.value.text())
-    told = last["pymtp"]
+    reported = last["pymtp"]
     numbers = dict(zip(*(page.locator(f"#numbers {tag}").all_text_contents() for tag in ("dt", "dd")), strict=True))
     assert numbers["Tokens"] == str(last["usage"]["completion_tokens"])
-    share = 100 * told["accepted"] / told["drafted"]
+    share = 100 * reported["accepted"] / reported["drafted"]
     assert float(numbers["Drafts accepted"].split()[0]) == pytest.approx(share, abs=0.06)
     bars = page.locator("#positions .bar span:last-child").all_text_contents()
-    assert len(bars) == len(told["accepted_per_position"]) == 3
+    assert len(bars) == len(reported["accepted_per_position"]) == 3
     assert float(bars[0].split()[0]) == pytest.approx(
-        100 * told["accepted_per_position"][0] / sum(depth > 0 for depth in told["depths"]), abs=0.06
+        100 * reported["accepted_per_position"][0] / sum(depth > 0 for depth in reported["depths"]), abs=0.06
     )
     drawn = page.locator("#depths path").first.get_attribute("d")
     assert drawn is not None
     assert drawn.count("H") == min(100, int(numbers["Rounds"]))
 
 
-def test_those_who_listen_hear_the_beginning_and_the_end(tab: Tab, server: Server) -> None:
+def test_screen_readers_hear_the_begin_and_the_end(tab: Tab, server: Server) -> None:
     page = tab.open(server.url)
-    settle(page, max_tokens=100)
+    fill_settings(page, max_tokens=100)
     page.evaluate("""() => {
       window.heard = [];
       for (const region of document.querySelectorAll("[role=status], [aria-live]"))
@@ -240,11 +240,11 @@ def test_those_who_listen_hear_the_beginning_and_the_end(tab: Tab, server: Serve
     assert len(said) == 2
 
 
-def test_a_call_that_is_required_is_shown_and_gone_on_with(tab: Tab, server: Server) -> None:
+def test_required_tool_call_is_shown_and_continued(tab: Tab, server: Server) -> None:
     page = tab.open(server.url)
     parameters = {"type": "object", "properties": {"days": {"type": "integer"}}, "required": ["days"]}
     tools = [{"type": "function", "function": {"name": "weather", "parameters": parameters}}]
-    settle(page, max_tokens=100, seed=1, tools=json.dumps(tools))
+    fill_settings(page, max_tokens=100, seed=1, tools=json.dumps(tools))
     page.select_option("#tool_choice", "required")
     ask(page)
     ended(page)

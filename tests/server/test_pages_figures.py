@@ -1,4 +1,4 @@
-"""Claims about the page of figures, in a real Chromium."""
+"""Tests of the page of figures, in a real Chromium."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def panel(page: Page, title: str) -> Locator:
     return page.locator(".panel", has=page.get_by_role("heading", name=title, exact=True))
 
 
-def test_figures_are_those_of_the_engine(server: Server) -> None:
+def test_figures_equal_those_of_the_engine(server: Server) -> None:
     httpx.post(f"{server.url}/v1/chat/completions", json=ASK, timeout=30).raise_for_status()
-    told = httpx.get(f"{server.url}/figures").json()
+    reported = httpx.get(f"{server.url}/figures").json()
     figures = server.llm.figures()
-    assert (told["places"], told["n_ctx"], told["open"]) == (4, 4096, 0)
-    assert told["engine"]["accepted_per_position"] == list(figures.accepted_per_position)
-    assert told["engine"]["prefixes"]["lookups"] == figures.prefixes.lookups
-    assert told["memory"] == [{"device": each.device, "total": each.total} for each in server.llm.context.memory()]
+    assert (reported["places"], reported["n_ctx"], reported["open"]) == (4, 4096, 0)
+    assert reported["engine"]["accepted_per_position"] == list(figures.accepted_per_position)
+    assert reported["engine"]["prefixes"]["lookups"] == figures.prefixes.lookups
+    assert reported["memory"] == [{"device": each.device, "total": each.total} for each in server.llm.context.memory()]
 
 
-def test_figures_are_told_while_the_engine_is_busy(server: Server) -> None:
-    """Memory is asked of the context, which belongs to whoever runs the engine."""
+def test_figures_are_returned_while_the_engine_is_busy(server: Server) -> None:
+    """Reading the memory needs the context, which the engine's thread holds."""
     ends = threading.Event()
 
     def read() -> None:
@@ -41,29 +41,29 @@ def test_figures_are_told_while_the_engine_is_busy(server: Server) -> None:
     reader = threading.Thread(target=read)
     reader.start()
     wait_until(lambda: server.llm.figures().running == 4)
-    told = [httpx.get(f"{server.url}/figures", timeout=30).json() for _ in range(3)]
+    reported = [httpx.get(f"{server.url}/figures", timeout=30).json() for _ in range(3)]
     ends.set()
     reader.join()
-    assert [each["engine"]["running"] for each in told] == [4, 4, 4]
+    assert [each["engine"]["running"] for each in reported] == [4, 4, 4]
     wait_until(server.free)
 
 
-def test_the_page_shows_what_the_engine_did(tab: Tab, server: Server) -> None:
+def test_figures_page_shows_the_engines_counters(tab: Tab, server: Server) -> None:
     httpx.post(f"{server.url}/v1/chat/completions", json=ASK, timeout=30).raise_for_status()
     page = tab.open(f"{server.url}/figures.html")
     expect(panel(page, "Requests")).to_contain_text("running: 0, waiting: 0")
     figures = server.llm.figures()
     shares = panel(page, "Drafts accepted, by position").locator(".bar span:last-child").all_text_contents()
     by_position = zip(figures.accepted_per_position, figures.drafted_per_position, strict=True)
-    told = [100 * accepted / drafted for accepted, drafted in by_position]
-    assert [float(share.split()[0]) for share in shares] == pytest.approx(told, abs=0.06)
+    reported = [100 * accepted / drafted for accepted, drafted in by_position]
+    assert [float(share.split()[0]) for share in shares] == pytest.approx(reported, abs=0.06)
     expect(panel(page, "Requests that ended")).to_contain_text(f"Finished{figures.finished}")
     expect(panel(page, "Prefixes")).to_contain_text(f"of {figures.prefixes.lookups}")
     expect(panel(page, "Memory")).to_contain_text("MiB")
     expect(page.locator("#model")).to_have_text("demo")
 
 
-def test_plots_go_on_with_time(tab: Tab, server: Server) -> None:
+def test_plots_advance_each_second(tab: Tab, server: Server) -> None:
     tab.page.clock.install()
     page = tab.open(f"{server.url}/figures.html")
     path = page.locator(".plot path").first
@@ -76,7 +76,7 @@ def test_plots_go_on_with_time(tab: Tab, server: Server) -> None:
     assert path.get_attribute("d") != ""
 
 
-def test_a_hidden_page_asks_for_nothing(tab: Tab, server: Server) -> None:
+def test_hidden_page_does_not_poll(tab: Tab, server: Server) -> None:
     tab.page.clock.install()
     page = tab.open(f"{server.url}/figures.html")
     with page.expect_response("**/figures"):
@@ -88,15 +88,15 @@ def test_a_hidden_page_asks_for_nothing(tab: Tab, server: Server) -> None:
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
     hide(True)
-    page.clock.run_for(1000)  # one may be under way
-    asked = tab.urls.count(f"{server.url}/figures")
+    page.clock.run_for(1000)  # a poll may be running
+    request_body = tab.urls.count(f"{server.url}/figures")
     page.clock.run_for(60_000)
-    assert tab.urls.count(f"{server.url}/figures") == asked
+    assert tab.urls.count(f"{server.url}/figures") == request_body
     with page.expect_response("**/figures"):
         hide(False)
 
 
-def test_a_server_that_is_gone_is_told_and_found_again(tab: Tab, server: Server) -> None:
+def test_figures_page_reports_a_missing_server_and_recovers(tab: Tab, server: Server) -> None:
     tab.page.clock.install()
     page = tab.open(f"{server.url}/figures.html")
     page.route("**/figures", lambda route: route.abort("connectionrefused"))
@@ -108,7 +108,7 @@ def test_a_server_that_is_gone_is_told_and_found_again(tab: Tab, server: Server)
     tab.forgive("ERR_CONNECTION_REFUSED")
 
 
-def test_a_key_is_asked_for(tab: Tab, new_server: Callable[..., Server]) -> None:
+def test_figures_page_asks_for_an_api_key(tab: Tab, new_server: Callable[..., Server]) -> None:
     server = new_server(api_keys=("secret",)).ready()
     page = tab.open(f"{server.url}/figures.html")
     page.get_by_label("API key").fill("secret")

@@ -1,4 +1,4 @@
-"""Claims about the pages as files: what a browser is told of them, and that they need nothing from elsewhere."""
+"""Tests of the pages as files: their headers, and that they need nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def url(server: Server, name: str) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_has_its_type_and_policy(server: Server, name: str) -> None:
+def test_static_file_has_its_content_type_and_policy(server: Server, name: str) -> None:
     got = httpx.get(url(server, name))
     assert got.status_code == 200
     assert got.content == (STATIC / name).read_bytes()
@@ -34,7 +34,7 @@ def test_a_file_has_its_type_and_policy(server: Server, name: str) -> None:
     assert "unsafe" not in got.headers["content-security-policy"]
 
 
-def test_a_file_that_is_known_is_not_sent_again(server: Server) -> None:
+def test_etag_of_a_cached_file_gives_304(server: Server) -> None:
     first = httpx.get(url(server, "chat.js"))
     assert first.headers["cache-control"] == "no-cache"
     known = {"If-None-Match": f'W/"other", {first.headers["etag"]}'}
@@ -47,11 +47,11 @@ def test_a_file_that_is_known_is_not_sent_again(server: Server) -> None:
 @pytest.mark.parametrize(
     "path", ["static/", "static/none.js", "static/..%2fpages.py", "static/%2e%2e/pages.py", "index.html"]
 )
-def test_there_are_no_other_files(server: Server, path: str) -> None:
+def test_other_files_are_not_served(server: Server, path: str) -> None:
     assert httpx.get(f"{server.url}/{path}").status_code == 404
 
 
-def test_pages_need_no_key_and_their_figures_do(new_server: Callable[..., Server]) -> None:
+def test_pages_need_no_api_key_and_figures_do(new_server: Callable[..., Server]) -> None:
     server = new_server(api_keys=("secret",)).ready()
     assert httpx.get(url(server, "index.html")).status_code == 200
     assert httpx.get(url(server, "figures.html")).status_code == 200
@@ -60,20 +60,20 @@ def test_pages_need_no_key_and_their_figures_do(new_server: Callable[..., Server
     assert httpx.get(f"{server.url}/figures", headers={"Authorization": "Bearer secret"}).status_code == 200
 
 
-def test_a_server_may_have_no_pages(new_server: Callable[..., Server]) -> None:
+def test_pages_can_be_disabled(new_server: Callable[..., Server]) -> None:
     server = new_server(page=False).ready()
     assert [httpx.get(url(server, name)).status_code for name in NAMES] == [404] * len(NAMES)
     assert httpx.get(f"{server.url}/figures").status_code == 200
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(".html")])
-def test_a_page_has_nothing_inline(name: str) -> None:
+def test_pages_have_no_inline_scripts_or_styles(name: str) -> None:
     text = (STATIC / name).read_text(encoding="utf-8")
     assert re.findall(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", text) == []
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_is_short_and_makes_no_elements_of_text(name: str) -> None:
+def test_scripts_make_no_html_from_strings(name: str) -> None:
     text = (STATIC / name).read_text(encoding="utf-8")
     assert text.count("\n") <= 400
     assert max(map(len, text.split("\n"))) <= 140
@@ -83,7 +83,7 @@ def test_a_file_is_short_and_makes_no_elements_of_text(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(".js")])
-def test_every_name_that_is_imported_exists_and_is_used(name: str) -> None:
+def test_imported_names_exist_and_are_used(name: str) -> None:
     text = (STATIC / name).read_text(encoding="utf-8")
     for names, source in re.findall(r'import \{([^}]+)\} from "\./([\w.]+)"', text):
         exported = (STATIC / source).read_text(encoding="utf-8")

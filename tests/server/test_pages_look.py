@@ -1,4 +1,4 @@
-"""Claims about how both pages look: on a phone, light and dark, to eyes that see fewer colours."""
+"""Tests of the look of both pages: on a phone, light and dark, and for the colour-blind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDE = "# " + "Heading" * 12 + "\n```\n" + "x = 1; " * 40 + "\n```\n| " + "cell 
 WIDE += "https://example.org/" + "a" * 200 + " `" + "b" * 200 + "`\n> - " + "c" * 200
 PHONE = {"viewport": {"width": 360, "height": 640}, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
 
-# Of each element that shows text: its colour, what is behind it, and what it is.
+# [name, colour, background] of each element that shows text.
 TEXTS = """() => [...document.querySelectorAll("body *")].flatMap((one) => {
   const shows = [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
   if (!(shows || one.matches("input, textarea")) || !one.checkVisibility()) return [];
@@ -32,9 +32,9 @@ TEXTS = """() => [...document.querySelectorAll("body *")].flatMap((one) => {
 
 
 def fill(page: Page, scripted: ScriptedServer) -> None:
-    """Everything that a chat may show, shown."""
-    told = {"origins": [["content", 1, step] for step in range(10)], "rounds": [[9, 9]]}
-    text = delta(content="abcdefghij\n\n" + WIDE, told=told)
+    """Show everything that a chat may show."""
+    extension = {"origins": [["content", 1, step] for step in range(10)], "rounds": [[9, 9]]}
+    text = delta(content="abcdefghij\n\n" + WIDE, extension=extension)
     call = {"index": 0, "id": "1", "function": {"name": "d" * 60, "arguments": '{"e": "' + "f" * 300 + '"}'}}
     thought = delta(reasoning_content=WIDE)
     scripted.answers.append([sse(thought, text, delta(tool_calls=[call]), delta("tool_calls")) + DONE])
@@ -48,7 +48,7 @@ def fill(page: Page, scripted: ScriptedServer) -> None:
     page.fill("#tools", "{")
 
 
-def test_a_phone_needs_no_horizontal_scrolling(new_tab: Callable[..., Tab], scripted: ScriptedServer) -> None:
+def test_chat_page_fits_a_phone(new_tab: Callable[..., Tab], scripted: ScriptedServer) -> None:
     page = new_tab(**PHONE).open(scripted.url)
     fill(page, scripted)
     assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [360, 360]
@@ -61,7 +61,7 @@ def test_a_phone_needs_no_horizontal_scrolling(new_tab: Callable[..., Tab], scri
 
 
 @pytest.mark.parametrize("panel", ["figures", "legend", "settings"])
-def test_an_open_panel_leaves_a_phone_half_its_screen_for_the_chat(
+def test_open_panel_leaves_half_a_phone_for_the_chat(
     new_tab: Callable[..., Tab], scripted: ScriptedServer, panel: str
 ) -> None:
     page = new_tab(**PHONE).open(scripted.url)
@@ -71,14 +71,14 @@ def test_an_open_panel_leaves_a_phone_half_its_screen_for_the_chat(
     assert page.locator("#log").bounding_box()["height"] > 320  # type: ignore[index]
 
 
-def test_a_phone_shows_the_figures_without_horizontal_scrolling(new_tab: Callable[..., Tab], server: Server) -> None:
+def test_figures_page_fits_a_phone(new_tab: Callable[..., Tab], server: Server) -> None:
     page = new_tab(**PHONE).open(f"{server.url}/figures.html")
     expect(page.get_by_text("Places")).to_be_visible()
     assert page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [360, 360]
 
 
 @pytest.mark.parametrize("path", ["", "/figures.html"])
-def test_all_fields_are_labelled(tab: Tab, server: Server, path: str) -> None:
+def test_form_fields_have_labels(tab: Tab, server: Server, path: str) -> None:
     page = tab.open(server.url + path)
     fields = "document.querySelectorAll('input, select, textarea')"
     assert (
@@ -88,7 +88,7 @@ def test_all_fields_are_labelled(tab: Tab, server: Server, path: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_text_has_contrast(tab: Tab, scripted: ScriptedServer, scheme: str) -> None:
+def test_text_has_enough_contrast(tab: Tab, scripted: ScriptedServer, scheme: str) -> None:
     page = tab.open(scripted.url)
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     fill(page, scripted)
@@ -101,7 +101,7 @@ def test_all_text_has_contrast(tab: Tab, scripted: ScriptedServer, scheme: str) 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_colours_of_the_steps_differ_for_all_eyes(tab: Tab, scripted: ScriptedServer, scheme: str) -> None:
+def test_step_colours_differ_for_the_colour_blind(tab: Tab, scripted: ScriptedServer, scheme: str) -> None:
     page = tab.open(scripted.url)
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     behind = "one => getComputedStyle(one).backgroundColor"
@@ -120,7 +120,7 @@ def test_steps_beyond_the_legend_have_its_last_colour(tab: Tab, scripted: Script
     assert found[7] == found[8] == found[9]
 
 
-def test_the_colours_can_be_turned_off(tab: Tab, scripted: ScriptedServer) -> None:
+def test_colours_can_be_disabled(tab: Tab, scripted: ScriptedServer) -> None:
     page = tab.open(scripted.url)
     fill(page, scripted)
     page.uncheck("#coloured")
@@ -131,7 +131,7 @@ def test_the_colours_can_be_turned_off(tab: Tab, scripted: ScriptedServer) -> No
     assert not page.is_checked("#coloured")
 
 
-def test_the_theme_is_the_systems_or_the_chosen_one(tab: Tab, scripted: ScriptedServer) -> None:
+def test_theme_follows_the_system_or_the_choice(tab: Tab, scripted: ScriptedServer) -> None:
     page = tab.open(scripted.url)
     behind = "getComputedStyle(document.documentElement).backgroundColor"
     page.emulate_media(color_scheme="dark")
@@ -147,7 +147,7 @@ def test_the_theme_is_the_systems_or_the_chosen_one(tab: Tab, scripted: Scripted
     assert page.evaluate(behind) == light
 
 
-def test_settings_stay_for_the_next_visit(tab: Tab, scripted: ScriptedServer) -> None:
+def test_settings_are_restored_on_the_next_visit(tab: Tab, scripted: ScriptedServer) -> None:
     page = tab.open(scripted.url)
     page.locator("#settings summary").click()
     page.fill("#temperature", "0.7")
@@ -158,19 +158,17 @@ def test_settings_stay_for_the_next_visit(tab: Tab, scripted: ScriptedServer) ->
     page.fill("#question", "go")
     page.press("#question", "Enter")
     expect(page.locator(".content")).to_have_text("well")
-    (asked,) = scripted.asked
-    assert asked["model"] == "scripted"
-    assert asked["temperature"] == 0.7
-    assert asked["chat_template_kwargs"] == {"enable_thinking": False}
-    assert asked["messages"][0] == {"role": "system", "content": "Be brief."}
-    assert asked["pymtp"] == {"origins": True}
-    assert "top_p" not in asked  # what is not filled in is the server's to choose
-    assert 0 <= asked["seed"] < 2**32
+    (request_body,) = scripted.requests
+    assert request_body["model"] == "scripted"
+    assert request_body["temperature"] == 0.7
+    assert request_body["chat_template_kwargs"] == {"enable_thinking": False}
+    assert request_body["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert request_body["pymtp"] == {"origins": True}
+    assert "top_p" not in request_body  # the server chooses the values of empty fields
+    assert 0 <= request_body["seed"] < 2**32
 
 
-def test_a_first_visit_leaves_the_sampling_to_the_server_and_shows_its_defaults(
-    tab: Tab, scripted: ScriptedServer
-) -> None:
+def test_empty_settings_use_and_show_the_servers_defaults(tab: Tab, scripted: ScriptedServer) -> None:
     defaults = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0, "seed": -1}
     scripted.models = JSONResponse({"data": [{"id": "scripted", "meta": {"sampling": defaults}}]})
     page = tab.open(scripted.url)
@@ -180,10 +178,10 @@ def test_a_first_visit_leaves_the_sampling_to_the_server_and_shows_its_defaults(
     page.fill("#question", "go")
     page.press("#question", "Enter")
     expect(page.locator(".facts:not(:empty)")).to_have_count(1)
-    assert not scripted.asked[0].keys() & {"temperature", "top_k", "top_p", "min_p", "max_tokens"}
+    assert not scripted.requests[0].keys() & {"temperature", "top_k", "top_p", "min_p", "max_tokens"}
 
 
-def test_wrong_settings_are_shown_and_nothing_is_sent(tab: Tab, scripted: ScriptedServer) -> None:
+def test_invalid_settings_are_focused_and_not_sent(tab: Tab, scripted: ScriptedServer) -> None:
     page = tab.open(scripted.url)
     page.locator("#settings summary").click()
     for field, wrong in (("#tools", "[{"), ("#tools", "{}"), ("#temperature", "-1"), ("#top_p", "2")):
@@ -193,4 +191,4 @@ def test_wrong_settings_are_shown_and_nothing_is_sent(tab: Tab, scripted: Script
         expect(page.locator(field)).to_be_focused()
         assert page.input_value("#question") == "go"
         page.fill(field, "")
-    assert scripted.asked == []
+    assert scripted.requests == []

@@ -1,4 +1,4 @@
-"""Claims about the Markdown of the chat page, in a real Chromium: what is drawn, for any pieces, at which cost."""
+"""Tests of the Markdown of the chat page, in a real Chromium: its rendering, in any pieces, and its cost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from helpers.browser import Tab
 from helpers.scripted_server import ScriptedServer
 from playwright.sync_api import Page
 
-# html: of what is drawn, without the colours' spans. work: characters painted, and nodes made.
+# html: the rendered HTML without the spans of the colours. work: the number of painted characters.
 HELPERS = """async () => {
   const { Markdown } = await import("/static/markdown.js");
   const { ColouredText } = await import("/static/coloured_text.js");
@@ -94,7 +94,7 @@ DRAWN = {
 }
 
 
-def test_markdown_is_drawn(page: Page) -> None:
+def test_markdown_is_rendered(page: Page) -> None:
     found = page.evaluate("texts => texts.map(text => html([text]))", list(DRAWN))
     assert dict(zip(DRAWN, found, strict=True)) == DRAWN
 
@@ -130,7 +130,7 @@ MADE_OF = {
 MADE_OF |= {"thead", "tr"}
 
 
-def test_hostile_text_is_only_text(page: Page) -> None:
+def test_hostile_markdown_is_rendered_as_text(page: Page) -> None:
     found = page.evaluate(
         """texts => texts.map((text) => {
           const { root } = drawn([...text].map((c) => [c, []]));
@@ -149,7 +149,7 @@ def test_hostile_text_is_only_text(page: Page) -> None:
 
 
 def texts(n: int) -> list[str]:
-    """Of all that Markdown is made of, at random."""
+    """Return random texts of Markdown's constructs."""
     marks = ["*", "**", "_", "`", "``", "```", "~~~", "~~", ">", "#", "|", "|-|", "---", "[", "](", ")", "<", "\\", "-"]
     blanks = ["\n"] * 6 + ["\n\n", " ", "  ", "    ", "\t", "\r", "\u2028"]
     parts = [*marks, *blanks, "- ", "1. ", "> ", "1.", ".", "h", "http://x", "😀", "é", "a", "a b "]
@@ -166,7 +166,7 @@ def pieces_of(text: str, rng: random.Random, most: int) -> list[str]:
     return found
 
 
-def test_the_same_text_is_drawn_alike_in_any_pieces(page: Page) -> None:
+def test_markdown_renders_the_same_in_any_pieces(page: Page) -> None:
     rng = random.Random(1)
     cases = [[text, pieces_of(text, rng, rng.choice((1, 4, 12)))] for text in [*DRAWN, *HOSTILE, *texts(2500)]]
     differing = page.evaluate("cases => cases.filter(([text, pieces]) => html([text]) !== html(pieces))", cases)
@@ -190,14 +190,14 @@ def test_each_character_has_the_colour_of_its_origin(page: Page) -> None:
         units = [(c, step) for c, step in zip(text, steps, strict=True) for _ in range(1 + (ord(c) > 0xFFFF))]
         drawn_to = 0
         for at, shown, name in spans:
-            assert at >= drawn_to  # in order, nothing twice
+            assert at >= drawn_to  # in order, without overlaps
             drawn_to = at + len(shown.encode("utf-16-le")) // 2
             expected = units[at:drawn_to]
             assert "".join(dict.fromkeys(shown)) == "".join(dict.fromkeys(c for c, _ in expected))
             assert {name} == {f"o{step}" for _, step in expected}
 
 
-def test_a_long_text_costs_no_more_a_character_than_a_short_one(page: Page) -> None:
+def test_markdown_rendering_is_linear_in_the_length(page: Page) -> None:
     units = ["word *em* text ", "some words here\n", "- item **x**\n", "*never closed ", "[a ", "> > a\n", "`a ``b "]
     for unit in [*units, "```\n" + "x = 1\n" * 50, "| a | b |\n", "a https://b.c d\n\n"]:
         works = []

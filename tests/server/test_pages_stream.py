@@ -1,5 +1,4 @@
-"""Claims about the chat page and the streams that servers and networks make of an answer: a real Chromium, answers
-written byte for byte."""
+"""Tests of the chat page with streams that are written byte for byte, in a real Chromium."""
 
 from __future__ import annotations
 
@@ -64,7 +63,7 @@ READ = """async ([body, sizes]) => {
 }"""
 
 
-def test_a_stream_is_read_however_it_is_cut(page: Page, scripted: ScriptedServer) -> None:
+def test_stream_parser_accepts_any_pieces_and_line_ends(page: Page, scripted: ScriptedServer) -> None:
     for n, (name, body) in enumerate(STREAMS.items(), 1):
         sizes = [1, 2, 3, 4, 5, 7, 64, len(body)]
         assert page.evaluate(READ, [list(body), sizes]) == [TEXT] * len(sizes), name
@@ -74,7 +73,7 @@ def test_a_stream_is_read_however_it_is_cut(page: Page, scripted: ScriptedServer
         assert shown(page) == TEXT, name
 
 
-def test_text_is_shown_while_the_stream_goes_on(page: Page, scripted: ScriptedServer) -> None:
+def test_text_is_shown_during_the_stream(page: Page, scripted: ScriptedServer) -> None:
     goes_on = threading.Event()
     scripted.answers.append([sse(delta(content="first ")), lambda: goes_on.wait(30), said("second")])
     ask(page)
@@ -86,7 +85,7 @@ def test_text_is_shown_while_the_stream_goes_on(page: Page, scripted: ScriptedSe
     assert page.locator("#send").is_visible()
 
 
-def test_stop_leaves_the_stream(tab: Tab, scripted: ScriptedServer) -> None:
+def test_stop_aborts_the_stream(tab: Tab, scripted: ScriptedServer) -> None:
     page = tab.open(scripted.url)
     presses = (lambda: page.press("#question", "Escape"), lambda: page.click("#stop"))
     for n, press in enumerate(presses, 1):
@@ -95,7 +94,7 @@ def test_stop_leaves_the_stream(tab: Tab, scripted: ScriptedServer) -> None:
         ask(page)
         expect(page.locator(".content").last).to_have_text("first")
         press()
-        wait_until(lambda n=n: scripted.left == n)
+        wait_until(lambda n=n: scripted.disconnects == n)
         goes_on.set()
         expect(page.locator(".facts").last).to_contain_text("stopped")
         assert shown(page) == "first"
@@ -111,7 +110,7 @@ REFUSALS = [
 ]
 
 
-def test_a_refusal_is_told_plainly_and_may_be_tried_again(tab: Tab, scripted: ScriptedServer) -> None:
+def test_refused_request_shows_an_error_and_can_be_retried(tab: Tab, scripted: ScriptedServer) -> None:
     page = tab.open(scripted.url)
     for n, (answer, says, problem) in enumerate(REFUSALS, 1):
         scripted.answers += [answer, [said("well")]]
@@ -120,7 +119,7 @@ def test_a_refusal_is_told_plainly_and_may_be_tried_again(tab: Tab, scripted: Sc
         tab.forgive(problem)  # the browser's own line about the status
         page.get_by_role("button", name="Try again").click()
         expect(page.locator(".content")).to_have_text(["well"] * n)
-        refused, answered = scripted.asked[-2:]
+        refused, answered = scripted.requests[-2:]
         assert refused["messages"] == answered["messages"]
 
 
@@ -131,7 +130,7 @@ BROKEN: list[tuple[list[Any], str]] = [
 ]
 
 
-def test_an_answer_that_breaks_off_says_so_and_keeps_its_text(page: Page, scripted: ScriptedServer) -> None:
+def test_aborted_stream_shows_an_error_and_keeps_the_text(page: Page, scripted: ScriptedServer) -> None:
     for n, (pieces, says) in enumerate(BROKEN, 1):
         scripted.answers.append(pieces)
         ask(page)
@@ -141,7 +140,7 @@ def test_an_answer_that_breaks_off_says_so_and_keeps_its_text(page: Page, script
         expect(page.locator(".facts").last).to_contain_text("failed")
 
 
-def test_a_server_that_is_gone_is_told(tab: Tab, scripted: ScriptedServer) -> None:
+def test_missing_server_is_reported(tab: Tab, scripted: ScriptedServer) -> None:
     page = tab.open(scripted.url)
     page.route("**/v1/chat/completions", lambda route: route.abort("connectionrefused"))
     ask(page)
@@ -149,7 +148,7 @@ def test_a_server_that_is_gone_is_told(tab: Tab, scripted: ScriptedServer) -> No
     tab.forgive("ERR_CONNECTION_REFUSED")
 
 
-def test_the_key_is_sent_and_forgotten_with_the_tab(tab: Tab, scripted: ScriptedServer) -> None:
+def test_api_key_is_sent_and_stays_in_the_tab(tab: Tab, scripted: ScriptedServer) -> None:
     page = tab.open(scripted.url)
     scripted.answers += [JSONResponse({"error": {"message": "no key"}}, 401), [said("well")]]
     ask(page)
@@ -164,10 +163,10 @@ def test_the_key_is_sent_and_forgotten_with_the_tab(tab: Tab, scripted: Scripted
     tab.forgive("401")
 
 
-def test_thoughts_are_folded_and_apart_from_the_answer(page: Page, scripted: ScriptedServer) -> None:
+def test_thinking_is_folded_apart_from_the_answer(page: Page, scripted: ScriptedServer) -> None:
     goes_on = threading.Event()
-    told = {"origins": [["reasoning_content", 4, 0], ["reasoning_content", 2, 3]], "rounds": [[3, 1]]}
-    thought = delta(reasoning_content="hm **x", told=told)
+    extension = {"origins": [["reasoning_content", 4, 0], ["reasoning_content", 2, 3]], "rounds": [[3, 1]]}
+    thought = delta(reasoning_content="hm **x", extension=extension)
     rest = sse(delta(reasoning_content="**"), delta(content="Yes."), delta("stop")) + DONE
     scripted.answers.append([sse(thought), lambda: goes_on.wait(30), rest])
     ask(page)
@@ -181,7 +180,7 @@ def test_thoughts_are_folded_and_apart_from_the_answer(page: Page, scripted: Scr
     assert shown(page) == "Yes."
 
 
-def test_a_tool_is_called_and_the_chat_goes_on_with_its_result(page: Page, scripted: ScriptedServer) -> None:
+def test_chat_continues_with_the_result_of_a_tool_call(page: Page, scripted: ScriptedServer) -> None:
     begin = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "weather", "arguments": ""}}
     parts = [{"index": 0, "function": {"arguments": part}} for part in ('{"city": "Bo', 'nn", "days": [1,2]}')]
     calls = [delta(tool_calls=[call]) for call in (begin, *parts)]
@@ -196,16 +195,16 @@ def test_a_tool_is_called_and_the_chat_goes_on_with_its_result(page: Page, scrip
     call.get_by_label("Result").fill("rain <b>")
     page.get_by_role("button", name="Send results").click()
     expect(page.locator(".content").last).to_have_text("It rains.")
-    assert scripted.asked[0]["tools"][0]["function"]["name"] == "weather"
+    assert scripted.requests[0]["tools"][0]["function"]["name"] == "weather"
     called = {"name": "weather", "arguments": '{"city": "Bonn", "days": [1,2]}'}
-    assert scripted.asked[1]["messages"] == [
+    assert scripted.requests[1]["messages"] == [
         {"role": "user", "content": "go"},
         {"role": "assistant", "content": "", "tool_calls": [{"id": "call_1", "type": "function", "function": called}]},
         {"role": "tool", "tool_call_id": "call_1", "content": "rain <b>"},
     ]
 
 
-def test_hostile_answers_do_nothing(tab: Tab, scripted: ScriptedServer) -> None:
+def test_hostile_answers_are_harmless(tab: Tab, scripted: ScriptedServer) -> None:
     page = tab.open(scripted.url)
     hostile = (
         "<img src=x onerror=document.title='evil'> [a](javascript:document.title='evil') <script>document.title='evil'"
@@ -221,7 +220,7 @@ def test_hostile_answers_do_nothing(tab: Tab, scripted: ScriptedServer) -> None:
     assert page.title() == "pymtp: chat"
 
 
-def test_a_very_long_answer_is_shown_whole(page: Page, scripted: ScriptedServer) -> None:
+def test_very_long_answer_is_shown_completely(page: Page, scripted: ScriptedServer) -> None:
     line = "def f(x):  # 😀 *and* so on\n"
     text = "```python\n" + line * 3000 + "```\n" + "word " * 4000
     chunks = [delta(content=text[i : i + 50]) for i in range(0, len(text), 50)]

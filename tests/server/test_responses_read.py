@@ -1,4 +1,4 @@
-"""Claims about what bodies of /v1/responses ask for."""
+"""Tests of the conversion of bodies of /v1/responses."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from pymtp.chat.messages import template_messages
 from pymtp.errors import InvalidRequestError
-from pymtp.openai.requests import CHAT, read_ask
-from pymtp.server.message_builder import sealed
-from pymtp.server.responses.read import allowed_tools, chat_body, read_input
+from pymtp.openai.request_body import CHAT, read_generate_request
+from pymtp.server.message_builder import encode_thinking
+from pymtp.server.responses.read import allowed_tools, input_messages, to_chat_body
 from pymtp.server.responses.types import ResponseRequest
 
 TOOL = {"type": "function", "name": "ls", "description": "Lists.", "parameters": {"type": "object"}, "strict": True}
@@ -25,16 +25,16 @@ def dumped(given: Any = "a", **more: Any) -> dict[str, Any]:
 
 def read(given: Any = "a", **more: Any) -> dict[str, Any]:
     body = dumped(given, **more)
-    found = chat_body(body, read_input(body["input"]))
-    read_ask(CHAT, found)  # it is one that the older API takes
+    found = to_chat_body(body, input_messages(body["input"]))
+    read_generate_request(CHAT, found)  # it is one that the older API takes
     return found
 
 
-def test_a_text_is_the_users() -> None:
+def test_text_input_is_a_user_message() -> None:
     assert read("a")["messages"] == [{"role": "user", "content": "a"}]
 
 
-def test_a_message_needs_no_type() -> None:
+def test_message_item_needs_no_type() -> None:
     parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
     named = {"type": "message", "role": "user", "content": "c"}
     assert read([{"role": "user", "content": parts}, named])["messages"] == [
@@ -43,7 +43,7 @@ def test_a_message_needs_no_type() -> None:
     ]
 
 
-def test_items_of_one_answer_are_one_message() -> None:
+def test_items_of_one_answer_become_one_message() -> None:
     thought = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
     said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}
     output = {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "etc"}]}
@@ -53,14 +53,14 @@ def test_items_of_one_answer_are_one_message() -> None:
     assert result == {"role": "tool", "tool_call_id": "c1", "content": "etc"}
 
 
-def test_what_was_thought_anew_begins_another_message() -> None:
+def test_reasoning_after_a_call_begins_a_new_message() -> None:
     thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "so"}]}
     user = {"role": "user", "content": "a"}
     roles = [message["role"] for message in read([user, CALL, thought, user])["messages"]]
     assert roles == ["user", "assistant", "assistant", "user"]
 
 
-def test_two_messages_of_the_assistant_stay_two() -> None:
+def test_two_assistant_messages_stay_separate() -> None:
     phases = [{"role": "assistant", "phase": phase, "content": phase} for phase in ("commentary", "final_answer")]
     assert [message["content"] for message in read([*phases, {"role": "user", "content": "a"}])["messages"]] == [
         "commentary",
@@ -69,12 +69,12 @@ def test_two_messages_of_the_assistant_stay_two() -> None:
     ]
 
 
-def test_thinking_that_was_sealed_is_read() -> None:
-    item = {"type": "reasoning", "summary": [], "encrypted_content": sealed("hm")}
+def test_encrypted_content_is_decoded() -> None:
+    item = {"type": "reasoning", "summary": [], "encrypted_content": encode_thinking("hm")}
     assert read([item, {"role": "user", "content": "a"}])["messages"][0]["reasoning_content"] == "hm"
 
 
-def test_instructions_stay_where_they_are() -> None:
+def test_system_messages_keep_their_position() -> None:
     developer = {"role": "developer", "content": "b"}
     found = read([developer, {"role": "user", "content": "c"}, developer], instructions="a")["messages"]
     assert [(message["role"], message["content"]) for message in found] == [
@@ -85,13 +85,13 @@ def test_instructions_stay_where_they_are() -> None:
     ]
 
 
-def test_functions_are_offered_and_hosted_tools_are_not() -> None:
+def test_function_tools_are_offered_and_hosted_tools_are_not() -> None:
     body = read(tools=[TOOL, {"type": "web_search", "search_context_size": "low"}])
     assert body["tools"] == [{"type": "function", "function": {name: TOOL[name] for name in TOOL if name != "type"}}]
 
 
 @pytest.mark.parametrize("name", ["mcp__files__", "mcp__files"])
-def test_a_tool_in_a_namespace_is_called_by_both_names(name: str) -> None:
+def test_tool_in_a_namespace_has_a_full_name(name: str) -> None:
     body = {"tools": [{"type": "namespace", "name": name, "description": "Files.", "tools": [TOOL]}]}
     call = CALL | {"namespace": name}
     choice = {"type": "function", "name": "ls", "namespace": name}
@@ -111,11 +111,11 @@ def test_a_tool_in_a_namespace_is_called_by_both_names(name: str) -> None:
         ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "ls"}]}, "required"),
     ],
 )
-def test_each_choice_of_tools_has_its_like(choice: Any, found: Any) -> None:
+def test_tool_choice_is_converted(choice: Any, found: Any) -> None:
     assert read(tools=[TOOL], tool_choice=choice)["tool_choice"] == found
 
 
-def test_tools_that_are_allowed_have_to_be_there() -> None:
+def test_allowed_tools_must_exist() -> None:
     choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "rm"}]}
     with pytest.raises(InvalidRequestError, match="no tool rm"):
         allowed_tools(dumped(tools=[TOOL], tool_choice=choice))
@@ -124,7 +124,9 @@ def test_tools_that_are_allowed_have_to_be_there() -> None:
 def test_effort_schema_and_limits_reach_the_request() -> None:
     schema = {"type": "object", "properties": {}}
     form = {"type": "json_schema", "name": "it", "schema": schema, "strict": True}
-    ask = read_ask(CHAT, read(reasoning={"effort": "high"}, text={"format": form}, max_output_tokens=7, top_p=0.5))
+    ask = read_generate_request(
+        CHAT, read(reasoning={"effort": "high"}, text={"format": form}, max_output_tokens=7, top_p=0.5)
+    )
     assert (ask.schema, ask.params.max_tokens, ask.params.top_p) == (schema, 7, 0.5)
     assert ask.prompt.chat_template_kwargs == {"reasoning_effort": "high", "enable_thinking": True}
 
@@ -140,12 +142,12 @@ def test_effort_schema_and_limits_reach_the_request() -> None:
         ({"top_logprobs": 3}, "top_logprobs"),
     ],
 )
-def test_what_cannot_be_done_is_named(more: dict[str, Any], word: str) -> None:
+def test_unsupported_fields_are_named(more: dict[str, Any], word: str) -> None:
     with pytest.raises(ValidationError, match=word):
         ResponseRequest.model_validate({"model": "demo", "input": "a"} | more)
 
 
-def test_a_request_of_codex_is_read_whole() -> None:
+def test_request_of_codex_is_converted() -> None:
     parts = [{"type": "input_text", "text": "skills"}, {"type": "input_text", "text": "sandbox"}]
     items = [
         {

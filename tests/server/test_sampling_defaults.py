@@ -1,4 +1,4 @@
-"""Claims about what requests leave open: the server's options come first, then what the model's file says."""
+"""Tests of default sampling parameters: the server's options precede the values of the model's file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from helpers.tuned import TUNED
 
 from pymtp import LLM, SamplingParams
 from pymtp.chat import Chat
-from pymtp.server.settings import Settings
+from pymtp.server.settings import ServerSettings
 
 SAID = "def fibonacci(n):"
 MESSAGES = [{"role": "user", "content": SAID}]
-OWN = {"temperature": 1.1, "presence_penalty": 0.5, "seed": 5}  # of the server
-# of requests: each other than what the file and the server say
+OWN = {"temperature": 1.1, "presence_penalty": 0.5, "seed": 5}  # the server's options
+# Fields of requests, which all differ from the file's and the server's values.
 GIVEN: dict[str, Any] = {
     "temperature": 0.4,
     "top_k": 3,
@@ -35,15 +35,15 @@ GIVEN: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def llm(tuned: Path) -> Iterator[LLM]:
-    """Of the file, with no server around it."""
+    """Return an LLM of the tuned file, without a server."""
     with make_llm(tuned) as llm:
         yield llm
 
 
 @pytest.fixture(scope="module")
 def tuned_server(tuned: Path) -> Iterator[Server]:
-    """With a file and options that say how to sample."""
-    server = Server(Settings(sampling=OWN), lambda: make_llm(tuned, n_seq_max=4)).ready()
+    """Serve the tuned file with sampling options of the server."""
+    server = Server(ServerSettings(sampling=OWN), lambda: make_llm(tuned, n_seq_max=4)).ready()
     yield server
     server.close()
 
@@ -78,7 +78,7 @@ def post(url: str, body: dict[str, Any]) -> Any:
 APIS = [chat, completion, message, response]
 
 
-def wanted(llm: LLM, ask: Callable[..., str], **fields: Any) -> str:
+def expected(llm: LLM, ask: Callable[..., str], **fields: Any) -> str:
     params = SamplingParams(24, **{**TUNED, **OWN, **fields})
     if ask is completion:
         return llm.generate(SAID, params).text
@@ -86,35 +86,33 @@ def wanted(llm: LLM, ask: Callable[..., str], **fields: Any) -> str:
 
 
 @pytest.mark.parametrize("ask", APIS)
-def test_what_is_left_open_is_the_servers_then_the_models(
-    tuned_server: Server, llm: LLM, ask: Callable[..., str]
-) -> None:
+def test_defaults_are_the_servers_then_the_models(tuned_server: Server, llm: LLM, ask: Callable[..., str]) -> None:
     text = ask(tuned_server.url)
-    assert text == wanted(llm, ask)
+    assert text == expected(llm, ask)
     assert ask(tuned_server.url, temperature=None, top_k=None, seed=None) == text
     neutral = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0}
-    assert text != wanted(llm, ask, **neutral)
+    assert text != expected(llm, ask, **neutral)
 
 
 @pytest.mark.parametrize("ask", APIS)
 @pytest.mark.parametrize("name", GIVEN)
-def test_a_field_of_a_request_comes_first_and_leaves_the_others(
+def test_request_field_overrides_one_default(
     tuned_server: Server, llm: LLM, ask: Callable[..., str], name: str
 ) -> None:
     given = {name: GIVEN[name]}
-    assert ask(tuned_server.url, **given) == wanted(llm, ask, **given)
+    assert ask(tuned_server.url, **given) == expected(llm, ask, **given)
 
 
 @pytest.mark.parametrize("ask", APIS)
-def test_a_temperature_of_0_stays_greedy(tuned_server: Server, llm: LLM, ask: Callable[..., str]) -> None:
+def test_temperature_0_is_greedy(tuned_server: Server, llm: LLM, ask: Callable[..., str]) -> None:
     penalties = {"presence_penalty": 0, "repetition_penalty": 1}
     greedy = SamplingParams(24)
     text = llm.generate(SAID if ask is completion else Chat(MESSAGES), greedy).text
     assert ask(tuned_server.url, temperature=0, **penalties) == text
 
 
-def test_the_defaults_are_told_under_the_names_of_requests(tuned_server: Server, server: Server) -> None:
-    told = {
+def test_defaults_are_reported_by_the_names_of_request_fields(tuned_server: Server, server: Server) -> None:
+    reported = {
         "temperature": 1.1,
         "top_k": 7,
         "top_p": 0.9,
@@ -126,10 +124,10 @@ def test_the_defaults_are_told_under_the_names_of_requests(tuned_server: Server,
         "seed": 5,
     }
     props = httpx.get(f"{tuned_server.url}/props").json()
-    assert props["default_generation_settings"]["params"] == told
+    assert props["default_generation_settings"]["params"] == reported
     (card,) = httpx.get(f"{tuned_server.url}/v1/models").json()["data"]
-    assert card["meta"]["sampling"] == told
-    assert chat(tuned_server.url, **told) == chat(tuned_server.url)
+    assert card["meta"]["sampling"] == reported
+    assert chat(tuned_server.url, **reported) == chat(tuned_server.url)
     (card,) = httpx.get(f"{server.url}/v1/models").json()["data"]
     assert {name: card["meta"]["sampling"][name] for name in ("temperature", "top_k", "top_p", "min_p", "seed")} == {
         "temperature": 1.0,
@@ -140,18 +138,18 @@ def test_the_defaults_are_told_under_the_names_of_requests(tuned_server: Server,
     }
 
 
-def test_a_response_tells_what_it_was_sampled_with(tuned_server: Server) -> None:
+def test_response_reports_its_sampling_parameters(tuned_server: Server) -> None:
     done = post(f"{tuned_server.url}/v1/responses", {"model": "m", "input": SAID, "max_output_tokens": 2})
     assert (done["temperature"], done["top_p"], done["presence_penalty"]) == (1.1, 0.9, 0.5)
 
 
-def test_values_that_clients_mean_otherwise_are_taken_of_a_server_too(new_server: Callable[..., Server]) -> None:
+def test_special_values_work_in_server_defaults(new_server: Callable[..., Server]) -> None:
     alone = new_server(sampling={"top_p": 0, "top_k": -1, "seed": -1}).ready()
     greedy = new_server(sampling={"temperature": 0}).ready()
     assert chat(alone.url) == chat(greedy.url)
 
 
-def test_options_of_the_command_are_the_defaults(serve: Callable[..., Served], tuned: Path, llm: LLM) -> None:
+def test_command_line_options_are_defaults(serve: Callable[..., Served], tuned: Path, llm: LLM) -> None:
     options = ("--temp", "1.1", "--presence-penalty", "0.5", "--top-k", "-1", "--repeat-penalty", "1.3")
     served = serve("-m", tuned, *options, "--repeat-last-n", "-1", "--seed", "3", "-c", "1024").ready()
     line = served.line("sampling where a request leaves it open")

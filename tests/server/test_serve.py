@@ -1,4 +1,4 @@
-"""Claims about `pymtp serve`: how it starts, and what it says where it cannot."""
+"""Tests of `pymtp serve`: its start, and its messages where it cannot start."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pymtp import LLM, SamplingParams
 from pymtp.cli.app import app
 from pymtp.errors import InvalidRequestError
 from pymtp.server.process import http_server
-from pymtp.server.process.http_server import _Server
+from pymtp.server.process.http_server import _UvicornServer
 from pymtp.server.process.listener import is_local, listen, url
 
 Serve = Callable[..., Served]
 
 
-def test_it_serves_the_shipped_model_and_says_where(serve: Serve, llm: LLM) -> None:
+def test_serve_serves_the_shipped_model_and_logs_the_url(serve: Serve, llm: LLM) -> None:
     served = serve("-s", "2").ready()
     assert served.field("model") == "demo"
     assert served.get("/health").json() == {"status": "ok"}
@@ -43,7 +43,7 @@ def test_options_reach_the_worker(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("way", ["option", "environment", "file"])
-def test_a_key_is_asked_for_and_stands_in_no_command_line(serve: Serve, way: str, tmp_path: Path) -> None:
+def test_api_key_is_required_and_not_in_the_command_line(serve: Serve, way: str, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("other\n\nsecret-of-mine\n")
     options = {"option": ("--api-key", "secret-of-mine", "--api-key", "other"), "file": ("--api-key-file", keys)}
@@ -64,7 +64,7 @@ def test_a_key_is_asked_for_and_stands_in_no_command_line(serve: Serve, way: str
         (("--prefix", "missing.prefix"), 2, "missing.prefix"),
     ],
 )
-def test_what_a_worker_cannot_load_is_one_line_and_the_houses_exit_code(
+def test_failed_load_is_one_line_and_the_exit_code(
     serve: Serve, options: tuple[str, ...], code: int, words: str
 ) -> None:
     served = serve(*options)
@@ -100,7 +100,7 @@ def test_what_a_worker_cannot_load_is_one_line_and_the_houses_exit_code(
         (("--tap", "x"), 2, "--tap 'x' is not known"),
     ],
 )
-def test_an_option_that_is_wrong_in_itself_is_one_line_and_starts_nothing(
+def test_invalid_option_is_one_line_and_starts_no_worker(
     monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], code: int, words: str
 ) -> None:
     monkeypatch.setattr("pymtp.cli.serve.supervise", lambda *_: pytest.fail("a worker is started"))
@@ -110,7 +110,7 @@ def test_an_option_that_is_wrong_in_itself_is_one_line_and_starts_nothing(
     assert words in line
 
 
-def test_an_option_that_does_not_fit_the_model_is_named_as_it_was_given(serve: Serve, headless: Path) -> None:
+def test_option_that_does_not_fit_the_model_is_named(serve: Serve, headless: Path) -> None:
     served = serve("-m", headless, "-d", "2")
     assert served.exit_code() == 2
     assert "error: --draft-tokens 2 needs" in served.lines[-1]
@@ -122,14 +122,14 @@ def test_an_option_that_does_not_fit_the_model_is_named_as_it_was_given(serve: S
     [(10_000, "failed to read"), (100_000, "is cut off at")],
     ids=["told by llama.cpp", "told by pymtp"],
 )
-def test_why_a_file_is_no_model_is_told_once(serve: Serve, demo: Path, tmp_path: Path, size: int, why: str) -> None:
+def test_load_error_is_logged_once(serve: Serve, demo: Path, tmp_path: Path, size: int, why: str) -> None:
     (tmp_path / "cut.gguf").write_bytes(demo.read_bytes()[:size])
     served = serve("-m", tmp_path / "cut.gguf")
     assert served.exit_code() == 3
     assert sum(why in line for line in served.lines) == 1
 
 
-def test_a_port_that_is_taken_is_one_line() -> None:
+def test_port_in_use_is_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = run("serve", "--port", str(port))
@@ -137,7 +137,7 @@ def test_a_port_that_is_taken_is_one_line() -> None:
     assert done.stderr == f"error: cannot listen at 127.0.0.1:{port}: Address already in use\n"
 
 
-def test_without_the_extra_it_says_what_to_install(serve: Serve) -> None:
+def test_missing_packages_of_the_extra_are_named(serve: Serve) -> None:
     served = serve(before="import sys; sys.modules['uvicorn'] = None")
     assert served.exit_code() == 2
     assert served.lines == [
@@ -146,13 +146,13 @@ def test_without_the_extra_it_says_what_to_install(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(("options", "times"), [((), 1), (("--api-key", "some"), 0)])
-def test_a_server_for_everybody_says_so_once(serve: Serve, options: tuple[str, ...], times: int) -> None:
+def test_public_server_without_a_key_warns_once(serve: Serve, options: tuple[str, ...], times: int) -> None:
     served = serve("--host", "0.0.0.0", *options).ready()
     assert sum("anybody" in line for line in served.lines) == times
     assert served.url.startswith("http://127.0.0.1:")
 
 
-def test_a_listener_for_ipv6_is_found_by_its_url() -> None:
+def test_listener_url_of_ipv6_has_brackets() -> None:
     if not socket.has_ipv6:
         pytest.skip("no IPv6")
     try:
@@ -164,23 +164,23 @@ def test_a_listener_for_ipv6_is_found_by_its_url() -> None:
         assert is_local(listener)
 
 
-def test_a_name_with_addresses_of_both_kinds_listens_where_most_clients_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listen_prefers_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [
         (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)),
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
     ]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *asked, **more: found)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *request_body, **more: found)
     with listen("localhost", 0) as listener:
         assert listener.family == socket.AF_INET
 
 
-def test_a_name_without_an_address_is_refused() -> None:
+def test_listen_refuses_a_host_without_an_address() -> None:
     with pytest.raises(InvalidRequestError, match="no address"):
         listen("no host", 0)
 
 
 @pytest.mark.parametrize("blank", ["", " "])
-def test_a_blank_key_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch, blank: str) -> None:
+def test_blank_api_key_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch, blank: str) -> None:
     monkeypatch.setenv("PYMTP_API_KEY", blank)
     found = CliRunner().invoke(app, ["serve", "--port", "0", "-m", "nowhere.gguf"])
     assert isinstance(found.exception, InvalidRequestError)
@@ -188,19 +188,19 @@ def test_a_blank_key_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("option", ["--served-name", "--api-key"])
-def test_a_name_that_no_answer_can_have_is_refused(option: str) -> None:
+def test_name_or_key_that_is_no_utf8_is_refused(option: str) -> None:
     found = CliRunner().invoke(app, ["serve", "--port", "0", "-m", "nowhere.gguf", option, "b\udcff"])
     assert isinstance(found.exception, InvalidRequestError)
     assert f"{option} must be UTF-8" in str(found.exception)
 
 
 @pytest.mark.parametrize("closed", [0, 1])
-def test_it_serves_where_a_standard_stream_is_closed(serve: Serve, closed: int) -> None:
+def test_serve_works_with_a_closed_standard_stream(serve: Serve, closed: int) -> None:
     before = f"import os, sys; os.close({closed}); {'sys.stdout = None' if closed else ''}"
     assert serve(before=before).ready().get("/health").status_code == 200
 
 
-def test_a_relative_name_in_a_folder_that_is_gone_is_told_as_any_file_that_is_not_there(
+def test_relative_path_in_a_deleted_directory_is_a_missing_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gone").mkdir()
@@ -211,11 +211,11 @@ def test_a_relative_name_in_a_folder_that_is_gone_is_told_as_any_file_that_is_no
     assert "error: no such file: m.gguf" in done.stderr
 
 
-def test_an_idle_server_ticks_for_its_beats_alone_and_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_server_ticks_once_per_heartbeat_and_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks: list[float] = []
 
     async def use() -> None:
-        server = _Server(Config(FastAPI()), FastAPI(), 30.0)
+        server = _UvicornServer(Config(FastAPI()), FastAPI(), 30.0)
         on_tick = server.on_tick
 
         async def counted(counter: int) -> bool:
@@ -226,11 +226,11 @@ def test_an_idle_server_ticks_for_its_beats_alone_and_ends_at_once(monkeypatch: 
         asyncio.get_running_loop().call_later(0.5, server.end)
         await server.main_loop()
 
-    monkeypatch.setattr(http_server, "BEATS", 0.2)
+    monkeypatch.setattr(http_server, "HEARTBEAT_SECONDS", 0.2)
     asyncio.run(use())
     assert len(ticks) in (3, 4)
     assert ticks[1] - ticks[0] >= 0.19
     ticks.clear()
-    monkeypatch.setattr(http_server, "BEATS", 1000)
+    monkeypatch.setattr(http_server, "HEARTBEAT_SECONDS", 1000)
     asyncio.run(use())
     assert len(ticks) == 2

@@ -1,4 +1,4 @@
-"""Claims about what a server says of its model's head."""
+"""Tests of the head of the model in the log of `pymtp serve`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from makers.head_file import write_pair
 TOLD = "has no multi-token-prediction head: it is decoded without drafts. --head FILE gives it one"
 
 
-def test_a_server_tells_of_a_model_without_a_head_where_drafts_could_be_wanted(
+def test_serve_warns_of_a_missing_head_unless_drafts_are_off(
     serve: Callable[..., Served], demo: Path, tmp_path: Path
 ) -> None:
     trunk, head = write_pair(demo, tmp_path)
@@ -21,6 +21,6 @@ def test_a_server_tells_of_a_model_without_a_head_where_drafts_could_be_wanted(
         assert not [line for line in served.lines if TOLD in line]
 
 
-def test_a_server_names_the_file_of_a_head_of_its_own(serve: Callable[..., Served], demo: Path, tmp_path: Path) -> None:
+def test_serve_logs_the_file_of_a_separate_head(serve: Callable[..., Served], demo: Path, tmp_path: Path) -> None:
     trunk, head = write_pair(demo, tmp_path)
     assert serve("-m", trunk, "--head", head).ready().field("head") == head.name

@@ -1,4 +1,4 @@
-"""Claims about clients that take their answers slowly: on a clock that is moved by hand."""
+"""Tests of clients that read their response slowly, on a fake clock."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from pymtp.server.http.connection import IDLE, LEAST, SLOWEST, Connection
+from pymtp.server.http.connection import IDLE_TIMEOUT, MIN_WRITTEN_BYTES, WRITE_TIMEOUT, HttpProtocol
 
 
 class Client:
-    """A connection, and what its client has not taken."""
+    """A connection on a fake clock. unsent: bytes that the client has not read."""
 
     def __init__(self) -> None:
         self.unsent = 10 * 2**20
@@ -24,7 +24,7 @@ class Client:
         async def app(scope: Any, receive: Any, send: Any) -> None: ...
 
         loop: Any = SimpleNamespace(call_later=self._call_later)
-        self.connection = Connection(uvicorn.Config(app), ServerState(), {}, _loop=loop)
+        self.connection = HttpProtocol(uvicorn.Config(app), ServerState(), {}, _loop=loop)
         self.connection.connection_made(self)  # type: ignore[arg-type]
 
     def _call_later(self, seconds: float, call: Callable[[], None]) -> Any:
@@ -34,7 +34,7 @@ class Client:
         return timer
 
     def wait(self, seconds: float) -> None:
-        """So long, in which timers go off."""
+        """Advance the clock, and run the timers that are due."""
         end = self._now + seconds
         while due := [timer for timer in self._timers if timer.at <= end]:
             timer = min(due, key=lambda each: each.at)
@@ -56,41 +56,41 @@ class Client:
 
 
 def answered() -> Client:
-    """One whose whole answer is to be sent."""
+    """Return a client whose complete response waits to be sent."""
     client = Client()
     client.connection.cycle = SimpleNamespace(response_complete=True)  # type: ignore[assignment]
     client.connection.pause_writing()
     return client
 
 
-@pytest.mark.parametrize("taken", [0, LEAST - 1])
-def test_a_client_that_takes_next_to_nothing_is_cut_off(taken: int) -> None:
+@pytest.mark.parametrize("taken", [0, MIN_WRITTEN_BYTES - 1])
+def test_stalled_client_is_disconnected(taken: int) -> None:
     client = answered()
-    client.wait(SLOWEST / 2)
+    client.wait(WRITE_TIMEOUT / 2)
     client.unsent -= taken
-    client.wait(SLOWEST / 2)
+    client.wait(WRITE_TIMEOUT / 2)
     assert client.is_cut
 
 
-def test_a_client_that_takes_its_answer_slowly_gets_all_of_it() -> None:
+def test_slow_client_gets_the_whole_response() -> None:
     client = answered()
     while client.unsent > 2**16:
-        client.unsent -= LEAST
-        client.wait(SLOWEST)
+        client.unsent -= MIN_WRITTEN_BYTES
+        client.wait(WRITE_TIMEOUT)
     assert not client.is_cut
     client.connection.resume_writing()
-    client.wait(IDLE - 1)
+    client.wait(IDLE_TIMEOUT - 1)
     assert not client.is_cut
-    client.wait(1)  # it had time enough for the rest, too
+    client.wait(1)  # the idle timeout
     assert client.is_cut
 
 
-def test_the_time_begins_anew_when_a_client_is_slow_again() -> None:
+def test_write_timeout_restarts_after_a_pause() -> None:
     client = answered()
-    client.wait(SLOWEST - 1)
+    client.wait(WRITE_TIMEOUT - 1)
     client.connection.resume_writing()
     client.connection.pause_writing()
-    client.wait(SLOWEST - 1)
+    client.wait(WRITE_TIMEOUT - 1)
     assert not client.is_cut
     client.wait(1)
     assert client.is_cut

@@ -1,4 +1,4 @@
-"""Claims about responses that are stored: what goes on with them, and what is forgotten."""
+"""Tests of stored responses: their continuation, and their eviction."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from helpers.servers import Server
 from openai import OpenAI
 
 from pymtp import SamplingParams
-from pymtp.server.http.ascii_json import Echoing
-from pymtp.server.responses.ids import replica_of
-from pymtp.server.responses.store import ResponseStore, Stored
+from pymtp.server.http.json_response import PreencodedObject
+from pymtp.server.responses.ids import replica_of_response
+from pymtp.server.responses.store import ResponseStore, StoredResponse
 
 USER = {"role": "user", "content": "def fibonacci(n):"}
 GREEDY: dict[str, Any] = {"model": "demo", "input": [USER], "temperature": 0, "max_output_tokens": 16}
@@ -25,7 +25,7 @@ def client(server: Server) -> OpenAI:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_chat_goes_on_with_a_response(server: Server, client: OpenAI, stream: bool) -> None:
+def test_previous_response_id_continues_the_chat(server: Server, client: OpenAI, stream: bool) -> None:
     if stream:
         *_, last = client.responses.create(**GREEDY, stream=True)
         first = last.response
@@ -46,7 +46,7 @@ def test_instructions_are_not_carried_over(server: Server, client: OpenAI) -> No
     assert second.output_text == server.llm.chat(chat, SamplingParams(max_tokens=16)).text
 
 
-def test_a_response_can_be_fetched_until_it_is_deleted(client: OpenAI) -> None:
+def test_stored_response_can_be_fetched_and_deleted(client: OpenAI) -> None:
     response = client.responses.create(**GREEDY)
     assert client.responses.retrieve(response.id) == response
     client.responses.delete(response.id)
@@ -56,15 +56,15 @@ def test_a_response_can_be_fetched_until_it_is_deleted(client: OpenAI) -> None:
         client.responses.delete(response.id)
 
 
-def test_one_of_several_servers_has_its_name_in_what_it_stores(new_server: Callable[..., Server]) -> None:
+def test_response_id_names_the_replica(new_server: Callable[..., Server]) -> None:
     server = new_server(replica="abc123").ready()
     client = OpenAI(base_url=f"{server.url}/v1", api_key=server.key, max_retries=0)
     response = client.responses.create(**GREEDY)
-    assert replica_of(response.id) == "abc123"
+    assert replica_of_response(response.id) == "abc123"
     assert client.responses.retrieve(response.id) == response
 
 
-def test_a_response_that_is_not_to_be_stored_is_not(client: OpenAI) -> None:
+def test_store_false_stores_nothing(client: OpenAI) -> None:
     response = client.responses.create(**GREEDY, store=False)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(response.id)
@@ -73,12 +73,12 @@ def test_a_response_that_is_not_to_be_stored_is_not(client: OpenAI) -> None:
     assert (raised.value.code, raised.value.param) == ("previous_response_not_found", "previous_response_id")
 
 
-def stored(name: str, text: str = "") -> Stored:
-    return Stored(Echoing({"id": name}, {"store": True}), [{"role": "user", "content": text}])
+def stored(name: str, text: str = "") -> StoredResponse:
+    return StoredResponse(PreencodedObject({"id": name}, {"store": True}), [{"role": "user", "content": text}])
 
 
-def test_the_response_that_was_not_used_the_longest_goes_first() -> None:
-    store = ResponseStore(most=2)
+def test_response_store_evicts_the_least_recently_used() -> None:
+    store = ResponseStore(max_responses=2)
     store.put(stored("a"))
     store.put(stored("b"))
     assert store.get("a") is not None
@@ -86,8 +86,8 @@ def test_the_response_that_was_not_used_the_longest_goes_first() -> None:
     assert [store.get(name) is not None for name in "abc"] == [True, False, True]
 
 
-def test_a_store_holds_no_more_text_than_it_may() -> None:
-    store = ResponseStore(most_characters=1000)
+def test_response_store_limits_its_characters() -> None:
+    store = ResponseStore(max_characters=1000)
     for i in range(100):
         store.put(stored(f"r{i}", "x" * 300))
         assert len(store) <= 2
@@ -97,8 +97,8 @@ def test_a_store_holds_no_more_text_than_it_may() -> None:
     assert store.get("r99") is not None
 
 
-def test_what_is_removed_makes_place() -> None:
-    store = ResponseStore(most_characters=1000)
+def test_removed_responses_free_their_characters() -> None:
+    store = ResponseStore(max_characters=1000)
     for i in range(20):
         store.put(stored(f"r{i}", "x" * 700))
         assert store.remove(f"r{i}")

@@ -1,4 +1,4 @@
-"""Claims about the two processes of `pymtp serve`: which of them ends when, and what clients see of it."""
+"""Tests of the two processes of `pymtp serve`: signals, restarts, and their effect on clients."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from helpers.servers import LONG, wait_until
 from pymtp import LLM
 from pymtp.hub.errors import UnreachableError
 from pymtp.server.process.http_server import HttpServer
-from pymtp.server.settings import Settings
+from pymtp.server.settings import ServerSettings
 
 Serve = Callable[..., Served]
 
 
-# a worker whose model takes for ever to load
+# A worker whose model loads for ever.
 SLOW = """
 from pymtp.server.process import supervisor
-supervisor.START = supervisor.START.replace("work(", "import time; from pymtp.server.process import worker\\n"
-    "worker.load = lambda *_, **__: time.sleep(1e6)\\nwork(")
+supervisor.WORKER_PROGRAM = supervisor.WORKER_PROGRAM.replace(
+    "run_worker(", "import time; from pymtp.server.process import worker\\n"
+    "worker.load = lambda *_, **__: time.sleep(1e6)\\nrun_worker(")
 """
 
 
@@ -43,13 +44,13 @@ def refuses(url: str) -> bool:
         httpx.get(f"{url}/health", timeout=LONG)
     except httpx.ConnectError:
         return True
-    except (httpx.ReadError, httpx.RemoteProtocolError):  # it waited in the socket's queue when that was closed
+    except (httpx.ReadError, httpx.RemoteProtocolError):  # the connection was in the backlog when the socket was closed
         return False
     return False
 
 
-def breaks_off(lines: Iterator[str]) -> bool:
-    """Whether a stream ends without its last chunk."""
+def is_aborted(lines: Iterator[str]) -> bool:
+    """Tell whether a stream ends without its last chunk."""
     said: list[str] = []
     try:
         said += lines
@@ -59,7 +60,7 @@ def breaks_off(lines: Iterator[str]) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_requests_finish_and_takes_no_new_ones(serve: Serve, number: signal.Signals) -> None:
+def test_signal_lets_requests_finish_and_refuses_new_ones(serve: Serve, number: signal.Signals) -> None:
     served = serve().ready()
     url, worker = served.url, served.worker()
     with served.streaming(max_tokens=1500) as lines:
@@ -72,19 +73,19 @@ def test_a_signal_lets_requests_finish_and_takes_no_new_ones(serve: Serve, numbe
     assert gone(worker)
 
 
-def test_ctrl_c_in_a_terminal_reaches_the_worker_by_its_supervisor_only(serve: Serve) -> None:
+def test_ctrl_c_signals_the_supervisor_only(serve: Serve) -> None:
     standing = (
-        "from pymtp.server.process import supervisor\nsupervisor.START = 'import sys, time; "
+        "from pymtp.server.process import supervisor\nsupervisor.WORKER_PROGRAM = 'import sys, time; "
         'print("begun", file=sys.stderr, flush=True); time.sleep(1e6)\''
     )
     served = serve(before=standing, start_new_session=True)
     served.line("begun")
-    os.killpg(served.process.pid, signal.SIGINT)  # as a terminal does
+    os.killpg(served.process.pid, signal.SIGINT)  # as a terminal does for Ctrl-C
     assert served.exit_code() == 0
     assert not [line for line in served.lines if "KeyboardInterrupt" in line]
 
 
-def test_a_request_that_outlasts_the_grace_ends_with_an_error_that_says_so(serve: Serve) -> None:
+def test_request_that_outlasts_the_grace_ends_with_an_error(serve: Serve) -> None:
     served = serve("--grace", "0").ready()
     with served.streaming() as lines:
         served.process.send_signal(signal.SIGTERM)
@@ -93,24 +94,24 @@ def test_a_request_that_outlasts_the_grace_ends_with_an_error_that_says_so(serve
     assert served.exit_code() == 0
 
 
-def test_a_second_signal_ends_all_at_once(serve: Serve) -> None:
+def test_second_signal_kills_at_once(serve: Serve) -> None:
     served = serve("--grace", "1000").ready()
     worker = served.worker()
     with served.streaming() as lines:
         assert served.end(signal.SIGTERM, signal.SIGINT) == 128 + signal.SIGINT
         assert gone(worker)
-        assert breaks_off(lines)
+        assert is_aborted(lines)
 
 
-def test_a_killed_worker_breaks_its_streams_and_service_returns(serve: Serve) -> None:
+def test_killed_worker_aborts_its_streams_and_is_restarted(serve: Serve) -> None:
     served = serve("-s", "4").ready()
     first = served.worker()
     ends: list[type[Exception]] = []
 
     def ask(stream: bool) -> None:
-        asked = ENDLESS if stream else {**ENDLESS, "stream": False, "stream_options": None}
+        request_body = ENDLESS if stream else {**ENDLESS, "stream": False, "stream_options": None}
         try:
-            httpx.post(f"{served.url}/v1/completions", json=asked, timeout=LONG)
+            httpx.post(f"{served.url}/v1/completions", json=request_body, timeout=LONG)
         except httpx.TransportError as error:
             ends.append(type(error))
 
@@ -129,7 +130,7 @@ def test_a_killed_worker_breaks_its_streams_and_service_returns(serve: Serve) ->
     assert "SIGKILL" in served.line("gone")
 
 
-def test_a_client_that_comes_while_there_is_no_worker_is_answered(serve: Serve) -> None:
+def test_client_without_a_worker_waits_for_the_next_one(serve: Serve) -> None:
     served = serve().ready()
     os.kill(served.worker(), signal.SIGKILL)
     with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])), timeout=LONG) as client:
@@ -138,7 +139,7 @@ def test_a_client_that_comes_while_there_is_no_worker_is_answered(serve: Serve) 
     assert answer.startswith(b"HTTP/1.1 200")
 
 
-def test_a_model_that_was_served_once_is_waited_for(serve: Serve, demo: Path, tmp_path: Path) -> None:
+def test_missing_model_file_is_retried_after_it_was_served(serve: Serve, demo: Path, tmp_path: Path) -> None:
     model, away = tmp_path / "model.gguf", tmp_path / "away"
     model.symlink_to(demo)
     served = serve("-m", model).ready()
@@ -149,7 +150,7 @@ def test_a_model_that_was_served_once_is_waited_for(serve: Serve, demo: Path, tm
     assert served.worker(2)
 
 
-def test_a_worker_that_dies_again_and_again_is_given_more_and_more_time(serve: Serve) -> None:
+def test_restart_delay_grows_with_each_failure(serve: Serve) -> None:
     served = serve().ready()
     os.kill(served.worker(), signal.SIGKILL)
     os.kill(served.worker(2), signal.SIGKILL)
@@ -158,7 +159,7 @@ def test_a_worker_that_dies_again_and_again_is_given_more_and_more_time(serve: S
     assert served.end(signal.SIGTERM) == 0  # while it waits
 
 
-# a system that starts no second worker, but a third
+# A system that fails to start the worker at the starts in FULL_AT.
 FULL = """
 from pymtp.server.process import supervisor
 starts, start = [], supervisor.subprocess.Popen
@@ -171,30 +172,32 @@ supervisor.subprocess.Popen = popen
 """
 
 
-def test_a_worker_that_cannot_be_started_now_is_started_later(serve: Serve) -> None:
+def test_failed_start_of_a_worker_is_retried(serve: Serve) -> None:
     served = serve(before="FULL_AT = [2]" + FULL).ready()
     os.kill(served.worker(), signal.SIGKILL)
     assert "it cannot be started: [Errno 11]" in served.line("starts in 1 s")
     assert served.worker(2)
 
 
-def test_a_first_worker_that_cannot_be_started_ends_the_server_with_one_line(serve: Serve) -> None:
+def test_failed_start_of_the_first_worker_ends_the_server(serve: Serve) -> None:
     served = serve(before="FULL_AT = [1]" + FULL)
     assert served.exit_code() == 1
     assert served.lines[-1].startswith("error: [Errno 11]")
 
 
-def test_the_worker_goes_with_its_supervisor(serve: Serve) -> None:
+def test_worker_ends_with_its_supervisor(serve: Serve) -> None:
     served = serve().ready()
     worker = served.worker()
     with served.streaming() as lines:
         assert served.end(signal.SIGKILL) == -signal.SIGKILL
-        assert breaks_off(lines)
+        assert is_aborted(lines)
     wait_until(lambda: gone(worker))
 
 
-def test_a_worker_that_stands_still_is_ended_and_shows_where_it_stood(serve: Serve) -> None:
-    impatient = "import pymtp.server.process.supervisor as s; s.SILENCE, s.TICK, s.LATE = 3.0, 0.1, 0.2"
+def test_hung_worker_is_killed_and_prints_its_stacks(serve: Serve) -> None:
+    impatient = (
+        "import pymtp.server.process.supervisor as s; s.SILENCE_TIMEOUT, s.MAX_TICK, s.KILL_DELAY = 3.0, 0.1, 0.2"
+    )
     served = serve(before=impatient).ready()
     os.kill(served.worker(), signal.SIGSTOP)
     served.line("has not answered for 3 s")
@@ -202,19 +205,19 @@ def test_a_worker_that_stands_still_is_ended_and_shows_where_it_stood(serve: Ser
     assert served.ask().status_code == 200
 
 
-def test_while_the_model_loads_clients_are_told_so_and_a_signal_ends_it(serve: Serve) -> None:
+def test_loading_server_answers_503_and_ends_on_a_signal(serve: Serve) -> None:
     served = serve("--port", str(port := free_port()), before=SLOW)
     url = f"http://127.0.0.1:{port}"
     wait_until(lambda: not refuses(url))
     health = httpx.get(f"{url}/health", timeout=LONG)
     assert (health.status_code, health.json()) == (503, {"status": "loading"})
-    asked = httpx.post(f"{url}/v1/completions", json={"prompt": "a"}, timeout=LONG)
-    assert asked.status_code == 503
-    assert int(asked.headers["retry-after"]) > 0
+    request_body = httpx.post(f"{url}/v1/completions", json={"prompt": "a"}, timeout=LONG)
+    assert request_body.status_code == 503
+    assert int(request_body.headers["retry-after"]) > 0
     assert served.end(signal.SIGTERM) == 0
 
 
-def test_a_worker_that_dies_before_it_served_is_not_started_again(serve: Serve) -> None:
+def test_worker_that_dies_before_it_is_ready_is_not_restarted(serve: Serve) -> None:
     served = serve(before=SLOW)
     wait_until(lambda: children(served.process.pid))
     (worker,) = children(served.process.pid)
@@ -230,14 +233,14 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("unread", [b"", b"a beat that the supervisor has not read"])
-def test_a_worker_ends_when_its_supervisor_is_silent_for_ever_even_where_the_kernel_does_not_see_to_it(
+def test_worker_ends_with_its_supervisor_without_prctl(
     unread: bytes,
 ) -> None:
     ours, theirs = socket.socketpair()
     program = (
-        "import socket, sys, time\nfrom pymtp.server.process.worker import end_with_supervisor\n"
+        "import socket, sys, time\nfrom pymtp.server.process.worker import exit_with_supervisor\n"
         "sys.platform = 'other'\n"
-        f"control = socket.socket(fileno={theirs.fileno()})\nend_with_supervisor(control)\ncontrol.sendall({unread})\n"
+        f"control = socket.socket(fileno={theirs.fileno()})\nexit_with_supervisor(control)\ncontrol.sendall({unread})\n"
         "print('begun', flush=True)\ntime.sleep(1e6)"
     )
     command = [sys.executable, "-I", "-c", program]
@@ -248,19 +251,19 @@ def test_a_worker_ends_when_its_supervisor_is_silent_for_ever_even_where_the_ker
         assert process.wait(LONG) == 1
 
 
-def test_a_worker_does_not_beat_before_it_serves() -> None:
-    """What it says then must find room, however long a supervisor that was stopped has read nothing."""
+def test_worker_sends_no_heartbeat_before_it_is_ready() -> None:
+    """READY must find room in the socket, even if a stopped supervisor has read nothing for long."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        server = HttpServer(Settings(), LLM, theirs)
-        asyncio.run(server._beat())
+        server = HttpServer(ServerSettings(), LLM, theirs)
+        asyncio.run(server._heartbeat())
         theirs.shutdown(socket.SHUT_WR)
         assert ours.recv(1000) == b""
 
 
-def test_an_error_goes_by_a_name_that_the_supervisor_knows() -> None:
+def test_load_error_is_sent_by_the_name_of_a_known_class() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        HttpServer(Settings(), LLM, theirs)._loaded(UnreachableError("the hub answers 503"))
+        HttpServer(ServerSettings(), LLM, theirs)._loaded(UnreachableError("the hub answers 503"))
         said = json.loads(ours.recv(1000))
     assert said == {"failed": "ModelLoadError", "message": "the hub answers 503"}

@@ -1,4 +1,4 @@
-"""Claims about the chat template behind all three APIs: instructions anywhere, cut texts, efforts, variables."""
+"""Tests of the chat template behind all three APIs: system messages, surrogates, efforts, variables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from helpers.templates import template
 from makers.gguf_variants import rewrite
 
 QWEN = template("Qwen3.5-4B")
-# As Qwen3.8's: three efforts, and an exception for others.
+# Like Qwen3.8's: three efforts, and an exception for others.
 EFFORTS = (
     "{%- if (reasoning_effort | default('xhigh')) not in ['low', 'medium', 'xhigh'] %}"
     "{{- raise_exception('no such effort') }}{% endif %}{{- reasoning_effort | default('') }}"
@@ -29,7 +29,7 @@ CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/respons
 
 @pytest.fixture(scope="module")
 def server(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The shipped model with Qwen3.5's template, and efforts."""
+    """Serve the shipped model with Qwen3.5's template and reasoning efforts."""
     path = tmp_path_factory.mktemp("models") / "qwen.gguf"
     rewrite(demo, path, metadata={"tokenizer.chat_template": EFFORTS + QWEN})
     server = Server(model=path).ready()
@@ -37,8 +37,8 @@ def server(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
     server.close()
 
 
-def asked(server: Server, path: str, messages: Any, **more: Any) -> dict[str, Any]:
-    """The answer to a small request, whose texts may have half a character."""
+def send(server: Server, path: str, messages: Any, **more: Any) -> dict[str, Any]:
+    """Send a small request, whose texts may have lone surrogates, and return the response."""
     limit = "max_output_tokens" if path == RESPONSES else "max_tokens"
     body = {"model": "m", limit: 16, "temperature": 0, "input" if path == RESPONSES else "messages": messages, **more}
     headers = {"Content-Type": "application/json"}
@@ -49,23 +49,23 @@ def asked(server: Server, path: str, messages: Any, **more: Any) -> dict[str, An
 
 
 def prompt_tokens(answer: dict[str, Any]) -> int:
-    """How long its prompt was."""
+    """Return the number of prompt tokens of a response."""
     usage = answer["usage"]
     return int(usage.get("prompt_tokens", usage.get("input_tokens", 0)) + usage.get("cache_read_input_tokens", 0))
 
 
 def rendered(server: Server, messages: Any, **variables: Any) -> int:
-    """Tokens of a prompt."""
+    """Return the number of tokens of a rendered chat."""
     return len(server.llm.model.tokenize(server.llm.chat_template.render(messages, chat_template_kwargs=variables)))
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
-def test_instructions_may_come_anywhere(server: Server, path: str, role: str) -> None:
+def test_system_messages_may_come_anywhere(server: Server, path: str, role: str) -> None:
     if (path, role) == (MESSAGES, "developer"):
         role = "system"  # Anthropic's API has no other
     for before in ([USER, ANSWER], [USER]):
-        answer = asked(server, path, [*before, {**LATE, "role": role}])
+        answer = send(server, path, [*before, {**LATE, "role": role}])
         thinks = {} if path != MESSAGES else {"enable_thinking": False}
         assert prompt_tokens(answer) == rendered(server, [*before, {**LATE, "role": "user"}], **thinks)
 
@@ -80,22 +80,22 @@ def test_instructions_may_come_anywhere(server: Server, path: str, role: str) ->
     ],
     ids=str,
 )
-def test_a_chat_may_have_no_question(server: Server, messages: Any) -> None:
-    assert asked(server, CHAT, messages)
+def test_chat_may_have_no_user_message(server: Server, messages: Any) -> None:
+    assert send(server, CHAT, messages)
 
 
-def test_an_answer_alone_may_be_gone_on_with(server: Server) -> None:
-    assert asked(server, MESSAGES, [ANSWER])
-    assert asked(server, CHAT, [ANSWER], continue_final_message=True)
+def test_lone_assistant_message_can_be_continued(server: Server) -> None:
+    assert send(server, MESSAGES, [ANSWER])
+    assert send(server, CHAT, [ANSWER], continue_final_message=True)
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
-def test_half_a_character_is_read_as_one_that_says_so(server: Server, path: str) -> None:
-    cut, whole = (asked(server, path, [{"role": "user", "content": f"ls {end}..."}]) for end in ("\ud83d", "\ufffd"))
+def test_lone_surrogate_is_read_as_the_replacement_character(server: Server, path: str) -> None:
+    cut, whole = (send(server, path, [{"role": "user", "content": f"ls {end}..."}]) for end in ("\ud83d", "\ufffd"))
     assert prompt_tokens(cut) == prompt_tokens(whole)
 
 
-def test_half_a_character_may_be_in_any_text_of_a_request(server: Server) -> None:
+def test_lone_surrogates_are_accepted_in_all_chat_fields(server: Server) -> None:
     half = "\ud83d"
     call = {**CALL, "function": {"name": "look", "arguments": json.dumps({"path": half})}}
     function = {
@@ -129,7 +129,7 @@ def test_half_a_character_may_be_in_any_text_of_a_request(server: Server) -> Non
         ("/tokenize", {"content": "ls \ud83d"}),
     ],
 )
-def test_half_a_character_may_be_in_other_requests(server: Server, path: str, body: Any) -> None:
+def test_lone_surrogates_are_accepted_in_other_requests(server: Server, path: str, body: Any) -> None:
     headers = {"Content-Type": "application/json"}
     answer = httpx.post(f"{server.url}{path}", content=json.dumps(body), headers=headers, timeout=LONG)
     assert answer.status_code == 200, answer.text
@@ -149,10 +149,10 @@ def test_half_a_character_may_be_in_other_requests(server: Server, path: str, bo
     ],
     ids=["chat", "variables", "messages", "responses"],
 )
-def test_an_effort_becomes_one_that_the_template_names(
+def test_reasoning_effort_becomes_one_that_the_template_names(
     server: Server, path: str, asks: Callable[[str], dict[str, Any]], effort: str, taken: str
 ) -> None:
-    answer = asked(server, path, [USER], **asks(effort))
+    answer = send(server, path, [USER], **asks(effort))
     assert prompt_tokens(answer) == rendered(server, [USER], reasoning_effort=taken, enable_thinking=True)
 
 
@@ -165,7 +165,7 @@ def test_an_effort_becomes_one_that_the_template_names(
         (RESPONSES, {"input": "Hi", "reasoning": {"effort": "banana"}}),
     ],
 )
-def test_a_word_that_is_no_effort_is_refused_with_those_that_are(server: Server, path: str, body: Any) -> None:
+def test_unknown_effort_is_refused_with_the_known_ones(server: Server, path: str, body: Any) -> None:
     answer = httpx.post(f"{server.url}{path}", json={"model": "m", **body}, timeout=LONG)
     assert answer.status_code == 400
     message = answer.json()["error"]["message"]
@@ -180,7 +180,7 @@ def test_a_word_that_is_no_effort_is_refused_with_those_that_are(server: Server,
         *((path, {"chat_template_kwargs": {"enable_thinking": False}}) for path in (CHAT, MESSAGES, RESPONSES)),
         (CHAT, {"reasoning_effort": "none"}),
         (RESPONSES, {"reasoning": {"effort": "none"}}),
-        # what says it more plainly wins
+        # The more specific field takes precedence.
         (CHAT, {"reasoning_effort": "low", "enable_thinking": False}),
         (CHAT, {"reasoning_effort": "low", "thinking": {"type": "disabled"}}),
         (CHAT, {"thinking": {"type": "enabled"}, "enable_thinking": False}),
@@ -189,8 +189,8 @@ def test_a_word_that_is_no_effort_is_refused_with_those_that_are(server: Server,
     ],
     ids=str,
 )
-def test_thinking_is_off_where_a_body_says_so(server: Server, path: str, off: dict[str, Any]) -> None:
-    answer = asked(server, path, [USER], grammar='root ::= "plain"', **off)
+def test_thinking_can_be_disabled_by_any_field(server: Server, path: str, off: dict[str, Any]) -> None:
+    answer = send(server, path, [USER], grammar='root ::= "plain"', **off)
     if path == CHAT:
         assert answer["choices"][0]["message"]["content"] == "plain"
     else:
@@ -198,7 +198,7 @@ def test_thinking_is_off_where_a_body_says_so(server: Server, path: str, off: di
         assert part["type"] == ("text" if path == MESSAGES else "message")
 
 
-def test_variables_at_the_top_are_true_or_false(server: Server) -> None:
+def test_top_level_template_variables_are_booleans(server: Server) -> None:
     for name in ("enable_thinking", "preserve_thinking"):
         body = {"model": "m", "messages": [USER], name: "no"}
         answer = httpx.post(f"{server.url}{CHAT}", json=body, timeout=LONG)
@@ -208,36 +208,36 @@ def test_variables_at_the_top_are_true_or_false(server: Server) -> None:
 def test_preserve_thinking_reaches_the_template(new_server: Callable[..., Server]) -> None:
     llm = {"chat_template": "{{ 'kept ' * 9 if preserve_thinking else 'dropped' }}{{ messages[0].content }}"}
     server = new_server(llm=llm).ready()
-    kept, dropped = (asked(server, CHAT, [USER], preserve_thinking=keep) for keep in (True, False))
+    kept, dropped = (send(server, CHAT, [USER], preserve_thinking=keep) for keep in (True, False))
     assert prompt_tokens(kept) > prompt_tokens(dropped)
 
 
-def test_a_request_s_variables_win_over_the_server_s_one_by_one(new_server: Callable[..., Server]) -> None:
+def test_request_variables_override_the_servers_one_by_one(new_server: Callable[..., Server]) -> None:
     llm = {"chat_template": QWEN, "chat_template_kwargs": {"enable_thinking": False, "x": 1}}
     server = new_server(llm=llm).ready()
-    plain = asked(server, CHAT, [USER], grammar='root ::= "plain"')
+    plain = send(server, CHAT, [USER], grammar='root ::= "plain"')
     assert plain["choices"][0]["message"]["content"] == "plain"
-    thinks = asked(server, CHAT, [USER], grammar='root ::= "plain"', chat_template_kwargs={"enable_thinking": True})
+    thinks = send(server, CHAT, [USER], grammar='root ::= "plain"', chat_template_kwargs={"enable_thinking": True})
     assert thinks["choices"][0]["message"]["reasoning_content"] == "plain"
     assert httpx.get(f"{server.url}/props").json()["chat_template"] == QWEN
 
 
-def test_half_a_character_in_the_template_is_told_as_one_that_says_so(new_server: Callable[..., Server]) -> None:
+def test_lone_surrogate_in_the_template_is_replaced_in_props(new_server: Callable[..., Server]) -> None:
     server = new_server(llm={"chat_template": "{{ messages[0].content }}\ud83d"}).ready()
     assert httpx.get(f"{server.url}/props", timeout=LONG).json()["chat_template"] == "{{ messages[0].content }}\ufffd"
 
 
-def test_a_template_without_end_is_a_400_and_others_are_answered(new_server: Callable[..., Server]) -> None:
+def test_endless_template_is_a_400_and_others_are_answered(new_server: Callable[..., Server]) -> None:
     loop = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     server = new_server(llm={"chat_template": "{% if loops %}" + loop + "{% endif %}{{ messages[0].content }}"}).ready()
     body = {"model": "m", "messages": [USER], "chat_template_kwargs": {"loops": True}}
     answer = httpx.post(f"{server.url}{CHAT}", json=body, timeout=LONG)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_value")
     assert "too many steps" in answer.json()["error"]["message"]
-    assert asked(server, CHAT, [USER])
+    assert send(server, CHAT, [USER])
 
 
-def test_a_server_takes_a_template_and_variables(serve: Callable[..., Served], tmp_path: Path) -> None:
+def test_serve_takes_a_template_file_and_variables(serve: Callable[..., Served], tmp_path: Path) -> None:
     file = tmp_path / "it.jinja"
     file.write_text("{{ messages[0].content }}{{ ' more' * n }}", encoding="utf-8")
     served = serve("--chat-template-file", file, "--chat-template-kwargs", '{"n": 3}').ready()
@@ -250,7 +250,7 @@ def test_a_server_takes_a_template_and_variables(serve: Callable[..., Served], t
     assert counts[0] == counts[1] < counts[2]
 
 
-def test_a_file_s_broken_template_is_told_and_completions_are_served(
+def test_broken_template_of_the_model_is_logged_and_completions_work(
     serve: Callable[..., Served], demo: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "broken.gguf"
@@ -274,7 +274,7 @@ def test_a_file_s_broken_template_is_told_and_completions_are_served(
         (("--chat-template-kwargs", '{"messages": []}'), "must map names other than messages"),
     ],
 )
-def test_what_is_no_template_or_no_variables_is_refused_at_the_start(
+def test_invalid_template_options_are_refused_at_the_start(
     command: str, options: tuple[str, str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Claims about thinking in requests: its budget by any name, the server's limit, stop strings, and usage."""
+"""Tests of thinking in requests: budgets, the server's limit, stop strings, and usage."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from makers.chat_templates import DROPS_THINKING
 from makers.gguf_variants import rewrite
 
 from pymtp import InvalidRequestError
-from pymtp.server.budgets import read_effort_budgets
+from pymtp.server.thinking_budget import parse_effort_budgets
 
 CHAT, TEXT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
 HELLO = [{"role": "user", "content": "hi"}]
-ASKED: dict[str, dict[str, Any]] = {
+REQUEST: dict[str, dict[str, Any]] = {
     CHAT: {"model": "m", "messages": HELLO, "max_tokens": 30, "temperature": 0},
     TEXT: {"model": "m", "prompt": "def f(x):\n<think>\n", "max_tokens": 30, "temperature": 0},
     RESPONSES: {"model": "m", "input": "hi", "max_output_tokens": 30, "temperature": 0},
@@ -30,7 +30,7 @@ SCHEMA = {"type": "object", "properties": {"v": {"const": 7}}, "required": ["v"]
 
 @pytest.fixture(scope="module")
 def path(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The shipped model with a template that begins to think."""
+    """Return the shipped model with a template that begins with thinking."""
     path = tmp_path_factory.mktemp("models") / "thinker.gguf"
     rewrite(demo, path, metadata={"tokenizer.chat_template": DROPS_THINKING})
     return path
@@ -44,11 +44,11 @@ def thinker(path: Path) -> Iterator[Server]:
 
 
 def post(server: Server, url: str, **body: Any) -> httpx.Response:
-    return httpx.post(f"{server.url}{url}", json=ASKED[url] | body, timeout=LONG)
+    return httpx.post(f"{server.url}{url}", json=REQUEST[url] | body, timeout=LONG)
 
 
 def chat(server: Server, **body: Any) -> tuple[dict[str, Any], int]:
-    """The message, and how many tokens were thought."""
+    """Return the message, and its number of thinking tokens."""
     answer = post(server, CHAT, **body)
     assert answer.status_code == 200, answer.text
     found = answer.json()
@@ -57,7 +57,7 @@ def chat(server: Server, **body: Any) -> tuple[dict[str, Any], int]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_budget_is_taken_by_any_of_its_names(thinker: Server, name: str) -> None:
+def test_thinking_budget_has_several_field_names(thinker: Server, name: str) -> None:
     message, thought = chat(thinker, **{name: 4})
     assert thought == 4
     assert message["reasoning_content"]
@@ -69,7 +69,7 @@ def test_a_budget_is_taken_by_any_of_its_names(thinker: Server, name: str) -> No
     assert usage["completion_tokens_details"] == {"reasoning_tokens": 4}
 
 
-def test_a_budget_is_taken_as_anthropic_has_it(thinker: Server) -> None:
+def test_thinking_budget_works_in_anthropics_form(thinker: Server) -> None:
     thinking = {"type": "enabled", "budget_tokens": 4}
     message = post(thinker, MESSAGES, thinking=thinking).json()
     assert message["usage"]["output_tokens_details"] == {"thinking_tokens": 4}
@@ -78,7 +78,7 @@ def test_a_budget_is_taken_as_anthropic_has_it(thinker: Server) -> None:
     assert chat(thinker, thinking=thinking, thinking_budget=2)[1] == 2
 
 
-def test_usage_of_streams_tells_what_was_thought(thinker: Server) -> None:
+def test_stream_usage_has_the_reasoning_tokens(thinker: Server) -> None:
     def events(url: str, **body: Any) -> list[dict[str, Any]]:
         lines = post(thinker, url, stream=True, **body).text.splitlines()
         return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
@@ -93,7 +93,7 @@ def test_usage_of_streams_tells_what_was_thought(thinker: Server) -> None:
 
 
 @pytest.mark.parametrize("body", [{"thinking_budget": 0}, {"thinking": {"type": "disabled"}}])
-def test_thinking_can_be_off(thinker: Server, body: dict[str, Any]) -> None:
+def test_thinking_can_be_disabled(thinker: Server, body: dict[str, Any]) -> None:
     message, thought = chat(thinker, **body)
     assert thought == 0
     assert "reasoning_content" not in message
@@ -101,7 +101,7 @@ def test_thinking_can_be_off(thinker: Server, body: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"thinking_budget": -1}, {"thinking": {"type": "enabled"}}])
-def test_thinking_has_no_limit_of_its_own(thinker: Server, body: dict[str, Any]) -> None:
+def test_thinking_is_unlimited_by_default(thinker: Server, body: dict[str, Any]) -> None:
     message, thought = chat(thinker, **body)
     assert thought == 30
     assert message["content"] == ""
@@ -109,7 +109,7 @@ def test_thinking_has_no_limit_of_its_own(thinker: Server, body: dict[str, Any])
 
 @pytest.mark.parametrize("url", [CHAT, TEXT, RESPONSES, MESSAGES])
 @pytest.mark.parametrize("budget", [-2, 2.5, "many", True, 1025, 2**31])
-def test_a_budget_that_cannot_be_is_a_clear_error(thinker: Server, url: str, budget: Any) -> None:
+def test_invalid_thinking_budget_is_a_clear_error(thinker: Server, url: str, budget: Any) -> None:
     answer = post(thinker, url, thinking_budget=budget)
     assert answer.status_code == 400
     assert "thinking_budget" in answer.json()["error"]["message"]
@@ -119,7 +119,7 @@ def test_a_budget_that_cannot_be_is_a_clear_error(thinker: Server, url: str, bud
         assert "budget" in answer.json()["error"]["message"]
 
 
-def test_stop_strings_wait_for_the_answer(thinker: Server) -> None:
+def test_stop_strings_do_not_match_in_thinking(thinker: Server) -> None:
     held = {
         "grammar": 'root ::= "I STOP think</think>\\n\\nanswer STOP now"',
         "max_tokens": 99,
@@ -131,13 +131,13 @@ def test_stop_strings_wait_for_the_answer(thinker: Server) -> None:
     message, _ = chat(thinker, **held, reasoning_format="none")
     assert message["content"] == "I "
     both = {name: held[name] for name in ("grammar", "max_tokens")}
-    told = post(thinker, MESSAGES, **both, stop_sequences=["STOP"], thinking={"type": "enabled"}).json()
-    assert (told["stop_reason"], told["stop_sequence"]) == ("stop_sequence", "STOP")
-    assert [block.get("thinking", block.get("text")) for block in told["content"]] == ["I STOP think", "answer "]
+    reported = post(thinker, MESSAGES, **both, stop_sequences=["STOP"], thinking={"type": "enabled"}).json()
+    assert (reported["stop_reason"], reported["stop_sequence"]) == ("stop_sequence", "STOP")
+    assert [block.get("thinking", block.get("text")) for block in reported["content"]] == ["I STOP think", "answer "]
 
 
 @pytest.mark.parametrize("budget", [0, 1, 5, 9])
-def test_schemas_and_tools_hold_with_a_budget(thinker: Server, budget: int) -> None:
+def test_schemas_and_tools_work_with_a_thinking_budget(thinker: Server, budget: int) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
     more = {"temperature": 1, "seed": budget, "thinking_budget": budget, "max_tokens": 200}
     message, thought = chat(thinker, **more, response_format=form)
@@ -152,7 +152,7 @@ def test_schemas_and_tools_hold_with_a_budget(thinker: Server, budget: int) -> N
     assert "</think>" not in (message["content"] or "")
 
 
-def test_a_servers_budget_is_a_limit_and_efforts_have_theirs(path: Path, new_server: Callable[..., Server]) -> None:
+def test_server_budget_limits_requests_and_efforts(path: Path, new_server: Callable[..., Server]) -> None:
     server = new_server(
         reasoning_budget=8,
         reasoning_budget_message="\nEnough.",
@@ -175,12 +175,12 @@ def test_a_servers_budget_is_a_limit_and_efforts_have_theirs(path: Path, new_ser
         assert message.get("reasoning_content", "").endswith("\nEnough.") == (n > 0)
     responded = post(server, RESPONSES, reasoning={"effort": "medium"}).json()
     assert responded["usage"]["output_tokens_details"] == {"reasoning_tokens": 5}
-    asked = {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}
-    assert post(server, MESSAGES, **asked).json()["usage"]["output_tokens_details"] == {"thinking_tokens": 2}
+    request_body = {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}
+    assert post(server, MESSAGES, **request_body).json()["usage"]["output_tokens_details"] == {"thinking_tokens": 2}
     assert post(server, TEXT).json()["usage"]["completion_tokens_details"] == {"reasoning_tokens": 30}
 
 
-def test_a_servers_budget_of_0_is_no_thinking(path: Path, new_server: Callable[..., Server]) -> None:
+def test_server_budget_of_0_disables_thinking(path: Path, new_server: Callable[..., Server]) -> None:
     server = new_server(reasoning_budget=0, llm={"model": path, "n_ctx": 1024}).ready()
     for body in ({}, {"thinking_budget": 9}, {"chat_template_kwargs": {"enable_thinking": True}}):
         message, thought = chat(server, **body)
@@ -188,19 +188,19 @@ def test_a_servers_budget_of_0_is_no_thinking(path: Path, new_server: Callable[.
         assert "reasoning_content" not in message
 
 
-def test_a_servers_budget_beyond_the_context_is_as_none(path: Path, new_server: Callable[..., Server]) -> None:
+def test_server_budget_beyond_the_context_is_ignored(path: Path, new_server: Callable[..., Server]) -> None:
     limits: dict[str, Any] = {"reasoning_budget": 2**20, "effort_budgets": {"low": 2**20}}
     server = new_server(**limits, llm={"model": path, "n_ctx": 1024}).ready()
     assert chat(server, reasoning_effort="low")[1] == 30
     assert chat(server, thinking_budget=2)[1] == 2
 
 
-def test_efforts_and_their_budgets_are_read() -> None:
-    assert read_effort_budgets("--effort-budgets", "low=1024, high=0") == {"low": 1024, "high": 0}
-    assert read_effort_budgets("--effort-budgets", "") == {}
+def test_effort_budgets_are_parsed() -> None:
+    assert parse_effort_budgets("--effort-budgets", "low=1024, high=0") == {"low": 1024, "high": 0}
+    assert parse_effort_budgets("--effort-budgets", "") == {}
 
 
 @pytest.mark.parametrize("text", ["low", "low=", "=5", "low=-1", "low=x", "low=1,low=2", "low=1,", "low=99999999999"])
-def test_budgets_of_efforts_that_are_none_are_refused(text: str) -> None:
+def test_invalid_effort_budgets_are_refused(text: str) -> None:
     with pytest.raises(InvalidRequestError, match=r"--effort-budgets .* such as low=1024,high=8192"):
-        read_effort_budgets("--effort-budgets", text)
+        parse_effort_budgets("--effort-budgets", text)

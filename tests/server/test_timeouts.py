@@ -1,4 +1,4 @@
-"""Claims about time limits: what takes too long, or is left, ends."""
+"""Tests of run_with_timeout."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import asyncio
 
 import pytest
 
-from pymtp.server.timeouts import within
+from pymtp.server.timeouts import run_with_timeout
 
 
-def test_what_is_done_in_time_is_returned() -> None:
+def test_run_with_timeout_returns_the_result() -> None:
     async def work() -> int:
         return 3
 
-    assert asyncio.run(within(60, work())) == 3
+    assert asyncio.run(run_with_timeout(60, work())) == 3
 
 
 @pytest.mark.parametrize("seconds", [0.01, 0.0, -1.0])
-def test_what_takes_too_long_is_cancelled(seconds: float) -> None:
+def test_run_with_timeout_cancels_slow_work(seconds: float) -> None:
     ended: list[bool] = []
 
     async def work() -> None:
@@ -28,21 +28,21 @@ def test_what_takes_too_long_is_cancelled(seconds: float) -> None:
 
     async def ask() -> None:
         with pytest.raises(asyncio.TimeoutError):
-            await within(seconds, work())
+            await run_with_timeout(seconds, work())
         await asyncio.sleep(0)
 
     asyncio.run(ask())
     assert ended == [True] or seconds <= 0  # it may not have begun
 
 
-def test_a_task_that_is_cancelled_as_the_work_ends_does_not_go_on() -> None:
+def test_run_with_timeout_keeps_a_cancellation_as_the_work_ends() -> None:
     async def ask() -> None:
         done = asyncio.get_running_loop().create_future()
 
         async def work() -> None:
             await done
 
-        task = asyncio.ensure_future(within(60, work()))
+        task = asyncio.ensure_future(run_with_timeout(60, work()))
         while not task._fut_waiter:  # type: ignore[attr-defined]
             await asyncio.sleep(0)
         done.set_result(None)

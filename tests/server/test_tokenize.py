@@ -1,4 +1,4 @@
-"""Claims about /tokenize, /detokenize and what is told of the model."""
+"""Tests of /tokenize, /detokenize, /props and /version."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from helpers.servers import LONG, Server
 
 from pymtp import build_info
 from pymtp.model.model import Model
-from pymtp.server.tokenize import Detokenized, Tokens
+from pymtp.server.tokenize import DetokenizeResponse, TokenizeResponse
 
 TEXT = "def f(ö): <|im_end|>"
 
@@ -24,7 +24,7 @@ def http(server: Server) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.parametrize("name", ["content", "prompt"])
-def test_tokens_are_those_of_the_model_and_lead_back_to_the_text(http: httpx.Client, server: Server, name: str) -> None:
+def test_tokenize_and_detokenize_round_trip(http: httpx.Client, server: Server, name: str) -> None:
     found = http.post("/tokenize", json={name: TEXT}).json()
     assert found["tokens"] == server.llm.model.tokenize(TEXT, add_special=False)
     assert (found["count"], found["max_model_len"]) == (len(found["tokens"]), 4096)
@@ -32,43 +32,43 @@ def test_tokens_are_those_of_the_model_and_lead_back_to_the_text(http: httpx.Cli
     assert back["content"] == back["prompt"] == "def f(ö): "  # control tokens have no text
 
 
-@pytest.mark.parametrize("asked", [{"special": True}, {"skip_special_tokens": False}])
-def test_control_tokens_come_back_where_they_are_asked_for(http: httpx.Client, asked: dict[str, bool]) -> None:
+@pytest.mark.parametrize("request_body", [{"special": True}, {"skip_special_tokens": False}])
+def test_control_tokens_are_detokenized_on_request(http: httpx.Client, request_body: dict[str, bool]) -> None:
     tokens = http.post("/tokenize", json={"content": TEXT}).json()["tokens"]
-    assert http.post("/detokenize", json={"tokens": tokens, **asked}).json()["content"] == TEXT
-    (name, said), *_ = asked.items()
+    assert http.post("/detokenize", json={"tokens": tokens, **request_body}).json()["content"] == TEXT
+    (name, said), *_ = request_body.items()
     assert http.post("/detokenize", json={"tokens": tokens, name: not said}).json()["content"] == "def f(ö): "
 
 
-def test_what_is_asked_twice_of_control_tokens_is_refused(http: httpx.Client) -> None:
-    asked = {"tokens": [1], "special": True, "skip_special_tokens": True}
-    assert http.post("/detokenize", json=asked).status_code == 400
+def test_special_and_skip_special_tokens_exclude_each_other(http: httpx.Client) -> None:
+    request_body = {"tokens": [1], "special": True, "skip_special_tokens": True}
+    assert http.post("/detokenize", json=request_body).status_code == 400
 
 
 def test_pieces_are_text_or_bytes(http: httpx.Client, server: Server) -> None:
-    asked = {"content": "aö", "with_pieces": True, "return_token_strs": True}
-    found = http.post("/tokenize", json=asked).json()
+    request_body = {"content": "aö", "with_pieces": True, "return_token_strs": True}
+    found = http.post("/tokenize", json=request_body).json()
     assert [one["piece"] for one in found["tokens"]] == ["a", [0xC3], [0xB6]]
     tokens = server.llm.model.tokenize("aö")
     assert found["token_strs"] == [server.llm.model.token_text(token) for token in tokens]
 
 
-def test_answers_are_what_is_told_of_them(http: httpx.Client) -> None:
-    for asked in ({"content": TEXT}, {"content": TEXT, "with_pieces": True, "return_token_strs": True}):
-        found = http.post("/tokenize", json=asked).json()
-        told = Tokens.model_validate(found, extra="forbid").model_dump()
-        assert told == {"token_strs": None, **found}
+def test_responses_match_their_models(http: httpx.Client) -> None:
+    for request_body in ({"content": TEXT}, {"content": TEXT, "with_pieces": True, "return_token_strs": True}):
+        found = http.post("/tokenize", json=request_body).json()
+        reported = TokenizeResponse.model_validate(found, extra="forbid").model_dump()
+        assert reported == {"token_strs": None, **found}
     found = http.post("/detokenize", json={"tokens": [1, 2]}).json()
-    assert set(found) == set(Detokenized.model_validate(found).model_dump())
+    assert set(found) == set(DetokenizeResponse.model_validate(found).model_dump())
 
 
-def test_a_text_has_to_come(http: httpx.Client) -> None:
+def test_tokenize_requires_a_text(http: httpx.Client) -> None:
     for body in ({}, {"content": None}):
         assert http.post("/tokenize", json=body).status_code == 400
     assert http.post("/tokenize", json={"content": ""}).json()["tokens"] == []
 
 
-def test_a_text_far_longer_than_any_prompt_is_refused(http: httpx.Client) -> None:
+def test_too_long_input_is_refused(http: httpx.Client) -> None:
     most = 2**20  # more than 64 times the 4,096 tokens of the context
     assert http.post("/tokenize", json={"content": "a" * most}).status_code == 200
     refused = http.post("/tokenize", json={"content": "a" * (most + 1)})
@@ -80,24 +80,24 @@ def test_a_text_far_longer_than_any_prompt_is_refused(http: httpx.Client) -> Non
     ("path", "body"),
     [("tokenize", {"content": "aö", "with_pieces": True, "return_token_strs": True}), ("detokenize", {"tokens": [1]})],
 )
-def test_the_event_loop_looks_at_no_token(
+def test_tokens_are_not_handled_on_the_event_loop(
     http: httpx.Client, server: Server, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
 ) -> None:
     threads: list[str] = []
     for name in ("tokenize", "detokenize", "token_bytes", "token_text"):
         call = getattr(Model, name)
 
-        def told(*args: Any, _call: Any = call, **keywords: Any) -> Any:
+        def reported(*args: Any, _call: Any = call, **keywords: Any) -> Any:
             threads.append(threading.current_thread().name)
             return _call(*args, **keywords)
 
-        monkeypatch.setattr(Model, name, told)
+        monkeypatch.setattr(Model, name, reported)
     assert http.post(f"/{path}", json=body).status_code == 200
     assert threads
     assert all(name.startswith("pymtp") for name in threads)
 
 
-def test_the_model_and_the_build_are_told(http: httpx.Client, server: Server) -> None:
+def test_props_and_version_describe_model_and_build(http: httpx.Client, server: Server) -> None:
     card = http.get("/v1/models/demo").json()
     assert (card["max_model_len"], card["meta"]["n_vocab"], card["meta"]["mtp"]) == (4096, 2048, True)
     assert http.get("/models").json() == http.get("/v1/models").json()

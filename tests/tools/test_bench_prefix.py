@@ -1,4 +1,4 @@
-"""Claims about the comparison of prefixes with llama-server, on measurements that are made up: no server."""
+"""Tests of the comparison of prefixes with llama-server, on made-up measurements without a server."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from bench_prefix import (
     summary,
 )
 
-from pymtp.bench.prefix import Asked
-from pymtp.bench.traces import CHAT, PREFIXES, Words, make
+from pymtp.bench.prefix import TraceRun
+from pymtp.bench.traces import CHAT, PREFIXES, TraceVocabulary, make
 from pymtp.llm import LLM
 
-WORDS = Words(range(100, 2000), (1, 2, 3), (1, 4, 3), (5, 3), 0.1)
+VOCAB = TraceVocabulary(range(100, 2000), (1, 2, 3), (1, 4, 3), (5, 3), 0.1)
 SETTINGS = Settings(Path("m.gguf"), 2, 1, 64, 0.1, 3)
 
 
 def case(name: str = CHAT) -> Case:
-    return Case(SETTINGS, make(name, WORDS).begun(3), WORDS, 64, 5)
+    return Case(SETTINGS, make(name, VOCAB).first(3), VOCAB, 64, 5)
 
 
 def made_up(read: int, seconds: float) -> Measurement:
     return Measurement([100, 200], [100, 20], [100, read - 100], [seconds / 2] * 2, 2**20)
 
 
-def test_pymtp_is_compared_with_the_arm_of_as_much_memory_that_read_the_fewest_tokens(
+def test_pymtp_is_compared_with_the_best_arm_of_the_same_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reads = dict(zip([*SERVER_ARMS, MORE], (300, 200, 240, 150), strict=True))
@@ -51,31 +51,31 @@ def test_pymtp_is_compared_with_the_arm_of_as_much_memory_that_read_the_fewest_t
 
     monkeypatch.setattr(bench_prefix, "measure_server", server)
     monkeypatch.setattr(bench_prefix, "in_a_process", lambda *_: made_up(120, 0.5))
-    found = measure(case(), 2, Path("server"))
-    assert cache_ram == [59, 59, 59, 64, 64, 59, 59, 59]  # the second round goes the other way
-    told = summary(found)
-    assert told["best_of_llama_server"] == f"{SERVER}, ubatch 256"
-    assert told["read"] == {**reads, PYMTP: 120}
-    assert told["read_ratio"] == 0.6
-    assert told["first_token_ratio"] == 0.25
-    whole = json.loads(as_json(SETTINGS, [{"trace": CHAT, **told}], patched=False))
+    results = measure(case(), 2, Path("server"))
+    assert cache_ram == [59, 59, 59, 64, 64, 59, 59, 59]  # the second round has the opposite order
+    medians = summary(results)
+    assert medians["best_of_llama_server"] == f"{SERVER}, ubatch 256"
+    assert medians["read"] == {**reads, PYMTP: 120}
+    assert medians["read_ratio"] == 0.6
+    assert medians["first_token_ratio"] == 0.25
+    whole = json.loads(as_json(SETTINGS, [{"trace": CHAT, **medians}], patched=False))
     assert whole["settings"]["model"] == "m.gguf"
     assert whole["ctx_checkpoints"] == 32
 
 
-def test_the_budget_is_what_half_of_the_prefixes_take_and_else_what_was_asked_for(demo: Path) -> None:
+def test_cache_holds_half_of_the_prefixes_or_the_given_size(demo: Path) -> None:
     chat, prefixes = prepare(replace(SETTINGS, model=demo), [CHAT, PREFIXES])
     assert chat.cache_mib == 64
     with LLM(demo, n_ctx=64, n_threads=1) as llm:
         n = 6 * (200 * llm.context.cell_bytes + llm.context.state_bytes)
     assert 0 <= prefixes.cache_mib * 2**20 - n < 2**20
-    assert len(prefixes.trace.asks) == 3
+    assert len(prefixes.trace.requests) == 3
     assert server_options(replace(prefixes, live_mib=99))[SERVER] == {"cache_ram": 1}
 
 
-def test_the_server_is_asked_what_pymtp_is_asked(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same prompts and lengths, up to what was written."""
-    asked: list[tuple[list[int], int]] = []
+def test_server_gets_the_same_requests_as_pymtp(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare the lengths of prompts and answers, as generated tokens differ."""
+    received: list[tuple[list[int], int]] = []
 
     class Server:
         pid = None
@@ -89,17 +89,17 @@ def test_the_server_is_asked_what_pymtp_is_asked(demo: Path, monkeypatch: pytest
             if not options:
                 return None
             assert options == {"cache": True, "user": "<|im_start|>user\n"}
-            asked.append((prompt, n))
+            received.append((prompt, n))
             return bench_prefix.Answer([7] * n, 0.1, 0.2, len(prompt), 0, 0, 0)
 
     monkeypatch.setattr(bench_prefix.llama_server, "start", lambda *_, **options: Server())
-    theirs = bench_prefix.measure_server(Path("server"), case(), {})
-    assert theirs.read == theirs.prompt == [len(prompt) for prompt, _ in asked]
-    assert theirs.first_token == [0.2] * 3
-    assert theirs.resident > 0
+    server_result = bench_prefix.measure_server(Path("server"), case(), {})
+    assert server_result.read == server_result.prompt == [len(prompt) for prompt, _ in received]
+    assert server_result.first_token == [0.2] * 3
+    assert server_result.resident > 0
     with LLM(demo, n_ctx=512, n_threads=1) as llm:
-        ours = Asked(llm)
+        run = TraceRun(llm)
         for wave in case().trace.waves:
-            ours.ask(wave)
-    assert [len(prompt) for prompt in ours.prompts] == theirs.prompt
-    assert [len(answer) for answer in ours.answers] == [n for _, n in asked]
+            run.run_wave(wave)
+    assert [len(prompt) for prompt in run.prompts] == server_result.prompt
+    assert [len(answer) for answer in run.answers] == [n for _, n in received]

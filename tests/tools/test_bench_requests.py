@@ -1,4 +1,4 @@
-"""Claims about the comparison with llama-server, on measurements that are made up: no server."""
+"""Tests of the comparison of requests with llama-server, on made-up measurements without a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pymtp import InvalidRequestError
 from pymtp.model.model import demo_model
 
 
-def test_a_case_names_its_model_requests_tokens_and_temperature(tmp_path: Path) -> None:
+def test_case_parses_model_requests_tokens_and_temperature(tmp_path: Path) -> None:
     sampled = Case.read("demo:8:256:0.7", 48, 2)
     assert (sampled.model, sampled.held_out) == (demo_model(), True)
     assert (sampled.requests, sampled.tokens, sampled.temperature, sampled.n_ctx) == (8, 256, 0.7, 512)
@@ -24,12 +24,12 @@ def test_a_case_names_its_model_requests_tokens_and_temperature(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ["demo", "demo:8", "demo:8:many", "nowhere.gguf:8:64"])
-def test_what_is_no_case_is_refused(text: str) -> None:
+def test_invalid_case_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequestError):
         Case.read(text, 48, 2)
 
 
-def test_rounds_turn_around_and_an_arm_that_is_taken_out_is_in_none_after_that() -> None:
+def test_rounds_alternate_and_skip_deleted_arms() -> None:
     ran = []
     arms = {arm: lambda arm=arm: ran.append(arm) for arm in "abc"}
     for number, measured in enumerate(rounds(arms, 3)):
@@ -39,7 +39,7 @@ def test_rounds_turn_around_and_an_arm_that_is_taken_out_is_in_none_after_that()
     assert "".join(ran) == "abc" + "cba" + "ac"
 
 
-def test_an_arm_of_the_server_that_is_far_from_its_best_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_arm_of_the_server_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     speeds = {0: 15.0, 1: 7.5, 2: 6.5, 3: 20.0}
     faster = iter([1.0, 1.0, 1.0, 0.5, 2.0])
 
@@ -51,10 +51,10 @@ def test_an_arm_of_the_server_that_is_far_from_its_best_is_measured_once(monkeyp
 
     monkeypatch.setattr(bench_requests, "measure_server", server)
     monkeypatch.setattr(bench_requests, "in_a_process", in_a_process)
-    found = measure(Case.read("demo:2:16", 8, 1), 5, Path("server"))
-    assert [len(measured) for measured in found] == [6, 4, 4, 4, 4]
-    told = summary(found)
-    assert told["best_of_llama_server"] == "llama-server 3"
-    assert told["median_tokens_per_second"]["llama-server 1"] == 7.5
-    assert told["ratios"]["pymtp auto"] == [1.5, 1.5, 1.5, 3.0, 0.75]
-    assert told["median_ratio_to_it"] == {"pymtp plain": 0.75, "pymtp auto": 1.5}
+    results = measure(Case.read("demo:2:16", 8, 1), 5, Path("server"))
+    assert [len(measured) for measured in results] == [6, 4, 4, 4, 4]
+    medians = summary(results)
+    assert medians["best_of_llama_server"] == "llama-server 3"
+    assert medians["median_tokens_per_second"]["llama-server 1"] == 7.5
+    assert medians["ratios"]["pymtp auto"] == [1.5, 1.5, 1.5, 3.0, 0.75]
+    assert medians["median_ratio_to_it"] == {"pymtp plain": 0.75, "pymtp auto": 1.5}

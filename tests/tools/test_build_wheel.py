@@ -1,4 +1,4 @@
-"""Claims about building wheels: what cannot be built is refused before anything is."""
+"""Tests of build_wheel.py: invalid options are refused before the build."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 @pytest.fixture(autouse=True)
 def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*command: Any, **options: Any) -> NoReturn:
-        pytest.fail(f"it starts {command}")
+        pytest.fail(f"it runs {command}")
 
     monkeypatch.setattr(build_wheel.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(subprocess, "run", start)
@@ -22,24 +22,24 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("variants", ["", "v9", "v2,,v3", "v2, v3", "v3,v3", "i8mm", "all,v2"])
-def test_levels_that_are_none_are_refused_before_anything_is_built(variants: str, tmp_path: Path) -> None:
+def test_unknown_variants_are_refused_before_the_build(variants: str, tmp_path: Path) -> None:
     with pytest.raises(typer.BadParameter, match="must be all, or different ones of v2, v3,"):
         build_wheel.main(variants=variants, processor="x86_64", output=tmp_path)
 
 
-def test_levels_are_those_of_the_family(tmp_path: Path) -> None:
+def test_variants_are_those_of_the_processor_family(tmp_path: Path) -> None:
     with pytest.raises(typer.BadParameter, match="must be all, or different ones of armv8, dotprod, i8mm"):
         build_wheel.main(variants="v3", processor="aarch64", output=tmp_path)
 
 
-def test_a_family_without_levels_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_family_without_variants_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(build_wheel.platform, "machine", lambda: "riscv64")
     for processor in ("riscv64", "arm64"):
         with pytest.raises(typer.BadParameter, match=f"--processor {processor} is not known"):
             build_wheel.main(variants="all", processor=processor, output=tmp_path)
 
 
-def test_a_compiler_that_is_not_there_is_told_before_anything_is_installed(
+def test_missing_compiler_is_reported_before_anything_is_installed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(build_wheel.shutil, "which", lambda name: None)
@@ -48,18 +48,18 @@ def test_a_compiler_that_is_not_there_is_told_before_anything_is_installed(
 
 
 @pytest.mark.parametrize("variants", ["all", "v2", "v4,v2"])
-def test_levels_that_there_are_are_built(variants: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked = []
+def test_known_variants_are_built(variants: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    variants_built = []
     monkeypatch.setattr(build_wheel, "_tools", lambda: tmp_path)
 
     class StartedError(Exception):
         pass
 
     def start(command: Any, env: dict[str, str], **options: Any) -> NoReturn:
-        asked.append(env["PYMTP_VARIANTS"])
+        variants_built.append(env["PYMTP_VARIANTS"])
         raise StartedError
 
     monkeypatch.setattr(subprocess, "run", start)
     with pytest.raises(StartedError):
         build_wheel.main(variants=variants, processor="x86_64", output=tmp_path)
-    assert asked == [variants]
+    assert variants_built == [variants]

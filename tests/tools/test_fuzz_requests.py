@@ -1,4 +1,4 @@
-"""Claims about odd requests: tools/checks/fuzz_requests.py in short, in a process of its own."""
+"""Tests of odd requests: a short run of tools/checks/fuzz_requests.py in a process of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 TOOL = Path(__file__).parent.parent.parent / "tools" / "checks" / "fuzz_requests.py"
 
 
-def test_odd_requests_end_no_process_and_the_answers_after_them_are_the_same() -> None:
+def test_odd_requests_end_no_process_and_change_no_later_answer() -> None:
     run = subprocess.run(
         [sys.executable, str(TOOL), "--requests", "300", "--seed", "4", "--jobs", "1"],
         capture_output=True,

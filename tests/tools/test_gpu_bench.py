@@ -1,5 +1,4 @@
-"""Claims about tools/gpu/gpu_bench.sh that a machine without a GPU can check: what travels arrives, builds are found
-again, and measurements become reports and a table."""
+"""Tests of tools/gpu/gpu_bench.sh without a GPU: packs and builds are restored, and results become reports."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ import gpu_pack
 import gpu_report
 import pytest
 from conftest import ROOT
-from gpu_pack import Place
+from gpu_pack import Folders
 from gpu_plan import DECODE, PREFILL, SMOKE, Job
 from gpu_results import Results
 from makers.make_model import make_model
@@ -32,8 +31,8 @@ DECODED = (
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    """A checkout with something to compile, as if it had been built."""
+def folders(tmp_path: Path) -> Folders:
+    """Make a checkout with sources and the files of a build."""
     root = tmp_path / "checkout"
     for name in (
         "CMakeLists.txt",
@@ -44,79 +43,79 @@ def place(tmp_path: Path) -> Place:
     ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(name)
-    place = Place.of(root)
+    folders = Folders.of(root)
     for name in (
         "site/pymtp/native/_native.so",
         "site/pymtp/b.py",
         "site/pymtp-0.1.0.dist-info/METADATA",
         "bin/llama-bench",
     ):
-        (place.work / name).parent.mkdir(parents=True, exist_ok=True)
-        (place.work / name).write_bytes(os.urandom(3000))
-    (place.work / "site" / "cffi").mkdir()
+        (folders.work / name).parent.mkdir(parents=True, exist_ok=True)
+        (folders.work / name).write_bytes(os.urandom(3000))
+    (folders.work / "site" / "cffi").mkdir()
     for name in ("CMakeLists.txt", "patches", "vendor", "pymtp"):
-        (place.source / name).parent.mkdir(parents=True, exist_ok=True)
-        (place.source / name).symlink_to(root / name)
-    place.pack.mkdir(parents=True)
-    return place
+        (folders.source / name).parent.mkdir(parents=True, exist_ok=True)
+        (folders.source / name).symlink_to(root / name)
+    folders.pack.mkdir(parents=True)
+    return folders
 
 
-def test_a_build_comes_home_in_parts_and_is_found_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_build_is_restored_from_its_parts(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_pack, "PART", 4000)
-    parts = gpu_pack.save_build(place, place.pack)
+    parts = gpu_pack.save_build(folders, folders.pack)
     assert len(parts) == 4
     assert all(part.stat().st_size <= 4000 for part in parts)
-    fresh = replace(place, work=place.root / "elsewhere")
+    fresh = replace(folders, work=folders.root / "elsewhere")
     assert gpu_pack.restore_build(fresh)
     for name in ("site/pymtp/native/_native.so", "site/pymtp-0.1.0.dist-info/METADATA", "bin/llama-bench"):
-        assert (fresh.work / name).read_bytes() == (place.work / name).read_bytes()
+        assert (fresh.work / name).read_bytes() == (folders.work / name).read_bytes()
     assert not (fresh.work / "site" / "cffi").exists()
 
 
-def test_a_build_of_other_sources_or_with_a_part_missing_is_not_used(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+def test_build_of_other_sources_or_with_a_missing_part_is_not_used(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu_pack, "PART", 4000)
-    *_, last = gpu_pack.save_build(place, place.pack)
-    (place.root / "pymtp/b.py").write_text("Python is laid over a build")
-    assert gpu_pack.restore_build(place)
-    kept = last.read_bytes()
+    *_, last = gpu_pack.save_build(folders, folders.pack)
+    (folders.root / "pymtp/b.py").write_text("Python is laid over a build")
+    assert gpu_pack.restore_build(folders)
+    content = last.read_bytes()
     last.unlink()
-    assert not gpu_pack.restore_build(place)
-    last.write_bytes(kept)
-    (place.root / "patches/0001-a.patch").write_text("another")
-    assert not gpu_pack.restore_build(place)
-    gpu_pack.drop_other_builds(place)
-    assert not list(place.pack.iterdir())
+    assert not gpu_pack.restore_build(folders)
+    last.write_bytes(content)
+    (folders.root / "patches/0001-a.patch").write_text("another")
+    assert not gpu_pack.restore_build(folders)
+    gpu_pack.drop_other_builds(folders)
+    assert not list(folders.pack.iterdir())
 
 
-def test_the_python_of_the_checkout_is_what_runs(place: Place) -> None:
-    gpu_build.overlay(place)
-    assert (place.site / "pymtp/b.py").read_text() == "pymtp/b.py"
-    assert (place.site / "pymtp/native/_native.so").is_file()
+def test_overlay_copies_the_python_code_of_the_checkout(folders: Folders) -> None:
+    gpu_build.overlay(folders)
+    assert (folders.site / "pymtp/b.py").read_text() == "pymtp/b.py"
+    assert (folders.site / "pymtp/native/_native.so").is_file()
 
 
-def test_what_was_built_is_used_as_long_as_it_is_of_these_sources(place: Place) -> None:
-    gpu_pack.save_build(place, place.pack)
-    gpu_pack.write_archive(place.pack / gpu_pack.SOURCES, [(place.source, ".")])
-    fresh = replace(place, work=place.root / "elsewhere")
+def test_build_is_reused_until_the_sources_change(folders: Folders) -> None:
+    gpu_pack.save_build(folders, folders.pack)
+    gpu_pack.write_archive(folders.pack / gpu_pack.SOURCES, [(folders.source, ".")])
+    fresh = replace(folders, work=folders.root / "elsewhere")
     assert not gpu_build.is_built(fresh)
-    assert "unpacked a build" in gpu_build.build(fresh, [], out=place.pack, seconds=1)
+    assert "unpacked a build" in gpu_build.build(fresh, [], out=folders.pack, seconds=1)
     assert gpu_build.is_built(fresh)
-    (place.root / "CMakeLists.txt").write_text("another")
+    (folders.root / "CMakeLists.txt").write_text("another")
     assert not gpu_build.is_built(fresh)
 
 
-def test_without_a_pack_or_with_a_stale_one_the_build_says_what_to_do(place: Place) -> None:
+def test_missing_or_stale_pack_is_an_error_with_a_hint(folders: Folders) -> None:
     with pytest.raises(gpu_build.BuildError, match=r"tools/gpu/gpu_bench\.sh pack"):
-        gpu_build.build(place, [], out=place.pack, seconds=1)
-    gpu_pack.write_archive(place.pack / gpu_pack.SOURCES, [(place.root / "CMakeLists.txt", "CMakeLists.txt")])
-    stale = replace(place, work=place.root / "elsewhere")
+        gpu_build.build(folders, [], out=folders.pack, seconds=1)
+    gpu_pack.write_archive(folders.pack / gpu_pack.SOURCES, [(folders.root / "CMakeLists.txt", "CMakeLists.txt")])
+    stale = replace(folders, work=folders.root / "elsewhere")
     with pytest.raises(gpu_build.BuildError, match="other sources than this checkout"):
-        gpu_build.build(stale, [], out=place.pack, seconds=1)
+        gpu_build.build(stale, [], out=folders.pack, seconds=1)
 
 
-def test_an_archive_is_the_same_bytes_for_the_same_content(tmp_path: Path) -> None:
+def test_archive_has_the_same_bytes_for_the_same_content(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x").write_text("x")
     for number, name in enumerate(("one.tar.xz", "two.tar.xz")):
@@ -127,7 +126,7 @@ def test_an_archive_is_the_same_bytes_for_the_same_content(tmp_path: Path) -> No
     assert (tmp_path / "out" / "b" / "x").read_text() == "x"
 
 
-def test_the_digest_of_this_checkout_is_that_of_its_sources_whatever_was_built(tmp_path: Path) -> None:
+def test_native_digest_ignores_compiled_files(tmp_path: Path) -> None:
     for pattern in gpu_pack.NATIVE:
         for file in ROOT.glob(pattern):
             if file.is_file() and file.suffix not in gpu_pack.COMPILED:
@@ -142,14 +141,14 @@ def test_the_digest_of_this_checkout_is_that_of_its_sources_whatever_was_built(t
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some jobs of a tiny model, one of them twice, each by a process that finds what the one before it wrote."""
+    """Measure some jobs of a tiny model, one of them twice, with results in one folder."""
     folder = tmp_path_factory.mktemp("gpu")
     (path,) = make_model("tiny", folder / "tiny.gguf", weight_type="q4_0")
     results = Results(folder / "results")
     gpu_measure.write_plan(path, "tiny", SMOKE, results, 0)
     with Model(path) as model:
         for job in (*QUICK, *DECODED, QUICK[0]):
-            assert gpu_measure.Measuring(model, "tiny", SMOKE, results, 0).run(job) == ""
+            assert gpu_measure.ModelBench(model, "tiny", SMOKE, results, 0).run(job) == ""
             results.end(job, 1.0)
     return results.folder
 
@@ -174,7 +173,7 @@ def test_jobs_add_to_the_reports_of_the_benches(measured: Path) -> None:
     assert all(cell.decode_ratio is not None for cell in decoded.cells() if cell.arm != "none")
 
 
-def test_the_table_shows_every_measurement_and_what_failed(measured: Path) -> None:
+def test_report_shows_every_measurement_and_failure(measured: Path) -> None:
     results = Results(measured)
     results.end(Job("tiny", PREFILL, 128, 3, ("none", "fused")), 1.0, "no memory")
     results.write("check.json", json.dumps({"tests": "exit 0: 9 passed"}))
@@ -191,69 +190,69 @@ def test_the_table_shows_every_measurement_and_what_failed(measured: Path) -> No
     assert "failed: tiny.prefill.128.d3.none+fused.t0: no memory" in text
 
 
-def test_what_comes_home_is_kept_for_the_next_time_and_the_reports_for_good(
-    measured: Path, place: Place, tmp_path: Path
-) -> None:
-    came = tmp_path / "came"
-    came.mkdir()
-    gpu_pack.write_archive(came / gpu_pack.RESULTS, [(measured, ".")])
-    (came / "built-0-0.0").write_bytes(b"part")
-    reports = gpu_pack.take_home(place, came, tmp_path / "benchmarks")
+def test_store_results_fills_the_pack_and_the_benchmarks(measured: Path, folders: Folders, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    gpu_pack.write_archive(results / gpu_pack.RESULTS, [(measured, ".")])
+    (results / "built-0-0.0").write_bytes(b"part")
+    reports = gpu_pack.store_results(folders, results, tmp_path / "benchmarks")
     assert {"prefill-tiny.json", "decode-tiny-0.5.json"} <= {report.name for report in reports}
     assert prefill_report.load(tmp_path / "benchmarks" / "prefill-tiny.json").measurements
-    assert {file.name for file in place.pack.iterdir()} == {gpu_pack.RESULTS, "built-0-0.0"}
+    assert {file.name for file in folders.pack.iterdir()} == {gpu_pack.RESULTS, "built-0-0.0"}
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell script")
-def test_the_script_names_every_step() -> None:
-    told = {"PYTHON": sys.executable, "PATH": os.environ["PATH"]}
+def test_script_help_names_every_step() -> None:
+    env = {"PYTHON": sys.executable, "PATH": os.environ["PATH"]}
     shown = subprocess.run(
-        [ROOT / "tools/gpu/gpu_bench.sh", "--help"], capture_output=True, text=True, check=True, env=told
+        [ROOT / "tools/gpu/gpu_bench.sh", "--help"], capture_output=True, text=True, check=True, env=env
     ).stdout
     for step in ("pack", "build", "models", "prefill", "decode", "peer", "check", "report", "all", "home", "prebuild"):
         assert step in shown
 
 
-def programs(folder: Path, **says: str) -> str:
-    """A PATH with programs that only say something."""
+def fake_programs(folder: Path, **outputs: str) -> str:
+    """Write programs that print a line, and return their folder for PATH."""
     folder.mkdir()
-    for name, words in says.items():
+    for name, words in outputs.items():
         (folder / name.replace("_", "-")).write_text(f"#!/bin/sh\necho '{words}'\n")
         (folder / name.replace("_", "-")).chmod(0o755)
     return str(folder)
 
 
-def test_a_build_is_for_this_gpu_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", programs(tmp_path / "bin", nvidia_smi="9.0", nvcc=""))
+def test_build_is_for_this_gpu_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", fake_programs(tmp_path / "bin", nvidia_smi="9.0", nvcc=""))
     assert gpu_build.this_gpu() == "90"
     assert gpu_build.cuda_options("90") == ["-DGGML_CUDA=on", "-DCMAKE_CUDA_ARCHITECTURES=90-real"]
-    monkeypatch.setenv("PATH", programs(tmp_path / "none"))
+    monkeypatch.setenv("PATH", fake_programs(tmp_path / "none"))
     with pytest.raises(gpu_build.BuildError, match="no GPU to build for"):
         gpu_build.this_gpu()
 
 
-def test_cuda_libraries_are_the_toolkits_or_else_those_of_python_packages(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_cuda_libraries_come_from_the_toolkit_or_python_packages(
+    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toolkit, package = tmp_path / "cuda", tmp_path / "site" / "nvidia" / "cu13"
     (toolkit / "lib64").mkdir(parents=True)
     (package / "lib").mkdir(parents=True)
-    programs(toolkit / "bin", nvcc="")
-    monkeypatch.setenv("PATH", programs(tmp_path / "scripts", nvcc="calls the other"))
+    fake_programs(toolkit / "bin", nvcc="")
+    monkeypatch.setenv("PATH", fake_programs(tmp_path / "scripts", nvcc="calls the other"))
     monkeypatch.setattr(gpu_build, "DEFAULT_NVCC", str(toolkit / "bin" / "nvcc"))
     (toolkit / "lib64" / "libcudart.so.13").touch()
     for name in ("libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13"):
         (package / "lib" / name).touch()
 
-    def found() -> dict[str, Path]:
-        return {link.name: link.resolve().parent for link in place.libraries.iterdir()}
+    def linked_folders() -> dict[str, Path]:
+        return {link.name: link.resolve().parent for link in folders.libraries.iterdir()}
 
-    assert gpu_build.link_libraries(place, []) == {}
-    assert found().keys() == {"libcudart.so", "libcudart.so.13"}
-    told = gpu_build.link_libraries(place, ["", str(tmp_path / "site")])
-    assert told == {"CPATH": str(package / "include"), "CMAKE_LIBRARY_PATH": str(place.libraries)}
-    assert found()["libcudart.so.13"] == toolkit / "lib64"
-    assert {found()[name] for name in ("libcublas.so", "libcublas.so.13", "libcublasLt.so.13")} == {package / "lib"}
-    assert gpu_build.environment(place)["LD_LIBRARY_PATH"].startswith(str(place.libraries))
+    assert gpu_build.link_libraries(folders, []) == {}
+    assert linked_folders().keys() == {"libcudart.so", "libcudart.so.13"}
+    variables = gpu_build.link_libraries(folders, ["", str(tmp_path / "site")])
+    assert variables == {"CPATH": str(package / "include"), "CMAKE_LIBRARY_PATH": str(folders.libraries)}
+    assert linked_folders()["libcudart.so.13"] == toolkit / "lib64"
+    assert {linked_folders()[name] for name in ("libcublas.so", "libcublas.so.13", "libcublasLt.so.13")} == {
+        package / "lib"
+    }
+    assert gpu_build.environment(folders)["LD_LIBRARY_PATH"].startswith(str(folders.libraries))
     (toolkit / "lib64" / "libcublas.so.13").touch()
-    assert gpu_build.link_libraries(place, [str(tmp_path / "site")]) == {}
+    assert gpu_build.link_libraries(folders, [str(tmp_path / "site")]) == {}

@@ -1,4 +1,4 @@
-"""Claims about the maker of heads in files of their own: trunk and head hold what the converter writes into each."""
+"""Tests of write_head and write_pair: trunk and head files hold the tensors and metadata of a converter's files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def types_of(path: Path) -> dict[str, GGMLQuantizationType]:
 
 
 @pytest.mark.parametrize("preset", ["tiny", "tiny-moe"])
-def test_trunk_and_head_share_the_models_tensors_out_between_them(preset: str, tmp_path: Path) -> None:
+def test_trunk_and_head_split_the_model_s_tensors(preset: str, tmp_path: Path) -> None:
     (whole,) = make_model(preset, tmp_path / "whole.gguf")
     trunk, head = write_pair(whole, tmp_path)
     inside, above, apart = (types_of(path) for path in (whole, trunk, head))
@@ -33,7 +33,7 @@ def test_trunk_and_head_share_the_models_tensors_out_between_them(preset: str, t
     assert all(name.startswith("blk.4.") for name in set(apart) - set(SHARED))
 
 
-def test_head_file_has_the_models_metadata_and_the_trunk_names_no_head(tiny: Path, tmp_path: Path) -> None:
+def test_head_file_has_the_metadata_and_the_trunk_names_no_head(tiny: Path, tmp_path: Path) -> None:
     trunk, head = (open_gguf(path) for path in write_pair(tiny, tmp_path))
     whole = open_gguf(tiny)
     assert [key for key in head.fields if "GGUF" not in key] == [key for key in whole.fields if "GGUF" not in key]
@@ -42,7 +42,7 @@ def test_head_file_has_the_models_metadata_and_the_trunk_names_no_head(tiny: Pat
     assert not any("nextn" in name for name in (*trunk.fields, *(t.name for t in trunk.tensors)))
 
 
-def test_trunk_writes_the_models_tokens(tiny: Path, tmp_path: Path) -> None:
+def test_trunk_generates_the_model_s_tokens(tiny: Path, tmp_path: Path) -> None:
     params, texts = SamplingParams(max_tokens=20, ignore_eos=True), []
     for path in (tiny, write_pair(tiny, tmp_path)[0]):
         with LLM(path, n_ctx=128, n_threads=1, draft_tokens=0) as llm:
@@ -50,7 +50,7 @@ def test_trunk_writes_the_models_tokens(tiny: Path, tmp_path: Path) -> None:
     assert texts[0] == texts[1]
 
 
-def test_head_file_has_the_types_names_and_tensors_that_are_asked_for(tiny: Path, tmp_path: Path) -> None:
+def test_head_file_has_the_given_types_names_and_tensors(tiny: Path, tmp_path: Path) -> None:
     zeros = np.zeros(96, np.float32)
     (head,) = write_head(
         tiny,
@@ -69,13 +69,13 @@ def test_head_file_has_the_types_names_and_tensors_that_are_asked_for(tiny: Path
     assert not read_tensor(head, "blk.4.nextn.hnorm.weight").any()
     assert "qwen35.nextn_predict_layers" not in fields
     assert fields["general.name"].contents() == "another"
-    near, far = read_tensor(head, "output.weight"), read_tensor(tiny, "token_embd.weight")
-    assert np.abs(near - far).max() < 0.2 * np.abs(far).max()
+    quantized, original = read_tensor(head, "output.weight"), read_tensor(tiny, "token_embd.weight")
+    assert np.abs(quantized - original).max() < 0.2 * np.abs(original).max()
 
 
-def test_head_in_several_files_has_the_tensors_of_one(tiny: Path, tmp_path: Path) -> None:
-    (one,) = write_head(tiny, tmp_path / "one.gguf")
+def test_head_in_several_files_has_the_tensors_of_one_file(tiny: Path, tmp_path: Path) -> None:
+    (whole,) = write_head(tiny, tmp_path / "one.gguf")
     parts = write_head(tiny, tmp_path / "parts.gguf", split_max_tensors=5)
     assert len(parts) == 4
     assert parts[0].name == "parts-00001-of-00004.gguf"
-    assert {name: kind for part in parts for name, kind in types_of(part).items()} == types_of(one)
+    assert {name: kind for part in parts for name, kind in types_of(part).items()} == types_of(whole)

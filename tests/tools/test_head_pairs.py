@@ -1,4 +1,4 @@
-"""Claims about heads that do not fit: a pair is refused, or writes what its model writes; none ends the process."""
+"""Tests of unfit heads: a pair is refused, or generates the model's tokens, and never ends the process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read(place: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in place.iterdir() if path.is_file()}
 
 
-def test_pairs_that_do_not_fit_are_refused_or_write_what_the_model_writes(tmp_path: Path) -> None:
+def test_unfit_pairs_are_refused_or_generate_the_model_s_tokens(tmp_path: Path) -> None:
     each = list(try_pairs(0, iter(range(N)), tmp_path))
     assert [finding for one in each for finding in one.findings] == []
     counts = Counter(worked=sum(one.worked for one in each), refused=sum(one.refused for one in each))
@@ -41,7 +41,7 @@ def test_sound_pairs_are_not_refused(bases: list[Base], tmp_path: Path) -> None:
         write_tokens(base.trunk, tmp_path / "mtp.gguf")
 
 
-def test_pairs_of_a_seed_are_the_same_each_time_and_of_every_kind(bases: list[Base], tmp_path: Path) -> None:
+def test_pairs_of_a_seed_are_reproducible_and_of_every_kind(bases: list[Base], tmp_path: Path) -> None:
     kinds = set()
     for index in range(20):
         found = []
@@ -71,7 +71,7 @@ def writes_another_text(llm: LLM) -> list[int]:
     ("broken", "what"),
     [(ends_the_process, "SIGKILL"), (fails, "an exception"), (writes_another_text, "an exception")],
 )
-def test_a_pair_is_a_finding_where_its_head_decides(
+def test_check_finds_a_pair_whose_head_changes_the_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: Callable[[LLM], object], what: str
 ) -> None:
     sound = head_pairs._tokens_of

@@ -1,12 +1,12 @@
-"""Claims about llama.cpp's own programs, built to compare with."""
+"""Tests of the build of llama.cpp's own programs."""
 
 from __future__ import annotations
 
-from llama_build import MENDS
+from llama_build import REQUIRED_PATCHES
 from sources import Paths
 
 
-def test_each_patch_that_an_unpatched_program_needs_exists() -> None:
+def test_each_required_patch_exists() -> None:
     names = [patch.name for patch in Paths.default().patches()]
-    for mend in MENDS:
-        assert sum(mend in name for name in names) == 1, mend
+    for required in REQUIRED_PATCHES:
+        assert sum(required in name for name in names) == 1, required

@@ -1,4 +1,4 @@
-"""Claims about the model makers: models of random weights load and generate, drafts included."""
+"""Tests of make_model: models of random weights load and generate, with drafts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SMALL = ["tiny", "tiny-moe", "tiny-next", "7m"]
 
 
 @pytest.mark.parametrize("preset", SMALL)
-def test_drafts_leave_the_greedy_tokens_of_a_small_model_as_they_are(preset: str, tmp_path: Path) -> None:
+def test_drafts_do_not_change_the_greedy_tokens_of_a_small_model(preset: str, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     make_model(preset, path)
     assert greedy(path, 3) == greedy(path, 0)
@@ -54,7 +54,7 @@ def test_logits_of_a_long_prompt_are_finite_and_vary(preset: str, weight_type: s
                 assert 0.5 < logits.std() < 2
 
 
-def test_a_seed_makes_the_same_bytes_whatever_the_number_of_threads(tmp_path: Path) -> None:
+def test_seed_makes_the_same_bytes_with_any_number_of_threads(tmp_path: Path) -> None:
     paths = [tmp_path / f"{i}.gguf" for i in range(3)]
     for path, seed, threads in zip(paths, (5, 5, 6), (1, 3, 1), strict=True):
         make_model("tiny", path, seed=seed, threads=threads)
@@ -63,7 +63,7 @@ def test_a_seed_makes_the_same_bytes_whatever_the_number_of_threads(tmp_path: Pa
     assert first != other
 
 
-def test_a_split_model_loads_from_its_first_part(tmp_path: Path) -> None:
+def test_split_model_loads_from_its_first_part(tmp_path: Path) -> None:
     make_model("tiny", tmp_path / "whole.gguf")
     parts = make_model("tiny", tmp_path / "split.gguf", split_max_tensors=25)
     n = len(parts)
@@ -72,7 +72,7 @@ def test_a_split_model_loads_from_its_first_part(tmp_path: Path) -> None:
     assert greedy(parts[0], 3) == greedy(tmp_path / "whole.gguf", 3)
 
 
-def test_a_model_without_head_refuses_drafts(tmp_path: Path) -> None:
+def test_model_without_head_refuses_drafts(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     make_model("tiny", path, head=False)
     with pytest.raises(InvalidRequestError, match="has none: use draft_tokens=0"):
@@ -80,7 +80,7 @@ def test_a_model_without_head_refuses_drafts(tmp_path: Path) -> None:
     assert len(greedy(path, 0)) == 40
 
 
-def test_any_text_comes_back_from_its_tokens(tmp_path: Path) -> None:
+def test_tokenizer_round_trips_any_text(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     make_model("tiny", path)
     text = "".join(map(chr, range(1, 256))) + "  世界 🜂"
@@ -93,20 +93,20 @@ def test_any_text_comes_back_from_its_tokens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("weight_type", TYPES)
-def test_weights_have_no_mean_and_the_deviation_that_keeps_the_variance(weight_type: str) -> None:
+def test_weights_have_zero_mean_and_the_deviation_that_keeps_the_variance(weight_type: str) -> None:
     tensor = Tensor("x.weight", (1024, 2048))
     values = dequantize(chunk(tensor, TYPES[weight_type], 0, (0,)), TYPES[weight_type])
     assert values.std() == pytest.approx(1 / 32, rel=0.01)
     assert abs(values.mean()) < 0.01 / 32
 
 
-def test_no_two_chunks_are_alike() -> None:
+def test_all_chunks_differ() -> None:
     tensor = Tensor("x.weight", (1024, 3 * CHUNK // 1024))
     keys = [(seed, number, piece) for seed in range(2) for number in range(2) for piece in range(2)]
     assert len({chunk(tensor, TYPES["q8_0"], CHUNK, key)[:1024].tobytes() for key in keys}) == len(keys)
 
 
-# the counts that llama-bench prints for the published models: of the trunk, which is what it loads
+# the counts that llama-bench prints for the published models: those of the trunk
 @pytest.mark.parametrize(
     ("preset", "millions"),
     [
@@ -116,19 +116,19 @@ def test_no_two_chunks_are_alike() -> None:
         ("qwen3-next-80b-a3b", 79_670),
     ],
 )
-def test_a_preset_has_the_parameters_of_the_published_model(preset: str, millions: float) -> None:
+def test_preset_has_the_parameters_of_the_published_model(preset: str, millions: float) -> None:
     assert replace(PRESETS[preset], head=False).n_params / 1e6 == pytest.approx(millions, rel=5e-4)
 
 
-def test_the_bench_preset_has_seven_million_parameters_and_unequal_head_counts() -> None:
+def test_bench_preset_has_seven_million_parameters_and_unequal_head_counts() -> None:
     shape = PRESETS["7m"]
     assert shape.n_params / 1e6 == pytest.approx(7, rel=0.01)
     assert len({shape.n_head, shape.n_head_kv, shape.linear_v_heads}) == 3
     assert shape.linear_v_heads % shape.linear_k_heads == 0 != shape.linear_v_heads - shape.linear_k_heads
-    assert shape.n_ctx > 192 * 1024  # the longest prompt of the prefill bench, and the code after it
+    assert shape.n_ctx > 192 * 1024  # the longest prompt of the prefill bench, and the generated text
 
 
-def test_a_shape_has_the_tensors_and_keys_of_a_converted_checkpoint() -> None:
+def test_shape_has_the_tensors_and_keys_of_a_converted_checkpoint() -> None:
     reader = GGUFReader(demo_model())
     keys = {name.removeprefix("qwen35."): field.contents() for name, field in reader.fields.items()}
     shape = Shape(
@@ -152,11 +152,11 @@ def test_a_shape_has_the_tensors_and_keys_of_a_converted_checkpoint() -> None:
     assert converted == {t.name: (t.ne, type_of(t, TYPES["q8_0"])) for t in shape.tensors()}
     ours = {key: np.float32(x) if isinstance(x, float) else x for key, x in shape.metadata().items()}
     assert {key: keys[key] for key in ours} == ours
-    of_the_architecture = {name for name in reader.fields if name.startswith("qwen35.")} - {"qwen35.nextn_tap"}
-    assert {f"qwen35.{key}" for key in ours} == of_the_architecture
+    architecture_keys = {name for name in reader.fields if name.startswith("qwen35.")} - {"qwen35.nextn_tap"}
+    assert {f"qwen35.{key}" for key in ours} == architecture_keys
 
 
-def test_the_command_line_names_the_presets_when_it_gets_another(tmp_path: Path) -> None:
+def test_unknown_preset_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "tools/models/make_model.py", "huge", tmp_path / "x.gguf"]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"COLUMNS": "200"})
     assert done.returncode == 2
@@ -166,7 +166,7 @@ def test_the_command_line_names_the_presets_when_it_gets_another(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_preset_may_have_other_layers_tokens_and_experts(tmp_path: Path) -> None:
+def test_preset_takes_other_layers_tokens_and_experts(tmp_path: Path) -> None:
     tool, path = ROOT / "tools/models/make_model.py", tmp_path / "x.gguf"
     command = [
         sys.executable,
@@ -189,7 +189,7 @@ def test_a_preset_may_have_other_layers_tokens_and_experts(tmp_path: Path) -> No
         assert subprocess.run([sys.executable, tool, *wrong], capture_output=True).returncode == 2
 
 
-def test_a_failure_leaves_no_file(tmp_path: Path) -> None:
+def test_failure_leaves_no_file(tmp_path: Path) -> None:
     def stop(done: int, total: int) -> None:
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""Claims about checks of what is kept of prompts: tools/checks/prefixes.py and soak_prefixes.py in short."""
+"""Tests of the checks of the prefix cache: short runs of tools/checks/prefixes.py and soak_prefixes.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from soak_prefixes import Phase
 
 from pymtp.context.context import Context
 from pymtp.model.model import Model
-from pymtp.prefix_cache.eviction import Budget
+from pymtp.prefix_cache.eviction import EvictionPolicy
 from pymtp.prefix_cache.store import PrefixStore
 
 SMALL = {"n_ctx": 300, "n_seq_max": 2, "draft_tokens": 2}
@@ -29,7 +29,7 @@ def model() -> Iterator[Model]:
 
 
 def played(model: Model, seeds: range, monkeypatch: pytest.MonkeyPatch) -> prefixes.Found:
-    monkeypatch.setattr(prefixes, "WISHES", 8)
+    monkeypatch.setattr(prefixes, "REQUESTS", 8)
     found = prefixes.Found("shipped")
     texts = [model.tokenize(text) for text in held_out_prompts(4, 2000)]
     for seed in seeds:
@@ -37,10 +37,8 @@ def played(model: Model, seeds: range, monkeypatch: pytest.MonkeyPatch) -> prefi
     return found
 
 
-def test_prompts_that_share_beginnings_are_found_and_bring_the_same_tokens(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By steps, and by threads with an event loop; from sequences, from host memory and from files."""
+def test_cached_prompts_generate_the_same_tokens(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts run by steps and by threads; their prefixes come from sequences, host memory and files."""
     found = played(model, range(2), monkeypatch)
     assert not found.differences
     assert found.tokens > 100
@@ -50,7 +48,7 @@ def test_prompts_that_share_beginnings_are_found_and_bring_the_same_tokens(
     assert all(found.kept[name] for name in ("hits", "found", "copied", "loaded", "saved", "evicted"))
 
 
-def test_a_state_that_is_another_one_is_seen(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_finds_a_wrong_state(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     load_state = Context.load_state
 
     def empty(self: Context, seq: int, tokens: Any, state: Any) -> None:
@@ -64,21 +62,19 @@ def test_a_state_that_is_another_one_is_seen(model: Model, monkeypatch: pytest.M
     assert "seed " in found.differences[0]
 
 
-def test_bytes_above_the_budget_are_seen(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    def more(self: Budget, need: int, *_: object) -> bool:
-        if self.limit:  # the cold LLM has none
+def test_check_finds_bytes_above_the_limit(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def more(self: EvictionPolicy, need: int, *_: object) -> bool:
+        if self.limit:  # the limit of the cold LLM is 0
             self.limit = 10**9
         return need <= self.limit
 
-    monkeypatch.setattr(Budget, "room", more)
+    monkeypatch.setattr(EvictionPolicy, "make_room", more)
     monkeypatch.setattr(prefixes, "BUDGETS", (1.5,))
     found = played(model, range(1), monkeypatch)
     assert any("are kept" in words for words in found.differences)
 
 
-def test_requests_that_share_beginnings_and_fail_are_accounted_for(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_soak_accounts_for_failed_requests_with_shared_prefixes(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random_faults, "FAULTS", 0.01)
     monkeypatch.setattr(soak_requests, "SAMPLES", 10)
     *phases, differences = soak_prefixes.soak_prefixes(model, 40, phases=2, **SMALL)
@@ -91,7 +87,7 @@ def test_requests_that_share_beginnings_and_fail_are_accounted_for(
     assert phases[-1].faults
 
 
-def test_a_pin_that_nobody_takes_out_is_seen(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_soak_finds_a_pin_that_is_never_released(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     pin = PrefixStore.pin
 
     def keep(self: PrefixStore, reader: Any, node: Any) -> None:

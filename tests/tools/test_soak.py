@@ -1,4 +1,4 @@
-"""Claims about many rounds of everything at once: tools/checks/soak.py in short."""
+"""Tests of many rounds: a short run of tools/checks/soak.py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def model() -> Iterator[Model]:
         yield model
 
 
-def test_rounds_with_cuts_at_any_depth_and_temperature_leave_what_a_fresh_context_holds(model: Model) -> None:
+def test_context_after_many_rounds_equals_a_new_context(model: Model) -> None:
     for _, found in soak.soak(model, ROUNDS, ROUNDS // 2):
         assert found.replayed_calls > 50
         assert found.replay_differs == 0
@@ -28,7 +28,7 @@ def test_rounds_with_cuts_at_any_depth_and_temperature_leave_what_a_fresh_contex
         assert found.head_drift < 1e-3
 
 
-def test_a_head_that_gets_the_wrong_rows_is_seen(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_soak_finds_a_head_that_gets_the_wrong_rows(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     make = Recorded.__init__
 
     def broken(self: Recorded, context: Context, seq: int) -> None:

@@ -1,4 +1,4 @@
-"""Claims about the check of tool calls: tools/checks/tool_calls.py in short. What it finds wrong is."""
+"""Tests of the check of tool calls: a short run of tools/checks/tool_calls.py, and wrong calls."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pymtp.chat import NamedTool
 
 
 @pytest.mark.parametrize("seeds", [range(0, 4), range(4, 7)])
-def test_the_shipped_model_calls_tools_of_any_schema(llm: LLM, seeds: range) -> None:
+def test_shipped_model_calls_tools_of_any_schema(llm: LLM, seeds: range) -> None:
     n, problems = tool_calls.check(llm, seeds)
     assert n == 8 * len(seeds)
     assert problems == []
 
 
-def test_calls_that_are_wrong_are_found(llm: LLM) -> None:
+def test_check_finds_wrong_calls(llm: LLM) -> None:
     named = next(one for one in tool_calls.asked(llm, 0) if one.choice == NamedTool("third"))
     (tool,) = (tool for tool in named.tools if tool.name == "third")
     strict = {**tool.parameters, "properties": {}, "required": ["never"]}

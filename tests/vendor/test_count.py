@@ -1,4 +1,4 @@
-"""vendor/layout.py count: how much of llama.cpp the patches change."""
+"""Tests of vendor/layout.py count: the number of lines that the patches change in llama.cpp."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ def added(lines: int) -> str:
     return "".join(f"new {n}\n" for n in range(lines))
 
 
-def test_added_and_removed_lines_are_counted_by_patch_and_by_file(
-    paths: Paths, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_count_reports_lines_by_patch_and_by_file(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     add_patch(paths, "0001-two", "src/llama.cpp", "line 9\n", "nine\n")
     add_patch(paths, "0002-three", "ggml/ggml.c", "line 9\n", "nine\nten\n")
     add_patch(paths, "0003-one", "src/llama.cpp", "line 40\n", "")  # the last line of its file
@@ -39,27 +37,25 @@ def test_added_and_removed_lines_are_counted_by_patch_and_by_file(
     ]
 
 
-def test_a_line_that_looks_like_the_head_of_a_diff_is_counted(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+def test_count_includes_lines_that_look_like_diff_headers(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     add_patch(paths, "0001-dashes", "src/q.sql", "-- a/x\n", "++ b/y\n", "-- a/x\nselect\n")
     layout.main(["count"], paths)
     assert "2  src/q.sql" in capsys.readouterr().out
 
 
-def test_up_to_the_limits_count_check_passes(paths: Paths) -> None:
+def test_count_check_passes_at_the_limits(paths: Paths) -> None:
     add_patch(paths, "0001-full", "src/llama.cpp", "line 9\n", "line 9\n" + added(MAX_LINES_OF_PATCH))
     assert layout.main(["count", "--check"], paths) == 0
 
 
-def test_a_patch_over_its_limit_fails_and_is_named(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+def test_count_check_names_a_patch_over_its_limit(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     add_patch(paths, "0001-long", "src/llama.cpp", "line 9\n", "line 9\n" + added(MAX_LINES_OF_PATCH + 1))
     assert layout.main(["count"], paths) == 0
     assert layout.main(["count", "--check"], paths) == 1
     assert f"61 in 0001-long.patch, not {MAX_LINES_OF_PATCH}" in capsys.readouterr().err
 
 
-def test_the_lines_and_files_of_all_patches_together_have_limits(
-    paths: Paths, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_count_check_limits_the_total_lines_and_files(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     for n in range(MAX_FILES + 1):
         add_patch(paths, f"{n:04}-p", f"src/f{n}.cpp", "line 9\n", added(13), NUMBERED)
     assert layout.main(["count", "--check"], paths) == 1

@@ -1,5 +1,8 @@
-"""Building for CUDA: vendor/cuda_wheels.py on made-up wheels, vendor/cuda.cmake without a compiler,
-vendor/cuda_driver.cpp with a made-up driver. None of it needs CUDA."""
+"""Tests of building for CUDA, without CUDA.
+
+They run vendor/cuda_wheels.py on fake wheels, vendor/cuda.cmake without a compiler, and vendor/cuda_driver.cpp with a
+fake driver.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def unpack(site: Path, parts: list[str]) -> Path:
-    """Makes site-packages with the given parts of the wheels in it, each with its name as content."""
+    """Make a site-packages folder with the given parts of the wheels; the content of each file is its name."""
     for part in parts:
         file = site / "nvidia" / cuda_wheels.CUDA / part
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -30,12 +33,12 @@ def site(tmp_path: Path) -> Path:
     return unpack(tmp_path / "site", list(cuda_wheels.PARTS))
 
 
-def test_a_toolkit_is_found_beside_other_packages(site: Path, tmp_path: Path) -> None:
+def test_cuda_toolkit_is_found_beside_other_packages(site: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     assert cuda_wheels.find([str(tmp_path / "other"), str(site)]) == [site / "nvidia" / "cu13"]
 
 
-def test_parts_may_be_spread_over_several_places(tmp_path: Path) -> None:
+def test_cuda_parts_may_be_in_several_folders(tmp_path: Path) -> None:
     names = list(cuda_wheels.PARTS)
     one, two = unpack(tmp_path / "one", names[:4]), unpack(tmp_path / "two", names[4:])
     cuda_wheels.lay_out(cuda_wheels.find([str(one), str(two)]), tmp_path / "cuda")
@@ -43,13 +46,13 @@ def test_parts_may_be_spread_over_several_places(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("part", "wheel"), cuda_wheels.PARTS.items())
-def test_a_missing_wheel_is_named(site: Path, part: str, wheel: str) -> None:
+def test_missing_cuda_wheel_is_named(site: Path, part: str, wheel: str) -> None:
     (site / "nvidia" / "cu13" / part).unlink()
     with pytest.raises(LayoutError, match=rf"no {wheel} to build for CUDA with\n.*PYMTP_CUDA_WHEELS=1 pip install"):
         cuda_wheels.find([str(site)])
 
 
-def test_the_toolkit_has_what_nvcc_and_linkers_look_for(site: Path, tmp_path: Path) -> None:
+def test_cuda_toolkit_has_the_files_for_nvcc_and_linkers(site: Path, tmp_path: Path) -> None:
     target = tmp_path / "cuda"
     cuda_wheels.lay_out(cuda_wheels.find([str(site)]), target)
     assert (target / "bin/nvcc").is_symlink() and not (target / "bin").is_symlink()  # noqa: PT018 — nvcc goes to bin/..
@@ -57,7 +60,7 @@ def test_the_toolkit_has_what_nvcc_and_linkers_look_for(site: Path, tmp_path: Pa
     assert (target / "lib64/libcublas.so").read_text() == "lib/libcublas.so.13"
 
 
-def test_laying_out_again_leaves_equal_headers_alone(site: Path, tmp_path: Path) -> None:
+def test_cuda_layout_keeps_equal_headers(site: Path, tmp_path: Path) -> None:
     target, again = tmp_path / "cuda", unpack(tmp_path / "again", list(cuda_wheels.PARTS))
     changed, gone = "include/cublas_v2.h", "include/of_an_older_version.h"
     unpack(site, [gone])
@@ -72,11 +75,11 @@ def test_laying_out_again_leaves_equal_headers_alone(site: Path, tmp_path: Path)
     assert (target / "bin/nvcc").resolve().is_relative_to(again)
 
 
-def test_the_build_asks_for_the_wheels_that_are_looked_for() -> None:
+def test_build_requires_the_wheels_that_are_searched() -> None:
     assert f'build.requires = ["{cuda_wheels.WHEELS}"]' in (ROOT / "pyproject.toml").read_text()
 
 
-def test_a_missing_compiler_has_a_message_that_says_what_to_do(tmp_path: Path) -> None:
+def test_missing_cuda_compiler_error_gives_advice(tmp_path: Path) -> None:
     cmake, make = shutil.which("cmake"), shutil.which("make")
     if cmake is None or make is None:
         pytest.skip("needs cmake and make")
@@ -133,7 +136,7 @@ extern "C" int cuGetErrorString(int error, const char ** text) { *text = "told";
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the driver's library has another name there")
-def test_the_driver_is_looked_for_at_the_first_call(tmp_path: Path) -> None:
+def test_cuda_driver_is_loaded_at_the_first_call(tmp_path: Path) -> None:
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.fail("needs a C++ compiler, as the build did")
@@ -147,7 +150,7 @@ def test_the_driver_is_looked_for_at_the_first_call(tmp_path: Path) -> None:
         environment = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
         return subprocess.run([program], env=environment, capture_output=True, text=True, check=True).stdout.strip()
 
-    if not shutil.which("nvidia-smi"):  # there is a driver, which is found
+    if not shutil.which("nvidia-smi"):  # the driver exists and is found
         assert call() == "3 -1 3 3 3 unknown error"
     subprocess.run([compiler, "-shared", "-fPIC", tmp_path / "driver.cpp", "-o", driver], check=True)
     assert call() == "0 7 12345 500 0 told"

@@ -1,4 +1,4 @@
-"""vendor/layout.py, on a source distribution of six small files."""
+"""Tests of vendor/layout.py on a source distribution of six small files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def paths(tmp_path: Path) -> Paths:
 
 
 def age(paths: Paths) -> None:
-    """Makes every laid-out file an hour old, so that any write to it shows."""
+    """Make every laid-out file an hour old, so that any write to it shows."""
     for file in paths.target.rglob("*"):
         os.utime(file, (0, file.stat().st_mtime - 3600))
 
@@ -48,20 +48,20 @@ def laid_out_times(paths: Paths) -> dict[Path, float]:
 # ── laying out ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_without_patches_the_needed_sources_are_laid_out_as_they_came(paths: Paths) -> None:
+def test_layout_without_patches_copies_the_needed_sources(paths: Paths) -> None:
     layout.lay_out(paths)
     assert (paths.target / "src/llama.cpp").read_text() == NUMBERED
     assert not (paths.target / "docs").exists()
 
 
-def test_patches_apply_in_the_order_of_their_names(paths: Paths) -> None:
+def test_layout_applies_patches_in_the_order_of_their_names(paths: Paths) -> None:
     add_patch(paths, "0002-second", "src/llama.cpp", "one\n", "two\n", NUMBERED.replace("line 9\n", "one\n"))
     add_patch(paths, "0001-first", "src/llama.cpp", "line 9\n", "one\n")
     layout.lay_out(paths)
     assert (paths.target / "src/llama.cpp").read_text() == NUMBERED.replace("line 9\n", "two\n")
 
 
-def test_a_broken_patch_is_named_with_its_file_and_hunk(paths: Paths) -> None:
+def test_layout_names_a_broken_patch_with_file_and_hunk(paths: Paths) -> None:
     add_patch(paths, "0001-good", "ggml/ggml.c", "line 3\n", "three\n")
     add_patch(paths, "0002-broken", "src/llama.cpp", "line 9\n", "nine\n", NUMBERED.replace("line 8\n", "gone\n"))
     with pytest.raises(LayoutError, match=r"0002-broken\.patch does not apply: src/llama\.cpp, hunk @@ -6,7 \+6,7 @@"):
@@ -69,7 +69,7 @@ def test_a_broken_patch_is_named_with_its_file_and_hunk(paths: Paths) -> None:
     assert not paths.target.exists()
 
 
-def test_changing_one_patch_writes_only_the_files_it_changes(paths: Paths) -> None:
+def test_layout_rewrites_only_files_of_a_changed_patch(paths: Paths) -> None:
     add_patch(paths, "0001-a", "ggml/ggml.c", "line 3\n", "three\n")
     add_patch(paths, "0002-b", "src/llama.cpp", "line 3\n", "three\n")
     layout.lay_out(paths)
@@ -80,7 +80,7 @@ def test_changing_one_patch_writes_only_the_files_it_changes(paths: Paths) -> No
     assert written_since(paths, times) == {"src/llama.cpp", "pymtp-layout.json"}
 
 
-def test_dropping_a_patch_takes_its_changes_and_files_away(paths: Paths) -> None:
+def test_layout_reverts_a_dropped_patch(paths: Paths) -> None:
     patch = add_patch(paths, "0001-a", "src/new.cpp", "", "int x;\n", "")
     patch.write_text(patch.read_text().replace("--- a/src/new.cpp", "new file mode 100644\n--- /dev/null"))
     layout.lay_out(paths)
@@ -90,7 +90,7 @@ def test_dropping_a_patch_takes_its_changes_and_files_away(paths: Paths) -> None
     assert not (paths.target / "src/new.cpp").exists()
 
 
-def test_an_agreeing_tree_needs_no_sources_and_no_git(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layout_of_an_unchanged_tree_needs_no_sources_and_no_git(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     add_patch(paths, "0001-a", "ggml/ggml.c", "line 3\n", "three\n")
     layout.lay_out(paths)
     (paths.cache / SDIST).unlink()
@@ -100,7 +100,7 @@ def test_an_agreeing_tree_needs_no_sources_and_no_git(paths: Paths, monkeypatch:
     assert written_since(paths, times) == set()
 
 
-def test_a_tree_left_half_written_is_not_trusted(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layout_repairs_a_half_written_tree(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     layout.lay_out(paths)
 
     def interrupted(tree: Tree, directory: Path) -> int:
@@ -112,7 +112,7 @@ def test_a_tree_left_half_written_is_not_trusted(paths: Paths, monkeypatch: pyte
         patched.setattr(layout, "sync", interrupted)
         with pytest.raises(KeyboardInterrupt):
             layout.lay_out(paths)
-    patch.unlink()  # back to what the manifest of the first run says
+    patch.unlink()  # back to the state in the manifest of the first run
     layout.lay_out(paths)
     assert (paths.target / "src/llama.cpp").read_text() == NUMBERED
 
@@ -126,7 +126,7 @@ def test_check_names_a_file_changed_by_hand(paths: Paths, file: str) -> None:
         layout.check(paths)
 
 
-def test_check_refuses_a_patch_with_fewer_than_three_lines_of_context(paths: Paths) -> None:
+def test_check_requires_three_lines_of_context(paths: Paths) -> None:
     add_patch(paths, "0001-thin", "src/llama.cpp", "line 9\n", "nine\n", context=2)
     layout.lay_out(paths)
     with pytest.raises(LayoutError, match=r"0001-thin\.patch has fewer than 3 lines .* src/llama\.cpp, hunk @@ -7,5 "):
@@ -134,21 +134,21 @@ def test_check_refuses_a_patch_with_fewer_than_three_lines_of_context(paths: Pat
 
 
 @pytest.mark.parametrize("line", [1, 3, 38, 40])
-def test_context_may_end_where_the_file_does(paths: Paths, line: int) -> None:
+def test_check_accepts_shorter_context_at_the_edges_of_a_file(paths: Paths, line: int) -> None:
     add_patch(paths, "0001-edge", "src/llama.cpp", f"line {line}\n", "other\n")
     layout.lay_out(paths)
     layout.check(paths)
 
 
 @pytest.mark.parametrize("line", [1, 40])
-def test_beside_the_end_of_a_file_three_lines_are_needed_all_the_same(paths: Paths, line: int) -> None:
+def test_check_requires_three_lines_on_the_inner_side_of_an_edge(paths: Paths, line: int) -> None:
     add_patch(paths, "0001-edge", "src/llama.cpp", f"line {line}\n", "other\n", context=2)
     layout.lay_out(paths)
     with pytest.raises(LayoutError, match="fewer than 3 lines"):
         layout.check(paths)
 
 
-def test_a_patch_that_lands_at_other_lines_than_it_names_is_refused(paths: Paths) -> None:
+def test_check_refuses_a_patch_that_applies_at_other_lines(paths: Paths) -> None:
     moved = add_patch(paths, "0001-moved", "src/llama.cpp", "line 9\n", "nine\n")
     moved.write_text(moved.read_text().replace("@@ -6,7 +6,7 @@", "@@ -16,7 +16,7 @@"))
     with pytest.raises(LayoutError, match=r"0001-moved\.patch does not apply: .*@@ -16,7 .*: its lines are at 6"):
@@ -156,7 +156,7 @@ def test_a_patch_that_lands_at_other_lines_than_it_names_is_refused(paths: Paths
     assert not paths.target.exists()
 
 
-def test_without_git_the_message_says_so(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layout_without_git_says_so(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     add_patch(paths, "0001-a", "ggml/ggml.c", "line 3\n", "three\n")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(LayoutError, match="git is needed"):
@@ -168,7 +168,7 @@ def test_without_git_the_message_says_so(paths: Paths, monkeypatch: pytest.Monke
 
 @pytest.fixture
 def shelf(paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only place pip looks in, a directory; it and the cache are empty."""
+    """Make an empty folder the only place where pip looks; the cache is empty too."""
     shelf = tmp_path / "shelf"
     (paths.cache / SDIST).unlink()
     for name in [name for name in os.environ if name.startswith("PIP_")]:
@@ -180,7 +180,7 @@ def shelf(paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return shelf
 
 
-def test_a_damaged_file_in_the_cache_is_said_and_fetched_again(
+def test_damaged_cached_file_is_reported_and_downloaded_again(
     paths: Paths, shelf: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sha256 = make_sdist(shelf / SDIST, SOURCES)
@@ -192,14 +192,14 @@ def test_a_damaged_file_in_the_cache_is_said_and_fetched_again(
     assert (paths.cache / SDIST).read_bytes() == (shelf / SDIST).read_bytes()
 
 
-def test_a_source_distribution_with_another_hash_is_refused(paths: Paths, shelf: Path) -> None:
+def test_source_distribution_with_another_hash_is_refused(paths: Paths, shelf: Path) -> None:
     sha256 = make_sdist(shelf / SDIST, SOURCES | {"LICENSE": "another\n"})
     with pytest.raises(LayoutError, match=rf"another {SDIST} than the pinned one(.|\n)*got +{sha256}"):
         layout.lay_out(paths)
     assert list(paths.cache.iterdir()) == []
 
 
-def test_without_an_index_the_message_says_so_and_nothing_else(
+def test_download_without_an_index_says_only_so(
     paths: Paths, shelf: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("PIP_NO_INDEX")
@@ -212,7 +212,7 @@ def test_without_an_index_the_message_says_so_and_nothing_else(
     assert "Traceback" not in message
 
 
-def test_a_python_without_pip_is_named(
+def test_python_without_pip_is_reported(
     paths: Paths, shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
@@ -225,7 +225,7 @@ def test_a_python_without_pip_is_named(
 # ── editing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_edit_then_write_gives_the_same_patches_byte_for_byte(paths: Paths) -> None:
+def test_edit_and_write_keep_the_patches_byte_for_byte(paths: Paths) -> None:
     edit(paths)
     commit(paths.work, "src/llama.cpp", NUMBERED.replace("line 9\n", "nine\n"), "first: é\n\nWhy: a test.\n\nTwice.\n")
     commit(paths.work, "src/new.cpp", "a new file, its last line without an end")
@@ -252,7 +252,7 @@ def test_write_adds_a_commit_and_drops_a_stale_patch(paths: Paths) -> None:
     )
 
 
-def test_a_hunk_gets_more_context_until_only_one_place_fits(paths: Paths) -> None:
+def test_write_adds_context_until_a_hunk_is_unique(paths: Paths) -> None:
     edit(paths)
     lines = REPEATED.splitlines(keepends=True)
     lines[8] = "    c();\n"  # the third of five equal places: with four lines around it, another one fits
@@ -270,14 +270,14 @@ def test_write_gives_three_lines_of_context_where_one_would_do(paths: Paths) -> 
     assert b"@@ -6,7 +6,7 @@" in patch
 
 
-def test_write_keeps_uncommitted_work_from_being_forgotten(paths: Paths) -> None:
+def test_write_refuses_uncommitted_work(paths: Paths) -> None:
     edit(paths)
     (paths.work / "src/llama.cpp").write_text("by hand\n")
     with pytest.raises(LayoutError, match="uncommitted changes"):
         write(paths)
 
 
-def test_a_commit_that_says_no_reason_is_not_written(paths: Paths) -> None:
+def test_write_refuses_a_commit_without_a_reason(paths: Paths) -> None:
     edit(paths)
     commit(paths.work, "src/llama.cpp", NUMBERED.replace("line 9\n", "nine\n"), "only a subject")
     with pytest.raises(LayoutError, match=r"'only a subject' .* does not say why"):
@@ -294,7 +294,7 @@ def test_write_refuses_commits_on_another_base_than_the_pin(paths: Paths) -> Non
     assert paths.requirements.read_text() == pin
 
 
-def test_edit_goes_as_far_as_the_patches_apply_and_says_how_to_go_on(paths: Paths) -> None:
+def test_edit_stops_at_a_failing_patch_with_advice(paths: Paths) -> None:
     add_patch(paths, "0001-good", "ggml/ggml.c", "line 3\n", "three\n")
     broken = add_patch(paths, "0002-broken", "src/llama.cpp", "nine\n", "9\n", NUMBERED.replace("line 9\n", "nine\n"))
     with pytest.raises(LayoutError, match=f"The 1 patches before it are commits(.|\n)*git am --reject {broken}"):

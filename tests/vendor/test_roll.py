@@ -1,4 +1,4 @@
-"""vendor/layout.py roll, from one small release to another."""
+"""Tests of vendor/layout.py roll, from one small release to another."""
 
 from __future__ import annotations
 
@@ -25,21 +25,24 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
 
 
 def release(paths: Paths, changes: str = CHANGES, **files: str | None) -> str:
-    """Puts release 0.3.37 into the cache: SOURCES, but `files`, of which None is no file; returns its sha256."""
+    """Put release 0.3.37 into the cache and return its sha256.
+
+    It has SOURCES changed by `files`; None removes a file.
+    """
     named = {name.replace("__", "/").replace("_", "."): text for name, text in files.items()}
     sources = {name: text for name, text in (SOURCES | named).items() if text is not None}
     return make_sdist(paths.cache / NEW, sources, **{"CHANGELOG.md": changes})
 
 
 def roll(paths: Paths, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str, str]:
-    """(exit status, what is printed, the message) of `roll 0.3.37`."""
+    """Run `roll 0.3.37` and return (exit status, output, error message)."""
     status = layout.main(["roll", "0.3.37", *options], paths)
     said = capsys.readouterr()
     return status, said.out, said.err
 
 
 def told(out: str) -> list[list[str]]:
-    """The table: a patch, its outcome, and a note if there is one."""
+    """Return the rows of the table: a patch, its outcome, and a note if there is one."""
     lines = out.split("\n\n")[0].splitlines()
     return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines if line[:4].isdigit()]
 
@@ -56,9 +59,7 @@ def read_all(paths: Paths) -> dict[str, bytes]:
 # ── outcomes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_patch_whose_lines_stayed_is_clean_and_the_pin_moves(
-    paths: Paths, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_roll_of_a_clean_patch_moves_the_pin(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     add_patch(paths, "0001-nine", "src/llama.cpp", **NINE)
     sha256 = release(paths, ggml__ggml_c="other\n")
     status, out, _ = roll(paths, capsys)
@@ -71,9 +72,7 @@ def test_a_patch_whose_lines_stayed_is_clean_and_the_pin_moves(
     assert (paths.target / "src/llama.cpp").read_text() == NUMBERED.replace("line 9\n", "nine\n")
 
 
-def test_a_patch_whose_lines_moved_is_merged_and_written_for_where_they_are(
-    paths: Paths, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_roll_rewrites_a_patch_whose_lines_moved(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     add_patch(paths, "0001-nine", "src/llama.cpp", **NINE)
     release(paths, src__llama_cpp="first\n" + NUMBERED)
     status, out, _ = roll(paths, capsys)
@@ -83,7 +82,7 @@ def test_a_patch_whose_lines_moved_is_merged_and_written_for_where_they_are(
     assert (paths.target / "src/llama.cpp").read_text() == "first\n" + NUMBERED.replace("line 9\n", "nine\n")
 
 
-def test_a_patch_beside_changed_lines_is_merged_and_the_place_is_told(
+def test_roll_merges_a_patch_beside_changed_lines_and_reports_the_place(
     paths: Paths, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_patch(paths, "0001-nine", "src/llama.cpp", **NINE)
@@ -94,7 +93,7 @@ def test_a_patch_beside_changed_lines_is_merged_and_the_place_is_told(
     assert "seven\nline 8\nnine\n" in (paths.target / "src/llama.cpp").read_text()
 
 
-def test_a_patch_follows_its_file_to_another_name(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+def test_roll_follows_a_renamed_file(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     add_patch(paths, "0001-nine", "src/llama.cpp", **NINE)
     release(paths, src__llama_cpp=None, src__core__model_cpp=NUMBERED)
     status, out, _ = roll(paths, capsys)
@@ -103,7 +102,7 @@ def test_a_patch_follows_its_file_to_another_name(paths: Paths, capsys: pytest.C
     assert "nine\n" in (paths.target / "src/core/model.cpp").read_text()
 
 
-def test_a_patch_that_upstream_has_is_told_and_dropped(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+def test_roll_drops_a_patch_that_upstream_has(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     add_patch(paths, "0001-nine", "src/llama.cpp", **NINE)
     add_patch(paths, "0002-three", "ggml/ggml.c", "line 3\n", "three\n")
     release(paths, src__llama_cpp=NUMBERED.replace("line 9\n", "nine\n"))
@@ -112,7 +111,7 @@ def test_a_patch_that_upstream_has_is_told_and_dropped(paths: Paths, capsys: pyt
     assert list(read_patches(paths)) == ["0001-three.patch"]
 
 
-def test_half_of_a_patch_that_upstream_has_is_told(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+def test_roll_reports_a_patch_that_upstream_has_in_part(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     patch = add_patch(paths, "0001-both", "src/llama.cpp", **NINE)
     other = add_patch(paths, "0002-x", "ggml/ggml.c", "line 3\n", "three\n")
     patch.write_text(patch.read_text() + other.read_text().partition("\n\nWhy: a test.\n\n")[2])
@@ -127,7 +126,7 @@ def test_half_of_a_patch_that_upstream_has_is_told(paths: Paths, capsys: pytest.
 
 @pytest.fixture
 def torn(paths: Paths) -> Paths:
-    """The first patch is in conflict with the release, the second builds on it, the third is in conflict as well."""
+    """Make three patches: the first conflicts with the release, the second builds on it, the third conflicts too."""
     nine = NUMBERED.replace("line 9\n", "nine\n")
     add_patch(paths, "0001-nine", "src/llama.cpp", **NINE)
     add_patch(paths, "0002-ninth", "src/llama.cpp", "nine\n", "ninth\n", nine)
@@ -137,14 +136,14 @@ def torn(paths: Paths) -> Paths:
     return paths
 
 
-def test_each_conflict_is_told_with_file_and_line_and_what_upstream_changed(
+def test_roll_reports_each_conflict_with_file_line_and_upstream_change(
     torn: Paths, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status, out, said = roll(torn, capsys, "--dry-run")
     assert status == 1
     assert told(out) == [
         ["0001 nine", "conflict", "src/llama.cpp:10"],
-        ["0002 ninth", "merged", "at other lines"],  # the first conflict is not told again
+        ["0002 ninth", "merged", "at other lines"],  # the first conflict is not reported again
         ["0003 three", "conflict", "ggml/ggml.c:3"],
     ]
     assert "  src/llama.cpp:10\n    -line 9\n    +LINE 9\n" in out
@@ -152,7 +151,7 @@ def test_each_conflict_is_told_with_file_and_line_and_what_upstream_changed(
     assert "2 of 3 patches need hands: 0001 0003" in said
 
 
-def test_at_a_conflict_work_waits_in_a_rebase_and_nothing_is_written(
+def test_roll_with_a_conflict_leaves_a_rebase_and_writes_nothing(
     torn: Paths, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = read_all(torn)
@@ -169,9 +168,7 @@ def test_at_a_conflict_work_waits_in_a_rebase_and_nothing_is_written(
         write(torn)
 
 
-def test_conflicts_are_resolved_one_after_the_other_and_write_moves_the_pin(
-    torn: Paths, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_write_moves_the_pin_after_resolved_conflicts(torn: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     roll(torn, capsys)
     (torn.work / "src/llama.cpp").write_text("first\n" + NUMBERED.replace("line 9\n", "nine\n"))
     resolve(torn.work, stops_again=True)
@@ -187,12 +184,12 @@ def test_conflicts_are_resolved_one_after_the_other_and_write_moves_the_pin(
 
 
 def resolve(work: Path, *, stops_again: bool) -> None:
-    """The two commands that the message names."""
+    """Run the two commands that the message names."""
     git(work, "add", "-A")
     assert (git(work, "rebase", "--continue").returncode != 0) == stops_again
 
 
-def test_a_file_that_is_gone_is_told_with_where_the_release_has_its_name(
+def test_roll_reports_a_removed_file_and_other_files_of_its_name(
     paths: Paths, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_patch(paths, "0001-nine", "src/llama.cpp", **NINE)
@@ -202,7 +199,7 @@ def test_a_file_that_is_gone_is_told_with_where_the_release_has_its_name(
     assert "  src/llama.cpp\n    is not in 0.3.37\n    of that name it has tools/llama.cpp\n" in out
 
 
-def test_a_file_that_became_another_one_is_told_with_its_name(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+def test_roll_reports_the_new_name_of_a_file(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     add_patch(paths, "0001-nine", "src/llama.cpp", **NINE)
     rewritten = "".join(f"line {n}\n" if n > 25 else f"other {n}\n" for n in range(1, 41))
     release(paths, src__llama_cpp=None, src__core_cpp=rewritten)
@@ -210,7 +207,9 @@ def test_a_file_that_became_another_one_is_told_with_its_name(paths: Paths, caps
     assert "is not in 0.3.37\n    it is src/core.cpp now, 3" in out
 
 
-def test_what_the_build_reads_and_the_release_lacks_is_told(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+def test_roll_reports_files_of_the_build_that_the_release_lacks(
+    paths: Paths, capsys: pytest.CaptureFixture[str]
+) -> None:
     release(paths, CMakeLists_txt=None)
     status, out, said = roll(paths, capsys, "--dry-run")
     assert status == 1
@@ -221,7 +220,7 @@ def test_what_the_build_reads_and_the_release_lacks_is_told(paths: Paths, capsys
 # ── what else may come ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_dry_run_changes_nothing(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+def test_roll_dry_run_changes_nothing(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     add_patch(paths, "0001-nine", "src/llama.cpp", **NINE)
     release(paths, src__llama_cpp="first\n" + NUMBERED)
     before = read_all(paths)
@@ -230,7 +229,7 @@ def test_a_dry_run_changes_nothing(paths: Paths, capsys: pytest.CaptureFixture[s
     assert read_all(paths) == before
 
 
-def test_work_that_is_there_is_kept(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+def test_roll_keeps_existing_work(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     release(paths)
     paths.work.mkdir()
     (paths.work / "notes").write_text("mine")
@@ -239,7 +238,7 @@ def test_work_that_is_there_is_kept(paths: Paths, capsys: pytest.CaptureFixture[
     assert (paths.work / "notes").read_text() == "mine"
 
 
-def test_patches_that_do_not_apply_to_the_pin_leave_no_work_behind(
+def test_roll_leaves_no_work_if_patches_do_not_apply_to_the_pin(
     paths: Paths, capsys: pytest.CaptureFixture[str]
 ) -> None:
     add_patch(paths, "0001-broken", "src/llama.cpp", "line 9\n", "nine\n", NUMBERED.replace("line 8\n", "gone\n"))
@@ -249,16 +248,14 @@ def test_patches_that_do_not_apply_to_the_pin_leave_no_work_behind(
     assert not paths.work.exists()
 
 
-def test_the_commit_comes_from_the_checkout_that_was_packed(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+def test_roll_reads_the_commit_from_the_packed_checkout(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     head = {".git/modules/vendor/llama.cpp/HEAD": "89abcdef01" * 4 + "\n", "CHANGELOG.md": CHANGES}
     make_sdist(paths.cache / NEW, SOURCES, **head)
     roll(paths, capsys)
     assert Pin.read(paths.requirements).commit == "89abcdef0"
 
 
-def test_a_release_that_does_not_say_its_commit_has_it_asked_for(
-    paths: Paths, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_roll_asks_for_the_commit_of_a_release_without_one(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     release(paths, changes="# Changelog\n\n## [0.3.36]\n\n- update llama.cpp to ggml-org/llama.cpp@0c1e57098\n")
     status, _, said = roll(paths, capsys)
     assert (status, "does not say which llama.cpp it holds" in said, "--commit ID" in said) == (1, True, True)
@@ -266,13 +263,13 @@ def test_a_release_that_does_not_say_its_commit_has_it_asked_for(
     assert (status, Pin.read(paths.requirements).commit) == (0, "fedcba987")
 
 
-def test_a_commit_that_the_release_denies_is_refused(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+def test_roll_refuses_a_commit_that_contradicts_the_release(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     release(paths)
     status, _, said = roll(paths, capsys, "--commit", "fedcba987")
     assert (status, "it holds llama.cpp 1234567ab, not fedcba987" in said) == (1, True)
 
 
-def test_without_a_version_it_is_the_newest_release_on_the_index(
+def test_roll_without_a_version_takes_the_newest_release(
     paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shelf = tmp_path / "shelf"  # the only place pip looks in
@@ -305,7 +302,7 @@ CMake Error at CMakeLists.txt:64 (add_subdirectory):
 """
 
 
-def test_errors_are_found_in_a_build_s_log_ours_first(tmp_path: Path) -> None:
+def test_build_errors_are_listed_with_patched_files_first(tmp_path: Path) -> None:
     assert trial.find_errors(GCC.format(root=tmp_path), tmp_path) == [
         "pymtp/native/kernels/attention.cpp:7: fatal error: ops.h: No such file or directory",
         "pymtp/native/graphs/chain.cpp:9: error: expected ';'",
@@ -316,7 +313,7 @@ def test_errors_are_found_in_a_build_s_log_ours_first(tmp_path: Path) -> None:
     ]
 
 
-def test_a_build_that_fails_after_a_roll_tells_file_and_line(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+def test_roll_reports_file_and_line_of_a_failed_build(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     release(paths)
     (paths.root / "pyproject.toml").write_text(
         '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
@@ -326,10 +323,10 @@ def test_a_build_that_fails_after_a_roll_tells_file_and_line(paths: Paths, capsy
     status, _, said = roll(paths, capsys, "--build")
     assert status == 1
     assert "the build fails:\n  pymtp/native/kernels/norms.cpp:3: error: unknown type name 'block_q4'\n" in said
-    assert Pin.read(paths.requirements).version == "0.3.37"  # what is to be mended is the new state
+    assert Pin.read(paths.requirements).version == "0.3.37"  # the new state is kept, to be repaired
 
 
-def test_with_test_the_tests_run_after_the_build_and_one_that_fails_fails_the_roll(
+def test_roll_with_test_fails_on_a_failing_test(
     paths: Paths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     release(paths)
@@ -340,7 +337,7 @@ def test_with_test_the_tests_run_after_the_build_and_one_that_fails_fails_the_ro
     assert (status, "layout: it builds" in out, "tests fail" in said) == (1, True, True)
 
 
-def test_a_dry_run_builds_nothing(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+def test_roll_dry_run_builds_nothing(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         roll(paths, capsys, "--dry-run", "--build")
     assert "--dry-run leaves nothing to build" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Building for Vulkan: vendor/vulkan.cmake where Vulkan is missing."""
+"""Tests of building for Vulkan: vendor/vulkan.cmake without Vulkan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.mark.parametrize("missing", ["Vulkan", "SPIRV-Headers"])
-def test_what_is_missing_has_a_message_that_says_what_to_do(tmp_path: Path, missing: str) -> None:
+def test_missing_vulkan_part_error_gives_advice(tmp_path: Path, missing: str) -> None:
     cmake, make = shutil.which("cmake"), shutil.which("make")
     if cmake is None or make is None:
         pytest.skip("needs cmake and make")

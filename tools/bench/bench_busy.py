@@ -1,13 +1,13 @@
-"""Speed beside other work: the default number of threads against fixed ones, and against llama.cpp.
+"""Measure decoding beside other load: the default number of threads, fixed numbers, and llama.cpp.
 
     pip install . gguf typer
     python tools/bench/bench_busy.py --json busy.json
     python tools/bench/bench_busy.py --model build/0.8b-q4_0.gguf --tokens 48 --only busy,quota-1
 
-Each measurement is a process of its own, which generates once before: a small model is up to 20% faster or slower by
-where its memory lies. The ways follow each other in alternating order, so that changes of the machine meet all
-alike. The load is this program's own: processes that do nothing but compute, and control groups with a bound on
-processor time, for which it has to be root. Linux only.
+Each measurement is a process of its own, which generates once as a warm-up: the speed of a small model varies by up to
+20% with the place of its memory. The arms run in alternating order, so a change of the machine's speed affects all
+alike. The load comes from this program: processes that compute, and control groups with a limit on processor time,
+which need root. Linux only.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from pymtp.model.model import demo_model
 from pymtp.native.cores import physical_cores
 
 GROUPS = Path("/sys/fs/cgroup")
-PERIOD = 100_000  # microseconds in which a quota is given
+PERIOD = 100_000  # microseconds of a quota's period
 DEFAULT, LLAMA = "default", "llama.cpp/0"
 CHANGES = "comes-and-goes"
-MOST_PEERS = 3  # measurements of llama-bench, which may be very slow
-TOGGLE = 2.0  # seconds that a program which comes and goes is there, and is not
+MAX_PEER_RUNS = 3  # llama-bench may be very slow
+TOGGLE = 2.0  # seconds that the load of CHANGES is on, and then off
 
-# Reads lines of "tokens", answers with tokens a second and the longest time between two.
+# It reads lines with a number of tokens, and answers with tokens/s and the longest time between two tokens.
 CHILD = """
 import sys, time
 from pymtp import LLM, SamplingParams
@@ -61,13 +61,13 @@ with LLM(model, n_ctx=4096, draft_tokens=drafts, cache_prompt=False, **keywords)
 
 @dataclass(frozen=True)
 class Speed:
-    """Of one generation: tokens a second, and the longest time between two, in seconds (0 where it is not known)."""
+    """The speed of a generation. tokens: tokens/s. gap: longest seconds between two tokens; 0 if unknown."""
 
     tokens: float
     gap: float = 0.0
 
 
-class Way:
+class Worker:
     """A process with a loaded model."""
 
     def __init__(self, model: Path, threads: str, drafts: str) -> None:
@@ -83,7 +83,7 @@ class Way:
         return line.split()
 
     def generate(self, tokens: int, seconds: float = 0.0) -> Speed:
-        """Generate so many tokens, again and again for so long; returns the mean speed."""
+        """Generate `tokens` tokens once, or again and again for some seconds. Return the mean speed."""
         assert self.process.stdin is not None
         end, speeds, gaps = time.perf_counter() + seconds, [], []
         while not speeds or time.perf_counter() < end:
@@ -101,7 +101,7 @@ class Way:
 
 
 def hog(n: int, seconds: float | None = None, **options: Any) -> list[subprocess.Popen[bytes]]:
-    """Start n processes that compute; seconds: they do so for as long and then sleep as long, by turns."""
+    """Start n processes that compute. seconds: they compute and sleep in turns of this length."""
     if seconds is None:
         return [subprocess.Popen(["yes"], stdout=subprocess.DEVNULL, **options) for _ in range(n)]
     code = "import time\nwhile True:\n end = time.time() + %f\n while time.time() < end: pass\n time.sleep(%f)"
@@ -109,13 +109,13 @@ def hog(n: int, seconds: float | None = None, **options: Any) -> list[subprocess
 
 
 @contextmanager
-def beside(n: int, seconds: float | None = None, *, group: bool = False, nice: int = 0) -> Iterator[None]:
-    """Let n processes compute meanwhile; group: in a control group of their own."""
-    with control_group() if group else ExitStack() as place:
+def load_of(n: int, seconds: float | None = None, *, group: bool = False, nice: int = 0) -> Iterator[None]:
+    """Run n computing processes during the block. group: in a control group of their own."""
+    with control_group() if group else ExitStack() as folder:
         processes = hog(n, seconds, preexec_fn=(lambda: os.nice(nice)) if nice else None)
         try:
             for process in processes if group else []:
-                (place / "cgroup.procs").write_text(str(process.pid))
+                (folder / "cgroup.procs").write_text(str(process.pid))
             time.sleep(0.3)
             yield
         finally:
@@ -126,39 +126,39 @@ def beside(n: int, seconds: float | None = None, *, group: bool = False, nice: i
 
 @contextmanager
 def control_group(cores: float | None = None) -> Iterator[Path]:
-    """Make a control group, bounded to so many cores' time."""
-    old = GROUPS / "cpu"
-    place = (old if old.is_dir() else GROUPS) / f"busy-{os.getpid()}"
-    place.mkdir()
-    if cores is not None and old.is_dir():
-        (place / "cpu.cfs_quota_us").write_text(str(int(cores * PERIOD)))
+    """Make a control group, with a limit on processor time in cores."""
+    v1 = GROUPS / "cpu"
+    folder = (v1 if v1.is_dir() else GROUPS) / f"busy-{os.getpid()}"
+    folder.mkdir()
+    if cores is not None and v1.is_dir():
+        (folder / "cpu.cfs_quota_us").write_text(str(int(cores * PERIOD)))
     elif cores is not None:
-        (place / "cpu.max").write_text(f"{int(cores * PERIOD)} {PERIOD}")
+        (folder / "cpu.max").write_text(f"{int(cores * PERIOD)} {PERIOD}")
     try:
-        yield place
+        yield folder
     finally:
         time.sleep(0.2)
-        place.rmdir()
+        folder.rmdir()
 
 
 @contextmanager
 def quota(cores: float) -> Iterator[None]:
-    """Bound this process, and those that it starts, to so many cores' time."""
-    with control_group(cores) as place:
-        (place / "cgroup.procs").write_text(str(os.getpid()))
+    """Limit the processor time of this process, and of those that it starts. cores: the limit."""
+    with control_group(cores) as folder:
+        (folder / "cgroup.procs").write_text(str(os.getpid()))
         try:
             yield
-        finally:  # in the outermost group: where else it was is not kept
-            (place.parent / "cgroup.procs").write_text(str(os.getpid()))
+        finally:  # into the outermost group, not the one before
+            (folder.parent / "cgroup.procs").write_text(str(os.getpid()))
 
 
 LOADS: dict[str, Callable[[], Any]] = {
     "alone": ExitStack,
-    "busy": lambda: beside(1),
-    "busy-apart": lambda: beside(1, group=True),
-    "two-busy": lambda: beside(2),
-    CHANGES: lambda: beside(1, TOGGLE),
-    "nice-19": lambda: beside(1, nice=19),
+    "busy": lambda: load_of(1),
+    "busy-apart": lambda: load_of(1, group=True),
+    "two-busy": lambda: load_of(2),
+    CHANGES: lambda: load_of(1, TOGGLE),
+    "nice-19": lambda: load_of(1, nice=19),
     "quota-1": lambda: quota(1),
     "quota-0.5": lambda: quota(0.5),
     "quota-1.5": lambda: quota(1.5),
@@ -168,40 +168,40 @@ LOADS: dict[str, Callable[[], Any]] = {
 def measure(
     model: Path, load: str, drafts: list[str], tokens: int, n: int, program: Path | None
 ) -> dict[str, list[Speed]]:
-    """n generations of each way under a load, by way: "default/3" is the default number of threads with 3 drafts."""
+    """Measure n generations of each arm under a load, by arm: "default/3" has the default threads and 3 drafts."""
     threads = [DEFAULT, *map(str, sorted({1, (physical_cores() + 1) // 2, physical_cores()}))]
-    ways = [(number, draft) for draft in drafts for number in threads]
-    found: dict[str, list[Speed]] = {}
+    arms = [(number, draft) for draft in drafts for number in threads]
+    measured: dict[str, list[Speed]] = {}
     with LOADS[load]():
         for turn in range(n):
-            for number, draft in ways if turn % 2 == 0 else ways[::-1]:
-                way = Way(model, number, draft)
+            for number, draft in arms if turn % 2 == 0 else arms[::-1]:
+                worker = Worker(model, number, draft)
                 try:
-                    way.generate(tokens)
-                    speed = way.generate(tokens, 4 * TOGGLE if load == CHANGES else 0.0)
+                    worker.generate(tokens)
+                    speed = worker.generate(tokens, 4 * TOGGLE if load == CHANGES else 0.0)
                 finally:
-                    way.close()
-                found.setdefault(f"{number}/{draft}", []).append(speed)
-            if program is not None and turn < MOST_PEERS:
+                    worker.close()
+                measured.setdefault(f"{number}/{draft}", []).append(speed)
+            if program is not None and turn < MAX_PEER_RUNS:
                 record = llama_bench.run(program, model, n_prompt=0, n_gen=tokens, threads=physical_cores())
-                found.setdefault(LLAMA, []).append(Speed(float(record["avg_ts"])))
-    return found
+                measured.setdefault(LLAMA, []).append(Speed(float(record["avg_ts"])))
+    return measured
 
 
-def medians(found: dict[str, list[Speed]]) -> dict[str, float]:
-    """Tokens a second by way."""
-    return {way: statistics.median(speed.tokens for speed in speeds) for way, speeds in found.items()}
+def medians(measured: dict[str, list[Speed]]) -> dict[str, float]:
+    """Return the median tokens/s by arm."""
+    return {arm: statistics.median(speed.tokens for speed in speeds) for arm, speeds in measured.items()}
 
 
-def rows(load: str, found: dict[str, list[Speed]]) -> list[tuple[str, ...]]:
-    """A line of the table for each number of drafts: of the default, the best fixed number, llama.cpp, the ratios."""
-    speeds = medians(found)
+def rows(load: str, measured: dict[str, list[Speed]]) -> list[tuple[str, ...]]:
+    """Return a line for each number of drafts: default threads, the best fixed number, llama.cpp, and ratios."""
+    speeds = medians(measured)
     lines = []
-    for draft in sorted({way.split("/")[1] for way in found if way != LLAMA}):
-        fixed = {way.split("/")[0]: n for way, n in speeds.items() if way.endswith(f"/{draft}") and DEFAULT not in way}
+    for draft in sorted({arm.split("/")[1] for arm in measured if arm != LLAMA}):
+        fixed = {arm.split("/")[0]: n for arm, n in speeds.items() if arm.endswith(f"/{draft}") and DEFAULT not in arm}
         best = max(fixed, key=fixed.__getitem__)
         own, peer = speeds[f"{DEFAULT}/{draft}"], speeds.get(LLAMA) if draft == "0" else None
-        gap = max(speed.gap for speed in found[f"{DEFAULT}/{draft}"])
+        gap = max(speed.gap for speed in measured[f"{DEFAULT}/{draft}"])
         lines.append(
             (
                 *(load, draft, f"{own:.1f}", f"{fixed[best]:.1f} ({best})", f"{own / fixed[best]:.3f}"),
@@ -221,21 +221,21 @@ HEADINGS = (
 def main(
     model: Annotated[Path | None, typer.Option("--model", "-m", exists=True, help="If not given, pymtp's own.")] = None,
     tokens: Annotated[int, typer.Option("--tokens", "-n", min=2, help="Tokens of a generation.")] = 1500,
-    rounds: Annotated[int, typer.Option("--rounds", "-r", min=1, help="Generations of each way.")] = 5,
-    drafts: Annotated[str, typer.Option(help="Drafts a round.")] = "0,3,auto",
+    rounds: Annotated[int, typer.Option("--rounds", "-r", min=1, help="Generations of each arm.")] = 5,
+    drafts: Annotated[str, typer.Option(help="Drafts per round.")] = "0,3,auto",
     only: Annotated[str, typer.Option(help=f"Some of the loads: {', '.join(LOADS)}.")] = ",".join(LOADS),
     peer: Annotated[bool, typer.Option(help="Measure llama-bench, too.")] = True,
     output: Annotated[Path | None, typer.Option("--json", help="Write every measurement to this file.")] = None,
 ) -> None:
-    """Measure decoding beside other work."""
+    """Measure decoding beside other load."""
     screen = Console(stderr=True, highlight=False, width=160)
     file = model or demo_model()
     program = llama_bench.build(patched=False) if peer else None
-    found = {}
+    measured = {}
     table = Table(*HEADINGS, title=f"{file.name}: {tokens} tokens, {rounds} rounds")
     for load in only.split(","):
-        found[load] = measure(file, load, drafts.split(","), tokens, rounds, program)
-        for line in rows(load, found[load]):
+        measured[load] = measure(file, load, drafts.split(","), tokens, rounds, program)
+        for line in rows(load, measured[load]):
             screen.print("  ".join(line))
             table.add_row(*line)
     Console(highlight=False, width=160).print(table)
@@ -243,10 +243,10 @@ def main(
         result = {
             "bench": "beside other work",
             "settings": {"model": file.name, "tokens": tokens, "rounds": rounds},
-            "tokens_per_second": {load: medians(speeds) for load, speeds in found.items()},
+            "tokens_per_second": {load: medians(speeds) for load, speeds in measured.items()},
             "measured": {
-                load: {way: [asdict(speed) for speed in speeds] for way, speeds in ways.items()}
-                for load, ways in found.items()
+                load: {arm: [asdict(speed) for speed in speeds] for arm, speeds in arms.items()}
+                for load, arms in measured.items()
             },
             "machine": {"system": platform.platform(), "cores": physical_cores()},
             "build": build_info(),

@@ -1,4 +1,4 @@
-"""What the shipped model's head is worth: acceptance and tokens per round at each depth, on text it never saw.
+"""Measure the shipped model's head: acceptance and tokens per round at each depth, on held-out text.
 
     pip install . matplotlib typer
     python tools/bench/bench_demo.py
@@ -25,7 +25,7 @@ import pymtp
 from pymtp.model.model import demo_model
 
 mpl.use("Agg")
-mpl.rcParams["svg.hashsalt"] = "pymtp"  # the same figure is the same file
+mpl.rcParams["svg.hashsalt"] = "pymtp"  # so that the same figure makes the same file
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from makers.demo_corpus import held_out_prompts  # noqa: E402
@@ -36,11 +36,11 @@ OUT = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 def measure(prompts: list[str], depth: int, temperature: float, max_tokens: int) -> dict[str, Any]:
-    """Counts over all prompts at one depth."""
+    """Count rounds and drafts over all prompts at one depth."""
     params = pymtp.SamplingParams(max_tokens=max_tokens, temperature=temperature, ignore_eos=True)
     with pymtp.LLM(n_ctx=1024, n_threads=1, draft_tokens=depth) as llm:
-        done = llm.generate(prompts, params)
-    stats = [completion.stats for completion in done]
+        completions = llm.generate(prompts, params)
+    stats = [completion.stats for completion in completions]
     rounds, drafted, accepted = (sum(getattr(s, name) for s in stats) for name in ("rounds", "drafted", "accepted"))
     positions = [
         sum(s.accepted_per_position[i] for s in stats if i < len(s.accepted_per_position)) for i in range(depth)
@@ -58,7 +58,7 @@ def measure(prompts: list[str], depth: int, temperature: float, max_tokens: int)
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Tokens a round over the depth, beside the bound of a head that is always right."""
+    """Plot tokens per round over the depth, and the bound of a head that is always right."""
     depths = sorted({row["draft_tokens"] for row in rows})
     figure, axes = plt.subplots(figsize=(6, 3.4), layout="constrained")
     axes.plot(depths, [depth + 1 for depth in depths], color="0.75", linestyle="--", label="every draft accepted")

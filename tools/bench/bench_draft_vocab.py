@@ -1,12 +1,12 @@
-"""What drafting over part of the vocabulary costs and saves.
+"""Measure the cost and the gain of drafting over a part of the vocabulary.
 
     python tools/models/make_model.py qwen3.5-0.8b build/08b.gguf --type q4_0
     python tools/bench/bench_draft_vocab.py build/08b.gguf
 
-Acceptance is the shipped model's, on text it never saw: counts, the same on every machine. Times are the given model's,
-in CPU seconds of one thread, which other programs on the machine change little: a draft step in a chain of three and a
-token of plain decoding, by turns; and what a token that joins the set adds to a step, and a prompt of many new tokens.
-Writes benchmarks/draft_vocab.json.
+Acceptance is that of the shipped model on held-out text: counts, the same on every machine. Times are those of the
+given model, in CPU seconds of one thread, which other load changes little: a draft in a chain of three and a token of
+plain decoding, in turns; and the extra time of a step for one token that joins the set, and for a prompt of many new
+tokens. Writes benchmarks/draft_vocab.json.
 """
 
 from __future__ import annotations
@@ -38,38 +38,38 @@ from makers.demo_corpus import held_out_prompts
 OUT = Path(__file__).resolve().parents[2] / "benchmarks" / "draft_vocab.json"
 DEPTH = 3
 PROMPTS, TOKENS = 20, 250
-SIZES: tuple[Any, ...] = ("all", 1536, 1024, 512, 128)  # of the shipped model's 2,048
+SIZES: tuple[Any, ...] = ("all", 1536, 1024, 512, 128)  # the shipped model has 2,048 tokens
 TIMED: tuple[Any, ...] = ("all", 65536, 32768, 16384)
 
 
 def acceptance(size: Any, temperature: float, prompts: list[str]) -> dict[str, Any]:
-    """By position: of the drafts that the target came to, those accepted, and those wrong for want of the token."""
+    """Measure, by position, the share of accepted drafts, and of those rejected as the token is not in the set."""
     params = SamplingParams(max_tokens=TOKENS, temperature=temperature, seed=3, ignore_eos=True)
     with pymtp.LLM(n_ctx=1024, n_threads=1, draft_tokens=DEPTH, draft_vocab=size) as llm:
-        done = llm.generate(prompts, params)
-    rounds = sum(c.stats.rounds for c in done)
-    accepted = [sum(c.stats.accepted_per_position[i] for c in done) for i in range(DEPTH)]
-    outside = [sum(c.stats.outside_per_position[i] for c in done) for i in range(DEPTH)]
-    came_to = [rounds, *accepted[:-1]]
+        completions = llm.generate(prompts, params)
+    rounds = sum(c.stats.rounds for c in completions)
+    accepted = [sum(c.stats.accepted_per_position[i] for c in completions) for i in range(DEPTH)]
+    outside = [sum(c.stats.outside_per_position[i] for c in completions) for i in range(DEPTH)]
+    reached = [rounds, *accepted[:-1]]
     return {
         "draft_vocab": size,
         "temperature": temperature,
-        "accepted": [a / n for a, n in zip(accepted, came_to, strict=True)],
-        "outside": [o / n for o, n in zip(outside, came_to, strict=True)],
+        "accepted": [a / n for a, n in zip(accepted, reached, strict=True)],
+        "outside": [o / n for o, n in zip(outside, reached, strict=True)],
         "tokens_per_round": 1 + sum(accepted) / rounds,
-        "text_sha256": hashlib.sha256(json.dumps([c.token_ids for c in done]).encode()).hexdigest(),
+        "text_sha256": hashlib.sha256(json.dumps([c.token_ids for c in completions]).encode()).hexdigest(),
     }
 
 
 def cpu(call: Any, *arguments: Any) -> float:
-    """CPU milliseconds of a call."""
+    """Return the CPU milliseconds of a call."""
     start = process_time()
     call(*arguments)
     return 1e3 * (process_time() - start)
 
 
 def times(path: Path, repeats: int) -> dict[str, Any]:
-    """Medians in CPU milliseconds of one thread."""
+    """Measure times of one thread. Return medians in CPU milliseconds."""
     took = defaultdict(list)
     with Model(path) as model:
         contexts = {}
@@ -82,7 +82,7 @@ def times(path: Path, repeats: int) -> dict[str, Any]:
             for size, c in contexts.items():
                 took["step", size].append(cpu(c.draft_chain, 5, DEPTH) / DEPTH)
                 took["plain", "all"].append(cpu(c.verify_chain, [5]))
-                c.draft_chain(5, DEPTH)  # what the target chose has joined
+                c.draft_chain(5, DEPTH)  # lets the target's token join the set, untimed
         c = contexts[32768]
         high = iter(range(model.n_vocab - 30_000, model.n_vocab))
         for _ in range(repeats):

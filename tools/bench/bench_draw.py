@@ -1,8 +1,8 @@
-"""What a draw from a vocabulary takes, by filters: milliseconds a token, on one thread, without a model.
+"""Measure sampling from a vocabulary by filters: milliseconds per token on one thread, without a model.
 
     python tools/bench/bench_draw.py
 
-Two rows of logits: one as a model has them, with few likely tokens, and one of a model that knows nothing.
+It uses two rows of logits: one with few likely tokens, as from a model, and one of pure noise.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ def rows(n_vocab: int) -> dict[str, Logits]:
 
 
 def milliseconds(row: Logits, filters: dict[str, Any], n: int) -> float:
-    """Of the quickest of n draws."""
+    """Return the milliseconds of the fastest of n samples."""
     sampler = Sampler(SamplingParams(temperature=1.0, seed=1, **filters))
-    least = float("inf")
+    fastest = float("inf")
     for position in range(n):
         started = time.perf_counter()
         sampler.sample(row, position)
-        least = min(least, time.perf_counter() - started)
-    return 1e3 * least
+        fastest = min(fastest, time.perf_counter() - started)
+    return 1e3 * fastest
 
 
 def main(
     n_vocab: Annotated[int, typer.Option("--vocab", min=1, help="Tokens of the vocabulary.")] = 248_320,
-    draws: Annotated[int, typer.Option("--draws", "-n", min=1, help="Of each kind.")] = 100,
+    draws: Annotated[int, typer.Option("--draws", "-n", min=1, help="Samples of each kind.")] = 100,
 ) -> None:
-    """Time draws."""
+    """Time sampling."""
     lines = Table("filters", *rows(1), title=f"{n_vocab} tokens, milliseconds a draw")
     for filters in FILTERS:
-        told = ", ".join(f"{name} {value}" for name, value in filters.items())
-        lines.add_row(told, *(f"{milliseconds(row, filters, draws):.3f}" for row in rows(n_vocab).values()))
+        shown = ", ".join(f"{name} {value}" for name, value in filters.items())
+        lines.add_row(shown, *(f"{milliseconds(row, filters, draws):.3f}" for row in rows(n_vocab).values()))
     Console(highlight=False).print(lines)
 
 

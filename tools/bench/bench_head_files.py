@@ -1,12 +1,12 @@
-"""Speed of a head in a file of its own, relative to the same head inside the model's file.
+"""Compare the speed of a head in a file of its own with the same head inside the model's file.
 
     pip install . gguf typer
     python tools/bench/bench_head_files.py
     python tools/bench/bench_head_files.py --model build/0.8b-q4_0.gguf --tokens 64 --pairs 9
 
-The file is taken apart into trunk and head. A measurement loads its files anew, so that no way keeps the better place
-in memory, and goes on from the same prompts. Each kind is measured in pairs of inside and apart, one right after the
-other and in alternating order. A ratio is that of one pair: above 1 the head apart is faster.
+The file is split into trunk and head. Each measurement loads its files again, as speed depends on their place in
+memory, and uses the same prompts. Each kind is measured in pairs of inside and apart, one right after the other, in
+alternating order. A ratio above 1 means that the separate head is faster in this pair.
 """
 
 from __future__ import annotations
@@ -47,43 +47,43 @@ def measure(
     bias: dict[int, float],
     tokens: int,
 ) -> float:
-    """Tokens a second: of prompts where one token is asked for, else of those that are written."""
+    """Return the tokens/s of prefill if `tokens` is 1, else of decoding."""
     model, head = files
     with LLM(model, head=head, n_ctx=2048, n_threads=threads, draft_tokens=drafts, cache_prompt=False) as llm:
         llm.generate(prompts[0][:64], SamplingParams(max_tokens=16, logit_bias=bias))
-        done = llm.generate(prompts, SamplingParams(max_tokens=tokens, logit_bias=bias))
+        completions = llm.generate(prompts, SamplingParams(max_tokens=tokens, logit_bias=bias))
     if tokens == 1:
-        return sum(c.stats.prompt_tokens for c in done) / sum(c.stats.prefill_seconds for c in done)
-    return sum(c.stats.completion_tokens - 1 for c in done) / sum(c.stats.decode_seconds for c in done)
+        return sum(c.stats.prompt_tokens for c in completions) / sum(c.stats.prefill_seconds for c in completions)
+    return sum(c.stats.completion_tokens - 1 for c in completions) / sum(c.stats.decode_seconds for c in completions)
 
 
 def main(
     model: Annotated[Path | None, typer.Option("--model", "-m", exists=True, help="If not given, pymtp's own.")] = None,
     pairs: Annotated[int, typer.Option("--pairs", "-r", min=1, help="Pairs of each kind.")] = 15,
     tokens: Annotated[int, typer.Option("--tokens", "-n", min=2, help="Tokens for each prompt.")] = 400,
-    prompt: Annotated[int, typer.Option(min=1, help="Tokens of the prompts whose reading is timed.")] = 1024,
-    drafts: Annotated[str, typer.Option(help="Drafts a round.")] = "1,3,7,auto",
+    prompt: Annotated[int, typer.Option(min=1, help="Tokens of the prompts for prefill.")] = 1024,
+    drafts: Annotated[str, typer.Option(help="Drafts per round.")] = "1,3,7,auto",
     threads: Annotated[int | None, typer.Option("--threads", "-t", show_default="physical cores")] = None,
     output: Annotated[Path | None, typer.Option("--json", help="Write every ratio to this file.")] = None,
 ) -> None:
-    """Compare a head apart with the same head inside."""
+    """Compare a separate head with the same head inside the model's file."""
     screen = Console(stderr=True, highlight=False)
     file, threads = model or demo_model(), threads or default_threads()
     texts, bias = prepare(file, 4, held_out=model is None)
     long, _ = prepare(file, 2, prompt, held_out=False)
     depths: list[Drafts] = ["auto" if d == "auto" else int(d) for d in drafts.split(",")]
-    found: dict[str, list[dict[str, float]]] = {}
+    measured: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        whole = Path(shutil.copy(file, folder))  # file systems differ in how they map files
+        whole = Path(shutil.copy(file, folder))  # all files must be in one file system, as speed depends on it
         trunk, head = write_pair(file, Path(folder))
         files: dict[str, tuple[Path, Path | None]] = {INSIDE: (whole, None), APART: (trunk, head)}
         kinds: dict[str, tuple[Any, ...]] = {f"prompts of {prompt}": (3, threads, long, bias, 1)}
         kinds |= {f"drafts {depth}": (depth, threads, texts, bias, tokens) for depth in depths}
         for kind, settings in kinds.items():
-            arms = {arm: partial(measure, of_arm, *settings) for arm, of_arm in files.items()}
-            found[kind] = list(rounds(arms, pairs))
-            screen.print(kind, *(f"{pair[APART] / pair[INSIDE]:.3f}" for pair in found[kind]))
-    ratios = {kind: [pair[APART] / pair[INSIDE] for pair in of_kind] for kind, of_kind in found.items()}
+            arms = {arm: partial(measure, arm_files, *settings) for arm, arm_files in files.items()}
+            measured[kind] = list(rounds(arms, pairs))
+            screen.print(kind, *(f"{pair[APART] / pair[INSIDE]:.3f}" for pair in measured[kind]))
+    ratios = {kind: [pair[APART] / pair[INSIDE] for pair in kind_pairs] for kind, kind_pairs in measured.items()}
     table = Table(
         "",
         "inside, tokens/s",
@@ -95,19 +95,19 @@ def main(
     )
     for column in table.columns[1:]:
         column.justify = "right"
-    for kind, of_kind in found.items():
-        speeds = (f"{statistics.median(pair[arm] for pair in of_kind):,.1f}" for arm in (INSIDE, APART))
+    for kind, kind_pairs in measured.items():
+        speeds = (f"{statistics.median(pair[arm] for pair in kind_pairs):,.1f}" for arm in (INSIDE, APART))
         table.add_row(
             kind,
             *speeds,
-            *(f"{of(ratios[kind]):.3f}" for of in (statistics.median, min, max)),
+            *(f"{figure(ratios[kind]):.3f}" for figure in (statistics.median, min, max)),
         )
     Console(highlight=False).print(table)
     if output is not None:
         result = {
             "bench": "head apart against inside",
             "settings": {"model": file.name, "threads": threads, "tokens": tokens, "prompt": prompt, "pairs": pairs},
-            "median_ratio": {kind: statistics.median(each) for kind, each in ratios.items()},
+            "median_ratio": {kind: statistics.median(values) for kind, values in ratios.items()},
             "ratios": ratios,
             "machine": {"system": platform.platform(), "python": platform.python_version()},
             "build": build_info(),

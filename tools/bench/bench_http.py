@@ -1,4 +1,4 @@
-"""What HTTP costs: tokens a second of streaming clients, against the same requests on the engine without HTTP.
+"""Measure the cost of HTTP: tokens/s of streaming clients, relative to the same requests without HTTP.
 
     pip install '.[server]'
     python tools/bench/bench_http.py demo:8:1500
@@ -6,14 +6,14 @@
     python tools/bench/bench_http.py build/0.8b-q4_0.gguf:8:64
 
 A case is MODEL:CLIENTS:TOKENS:TEMPERATURE, where "demo" is the shipped model and TEMPERATURE may be left out: greedy.
-One side is `pymtp serve` with as many clients that stream, all at once, /v1/chat/completions or /v1/completions. They
-are one loop over their sockets in a process of its own, which reads and keeps what comes, and looks at it afterwards.
-The other side is one call of LLM.generate with all prompts, in a process that does nothing else. Both draft by "auto",
-with the same threads and context, and keep no prompts. What counts is the time from the first byte that is sent, or the
-call, to the end of the last text, prompts included.
+One side is `pymtp serve` with so many clients that stream /v1/chat/completions or /v1/completions at once. The clients
+are one loop over their sockets in a process of its own, which stores the answers and parses them afterwards. The other
+side is one call of LLM.generate with all prompts, in a process of its own. Both sides use draft_tokens="auto", the same
+threads and context, and no prefix cache. The measured time goes from the first byte sent, or the call, to the end of
+the last text, with the prefill.
 
-Every measurement is a fresh server or process, warmed up with as many requests. They come in rounds, one of each kind,
-in alternating order; the ratio within a round is what counts.
+Every measurement is a new server or process, warmed up with as many requests. Each round has one measurement of each
+arm, in alternating order, and ratios are computed within a round.
 """
 
 from __future__ import annotations
@@ -53,7 +53,11 @@ screen = Console(stderr=True, highlight=False)
 Api = Literal["chat", "completions"]
 PATHS: dict[Api, str] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 ENGINE = "engine"
-FILTERS: dict[str, Any] = {"top_k": 40, "top_p": 0.95, "min_p": 0.05}  # APIs and SamplingParams have other defaults
+FILTERS: dict[str, Any] = {
+    "top_k": 40,
+    "top_p": 0.95,
+    "min_p": 0.05,
+}  # the defaults of the APIs and of SamplingParams differ
 WARM_UP = 16  # tokens of each request
 PAGE = 256  # tokens that contexts are rounded up to
 PROMPT_CHARACTERS = 160
@@ -62,7 +66,7 @@ PROMPT_TOKENS = 128  # at most
 
 @dataclass(frozen=True)
 class Case:
-    """What both sides are given."""
+    """A case: the settings of both sides."""
 
     model: Path
     clients: int
@@ -72,7 +76,7 @@ class Case:
 
     @classmethod
     def read(cls, text: str, threads: int) -> Case:
-        """ "demo:8:256:0.7". Raises InvalidRequestError for what is no case."""
+        """Parse a case such as "demo:8:256:0.7". Raises InvalidRequestError for any other text."""
         model, *numbers = text.split(":")
         file = demo_model() if model == "demo" else Path(model)
         try:
@@ -85,22 +89,22 @@ class Case:
 
     @property
     def n_ctx(self) -> int:
-        """Tokens that one text has room for."""
+        """Return the context of one text."""
         return -(-(PROMPT_TOKENS + self.tokens) // PAGE) * PAGE
 
     @property
     def prompts(self) -> list[str]:
-        """One of each client."""
+        """Return one prompt for each client."""
         return [text[:PROMPT_CHARACTERS] for text in held_out_prompts(self.clients)]
 
     def __str__(self) -> str:
-        heat = f"T = {self.temperature:g}" if self.temperature else "greedy"
-        return f"{self.model.name}, {self.clients} clients, {self.tokens} tokens each, {heat}"
+        temperature = f"T = {self.temperature:g}" if self.temperature else "greedy"
+        return f"{self.model.name}, {self.clients} clients, {self.tokens} tokens each, {temperature}"
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One arm of a case. speed: tokens a second, of all requests. texts: their hash. chunks, bytes: of all answers."""
+    """The measurement of one arm. speed: tokens/s of all requests. texts: their hash. chunks, bytes: of all answers."""
 
     speed: float
     tokens: int
@@ -111,44 +115,45 @@ class Measurement:
 
 
 def measure_engine(case: Case, api: Api) -> Measurement:
-    """One run without HTTP. To be run in a process of its own."""
+    """Measure a run without HTTP. Call it in a new process."""
     with LLM(case.model, n_ctx=case.n_ctx, n_seq_max=case.clients, n_threads=case.threads, cache_prompt=False) as llm:
         prompts = [Chat([{"role": "user", "content": text}]) if api == "chat" else text for text in case.prompts]
 
         def params(n: int) -> list[SamplingParams]:
-            alike: dict[str, Any] = {"temperature": case.temperature, "ignore_eos": True, **FILTERS}
-            return [SamplingParams(n, seed=i, **alike) for i in range(case.clients)]
+            shared: dict[str, Any] = {"temperature": case.temperature, "ignore_eos": True, **FILTERS}
+            return [SamplingParams(n, seed=i, **shared) for i in range(case.clients)]
 
         llm.generate(prompts, params(WARM_UP))
         started = time.perf_counter()
-        done = llm.generate(prompts, params(case.tokens))
+        completions = llm.generate(prompts, params(case.tokens))
         seconds = time.perf_counter() - started
-    n = sum(len(completion.token_ids) for completion in done)
-    return Measurement(n / seconds, n, seconds, hashed([completion.text for completion in done]))
+    n_tokens = sum(len(completion.token_ids) for completion in completions)
+    texts = hashed([completion.text for completion in completions])
+    return Measurement(n_tokens / seconds, n_tokens, seconds, texts)
 
 
 def measure_http(case: Case, api: Api) -> Measurement:
-    """One run of a server, asked by this process."""
+    """Measure a run of a server with clients in this process."""
     warm_up, contents = bodies(case, api, WARM_UP), bodies(case, api, case.tokens)
     options = {"ctx": case.n_ctx, "n_seq_max": case.clients, "threads": case.threads, "cache": 0}
     with serve(case.model, **options) as server:
-        ask(server.host, server.port, warm_up, PATHS[api])
+        send_all(server.host, server.port, warm_up, PATHS[api])
         started = time.perf_counter()
-        answers = ask(server.host, server.port, contents, PATHS[api])
+        answers = send_all(server.host, server.port, contents, PATHS[api])
         seconds = time.perf_counter() - started
-    n = sum(map(completion_tokens, answers))
+    n_tokens = sum(map(completion_tokens, answers))
     size = sum(map(len, answers))
     chunks = [[json.loads(data) for data in re.findall(rb"^data: (\{.*)", answer, re.MULTILINE)] for answer in answers]
-    texts = hashed(["".join(map(text_of, of_one)) for of_one in chunks])
-    return Measurement(n / seconds, n, seconds, texts, sum(map(len, chunks)), size)
+    texts = hashed(["".join(map(text_of, answer_chunks)) for answer_chunks in chunks])
+    return Measurement(n_tokens / seconds, n_tokens, seconds, texts, sum(map(len, chunks)), size)
 
 
 def bodies(case: Case, api: Api, n: int) -> list[bytes]:
-    """The requests of all clients."""
-    found = []
+    """Return the request bodies of all clients."""
+    requests = []
     for i, text in enumerate(case.prompts):
         prompt = {"messages": [{"role": "user", "content": text}]} if api == "chat" else {"prompt": text}
-        more = {
+        options = {
             "model": "m",
             "max_tokens": n,
             "temperature": case.temperature,
@@ -156,14 +161,14 @@ def bodies(case: Case, api: Api, n: int) -> list[bytes]:
             "ignore_eos": True,
             **FILTERS,
         }
-        streams = {"stream": True, "stream_options": {"include_usage": True}}
-        found.append(json.dumps(prompt | more | streams).encode())
-    return found
+        streaming = {"stream": True, "stream_options": {"include_usage": True}}
+        requests.append(json.dumps(prompt | options | streaming).encode())
+    return requests
 
 
-def ask(host: str, port: int, contents: Sequence[bytes], path: str) -> list[bytes]:
-    """All requests at once, each on a connection of its own; what came back, headers and all, once the last is done."""
-    found: list[list[bytes]] = [[] for _ in contents]
+def send_all(host: str, port: int, contents: Sequence[bytes], path: str) -> list[bytes]:
+    """Send all requests at once, each on its own connection. Return the whole answers, with headers."""
+    received: list[list[bytes]] = [[] for _ in contents]
     with selectors.DefaultSelector() as selector:
         for i, content in enumerate(contents):
             client = socket.create_connection((host, port))
@@ -175,23 +180,23 @@ def ask(host: str, port: int, contents: Sequence[bytes], path: str) -> list[byte
             for key, _ in selector.select():
                 client = key.fileobj  # type: ignore[assignment]
                 data = client.recv(2**18)
-                found[key.data].append(data)
+                received[key.data].append(data)
                 if not data:
                     selector.unregister(client)
                     client.close()
-    return [b"".join(parts) for parts in found]
+    return [b"".join(parts) for parts in received]
 
 
 def completion_tokens(answer: bytes) -> int:
-    """Of a stream's usage. Raises ValueError where it did not come to its end."""
-    told = re.findall(rb'"completion_tokens": ?(\d+)', answer)
-    if not told or b"data: [DONE]" not in answer[-200:]:
+    """Return the completion tokens in a stream's usage. Raises ValueError for an incomplete stream."""
+    counts = re.findall(rb'"completion_tokens": ?(\d+)', answer)
+    if not counts or b"data: [DONE]" not in answer[-200:]:
         raise ValueError(f"no whole answer: {answer[-2000:].decode(errors='replace')}")
-    return int(told[-1])
+    return int(counts[-1])
 
 
 def text_of(chunk: dict[str, Any]) -> str:
-    """Of a chat, or a completion."""
+    """Return the text in a chunk of a chat or a completion."""
     choices = chunk["choices"]
     return "".join(choice["delta"].get("content") or "" if "delta" in choice else choice["text"] for choice in choices)
 
@@ -201,45 +206,47 @@ def hashed(texts: Sequence[str]) -> str:
 
 
 def measure(case: Case, n: int, apis: Sequence[Api]) -> list[dict[str, Measurement]]:
-    """n rounds of the arms. Says on stderr how it goes. Raises ValueError where the first API has other texts than the
-    engine, which is asked for the same."""
+    """Measure n rounds of all arms. Print the progress on stderr.
+
+    Raises ValueError if the texts of the first API differ from those of the engine, which gets the same prompts.
+    """
     arms = {ENGINE: partial(in_a_process, measure_engine, case, apis[0])}
     arms |= {api: partial(measure_http, case, api) for api in apis}
-    found = []
+    results = []
     for measured in rounds(arms, n):
         if measured[apis[0]].texts != measured[ENGINE].texts:
             raise ValueError(f"{apis[0]} has other texts than the engine")
-        found.append(measured)
-        said = ", ".join(f"{arm} {m.speed:.1f}/s" for arm, m in measured.items())
-        screen.print(f"{case}, round {len(found)} of {n}: {said}")
-    return found
+        results.append(measured)
+        speeds = ", ".join(f"{arm} {m.speed:.1f}/s" for arm, m in measured.items())
+        screen.print(f"{case}, round {len(results)} of {n}: {speeds}")
+    return results
 
 
-def summary(found: Sequence[dict[str, Measurement]]) -> dict[str, Any]:
-    """Medians by arm, and of the ratio to the engine within a round."""
-    ratios = {arm: [each[arm].speed / each[ENGINE].speed for each in found] for arm in found[0] if arm != ENGINE}
+def summary(results: Sequence[dict[str, Measurement]]) -> dict[str, Any]:
+    """Return medians by arm, and the median ratio to the engine within a round."""
+    ratios = {arm: [arms[arm].speed / arms[ENGINE].speed for arms in results] for arm in results[0] if arm != ENGINE}
     return {
-        "median_tokens_per_second": {arm: statistics.median(each[arm].speed for each in found) for arm in found[0]},
-        "median_ratio": {arm: statistics.median(several) for arm, several in ratios.items()},
+        "median_tokens_per_second": {arm: statistics.median(arms[arm].speed for arms in results) for arm in results[0]},
+        "median_ratio": {arm: statistics.median(values) for arm, values in ratios.items()},
         "ratios": ratios,
     }
 
 
-def table(case: Case, found: Sequence[dict[str, Measurement]]) -> Table:
-    """A line for each arm."""
-    told = summary(found)
+def table(case: Case, results: Sequence[dict[str, Measurement]]) -> Table:
+    """Make a table with a line for each arm."""
+    medians = summary(results)
     lines = Table("", "tokens/s", "of the engine's", "range", "tokens a chunk", title=str(case))
     for column in lines.columns[1:]:
         column.justify, column.no_wrap = "right", True
-    for arm, median in told["median_tokens_per_second"].items():
-        ratios = told["ratios"].get(arm, [1.0])
-        chunks = statistics.median(each[arm].tokens / max(1, each[arm].chunks) for each in found)
+    for arm, median in medians["median_tokens_per_second"].items():
+        ratios = medians["ratios"].get(arm, [1.0])
+        chunks = statistics.median(arms[arm].tokens / max(1, arms[arm].chunks) for arms in results)
         lines.add_row(
             arm,
             f"{median:.1f}",
             f"{statistics.median(ratios):.3f}",
             f"{min(ratios):.3f} … {max(ratios):.3f}",
-            f"{chunks:.1f}" if arm in told["ratios"] else "",
+            f"{chunks:.1f}" if arm in medians["ratios"] else "",
         )
     return lines
 
@@ -254,11 +261,11 @@ def main(
     results = []
     try:
         for case in [Case.read(text, threads or default_threads()) for text in cases]:
-            found = measure(case, pairs, list(PATHS))
-            Console(highlight=False).print(table(case, found))
-            measured = [{arm: asdict(m) for arm, m in each.items()} for each in found]
-            results.append(asdict(case) | {"model": case.model.name} | summary(found) | {"rounds": measured})
-            if output is not None:  # after each case: what is done is not lost
+            measured_rounds = measure(case, pairs, list(PATHS))
+            Console(highlight=False).print(table(case, measured_rounds))
+            measured = [{arm: asdict(m) for arm, m in arms.items()} for arms in measured_rounds]
+            results.append(asdict(case) | {"model": case.model.name} | summary(measured_rounds) | {"rounds": measured})
+            if output is not None:  # after each case, so that no result is lost
                 record = {"bench": "HTTP", "cases": results, "machine": machine(), "build": build_info()}
                 output.write_text(json.dumps(record, indent=1) + "\n")
     except (NotServedError, PymtpError, ValueError) as error:

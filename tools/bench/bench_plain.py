@@ -1,16 +1,16 @@
-"""Plain decoding, pymtp against llama-bench: shows what Python costs, one token a step.
+"""Compare plain decoding, pymtp and llama-bench: it shows the cost of Python at one token per step.
 
     python tools/models/make_model.py qwen3.5-0.8b build/0.8b-q4_0.gguf --type q4_0
     python tools/bench/bench_plain.py build/0.8b-q4_0.gguf -o json > benchmarks/plain_decode.json
 
-Both do the same work with the same kernels: llama-bench is built from the sources that pymtp's native module is built
-from. A prompt of `depth` random tokens fills the cache, then `tokens` decodes of one token each are timed, at positions
-depth … depth+tokens-1 of a context just long enough; threads, layers on the GPU, cache type, flash attention and batch
-sizes are equal. Loading, warm-up and prompt are not timed. llama-bench feeds random tokens and never looks at the
-logits; pymtp is asked through `LLM.generate`, takes the argmax, makes text of it, and gives its own figures.
+Both do the same work with the same kernels: llama-bench is built from the same sources as pymtp's native module. A
+prompt of `depth` random tokens fills the cache, then `tokens` decodes of one token each are timed, at positions
+depth … depth+tokens-1 of a context just long enough. Threads, layers on the GPU, cache type, flash attention and batch
+sizes are equal. Loading, warm-up and prefill are not timed. llama-bench decodes random tokens and ignores the logits;
+pymtp runs `LLM.generate`, which takes the argmax and detokenizes it, and reports its own figures.
 
-Every measurement is a process of its own. They come in pairs, one of each kind, in alternating order: what the machine
-does meanwhile meets both alike, and the ratio within a pair is what counts.
+Every measurement is a process of its own. They come in pairs, one of each side, in alternating order, and ratios are
+computed within a pair: so a change of the machine's speed affects both alike.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ screen = Console(stderr=True, highlight=False)
 
 
 class Output(str, Enum):
-    """How the result is printed."""
+    """The format of the result."""
 
     table = "table"
     json = "json"
@@ -50,7 +50,7 @@ class Output(str, Enum):
 
 @dataclass(frozen=True)
 class Settings:
-    """What both sides are given."""
+    """Settings of both sides."""
 
     model: Path
     tokens: int
@@ -63,7 +63,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Pair:
-    """Tokens a second of both, and pymtp's microseconds a token outside llama.cpp: all Python, the argmax included."""
+    """The tokens/s of both sides, and pymtp's µs per token outside of llama.cpp, with the argmax."""
 
     llama_bench: float
     pymtp: float
@@ -75,7 +75,7 @@ class Pair:
 
 
 def measure_llama_bench(program: Path, settings: Settings) -> dict[str, Any]:
-    """The record of one run of llama-bench; "avg_ts" are its tokens a second."""
+    """Run llama-bench. Return its record; "avg_ts" is the tokens/s."""
     return run(
         program,
         settings.model,
@@ -91,7 +91,7 @@ def measure_llama_bench(program: Path, settings: Settings) -> dict[str, Any]:
 
 
 def measure_pymtp(settings: Settings) -> tuple[float, float]:
-    """pymtp's tokens a second, and its microseconds a token outside llama.cpp. To be run in a process of its own."""
+    """Measure pymtp. Return its tokens/s, and its µs per token outside of llama.cpp. Call it in a new process."""
     with LLM(
         settings.model,
         n_ctx=settings.depth + settings.tokens,
@@ -104,8 +104,10 @@ def measure_pymtp(settings: Settings) -> tuple[float, float]:
     ) as llm:
         tokens = random.Random(0)
         prompt = [tokens.randrange(llm.model.n_vocab) for _ in range(settings.depth)]
-        llm.generate(prompt[:1], SamplingParams(max_tokens=2, ignore_eos=True))  # llama-bench's warm-up, one decode
-        # the prompt brings the first token; the last one is not decoded
+        llm.generate(
+            prompt[:1], SamplingParams(max_tokens=2, ignore_eos=True)
+        )  # the same warm-up as llama-bench: one decode
+        # the prefill yields the first token; the last one is not decoded
         params = SamplingParams(max_tokens=settings.tokens + 1, ignore_eos=True)
         stats = llm.generate(prompt, params).stats
     outside = stats.decode_seconds - stats.phase_seconds["verify"]
@@ -113,7 +115,7 @@ def measure_pymtp(settings: Settings) -> tuple[float, float]:
 
 
 def measure(settings: Settings, pairs: int) -> tuple[list[Pair], dict[str, Any]]:
-    """`pairs` pairs in alternating order, and llama-bench's last record. Says on stderr how it goes."""
+    """Measure pairs in alternating order. Return them, and llama-bench's last record. Print the progress on stderr."""
     program = build()
     spawn = multiprocessing.get_context("spawn")
     results = []
@@ -134,7 +136,7 @@ def measure(settings: Settings, pairs: int) -> tuple[list[Pair], dict[str, Any]]
 
 
 def rows(pairs: Sequence[Pair]) -> list[tuple[str, str, str, str, str]]:
-    """The lines of the table: what, median, lowest, quartiles, highest."""
+    """Return the lines of the table: name, median, lowest, quartiles, highest."""
     figures: list[tuple[str, str, list[float]]] = [
         ("llama-bench, tokens/s", ".2f", [pair.llama_bench for pair in pairs]),
         ("pymtp, tokens/s", ".2f", [pair.pymtp for pair in pairs]),
@@ -153,13 +155,13 @@ HEADINGS = ("", "median", "lowest", "middle half", "highest")
 
 
 def as_markdown(pairs: Sequence[Pair]) -> str:
-    """The table for a document."""
+    """Format the table as Markdown."""
     lines = [HEADINGS, ("---", *["---:"] * 4), *rows(pairs)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def as_json(settings: Settings, pairs: Sequence[Pair], record: dict[str, Any]) -> str:
-    """Every measurement, the medians, and what they were made with and on."""
+    """Format all measurements, the medians, settings and environment as JSON."""
     machine = {"system": platform.platform(), "cpu": record["cpu_info"], "gpu": record["gpu_info"]}
     model = {name: record[f"model_{name}"] for name in ("type", "size", "n_params")}
     medians = {
@@ -181,7 +183,7 @@ def as_json(settings: Settings, pairs: Sequence[Pair], record: dict[str, Any]) -
 
 
 def show(settings: Settings, pairs: Sequence[Pair]) -> None:
-    """The table for a person."""
+    """Print the table."""
     title = f"{settings.model.name}: {settings.tokens} tokens after {settings.depth}, {settings.threads} threads"
     table = Table(*HEADINGS, title=title)
     for column in table.columns[1:]:

@@ -1,22 +1,22 @@
-"""Decoding with MTP, pymtp against llama-server: the same llama.cpp, the same file, the same tokens, greedy.
+"""Compare greedy decoding with MTP, pymtp and llama-server: the same llama.cpp, model file and tokens.
 
     pip install . typer
     python tools/bench/bench_server.py
     python tools/models/make_model.py qwen3.5-0.8b build/0.8b-q4_0.gguf --type q4_0
     python tools/bench/bench_server.py --model build/0.8b-q4_0.gguf --tokens 64 --pairs 5
 
-llama-server is built from the pinned sources, with pymtp's build options and with no patch but the two that llama.cpp
-needs to run on a processor with AMX, and runs with
-`--spec-type draft-mtp`. Both get the same prompts as token ids, write the same number of tokens with no end token
-among them, and have equal threads, context, batches, cache types and flash attention; neither keeps prompts. Decoding
-alone counts, from a prompt's last logits to the last token: by the server's own clock there, by `Stats` here.
+llama-server is built from the pinned sources with pymtp's build options, and only with the two patches that llama.cpp
+needs on a processor with AMX. It runs with `--spec-type draft-mtp`. Both sides get the same prompts as token ids,
+generate the same number of tokens without end tokens, and have equal threads, context, batches, cache types and flash
+attention; neither caches prompts. Only decoding is timed, from the first token to the last: by the server's own clock,
+and by pymtp's `Stats`.
 
-Every measurement is a process of its own, warmed up with one request. They come in rounds, one of each kind, in
-alternating order: what the machine does meanwhile meets all alike, and the ratio within a round is what counts.
-With --apart each side runs once more on two files, trunk and head, which the model is taken apart into: llama-server
-with `-md`, pymtp with `head`. How its ratio there compares with that on one file is said as well.
+Every measurement is a process of its own, warmed up with one request. Each round has one measurement of each arm, in
+alternating order, and ratios are computed within a round: so a change of the machine's speed affects all arms alike.
+With --apart each side also runs on two files, trunk and head, into which the model is split: llama-server with `-md`,
+pymtp with `head`. The table also compares pymtp's ratio there with that on one file.
 
-The tokens are compared too: where they first differ is reported, and the acceptance of each side. With random weights
+The tokens are compared, too: the report has the first difference, and the acceptance of each side. With random weights
 no draft is accepted on either side.
 """
 
@@ -55,11 +55,11 @@ screen = Console(stderr=True, highlight=False)
 SERVER, FIXED, AUTO = "llama-server", "pymtp", "pymtp auto"
 SERVER_APART, FIXED_APART = "llama-server -md", "pymtp head"
 
-Files = tuple[Path, Path | None]  # of the model, and of a head apart
+Files = tuple[Path, Path | None]  # the model, and a separate head
 
 
 class Prompts(str, Enum):
-    """What the models go on from."""
+    """The kind of prompts."""
 
     held_out = "held-out"
     random = "random"
@@ -67,7 +67,7 @@ class Prompts(str, Enum):
 
 @dataclass(frozen=True)
 class Settings:
-    """What all sides are given. drafts: the depth of llama-server and of pymtp's first arm."""
+    """Settings of both sides. drafts: the depth of llama-server and of pymtp's first arm."""
 
     model: Path
     prompts: Prompts
@@ -85,7 +85,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one arm made of all prompts. steps: tokens but the first of each, which the prompt brings."""
+    """The measurement of one arm over all prompts. steps: decoded tokens, without the first of each prompt."""
 
     steps: int
     seconds: float
@@ -95,20 +95,20 @@ class Measurement:
 
     @property
     def speed(self) -> float:
-        """Decoded tokens a second."""
+        """Return the tokens/s of decoding."""
         return self.steps / self.seconds
 
     @property
     def acceptance(self) -> float:
-        """accepted / drafted; 0 without drafts."""
+        """Return accepted / drafted; 0 without drafts."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
 
-Round = dict[str, Measurement]  # by arm
+Round = dict[str, Measurement]  # measurements by arm
 
 
 def measure_server(program: Path, files: Files, settings: Settings, prompts: Sequence[Sequence[int]]) -> Measurement:
-    """One run of llama-server. Raises ServerError."""
+    """Measure a run of llama-server. Raises ServerError."""
     model, head = files
     with llama_server.start(
         program,
@@ -145,7 +145,7 @@ def measure_pymtp(
     prompts: Sequence[Sequence[int]],
     bias: dict[int, float],
 ) -> Measurement:
-    """One run of pymtp. To be run in a process of its own."""
+    """Measure a run of pymtp. Call it in a new process."""
     model, head = files
     with LLM(
         model,
@@ -162,18 +162,18 @@ def measure_pymtp(
         cache_prompt=False,
     ) as llm:
         llm.generate(prompts[0], SamplingParams(max_tokens=16, logit_bias=bias))
-        done = llm.generate(prompts, SamplingParams(max_tokens=settings.tokens, logit_bias=bias))
+        completions = llm.generate(prompts, SamplingParams(max_tokens=settings.tokens, logit_bias=bias))
     return Measurement(
-        steps=sum(completion.stats.completion_tokens - 1 for completion in done),
-        seconds=sum(completion.stats.decode_seconds for completion in done),
-        drafted=sum(completion.stats.drafted for completion in done),
-        accepted=sum(completion.stats.accepted for completion in done),
-        texts=[completion.token_ids for completion in done],
+        steps=sum(completion.stats.completion_tokens - 1 for completion in completions),
+        seconds=sum(completion.stats.decode_seconds for completion in completions),
+        drafted=sum(completion.stats.drafted for completion in completions),
+        accepted=sum(completion.stats.accepted for completion in completions),
+        texts=[completion.token_ids for completion in completions],
     )
 
 
 def measure(settings: Settings, n: int, *, auto: bool, apart: Files | None) -> list[Round]:
-    """n rounds of all arms, in alternating order. Says on stderr how it goes. apart: the model as two files."""
+    """Measure n rounds of all arms. Print the progress on stderr. apart: the model as two files."""
     program = llama_server.build()
     held_out = settings.prompts is Prompts.held_out
     prompts, bias = in_a_process(partial(prepare, settings.model, settings.n_prompts, held_out=held_out))
@@ -187,22 +187,22 @@ def measure(settings: Settings, n: int, *, auto: bool, apart: Files | None) -> l
     if apart is not None:
         arms[SERVER_APART] = partial(measure_server, program, apart, settings, prompts)
         arms[FIXED_APART] = partial(in_a_process, measure_pymtp, apart, settings, settings.drafts, prompts, bias)
-    found: list[Round] = []
+    results: list[Round] = []
     for measured in rounds(arms, n):
-        found.append(measured)
-        said = ", ".join(f"{arm} {m.speed:.2f}/s" for arm, m in measured.items())
-        against = ", ".join(f"{ratios([measured], arm)[0]:.3f}" for arm in depths)
-        screen.print(f"round {len(found)} of {n}: {said}; ratio {against}")
-    return found
+        results.append(measured)
+        speeds = ", ".join(f"{arm} {m.speed:.2f}/s" for arm, m in measured.items())
+        shown_ratios = ", ".join(f"{ratios([measured], arm)[0]:.3f}" for arm in depths)
+        screen.print(f"round {len(results)} of {n}: {speeds}; ratio {shown_ratios}")
+    return results
 
 
 def ratios(rounds: Sequence[Round], arm: str) -> list[float]:
-    """An arm's tokens a second over llama-server's, round by round."""
+    """Return the ratios of an arm's tokens/s to llama-server's, round by round."""
     return [measured[arm].speed / measured[SERVER].speed for measured in rounds]
 
 
-def against_inside(rounds: Sequence[Round]) -> list[float]:
-    """pymtp / llama-server on two files, over the same on one file, round by round."""
+def two_files_over_one(rounds: Sequence[Round]) -> list[float]:
+    """Return the ratios of pymtp / llama-server on two files to the same on one file, round by round."""
     return [
         m[FIXED_APART].speed / m[SERVER_APART].speed / (m[FIXED].speed / m[SERVER].speed)
         for m in rounds
@@ -211,11 +211,11 @@ def against_inside(rounds: Sequence[Round]) -> list[float]:
 
 
 def rows(rounds: Sequence[Round]) -> list[tuple[str, ...]]:
-    """The lines of the table: arm, median tokens/s, lowest and highest; the same of the ratio; acceptance."""
+    """Return the lines of the table: arm; median, lowest and highest tokens/s; the same for the ratio; acceptance."""
     lines: list[tuple[str, ...]] = []
     for arm in rounds[0]:
         speeds = [measured[arm].speed for measured in rounds]
-        against = ratios(rounds, arm)
+        arm_ratios = ratios(rounds, arm)
         lines.append(
             (
                 arm,
@@ -224,7 +224,7 @@ def rows(rounds: Sequence[Round]) -> list[tuple[str, ...]]:
                 *(
                     ("", "")
                     if arm == SERVER
-                    else (f"{statistics.median(against):.3f}", f"{min(against):.3f} … {max(against):.3f}")
+                    else (f"{statistics.median(arm_ratios):.3f}", f"{min(arm_ratios):.3f} … {max(arm_ratios):.3f}")
                 ),
                 f"{rounds[0][arm].acceptance:.1%}",
             )
@@ -232,20 +232,23 @@ def rows(rounds: Sequence[Round]) -> list[tuple[str, ...]]:
     return lines
 
 
-def agreement(rounds: Sequence[Round], arm: str) -> dict[str, Any]:
-    """How an arm's texts differ from llama-server's in the first round: texts, those that differ, and of each of these
-    its number, the place of the first difference and both tokens there."""
+def compare_texts(rounds: Sequence[Round], arm: str) -> dict[str, Any]:
+    """Compare an arm's texts with llama-server's in the first round.
+
+    Return the number of texts, of those that differ, and for each of these its number, the index of the first different
+    token, and both tokens.
+    """
     pairs = list(zip(rounds[0][SERVER].texts, rounds[0][arm].texts, strict=True))
     firsts = [
-        (number, *next((i, a, b) for i, (a, b) in enumerate(zip(theirs, mine, strict=True)) if a != b))
-        for number, (theirs, mine) in enumerate(pairs)
-        if theirs != mine
+        (number, *next((i, a, b) for i, (a, b) in enumerate(zip(peer, own, strict=True)) if a != b))
+        for number, (peer, own) in enumerate(pairs)
+        if peer != own
     ]
     return {"texts": len(pairs), "differing": len(firsts), "first_differences": firsts}
 
 
 def show(settings: Settings, rounds: Sequence[Round]) -> None:
-    """The tables for a person."""
+    """Print the tables."""
     console = Console(highlight=False)
     title = f"{settings.model.name}: {settings.n_prompts} texts of {settings.tokens} tokens, "
     title += f"{settings.drafts} drafts, {settings.threads} threads"
@@ -257,28 +260,28 @@ def show(settings: Settings, rounds: Sequence[Round]) -> None:
     console.print(table)
     for arm in rounds[0]:
         if arm != SERVER:
-            found = agreement(rounds, arm)
-            console.print(f"{arm}: {found['texts'] - found['differing']} of {found['texts']} texts are {SERVER}'s")
-            for text, place, theirs, mine in found["first_differences"]:
-                console.print(f"  text {text}: first at token {place}, {theirs} there, {mine} here")
-    if of_two := against_inside(rounds):
+            texts = compare_texts(rounds, arm)
+            console.print(f"{arm}: {texts['texts'] - texts['differing']} of {texts['texts']} texts are {SERVER}'s")
+            for text, index, peer, own in texts["first_differences"]:
+                console.print(f"  text {text}: first at token {index}, {peer} in {SERVER}, {own} in pymtp")
+    if values := two_files_over_one(rounds):
         console.print(
-            f"pymtp / llama-server on two files over the same on one: {statistics.median(of_two):.3f} "
-            f"({min(of_two):.3f} … {max(of_two):.3f})"
+            f"pymtp / llama-server on two files over the same on one: {statistics.median(values):.3f} "
+            f"({min(values):.3f} … {max(values):.3f})"
         )
 
 
 def as_json(settings: Settings, rounds: Sequence[Round]) -> str:
-    """Every measurement but the texts, the medians, and what they were made with and on."""
+    """Format all measurements without their texts, the medians, settings and environment as JSON."""
     arms = list(rounds[0])
     result = {
         "bench": "decoding against llama-server",
         "settings": asdict(settings) | {"model": settings.model.name},
         "median_tokens_per_second": {arm: statistics.median(m[arm].speed for m in rounds) for arm in arms},
         "median_ratio": {arm: statistics.median(ratios(rounds, arm)) for arm in arms if arm != SERVER},
-        "two_files_over_one": against_inside(rounds),
+        "two_files_over_one": two_files_over_one(rounds),
         "acceptance": {arm: rounds[0][arm].acceptance for arm in arms},
-        "same_text": {arm: agreement(rounds, arm) for arm in arms if arm != SERVER},
+        "same_text": {arm: compare_texts(rounds, arm) for arm in arms if arm != SERVER},
         "rounds": [
             {arm: {"tokens_per_second": m.speed, "drafted": m.drafted, "accepted": m.accepted} for arm, m in r.items()}
             for r in rounds

@@ -24,29 +24,29 @@ LIMIT = 300.0  # seconds
 
 
 def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
         return port
 
 
 def status(port: int) -> int | None:
-    """Of /health; None while nobody listens."""
+    """Return the status of /health; None while the server does not listen."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=LIMIT) as answer:
-            found: int = answer.status
-            return found
+            code: int = answer.status
+            return code
     except urllib.error.HTTPError as error:
         return error.code
     except OSError:
         return None
 
 
-def first_token(port: int) -> None:
-    """Returns once a completion's first token is there."""
-    asked = json.dumps({"prompt": "def fibonacci(n):", "max_tokens": 16, "stream": True, "temperature": 0})
+def wait_for_first_token(port: int) -> None:
+    """Request a completion, and return after its first token."""
+    body = json.dumps({"prompt": "def fibonacci(n):", "max_tokens": 16, "stream": True, "temperature": 0})
     request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/v1/completions", asked.encode(), {"Content-Type": "application/json"}
+        f"http://127.0.0.1:{port}/v1/completions", body.encode(), {"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=LIMIT) as answer:
         if not answer.readline().startswith(b"data: {"):
@@ -54,19 +54,19 @@ def first_token(port: int) -> None:
 
 
 def start(options: list[str]) -> dict[str, float]:
-    """Seconds to the first answer, to the first that is 200, and to the first token of a completion asked for then."""
+    """Return the seconds to the first answer, to the first 200, and to the first token of a completion after it."""
     port, first = free_port(), None
-    begun = time.perf_counter()
+    started = time.perf_counter()
     server = subprocess.Popen([*PYMTP, "--port", str(port), *options], stderr=subprocess.PIPE, text=True)
     try:
-        while (seconds := time.perf_counter() - begun) < LIMIT:
-            found = status(port)
-            if found is not None and first is None:
-                first = time.perf_counter() - begun
-            if found == 200 and first is not None:
-                ok = time.perf_counter() - begun
-                first_token(port)
-                return {"any_answer": first, "health_ok": ok, "first_token": time.perf_counter() - begun}
+        while (seconds := time.perf_counter() - started) < LIMIT:
+            code = status(port)
+            if code is not None and first is None:
+                first = time.perf_counter() - started
+            if code == 200 and first is not None:
+                ok = time.perf_counter() - started
+                wait_for_first_token(port)
+                return {"any_answer": first, "health_ok": ok, "first_token": time.perf_counter() - started}
             if server.poll() is not None:
                 raise SystemExit(f"the server ended: {server.communicate()[1]}")
             time.sleep(0.005)
@@ -78,24 +78,24 @@ def start(options: list[str]) -> dict[str, float]:
 
 def main(
     options: Annotated[list[str] | None, typer.Argument(help="Of `pymtp serve`, after --.")] = None,
-    runs: Annotated[int, typer.Option("-n", min=1, help="Starts of each kind, after one that does not count.")] = 9,
-    drafts: Annotated[str, typer.Option(help="Values of --draft-tokens, in turn; the first one is compared with.")] = (
+    runs: Annotated[int, typer.Option("-n", min=1, help="Starts of each kind, after one that is not counted.")] = 9,
+    drafts: Annotated[str, typer.Option(help="Values of --draft-tokens, in turn; the first is the baseline.")] = (
         "auto"
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print all seconds as one JSON object.")] = False,
 ) -> None:
     kinds = drafts.split(",")
-    start(["--draft-tokens", kinds[0], *(options or [])])  # brings files into memory
-    found: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
+    start(["--draft-tokens", kinds[0], *(options or [])])  # loads the files into memory
+    starts: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
     for run in range(runs):
         for kind in kinds if run % 2 else reversed(kinds):
-            found[kind].append(start(["--draft-tokens", kind, *(options or [])]))
+            starts[kind].append(start(["--draft-tokens", kind, *(options or [])]))
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(starts))
         return
-    for kind, each in found.items():
-        for name in each[0]:
-            seconds, base = ([run[name] for run in runs_of] for runs_of in (each, found[kinds[0]]))
+    for kind, runs_of_kind in starts.items():
+        for name in runs_of_kind[0]:
+            seconds, base = ([run[name] for run in runs_of] for runs_of in (runs_of_kind, starts[kinds[0]]))
             middle = statistics.median(seconds)
             print(
                 f"{kind}: {name}: median {middle:.2f} s, {min(seconds):.2f} to {max(seconds):.2f} s, "

@@ -1,11 +1,11 @@
-"""Speed of one build of pymtp against another: prompts, plain decoding, and rounds of drafts, interleaved.
+"""Compare the speed of two builds of pymtp: prefill, plain decoding, and rounds with drafts, interleaved.
 
     python tools/bench/compare_builds.py --new .venv/bin/python --old ../before/.venv/bin/python -m MODEL.gguf
 
-Each round starts a process for either build. The two take turns at every measurement, in an order that changes, each
-in a fresh `LLM` over weights that the process has loaded once. The ratio of a pair is the speed of the new build
-divided by that of the old one; both write the same tokens, or the pair is refused. Only public names of pymtp are used,
-so that old builds can be measured.
+Each round starts one process for each build. They take turns at every measurement, in random order, each with a new
+`LLM` over weights that the process loaded once. The ratio of a pair is the speed of the new build divided by that of
+the old one. Both must generate the same tokens. Only public names of pymtp are used, so that old builds can be
+measured.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pymtp.bench.machine import machine
 PROMPT_ARMS = {"prefill none": 0, "prefill fused": 3}
 DECODE_ARMS: dict[str, int | str] = {"plain decoding": 0} | {f"rounds at depth {n}": n for n in (1, 3, 7)}
 DECODE_ARMS["rounds at auto"] = "auto"
-SHORT_PROMPT = 128  # tokens before those that are decoded
+SHORT_PROMPT = 128  # tokens of the prompt for decoding
 
 WORKER = """
 import json, sys, hashlib
@@ -54,8 +54,8 @@ class Build:
             [python, "-c", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/"
         )
 
-    def ask(self, request: dict[str, Any]) -> tuple[float, int, str]:
-        """Seconds, rounds, and a hash of the tokens that were written."""
+    def measure(self, request: dict[str, Any]) -> tuple[float, int, str]:
+        """Run a measurement. Return its seconds, rounds, and a hash of the generated tokens."""
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(json.dumps(request) + "\n")
@@ -67,7 +67,7 @@ class Build:
         return seconds, rounds, text
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         assert self._process.stdin
         self._process.stdin.close()
         self._process.wait()
@@ -75,7 +75,7 @@ class Build:
 
 @dataclass(frozen=True)
 class Pair:
-    """One measurement with either build: seconds for the same tokens, or of a round where the texts differ."""
+    """One measurement with each build: seconds for the same tokens, or per round with --by-rounds."""
 
     arm: str
     old_seconds: float
@@ -83,45 +83,45 @@ class Pair:
 
     @property
     def ratio(self) -> float:
-        """Speed of the new build, 1 for that of the old one."""
+        """Return the speed of the new build relative to the old one."""
         return self.old_seconds / self.new_seconds
 
 
 def measure(
     old: Path, new: Path, requests: dict[str, dict[str, Any]], rounds: int, repeats: int, by_rounds: bool
 ) -> list[Pair]:
-    """`rounds` processes of either build, in each of them `repeats` pairs for each request."""
+    """Measure with `rounds` processes of each build, and in each process `repeats` pairs of each request."""
     pairs = []
     order = random.Random(0)
-    for done in range(rounds):
+    for number in range(rounds):
         builds = {"old": Build(old), "new": Build(new)}
         for _ in range(repeats):
             for arm in order.sample(list(requests), len(requests)):
-                answers = {which: builds[which].ask(requests[arm]) for which in order.sample(list(builds), 2)}
+                answers = {name: builds[name].measure(requests[arm]) for name in order.sample(list(builds), 2)}
                 if not by_rounds and answers["old"][2] != answers["new"][2]:
                     raise typer.BadParameter(f"{arm}: the builds write different tokens; see --by-rounds")
-                per = {which: max(1, n) if by_rounds else 1 for which, (_, n, _) in answers.items()}
-                pairs.append(Pair(arm, answers["old"][0] / per["old"], answers["new"][0] / per["new"]))
+                divisors = {name: max(1, n) if by_rounds else 1 for name, (_, n, _) in answers.items()}
+                pairs.append(Pair(arm, answers["old"][0] / divisors["old"], answers["new"][0] / divisors["new"]))
         for build in builds.values():
             build.close()
-        print(f"round {done + 1} of {rounds}", file=sys.stderr, flush=True)
+        print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
     return pairs
 
 
 def summary(pairs: Sequence[Pair]) -> dict[str, dict[str, float]]:
-    """By arm: the median ratio, its quartiles, and the median seconds of either build."""
+    """Return for each arm the median ratio, its quartiles, and the median seconds of each build."""
     rows = {}
     for arm in dict.fromkeys(pair.arm for pair in pairs):
-        of_arm = [pair for pair in pairs if pair.arm == arm]
-        ratios = sorted(pair.ratio for pair in of_arm)
+        arm_pairs = [pair for pair in pairs if pair.arm == arm]
+        ratios = sorted(pair.ratio for pair in arm_pairs)
         low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else (ratios[0],) * 3
         rows[arm] = {
             "median": statistics.median(ratios),
             "lower quartile": low,
             "upper quartile": high,
             "pairs": len(ratios),
-            "old seconds": statistics.median(pair.old_seconds for pair in of_arm),
-            "new seconds": statistics.median(pair.new_seconds for pair in of_arm),
+            "old seconds": statistics.median(pair.old_seconds for pair in arm_pairs),
+            "new seconds": statistics.median(pair.new_seconds for pair in arm_pairs),
         }
     return rows
 
@@ -130,17 +130,17 @@ def main(
     old: Annotated[Path, typer.Option(help="Python of the environment with the old build.")],
     new: Annotated[Path, typer.Option(help="Python of the environment with the new build.")],
     model: Annotated[Path, typer.Option("--model", "-m", help="GGUF file.")],
-    prompt: Annotated[int, typer.Option(help="Tokens of the prompts whose processing is timed.")] = 1024,
-    tokens: Annotated[int, typer.Option(help="Tokens decoded a measurement.")] = 96,
-    rounds: Annotated[int, typer.Option(help="Processes of either build.")] = 5,
+    prompt: Annotated[int, typer.Option(help="Tokens of the prompts for prefill.")] = 1024,
+    tokens: Annotated[int, typer.Option(help="Tokens decoded per measurement.")] = 96,
+    rounds: Annotated[int, typer.Option(help="Processes of each build.")] = 5,
     repeats: Annotated[int, typer.Option(help="Pairs for each arm and process.")] = 3,
-    threads: Annotated[int, typer.Option(help="Threads of either build.")] = 2,
+    threads: Annotated[int, typer.Option(help="Threads of each build.")] = 2,
     by_rounds: Annotated[
         bool, typer.Option(help="Compare seconds of a round: for builds whose kernels round differently.")
     ] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="JSON file to write.")] = None,
 ) -> None:
-    """Measures the speed of one build of pymtp against another, in pairs."""
+    """Compare the speed of two builds of pymtp, in pairs."""
     ids = random.Random(1)
     prompt_ids = [ids.randrange(256) for _ in range(prompt)]
     base = {

@@ -1,6 +1,6 @@
 """llama-bench, llama.cpp's own benchmark: built, and run.
 
-From the patched sources it is what a loop without Python does with pymtp's kernels: the bound for plain decoding.
+Built from the patched sources, it is a loop without Python over pymtp's kernels: an upper bound for plain decoding.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import llama_build
 
 
 def build(*, patched: bool = True) -> Path:
-    """Builds llama-bench; returns the program. See `llama_build.build`."""
+    """Build llama-bench. Return the path of the program. See `llama_build.build`."""
     return llama_build.build("llama-bench", ("common/", "tools/llama-bench/"), patched=patched)
 
 
 def run(program: Path, model: Path, **options: str | int) -> dict[str, Any]:
-    """One measurement in a process of its own; returns the record that llama-bench prints.
+    """Run one measurement in a process of its own. Return the record that llama-bench prints.
 
-    options: its long options, "_" for "-". Raises subprocess.CalledProcessError when it fails.
+    options: its long options, with "_" for "-". Raises subprocess.CalledProcessError if it fails.
     """
     flags = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     command = [str(program), "--model", str(model), "--repetitions", "1", "--output", "json", *flags]

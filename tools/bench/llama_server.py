@@ -1,6 +1,6 @@
-"""llama-server, llama.cpp's own server, from the pinned sources and two patches that AMX needs: built, started, asked.
+"""llama-server, llama.cpp's own server: built from the pinned sources with the patches for AMX, started, and called.
 
-With its MTP drafting it is the runtime that pymtp's rounds are measured against.
+With its MTP drafting it is the peer of pymtp in benchmarks.
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ from typing import Any
 
 import llama_build
 
-START_SECONDS = 120.0  # reading a large file from a cold disk takes this long
+START_SECONDS = 120.0  # timeout: reading a large file from a cold disk takes long
 
 
 class ServerError(Exception):
-    """The server did not start, or refused a request: what it said."""
+    """The server did not start, or refused a request. The message is its output."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one prompt. seconds: from the first token, which the prompt brings, to the last. waited: from the
-    request to the first token, in seconds. read, cached: tokens of the prompt that were computed, and that were there.
-    drafted, accepted: tokens drafted, and those of them that were kept."""
+    """The answer to one prompt.
+
+    seconds: from the first token, which the prefill yields, to the last. waited: seconds from the request to the first
+    token. read, cached: tokens of the prompt that were prefilled, and that came from the cache. drafted, accepted:
+    numbers of drafts.
+    """
 
     token_ids: list[int]
     seconds: float
@@ -43,12 +46,12 @@ class Answer:
 
 
 def build(*, patched: bool = False) -> Path:
-    """Builds llama-server; returns the program. See `llama_build.build`."""
+    """Build llama-server. Return the path of the program. See `llama_build.build`."""
     return llama_build.build("llama-server", ("common/", "scripts/ui-assets.cmake", "tools/"), patched=patched)
 
 
 class Server:
-    """A server that answers at `url`, and its process."""
+    """A running server, its URL and its process id."""
 
     def __init__(self, url: str, pid: int) -> None:
         self._url, self.pid = url, pid
@@ -63,17 +66,17 @@ class Server:
         cache: bool = False,
         user: str | None = None,
     ) -> Answer:
-        """The continuation of token ids: n tokens, no end token among them. Raises ServerError.
+        """Continue a prompt of token ids by n tokens without end tokens. Raises ServerError.
 
-        temperature: 0 takes the likeliest token; else one of the 40 likeliest is sampled. cache: go on from what was
-        read before, and keep it. user: what a user's message begins with, where checkpoints are taken; its own
-        endpoint for chats says that by the template.
+        temperature: 0 takes the likeliest token; else one of the 40 likeliest is sampled. cache: reuse the cache of
+        earlier prompts, and add this one. user: the beginning of a user's message, where the server makes checkpoints;
+        its chat endpoint finds it with the template.
         """
         request = {
             "prompt": list(prompt),
             "n_predict": n,
             "ignore_eos": True,
-            # greedy: the cheapest way to the likeliest token
+            # top_k with k = 1 is the cheapest greedy sampler
             "samplers": ["top_k", "temperature"] if temperature else ["top_k"],
             "top_k": 40 if temperature else 1,
             "temperature": temperature,
@@ -107,7 +110,7 @@ class Server:
             raise ServerError(error.read().decode()) from error
 
     def ready(self) -> bool:
-        """Whether the model is loaded."""
+        """Tell whether the model is loaded."""
         try:
             with urllib.request.urlopen(self._url + "/health"):
                 return True
@@ -117,16 +120,18 @@ class Server:
 
 @contextmanager
 def start(program: Path, model: Path, *, parallel: int = 1, **options: str | int) -> Iterator[Server]:
-    """A server in a process of its own; stopped at the end.
+    """Start a server in a process of its own, and stop it at the end.
 
-    parallel: requests at a time, which share ctx_size. options: its long options, "_" for "-"; those without a value
-    have "". Prompts are not kept unless they say so. Raises ServerError when it does not start.
+    parallel: slots, which share ctx_size. options: its long options, with "_" for "-", and "" for options without a
+    value. Prompts are not cached unless options say so. Raises ServerError if it does not start.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    kept = {"cache_ram": 0, "ctx_checkpoints": 0} | options
-    flags = [word for name, value in kept.items() for word in (f"--{name.replace('_', '-')}", str(value)) if word]
+    all_options = {"cache_ram": 0, "ctx_checkpoints": 0} | options
+    flags = [
+        word for name, value in all_options.items() for word in (f"--{name.replace('_', '-')}", str(value)) if word
+    ]
     fixed = [
         "--host",
         "127.0.0.1",

@@ -1,13 +1,12 @@
-"""Prefill with MTP against prefill without, ubatch by ubatch: for a ratio within a percent on a noisy machine.
+"""Compare prefill with and without MTP, ubatch by ubatch: for a ratio within a percent on a noisy machine.
 
     python tools/models/make_model.py qwen3.5-0.8b build/0.8b.gguf --type q4_0
     python tools/bench/pair_prefill.py build/0.8b.gguf --sizes 1k,4k,8k
 
-`pymtp bench prefill` compares whole prompts. Where a machine's speed drifts by more than what is looked for while one
-prompt runs, that takes many rounds. Here two contexts take the same prompt side by side, in turns of one ubatch, each
-turn in the other order than the last: a turn lasts seconds, and what the machine does meets both alike. The ratio of a
-prompt is that of the sums of its turns. Each round makes both contexts anew, in the other order than the last: where
-their memory happens to lie is part of the luck.
+`pymtp bench prefill` compares whole prompts. If a machine's speed drifts during a prompt by more than the expected
+difference, that takes many rounds. Here two contexts prefill the same prompt in turns of one ubatch, in alternating
+order: a turn lasts seconds, so a drift affects both alike. The ratio of a prompt is that of the sums of its turns. Each
+round makes both contexts anew, in alternating order, as speed also depends on the place of their memory.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ UBATCH = 512
 
 
 def prompt_seconds(contexts: Sequence[Context], prompt: Sequence[int], first: int) -> list[float]:
-    """Seconds that each of two contexts took for the prompt."""
+    """Prefill the prompt in two contexts, in turns. Return the seconds of each."""
     seconds = [0.0, 0.0]
     for start in range(0, len(prompt), UBATCH):
         turn = (first + start // UBATCH) % 2
-        for which in (turn, 1 - turn):
+        for index in (turn, 1 - turn):
             started = time.perf_counter()
-            contexts[which].prefill(prompt[start : start + UBATCH])
-            seconds[which] += time.perf_counter() - started
+            contexts[index].prefill(prompt[start : start + UBATCH])
+            seconds[index] += time.perf_counter() - started
     return seconds
 
 
@@ -46,7 +45,7 @@ def main(
     model: Annotated[Path, typer.Argument(help="GGUF file with a head.", exists=True)],
     sizes: Annotated[str, typer.Option(help="Tokens a prompt.")] = "1k,4k,8k",
     rounds: Annotated[int, typer.Option("--rounds", "-r", min=1)] = 6,
-    depth: Annotated[int, typer.Option(min=1, help="Drafts per round that the context is ready for.")] = 3,
+    depth: Annotated[int, typer.Option(min=1, help="Drafts per round of the context with MTP.")] = 3,
     mode: Annotated[str, typer.Option(help="How the prompt reaches the head.")] = "fused",
     threads: Annotated[int | None, typer.Option("--threads", "-t", show_default="physical cores")] = None,
 ) -> None:

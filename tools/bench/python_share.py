@@ -1,10 +1,10 @@
-"""What Python adds to a round: the time between two verifications that no native call of the round takes.
+"""Measure the share of Python in a round: the time between two verifications outside of native calls.
 
     python tools/bench/python_share.py
     python tools/bench/python_share.py -m MODEL.gguf -n 8 --depth 3
 
-Medians, by the number of requests and the depth: one thread that computes, nobody else. Only names that old builds have
-too are used, so that they can be measured.
+It prints medians by the number of requests and the depth. Run it on an idle machine. Only names that old builds also
+have are used, so that they can be measured.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ import pymtp
 import pymtp.context.context
 from pymtp import LLM, Model, SamplingParams
 
-# what a round computes; each other native call counts as Python's
+# the native calls of a round that compute; all other native calls count as Python's time
 COMPUTE = ("pymtp_pair_draft_tokens", "pymtp_pair_verify_tokens", "pymtp_pair_rewind")
 PROMPT_TOKENS = 64
 
 
 @dataclass
 class TimedLibrary:
-    """The native library as context.py sees it, with a clock around the calls that compute."""
+    """A stand-in for the native library that times the calls that compute."""
 
     library: Any
-    native: float = 0.0  # seconds in them, since the last verification
-    rounds: list[tuple[float, float]] = field(default_factory=list)  # when each verification ended, and that before
+    native: float = 0.0  # seconds in these calls since the last verification
+    rounds: list[tuple[float, float]] = field(default_factory=list)  # end of each verification, native seconds before
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.library, name)
+        attribute = getattr(self.library, name)
         if name in COMPUTE:
-            found = self._timed(found, ends_round="verify" in name)
-        setattr(self, name, found)  # the next look finds it at once, as it does in the library
-        return found
+            attribute = self._timed(attribute, ends_round="verify" in name)
+        setattr(self, name, attribute)  # so that later look-ups are as fast as in the library
+        return attribute
 
     def _timed(self, call: Callable[..., Any], *, ends_round: bool) -> Callable[..., Any]:
         def timed(*arguments: Any) -> Any:
@@ -57,21 +57,21 @@ class TimedLibrary:
         return timed
 
     def outside(self) -> list[tuple[float, float]]:
-        """Of each round but the first: all its seconds, and those outside of what computes."""
+        """Return, for each round after the first, its seconds, and those outside of the calls that compute."""
         walls = [b - a for (a, _), (b, _) in zip(self.rounds, self.rounds[1:], strict=False)]
         return [(wall, wall - native) for wall, (_, native) in zip(walls, self.rounds[1:], strict=True)]
 
 
 def measure(model: Model, n: int, depth: int, tokens: int, threads: int, *, streams: bool) -> tuple[float, float]:
-    """Median seconds of a round of n requests, and of those Python's."""
+    """Return the median seconds of a round of n requests, and of Python in it."""
     ids = random.Random(1)
     prompts = [[ids.randrange(256) for _ in range(PROMPT_TOKENS)] for _ in range(n)]
     params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
-    several: dict[str, int] = {"n_seq_max": n} if n > 1 else {}
+    sequences: dict[str, int] = {"n_seq_max": n} if n > 1 else {}
     timed = TimedLibrary(pymtp.context.context.lib)
     pymtp.context.context.lib = timed
     try:
-        with LLM(model, n_ctx=PROMPT_TOKENS + tokens, n_threads=threads, draft_tokens=depth, **several) as llm:
+        with LLM(model, n_ctx=PROMPT_TOKENS + tokens, n_threads=threads, draft_tokens=depth, **sequences) as llm:
             if streams:
                 for _ in llm.stream(prompts[0], params):
                     pass
@@ -85,12 +85,16 @@ def measure(model: Model, n: int, depth: int, tokens: int, threads: int, *, stre
 
 def main(
     model: Annotated[Path | None, typer.Option("--model", "-m", help="GGUF file; the shipped model.")] = None,
-    requests: Annotated[list[int] | None, typer.Option("--requests", "-n", help="At once; 1 and 8.")] = None,
-    depths: Annotated[list[int] | None, typer.Option("--depth", "-d", help="Drafts a round; 0, 1, 3 and 7.")] = None,
-    tokens: Annotated[int, typer.Option(help="Of each request.")] = 1000,
-    threads: Annotated[int, typer.Option(help="That compute.")] = 1,
+    requests: Annotated[
+        list[int] | None, typer.Option("--requests", "-n", help="Requests at once; default 1 and 8.")
+    ] = None,
+    depths: Annotated[
+        list[int] | None, typer.Option("--depth", "-d", help="Drafts per round; default 0, 1, 3 and 7.")
+    ] = None,
+    tokens: Annotated[int, typer.Option(help="Tokens of each request.")] = 1000,
+    threads: Annotated[int, typer.Option(help="Threads that compute.")] = 1,
 ) -> None:
-    """Measures what Python adds to a round."""
+    """Measure the share of Python in a round."""
     with Model(model) as loaded:
         for n in requests or [1, 8]:
             for streams in [False, True] if n == 1 else [False]:

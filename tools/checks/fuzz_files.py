@@ -2,7 +2,7 @@
 
     python tools/checks/fuzz_files.py --files 100000 --jobs 2 --out build/fuzz
 
-A file may be refused, or load and write 4 tokens; forked.py says what is a finding. A finding is kept as a file, with
+A file may be refused, or load and write 4 tokens; run_in_forks.py says what is a finding. A finding is kept as a file, with
 its recipe; `--only INDEX` does that one again.
 """
 
@@ -23,12 +23,12 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
-from forked import Child, Results, run
 from gguf_damage import damaged
 from makers.gguf_parts import GGUF, parse
 from makers.make_model import make_model
 from makers.model_shapes import PRESETS, Shape
 from odd_shapes import odd_shape
+from run_in_forks import ForkRunner, Results, run
 
 from pymtp import LLM, SamplingParams
 
@@ -95,7 +95,7 @@ def try_files(seed: int, indices: Iterator[int], folder: Path, until: float = fl
     """Tries the files of these indices, one after the other; the results of each."""
     bases, sound = make_bases(folder)
     path = folder / f"damaged-{os.getpid()}.gguf"
-    child = Child(lambda: write_tokens(sound))
+    child = ForkRunner(lambda: write_tokens(sound))
     for index in indices:
         if time.monotonic() > until:
             return

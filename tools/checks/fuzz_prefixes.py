@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from makers.make_model import make_model
 
 from pymtp import LLM, PymtpError, SamplingParams
-from pymtp.prefix_cache.file import SUM_BYTES, PrefixFile
+from pymtp.prefix_cache.file import CHECKSUM_BYTES, PrefixFile
 
 PARAMS = SamplingParams(max_tokens=4, logprobs=2)
 CHECKED = 500  # files between two looks at a sound prefix
@@ -108,8 +108,8 @@ DAMAGE: tuple[Callable[[bytearray, Random], None], ...] = (
 
 
 def seal(data: bytearray) -> None:
-    if len(data) > SUM_BYTES:
-        data[-SUM_BYTES:] = zlib.crc32(data[:-SUM_BYTES]).to_bytes(SUM_BYTES, "little")
+    if len(data) > CHECKSUM_BYTES:
+        data[-CHECKSUM_BYTES:] = zlib.crc32(data[:-CHECKSUM_BYTES]).to_bytes(CHECKSUM_BYTES, "little")
 
 
 class Trial:
@@ -129,10 +129,10 @@ class Trial:
 
     def forget(self) -> None:
         """All that was read or loaded."""
-        store = self.llm.engine.prefixes.store
+        store = self.llm._engine.prefix_cache.store
         self.llm.generate([0], PARAMS)  # in place of what the sequence held
         while store.tree.checkpoints:
-            store.tree.drop(next(iter(store.tree.checkpoints)))
+            store.tree.remove_checkpoint(next(iter(store.tree.checkpoints)))
 
     def goes_on(self, tokens: Sequence[int] = ()) -> object:
         """What comes after a prompt, to the bit."""

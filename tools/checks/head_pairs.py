@@ -4,7 +4,7 @@
 
 A pair may be refused when it is loaded, or it writes the tokens that the model writes without drafts, though the head's
 file is replaced meanwhile. A head decides on no text: where the model writes without it, no request fails with it.
-forked.py says what else is a finding. The files of a finding are kept; `--only INDEX` does that one again.
+run_in_forks.py says what else is a finding. The files of a finding are kept; `--only INDEX` does that one again.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
-from forked import Child, Results, run
 from pair_recipes import make_bases, make_pair
+from run_in_forks import ForkRunner, Results, run
 
 from pymtp import LLM, Model, PymtpError, SamplingParams
 
@@ -65,7 +65,7 @@ def try_pairs(seed: int, indices: Iterator[int], folder: Path, until: float = fl
     """Try the pairs of these indices, one after the other; the results of each."""
     bases, place = make_bases(folder), folder / f"pair-{os.getpid()}"
     sound = bases[0]
-    child = Child(lambda: write_tokens(sound.trunk, Path(shutil.copy(sound.head, place / "sound.gguf"))))
+    child = ForkRunner(lambda: write_tokens(sound.trunk, Path(shutil.copy(sound.head, place / "sound.gguf"))))
     for index in indices:
         if time.monotonic() > until:
             return

@@ -4,9 +4,9 @@ answered, does anything stay behind?
     pip install '.[server]' typer
     python tools/checks/http_load.py --requests 10000 --clients 300
 
-Each client asks again and again: all APIs, streams and whole answers, tools, two texts at once. A tenth of the requests
+Each client generator again and again: all APIs, streams and whole answers, tools, two texts at once. A tenth of the requests
 is left at some moment, by closing the connection, by a reset, or with a client process that is killed; a tenth is over
-a limit or wrong (http_asks.py); some are read a few bytes at a time. There are more clients than may run and wait, so
+a limit or wrong (http_requests.py); some are read a few bytes at a time. There are more clients than may run and wait, so
 some are told to come later. Every request has to end with its answer or its right error, before a deadline. Afterwards
 nothing runs or waits, a fresh request is served, and the worker's memory in the last third of the time is that of the
 second.
@@ -29,7 +29,7 @@ from statistics import median
 from typing import Annotated, Any
 
 import typer
-from http_asks import PATHS, Api, Asked, Asks, Limits, problem
+from http_requests import PATHS, Api, HttpRequest, HttpRequestGenerator, Limits, find_problem
 from http_wire import Answer, Connection
 from rich.console import Console
 
@@ -45,7 +45,7 @@ from pymtp_server import serve
 LEAVES, REFUSED, SLOW = 0.1, 0.1, 0.05  # shares of all requests
 KILLED = 8  # requests of a client that is killed
 DEADLINE = 120.0  # seconds that a request may take, all in all
-FREE = 30.0  # seconds until nothing runs or waits, once nobody asks any more
+FREE = 30.0  # seconds until nothing runs or waits, once nobody generator any more
 MOMENTS = (0.0, 0.0, 0.003, 0.02, 0.1)  # seconds after which a client leaves
 LATER = 1.0  # seconds that a client waits at most which is told to come later
 PAUSES = 60  # of a slow reader
@@ -53,9 +53,9 @@ PAGE = 4096  # bytes
 
 VICTIM = """
 import json, socket, sys
-address, asked = json.load(sys.stdin)
+address, request = json.load(sys.stdin)
 clients = []
-for body in asked:
+for body in request:
     client = socket.create_connection(address)
     client.sendall(body.encode())
     clients.append(client)
@@ -123,12 +123,12 @@ class Load:
         self.report.seconds = time.monotonic() - begun
         return self.report
 
-    def _asks(self, numbers: random.Random) -> Asks:
-        return Asks(numbers, self._limits, self._apis, self._texts)
+    def _asks(self, numbers: random.Random) -> HttpRequestGenerator:
+        return HttpRequestGenerator(numbers, self._limits, self._apis, self._texts)
 
     async def _client(self, number: int) -> None:
         numbers = random.Random(f"{self._seed} {number}")
-        asks = self._asks(numbers)
+        generator = self._asks(numbers)
         kept: Connection | None = None
         while self._left > 0:
             self._left -= 1
@@ -136,37 +136,37 @@ class Load:
             begun = time.monotonic()
             try:
                 if kind < LEAVES:
-                    await asyncio.wait_for(self._leave(asks.good(400), numbers), DEADLINE)
+                    await asyncio.wait_for(self._leave(generator.good(400), numbers), DEADLINE)
                     continue
-                asked = asks.refused() if kind < LEAVES + REFUSED else asks.good()
+                request = generator.refused() if kind < LEAVES + REFUSED else generator.good()
                 slow = kind > 1 - SLOW
                 if kept is None or slow or not kept.usable:
                     kept = Connection(*self._address, small=slow)
-                answer = await asyncio.wait_for(self._answer(kept, asked, numbers, slow=slow), DEADLINE)
+                answer = await asyncio.wait_for(self._answer(kept, request, numbers, slow=slow), DEADLINE)
             except TimeoutError:
                 self._wrong("no end within the deadline")
                 kept = None
             except (OSError, EOFError, ValueError) as error:
-                self._wrong(f"{error!r} ({asked.kind} {asked.path}, {'a' if asked.stream else 'no'} stream)")
+                self._wrong(f"{error!r} ({request.kind} {request.path}, {'a' if request.stream else 'no'} stream)")
                 kept = None
             else:
-                if wrong := problem(asked, answer):
+                if wrong := find_problem(request, answer):
                     self._wrong(wrong)
                     continue
                 if answer.status == 429:
                     self.report.ends["told to come later"] += 1
                     await asyncio.sleep(numbers.uniform(0, LATER))
                 else:
-                    self.report.ends["read slowly" if slow and answer.status == 200 else asked.kind] += 1
+                    self.report.ends["read slowly" if slow and answer.status == 200 else request.kind] += 1
             finally:
                 self.report.longest = max(self.report.longest, time.monotonic() - begun)
         if kept is not None:
             kept.leave()
 
-    async def _answer(self, to: Connection, asked: Asked, numbers: random.Random, *, slow: bool) -> Answer:
+    async def _answer(self, to: Connection, request: HttpRequest, numbers: random.Random, *, slow: bool) -> Answer:
         if not to.usable:
             await to.open()
-        await to.send(asked.method, asked.path, asked.body, asked.headers)
+        await to.send(request.method, request.path, request.body, request.headers)
         status, headers = await to.head()
         parts = []
         async for part in to.parts(headers, numbers.choice((1, 16, 256)) if slow else 2**16):
@@ -175,7 +175,7 @@ class Load:
                 await asyncio.sleep(numbers.choice((0.001, 0.01, 0.05)))
         return Answer(status, headers, b"".join(parts))
 
-    async def _leave(self, asked: Asked, numbers: random.Random) -> None:
+    async def _leave(self, request: HttpRequest, numbers: random.Random) -> None:
         """Asks, and goes before there is an answer, or in the middle of it."""
         client = Connection(*self._address)
         rudely = numbers.random() < 0.5
@@ -183,10 +183,10 @@ class Load:
             await client.open()
             if numbers.random() < 0.1:  # in the middle of the body
                 await client.send(
-                    asked.method, asked.path, asked.body[:-10], asked.headers | {"Content-Length": "500000"}
+                    request.method, request.path, request.body[:-10], request.headers | {"Content-Length": "500000"}
                 )
             else:
-                await client.send(asked.method, asked.path, asked.body, asked.headers)
+                await client.send(request.method, request.path, request.body, request.headers)
                 if numbers.random() < 0.5:
                     _, headers = await client.head()
                     async for _ in client.parts(headers, numbers.randint(1, 2000)):
@@ -204,18 +204,18 @@ class Load:
         while self._left > when:
             await asyncio.sleep(0.01)
         numbers = random.Random(f"{self._seed} killed {number}")
-        asks, asked = self._asks(numbers), list[str]()
-        while len(asked) < KILLED:
-            one = asks.good(400)
+        generator, request = self._asks(numbers), list[str]()
+        while len(request) < KILLED:
+            one = generator.good(400)
             given = {"Host": "killed", "Content-Length": len(one.body), **one.headers}
             lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
-            asked.append(f"POST {one.path} HTTP/1.1\r\n{lines}\r\n{one.body.decode()}")
+            request.append(f"POST {one.path} HTTP/1.1\r\n{lines}\r\n{one.body.decode()}")
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", VICTIM, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
         )
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps([self._address, asked]).encode())
+        process.stdin.write(json.dumps([self._address, request]).encode())
         process.stdin.close()
         try:
             if not await asyncio.wait_for(process.stdout.readline(), DEADLINE):
@@ -242,7 +242,7 @@ class Load:
 
 
 async def left_behind(address: tuple[str, int], limits: Limits) -> str:
-    """What still runs or waits though nobody asks, or why a fresh request is not served; "" for nothing."""
+    """What still runs or waits though nobody generator, or why a fresh request is not served; "" for nothing."""
     key = {"Authorization": f"Bearer {limits.key}"}
     end = time.monotonic() + FREE
     while True:
@@ -270,7 +270,7 @@ def main(
     clients: Annotated[int, typer.Option(min=1)] = 300,
     places: Annotated[int, typer.Option(min=1, help="Texts at a time.")] = 8,
     threads: Annotated[int, typer.Option(min=1, help="Of the engine: few, since the clients are on this machine.")] = 1,
-    seed: Annotated[int, typer.Option(help="Of what is asked; when it comes goes by the clock.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of what is request; when it comes goes by the clock.")] = 0,
     growth: Annotated[
         float, typer.Option(help="The most that memory may grow from the second third to the last, as a share.")
     ] = 0.05,
@@ -307,8 +307,8 @@ def main(
         console.print(f"{n:>6} {words}", soft_wrap=True)
     if output is not None:
         record = vars(report) | {"resident": report.resident_by(20), "grown": report.grown, "behind": behind}
-        asked = {"requests": requests, "clients": clients, "places": places, "threads": threads, "seed": seed}
-        where = {"check": "load of a server", "settings": asked, "machine": machine(), "build": build_info()}
+        request = {"requests": requests, "clients": clients, "places": places, "threads": threads, "seed": seed}
+        where = {"check": "load of a server", "settings": request, "machine": machine(), "build": build_info()}
         output.write_text(json.dumps(where | record, indent=1) + "\n")
     if report.wrong or behind or report.grown > growth * report.resident_by(3)[1]:
         raise typer.Exit(1)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from http_asks import PATHS, Api
+from http_requests import PATHS, Api
 from http_wire import Answer, Connection
 from rich.console import Console
 
@@ -48,7 +48,7 @@ GRAMMARS: Sequence[dict[str, Any]] = (
 
 
 @dataclass(frozen=True)
-class Wish:
+class TextRequest:
     """params: of SamplingParams, and fields of the request by the same names. leaves: after so many events."""
 
     api: Api
@@ -79,7 +79,7 @@ class Wish:
 
 
 @dataclass
-class Got:
+class Received:
     """What came over HTTP; texts and reasons by the number of the completion. tokens: of all; None if it was left."""
 
     texts: dict[int, str] = field(default_factory=lambda: defaultdict(str))
@@ -88,7 +88,7 @@ class Got:
     error: str = ""
 
 
-def make_wishes(seed: int, texts: Sequence[str], apis: Sequence[Api]) -> Iterator[Wish]:
+def make_requests(seed: int, texts: Sequence[str], apis: Sequence[Api]) -> Iterator[TextRequest]:
     """One after the other."""
     numbers = random.Random(seed)
     while True:
@@ -102,7 +102,7 @@ def make_wishes(seed: int, texts: Sequence[str], apis: Sequence[Api]) -> Iterato
         stream = numbers.random() < 0.6
         leaves = numbers.randint(1, 5) if stream and numbers.random() < LEAVE / 0.6 else None
         slow = stream and numbers.random() < SLOW
-        yield Wish(api, text[start : start + numbers.randint(1, 300)], params, stream, slow, leaves)
+        yield TextRequest(api, text[start : start + numbers.randint(1, 300)], params, stream, slow, leaves)
 
 
 def _sampling(numbers: random.Random) -> dict[str, Any]:
@@ -127,15 +127,15 @@ def _sampling(numbers: random.Random) -> dict[str, Any]:
     return found | (numbers.choice(GRAMMARS) if numbers.random() < 0.1 else {})
 
 
-async def ask_all(address: tuple[str, int], wishes: Sequence[Wish], clients: int) -> list[Got]:
+async def send_all(address: tuple[str, int], requests: Sequence[TextRequest], clients: int) -> list[Received]:
     """All of them, so many at once."""
-    found = [Got() for _ in wishes]
-    coming = iter(range(len(wishes)))
+    found = [Received() for _ in requests]
+    coming = iter(range(len(requests)))
 
     async def client() -> None:
         for i in coming:
             try:
-                await _ask(address, wishes[i], found[i])
+                await _ask(address, requests[i], found[i])
             except (OSError, EOFError, ValueError, LookupError, TypeError) as error:
                 found[i].error = repr(error)
 
@@ -143,29 +143,29 @@ async def ask_all(address: tuple[str, int], wishes: Sequence[Wish], clients: int
     return found
 
 
-async def _ask(address: tuple[str, int], wish: Wish, got: Got) -> None:
-    to = await Connection(*address, small=wish.slow).open()
+async def _ask(address: tuple[str, int], request: TextRequest, got: Received) -> None:
+    to = await Connection(*address, small=request.slow).open()
     try:
-        await to.send("POST", PATHS[wish.api], wish.body)
+        await to.send("POST", PATHS[request.api], request.body)
         status, headers = await to.head()
         data = b""
-        async for part in to.parts(headers, 200 if wish.slow else 2**16):
+        async for part in to.parts(headers, 200 if request.slow else 2**16):
             data += part
-            if wish.slow and len(data) < 10_000:
+            if request.slow and len(data) < 10_000:
                 await asyncio.sleep(0.005)
-            if wish.leaves is not None and data.count(b"\n\n") >= wish.leaves:
+            if request.leaves is not None and data.count(b"\n\n") >= request.leaves:
                 break
     finally:
         to.leave()
     if status != 200:
         raise ValueError(f"{status} {data[:300]!r}")
-    whole = b"".join(line for line in data.splitlines(keepends=True) if line.endswith(b"\n")) if wish.stream else data
+    whole = b"".join(line for line in data.splitlines(keepends=True) if line.endswith(b"\n")) if request.stream else data
     answer = Answer(status, headers, whole)
-    for each in answer.events() if wish.stream else [answer.json()]:
-        _take(wish.api, each, got)
+    for each in answer.events() if request.stream else [answer.json()]:
+        _add_object(request.api, each, got)
 
 
-def _take(api: Api, each: dict[str, Any], got: Got) -> None:
+def _add_object(api: Api, each: dict[str, Any], got: Received) -> None:
     """A chunk, an event, or a whole answer."""
     if api in ("chat", "completions"):
         for choice in each["choices"]:
@@ -206,30 +206,30 @@ class Found:
     differences: list[str] = field(default_factory=list)
 
 
-def compare(llm: LLM, wishes: Sequence[Wish], gots: Sequence[Got]) -> Found:
+def compare(llm: LLM, requests: Sequence[TextRequest], received: Sequence[Received]) -> Found:
     """Asks the LLM for each of them."""
     found = Found()
-    for number, (wish, got) in enumerate(zip(wishes, gots, strict=True)):
-        params = {key: value for key, value in wish.params.items() if key != "draft_tokens"}
+    for number, (request, got) in enumerate(zip(requests, received, strict=True)):
+        params = {key: value for key, value in request.params.items() if key != "draft_tokens"}
         if "logit_bias" in params:
             params["logit_bias"] = {int(token): bias for token, bias in params["logit_bias"].items()}
-        done = llm.generate(wish.prompt, SamplingParams(**params))
+        done = llm.generate(request.prompt, SamplingParams(**params))
         texts = [done, *done.others]
         found.requests += 1
         found.left += got.tokens is None
-        difference = got.error or _difference(texts, got, left=wish.leaves is not None)
+        difference = got.error or _difference(texts, got, left=request.leaves is not None)
         n = sum(len(text.token_ids) for text in texts)
         if got.tokens is None and not difference:  # as much as came
             n = sum(len(llm.model.tokenize(text)) for text in got.texts.values())
         found.tokens += n
-        found.by_api[wish.api] += n
+        found.by_api[request.api] += n
         if difference:
             found.differing += n
-            found.differences.append(f"request {number}, {wish.api}, {wish.params}: {difference}")
+            found.differences.append(f"request {number}, {request.api}, {request.params}: {difference}")
     return found
 
 
-def _difference(texts: Sequence[Completion], got: Got, *, left: bool) -> str:
+def _difference(texts: Sequence[Completion], got: Received, *, left: bool) -> str:
     """In words; "" for none."""
     for i, text in enumerate(texts):
         mine = got.texts.get(i, "")
@@ -253,15 +253,15 @@ def main(
     output: Annotated[Path | None, typer.Option("--json", help="Write what was found to this file.")] = None,
 ) -> None:
     """Exit status 1 when a token differs."""
-    wishes = make_wishes(seed, held_out_prompts(12, 2000), list(PATHS))
+    requests = make_requests(seed, held_out_prompts(12, 2000), list(PATHS))
     total, console = Found(), Console(highlight=False)
     with (
         serve(model, n_seq_max=places, ctx=N_CTX, threads=1, cache=16) as server,
         LLM(model, n_ctx=N_CTX, n_threads=1, draft_tokens=0, cache_prompt=False) as llm,
     ):
         while total.tokens < tokens:
-            group = [next(wishes) for _ in range(10 * clients)]
-            found = compare(llm, group, asyncio.run(ask_all((server.host, server.port), group, clients)))
+            group = [next(requests) for _ in range(10 * clients)]
+            found = compare(llm, group, asyncio.run(send_all((server.host, server.port), group, clients)))
             total.requests += found.requests
             total.left += found.left
             total.tokens += found.tokens

@@ -32,7 +32,7 @@ import uvicorn
 
 from pymtp import LLM
 from pymtp.server.app import create_app
-from pymtp.server.settings import Settings
+from pymtp.server.settings import ServerSettings
 
 KEY = "secret"
 CONFIG = """
@@ -47,7 +47,7 @@ LOADING = 60.0  # seconds that the shipped model may take to load
 def serving() -> Iterator[str]:
     """The address of a server of the shipped model. Its contexts are small, so that no text takes long."""
     app = create_app(
-        Settings(api_keys=(KEY,)), lambda: LLM(n_ctx=128, n_batch=256, n_ubatch=128, n_seq_max=8, n_threads=1)
+        ServerSettings(api_keys=(KEY,)), lambda: LLM(n_ctx=128, n_batch=256, n_ubatch=128, n_seq_max=8, n_threads=1)
     )
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

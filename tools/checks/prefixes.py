@@ -3,7 +3,7 @@
     pip install . gguf typer
     python tools/checks/prefixes.py --tokens 200000
 
-Requests of all kinds (wishes.py), whose prompts share beginnings (prompt_tree.py), come one after the other, several at
+Requests of all kinds (random_requests.py), whose prompts share beginnings (prompt_tree.py), come one after the other, several at
 once, and by threads with an event loop; some are left in the middle. Host memory is none, too little, or ample. Between
 two plays prefixes go to files, and another LLM goes on from them. Each request is then asked of an LLM of one sequence
 that keeps nothing, in half of the games with n_ubatch=512. Tokens, log-probabilities (bit for bit), text and end must
@@ -28,17 +28,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import company
+import concurrency
 import typer
 from prompt_tree import PromptTree
+from random_requests import Outcome, RequestSpec, outcome
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from wishes import Outcome, Wish, outcome
 
 from pymtp import LLM, InvalidRequestError, Model, build_info
-from pymtp.engine.request import Caller
-from pymtp.engine.scheduler import READ_AHEAD
+from pymtp.engine.request import Waiter
+from pymtp.engine.scheduler import MAX_UNREAD_PIECES
 from pymtp.sampling import SamplingParams
 
 from makers.demo_corpus import held_out_prompts  # isort: skip  # company says where
@@ -51,7 +51,7 @@ MODELS = [
     *(f"{kind} experts" for kind in ("f16", "q4_k")),
 ]
 PLAYS = 3  # of a game
-WISHES = 16  # a play
+REQUESTS = 16  # a play
 SPAN = 20  # steps within which they arrive
 BUDGETS = (0, 0.5, 1.5, 3, 6, 12, 25, None)  # bytes of a state; None for what is the default
 CACHES = ("f16", "f16", "f32", "f32", "bf16", "q8_0", "q4_0")
@@ -106,10 +106,10 @@ class Cold:
     def __call__(self, prompt: Sequence[int], params: SamplingParams) -> Outcome:
         asked = (tuple(prompt), repr(params))
         if asked not in self._answers:
-            (request,) = self._llm.requests([list(prompt)], params, Caller())
+            (request,) = self._llm._submit([list(prompt)], params, Waiter())
             while not request.ended:
-                self._llm.engine.step()
-            assert not request.cached
+                self._llm._engine.step()
+            assert not request.cached_tokens
             self._answers[asked] = outcome(request)
         return self._answers[asked]
 
@@ -118,20 +118,20 @@ class Cold:
         self._llm.close()
 
 
-def one_by_one(llm: LLM, wishes: Sequence[Wish], numbers: random.Random) -> company.Outcomes:
+def one_by_one(llm: LLM, specs: Sequence[RequestSpec], numbers: random.Random) -> concurrency.Outcomes:
     """Each request when the one before it has ended."""
-    found: company.Outcomes = {}
-    for wish in wishes:
-        ahead = READ_AHEAD if wish.way == "stream" else None
-        marks = [wish.marks] if wish.marks else ()
-        requests = llm.requests([wish.prompt], wish.params, Caller(), ahead=ahead, marks=marks)
+    found: concurrency.Outcomes = {}
+    for spec in specs:
+        max_unread = MAX_UNREAD_PIECES if spec.call == "stream" else None
+        branch_points = [spec.branch_points] if spec.branch_points else ()
+        requests = llm._submit([spec.prompt], spec.params, Waiter(), max_unread=max_unread, branch_points=branch_points)
         while not all(request.ended for request in requests):
             for request in requests:
-                if wish.leaves is not None and len(request.tokens) >= wish.leaves:
-                    llm.engine.cancel(request)
+                if spec.cancel_after is not None and len(request.tokens) >= spec.cancel_after:
+                    llm._engine.cancel(request)
                 request.unread.clear()
-            llm.engine.step()
-        found |= {(wish.number, i): outcome(request) for i, request in enumerate(requests)}
+            llm._engine.step()
+        found |= {(spec.number, i): outcome(request) for i, request in enumerate(requests)}
     return found
 
 
@@ -188,38 +188,38 @@ class Game:
 
     def _play(self, llm: LLM, cold: Cold, cache_bytes: int | None) -> None:
         numbers = self.numbers
-        wishes = self.tree.some(WISHES, SPAN)
-        way = numbers.choice((one_by_one, company.by_steps, company.by_steps, company.by_threads))
-        played = way(llm, wishes, numbers)
-        steps = way is not company.by_threads
+        specs = self.tree.make_many(REQUESTS, SPAN)
+        way = numbers.choice((one_by_one, concurrency.by_steps, concurrency.by_steps, concurrency.by_threads))
+        played = way(llm, specs, numbers)
+        steps = way is not concurrency.by_threads
         nbytes = llm.figures().prefixes.nbytes
         if cache_bytes is not None and nbytes > cache_bytes:
             self._differs(way.__name__, f"{nbytes} bytes are kept, {cache_bytes} may be")
         for (number, i), one in sorted(played.items()):
-            wish = wishes[number]
-            whole = cold(wish.prompt, wish.each[i])
-            self.tree.answered(wish, whole)
-            words = f"{way.__name__}, request {number}.{i} of {len(wish.prompt)} tokens"
-            beside = [wish] if way is one_by_one else wishes
-            same_depths = steps and (len(beside) == wish.params.n == 1 or self._has_room(beside))
-            self._compare(wish, one, whole, words, same_depths)
+            spec = specs[number]
+            whole = cold(spec.prompt, spec.completions_params[i])
+            self.tree.answered(spec, whole)
+            words = f"{way.__name__}, request {number}.{i} of {len(spec.prompt)} tokens"
+            beside = [spec] if way is one_by_one else specs
+            same_depths = steps and (len(beside) == spec.params.n == 1 or self._has_room(beside))
+            self._compare(spec, one, whole, words, same_depths)
 
-    def _has_room(self, wishes: Sequence[Wish]) -> bool:
+    def _has_room(self, specs: Sequence[RequestSpec]) -> bool:
         """Whether all requests have as many drafts together as each of them alone."""
         settings = self.settings
         if settings["draft_tokens"] == "auto":
             return False
         rows = 1 + settings["draft_tokens"]
-        longest = max(len(wish.prompt) + (wish.params.max_tokens or settings["n_ctx"]) for wish in wishes)
+        longest = max(len(spec.prompt) + (spec.params.max_tokens or settings["n_ctx"]) for spec in specs)
         return self.n_seq_max * rows <= settings["n_ubatch"] and longest + rows < settings["n_ctx"]
 
-    def _compare(self, wish: Wish, one: Outcome, whole: Outcome, words: str, same_depths: bool) -> None:
+    def _compare(self, spec: RequestSpec, one: Outcome, whole: Outcome, words: str, same_depths: bool) -> None:
         found = self.found
         found.requests += 1
         found.tokens += len(one.token_ids)
         found.logprobs += len(one.logprobs or ())
         found.ends[one.reason] += 1
-        found.prompts += len(wish.prompt)
+        found.prompts += len(spec.prompt)
         if difference := one.difference(whole):
             pairs = zip(one.token_ids, whole.token_ids, strict=False)
             found.differing_tokens += max(1, sum(a != b for a, b in pairs))
@@ -243,7 +243,7 @@ def games(job: tuple[str, Path, int, int]) -> Found:
     name, directory, tokens, seed = job
     found = Found(name)
     started = time.perf_counter()
-    with closing(Model(company.model_file(name, directory))) as model:
+    with closing(Model(concurrency.model_file(name, directory))) as model:
         texts = [model.tokenize(text) for text in held_out_prompts(12, 3000)]
         while found.tokens < tokens:
             Game(model, texts, seed, found).play()

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from wishes import Outcome, Wish, Wishes
+from random_requests import Outcome, RequestGenerator, RequestSpec
 
 from pymtp.model.model import Model
 
@@ -14,8 +14,8 @@ KNOWN = 40  # texts that prompts go on from, part from, or are
 ROOM = 64  # tokens of the context that most prompts leave
 
 
-class PromptTree(Wishes):
-    """Makes wishes whose prompts are new, or those of earlier ones: again, up to a place, with another end, with what
+class PromptTree(RequestGenerator):
+    """Makes specs whose prompts are new, or those of earlier ones: again, up to a place, with another end, with what
     was written, or a part of it, and more."""
 
     def __init__(
@@ -25,21 +25,21 @@ class PromptTree(Wishes):
         self._n_ubatch = n_ubatch
         self.known: list[list[int]] = []
 
-    def wish(self, number: int, arrives: int = 0) -> Wish:
+    def make(self, number: int = 0, arrival_step: int = 0) -> RequestSpec:
         """One, which later ones may share their prompts with."""
-        wish = super().wish(number, arrives)
-        prompt, numbers = wish.prompt, self._numbers
+        spec = super().make(number, arrival_step)
+        prompt, numbers = spec.prompt, self._numbers
         self._keep(prompt)
-        marks = {numbers.randint(1, len(prompt)) for _ in range(numbers.choice((0, 0, 0, 1, 2)))}
-        logprobs = numbers.choice((None, 3)) if wish.params.logprobs is None else wish.params.logprobs
-        return replace(wish, params=replace(wish.params, logprobs=logprobs), marks=tuple(sorted(marks)))
+        branch_points = {numbers.randint(1, len(prompt)) for _ in range(numbers.choice((0, 0, 0, 1, 2)))}
+        logprobs = numbers.choice((None, 3)) if spec.params.logprobs is None else spec.params.logprobs
+        return replace(spec, params=replace(spec.params, logprobs=logprobs), branch_points=tuple(sorted(branch_points)))
 
-    def answered(self, wish: Wish, found: Outcome) -> None:
+    def answered(self, spec: RequestSpec, found: Outcome) -> None:
         """What was written for a prompt: later prompts go on from there."""
         n = len(found.token_ids)
         if n:
             self._keep(
-                wish.prompt + found.token_ids[: self._numbers.choice((n, n, n - 1, self._numbers.randint(0, n)))]
+                spec.prompt + found.token_ids[: self._numbers.choice((n, n, n - 1, self._numbers.randint(0, n)))]
             )
 
     def _keep(self, text: list[int]) -> None:

@@ -26,7 +26,7 @@ from ray import serve
 
 from pymtp import LLM, SamplingParams
 from pymtp.ray import serve_app
-from pymtp.ray.lead import lead_of, ranked
+from pymtp.ray.routing import rank_replicas, routing_hint
 
 LONG = 120.0  # seconds that something may take that must come
 PLACES = 4
@@ -71,9 +71,9 @@ class Client:
         """Chats that begin at a replica, while these are there."""
         for i in range(10**6):
             messages = [{"role": "user", "content": f"def f{i}(a):"}]
-            key = lead_of("POST", CHAT, json.dumps({"messages": messages}).encode()).key
+            key = routing_hint("POST", CHAT, json.dumps({"messages": messages}).encode()).key
             assert key is not None
-            if ranked(key, dict.fromkeys(among, 0), PLACES)[0] == replica:
+            if rank_replicas(key, dict.fromkeys(among, 0), PLACES)[0] == replica:
                 yield messages
 
 

@@ -67,7 +67,7 @@ def main(
     deaths: Annotated[int, typer.Option(min=1)] = 20,
     clients: Annotated[int, typer.Option(min=1)] = 32,
 ) -> None:
-    served = Served("-s", "4", before="from pymtp.server.process import supervisor; supervisor.GOOD = 0.0").ready()
+    served = Served("-s", "4", before="from pymtp.server.process import supervisor; supervisor.HEALTHY_SECONDS = 0.0").ready()
     text = served.ask(temperature=0, max_tokens=50).json()["choices"][0]["text"]
     wrong = 0
     before: tuple[int, float] | None = None

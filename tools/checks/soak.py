@@ -42,11 +42,11 @@ from rich.console import Console
 
 from pymtp import SamplingParams
 from pymtp.context.context import Context
-from pymtp.engine.rounds import write_alone
+from pymtp.engine.rounds import generate_single
 from pymtp.errors import PymtpError
 from pymtp.model.model import Model
 from pymtp.sampling import Sampler
-from pymtp.stats import Tally
+from pymtp.stats import DraftStats
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
@@ -126,7 +126,7 @@ class Recorded:
 
 
 class RandomDepth:
-    """A depth.Depth that drafts and keeps any number."""
+    """A depth.DepthPolicy that drafts and keeps any number."""
 
     def __init__(self, numbers: random.Random, most: int) -> None:
         self._numbers = numbers
@@ -135,7 +135,7 @@ class RandomDepth:
     def choose(self, room: int, n_past: int) -> int:
         return self._numbers.randint(0, min(self._most, room))
 
-    def keep(self, confidences: Sequence[float]) -> int:
+    def n_to_verify(self, confidences: Sequence[float]) -> int:
         return self._numbers.choice((len(confidences), self._numbers.randint(0, len(confidences))))
 
     def observe(self, *_: object) -> None:
@@ -181,11 +181,11 @@ class Life:
             self.sequence.clear()
             prompt = list(start[: numbers.randint(1, len(start))])
         self.sequence.set_sampling(Sampler(_any_params(numbers)))
-        return write_alone(
+        return generate_single(
             self.sequence,
             prompt,
             lambda _: numbers.random() < 0.02,
-            Tally(),
+            DraftStats(),
             RandomDepth(numbers, self._most),
             max_tokens=numbers.randint(1, 120),
             seq=self.sequence.seq,

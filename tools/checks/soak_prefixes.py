@@ -22,18 +22,17 @@ from statistics import median
 from typing import Annotated, Any
 
 import typer
-from fresh import fresh_differences
 from prompt_tree import PromptTree
 from random_faults import Faults, play_shapes
+from random_requests import RequestGenerator, RequestSpec, outcome
 from rich.console import Console
 from soak import resident
-from soak_requests import Book, Callers, added_up, in_words
-from wishes import Wish, Wishes, outcome
+from soak_requests import Book, Callers, added_up, differences_from_fresh_llm, in_words
 
 from pymtp import LLM, Completion, Model, PymtpError
 from pymtp.engine.request import Request
 from pymtp.prefix_cache.records import PrefixFigures
-from pymtp.prefix_cache.tree import Block, Node
+from pymtp.prefix_cache.tree import KvBlock, RadixNode
 
 from makers.demo_corpus import held_out_prompts  # isort: skip  # soak_requests says where
 
@@ -87,7 +86,7 @@ class TreeCallers(Callers):
         super().__init__(llm, texts, seed)
         self._trees: dict[int, PromptTree] = {}
 
-    def _made(self, i: int) -> tuple[Wishes, random.Random]:
+    def _made(self, i: int) -> tuple[RequestGenerator, random.Random]:
         _, numbers = super()._made(i)
         context = self.llm.context
         tree = PromptTree(self.llm.model, numbers, self._texts, context.n_ctx, context.n_ubatch)
@@ -96,37 +95,40 @@ class TreeCallers(Callers):
         self._trees[i] = tree
         return tree, numbers
 
-    def _tell(self, wish: Wish, found: Completion | PymtpError) -> None:
-        super()._tell(wish, found)
+    def _tell(self, spec: RequestSpec, found: Completion | PymtpError) -> None:
+        super()._tell(spec, found)
         if isinstance(found, Completion):
-            tree = self._trees[hash(tuple(wish.prompt)) % len(self._trees)]
-            tree.answered(wish, outcome(found))
+            tree = self._trees[hash(tuple(spec.prompt)) % len(self._trees)]
+            tree.answered(spec, outcome(found))
 
 
 def left_behind(llm: LLM) -> str:
     """What is held on to by nobody, or does not add up, while nothing runs."""
-    prefixes = llm.engine.prefixes
-    store, tree = prefixes.store, prefixes.store.tree
-    nodes: list[Node] = []
+    cache = llm._engine.prefix_cache
+    store, tree = cache.store, cache.store.tree
+    nodes: list[RadixNode] = []
     left = list(tree.root.children.values())
     while left:
         nodes.append(left.pop())
         left += nodes[-1].children.values()
-    blocks: set[Block] = {part.block for node in nodes for part in node.parts or ()}
+    blocks: set[KvBlock] = {part.block for node in nodes for part in node.slices or ()}
     states = sum(node.checkpoint.state.nbytes for node in nodes if node.checkpoint is not None)
     nbytes = states + sum(block.data.nbytes for block in blocks)
     context = llm.context
+    in_use = sum(contents.in_use for contents in store.sequences)
     checks = {
-        f"{len(prefixes._readers)} readers are left": not prefixes._readers,
+        f"{len(cache._prefills)} prompts are in prefill": not cache._prefills,
         f"{len(store.pins)} nodes are pinned": not store.pins,
-        f"{sum(held.busy for held in store.held)} sequences are busy": not any(held.busy for held in store.held),
+        f"{in_use} sequences are in use": not in_use,
         f"{nbytes} bytes are kept, and {tree.nbytes} counted": nbytes == tree.nbytes,
         f"{len(nodes)} nodes, and {tree.n_nodes} counted": len(nodes) == tree.n_nodes,
         "a sequence does not hold what it is taken to hold": all(
-            context.tokens(seq)[: held.n] == held.tokens[: held.n].tolist() for seq, held in enumerate(store.held)
+            context.tokens(seq)[: contents.n_tokens] == contents.known_tokens.tolist()
+            for seq, contents in enumerate(store.sequences)
         ),
         "a sequence has another state than it is taken to have": all(
-            not held.live or context.tokens_held(seq) == held.n for seq, held in enumerate(store.held)
+            not contents.has_state or context.tokens_held(seq) == contents.n_tokens
+            for seq, contents in enumerate(store.sequences)
         ),
     }
     return "; ".join(words for words, right in checks.items() if not right)
@@ -145,10 +147,10 @@ def soak_prefixes(
         callers = TreeCallers(llm, texts, seed)
         for phase in range(phases):
             callers.play(requests * (phase + 1) // phases - requests * phase // phases, loop=phase % 2 == 0)
-            llm.engine.settle()  # streams that were let go of last
+            llm._engine.process_queues()  # streams that were let go of last
             wrong = "; ".join(filter(None, (added_up(llm, book, callers), left_behind(llm))))
             play_shapes(llm.context, faults)
-            llm.engine.prefixes.recover()  # sequences hold something else now
+            llm._engine.prefix_cache.recover()  # sequences hold something else now
             gc.collect()
             yield Phase(
                 requests=len(book.times),
@@ -164,7 +166,7 @@ def soak_prefixes(
             )
         faults.on = False
         settings.pop("n_seq_max", None)
-        yield fresh_differences(llm, settings | {"cache_prompt": False}, callers.samples)
+        yield differences_from_fresh_llm(llm, settings | {"cache_prompt": False}, callers.samples)
 
 
 def main(

@@ -32,13 +32,13 @@ from statistics import median
 from typing import Annotated, Any
 
 import typer
-from fresh import fresh_differences
 from random_faults import Faults, Interrupt, play_shapes
+from random_requests import Outcome, RequestGenerator, RequestSpec, outcome
 from rich.console import Console
 from soak import resident
-from wishes import Outcome, Wish, Wishes, outcome
 
 from pymtp import LLM, AsyncLLM, Completion, Model, PymtpError, SamplingParams
+from pymtp.context.context import Context
 from pymtp.engine.request import Request
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
@@ -74,11 +74,11 @@ class Book:
     """Which request ended, how often and how."""
 
     def __init__(self, llm: LLM) -> None:
-        self._submit = llm.engine.submit
+        self._submit = llm._engine.submit
         self._lock = threading.Lock()
         self.times = bytearray()
         self.ended: Counter[str] = Counter()
-        llm.engine.submit = self.submit  # type: ignore[method-assign]
+        llm._engine.submit = self.submit  # type: ignore[method-assign]
 
     def submit(self, request: Request, cancels: int | None = None) -> None:
         with self._lock:
@@ -101,7 +101,7 @@ class Callers:
     def __init__(self, llm: LLM, texts: Sequence[Sequence[int]], seed: int) -> None:
         self.llm, self._texts, self._seed = llm, texts, seed
         self.told: Counter[str] = Counter()
-        self.samples: list[tuple[Wish, Outcome]] = []
+        self.samples: list[tuple[RequestSpec, Outcome]] = []
         self._complete = 0
         self._choose = random.Random(seed)
         self._lock = threading.Lock()
@@ -110,12 +110,12 @@ class Callers:
         # by id(), of tasks: those that came to ask, and of them those that were cancelled, perhaps before they did
         self._asked: dict[int, SamplingParams] = {}
         self._gone: list[SamplingParams] = []
-        self._requests = llm.requests
-        llm.requests = self._note  # type: ignore[method-assign]
+        self._submit = llm._submit
+        llm._submit = self._record_submit  # type: ignore[method-assign]
 
-    def _note(self, prompts: Any, params: Any, *arguments: Any, **keywords: Any) -> list[Request]:
+    def _record_submit(self, prompts: Any, params: Any, *arguments: Any, **keywords: Any) -> list[Request]:
         self._asked[id(params)] = params
-        return self._requests(prompts, params, *arguments, **keywords)
+        return self._submit(prompts, params, *arguments, **keywords)
 
     def add_gone(self) -> None:
         """Counts tasks that were cancelled, while nothing runs: those that had asked."""
@@ -135,117 +135,117 @@ class Callers:
         for thread in threads:
             thread.join()
 
-    def _next(self, wishes: Wishes, numbers: random.Random) -> Wish | None:
+    def _next(self, generator: RequestGenerator, numbers: random.Random) -> RequestSpec | None:
         with self._lock:
             if self._left <= 0:
                 return None
             self._left -= 1
         if numbers.random() < CANCELS:
             self.llm.cancel()
-        wish = wishes.wish(0)
-        most = wish.params.max_tokens
-        return replace(wish, params=replace(wish.params, max_tokens=most if most is None else 1 + most // 4))
+        spec = generator.make()
+        most = spec.params.max_tokens
+        return replace(spec, params=replace(spec.params, max_tokens=most if most is None else 1 + most // 4))
 
-    def _made(self, i: int) -> tuple[Wishes, random.Random]:
+    def _made(self, i: int) -> tuple[RequestGenerator, random.Random]:
         numbers = random.Random(f"{self._seed} {self._phase} {i}")
-        return Wishes(self.llm.model, numbers, self._texts, self.llm.context.n_ctx), numbers
+        return RequestGenerator(self.llm.model, numbers, self._texts, self.llm.context.n_ctx), numbers
 
-    def _tell(self, wish: Wish, found: Completion | PymtpError) -> None:
+    def _tell(self, spec: RequestSpec, found: Completion | PymtpError) -> None:
         with self._lock:
             if isinstance(found, PymtpError):
-                self.told["failed"] += wish.params.n
+                self.told["failed"] += spec.params.n
                 return
             for i, one in enumerate((found, *found.others)):
                 self.told[one.finish_reason] += 1
                 if one.finish_reason != "cancelled":
-                    self._sample(replace(wish, params=wish.each[i]), outcome(one))
+                    self._sample(replace(spec, params=spec.completions_params[i]), outcome(one))
 
-    def _sample(self, wish: Wish, found: Outcome) -> None:
+    def _sample(self, spec: RequestSpec, found: Outcome) -> None:
         """Of all that came, each is as likely among the samples."""
         self._complete += 1
         if len(self.samples) < SAMPLES:
-            self.samples.append((wish, found))
+            self.samples.append((spec, found))
         elif (i := self._choose.randrange(self._complete)) < SAMPLES:
-            self.samples[i] = wish, found
+            self.samples[i] = spec, found
 
     def _tell_nothing(self, n: int) -> None:
         with self._lock:
             self.told["nothing"] += n
 
     def _work(self, i: int) -> None:
-        wishes, numbers = self._made(i)
-        while (wish := self._next(wishes, numbers)) is not None:
+        generator, numbers = self._made(i)
+        while (spec := self._next(generator, numbers)) is not None:
             time.sleep(numbers.choice((0.0, 0.0, 0.001, 0.02)))
-            group = [wish]
-            while wish.way == "list" and len(group) < 6 and (another := self._next(wishes, numbers)) is not None:
+            group = [spec]
+            while spec.call == "list" and len(group) < 6 and (another := self._next(generator, numbers)) is not None:
                 group.append(another)
             try:
-                if wish.way == "stream":
-                    self._read(wish, numbers)
+                if spec.call == "stream":
+                    self._read(spec, numbers)
                 else:
                     self._generate(group)
             except Interrupt:
                 self._tell_nothing(sum(each.params.n for each in group))
 
-    def _generate(self, group: Sequence[Wish]) -> None:
+    def _generate(self, group: Sequence[RequestSpec]) -> None:
         try:
             done: Sequence[Completion | PymtpError] = self.llm.generate(
-                [wish.prompt for wish in group], [wish.params for wish in group], priority=group[0].priority
+                [spec.prompt for spec in group], [spec.params for spec in group], priority=group[0].priority
             )
         except PymtpError as error:
             done = error.completions
-        for wish, one in zip(group, done, strict=True):
-            self._tell(wish, one)
+        for spec, one in zip(group, done, strict=True):
+            self._tell(spec, one)
 
-    def _read(self, wish: Wish, numbers: random.Random) -> None:
-        stream = self.llm.stream(wish.prompt, wish.params, priority=wish.priority)
+    def _read(self, spec: RequestSpec, numbers: random.Random) -> None:
+        stream = self.llm.stream(spec.prompt, spec.params, priority=spec.priority)
         tokens = 0
         try:
             for piece in stream:
                 tokens += len(piece.token_ids)
                 time.sleep(numbers.choice((0.0, 0.0, 0.0, 0.005)))
-                if wish.leaves is not None and tokens >= wish.leaves:
+                if spec.cancel_after is not None and tokens >= spec.cancel_after:
                     if numbers.random() < 0.5:
                         self._tell_nothing(1)
                         return  # and it is let go of
                     stream.close()
                     break
         except PymtpError as error:
-            self._tell(wish, error)
+            self._tell(spec, error)
             return
-        self._tell(wish, stream.completion)
+        self._tell(spec, stream.completion)
 
     async def _loop(self) -> None:
-        wishes, numbers = self._made(THREADS)
+        generator, numbers = self._made(THREADS)
         async with AsyncLLM(self.llm) as shared:
 
             async def work() -> None:
-                while (wish := self._next(wishes, numbers)) is not None:
+                while (spec := self._next(generator, numbers)) is not None:
                     await asyncio.sleep(numbers.choice((0.0, 0.001, 0.02)))
-                    longest = None if wish.leaves is None else wish.leaves / 1000
-                    ask = self._pieces if wish.way == "stream" else self._ask
+                    longest = None if spec.cancel_after is None else spec.cancel_after / 1000
+                    ask = self._pieces if spec.call == "stream" else self._ask
                     try:
-                        await asyncio.wait_for(ask(shared, wish), longest)
+                        await asyncio.wait_for(ask(shared, spec), longest)
                     except TimeoutError:
-                        self._gone.append(wish.params)
+                        self._gone.append(spec.params)
                     else:
-                        self._asked.pop(id(wish.params), None)
+                        self._asked.pop(id(spec.params), None)
 
             await asyncio.gather(*(work() for _ in range(4)))
 
-    async def _ask(self, shared: AsyncLLM, wish: Wish) -> None:
+    async def _ask(self, shared: AsyncLLM, spec: RequestSpec) -> None:
         try:
-            found: Completion | PymtpError = await shared.generate(wish.prompt, wish.params, priority=wish.priority)
+            found: Completion | PymtpError = await shared.generate(spec.prompt, spec.params, priority=spec.priority)
         except PymtpError as error:
             found = error.completions[0]
-        self._tell(wish, found)
+        self._tell(spec, found)
 
-    async def _pieces(self, shared: AsyncLLM, wish: Wish) -> None:
+    async def _pieces(self, shared: AsyncLLM, spec: RequestSpec) -> None:
         try:
-            async for _ in shared.stream(wish.prompt, wish.params, priority=wish.priority):
+            async for _ in shared.stream(spec.prompt, spec.params, priority=spec.priority):
                 pass
         except PymtpError as error:
-            self._tell(wish, error)
+            self._tell(spec, error)
         else:
             self._tell_nothing(1)  # pieces do not say how they ended
 
@@ -265,6 +265,32 @@ def added_up(llm: LLM, book: Book, callers: Callers) -> str:
     return "; ".join(words for words, right in checks.items() if not right)
 
 
+def differences_from_fresh_llm(llm: LLM, settings: dict[str, Any], samples: Sequence[tuple[RequestSpec, Outcome]]) -> list[str]:
+    """What differs from a fresh LLM: of outcomes, and of what the context's sequences read now."""
+    differences = []
+    for spec, found in samples:
+        with LLM(llm.model, **settings) as fresh:
+            whole = outcome(fresh.generate(spec.prompt, spec.params))
+        if difference := found.difference(whole):
+            differences.append(f"{spec}: {difference}")
+    context = llm.context
+    prompt = (samples[0][0].prompt if samples else [1, 2, 3]) * 100
+    with LLM(llm.model, **settings) as fresh:
+        expected = _probe(fresh.context, prompt[:200], 0)
+    for seq in range(context.n_seq_max):
+        context.clear(seq)
+        if _probe(context, prompt[:200], seq) != expected:
+            differences.append(f"sequence {seq} reads a prompt otherwise than a fresh one")
+        context.clear(seq)
+    return differences
+
+
+def _probe(context: Context, prompt: Sequence[int], seq: int) -> list[bytes]:
+    read = context.prefill(prompt, seq)
+    drafts = [context.draft(token, seq) for token in (5, 6)]
+    return [logits.tobytes() for logits in (read, *drafts, context.verify([5, 6, 7], seq))]
+
+
 def soak_requests(
     model: Model, requests: int, *, seed: int = 0, phases: int = PHASES, **more: Any
 ) -> Iterator[Phase | list[str]]:
@@ -276,7 +302,7 @@ def soak_requests(
         callers = Callers(llm, texts, seed)
         for phase in range(phases):
             callers.play(requests * (phase + 1) // phases - requests * phase // phases, loop=phase % 2 == 0)
-            llm.engine.settle()  # streams that were let go of last
+            llm._engine.process_queues()  # streams that were let go of last
             play_shapes(llm.context, faults)
             gc.collect()
             figures = llm.figures()
@@ -293,7 +319,7 @@ def soak_requests(
             )
         faults.on = False
         settings.pop("n_seq_max", None)
-        yield fresh_differences(llm, settings, callers.samples)
+        yield differences_from_fresh_llm(llm, settings, callers.samples)
 
 
 def main(

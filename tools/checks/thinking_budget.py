@@ -27,10 +27,10 @@ from rich.progress import track
 from rich.table import Table
 
 from pymtp import LLM, SamplingParams
-from pymtp.chat import AnswerFormat, Chat, Tool
+from pymtp.chat import Chat, OutputFormat, Tool
 from pymtp.engine.request import Completion
 from pymtp.model.model import demo_model
-from pymtp.openai.generate_request import Ask, prepared
+from pymtp.openai.generate_request import GenerateRequest, prepare_request
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
@@ -49,7 +49,7 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 TOOLS = (Tool("weather", parameters=SCHEMA), Tool("now", parameters={"type": "object", "properties": {}}))
-# what an answer is held to: fields of an Ask, or of the params of a raw prompt
+# what an answer is held to: fields of a GenerateRequest, or of the params of a raw prompt
 HELD: dict[str, dict[str, Any]] = {
     "chat": {},
     "chat, schema": {"schema": SCHEMA},
@@ -68,7 +68,7 @@ class Asked:
     held: str
     prompt: Any
     params: SamplingParams
-    form: AnswerFormat | None
+    form: OutputFormat | None
     closing: list[int]
 
 
@@ -89,7 +89,7 @@ def texts(llm: LLM, n: int) -> Iterator[Asked]:
         closing = [*(llm.model.tokenize(message, add_special=False) if budget and message else []), *close]
         if held.startswith("chat"):
             chat = Chat([{"role": "user", "content": asked}])
-            yield Asked(held, *prepared(llm, Ask(chat, params, **HELD[held])), closing)
+            yield Asked(held, *prepare_request(llm, GenerateRequest(chat, params, **HELD[held])), closing)
         else:
             given = SamplingParams(
                 params.max_tokens, thinking_budget=budget, thinking_end=message, **common, **HELD[held]
@@ -121,15 +121,15 @@ def holds(asked: Asked, done: Completion) -> bool:
         if asked.form is None:
             jsonschema.validate(json.loads(done.text.partition("</think>")[2]), SCHEMA)
             return True
-        reader = asked.form.reader()
-        reader.push(done.text)
-        reader.finish()
-        for call in reader.answer.calls:
+        parser = asked.form.parser()
+        parser.push(done.text)
+        parser.finish()
+        for call in parser.output.tool_calls:
             if call.name == "weather":
                 jsonschema.validate(json.loads(call.arguments), SCHEMA)
-        if not reader.answer.calls and "schema" in asked.held:
-            jsonschema.validate(json.loads(reader.answer.content or ""), SCHEMA)
-        return bool(reader.answer.calls) or asked.held != "chat, a tool"
+        if not parser.output.tool_calls and "schema" in asked.held:
+            jsonschema.validate(json.loads(parser.output.content or ""), SCHEMA)
+        return bool(parser.output.tool_calls) or asked.held != "chat, a tool"
     except (ValueError, jsonschema.ValidationError):
         return False
 

@@ -23,6 +23,7 @@ import typer
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "model"))
 
 from makers.real_vocab import ADDED, FIRST_ADDED, N_VOCAB, read_vocab, write_model
 from makers.texts import texts

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import track
 
 from pymtp import LLM, SamplingParams
-from pymtp.chat import AnswerFormat, Chat, NamedTool, Tool, ToolChoice, read_tools
+from pymtp.chat import Chat, NamedTool, OutputFormat, Tool, ToolChoice, read_tools
 
 MAX_TOKENS = 1500
 AT_ONCE = 8
@@ -121,7 +121,7 @@ class Schemas:
 class Asked:
     seed: int
     tools: tuple[Tool, ...]
-    form: AnswerFormat
+    form: OutputFormat
     params: SamplingParams
     choice: ToolChoice
 
@@ -135,7 +135,7 @@ def asked(llm: LLM, seed: int) -> Iterator[Asked]:
     for i, choice in enumerate(choices):
         for j, temperature in enumerate((0.0, 1.0)):
             template = HERMES if (seed + i + j) % 2 else llm.model.chat_template
-            form = AnswerFormat(template, end, tools=tools, tool_choice=choice, parallel=False)
+            form = OutputFormat(template, end, tools=tools, tool_choice=choice, parallel_tool_calls=False)
             params = SamplingParams(MAX_TOKENS, temperature=temperature, seed=seed, grammar=form.gbnf)
             yield Asked(seed, tools, form, params, choice)
 
@@ -147,13 +147,13 @@ def chat_of(seed: int, tools: tuple[Tool, ...]) -> Chat:
 
 def wrong(one: Asked, text: str) -> str | None:
     """What is wrong with an answer."""
-    reader = one.form.reader()
-    reader.push(text)
-    reader.finish()
-    answer = reader.answer
-    if len(answer.calls) != 1 or answer.content or answer.unfinished:
+    parser = one.form.parser()
+    parser.push(text)
+    parser.finish()
+    answer = parser.output
+    if len(answer.tool_calls) != 1 or answer.content or answer.unfinished_call:
         return f"it is not one call: {answer}"
-    (call,) = answer.calls
+    (call,) = answer.tool_calls
     by_name = {tool.name: tool.parameters for tool in one.tools}
     if call.name not in by_name or (isinstance(one.choice, NamedTool) and call.name != one.choice.name):
         return f"it calls {call.name}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that is measured on a machine with a GPU, in one command that ends in time and goes on where the last one
+# All measurements on a machine with a GPU, in one command that ends in time and continues where the last one
 # ended. Here, with a network:     tools/gpu/gpu_bench.sh pack
 # There, with a GPU and without:   tools/gpu/gpu_bench.sh all --minutes 9 --out results
 # Here, when it came back:         tools/gpu/gpu_bench.sh home results

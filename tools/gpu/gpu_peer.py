@@ -1,7 +1,7 @@
-"""Plain prefill and decoding, pymtp against llama-bench of the same build, for tools/gpu/gpu_bench.py: one pair a call.
+"""Prefill and decoding without drafts, pymtp against llama-bench of the same build: one pair per call.
 
-Both sides are processes of their own that load the model, warm up with the same work and are then timed once: a prompt,
-and as many tokens after it, one by one. Which side comes first alternates with the turn.
+tools/gpu/gpu_bench.py starts it. Each side is a process of its own, which loads the model, warms up with the same work
+and is timed once: a prompt, and tokens after it, one by one. The order of the sides alternates with the turn.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ ALL_LAYERS = 999
 CACHE_TYPE = "f16"
 
 
-def of_pymtp(model: Path, prompt: int, tokens: int, gpu_layers: int, threads: int) -> dict[str, float]:
-    """Tokens a second of both. To be run in a process of its own."""
+def measure_pymtp(model: Path, prompt: int, tokens: int, gpu_layers: int, threads: int) -> dict[str, float]:
+    """Return the tokens/s of prefill and decoding. Call it in a new process."""
     numbers = random.Random(0)
     with LLM(
         model,
@@ -43,27 +43,27 @@ def of_pymtp(model: Path, prompt: int, tokens: int, gpu_layers: int, threads: in
         type_k=CACHE_TYPE,
         type_v=CACHE_TYPE,
     ) as llm:
-        params = SamplingParams(max_tokens=tokens + 1, ignore_eos=True)  # the prompt brings the first one
+        params = SamplingParams(max_tokens=tokens + 1, ignore_eos=True)  # the first token comes from the prefill
         for _ in range(2):
-            given = numbers.choices(range(llm.model.n_vocab), k=prompt)
-            stats = llm.generate(given, params).stats
+            tokens_of_prompt = numbers.choices(range(llm.model.n_vocab), k=prompt)
+            stats = llm.generate(tokens_of_prompt, params).stats
     return {"prefill": stats.prefill_tokens_per_second, "decode": stats.decode_tokens_per_second}
 
 
-def of_llama_bench(
+def measure_llama_bench(
     program: Path, model: Path, prompt: int, tokens: int, gpu_layers: int, threads: int
 ) -> dict[str, float]:
-    """The same of llama-bench."""
-    same: dict[str, str | int] = {
+    """Return the tokens/s of llama-bench for prefill and decoding."""
+    options: dict[str, str | int] = {
         "threads": threads,
         "n_gpu_layers": ALL_LAYERS if gpu_layers < 0 else gpu_layers,
         "cache_type_k": CACHE_TYPE,
         "cache_type_v": CACHE_TYPE,
         "flash_attn": "auto",
     }
-    read = llama_bench.run(program, model, n_prompt=prompt, n_gen=0, n_depth=0, **same)
-    written = llama_bench.run(program, model, n_prompt=0, n_gen=tokens, n_depth=prompt, **same)
-    return {"prefill": float(read["avg_ts"]), "decode": float(written["avg_ts"])}
+    prefill = llama_bench.run(program, model, n_prompt=prompt, n_gen=0, n_depth=0, **options)
+    decode = llama_bench.run(program, model, n_prompt=0, n_gen=tokens, n_depth=prompt, **options)
+    return {"prefill": float(prefill["avg_ts"]), "decode": float(decode["avg_ts"])}
 
 
 def main(
@@ -75,35 +75,35 @@ def main(
     smoke: Annotated[bool, typer.Option("--smoke")] = False,
     gpu_layers: Annotated[int, typer.Option()] = -1,
 ) -> None:
-    """Add a pair to the report."""
+    """Measure a pair, and add it to the report."""
     scale, results, job = SMOKE if smoke else FULL, Results(folder), Job(key, PEER, turn=turn)
     work = (model, scale.peer, scale.tokens, gpu_layers, scale.threads or default_threads())
     results.begin(job)
     started = time.monotonic()
 
-    def ours() -> dict[str, float]:
+    def pymtp_speeds() -> dict[str, float]:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            return pool.apply(of_pymtp, work)
+            return pool.apply(measure_pymtp, work)
 
-    def theirs() -> dict[str, float]:
-        return of_llama_bench(program, *work)
+    def llama_bench_speeds() -> dict[str, float]:
+        return measure_llama_bench(program, *work)
 
     try:
-        sides = {"pymtp": ours, "llama_bench": theirs}
+        sides = {"pymtp": pymtp_speeds, "llama_bench": llama_bench_speeds}
         names = list(sides) if turn % 2 == 0 else [*reversed(sides)]
         pair: dict[str, Any] = {name: sides[name]() for name in names}
     except subprocess.CalledProcessError as error:
         results.end(job, time.monotonic() - started, str(error))
         raise
-    pair["ratio"] = {what: pair["pymtp"][what] / pair["llama_bench"][what] for what in ("prefill", "decode")}
+    pair["ratio"] = {kind: pair["pymtp"][kind] / pair["llama_bench"][kind] for kind in ("prefill", "decode")}
     name = f"peer-{key}.json"
-    before = results.read(name)
+    earlier = results.read(name)
     report = {
         "bench": PEER,
         "settings": {"model": model.name, "prompt": scale.peer, "tokens": scale.tokens, "cache_type": CACHE_TYPE},
         "machine": machine(),
         "build": build_info(),
-        "pairs": [*(before["pairs"] if before else []), pair],
+        "pairs": [*(earlier["pairs"] if earlier else []), pair],
     }
     results.write(name, json.dumps(report, indent=1))
     results.end(job, time.monotonic() - started)

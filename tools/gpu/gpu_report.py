@@ -1,4 +1,4 @@
-"""A short table of all that was measured, from the reports in a folder."""
+"""A summary of all results of the GPU suite, from the reports in a folder."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ALL_LEFT = 12  # lines of failures shown
+MAX_FAILURES = 12  # lines
 
 
 def lines(folder: Path) -> list[str]:
-    """Markdown: where, prompts, decoding, llama-bench, checks, what failed."""
+    """Format the results as Markdown: machine, prefill, decoding, llama-bench, memory, checks, failures."""
     reports = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))}
-    told = next((report for report in reports.values() if "build" in report), None)
-    text: list[str] = [*_where(told), ""] if told else []
+    with_build = next((report for report in reports.values() if "build" in report), None)
+    text: list[str] = [*_machine(with_build), ""] if with_build else []
     for name, report in reports.items():
         if name.startswith("prefill-"):
             text += [*_prefill(report), ""]
@@ -29,13 +29,13 @@ def lines(folder: Path) -> list[str]:
         if name.startswith("memory-"):
             text += [*_memory(report), ""]
     if "check" in reports:
-        text += [*(f"check: {name}: {told}" for name, told in reports["check"].items()), ""]
+        text += [*(f"check: {name}: {result}" for name, result in reports["check"].items()), ""]
     failed = [job for job in reports.get("jobs", []) if job["error"]]
-    text += [f"failed: {job['name']}: {job['error'][:200]}" for job in failed[:ALL_LEFT]]
+    text += [f"failed: {job['name']}: {job['error'][:200]}" for job in failed[:MAX_FAILURES]]
     return text
 
 
-def _where(report: dict[str, Any]) -> Iterator[str]:
+def _machine(report: dict[str, Any]) -> Iterator[str]:
     gpus = ", ".join(f"{gpu['name']} (driver {gpu['driver']})" for gpu in report["machine"]["gpus"]) or "no GPU"
     yield f"{gpus}; {report['machine']['cpu']}, {report['machine']['cores']} cores; {report['build']['compiler']}"
 
@@ -85,11 +85,11 @@ def _decode(reports: dict[str, Any]) -> Iterator[str]:
 
 
 def _memory(report: dict[str, Any]) -> Iterator[str]:
-    asked = f"{report['model']}, {report['n_ctx']:,} tokens, {report['draft_tokens']} drafts"
+    setup = f"{report['model']}, {report['n_ctx']:,} tokens, {report['draft_tokens']} drafts"
     for device in report["devices"]:
         parts = ", ".join(f"{name} {n / 2**20:,.0f}" for name, n in device["mtp"].items() if n and name != "total")
         without, mtp = device["without_mtp"]["total"], device["mtp"]["total"]
-        yield f"memory: {asked}: {device['device']} {without / 2**20:,.0f} MiB, MTP {mtp / 2**20:,.0f} more ({parts})"
+        yield f"memory: {setup}: {device['device']} {without / 2**20:,.0f} MiB, MTP {mtp / 2**20:,.0f} more ({parts})"
 
 
 def _peer(reports: list[dict[str, Any]]) -> Iterator[str]:
@@ -98,9 +98,9 @@ def _peer(reports: list[dict[str, Any]]) -> Iterator[str]:
     yield _row("model", "", "llama-bench, tokens/s", "pymtp, tokens/s", "ratio")
     yield _row("---", "---", "---:", "---:", "---:")
     for report in reports:
-        for what in ("prefill", "decode"):
+        for kind in ("prefill", "decode"):
             sides = [
-                statistics.median(pair[side][what] for pair in report["pairs"]) for side in ("llama_bench", "pymtp")
+                statistics.median(pair[side][kind] for pair in report["pairs"]) for side in ("llama_bench", "pymtp")
             ]
-            ratio = statistics.median(pair["ratio"][what] for pair in report["pairs"])
-            yield _row(report["settings"]["model"], what, *(f"{side:,.1f}" for side in sides), f"{ratio:.3f}")
+            ratio = statistics.median(pair["ratio"][kind] for pair in report["pairs"])
+            yield _row(report["settings"]["model"], kind, *(f"{side:,.1f}" for side in sides), f"{ratio:.3f}")

@@ -1,4 +1,4 @@
-"""What was measured so far, in a folder that survives whatever ends a measurement."""
+"""Results of the GPU suite, in a folder that stays valid if a process is killed at any time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CRASHED = "the process ended while it ran"
 
 
 class Results:
-    """Jobs that are done, in jobs.json; the reports lie beside it. One process writes at a time."""
+    """The results of jobs, in jobs.json, and the reports beside it. Only one process may write at a time."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -23,21 +23,23 @@ class Results:
         self._file, self._running = folder / "jobs.json", folder / "running"
 
     def done(self) -> list[Done]:
-        """All jobs that need no further try."""
+        """Return the results of all jobs so far."""
         return [Done(**record) for record in json.loads(self._file.read_text())] if self._file.is_file() else []
 
     def begin(self, job: Job) -> None:
-        """If the process ends before `end`, `cut_off` says which job it was."""
+        """Record that a job starts. If the process ends before `end`, `cut_off` returns this job."""
         self._running.write_text(json.dumps({"name": job.name, "started": time.time()}))
 
     def end(self, job: Job, seconds: float, error: str = "") -> None:
-        """The job needs no further try; its report is written."""
+        """Record the result of a job, after its report was written."""
         self._add(Done(job.name, round(seconds, 2), error))
         self._running.unlink(missing_ok=True)
 
     def cut_off(self, *, time_up: bool) -> str:
-        """The job that a process left unfinished, "" when there was none. Where its time was up it may be tried again,
-        with more; otherwise it counts as failed."""
+        """Record and return the job that a process left unfinished; "" if there is none.
+
+        time_up: it may be tried again with more time. Otherwise it counts as failed.
+        """
         if not self._running.is_file():
             return ""
         running = json.loads(self._running.read_text())
@@ -47,16 +49,16 @@ class Results:
         return str(running["name"])
 
     def _add(self, done: Done) -> None:
-        kept = [one for one in self.done() if one.name != done.name]
-        self.write("jobs.json", json.dumps([asdict(one) for one in [*kept, done]], indent=1))
+        others = [result for result in self.done() if result.name != done.name]
+        self.write("jobs.json", json.dumps([asdict(result) for result in [*others, done]], indent=1))
 
     def write(self, name: str, text: str) -> None:
-        """A whole file or none."""
-        fresh = self.folder / f"{name}.part"
-        fresh.write_text(text, encoding="utf-8")
-        os.replace(fresh, self.folder / name)
+        """Write a file atomically."""
+        part = self.folder / f"{name}.part"
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, self.folder / name)
 
     def read(self, name: str) -> Any:
-        """What a JSON file holds; None when it is not there."""
+        """Read a JSON file; return None if it does not exist."""
         file = self.folder / name
         return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None

@@ -1,4 +1,4 @@
-"""Rounds of a tiny model under compute-sanitizer: ends with its summary, and a status that is not 0 on any error."""
+"""A run of a tiny model under compute-sanitizer. It ends with the sanitizer's summary, and a status of 0 if clean."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ with pymtp.LLM(sys.argv[1], n_ctx=512, draft_tokens=int(sys.argv[2])) as llm:
 DRAFTS = 3
 
 
-def main(folder: Annotated[Path, typer.Argument(help="For the model.")]) -> None:
-    """Look at every kernel of prompts, drafts and verifications."""
+def main(folder: Annotated[Path, typer.Argument(help="Folder for the model.")]) -> None:
+    """Check the kernels of prefill, drafts and verification."""
     folder.mkdir(parents=True, exist_ok=True)
     (model,) = make_model("tiny-moe", folder / "sanitize.gguf", weight_type="q4_0")
     sanitizer = ["compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9"]

@@ -1,4 +1,4 @@
-"""Takes the pictures of the pages that docs/ shows, from a server of the shipped model that runs.
+"""Take the pictures of the pages for docs/, from a running server with the shipped model.
 
 pymtp serve --threads 1 --draft-tokens 5
 python tools/server/pictures.py http://127.0.0.1:8080 docs
@@ -14,14 +14,14 @@ from pathlib import Path
 import httpx
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-ASKED = "write a function that splits a path"
+QUESTION = "write a function that splits a path"
 FIELDS = {"max_tokens": "100", "temperature": "0"}
-LOAD = 30  # seconds of requests before the picture of their figures
-MOST_BYTES = 200_000
+LOAD_SECONDS = 30  # requests run so long before the picture of the figures
+MAX_BYTES = 200_000
 
 
-def ask(page: Page, url: str) -> None:
-    """Opens the chat and waits for an answer."""
+def chat(page: Page, url: str) -> None:
+    """Open the chat page, send the question, and wait for the answer."""
     page.goto(url)
     closed = not page.locator("#settings").evaluate("settings => settings.open")
     if closed:
@@ -29,24 +29,24 @@ def ask(page: Page, url: str) -> None:
     for name, value in FIELDS.items():
         page.fill(f"#{name}", value)
     page.locator("#settings summary").click()
-    page.fill("#question", ASKED)
+    page.fill("#question", QUESTION)
     page.press("#question", "Enter")
     expect(page.locator(".facts:not(:empty)")).to_have_count(1)
 
 
 def take_chats(browser: Browser, url: str, folder: Path) -> None:
     page = browser.new_page(viewport={"width": 1200, "height": 760})
-    ask(page, url)
+    chat(page, url)
     page.get_by_role("button", name="Run the same again without MTP").click()
     expect(page.locator(".verdict")).not_to_be_empty()
     page.locator("#log").evaluate("log => log.scrollTop = 0")
     save(page, folder / "pages-chat.png")
     page = browser.new_page(viewport={"width": 1200, "height": 760}, color_scheme="dark")
-    ask(page, url)
+    chat(page, url)
     page.locator("#log").evaluate("log => log.scrollTop = 0")
     save(page, folder / "pages-chat-dark.png")
     page = browser.new_page(viewport={"width": 360, "height": 720}, device_scale_factor=2, is_mobile=True)
-    ask(page, url)
+    chat(page, url)
     page.locator("#log").evaluate("log => log.scrollTop = 0")
     save(page, folder / "pages-chat-phone.png")
 
@@ -54,27 +54,27 @@ def take_chats(browser: Browser, url: str, folder: Path) -> None:
 def take_figures(browser: Browser, url: str, folder: Path) -> None:
     page = browser.new_page(viewport={"width": 1200, "height": 760})
     page.goto(f"{url}/figures.html")
-    ends = threading.Event()
-    clients = [threading.Thread(target=load, args=(url, seed, ends)) for seed in range(3)]
+    stop = threading.Event()
+    clients = [threading.Thread(target=send_requests, args=(url, seed, stop)) for seed in range(3)]
     for client in clients:
         client.start()
-    page.wait_for_timeout(LOAD * 1000)
+    page.wait_for_timeout(LOAD_SECONDS * 1000)
     save(page, folder / "pages-figures.png")
-    ends.set()
+    stop.set()
     for client in clients:
         client.join()
 
 
 def warm_up(url: str) -> None:
-    """The first answers of a server take longer."""
+    """Send requests with and without drafts: the first answers of a server take longer."""
     for drafts in ({}, {"draft_tokens": 0}):
-        complete(url, ASKED, 3, **drafts)
+        complete(url, QUESTION, 3, **drafts)
 
 
-def load(url: str, seed: int, ends: threading.Event) -> None:
-    """Asks again and again, with a rest in between."""
-    while not ends.wait(0.5 + seed / 2):
-        complete(url, f"{ASKED}, case {seed}", seed)
+def send_requests(url: str, seed: int, stop: threading.Event) -> None:
+    """Send requests one after the other, with pauses, until `stop` is set."""
+    while not stop.wait(0.5 + seed / 2):
+        complete(url, f"{QUESTION}, case {seed}", seed)
         seed += 10
 
 
@@ -88,14 +88,14 @@ def complete(url: str, text: str, seed: int, **fields: int) -> None:
 def save(page: Page, path: Path) -> None:
     page.mouse.move(0, 0)
     page.screenshot(path=path)
-    assert path.stat().st_size < MOST_BYTES, f"{path.name} has {path.stat().st_size} bytes"
+    assert path.stat().st_size < MAX_BYTES, f"{path.name} has {path.stat().st_size} bytes"
     print(path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("url", help="of the server")
-    parser.add_argument("folder", type=Path, help="where the pictures go")
+    parser.add_argument("url", help="URL of the server")
+    parser.add_argument("folder", type=Path, help="folder for the pictures")
     options = parser.parse_args()
     program = shutil.which("chromium") or shutil.which("google-chrome")
     if program is None:

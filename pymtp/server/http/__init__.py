@@ -1,1 +1,1 @@
-"""What all APIs share of HTTP: ids, limits, errors, streams."""
+"""The HTTP layer that all APIs share: request ids, limits, errors, event streams."""

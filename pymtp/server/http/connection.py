@@ -1,4 +1,4 @@
-"""One connection of a client, for uvicorn: what it may take of time and memory while no request of it is answered."""
+"""The protocol class of connections for uvicorn, with limits on idle time, unread data and headers."""
 
 from __future__ import annotations
 
@@ -7,129 +7,135 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from pymtp.server.http.limits import CROWDED
+from pymtp.server.http.limits import OVER_CONNECTION_LIMIT
 
-IDLE = 75.0  # seconds without a request, or until its headers are there: longer than the proxies in front (nginx: 60)
-SLOWEST = 60.0  # seconds within which a client has to take LEAST bytes of what is sent to it
-LEAST = 2**14  # what asyncio's transports wait for before they take more
-MOST_HEADERS = 2**16  # bytes
-MORE = 512  # connections beyond the limit that may stay until they ask, to be told so
+IDLE_TIMEOUT = (
+    75.0  # seconds until the headers of a request are complete; longer than proxies reuse connections (nginx: 60)
+)
+WRITE_TIMEOUT = 60.0  # seconds in which a client must read MIN_WRITTEN_BYTES of a response
+MIN_WRITTEN_BYTES = 2**14  # the low-water mark of asyncio's transports
+MAX_HEADER_BYTES = 2**16  # bytes of headers, or of trailers and chunk sizes
+EXTRA_CONNECTIONS = 512  # connections beyond the limit that stay open, so that a request of theirs gets a 503
 
 
-class Connection(HttpToolsProtocol):
-    """Ends where the client is silent for long, takes nothing, or sends headers without end. Requests of a connection
-    beyond uvicorn's limit_concurrency are marked as CROWDED. Trailers are passed over: they are no headers (RFC 9110,
-    6.5.1)."""
+class HttpProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with timeouts, limited headers and a limit of connections.
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._most, self.limit_concurrency = self.limit_concurrency, None  # uvicorn would answer with plain text
-        self._idle: asyncio.TimerHandle | None = None  # while headers are waited for
-        self._stalled: asyncio.TimerHandle | None = None  # while more is to be sent than the client takes
-        self._unsent = 0  # bytes, when that timer began
-        self._n_headers: int | None = None  # bytes of those that are not whole, where there are such
-        self._n_between: int = 0  # bytes behind the headers since the last of a body: sizes of chunks, trailers
-        self._is_crowded = False
+    A connection ends where the client is silent for long, reads nothing, or sends endless headers. Requests of a
+    connection beyond uvicorn's limit_concurrency are marked with OVER_CONNECTION_LIMIT. Trailers are ignored: they are
+    no headers (RFC 9110, 6.5.1).
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # uvicorn itself would answer in plain text.
+        self._max_connections, self.limit_concurrency = self.limit_concurrency, None
+        self._idle_timer: asyncio.TimerHandle | None = None  # runs while headers are awaited
+        self._write_timer: asyncio.TimerHandle | None = None  # runs while the client reads less than is to be sent
+        self._unsent_bytes = 0  # when the write timer started
+        self._header_bytes: int | None = None  # received while headers are incomplete; None otherwise
+        self._bytes_since_body: int = 0  # chunk sizes and trailers since the last body data
+        self._is_over_limit = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """As asyncio's."""
+        """Extend asyncio's callback."""
         super().connection_made(transport)
-        self._wait_for_headers()
-        if self._most is not None:
-            self._is_crowded = len(self.connections) > self._most
-            if len(self.connections) > self._most + MORE:
+        self._start_idle_timer()
+        if self._max_connections is not None:
+            self._is_over_limit = len(self.connections) > self._max_connections
+            if len(self.connections) > self._max_connections + EXTRA_CONNECTIONS:
                 transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As asyncio's."""
-        self._stop(self._idle)
-        self._stop(self._stalled)
+        """Extend asyncio's callback."""
+        self._cancel(self._idle_timer)
+        self._cancel(self._write_timer)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """As asyncio's."""
-        begun = self._n_headers is not None
-        self._n_between += len(data)
+        """Extend asyncio's callback."""
+        headers_began = self._header_bytes is not None
+        self._bytes_since_body += len(data)
         super().data_received(data)
-        if begun and self._n_headers is not None:
-            self._n_headers += len(data)
-        if (self._n_headers or self._n_between) > MOST_HEADERS:
+        if headers_began and self._header_bytes is not None:
+            self._header_bytes += len(data)
+        if (self._header_bytes or self._bytes_since_body) > MAX_HEADER_BYTES:
             self.transport.abort()
 
     def on_message_begin(self) -> None:
-        """As httptools'."""
+        """Handle httptools' callback."""
         super().on_message_begin()
-        self._n_headers = 0
-        self._wait_for_headers()
+        self._header_bytes = 0
+        self._start_idle_timer()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """As httptools'."""
-        if self._n_headers is not None:
+        """Handle httptools' callback."""
+        if self._header_bytes is not None:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """As httptools'."""
-        self.scope["state"][CROWDED] = self._is_crowded
-        super().on_headers_complete()  # raises for what is no request: the timer goes on then
-        self._stop(self._idle)
-        self._idle = self._n_headers = None
-        self._n_between = 0
+        """Handle httptools' callback."""
+        self.scope["state"][OVER_CONNECTION_LIMIT] = self._is_over_limit
+        super().on_headers_complete()  # raises for an invalid request: the timer goes on then
+        self._cancel(self._idle_timer)
+        self._idle_timer = self._header_bytes = None
+        self._bytes_since_body = 0
 
     def on_body(self, body: bytes) -> None:
-        """As httptools'."""
-        self._n_between = 0
+        """Handle httptools' callback."""
+        self._bytes_since_body = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """As httptools'."""
-        self._n_between = 0
+        """Handle httptools' callback."""
+        self._bytes_since_body = 0
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """As uvicorn's."""
+        """Extend uvicorn's method."""
         super().send_400_response(msg)
-        self._wait_for_headers()  # for the client to take it
+        self._start_idle_timer()  # the time for the client to read the response
 
     def on_response_complete(self) -> None:
-        """As uvicorn's."""
+        """Extend uvicorn's method."""
         super().on_response_complete()
-        if self._idle is None:  # the headers of a next request may be on their way
-            self._wait_for_headers()
+        if self._idle_timer is None:  # else the next request's headers have begun to come
+            self._start_idle_timer()
 
     def pause_writing(self) -> None:
-        """As asyncio's."""
+        """Extend asyncio's callback."""
         super().pause_writing()
-        self._watch()
+        self._check_progress_later()
 
     def resume_writing(self) -> None:
-        """As asyncio's."""
+        """Extend asyncio's callback."""
         super().resume_writing()
-        self._stop(self._stalled)
-        if self._idle is not None:  # of an answer that was whole, most is taken by now
-            self._wait_for_headers()
+        self._cancel(self._write_timer)
+        if self._idle_timer is not None:  # the response is complete, and mostly read by now
+            self._start_idle_timer()
 
-    def _watch(self) -> None:
-        self._unsent = self.transport.get_write_buffer_size()
-        self._stalled = self.loop.call_later(SLOWEST, self._end_stalled)
+    def _check_progress_later(self) -> None:
+        self._unsent_bytes = self.transport.get_write_buffer_size()
+        self._write_timer = self.loop.call_later(WRITE_TIMEOUT, self._on_write_timeout)
 
-    def _end_stalled(self) -> None:
-        if self._unsent - self.transport.get_write_buffer_size() < LEAST:
-            self.transport.abort()  # to close would wait for the client
+    def _on_write_timeout(self) -> None:
+        if self._unsent_bytes - self.transport.get_write_buffer_size() < MIN_WRITTEN_BYTES:
+            self.transport.abort()  # close() would wait for the client
         else:
-            self._watch()
+            self._check_progress_later()
 
-    def _wait_for_headers(self) -> None:
-        self._stop(self._idle)
-        self._idle = self.loop.call_later(IDLE, self._end_idle)
+    def _start_idle_timer(self) -> None:
+        self._cancel(self._idle_timer)
+        self._idle_timer = self.loop.call_later(IDLE_TIMEOUT, self._on_idle_timeout)
 
-    def _end_idle(self) -> None:
+    def _on_idle_timeout(self) -> None:
         is_running = self.cycle is not None and not self.cycle.response_complete
         if is_running and not self.transport.is_closing():
-            self._idle = None  # of a pipelined request, they have time again after the answer before
+            self._idle_timer = None  # a pipelined request: its timer starts after the running response
         elif not self.flow.write_paused:
-            self.transport.abort()  # as above
+            self.transport.abort()  # close() would wait for the client
 
     @staticmethod
-    def _stop(timer: asyncio.TimerHandle | None) -> None:
+    def _cancel(timer: asyncio.TimerHandle | None) -> None:
         if timer is not None:
             timer.cancel()

@@ -1,4 +1,4 @@
-"""Pages of other origins, where they may ask."""
+"""CORS: requests of web pages from other origins."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 
-from pymtp.server.settings import Settings
+from pymtp.server.settings import ServerSettings
 
 
-def let_pages_ask(app: Starlette, settings: Settings) -> None:
-    """Adds what answers browsers, where settings.cors_origins names any."""
+def add_cors(app: Starlette, settings: ServerSettings) -> None:
+    """Add Starlette's CORS middleware, where settings.cors_origins names an origin."""
     if not settings.cors_origins:
         return
     options: dict[str, Any] = {"allow_methods": ["*"], "allow_headers": ["*"], "max_age": 3600}
-    shown = ["x-request-id", "retry-after"]
-    app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, expose_headers=shown, **options)
+    exposed = ["x-request-id", "retry-after"]
+    app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, expose_headers=exposed, **options)

@@ -1,4 +1,4 @@
-"""The error object of OpenAI's API, for the server's schema."""
+"""The error object of OpenAI's API, as a response model of the schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures as HTTP answers: a status, and the error object of the API that was asked by."""
+"""Exceptions as HTTP responses: a status, and the error object of the API of the path."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from starlette.routing import Match
 
 from pymtp.errors import ClosedError, ContextFullError, InvalidRequestError, PymtpError
 from pymtp.server.errors import (
-    GoneError,
-    OverdueError,
+    ClientDisconnectedError,
     QueueFullError,
+    RequestTimeoutError,
     UnavailableError,
     UnknownModelError,
     UnknownResponseError,
 )
-from pymtp.server.http.ascii_json import AsciiJson
-from pymtp.server.http.wrong_fields import wrong_field
+from pymtp.server.http.json_response import AsciiJSONResponse
+from pymtp.server.http.validation_errors import first_field_error
 
-ANTHROPIC = "/v1/messages"  # all paths that begin so
-# a page of another site may send other types without asking the browser first
-_JSON = re.compile(r"\s*application/([^;]+\+)?json\s*(;|$)", re.IGNORECASE)
-NO_JSON = "the body must be JSON, and come with Content-Type: application/json"
-SHOWN = 400  # characters of what a client sent, in a message
+ANTHROPIC_PREFIX = "/v1/messages"  # the beginning of Anthropic's paths
+# A page of another site may send other content types without a preflight request.
+_JSON_TYPE = re.compile(r"\s*application/([^;]+\+)?json\s*(;|$)", re.IGNORECASE)
+NOT_JSON = "the body must be JSON, and come with Content-Type: application/json"
+MAX_SHOWN = 400  # characters of a path in an error message
 
 
-class Failure(NamedTuple):
-    """Why there is no answer. param: the field of the request. retry_after: seconds."""
+class ErrorInfo(NamedTuple):
+    """An error as clients see it. param: the field of the request. retry_after: seconds."""
 
     status: int
     message: str
@@ -46,36 +46,36 @@ class Failure(NamedTuple):
 
     @property
     def headers(self) -> dict[str, str]:
-        """What clients go by."""
+        """Return the headers that tell clients whether and when to retry."""
         if self.retry_after is not None:
             return {"Retry-After": str(self.retry_after)}
-        # clients repeat whatever has a status from 500 by themselves: this would take as long again
+        # Clients retry each status from 500 by themselves: after a timeout the retry would time out, too.
         return {"x-should-retry": "false"} if self.code == "timeout" else {}
 
 
-def failure(error: Exception) -> Failure:
-    """What a client is told of an error."""
-    said = str(error)
+def error_info(error: Exception) -> ErrorInfo:
+    """Convert an exception to the error that the client sees."""
+    message = str(error)
     match error:
         case ContextFullError():
-            return Failure(400, said, code="context_length_exceeded")
+            return ErrorInfo(400, message, code="context_length_exceeded")
         case InvalidRequestError():
-            return Failure(400, said, code="invalid_value", param=error.param)
+            return ErrorInfo(400, message, code="invalid_value", param=error.param)
         case UnknownModelError():
-            return Failure(404, said, code="model_not_found", param="model")
+            return ErrorInfo(404, message, code="model_not_found", param="model")
         case UnknownResponseError():
-            return Failure(400, said, code="previous_response_not_found", param="previous_response_id")
+            return ErrorInfo(400, message, code="previous_response_not_found", param="previous_response_id")
         case QueueFullError():
-            return Failure(429, said, "rate_limit_error", "queue_full", retry_after=error.retry_after)
+            return ErrorInfo(429, message, "rate_limit_error", "queue_full", retry_after=error.retry_after)
         case UnavailableError():
-            return Failure(503, said, "overloaded_error", "unavailable", retry_after=error.retry_after)
+            return ErrorInfo(503, message, "overloaded_error", "unavailable", retry_after=error.retry_after)
         case ClosedError():
-            return Failure(503, "the server is about to end", "overloaded_error", "unavailable", retry_after=5)
-        case OverdueError():
-            return Failure(504, said, "timeout_error", "timeout")
+            return ErrorInfo(503, "the server is shutting down", "overloaded_error", "unavailable", retry_after=5)
+        case RequestTimeoutError():
+            return ErrorInfo(504, message, "timeout_error", "timeout")
         case PymtpError():
-            return Failure(500, said, "server_error", "native_failure")
-    return Failure(500, "the server failed: its log says why", "server_error", "internal_error")
+            return ErrorInfo(500, message, "server_error", "native_failure")
+    return ErrorInfo(500, "the server failed: its log says why", "server_error", "internal_error")
 
 
 _ANTHROPIC_TYPES = {
@@ -92,84 +92,84 @@ _ANTHROPIC_TYPES = {
 }
 
 
-def error_body(path: str, found: Failure, request_id: str | None = None) -> dict[str, Any]:
-    """The error object of the API that a path belongs to."""
-    if path.startswith(ANTHROPIC):
-        kind = _ANTHROPIC_TYPES.get(found.status, "api_error")
-        # by these words agents see that they have to shorten the chat
-        said = f"prompt is too long: {found.message}" if found.code == "context_length_exceeded" else found.message
-        return {"type": "error", "error": {"type": kind, "message": said}, "request_id": request_id}
-    return {"error": {"message": found.message, "type": found.type, "param": found.param, "code": found.code}}
+def error_body(path: str, info: ErrorInfo, request_id: str | None = None) -> dict[str, Any]:
+    """Return the error object of the API that a path belongs to."""
+    if path.startswith(ANTHROPIC_PREFIX):
+        error_type = _ANTHROPIC_TYPES.get(info.status, "api_error")
+        # Agents know by these words that they must shorten the chat.
+        message = f"prompt is too long: {info.message}" if info.code == "context_length_exceeded" else info.message
+        return {"type": "error", "error": {"type": error_type, "message": message}, "request_id": request_id}
+    return {"error": {"message": info.message, "type": info.type, "param": info.param, "code": info.code}}
 
 
-def error_response(request: Request, found: Failure, headers: Mapping[str, str] | None = None) -> AsciiJson:
-    """The answer that says so."""
+def error_response(request: Request, info: ErrorInfo, headers: Mapping[str, str] | None = None) -> AsciiJSONResponse:
+    """Build the response for an error."""
     request_id = getattr(request.state, "request_id", None)
-    named = {} if request_id is None else {"x-request-id": request_id}  # also where this stands around all else
-    body = error_body(request.url.path, found, request_id)
-    return AsciiJson(body, found.status, {**named, **found.headers, **(headers or {})})
+    id_header = {} if request_id is None else {"x-request-id": request_id}  # responses of outer middleware need it, too
+    body = error_body(request.url.path, info, request_id)
+    return AsciiJSONResponse(body, info.status, {**id_header, **info.headers, **(headers or {})})
 
 
-def stream_failure(path: str) -> Callable[[Exception], bytes]:
-    """Writes the event that tells of an error in the middle of a stream."""
-    return lambda error: b"data: " + json.dumps(error_body(path, failure(error))).encode() + b"\n\n"
+def stream_error_encoder(path: str) -> Callable[[Exception], bytes]:
+    """Return a function that encodes an error in the middle of a stream as an event."""
+    return lambda error: b"data: " + json.dumps(error_body(path, error_info(error))).encode() + b"\n\n"
 
 
-def install(app: FastAPI) -> None:
-    """Every failure of the app is answered with an error object."""
+def install_error_handlers(app: FastAPI) -> None:
+    """Install handlers that answer each exception of the app with an error object."""
 
-    async def known(request: Request, error: Exception) -> AsciiJson:
-        return error_response(request, failure(error))
+    async def handle_error(request: Request, error: Exception) -> AsciiJSONResponse:
+        return error_response(request, error_info(error))
 
-    async def invalid(request: Request, error: Exception) -> AsciiJson:
+    async def handle_validation_error(request: Request, error: Exception) -> AsciiJSONResponse:
         assert isinstance(error, RequestValidationError)
-        if request.method == "POST" and not _JSON.match(request.headers.get("content-type", "")):
-            return error_response(request, Failure(400, NO_JSON, code="invalid_content_type"))
-        return error_response(request, _invalid(error))
+        if request.method == "POST" and not _JSON_TYPE.match(request.headers.get("content-type", "")):
+            return error_response(request, ErrorInfo(400, NOT_JSON, code="invalid_content_type"))
+        return error_response(request, _validation_error_info(error))
 
-    async def http(request: Request, error: Exception) -> Response:
+    async def handle_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code != 405:
-            return error_response(request, _http(request, error), error.headers)
-        allow = {"Allow": ", ".join(_allowed(request))}
+            return error_response(request, _http_error_info(request, error), error.headers)
+        allow = {"Allow": ", ".join(_allowed_methods(request))}
         if request.method == "OPTIONS":
             return Response(status_code=204, headers=allow)
-        return error_response(request, _http(request, error), allow)
+        return error_response(request, _http_error_info(request, error), allow)
 
-    async def gone(request: Request, error: Exception) -> Response:
-        return Response(status_code=499)  # as nginx logs it: nobody reads it
+    async def handle_disconnect(request: Request, error: Exception) -> Response:
+        return Response(status_code=499)  # nginx's status for the log; nobody reads the response
 
-    app.add_exception_handler(PymtpError, known)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(GoneError, gone)
-    app.add_exception_handler(Exception, known)
+    app.add_exception_handler(PymtpError, handle_error)
+    app.add_exception_handler(RequestValidationError, handle_validation_error)
+    app.add_exception_handler(HTTPException, handle_http_error)
+    app.add_exception_handler(ClientDisconnectedError, handle_disconnect)
+    app.add_exception_handler(Exception, handle_error)
 
 
-def _allowed(request: Request) -> list[str]:
-    """The methods of a path."""
+def _allowed_methods(request: Request) -> list[str]:
+    """Return the methods of a path."""
     routes = request.app.router.routes
-    found = [
+    methods = [
         method
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
         if any(route.matches({**request.scope, "method": method})[0] == Match.FULL for route in routes)
     ]
-    return [*found, *(["HEAD"] if "GET" in found else []), "OPTIONS"]
+    return [*methods, *(["HEAD"] if "GET" in methods else []), "OPTIONS"]
 
 
-def _http(request: Request, error: HTTPException) -> Failure:
+def _http_error_info(request: Request, error: HTTPException) -> ErrorInfo:
     if error.status_code == 404 and error.detail == HTTPStatus.NOT_FOUND.phrase:
-        return Failure(404, f"there is no {request.method} {request.url.path:.{SHOWN}}", code="unknown_url")
+        return ErrorInfo(404, f"there is no {request.method} {request.url.path:.{MAX_SHOWN}}", code="unknown_url")
     if error.status_code == 405:
-        return Failure(405, f"{request.method} is not allowed here", code="method_not_allowed")
+        return ErrorInfo(405, f"{request.method} is not allowed here", code="method_not_allowed")
     if error.status_code == 400:
-        return Failure(400, _unreadable(error.__cause__), code="invalid_json")
-    kind = "invalid_request_error" if error.status_code < 500 else "server_error"
-    return Failure(error.status_code, str(error.detail), kind)
+        return ErrorInfo(400, _unreadable_reason(error.__cause__), code="invalid_json")
+    error_type = "invalid_request_error" if error.status_code < 500 else "server_error"
+    return ErrorInfo(error.status_code, str(error.detail), error_type)
 
 
-def _unreadable(cause: BaseException | None) -> str:
-    """Why a body cannot be read, though it may be JSON."""
+def _unreadable_reason(cause: BaseException | None) -> str:
+    """Explain why a body cannot be read, although it may be JSON."""
     match cause:
         case RecursionError():
             return "the body cannot be read: its lists and objects are nested too deep"
@@ -180,11 +180,11 @@ def _unreadable(cause: BaseException | None) -> str:
     return "the body cannot be read as JSON"
 
 
-def _invalid(error: RequestValidationError) -> Failure:
+def _validation_error_info(error: RequestValidationError) -> ErrorInfo:
     errors = error.errors()
     first = errors[0]
     if first["type"] == "json_invalid":
-        why, at = first["ctx"]["error"], first["loc"][1]
-        return Failure(400, f"the body is not JSON: {why}, at character {at}", code="invalid_json")
-    field, message = wrong_field(errors, error.body)
-    return Failure(400, message, code="invalid_type", param=field)
+        reason, at = first["ctx"]["error"], first["loc"][1]
+        return ErrorInfo(400, f"the body is not JSON: {reason}, at character {at}", code="invalid_json")
+    field, message = first_field_error(errors, error.body)
+    return ErrorInfo(400, message, code="invalid_type", param=field)

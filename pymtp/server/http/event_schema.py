@@ -1,4 +1,4 @@
-"""What the schema says of streams of events."""
+"""The schema of event streams."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any
 from pydantic import BaseModel
 
 
-def event_stream(about: str, *models: type[BaseModel], done: bool = True) -> dict[str, Any]:
-    """The content of an answer that is a stream: what the data of each event are, as JSON.
+def event_stream_schema(description: str, *models: type[BaseModel], done: bool = True) -> dict[str, Any]:
+    """Return the content of a response that is an event stream, with the schema of the events' data.
 
-    models: one of these; any object where there are none. done: the last event's data are `[DONE]`.
+    models: the data are JSON of one of these; without models, of any object. done: the last event is `[DONE]`.
     """
-    each = [_inlined(model.model_json_schema(mode="serialization")) for model in models] or [{"type": "object"}]
+    schemas = [_inlined(model.model_json_schema(mode="serialization")) for model in models] or [{"type": "object"}]
     data: dict[str, Any] = {
         "type": "string",
         "contentMediaType": "application/json",
-        "contentSchema": {"anyOf": each} if len(each) > 1 else each[0],
+        "contentSchema": {"anyOf": schemas} if len(schemas) > 1 else schemas[0],
     }
     event = {
         "type": "object",
-        "description": about,
+        "description": description,
         "properties": {
             "event": {"type": "string"},
             "data": {"anyOf": [data, {"const": "[DONE]"}]} if done else data,
@@ -31,14 +31,14 @@ def event_stream(about: str, *models: type[BaseModel], done: bool = True) -> dic
 
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """Without references: a schema within text has no place to refer to."""
-    named = schema.pop("$defs", {})
+    """Replace references by their schemas: contentSchema cannot refer to components."""
+    definitions = schema.pop("$defs", {})
 
     def resolve(value: Any) -> Any:
         if isinstance(value, dict):
             name = value.get("$ref", "").rpartition("/")[2]
-            return resolve(named[name]) if name else {key: resolve(item) for key, item in value.items()}
+            return resolve(definitions[name]) if name else {key: resolve(item) for key, item in value.items()}
         return [resolve(item) for item in value] if isinstance(value, list) else value
 
-    found: dict[str, Any] = resolve(schema)
-    return found
+    inlined: dict[str, Any] = resolve(schema)
+    return inlined

@@ -1,4 +1,4 @@
-"""Streams of events, and clients that leave."""
+"""Streams of server-sent events, and the cancellation of work when a client disconnects."""
 
 from __future__ import annotations
 
@@ -13,111 +13,110 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from pymtp.errors import PymtpError
-from pymtp.server.errors import GoneError
+from pymtp.server.errors import ClientDisconnectedError
 
 _logger = logging.getLogger("pymtp.server")
 T = TypeVar("T")
 DONE = b"data: [DONE]\n\n"
-QUIET = 10.0  # seconds without an event, after which something else is sent
-WAITING = b": waiting\n\n"  # a comment: clients pass over it
+KEEPALIVE_SECONDS = 10.0  # seconds without an event, after which a keepalive is sent
+KEEPALIVE = b": waiting\n\n"  # an SSE comment, which clients ignore
 
 
-async def until_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns. Raises GoneError when the client leaves, and `work` is cancelled then."""
-    gone = asyncio.ensure_future(_left(receive))
+async def run_until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `work`; cancel it and raise ClientDisconnectedError when the client disconnects."""
+    disconnected = asyncio.ensure_future(_wait_for_disconnect(receive))
     working = asyncio.ensure_future(work)
     try:
-        await asyncio.wait((gone, working), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((disconnected, working), return_when=asyncio.FIRST_COMPLETED)
         if not working.done() or working.cancelled():
-            raise GoneError
+            raise ClientDisconnectedError
         return working.result()
     finally:
-        for task in (gone, working):
+        for task in (disconnected, working):
             task.cancel()
         with suppress(asyncio.CancelledError, Exception):
-            await working  # what it holds is free when this returns
+            await working  # it has released its resources when this returns
 
 
-async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """As until_gone, of a request whose body was read."""
-    return await until_gone(request.receive, work)
+async def run_with_cancellation(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Run the work of a request whose body was read; see run_until_disconnect."""
+    return await run_until_disconnect(request.receive, work)
 
 
-async def _left(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 class EventStream(Response):
-    """Sends events as they come. Where the client leaves, the iterator is closed.
+    """A streaming response of encoded events; a disconnect closes their iterator.
 
-    The status is sent with the first event: what fails before it is an error like that of any other request. While
-    events are long in coming, comments are sent, and the status with the first of them: proxies close connections that
-    are silent for a minute.
+    The status is sent with the first event or keepalive, so an earlier error is answered as for any other request.
+    Keepalives are sent while no event comes: proxies close connections that are silent for a minute.
     """
 
     def __init__(
         self,
         events: AsyncIterator[bytes],
-        failed: Callable[[Exception], bytes],
+        encode_error: Callable[[Exception], bytes],
         headers: Mapping[str, str] | None = None,
         *,
-        waiting: bytes = WAITING,
+        keepalive: bytes = KEEPALIVE,
     ) -> None:
-        """failed: the event that tells of an error in the middle. waiting: what is sent while there is no event."""
+        """encode_error: encodes an error in the middle of the stream. keepalive: data sent while no event comes."""
         self.status_code = 200
         self.body_iterator = events
-        self._failed, self._waiting = failed, waiting
+        self._encode_error, self._keepalive = encode_error, keepalive
         self.background = None
         no_buffers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         self.init_headers({"Content-Type": "text/event-stream; charset=utf-8", **no_buffers, **(headers or {})})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with suppress(GoneError):
-            await until_gone(receive, self._send_all(_Body(send, self.raw_headers)))
+        with suppress(ClientDisconnectedError):
+            await run_until_disconnect(receive, self._send_all(_ResponseBody(send, self.raw_headers)))
 
-    async def _send_all(self, body: _Body) -> None:
+    async def _send_all(self, body: _ResponseBody) -> None:
         events = self.body_iterator
-        waiting = asyncio.ensure_future(body.repeat(self._waiting))
+        keepalives = asyncio.ensure_future(body.send_keepalives(self._keepalive))
         try:
             async for event in events:
                 await body.send(event)
         except Exception as error:
-            waiting.cancel()
-            if not body.begun:
+            keepalives.cancel()
+            if not body.started:
                 raise
             if not isinstance(error, PymtpError):
                 _logger.exception("a stream failed")
-            await body.send(self._failed(error))
+            await body.send(self._encode_error(error))
         finally:
-            waiting.cancel()
+            keepalives.cancel()
             await events.aclose()  # type: ignore[attr-defined]
         await body.send(b"", more=False)
 
 
-class _Body:
-    """What is sent of an answer: its status and headers with the first of it. begun: whether they were."""
+class _ResponseBody:
+    """A streamed response; its status and headers go with the first data. started: they were sent."""
 
     def __init__(self, send: Send, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        self.begun = False
+        self.started = False
         self._send, self._headers = send, headers
         self._loop = asyncio.get_running_loop()
-        self._last = self._loop.time()
-        self._turn = asyncio.Lock()
+        self._last_sent = self._loop.time()
+        self._lock = asyncio.Lock()
 
     async def send(self, data: bytes, *, more: bool = True) -> None:
-        """Waits while the client takes nothing."""
-        async with self._turn:
-            if not self.begun:
+        """Send data; wait while the client's buffer is full."""
+        async with self._lock:
+            if not self.started:
                 await self._send({"type": "http.response.start", "status": 200, "headers": self._headers})
-                self.begun = True
+                self.started = True
             await self._send({"type": "http.response.body", "body": data, "more_body": more})
-            self._last = self._loop.time()
+            self._last_sent = self._loop.time()
 
-    async def repeat(self, data: bytes) -> None:
-        """Sends it whenever nothing else was sent for QUIET seconds."""
+    async def send_keepalives(self, data: bytes) -> None:
+        """Send `data` whenever nothing was sent for KEEPALIVE_SECONDS."""
         while True:
-            if (left := self._last + QUIET - self._loop.time()) > 0:
+            if (left := self._last_sent + KEEPALIVE_SECONDS - self._loop.time()) > 0:
                 await asyncio.sleep(left)
             else:
                 await self.send(data)

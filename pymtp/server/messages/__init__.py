@@ -1,1 +1,1 @@
-"""/v1/messages: Anthropic's API."""
+"""/v1/messages: Anthropic's messages API."""

@@ -1,115 +1,119 @@
-"""Bodies of /v1/messages as those of /v1/chat/completions."""
+"""Conversion of bodies of /v1/messages to bodies of /v1/chat/completions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pymtp.server.message_builder import Turns, unsealed
-from pymtp.server.openai.types import Choosing
+from pymtp.server.message_builder import MessageBuilder, decode_thinking
+from pymtp.server.openai.types import SamplingFields
 
-_SAME = ("max_tokens", "stream", *Choosing.model_fields)
-_VARIABLES = ("enable_thinking", "preserve_thinking")
+_SAME_FIELDS = ("max_tokens", "stream", *SamplingFields.model_fields)
+_TEMPLATE_VARIABLES = ("enable_thinking", "preserve_thinking")
 Block = Mapping[str, Any]
 
 
-def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
-    """What a valid body asks for, in OpenAI's form."""
-    found = {name: body[name] for name in _SAME if body.get(name) is not None}
-    found["messages"] = _messages(body)
-    found["continue_final_message"] = body["messages"][-1]["role"] == "assistant"
+def to_chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a validated body to OpenAI's form."""
+    chat = {name: body[name] for name in _SAME_FIELDS if body.get(name) is not None}
+    chat["messages"] = _messages(body)
+    chat["continue_final_message"] = body["messages"][-1]["role"] == "assistant"
     if stops := body.get("stop_sequences"):
-        found["stop"] = stops
+        chat["stop"] = stops
     if tools := body.get("tools"):
-        found["tools"] = [_tool(tool) for tool in tools]
+        chat["tools"] = [_chat_tool(tool) for tool in tools]
     if choice := body.get("tool_choice"):
-        found["tool_choice"] = _tool_choice(choice)
-        found["parallel_tool_calls"] = not choice.get("disable_parallel_tool_use")
+        chat["tool_choice"] = _chat_tool_choice(choice)
+        chat["parallel_tool_calls"] = not choice.get("disable_parallel_tool_use")
     output = body.get("output_config") or {}
-    if form := output.get("format"):
-        found["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": form["schema"]}}
+    if output_format := output.get("format"):
+        chat["response_format"] = {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": output_format["schema"]},
+        }
     thinking = body.get("thinking") or {}
     thinks = thinking.get("type", "disabled") != "disabled"
     if thinking.get("budget_tokens") is not None:
-        found["thinking_budget"] = thinking["budget_tokens"]
+        chat["thinking_budget"] = thinking["budget_tokens"]
     variables: dict[str, Any] = {"enable_thinking": thinks}
     if effort := output.get("effort"):
         variables["reasoning_effort"] = effort
-    variables |= {name: body[name] for name in _VARIABLES if body.get(name) is not None}
-    found["chat_template_kwargs"] = variables | (body.get("chat_template_kwargs") or {})
-    return found
+    variables |= {name: body[name] for name in _TEMPLATE_VARIABLES if body.get(name) is not None}
+    chat["chat_template_kwargs"] = variables | (body.get("chat_template_kwargs") or {})
+    return chat
 
 
 def _messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    turns = Turns()
-    if system := _system(body.get("system") or ""):
-        turns.system(system)
+    builder = MessageBuilder()
+    if system := _system_text(body.get("system") or ""):
+        builder.add_system(system)
     for message in body["messages"]:
         content = message["content"]
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         if message["role"] == "system":
-            turns.system(_text(blocks))
+            builder.add_system(_text(blocks))
         elif message["role"] == "user":
-            _user(turns, blocks)
+            _add_user(builder, blocks)
         else:
-            _assistant(turns, blocks)
-    return turns.messages
+            _add_assistant(builder, blocks)
+    return builder.messages
 
 
-def _system(system: str | Sequence[Block]) -> str:
+def _system_text(system: str | Sequence[Block]) -> str:
     if isinstance(system, str):
         return system
-    # Claude Code's first block differs each time and says nothing to a model: no prompt would begin as one before
+    # Claude Code's first block differs in each request and means nothing to a model: with it no prompt could be reused
+    # from the cache.
     return _text([block for block in system if not block["text"].startswith("x-anthropic-billing-header:")])
 
 
-def _user(turns: Turns, blocks: Sequence[Block]) -> None:
-    """What the user says, and what tools answered, in its order: the texts between results are one message."""
-    said: list[Block] = []
+def _add_user(builder: MessageBuilder, blocks: Sequence[Block]) -> None:
+    """Add the user's texts and the results of tools in their order; the texts between results are one message."""
+    texts: list[Block] = []
     for block in blocks:
         if block["type"] == "tool_result":
-            if said:
-                turns.user(_text(said))
-                said = []
-            turns.result(block["tool_use_id"], _text(block.get("content") or ""))
+            if texts:
+                builder.add_user(_text(texts))
+                texts = []
+            builder.add_tool_result(block["tool_use_id"], _text(block.get("content") or ""))
         else:
-            said.append(block)
-    if said or not blocks:
-        turns.user(_text(said))
+            texts.append(block)
+    if texts or not blocks:
+        builder.add_user(_text(texts))
 
 
-def _assistant(turns: Turns, blocks: Sequence[Block]) -> None:
-    before = None
+def _add_assistant(builder: MessageBuilder, blocks: Sequence[Block]) -> None:
+    previous_type = None
     for block in blocks:
         match block:
             case {"type": "text", "text": text}:
-                turns.said(text, goes_on=before == "text")
+                builder.add_text(text, continues=previous_type == "text")
             case {"type": "thinking", "thinking": thought}:
-                turns.thought(thought or unsealed(block.get("signature") or ""))
-            case {"type": "tool_use", "id": call, "name": name, "input": arguments}:
-                turns.called(call, name, arguments)
-        before = block["type"]
+                builder.add_reasoning(thought or decode_thinking(block.get("signature") or ""))
+            case {"type": "tool_use", "id": call_id, "name": name, "input": arguments}:
+                builder.add_tool_call(call_id, name, arguments)
+        previous_type = block["type"]
     if not blocks:
-        turns.said("")
+        builder.add_text("")
 
 
 def _text(content: str | Sequence[Block]) -> str:
     if isinstance(content, str):
         return content
-    return "\n\n".join(_document(block) if block["type"] == "document" else block["text"] for block in content)
+    return "\n\n".join(_document_text(block) if block["type"] == "document" else block["text"] for block in content)
 
 
-def _document(block: Block) -> str:
+def _document_text(block: Block) -> str:
     about = (block.get("title"), block.get("context"), block["source"]["data"])
     return "\n\n".join(text for text in about if text)
 
 
-def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+def _chat_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     function = {name: tool[name] for name in ("name", "description", "strict") if tool.get(name) is not None}
     return {"type": "function", "function": function | {"parameters": tool["input_schema"]}}
 
 
-def _tool_choice(choice: Mapping[str, Any]) -> Any:
+def _chat_tool_choice(choice: Mapping[str, Any]) -> Any:
     match choice:
         case {"type": "any"}:
             return "required"

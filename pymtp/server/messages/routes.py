@@ -1,4 +1,4 @@
-"""/v1/messages, as Anthropic's clients speak it."""
+"""Routes of /v1/messages."""
 
 from __future__ import annotations
 
@@ -10,90 +10,106 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from pymtp.chat.prompt import ChatPrompt
-from pymtp.openai.generate_request import Ask, prepared
-from pymtp.openai.requests import CHAT, read_ask
-from pymtp.openai.responses import drafting
-from pymtp.server.dependencies import CurrentService
-from pymtp.server.finish import Ended, ended
-from pymtp.server.http.ascii_json import AsciiJson
-from pymtp.server.http.errors import error_body, failure
-from pymtp.server.http.event_schema import event_stream
-from pymtp.server.http.named_events import named_events
-from pymtp.server.http.responses_of import failures_of
-from pymtp.server.http.sse import EventStream, while_there
-from pymtp.server.messages.read import chat_body
-from pymtp.server.messages.types import AnswerMessage, Count, CountRequest, MessageErrorBody, MessageRequest
+from pymtp.openai.generate_request import GenerateRequest, prepare_request
+from pymtp.openai.request_body import CHAT, read_generate_request
+from pymtp.openai.response_body import draft_stats
+from pymtp.server.dependencies import ServiceDep
+from pymtp.server.finish import FinishInfo, finish_info
+from pymtp.server.http.errors import error_body, error_info
+from pymtp.server.http.event_schema import event_stream_schema
+from pymtp.server.http.json_response import AsciiJSONResponse
+from pymtp.server.http.response_schema import error_responses
+from pymtp.server.http.sse import EventStream, run_with_cancellation
+from pymtp.server.http.sse_encoding import encode_events
+from pymtp.server.messages.read import to_chat_body
+from pymtp.server.messages.types import (
+    AnthropicMessage,
+    CountTokensRequest,
+    CountTokensResponse,
+    MessageErrorBody,
+    MessageRequest,
+)
 from pymtp.server.messages.write import PING, MessageWriter
-from pymtp.server.service import Answering, Service, Update
+from pymtp.server.service import Delta, RunningRequest, Service
 
 MESSAGES = "/v1/messages"
 router = APIRouter(tags=["Anthropic"])
-_ABOUT = "Events of Anthropic's API: message_start, content_block_start, content_block_delta, … message_stop."
-_ANSWERS: dict[int | str, dict[str, Any]] = {
+_EVENTS_DESCRIPTION = (
+    "Events of Anthropic's API: message_start, content_block_start, content_block_delta, … message_stop."
+)
+_RESPONSES_SCHEMA: dict[int | str, dict[str, Any]] = {
     200: {
-        "model": AnswerMessage,
-        "content": event_stream(_ABOUT, done=False),
+        "model": AnthropicMessage,
+        "content": event_stream_schema(_EVENTS_DESCRIPTION, done=False),
     },
-    **failures_of(MessageErrorBody),
+    **error_responses(MessageErrorBody),
 }
 
 
-@router.post(MESSAGES, response_model=None, responses=_ANSWERS)
-async def messages(request: Request, body: MessageRequest, service: CurrentService) -> Response:
-    """The assistant's next turn, as Anthropic's clients ask for it."""
+@router.post(MESSAGES, response_model=None, responses=_RESPONSES_SCHEMA)
+async def messages(request: Request, body: MessageRequest, service: ServiceDep) -> Response:
+    """Create a message."""
     service.check_model(body.model)
-    asked = body.model_dump(exclude_unset=True, by_alias=True)
-    ask = read_ask(CHAT, chat_body(asked), service.sampling)
-    display = (asked.get("thinking") or {}).get("display")
+    fields = body.model_dump(exclude_unset=True, by_alias=True)
+    generate_request = read_generate_request(CHAT, to_chat_body(fields), service.sampling)
+    display = (fields.get("thinking") or {}).get("display")
     writer = MessageWriter(body.model, shows_thinking=display != "omitted")
-    if not ask.stream:
-        return AsciiJson(await while_there(request, _whole(service, ask, writer)))
+    if not generate_request.stream:
+        return AsciiJSONResponse(
+            await run_with_cancellation(request, _whole_message(service, generate_request, writer))
+        )
     stack = AsyncExitStack()
-    answering = await stack.enter_async_context(service.answer(ask))
-    events = _events(service, ask, answering, stack, writer)
-    return EventStream(events, _failed(request), waiting=named_events([PING]))
+    running = await stack.enter_async_context(service.run_request(generate_request))
+    events = _events(service, generate_request, running, stack, writer)
+    return EventStream(events, _encode_error(request), keepalive=encode_events([PING]))
 
 
-@router.post(f"{MESSAGES}/count_tokens", responses=failures_of(MessageErrorBody))
-async def count_tokens(body: CountRequest, service: CurrentService) -> Count:
-    """How many tokens the prompt of these messages has."""
+@router.post(f"{MESSAGES}/count_tokens", responses=error_responses(MessageErrorBody))
+async def count_tokens(body: CountTokensRequest, service: ServiceDep) -> CountTokensResponse:
+    """Count the tokens of the prompt."""
     service.check_model(body.model)
-    ask = read_ask(CHAT, chat_body(body.model_dump(exclude_unset=True, by_alias=True)))
-    ask = service.within_budget(ask)
-    prompt = (await service.prepare(lambda: prepared(service.llm.llm, ask))).prompt
+    generate_request = read_generate_request(CHAT, to_chat_body(body.model_dump(exclude_unset=True, by_alias=True)))
+    generate_request = service.apply_thinking_budget(generate_request)
+    prompt = (await service.prepare(lambda: prepare_request(service.llm.llm, generate_request))).prompt
     assert isinstance(prompt, ChatPrompt)
-    return Count(input_tokens=len(prompt.tokens))
+    return CountTokensResponse(input_tokens=len(prompt.tokens))
 
 
-async def _whole(service: Service, ask: Ask, writer: MessageWriter) -> dict[str, Any]:
-    async with service.answer(ask) as answering:
-        async for update in answering:
-            writer.go_on(update.events)
-    return writer.whole(_ended(service, ask, answering, update, writer)) | _drafting(answering)
+async def _whole_message(service: Service, generate_request: GenerateRequest, writer: MessageWriter) -> dict[str, Any]:
+    async with service.run_request(generate_request) as running:
+        async for delta in running:
+            writer.push(delta.events)
+    return writer.message(_finish_info(service, generate_request, running, delta)) | _draft_stats(running)
 
 
 async def _events(
-    service: Service, ask: Ask, answering: Answering, stack: AsyncExitStack, writer: MessageWriter
+    service: Service,
+    generate_request: GenerateRequest,
+    running: RunningRequest,
+    stack: AsyncExitStack,
+    writer: MessageWriter,
 ) -> AsyncIterator[bytes]:
     async with stack:
-        yield named_events(writer.begin(answering.prompt_tokens))
-        async for update in answering:
-            if events := writer.go_on(update.events):
-                yield named_events(events)
-        yield named_events(writer.end(_ended(service, ask, answering, update, writer), _drafting(answering)))
+        yield encode_events(writer.begin(running.prompt_tokens))
+        async for delta in running:
+            if events := writer.push(delta.events):
+                yield encode_events(events)
+        yield encode_events(writer.end(_finish_info(service, generate_request, running, delta), _draft_stats(running)))
 
 
-def _ended(service: Service, ask: Ask, answering: Answering, last: Update, writer: MessageWriter) -> Ended:
+def _finish_info(
+    service: Service, generate_request: GenerateRequest, running: RunningRequest, last: Delta
+) -> FinishInfo:
     assert last.finish_reason is not None
-    return ended(ask, answering.completions[0], last.finish_reason, service.llm.llm.model)
+    return finish_info(generate_request, running.completions[0], last.finish_reason, service.llm.llm.model)
 
 
-def _drafting(answering: Answering) -> dict[str, Any]:
-    return {"pymtp": drafting(answering.completions)}
+def _draft_stats(running: RunningRequest) -> dict[str, Any]:
+    return {"pymtp": draft_stats(running.completions)}
 
 
-def _failed(request: Request) -> Any:
+def _encode_error(request: Request) -> Any:
     def event(error: Exception) -> bytes:
-        return named_events([error_body(MESSAGES, failure(error), request.state.request_id)])
+        return encode_events([error_body(MESSAGES, error_info(error), request.state.request_id)])
 
     return event

@@ -1,4 +1,4 @@
-"""Bodies of /v1/messages."""
+"""Request and response models of /v1/messages."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from pydantic import BeforeValidator, Field, JsonValue, StringConstraints, Tag
 from pydantic_core import PydanticCustomError
 
 from pymtp.server.openai.types import (
-    BY_FORM,
-    WHOLE,
-    WHOLE_TEXT,
-    Body,
-    Choosing,
-    Drafting,
+    BY_JSON_TYPE,
+    FLOAT_AS_INT,
+    VALID_TEXT,
+    DraftingStats,
     Effort,
-    ListOf,
-    Out,
-    Stops,
-    Templating,
+    FailFastList,
+    RequestModel,
+    ResponseModel,
+    SamplingFields,
+    StopStrings,
+    TemplateFields,
     Text,
 )
 from pymtp.validation import shown
 
-Name = Annotated[str, StringConstraints(min_length=1), WHOLE_TEXT]
+Name = Annotated[str, StringConstraints(min_length=1), VALID_TEXT]
 ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 
 
-class TextBlock(Body):
+class TextBlock(RequestModel):
     type: Literal["text"]
     text: str
 
 
-class TextSource(Body):
+class TextSource(RequestModel):
     type: Literal["text"]
     data: str
 
 
-class DocumentBlock(Body):
+class DocumentBlock(RequestModel):
     """A document of plain text."""
 
     type: Literal["document"]
@@ -46,25 +46,27 @@ class DocumentBlock(Body):
     context: str | None = None
 
 
-class ThinkingBlock(Body):
+class ThinkingBlock(RequestModel):
     type: Literal["thinking"]
     thinking: str
-    signature: str | None = Field(None, description="Of empty thinking from here: the thinking itself.")
+    signature: str | None = Field(
+        None, description="Where the thinking is empty: the thinking, as this server encoded it."
+    )
 
 
-class RedactedThinkingBlock(Body):
+class RedactedThinkingBlock(RequestModel):
     type: Literal["redacted_thinking"]
-    data: str = Field(description="Of another server: passed over.")
+    data: str = Field(description="Ignored.")
 
 
-class ToolUseBlock(Body):
+class ToolUseBlock(RequestModel):
     type: Literal["tool_use"]
     id: Name
     name: Name
     input: dict[str, JsonValue]
 
 
-def _readable(block: Any) -> Any:
+def _reject_media(block: Any) -> Any:
     kind = block.get("type") if isinstance(block, dict) else None
     source = block.get("source") if kind == "document" else None
     if isinstance(source, dict) and source.get("type") != "text":
@@ -74,43 +76,47 @@ def _readable(block: Any) -> Any:
     raise PydanticCustomError("unreadable", "this model reads text, and no {kind}", {"kind": shown(kind)})
 
 
-Read = Annotated[Annotated[TextBlock | DocumentBlock, Field(discriminator="type")], BeforeValidator(_readable)]
+ToolResultContent = Annotated[
+    Annotated[TextBlock | DocumentBlock, Field(discriminator="type")], BeforeValidator(_reject_media)
+]
 
 
-class ToolResultBlock(Body):
+class ToolResultBlock(RequestModel):
     type: Literal["tool_result"]
     tool_use_id: Name
-    content: Annotated[Text | Annotated[ListOf[Read], Tag("parts")], BY_FORM] | None = None
+    content: Annotated[Text | Annotated[FailFastList[ToolResultContent], Tag("parts")], BY_JSON_TYPE] | None = None
     is_error: bool | None = None
 
 
 UserBlock = Annotated[
-    Annotated[TextBlock | DocumentBlock | ToolResultBlock, Field(discriminator="type")], BeforeValidator(_readable)
+    Annotated[TextBlock | DocumentBlock | ToolResultBlock, Field(discriminator="type")], BeforeValidator(_reject_media)
 ]
 AssistantBlock = Annotated[
     TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock, Field(discriminator="type")
 ]
 
 
-class UserMessage(Body):
+class AnthropicUserMessage(RequestModel):
     role: Literal["user"]
-    content: Annotated[Text | Annotated[ListOf[UserBlock], Tag("parts")], BY_FORM]
+    content: Annotated[Text | Annotated[FailFastList[UserBlock], Tag("parts")], BY_JSON_TYPE]
 
 
-class AssistantMessage(Body):
+class AnthropicAssistantMessage(RequestModel):
     role: Literal["assistant"]
-    content: Annotated[Text | Annotated[ListOf[AssistantBlock], Tag("parts")], BY_FORM]
+    content: Annotated[Text | Annotated[FailFastList[AssistantBlock], Tag("parts")], BY_JSON_TYPE]
 
 
-class SystemMessage(Body):
+class AnthropicSystemMessage(RequestModel):
     role: Literal["system"]
-    content: Annotated[Text | Annotated[ListOf[TextBlock], Tag("parts")], BY_FORM]
+    content: Annotated[Text | Annotated[FailFastList[TextBlock], Tag("parts")], BY_JSON_TYPE]
 
 
-Message = Annotated[UserMessage | AssistantMessage | SystemMessage, Field(discriminator="role")]
+InputMessage = Annotated[
+    AnthropicUserMessage | AnthropicAssistantMessage | AnthropicSystemMessage, Field(discriminator="role")
+]
 
 
-def _own(tool: Any) -> Any:
+def _check_tool_type(tool: Any) -> Any:
     kind = tool.get("type") if isinstance(tool, dict) else None
     if kind in (None, "custom"):
         return tool
@@ -119,7 +125,7 @@ def _own(tool: Any) -> Any:
     )
 
 
-class Tool(Body):
+class AnthropicTool(RequestModel):
     type: Literal["custom"] | None = None
     name: ToolName
     description: str | None = None
@@ -127,142 +133,144 @@ class Tool(Body):
     strict: bool | None = None
 
 
-class AutoChoice(Body):
+class AutoToolChoice(RequestModel):
     type: Literal["auto"]
     disable_parallel_tool_use: bool | None = None
 
 
-class AnyChoice(Body):
+class AnyToolChoice(RequestModel):
     type: Literal["any"]
     disable_parallel_tool_use: bool | None = None
 
 
-class NamedChoice(Body):
+class NamedToolChoice(RequestModel):
     type: Literal["tool"]
     name: Name
     disable_parallel_tool_use: bool | None = None
 
 
-class NoChoice(Body):
+class NoToolChoice(RequestModel):
     type: Literal["none"]
 
 
 Display = Literal["summarized", "omitted"]
 
 
-class ThinkingOn(Body):
+class ThinkingOn(RequestModel):
     type: Literal["enabled", "adaptive", "between_tools"]
-    budget_tokens: Annotated[int, Field(ge=0, lt=2**31), WHOLE] | None = Field(
-        None, description="Most tokens of thinking, 0 for none."
+    budget_tokens: Annotated[int, Field(ge=0, lt=2**31), FLOAT_AS_INT] | None = Field(
+        None, description="Most tokens of thinking; 0: no thinking."
     )
     display: Display | None = Field(None, description="omitted: the thinking is in the signature only.")
 
 
-class ThinkingOff(Body):
+class ThinkingOff(RequestModel):
     type: Literal["disabled"]
 
 
-class SchemaFormat(Body):
+class AnthropicSchemaFormat(RequestModel):
     type: Literal["json_schema"]
     schema_: dict[str, JsonValue] = Field(alias="schema")
 
 
-class OutputConfig(Body):
+class OutputConfig(RequestModel):
     effort: Effort | None = None
-    format: SchemaFormat | None = None
+    format: AnthropicSchemaFormat | None = None
 
 
-class CountRequest(Templating):
-    """A chat whose tokens are to be counted."""
+class CountTokensRequest(TemplateFields):
+    """A chat whose prompt tokens are counted."""
 
     model: Name
-    messages: ListOf[Message] = Field(min_length=1)
-    system: Annotated[Text | Annotated[ListOf[TextBlock], Tag("parts")], BY_FORM] | None = None
-    tools: ListOf[Annotated[Tool, BeforeValidator(_own)]] | None = None
-    tool_choice: Annotated[AutoChoice | AnyChoice | NamedChoice | NoChoice, Field(discriminator="type")] | None = None
+    messages: FailFastList[InputMessage] = Field(min_length=1)
+    system: Annotated[Text | Annotated[FailFastList[TextBlock], Tag("parts")], BY_JSON_TYPE] | None = None
+    tools: FailFastList[Annotated[AnthropicTool, BeforeValidator(_check_tool_type)]] | None = None
+    tool_choice: (
+        Annotated[AutoToolChoice | AnyToolChoice | NamedToolChoice | NoToolChoice, Field(discriminator="type")] | None
+    ) = None
     thinking: Annotated[ThinkingOn | ThinkingOff, Field(discriminator="type")] | None = Field(
-        None, description="disabled where it is left out."
+        None, description="Default: disabled."
     )
     output_config: OutputConfig | None = None
 
 
-class MessageRequest(CountRequest, Choosing):
-    """A chat that the model is to go on with. Where the last message is the assistant's, the answer goes on with it."""
+class MessageRequest(CountTokensRequest, SamplingFields):
+    """A chat to be continued by the model. A last message of the assistant is continued."""
 
-    max_tokens: Annotated[int, Field(ge=1, lt=2**31), WHOLE]
+    max_tokens: Annotated[int, Field(ge=1, lt=2**31), FLOAT_AS_INT]
     stream: bool | None = None
-    stop_sequences: Stops | None = None
+    stop_sequences: StopStrings | None = None
     mcp_servers: None = Field(None, description="Not supported.")
 
 
-class Count(Out):
+class CountTokensResponse(ResponseModel):
     input_tokens: int
 
 
-class AnswerText(Out):
+class OutputTextBlock(ResponseModel):
     type: Literal["text"]
     text: str
     citations: None
 
 
-class AnswerThinking(Out):
+class OutputThinkingBlock(ResponseModel):
     type: Literal["thinking"]
     thinking: str
     signature: str
 
 
-class DirectCaller(Out):
+class DirectCaller(ResponseModel):
     type: Literal["direct"]
 
 
-class AnswerToolUse(Out):
+class OutputToolUseBlock(ResponseModel):
     type: Literal["tool_use"]
     id: str
     name: str
-    input: dict[str, JsonValue] = Field(description="Of a call that was cut short, what came of it.")
+    input: dict[str, JsonValue] = Field(description="Of a call that was cut off, the values that are complete.")
     caller: DirectCaller
 
 
-AnswerBlock = Annotated[AnswerText | AnswerThinking | AnswerToolUse, Field(discriminator="type")]
+OutputBlock = Annotated[OutputTextBlock | OutputThinkingBlock | OutputToolUseBlock, Field(discriminator="type")]
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
 
 
-class OutputTokensDetails(Out):
+class AnthropicOutputTokensDetails(ResponseModel):
     thinking_tokens: int
 
 
-class Usage(Out):
-    input_tokens: int = Field(description="Of the prompt, without those that were cached.")
-    cache_read_input_tokens: int = Field(description="Of the prompt, held already and not read again.")
+class AnthropicUsage(ResponseModel):
+    input_tokens: int = Field(description="Prompt tokens that were not cached.")
+    cache_read_input_tokens: int = Field(description="Prompt tokens from the prefix cache.")
     cache_creation_input_tokens: Literal[0]
     cache_creation: None
     output_tokens: int
-    output_tokens_details: OutputTokensDetails
+    output_tokens_details: AnthropicOutputTokensDetails
     server_tool_use: None
     inference_geo: None
     service_tier: Literal["standard"]
 
 
-class AnswerMessage(Out):
+class AnthropicMessage(ResponseModel):
     id: str
     type: Literal["message"]
     role: Literal["assistant"]
     model: str
-    content: list[AnswerBlock]
+    content: list[OutputBlock]
     stop_reason: StopReason | None
     stop_sequence: str | None
     stop_details: None
     container: None
-    usage: Usage
-    pymtp: Drafting | None = None
+    usage: AnthropicUsage
+    pymtp: DraftingStats | None = None
 
 
-class MessageError(Out):
+class MessageError(ResponseModel):
     type: str
     message: str
 
 
-class MessageErrorBody(Out):
+class MessageErrorBody(ResponseModel):
     type: Literal["error"]
     error: MessageError
     request_id: str | None

@@ -1,4 +1,4 @@
-"""Answers of /v1/messages, whole and as events."""
+"""Responses of /v1/messages, as one message and as events of a stream."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from pymtp.chat import Event
-from pymtp.server.finish import Ended
-from pymtp.server.message_builder import sealed
-from pymtp.server.output_items import Change, Part, Parts
+from pymtp.chat import OutputEvent
+from pymtp.server.finish import FinishInfo
+from pymtp.server.message_builder import encode_thinking
+from pymtp.server.output_items import ItemChange, OutputItem, OutputItems
 
 PING = {"type": "ping"}
 _DELTAS = {"text": ("text_delta", "text"), "thinking": ("thinking_delta", "thinking")}
 
 
 class MessageWriter:
-    """One answer. Its events, taken together by a client, are what `whole` is."""
+    """The events of one message; a client that joins them has the same as `message` returns."""
 
     def __init__(self, model_name: str, *, shows_thinking: bool = True) -> None:
-        """shows_thinking: otherwise blocks of thinking are empty, and their signature holds it."""
-        self.parts = Parts()
+        """shows_thinking: False leaves the blocks of thinking empty; the thinking is in their signature only."""
+        self._output = OutputItems()
         self._shows_thinking = shows_thinking
         self._head: dict[str, Any] = {
             "id": f"msg_{uuid.uuid4().hex[:24]}",
@@ -37,96 +37,101 @@ class MessageWriter:
         }
 
     def begin(self, prompt_tokens: int) -> list[dict[str, Any]]:
-        """The events before the first token."""
+        """Return the events before the first token."""
         message = self._head | {"usage": _usage(prompt_tokens)}
         return [{"type": "message_start", "message": message}, PING]
 
-    def go_on(self, events: Sequence[Event]) -> list[dict[str, Any]]:
-        """The events that say what is new."""
-        return self._told(self.parts.take(events))
+    def push(self, events: Sequence[OutputEvent]) -> list[dict[str, Any]]:
+        """Return the events of new output."""
+        return self._item_events(self._output.push(events))
 
-    def end(self, ended: Ended, more: dict[str, Any]) -> list[dict[str, Any]]:
-        """The last events. more: further fields of the message."""
-        delta = _stop(ended) | {"stop_details": None, "container": None}
+    def end(self, finish: FinishInfo, more: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the last events. more: further fields of message_delta."""
+        delta = _stop_fields(finish) | {"stop_details": None, "container": None}
         return [
-            *self._told(self.parts.end()),
-            {"type": "message_delta", "delta": delta, "usage": _usage_of(ended)} | more,
+            *self._item_events(self._output.end_item()),
+            {"type": "message_delta", "delta": delta, "usage": _finish_usage(finish)} | more,
             {"type": "message_stop"},
         ]
 
-    def whole(self, ended: Ended) -> dict[str, Any]:
-        """The message, after all of `go_on`."""
-        blocks = [self._block(part) for part in self.parts.row]
-        return self._head | {"content": blocks} | _stop(ended) | {"usage": _usage_of(ended)}
+    def message(self, finish: FinishInfo) -> dict[str, Any]:
+        """Return the whole message, once all output was pushed."""
+        blocks = [self._block(item) for item in self._output.items]
+        return self._head | {"content": blocks} | _stop_fields(finish) | {"usage": _finish_usage(finish)}
 
-    def _told(self, changes: Iterable[Change]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        for what, part, text in changes:
-            event: dict[str, Any] = {"type": f"content_block_{_EVENTS[what]}", "index": part.index}
-            if what == "begun":
-                found.append(event | {"content_block": self._empty(part)})
-            elif what == "grown":
-                if part.kind != "thinking" or self._shows_thinking:
-                    found.append(event | {"delta": _delta(part, text)})
+    def _item_events(self, changes: Iterable[ItemChange]) -> list[dict[str, Any]]:
+        sent: list[dict[str, Any]] = []
+        for change, item, text in changes:
+            event: dict[str, Any] = {"type": f"content_block_{_EVENT_NAMES[change]}", "index": item.index}
+            if change == "start":
+                sent.append(event | {"content_block": self._empty_block(item)})
+            elif change == "delta":
+                if item.kind != "thinking" or self._shows_thinking:
+                    sent.append(event | {"delta": _delta(item, text)})
             else:
-                if part.kind == "thinking":
-                    signature = {"type": "signature_delta", "signature": sealed(part.text)}
-                    found.append({"type": "content_block_delta", "index": part.index, "delta": signature})
-                found.append(event)
-        return found
+                if item.kind == "thinking":
+                    signature = {"type": "signature_delta", "signature": encode_thinking(item.text)}
+                    sent.append({"type": "content_block_delta", "index": item.index, "delta": signature})
+                sent.append(event)
+        return sent
 
-    def _empty(self, part: Part) -> dict[str, Any]:
-        if part.kind == "text":
+    def _empty_block(self, item: OutputItem) -> dict[str, Any]:
+        if item.kind == "text":
             return {"type": "text", "text": "", "citations": None}
-        if part.kind == "thinking":
+        if item.kind == "thinking":
             return {"type": "thinking", "thinking": "", "signature": ""}
-        name = {"id": f"toolu_{part.id}", "name": part.name}
+        name = {"id": f"toolu_{item.id}", "name": item.name}
         return {"type": "tool_use", **name, "input": {}, "caller": {"type": "direct"}}
 
-    def _block(self, part: Part) -> dict[str, Any]:
-        block = self._empty(part)
-        if part.kind == "text":
-            block["text"] = part.text
-        elif part.kind == "thinking":
-            block |= {"thinking": part.text if self._shows_thinking else "", "signature": sealed(part.text)}
-        elif part.text:
-            # of a call that was cut short, what clients make of its events: values that are complete
-            block["input"] = from_json(part.text, allow_partial=True)
+    def _block(self, item: OutputItem) -> dict[str, Any]:
+        block = self._empty_block(item)
+        if item.kind == "text":
+            block["text"] = item.text
+        elif item.kind == "thinking":
+            block |= {"thinking": item.text if self._shows_thinking else "", "signature": encode_thinking(item.text)}
+        elif item.text:
+            # Clients read the complete values of a call that was cut off: the block has the same.
+            block["input"] = from_json(item.text, allow_partial=True)
         return block
 
 
-_EVENTS = {"begun": "start", "grown": "delta", "ended": "stop"}
+_EVENT_NAMES = {"start": "start", "delta": "delta", "end": "stop"}
 
 
-def _delta(part: Part, text: str) -> dict[str, Any]:
-    if part.kind == "call":
+def _delta(item: OutputItem, text: str) -> dict[str, Any]:
+    if item.kind == "call":
         return {"type": "input_json_delta", "partial_json": text}
-    kind, field = _DELTAS[part.kind]
+    kind, field = _DELTAS[item.kind]
     return {"type": kind, field: text}
 
 
-def _stop(ended: Ended) -> dict[str, Any]:
-    if ended.reason == "tool_calls":
+def _stop_fields(finish: FinishInfo) -> dict[str, Any]:
+    if finish.reason == "tool_calls":
         reason = "tool_use"
-    elif ended.reason == "length":
-        reason = "model_context_window_exceeded" if ended.context_full else "max_tokens"
+    elif finish.reason == "length":
+        reason = "model_context_window_exceeded" if finish.context_full else "max_tokens"
     else:
-        reason = "end_turn" if ended.stop is None else "stop_sequence"
-    return {"stop_reason": reason, "stop_sequence": ended.stop if reason == "stop_sequence" else None}
+        reason = "end_turn" if finish.stop_string is None else "stop_sequence"
+    return {"stop_reason": reason, "stop_sequence": finish.stop_string if reason == "stop_sequence" else None}
 
 
-def _usage_of(ended: Ended) -> dict[str, Any]:
-    return _usage(ended.prompt - ended.cached, ended.cached, ended.written, ended.thought)
+def _finish_usage(finish: FinishInfo) -> dict[str, Any]:
+    return _usage(
+        finish.prompt_tokens - finish.cached_tokens,
+        finish.cached_tokens,
+        finish.completion_tokens,
+        finish.thinking_tokens,
+    )
 
 
-def _usage(read: int, cached: int = 0, written: int = 0, thought: int = 0) -> dict[str, Any]:
+def _usage(uncached: int, cached: int = 0, completion: int = 0, thinking: int = 0) -> dict[str, Any]:
     return {
-        "input_tokens": read,
+        "input_tokens": uncached,
         "cache_read_input_tokens": cached,
         "cache_creation_input_tokens": 0,
         "cache_creation": None,
-        "output_tokens": written,
-        "output_tokens_details": {"thinking_tokens": thought},
+        "output_tokens": completion,
+        "output_tokens_details": {"thinking_tokens": thinking},
         "server_tool_use": None,
         "inference_geo": None,
         "service_tier": "standard",

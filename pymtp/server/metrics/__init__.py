@@ -1,1 +1,1 @@
-"""What the server and its engine tell of themselves: metrics, figures, logs."""
+"""Prometheus metrics of the server and its engine, and the logs."""

@@ -1,4 +1,4 @@
-"""What an engine counts, as metrics: read when Prometheus asks, so that a token costs nothing."""
+"""The engine's counters as Prometheus metrics, read at each scrape, so that they cost nothing per token."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from pymtp.llm import LLM
 from pymtp.native.build_info import build_info
 
 GAUGES = {
-    "num_requests_running": "Texts that are written, or whose prompts are read.",
-    "num_requests_waiting": "Texts that wait for a place.",
-    "num_requests_max": "Texts that have a place at once.",
-    "kv_cache_usage_perc": "Places that are taken, of all; 1 for each.",
-    "prefix_cache_bytes": "Host memory for what prompts may go on from.",
-    "prefix_cache_max_bytes": "Host memory that this may take.",
+    "num_requests_running": "Sequences in prefill or decode.",
+    "num_requests_waiting": "Sequences that wait for a slot.",
+    "num_requests_max": "Slots.",
+    "kv_cache_usage_perc": "Used slots, from 0 to 1.",
+    "prefix_cache_bytes": "Host memory of the prefix cache.",
+    "prefix_cache_max_bytes": "Limit of the host memory of the prefix cache.",
 }
 COUNTERS = {
-    "generation_tokens": "Tokens that were generated.",
-    "prefix_cache_queries": "Tokens of prompts that were looked for in what was read before.",
-    "prefix_cache_hits": "Tokens of prompts that were found there, and not computed again.",
-    "prefix_cache_evictions": "Checkpoints that had to make room for others.",
-    "rounds": "Launches of the target that verified.",
-    "spec_decode_num_drafts": "Rounds of a text with drafts.",
-    "spec_decode_num_draft_tokens": "Drafts that were verified.",
-    "spec_decode_num_accepted_tokens": "Drafts that the target agreed with.",
+    "generation_tokens": "Generated tokens.",
+    "prefix_cache_queries": "Prompt tokens that were looked up in the prefix cache.",
+    "prefix_cache_hits": "Prompt tokens that were found in the prefix cache.",
+    "prefix_cache_evictions": "Checkpoints that were evicted from the prefix cache.",
+    "rounds": "Decodes of the target that generated or verified tokens.",
+    "spec_decode_num_drafts": "Rounds of a sequence with drafts.",
+    "spec_decode_num_draft_tokens": "Draft tokens that were verified.",
+    "spec_decode_num_accepted_tokens": "Draft tokens that were accepted.",
 }
-FAMILIES = {
-    "rounds_by_depth": ("Rounds by the drafts of each text in them.", "depth"),
-    "rounds_by_texts": ("Rounds by the texts in them.", "texts"),
-    "spec_decode_num_draft_tokens_per_pos": ("Drafts that were verified, by their position.", "position"),
-    "spec_decode_num_accepted_tokens_per_pos": ("Drafts that the target agreed with.", "position"),
+LABELLED_COUNTERS = {
+    "rounds_by_depth": ("Rounds by the number of drafts, once for each sequence.", "depth"),
+    "rounds_by_texts": ("Rounds by the number of sequences.", "texts"),
+    "spec_decode_num_draft_tokens_per_pos": ("Draft tokens that were verified, by their position.", "position"),
+    "spec_decode_num_accepted_tokens_per_pos": ("Draft tokens that were accepted, by their position.", "position"),
 }
 
 
 class EngineMetrics(Collector):
-    """The figures of an LLM's engine."""
+    """A collector of the figures of an LLM's engine."""
 
     def __init__(self, llm: LLM, model_name: str) -> None:
         self._llm, self._model_name = llm, model_name
-        self._places = llm.context.n_seq_max
+        self._n_slots = llm.context.n_seq_max
         build = build_info()
         self._info = {
             "version": str(build["pymtp"]),
@@ -53,28 +53,30 @@ class EngineMetrics(Collector):
         }
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing, so that nothing is read as this is registered."""
+        """Return no metrics, so that the registry does not collect on registration."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics, of one snapshot."""
+        """Yield all metrics of one snapshot of the figures."""
         figures = self._llm.figures()
-        info = GaugeMetricFamily("pymtp:info", "What serves; always 1.", labels=tuple(self._info))
+        info = GaugeMetricFamily(
+            "pymtp:info", "Versions and options of the server; always 1.", labels=tuple(self._info)
+        )
         info.add_metric(tuple(self._info.values()), 1)
         yield info
         gauges, counters = self._gauges(figures), _counters(figures)
         model = ("model_name",)
-        for name, about in GAUGES.items():
-            gauge = GaugeMetricFamily(f"pymtp:{name}", about, labels=model)
+        for name, help_text in GAUGES.items():
+            gauge = GaugeMetricFamily(f"pymtp:{name}", help_text, labels=model)
             gauge.add_metric((self._model_name,), gauges[name])
             yield gauge
-        for name, about in COUNTERS.items():
-            counter = CounterMetricFamily(f"pymtp:{name}", about, labels=model)
+        for name, help_text in COUNTERS.items():
+            counter = CounterMetricFamily(f"pymtp:{name}", help_text, labels=model)
             counter.add_metric((self._model_name,), counters[name])
             yield counter
-        for name, (about, label) in FAMILIES.items():
-            family = CounterMetricFamily(f"pymtp:{name}", about, labels=(*model, label))
-            for key, value in _families(figures)[name].items():
+        for name, (help_text, label) in LABELLED_COUNTERS.items():
+            family = CounterMetricFamily(f"pymtp:{name}", help_text, labels=(*model, label))
+            for key, value in _labelled_counters(figures)[name].items():
                 family.add_metric((self._model_name, str(key)), value)
             yield family
 
@@ -82,10 +84,10 @@ class EngineMetrics(Collector):
         return {
             "num_requests_running": figures.running,
             "num_requests_waiting": figures.waiting,
-            "num_requests_max": self._places,
-            "kv_cache_usage_perc": figures.running / self._places,
+            "num_requests_max": self._n_slots,
+            "kv_cache_usage_perc": figures.running / self._n_slots,
             "prefix_cache_bytes": figures.prefixes.nbytes,
-            "prefix_cache_max_bytes": self._llm.engine.prefixes.store.budget.limit,
+            "prefix_cache_max_bytes": self._llm._engine.prefix_cache.store.eviction.limit,
         }
 
 
@@ -103,7 +105,7 @@ def _counters(figures: Figures) -> Mapping[str, float]:
     }
 
 
-def _families(figures: Figures) -> Mapping[str, Mapping[int, int]]:
+def _labelled_counters(figures: Figures) -> Mapping[str, Mapping[int, int]]:
     return {
         "rounds_by_depth": figures.depths,
         "rounds_by_texts": figures.sequences,

@@ -1,4 +1,4 @@
-"""What the server logs, on stderr: a line a request and few others, as text or as JSON objects."""
+"""The log on stderr, as text or JSON lines: one line per request, and few others."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 log = logging.getLogger("pymtp.server")
-LOGGED = ("pymtp", "uvicorn")
+LOGGER_NAMES = ("pymtp", "uvicorn")
 
 
 def configure(log_format: LogFormat, level: LogLevel) -> None:
-    """This process logs on stderr. uvicorn tells of failures only: what it says of requests is in our lines."""
+    """Log on stderr. At level info, uvicorn logs warnings and errors only: our own lines report the requests."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
-    for name in LOGGED:
+    for name in LOGGER_NAMES:
         logger = logging.getLogger(name)
         logger.handlers[:], logger.propagate = [handler], False
         logger.setLevel(level.upper())
     if level == "info":
-        logging.getLogger("pymtp.native").setLevel(logging.WARNING)  # llama.cpp says a lot as it loads
+        logging.getLogger("pymtp.native").setLevel(logging.WARNING)  # llama.cpp logs a lot while it loads
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
 
 @contextmanager
-def failures_held(logger: logging.Logger) -> Iterator[None]:
-    """Errors of the logger come at the end, and not at all where this ends with one that is raised."""
+def hold_errors(logger: logging.Logger) -> Iterator[None]:
+    """Hold the logger's errors until the end of the context, and drop them where it ends with an exception."""
     held: list[logging.LogRecord] = []
 
     def hold(record: logging.LogRecord) -> bool:
@@ -52,7 +52,7 @@ def failures_held(logger: logging.Logger) -> Iterator[None]:
 
 
 class TextLines(logging.Formatter):
-    """`2026-01-31T12:00:00.000Z INFO message key=value …`"""
+    """Lines such as `2026-01-31T12:00:00.000Z INFO message key=value …`."""
 
     def format(self, record: logging.LogRecord) -> str:
         values = [f"{key}={_word(value)}" for key, value in _fields(record).items()]
@@ -61,14 +61,14 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One object a line: time, level, message, and what else there is by its name."""
+    """One JSON object per line: time, level, message, and the fields of the record."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {"time": _time(record), "level": record.levelname.lower(), "message": record.getMessage()}
         line |= _fields(record)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)  # in ASCII: a terminal takes some characters for commands
+        return json.dumps(line, default=str)  # ASCII: terminals obey some control characters
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -77,17 +77,17 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
-    """What log.info(…, extra={"fields": …}) was given."""
-    found: Mapping[str, Any] = getattr(record, "fields", {})
-    return found
+    """Return the fields of log.info(…, extra={"fields": …})."""
+    fields: Mapping[str, Any] = getattr(record, "fields", {})
+    return fields
 
 
 def _word(value: Any) -> str:
-    """A value without spaces, or in quotes."""
+    """Return a value as one word, or in quotes."""
     if isinstance(value, float):
         return f"{value:.4g}"
     word = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    if not word.isprintable():  # a terminal takes some of these characters for commands
+    if not word.isprintable():  # terminals obey some of these characters
         return json.dumps(word)
     return word if re.fullmatch(r'[^\s"]+', word) else json.dumps(word, ensure_ascii=False)
 

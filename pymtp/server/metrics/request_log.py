@@ -1,4 +1,4 @@
-"""A line in the log for each HTTP request, with what came of its texts."""
+"""The request log: one line for each HTTP request, with the tokens of its completions."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pymtp.chat import Chat
 from pymtp.server.metrics.logs import log
 
-LEFT = 499  # the client left before there was an answer: as nginx counts
-QUIET = ("/health", "/metrics", "/figures")  # machines ask for these every few seconds
-METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")  # a client may send any word
-LONGEST = 200  # characters of a path that is none of ours
+CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnects before the response
+DEBUG_ROUTES = ("/health", "/metrics", "/figures")  # monitoring requests these every few seconds
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")  # clients may send any word
+MAX_PATH_CHARACTERS = 200  # the longest shown part of an unknown path
 
 
-class Count(Protocol):
-    """Counts a request by its method, route and status."""
+class HttpRequestCounter(Protocol):
+    """The counter of HTTP requests by method, route and status."""
 
     def __call__(self, method: str, route: str, status: int) -> None: ...
 
 
 @dataclass
-class Entry:
-    """What is logged of a request. Its texts are told together, where there are several."""
+class LogEntry:
+    """The fields of a request's line; several completions are summed."""
 
     prompt: Any = None
     prompt_tokens: int | None = None
@@ -38,8 +38,8 @@ class Entry:
     time_to_first_token: float | None = None
     finish_reasons: list[str] = field(default_factory=list)
 
-    def of_texts(self) -> dict[str, Any]:
-        """What there is to say of the texts; nothing of a request for none."""
+    def generation_fields(self) -> dict[str, Any]:
+        """Return the fields of the completions; {} for a request that generates nothing."""
         if self.prompt_tokens is None:
             return {}
         first = self.time_to_first_token
@@ -54,28 +54,28 @@ class Entry:
         }
 
 
-_entry: ContextVar[Entry | None] = ContextVar("entry", default=None)
+_entry: ContextVar[LogEntry | None] = ContextVar("entry", default=None)
 
 
-def current_entry() -> Entry | None:
-    """Of the HTTP request that this task works for."""
+def current_log_entry() -> LogEntry | None:
+    """Return the log entry of the HTTP request of this task."""
     return _entry.get()
 
 
-class RequestLog:
-    """Around an ASGI app: a line for each request. What stands around it gives requests their ids."""
+class RequestLogMiddleware:
+    """The middleware that logs each request. An outer middleware sets the request id."""
 
-    def __init__(self, app: ASGIApp, count: Count, *, prompts: bool = False) -> None:
-        """prompts: whether they are logged, too."""
+    def __init__(self, app: ASGIApp, count: HttpRequestCounter, *, prompts: bool = False) -> None:
+        """prompts: log the prompts, too."""
         self._app, self._count, self._prompts = app, count, prompts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun, status, entry = time.perf_counter(), LEFT, Entry()
+        start, status, entry = time.perf_counter(), CLIENT_CLOSED_REQUEST, LogEntry()
 
-        async def note(message: Message) -> None:
+        async def send_and_note_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -83,33 +83,33 @@ class RequestLog:
 
         token = _entry.set(entry)
         try:
-            await self._app(scope, receive, note)
+            await self._app(scope, receive, send_and_note_status)
         except Exception:
             status = 500
-            raise  # who answers it, logs it
+            raise  # the handler that answers it logs the traceback
         finally:
             _entry.reset(token)
-            self._write(scope, entry, status, time.perf_counter() - begun)
+            self._write(scope, entry, status, time.perf_counter() - start)
 
-    def _write(self, scope: Scope, entry: Entry, status: int, seconds: float) -> None:
+    def _write(self, scope: Scope, entry: LogEntry, status: int, seconds: float) -> None:
         method, route = scope["method"], _route(scope)
         self._count(method if method in METHODS else "other", route or "other", status)
-        where = route or scope["path"][:LONGEST]
+        shown_route = route or scope["path"][:MAX_PATH_CHARACTERS]
         fields = {
             "method": method,
-            "route": where,
+            "route": shown_route,
             "status": status,
             "request_id": scope["state"]["request_id"],
             "client": scope["client"][0] if scope.get("client") else None,
             "seconds": round(seconds, 6),
-            **entry.of_texts(),
+            **entry.generation_fields(),
         }
         if self._prompts and entry.prompt is not None:
             fields["prompt"] = entry.prompt.messages if isinstance(entry.prompt, Chat) else entry.prompt
-        log.log(logging.DEBUG if route in QUIET else logging.INFO, "request", extra={"fields": fields})
+        log.log(logging.DEBUG if route in DEBUG_ROUTES else logging.INFO, "request", extra={"fields": fields})
 
 
 def _route(scope: Scope) -> str | None:
-    """The pattern that a path was found by: there are few of them, whatever clients ask for."""
+    """Return the pattern of the route: unlike paths, there are few of them."""
     path = getattr(scope.get("route"), "path", None)
     return path if isinstance(path, str) else None

@@ -1,4 +1,4 @@
-"""Chunks of a chat's stream, as bytes: only texts go through a JSON encoder."""
+"""Chunks of a chat completion's stream, built as bytes: only texts go through a JSON encoder."""
 
 from __future__ import annotations
 
@@ -6,102 +6,105 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from pymtp.chat import CallArguments, CallBegun, Event, Said, Thought
+from pymtp.chat import ContentDelta, OutputEvent, ReasoningDelta, ToolCallDelta, ToolCallStart
 from pymtp.engine.request import Completion, Piece
 from pymtp.model.model import Model
-from pymtp.openai.requests import CHAT
-from pymtp.openai.responses import call_id, chat_logprobs, drafting, head, usage
-from pymtp.server.openai.origins import Origins
-from pymtp.server.service import Update
+from pymtp.openai.request_body import CHAT
+from pymtp.openai.response_body import call_id, chat_logprobs, draft_stats, response_head, usage
+from pymtp.server.openai.origins import OriginTracker
+from pymtp.server.service import Delta
 
 
 class ChatChunks:
-    """The chunks of one answer, of n texts."""
+    """The chunks of one stream with n completions."""
 
     def __init__(self, model: Model, model_name: str, n: int, *, include_usage: bool, origins: bool) -> None:
-        """include_usage: a last chunk without choices has the usage. origins: chunks tell what was drafted."""
-        begin = head(CHAT, model_name) | {"object": "chat.completion.chunk"}
+        """include_usage: a last chunk without choices has the usage. origins: chunks tell the drafted characters."""
+        begin = response_head(CHAT, model_name) | {"object": "chat.completion.chunk"}
         self._model = model
         self._begin = b"data: " + json.dumps(begin).encode()[:-1] + b', "choices": ['
         self._include_usage = include_usage
         self._end = b', "usage": null}\n\n' if include_usage else b"}\n\n"
-        self._origins = [Origins(model) for _ in range(n)] if origins else None
-        self._begun = [False] * n
+        self._origins = [OriginTracker(model) for _ in range(n)] if origins else None
+        self._started = [False] * n
 
-    def chunk(self, update: Update) -> bytes:
-        """What is new of a text: one chunk, and before the first one that says whose turn it is."""
-        index = update.index
-        delta = self._delta(update.events)
-        logprobs = _logprobs(update.pieces, self._model)
-        told = b"" if self._origins is None else self._told(index, update)
-        found = b""
-        if not self._begun[index]:
-            self._begun[index] = True
-            found = self._chunk(index, b'"role": "assistant", "content": ""', b"null", None)
-        if delta or logprobs != b"null" or told:
-            found += self._chunk(index, delta, logprobs, None, told)
-        return found
+    def chunk(self, delta: Delta) -> bytes:
+        """Return the chunk of a delta; before the first of a completion comes a chunk with the role."""
+        index = delta.index
+        fields = self._delta_fields(delta.events)
+        logprobs = _logprobs(delta.pieces, self._model)
+        extension = b"" if self._origins is None else self._origins_extension(index, delta)
+        chunks = b""
+        if not self._started[index]:
+            self._started[index] = True
+            chunks = self._chunk(index, b'"role": "assistant", "content": ""', b"null", None)
+        if fields or logprobs != b"null" or extension:
+            chunks += self._chunk(index, fields, logprobs, None, extension)
+        return chunks
 
-    def end(self, update: Update, last: Sequence[Completion] | None) -> bytes:
-        """The chunk that says why a text ended. last: of the last text to end, all of them."""
-        told = b"" if last is None or self._include_usage else self._drafting(last)
-        return self._chunk(update.index, b"", b"null", update.finish_reason, told)
+    def end(self, delta: Delta, last: Sequence[Completion] | None) -> bytes:
+        """Return the chunk with the finish reason.
+
+        last: all completions, where this is the last one to finish; else None.
+        """
+        extension = b"" if last is None or self._include_usage else self._stats_extension(last)
+        return self._chunk(delta.index, b"", b"null", delta.finish_reason, extension)
 
     def usage(self, done: Sequence[Completion]) -> bytes:
-        """The chunk without choices, where it was asked for."""
+        """Return the chunk with the usage, where include_usage asks for it."""
         if not self._include_usage:
             return b""
-        said = json.dumps(usage([done])).encode()
-        return self._begin + b'], "usage": ' + said + self._drafting(done) + b"}\n\n"
+        encoded = json.dumps(usage([done])).encode()
+        return self._begin + b'], "usage": ' + encoded + self._stats_extension(done) + b"}\n\n"
 
-    def _chunk(self, index: int, delta: bytes, logprobs: bytes, reason: str | None, told: bytes = b"") -> bytes:
-        why = b"null" if reason is None else b'"%s"' % reason.encode()
+    def _chunk(self, index: int, fields: bytes, logprobs: bytes, reason: str | None, extension: bytes = b"") -> bytes:
+        reason_json = b"null" if reason is None else b'"%s"' % reason.encode()
         return b'%s{"index": %d, "delta": {%s}, "logprobs": %s, "finish_reason": %s}]%s%s' % (
             self._begin,
             index,
-            delta,
+            fields,
             logprobs,
-            why,
-            told,
+            reason_json,
+            extension,
             self._end,
         )
 
-    def _delta(self, events: Sequence[Event]) -> bytes:
-        """The fields of a delta, each joined of all events that are for it."""
-        thought = "".join(event.text for event in events if isinstance(event, Thought))
-        said = "".join(event.text for event in events if isinstance(event, Said))
+    def _delta_fields(self, events: Sequence[OutputEvent]) -> bytes:
+        """Return the fields of a delta object; events of the same field are joined."""
+        reasoning = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
+        content = "".join(event.text for event in events if isinstance(event, ContentDelta))
         fields = []
-        if thought:
-            text = json.dumps(thought)
+        if reasoning:
+            text = json.dumps(reasoning)
             fields.append(f'"reasoning_content": {text}, "reasoning": {text}')
-        if said:
-            fields.append(f'"content": {json.dumps(said)}')
-        if calls := _calls(events):
-            fields.append(f'"tool_calls": {json.dumps(calls)}')
+        if content:
+            fields.append(f'"content": {json.dumps(content)}')
+        if tool_calls := _tool_calls(events):
+            fields.append(f'"tool_calls": {json.dumps(tool_calls)}')
         return ", ".join(fields).encode()
 
-    def _told(self, index: int, update: Update) -> bytes:
+    def _origins_extension(self, index: int, delta: Delta) -> bytes:
         assert self._origins is not None
-        said = self._origins[index].of(update.pieces, update.events)
-        return b"" if said is None else b', "pymtp": ' + json.dumps(said).encode()
+        encoded = self._origins[index].push(delta.pieces, delta.events)
+        return b"" if encoded is None else b', "pymtp": ' + json.dumps(encoded).encode()
 
-    def _drafting(self, done: Sequence[Completion]) -> bytes:
-        return b', "pymtp": ' + json.dumps(drafting(done)).encode()
+    def _stats_extension(self, done: Sequence[Completion]) -> bytes:
+        return b', "pymtp": ' + json.dumps(draft_stats(done)).encode()
 
 
-def _calls(events: Sequence[Event]) -> list[dict[str, Any]]:
-    """What is new of calls: the name of one that began, and what came of its arguments."""
-    found: dict[int, dict[str, Any]] = {}
+def _tool_calls(events: Sequence[OutputEvent]) -> list[dict[str, Any]]:
+    """Return the tool calls of a delta object: names of new calls, and new text of their arguments."""
+    calls: dict[int, dict[str, Any]] = {}
     for event in events:
-        if isinstance(event, CallBegun):
+        if isinstance(event, ToolCallStart):
             function = {"name": event.name, "arguments": ""}
-            found[event.index] = {"index": event.index, "id": call_id(), "type": "function", "function": function}
-        elif isinstance(event, CallArguments):
-            call = found.setdefault(event.index, {"index": event.index, "function": {"arguments": ""}})
+            calls[event.index] = {"index": event.index, "id": call_id(), "type": "function", "function": function}
+        elif isinstance(event, ToolCallDelta):
+            call = calls.setdefault(event.index, {"index": event.index, "function": {"arguments": ""}})
             call["function"]["arguments"] += event.text
-    return list(found.values())
+    return list(calls.values())
 
 
 def _logprobs(pieces: Sequence[Piece], model: Model) -> bytes:
-    each = [one for piece in pieces for one in piece.logprobs or ()]
-    return json.dumps(chat_logprobs(each, model)).encode() if each else b"null"
+    tokens = [token for piece in pieces for token in piece.logprobs or ()]
+    return json.dumps(chat_logprobs(tokens, model)).encode() if tokens else b"null"

@@ -1,4 +1,4 @@
-"""Bodies of /v1/chat/completions."""
+"""Request and response models of /v1/chat/completions."""
 
 from __future__ import annotations
 
@@ -7,74 +7,74 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue, StringConstraints
 
 from pymtp.server.openai.types import (
-    READABLE,
-    WHOLE,
-    WHOLE_TEXT,
-    Body,
-    Drafting,
+    FLOAT_AS_INT,
+    TEXT_ONLY,
+    VALID_TEXT,
+    CompletionFields,
+    DraftingStats,
     Effort,
-    ListOf,
+    FailFastList,
     Origins,
-    Out,
-    Sampling,
-    Templating,
-    Thinking,
+    RequestModel,
+    ResponseModel,
+    TemplateFields,
+    ThinkingConfig,
     TopLogprobs,
     Usage,
 )
 
 
-class TextPart(Body):
+class TextContentPart(RequestModel):
     type: Literal["text"]
     text: str
 
 
-class RefusalPart(Body):
+class RefusalContentPart(RequestModel):
     type: Literal["refusal"]
     refusal: str
 
 
-Text = str | ListOf[Annotated[TextPart, READABLE]]
-AssistantPart = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
-Name = Annotated[str, StringConstraints(min_length=1), WHOLE_TEXT]
+Text = str | FailFastList[Annotated[TextContentPart, TEXT_ONLY]]
+AssistantPart = Annotated[TextContentPart | RefusalContentPart, Field(discriminator="type")]
+Name = Annotated[str, StringConstraints(min_length=1), VALID_TEXT]
 
 
-class SystemMessage(Body):
+class SystemMessage(RequestModel):
     role: Literal["system"]
     content: Text
 
 
-class DeveloperMessage(Body):
+class DeveloperMessage(RequestModel):
     role: Literal["developer"]
     content: Text
 
 
-class UserMessage(Body):
+class UserMessage(RequestModel):
     role: Literal["user"]
     content: Text
 
 
-class CalledFunction(Body):
+class CalledFunction(RequestModel):
     name: Name
     arguments: str = Field(description="JSON of an object.")
 
 
-class ToolCall(Body):
+class AssistantToolCall(RequestModel):
     id: str | None = None
     type: Literal["function"] = "function"
     function: CalledFunction
 
 
-class AssistantMessage(Body):
+class AssistantMessage(RequestModel):
     role: Literal["assistant"]
-    content: str | ListOf[Annotated[AssistantPart, READABLE]] | None = None
-    reasoning_content: str | None = Field(None, description="What was thought before the content.")
+    content: str | FailFastList[Annotated[AssistantPart, TEXT_ONLY]] | None = None
+    reasoning_content: str | None = Field(None, description="The thinking before the content.")
     reasoning: str | None = Field(None, description="The same, as vLLM names it.")
     refusal: str | None = None
-    tool_calls: ListOf[ToolCall] | None = None
+    tool_calls: FailFastList[AssistantToolCall] | None = None
 
 
-class ToolMessage(Body):
+class ToolMessage(RequestModel):
     role: Literal["tool"]
     content: Text
     tool_call_id: str | None = None
@@ -85,44 +85,46 @@ Message = Annotated[
 ]
 
 
-class FunctionTool(Body):
+class FunctionDefinition(RequestModel):
     name: Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
     description: str | None = None
     parameters: dict[str, JsonValue] | None = Field(None, description="A JSON schema of an object.")
     strict: bool | None = None
 
 
-class Tool(Body):
+class ChatTool(RequestModel):
     type: Literal["function"]
-    function: FunctionTool
+    function: FunctionDefinition
 
 
-class NamedFunction(Body):
+class NamedFunction(RequestModel):
     name: Name
 
 
-class NamedChoice(Body):
+class ChatNamedToolChoice(RequestModel):
     type: Literal["function"]
     function: NamedFunction
 
 
-class ChatRequest(Sampling, Templating):
-    """A chat that the model is to go on with."""
+class ChatRequest(CompletionFields, TemplateFields):
+    """A chat to be continued by the model."""
 
-    model: str  # as OpenAI's API demands
-    messages: ListOf[Message] = Field(min_length=1)
-    max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31), WHOLE] | None = None
+    model: str  # OpenAI's API requires it
+    messages: FailFastList[Message] = Field(min_length=1)
+    max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31), FLOAT_AS_INT] | None = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None
-    tools: ListOf[Tool] | None = None
-    tool_choice: Literal["auto", "none", "required"] | NamedChoice | None = None
+    tools: FailFastList[ChatTool] | None = None
+    tool_choice: Literal["auto", "none", "required"] | ChatNamedToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Effort | None = None
-    thinking: Thinking | None = Field(None, description="disabled: the template's enable_thinking is false.")
+    thinking: ThinkingConfig | None = Field(None, description="disabled: the template's enable_thinking is false.")
     reasoning_format: Literal["auto", "none", "deepseek"] | None = Field(
-        None, description="none: thinking stays in the content."
+        None, description="none: the thinking stays in the content."
     )
-    continue_final_message: bool | None = Field(None, description="The last message, the assistant's, is gone on with.")
+    continue_final_message: bool | None = Field(
+        None, description="The last message is the assistant's, and the model continues it."
+    )
     functions: None = Field(None, description="Not supported: use tools.")
     function_call: None = Field(None, description="Not supported: use tool_choice.")
     modalities: Annotated[list[Literal["text"]], Field(max_length=1)] | None = None
@@ -130,7 +132,7 @@ class ChatRequest(Sampling, Templating):
     web_search_options: None = Field(None, description="Not supported.")
 
 
-class TopLogprob(Out):
+class TopLogprob(ResponseModel):
     token: str
     logprob: float
     bytes: list[int]
@@ -140,38 +142,38 @@ class TokenLogprob(TopLogprob):
     top_logprobs: list[TopLogprob]
 
 
-class ChatLogprobs(Out):
+class ChatLogprobs(ResponseModel):
     content: list[TokenLogprob]
 
 
-class AnswerFunction(Out):
+class ChatFunctionCall(ResponseModel):
     name: str
     arguments: str
 
 
-class AnswerCall(Out):
+class ChatToolCall(ResponseModel):
     id: str
     type: Literal["function"]
-    function: AnswerFunction
+    function: ChatFunctionCall
 
 
-class AnswerMessage(Out):
+class ChatMessage(ResponseModel):
     role: Literal["assistant"]
     content: str | None
     refusal: None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: list[AnswerCall] | None = None
+    tool_calls: list[ChatToolCall] | None = None
 
 
-class ChatChoice(Out):
+class ChatChoice(ResponseModel):
     index: int
-    message: AnswerMessage
+    message: ChatMessage
     finish_reason: Literal["stop", "length", "tool_calls"]
     logprobs: ChatLogprobs | None
 
 
-class ChatCompletion(Out):
+class ChatCompletion(ResponseModel):
     id: str
     object: Literal["chat.completion"]
     created: int = Field(description="Seconds since 1970.")
@@ -179,38 +181,38 @@ class ChatCompletion(Out):
     system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
-    pymtp: Drafting
+    pymtp: DraftingStats
 
 
-class FunctionDelta(Out):
+class DeltaFunctionCall(ResponseModel):
     name: str | None = None
     arguments: str
 
 
-class CallDelta(Out):
+class DeltaToolCall(ResponseModel):
     index: int
     id: str | None = None
     type: Literal["function"] | None = None
-    function: FunctionDelta
+    function: DeltaFunctionCall
 
 
-class Delta(Out):
+class DeltaMessage(ResponseModel):
     role: Literal["assistant"] | None = None
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: list[CallDelta] | None = None
+    tool_calls: list[DeltaToolCall] | None = None
 
 
-class ChunkChoice(Out):
+class ChunkChoice(ResponseModel):
     index: int
-    delta: Delta
+    delta: DeltaMessage
     finish_reason: Literal["stop", "length", "tool_calls"] | None
     logprobs: ChatLogprobs | None
 
 
-class ChatChunk(Out):
-    """An event of a stream."""
+class ChatChunk(ResponseModel):
+    """A chunk of a stream."""
 
     id: str
     object: Literal["chat.completion.chunk"]
@@ -219,4 +221,4 @@ class ChatChunk(Out):
     system_fingerprint: str
     choices: list[ChunkChoice]
     usage: Usage | None = None
-    pymtp: Drafting | Origins | None = None
+    pymtp: DraftingStats | Origins | None = None

@@ -1,4 +1,4 @@
-"""Bodies of /v1/completions."""
+"""Request and response models of /v1/completions."""
 
 from __future__ import annotations
 
@@ -6,44 +6,54 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from pymtp.server.openai.types import WHOLE, WHOLE_TEXT, Drafting, ListOf, Out, Sampling, TokenId, TopLogprobs, Usage
+from pymtp.server.openai.types import (
+    FLOAT_AS_INT,
+    VALID_TEXT,
+    CompletionFields,
+    DraftingStats,
+    FailFastList,
+    ResponseModel,
+    TokenId,
+    TopLogprobs,
+    Usage,
+)
 
 MAX_PROMPTS = 2048
-Text = Annotated[str, StringConstraints(min_length=1), WHOLE_TEXT]
-Tokens = Annotated[ListOf[TokenId], Field(min_length=1)]
+Text = Annotated[str, StringConstraints(min_length=1), VALID_TEXT]
+Tokens = Annotated[FailFastList[TokenId], Field(min_length=1)]
 
 
-class CompletionRequest(Sampling):
-    """A text that the model is to go on with."""
+class CompletionRequest(CompletionFields):
+    """Prompts to be completed."""
 
     prompt: (
         Text
         | Tokens
-        | Annotated[ListOf[Text], Field(min_length=1, max_length=MAX_PROMPTS)]
-        | Annotated[ListOf[Tokens], Field(min_length=1, max_length=MAX_PROMPTS)]
-    ) = Field(description="Text or token ids, or several of one of these.")
-    echo: bool | None = Field(None, description="The text begins with the prompt.")
+        | Annotated[FailFastList[Text], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | Annotated[FailFastList[Tokens], Field(min_length=1, max_length=MAX_PROMPTS)]
+    ) = Field(description="A text, a list of token ids, or a list of either.")
+    echo: bool | None = Field(None, description="Return the prompt before the completion.")
     logprobs: TopLogprobs | None = None
     suffix: None = Field(None, description="Not supported.")
-    best_of: Annotated[int, Field(ge=1), WHOLE] | None = Field(None, description="No more than n.")
+    best_of: Annotated[int, Field(ge=1), FLOAT_AS_INT] | None = Field(None, description="At most n.")
 
 
-class CompletionLogprobs(Out):
+class CompletionLogprobs(ResponseModel):
     tokens: list[str]
     token_logprobs: list[float]
     top_logprobs: list[dict[str, float]]
     text_offset: list[int]
 
 
-class CompletionChoice(Out):
+class CompletionChoice(ResponseModel):
     index: int
     text: str
     finish_reason: Literal["stop", "length"] | None
     logprobs: CompletionLogprobs | None
 
 
-class TextCompletion(Out):
-    """An answer, or an event of a stream: there `choices` has what is new, and `usage` is in the last."""
+class TextCompletion(ResponseModel):
+    """A completion, or a chunk of a stream: `choices` has its new text, and the last chunk has `usage`."""
 
     id: str
     object: Literal["text_completion"]
@@ -52,4 +62,4 @@ class TextCompletion(Out):
     system_fingerprint: str
     choices: list[CompletionChoice]
     usage: Usage | None = None
-    pymtp: Drafting | None = None
+    pymtp: DraftingStats | None = None

@@ -1,4 +1,4 @@
-"""/v1/completions."""
+"""The route of /v1/completions."""
 
 from __future__ import annotations
 
@@ -12,160 +12,179 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from pymtp.chat import Said
+from pymtp.chat import ContentDelta
 from pymtp.engine.request import Completion
 from pymtp.errors import InvalidRequestError
-from pymtp.openai.generate_request import Ask, Text
-from pymtp.openai.requests import TEXT, read_ask, text_prompts
-from pymtp.openai.responses import answer, drafting, head, prompt_text, text_logprobs, usage
+from pymtp.openai.generate_request import GenerateRequest, Output
+from pymtp.openai.request_body import TEXT, read_generate_request, text_prompts
+from pymtp.openai.response_body import build_response, draft_stats, prompt_text, response_head, text_logprobs, usage
 from pymtp.server.admission import Admission
-from pymtp.server.dependencies import CurrentService
-from pymtp.server.http.ascii_json import AsciiJson
-from pymtp.server.http.errors import stream_failure
-from pymtp.server.http.responses_of import answers_of, ignored_header
-from pymtp.server.http.sse import DONE, EventStream, while_there
+from pymtp.server.dependencies import ServiceDep
+from pymtp.server.http.errors import stream_error_encoder
+from pymtp.server.http.json_response import AsciiJSONResponse
+from pymtp.server.http.response_schema import endpoint_responses, ignored_fields_header
+from pymtp.server.http.sse import DONE, EventStream, run_with_cancellation
 from pymtp.server.openai.completion_types import CompletionRequest, TextCompletion
-from pymtp.server.service import Service, Update
+from pymtp.server.service import Delta, Service
 
 router = APIRouter(tags=["OpenAI"])
 
 
-@router.post(TEXT, response_model=None, responses=answers_of(TextCompletion, TextCompletion))
-async def completions(request: Request, body: CompletionRequest, service: CurrentService) -> Response:
-    """Goes on with texts, as OpenAI's older clients ask for it."""
+@router.post(TEXT, response_model=None, responses=endpoint_responses(TextCompletion, TextCompletion))
+async def completions(request: Request, body: CompletionRequest, service: ServiceDep) -> Response:
+    """Create a completion of one or several prompts."""
     service.check_model(body.model)
-    asked = body.model_dump(exclude_unset=True, by_alias=True)
-    ignored = ignored_header(TEXT, asked)
-    prompts = text_prompts(asked)
-    # once, and on a thread: a schema takes a while
-    first = await service.prepare(lambda: read_ask(TEXT, asked | {"prompt": prompts[0]}, service.sampling))
-    asks = [replace(first, prompt=prompt) for prompt in prompts]
-    if asked.get("echo") and asked.get("logprobs") is not None:
+    fields = body.model_dump(exclude_unset=True, by_alias=True)
+    ignored = ignored_fields_header(TEXT, fields)
+    prompts = text_prompts(fields)
+    # The fields are read once for all prompts, on a thread: compiling a schema takes a while.
+    first = await service.prepare(
+        lambda: read_generate_request(TEXT, fields | {"prompt": prompts[0]}, service.sampling)
+    )
+    requests = [replace(first, prompt=prompt) for prompt in prompts]
+    if fields.get("echo") and fields.get("logprobs") is not None:
         raise InvalidRequestError("echo: not supported beside logprobs, since prompts have none")
-    if not asks[0].stream:
-        return AsciiJson(await while_there(request, _whole(service, asks, asked)), headers=ignored)
-    return EventStream(_events(service, _Running(service, asks), asked), stream_failure(TEXT), ignored)
+    if not requests[0].stream:
+        return AsciiJSONResponse(
+            await run_with_cancellation(request, _whole_completion(service, requests, fields)), headers=ignored
+        )
+    return EventStream(
+        _events(service, _RunningPrompts(service, requests), fields), stream_error_encoder(TEXT), ignored
+    )
 
 
-async def _whole(service: Service, asks: Sequence[Ask], asked: dict[str, Any]) -> dict[str, Any]:
-    n = asks[0].params.n
-    places = _places(service, n)
-    with service.admit(n * len(asks)) as admission:
+async def _whole_completion(
+    service: Service, requests: Sequence[GenerateRequest], fields: dict[str, Any]
+) -> dict[str, Any]:
+    n = requests[0].params.n
+    slots = _slot_semaphore(service, n)
+    with service.admit(n * len(requests)) as admission:
 
-        async def one(ask: Ask) -> list[Text]:
-            async with places, service.answer(ask, admission) as answering:
-                return await answering.whole()
+        async def run(generate_request: GenerateRequest) -> list[Output]:
+            async with slots, service.run_request(generate_request, admission) as running:
+                return await running.outputs()
 
-        tasks = [asyncio.create_task(one(ask)) for ask in asks]
+        tasks = [asyncio.create_task(run(generate_request)) for generate_request in requests]
         try:
-            each = await asyncio.gather(*tasks)
+            outputs = await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-    return answer(TEXT, asked, each, service.llm.llm.model, service.model_name)
+    return build_response(TEXT, fields, outputs, service.llm.llm.model, service.model_name)
 
 
-def _places(service: Service, n: int) -> asyncio.Semaphore:
-    """For as many of a request's prompts at once, of n texts each, as there are places: others have their turn between
-    them."""
+def _slot_semaphore(service: Service, n: int) -> asyncio.Semaphore:
+    """Return a semaphore that lets prompts of one request, each of n completions, run while they fit into the slots.
+
+    Other requests take their turns between the prompts.
+    """
     return asyncio.Semaphore(max(1, service.llm.llm.context.n_seq_max // n))
 
 
-class _Running:
-    """Several prompts that are answered side by side."""
+class _RunningPrompts:
+    """The prompts of one request, which run concurrently."""
 
-    def __init__(self, service: Service, asks: Sequence[Ask]) -> None:
-        self._service, self._asks = service, asks
-        self._done: list[list[Completion]] = [[] for _ in asks]
+    def __init__(self, service: Service, requests: Sequence[GenerateRequest]) -> None:
+        self._service, self._requests = service, requests
+        self._done: list[list[Completion]] = [[] for _ in requests]
 
     @property
     def done(self) -> list[list[Completion]]:
-        """Of each prompt its completions, once the last update was given out."""
+        """Return the completions of each prompt, after the last delta."""
         return self._done
 
-    async def updates(self) -> AsyncGenerator[tuple[int, Update], None]:
-        """Of each prompt, by its number. Raises what the first one fails by."""
-        # one at a time: what comes while the client is slow is joined by each
-        news: asyncio.Queue[tuple[int, Update | Exception]] = asyncio.Queue(1)
-        n = self._asks[0].params.n
-        places = _places(self._service, n)
+    async def deltas(self) -> AsyncGenerator[tuple[int, Delta], None]:
+        """Yield (number of a prompt, delta) until all have finished. Raises the first error of any prompt."""
+        # The queue holds one delta: while the client is slow, each request joins its new pieces to its next delta.
+        queue: asyncio.Queue[tuple[int, Delta | Exception]] = asyncio.Queue(1)
+        n = self._requests[0].params.n
+        slots = _slot_semaphore(self._service, n)
 
-        async def follow(i: int, ask: Ask, admission: Admission) -> None:
-            left = n
+        async def follow(i: int, generate_request: GenerateRequest, admission: Admission) -> None:
+            n_unfinished = n
             try:
-                async with places, self._service.answer(ask, admission) as answering:
-                    async for update in answering:
-                        left -= update.finish_reason is not None
-                        if not left:
-                            self._done[i] = answering.completions
-                        await news.put((i, update))
+                async with slots, self._service.run_request(generate_request, admission) as running:
+                    async for delta in running:
+                        n_unfinished -= delta.finish_reason is not None
+                        if not n_unfinished:
+                            self._done[i] = running.completions
+                        await queue.put((i, delta))
             except Exception as error:
-                await news.put((i, error))
+                await queue.put((i, error))
 
-        left = n * len(self._asks)
-        with self._service.admit(left) as admission:
-            tasks = [asyncio.create_task(follow(i, ask, admission)) for i, ask in enumerate(self._asks)]
+        n_unfinished = n * len(self._requests)
+        with self._service.admit(n_unfinished) as admission:
+            tasks = [
+                asyncio.create_task(follow(i, generate_request, admission))
+                for i, generate_request in enumerate(self._requests)
+            ]
             try:
-                while left:
-                    i, new = await news.get()
-                    if isinstance(new, Exception):
-                        raise new
-                    left -= new.finish_reason is not None
-                    yield i, new
+                while n_unfinished:
+                    i, item = await queue.get()
+                    if isinstance(item, Exception):
+                        raise item
+                    n_unfinished -= item.finish_reason is not None
+                    yield i, item
             finally:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _events(service: Service, running: _Running, asked: dict[str, Any]) -> AsyncIterator[bytes]:
-    chunks = _Chunks(service, asked)
-    async with aclosing(running.updates()) as updates:
-        async for i, update in updates:
-            if chunk := chunks.chunk(i, update, running):
+async def _events(service: Service, prompts: _RunningPrompts, fields: dict[str, Any]) -> AsyncIterator[bytes]:
+    chunks = _CompletionChunks(service, fields)
+    async with aclosing(prompts.deltas()) as deltas:
+        async for i, delta in deltas:
+            if chunk := chunks.chunk(i, delta, prompts):
                 yield chunk
-    yield chunks.usage(running) + DONE
+    yield chunks.usage(prompts) + DONE
 
 
-class _Chunks:
-    """The chunks of an answer."""
+class _CompletionChunks:
+    """The chunks of one stream."""
 
-    def __init__(self, service: Service, asked: dict[str, Any]) -> None:
+    def __init__(self, service: Service, fields: dict[str, Any]) -> None:
         self._model = service.llm.llm.model
-        self._n = asked.get("n") or 1
-        self._prompts = text_prompts(asked)
-        self._echo = bool(asked.get("echo"))
-        self._include_usage = bool((asked.get("stream_options") or {}).get("include_usage"))
-        self._begin = b"data: " + json.dumps(head(TEXT, asked.get("model") or service.model_name)).encode()[:-1]
+        self._n = fields.get("n") or 1
+        self._prompts = text_prompts(fields)
+        self._echo = bool(fields.get("echo"))
+        self._include_usage = bool((fields.get("stream_options") or {}).get("include_usage"))
+        self._begin = (
+            b"data: " + json.dumps(response_head(TEXT, fields.get("model") or service.model_name)).encode()[:-1]
+        )
         self._lengths: dict[int, int] = {}
-        self._left = self._n * len(self._prompts)
+        self._n_unfinished = self._n * len(self._prompts)
 
-    def chunk(self, i: int, update: Update, running: _Running) -> bytes:
-        """What is new of a text of the i-th prompt."""
-        index = i * self._n + update.index
+    def chunk(self, i: int, delta: Delta, prompts: _RunningPrompts) -> bytes:
+        """Return the chunk of a delta of the i-th prompt."""
+        index = i * self._n + delta.index
         start = self._lengths.get(index, 0)
-        text = "".join(event.text for event in update.events if isinstance(event, Said))
+        text = "".join(event.text for event in delta.events if isinstance(event, ContentDelta))
         if self._echo and index not in self._lengths:
             text = prompt_text(self._prompts[i], self._model) + text
-        each = [one for piece in update.pieces for one in piece.logprobs or ()]
-        ended = update.finish_reason is not None
+        tokens = [token for piece in delta.pieces for token in piece.logprobs or ()]
+        is_last = delta.finish_reason is not None
         self._lengths[index] = start + len(text)
-        self._left -= ended
-        if not text and not each and not ended:
+        self._n_unfinished -= is_last
+        if not text and not tokens and not is_last:
             return b""
-        logprobs = text_logprobs(each, self._model, start) if each else None
-        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": update.finish_reason}
-        told = b', "usage": null' if self._include_usage else b"" if self._left else _drafting(running)
-        return self._begin + b', "choices": [' + json.dumps(choice).encode() + b"]" + told + b"}\n\n"
+        logprobs = text_logprobs(tokens, self._model, start) if tokens else None
+        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": delta.finish_reason}
+        extension = (
+            b', "usage": null' if self._include_usage else b"" if self._n_unfinished else _stats_extension(prompts)
+        )
+        return self._begin + b', "choices": [' + json.dumps(choice).encode() + b"]" + extension + b"}\n\n"
 
-    def usage(self, running: _Running) -> bytes:
-        """The chunk without choices, where it was asked for."""
+    def usage(self, prompts: _RunningPrompts) -> bytes:
+        """Return the chunk with the usage, where include_usage asks for it."""
         if not self._include_usage:
             return b""
-        said = json.dumps(usage(running.done)).encode()
-        return self._begin + b', "choices": [], "usage": ' + said + _drafting(running) + b"}\n\n"
+        encoded = json.dumps(usage(prompts.done)).encode()
+        return self._begin + b', "choices": [], "usage": ' + encoded + _stats_extension(prompts) + b"}\n\n"
 
 
-def _drafting(running: _Running) -> bytes:
-    return b', "pymtp": ' + json.dumps(drafting([one for done in running.done for one in done])).encode()
+def _stats_extension(prompts: _RunningPrompts) -> bytes:
+    return (
+        b', "pymtp": ' + json.dumps(draft_stats([completion for done in prompts.done for completion in done])).encode()
+    )

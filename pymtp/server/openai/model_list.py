@@ -1,4 +1,4 @@
-"""/v1/models, and what llama.cpp's clients ask for about the model."""
+"""/v1/models, and /props of llama.cpp's server."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
-from pymtp.openai.requests import CHAT, open_params
-from pymtp.openai.responses import fingerprint
-from pymtp.server.dependencies import CurrentService
+from pymtp.openai.request_body import CHAT, default_params
+from pymtp.openai.response_body import fingerprint
+from pymtp.server.dependencies import ServiceDep
 from pymtp.server.errors import UnknownModelError
-from pymtp.server.http.responses_of import failures_of
+from pymtp.server.http.response_schema import error_responses
 from pymtp.server.service import Service
 from pymtp.validation import shown
 
 router = APIRouter(tags=["OpenAI"])
-STARTED = int(time.time())
+START_TIME = int(time.time())
 
 
 class ModelMeta(BaseModel):
@@ -25,7 +25,9 @@ class ModelMeta(BaseModel):
     n_ctx: int
     n_ctx_train: int
     mtp: bool
-    sampling: dict[str, int | float] = Field(description="What a chat leaves open. A seed of -1 is any.")
+    sampling: dict[str, int | float] = Field(
+        description="Default sampling parameters of a chat. A seed of -1 is random."
+    )
 
 
 class ModelCard(BaseModel):
@@ -43,7 +45,7 @@ class ModelList(BaseModel):
 
 
 class Props(BaseModel):
-    """As llama.cpp's server tells them."""
+    """Properties of the server, as /props of llama.cpp's server has them."""
 
     default_generation_settings: dict[str, Any]
     total_slots: int
@@ -53,36 +55,36 @@ class Props(BaseModel):
     build_info: str
 
 
-@router.get("/v1/models", responses=failures_of())
+@router.get("/v1/models", responses=error_responses())
 @router.get("/models", include_in_schema=False)
-async def models(service: CurrentService) -> ModelList:
-    """The model, by each of its names."""
-    return ModelList(data=[_card(service, name) for name in service.model_names])
+async def models(service: ServiceDep) -> ModelList:
+    """List the model, once for each of its names."""
+    return ModelList(data=[_model_card(service, name) for name in service.model_names])
 
 
-@router.get("/v1/models/{name:path}", responses=failures_of())
-async def model(service: CurrentService, name: Annotated[str, Path(description="One of /v1/models.")]) -> ModelCard:
-    """One of them."""
+@router.get("/v1/models/{name:path}", responses=error_responses())
+async def model(service: ServiceDep, name: Annotated[str, Path(description="One of /v1/models.")]) -> ModelCard:
+    """Return the card of the model by one of its names."""
     if name not in service.model_names:
         raise UnknownModelError(f"there is no model {shown(name)}: there is {', '.join(service.model_names)}")
-    return _card(service, name)
+    return _model_card(service, name)
 
 
-def _card(service: Service, name: str) -> ModelCard:
+def _model_card(service: Service, name: str) -> ModelCard:
     llm = service.llm.llm
     meta = ModelMeta(
         n_vocab=llm.model.n_vocab,
         n_ctx=llm.context.n_ctx,
         n_ctx_train=llm.model.n_ctx_train,
         mtp=llm.model.mtp,
-        sampling=_sampling(service),
+        sampling=_sampling_defaults(service),
     )
-    return ModelCard(id=name, created=STARTED, max_model_len=llm.context.n_ctx, meta=meta)
+    return ModelCard(id=name, created=START_TIME, max_model_len=llm.context.n_ctx, meta=meta)
 
 
-def _sampling(service: Service) -> dict[str, float]:
-    """By the names that llama.cpp's server has, and that requests may have."""
-    params = open_params(CHAT, service.sampling)
+def _sampling_defaults(service: Service) -> dict[str, float]:
+    """Return the default sampling parameters, by the names of llama.cpp's server, which requests may use too."""
+    params = default_params(CHAT, service.sampling)
     return {
         "temperature": params.temperature,
         "top_k": params.top_k,
@@ -96,12 +98,12 @@ def _sampling(service: Service) -> dict[str, float]:
     }
 
 
-@router.get("/props", tags=["llama.cpp"], responses=failures_of())
-async def props(service: CurrentService) -> Props:
-    """What llama.cpp's clients want to know."""
+@router.get("/props", tags=["llama.cpp"], responses=error_responses())
+async def props(service: ServiceDep) -> Props:
+    """Return the properties of the server and its model."""
     llm = service.llm.llm
     return Props(
-        default_generation_settings={"n_ctx": llm.context.n_ctx, "params": _sampling(service)},
+        default_generation_settings={"n_ctx": llm.context.n_ctx, "params": _sampling_defaults(service)},
         total_slots=llm.context.n_seq_max,
         model_path=llm.model.path.name,
         chat_template=llm.template_source or "",

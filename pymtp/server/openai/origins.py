@@ -1,4 +1,4 @@
-"""Which characters of a text were drafted, and at which step."""
+"""The origin of each character of a text: the draft step that proposed its token, or the target model."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import codecs
 from collections.abc import Sequence
 from typing import Any
 
-from pymtp.chat import Event, Said, Thought
+from pymtp.chat import ContentDelta, OutputEvent, ReasoningDelta
 from pymtp.engine.request import Piece
 from pymtp.model.model import Model
 
 
-class Origins:
-    """Follows the tokens of one text."""
+class OriginTracker:
+    """The origins of the characters of one completion."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        # the same decoder as that of the text: a character is the token's that completes it
+        # The text has the same decoder: a character belongs to the token that completes it.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._runs: list[tuple[int, int]] = []  # (where characters end, their step), of those not told yet
+        self._runs: list[tuple[int, int]] = []  # (end of a run of characters, step), of the characters not yet sent
         self._length = 0
 
-    def of(self, pieces: Sequence[Piece], events: Sequence[Event]) -> dict[str, Any] | None:
-        """What a chunk tells of pieces and events that are new; None where neither brings anything.
+    def push(self, pieces: Sequence[Piece], events: Sequence[OutputEvent]) -> dict[str, Any] | None:
+        """Return the `pymtp` object of a chunk with new pieces and events; None where there is nothing to say.
 
-        origins: [field, characters, step] in the order of the text; step 0 for what the target wrote, k for what was
-        drafted at step k. rounds: [drafts verified, accepted] of each round.
+        origins: [field, characters, step] in the order of the text; step 0 for tokens sampled from the target, k for
+        drafts of step k. rounds: [drafts verified, drafts accepted] of each round.
         """
         for piece in pieces:
             for i, token in enumerate(piece.token_ids):
@@ -33,22 +33,22 @@ class Origins:
                 self._runs.append((self._length, i + 1 if i < piece.accepted else 0))
         origins: list[list[Any]] = []
         for event in events:
-            if isinstance(event, (Thought, Said)):
-                field = "content" if isinstance(event, Said) else "reasoning_content"
+            if isinstance(event, (ReasoningDelta, ContentDelta)):
+                field = "content" if isinstance(event, ContentDelta) else "reasoning_content"
                 origins += [[field, n, step] for n, step in self._slice(event.start, event.end)]
         rounds = [[piece.drafted, piece.accepted] for piece in pieces if piece.token_ids]
         return {"origins": origins, "rounds": rounds} if origins or rounds else None
 
     def _slice(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Characters and steps of a slice of the text. Slices come in order: what is before one is not asked again."""
+        """Return (characters, step) of the runs in a slice of the text. Slices must come in the order of the text."""
         self._runs = [run for run in self._runs if run[0] > start]
-        found: list[tuple[int, int]] = []
+        runs: list[tuple[int, int]] = []
         for stop, step in self._runs:
             n = min(stop, end) - start
             if n > 0:
-                if found and found[-1][1] == step:
-                    found[-1] = (found[-1][0] + n, step)
+                if runs and runs[-1][1] == step:
+                    runs[-1] = (runs[-1][0] + n, step)
                 else:
-                    found.append((n, step))
+                    runs.append((n, step))
                 start += n
-        return [*found, (end - start, 0)] if start < end else found  # of a character that never completed
+        return [*runs, (end - start, 0)] if start < end else runs  # the text ended within a character

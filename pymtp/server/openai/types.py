@@ -1,6 +1,6 @@
-"""What requests of OpenAI's form share, and what their answers do: types with the ranges that are taken.
+"""Models and field types that the APIs share, with the accepted ranges.
 
-The types say what a request may look like. What a request means is read by pymtp/openai_format.py.
+They check the form of a request only; pymtp/openai/request_body.py reads its meaning.
 """
 
 from __future__ import annotations
@@ -10,111 +10,113 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, JsonValue, StringConstraints, Tag
 from pydantic_core import PydanticCustomError
 
-from pymtp.sampling import MAX_COMPLETIONS, MAX_DRAFTS, MAX_LOGPROBS, MOST
-from pymtp.validation import shown, whole_text
+from pymtp.sampling import MAX_COMPLETIONS, MAX_DRAFTS, MAX_LOGPROBS, MAX_MAGNITUDE
+from pymtp.validation import replace_surrogates, shown
 
 
-def _whole(value: object) -> object:
-    # to JSON Schema, and to clients written in JavaScript, 1.0 is a whole number
+def _float_to_int(value: object) -> object:
+    # JSON Schema, and clients written in JavaScript, take 1.0 for an integer.
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _truth(value: object) -> object:
+def _bool_or_text(value: object) -> object:
     return value if isinstance(value, bool) else str(value)
 
 
-def _whole_text(value: object) -> object:
-    return whole_text(value) if isinstance(value, str) else value
+def _replace_surrogates(value: object) -> object:
+    return replace_surrogates(value) if isinstance(value, str) else value
 
 
 T = TypeVar("T")
-# of a body: what is wrong is said of the first one only. To say it of all takes a hundred times the body's memory
-ListOf = Annotated[list[T], Field(fail_fast=True)]
-WHOLE_TEXT = BeforeValidator(_whole_text)  # of texts with limits: pydantic's refuse half a character
-WHOLE = BeforeValidator(_whole)  # behind the limits: those before it are in the JSON schema
-No = Annotated[Literal[False], BeforeValidator(_truth)]  # to Python, 0 is False
+# A list stops at its first wrong entry: errors for all entries would take a hundred times the memory of the body.
+FailFastList = Annotated[list[T], Field(fail_fast=True)]
+VALID_TEXT = BeforeValidator(_replace_surrogates)  # pydantic's limits refuse lone surrogates
+FLOAT_AS_INT = BeforeValidator(_float_to_int)  # after the limits in Annotated: limits before it are in the JSON schema
+OnlyFalse = Annotated[Literal[False], BeforeValidator(_bool_or_text)]  # 0 == False in Python
 Probability = Annotated[float, Field(ge=0, le=1)]
-Penalty = Annotated[float, Field(ge=-MOST, le=MOST)]
-TokenId = Annotated[int, Field(ge=0, lt=2**31), WHOLE]
+Penalty = Annotated[float, Field(ge=-MAX_MAGNITUDE, le=MAX_MAGNITUDE)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31), FLOAT_AS_INT]
 TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
-# each token is looked at with all of them, by the thread that all requests wait for
-StopText = Annotated[str, StringConstraints(max_length=1000), WHOLE_TEXT]
-Stops = Annotated[ListOf[StopText], Field(max_length=64)]
-Budget = Annotated[int, Field(ge=-1, lt=2**31), WHOLE]  # of thinking
-TopLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE]
+# The thread of the engine compares each new token with all stop strings, while all requests wait.
+StopString = Annotated[str, StringConstraints(max_length=1000), VALID_TEXT]
+StopStrings = Annotated[FailFastList[StopString], Field(max_length=64)]
+ThinkingBudget = Annotated[int, Field(ge=-1, lt=2**31), FLOAT_AS_INT]
+TopLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS), FLOAT_AS_INT]
 
 
-def few(most: int) -> BeforeValidator:
-    """Refuses larger mappings before pydantic reads them: it would make an error of each wrong pair, and only then
-    look at their number."""
+def max_pairs(limit: int) -> BeforeValidator:
+    """Return a validator that refuses larger mappings before pydantic reads them.
+
+    pydantic would first make an error of each wrong pair, and check their number afterwards.
+    """
 
     def check(value: object) -> object:
-        if isinstance(value, dict) and len(value) > most:
-            raise PydanticCustomError("too_many", "there must be at most {most} pairs", {"most": most})
+        if isinstance(value, dict) and len(value) > limit:
+            raise PydanticCustomError("too_many", "there must be at most {limit} pairs", {"limit": limit})
         return value
 
     return BeforeValidator(check)
 
 
-MOST_BIASES = 1024
-# pydantic's schema of a mapping lets other names through
+MAX_BIASES = 1024
+# pydantic's schema of a mapping allows other names.
 LogitBias = Annotated[
     dict[TokenKey, Penalty | Literal[False]],
-    Field(max_length=MOST_BIASES, json_schema_extra={"additionalProperties": False}),
-    few(MOST_BIASES),
+    Field(max_length=MAX_BIASES, json_schema_extra={"additionalProperties": False}),
+    max_pairs(MAX_BIASES),
 ]
 
 
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]  # as pymtp/chat/efforts.py has them
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]  # REASONING_EFFORTS in chat/template.py
 
-# text, or a list of parts: what is wrong is said of the form that came
+# Content is a text or a list of parts: an error is about the form that came.
 Text = Annotated[str, Tag("text")]
-BY_FORM = Discriminator(lambda value: "text" if isinstance(value, str) else "parts")
+BY_JSON_TYPE = Discriminator(lambda value: "text" if isinstance(value, str) else "parts")
 
 
-def _readable(part: object) -> object:
+def _reject_media(part: object) -> object:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind in ("image_url", "input_image", "input_file", "input_audio", "input_video", "file", "video_url"):
         raise PydanticCustomError("unreadable", "this model reads text, and no {kind}", {"kind": shown(kind)})
     return part
 
 
-READABLE = BeforeValidator(_readable)  # a part of what a message says
+TEXT_ONLY = BeforeValidator(_reject_media)  # for the parts of a message's content
 
 
-class Body(BaseModel):
-    """An object of a request. Numbers in strings and the like are refused, names that nobody knows are not."""
+class RequestModel(BaseModel):
+    """An object of a request. Types are strict; unknown fields are allowed."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 
-class Out(BaseModel):
-    """An object of an answer: it has these fields and no others."""
+class ResponseModel(BaseModel):
+    """An object of a response. Unknown fields are an error."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class StreamOptions(Body):
+class StreamOptions(RequestModel):
     include_usage: bool | None = Field(None, description="A last chunk without choices has the usage.")
 
 
-class TextFormat(Body):
+class TextFormat(RequestModel):
     type: Literal["text"]
 
 
-class JsonObjectFormat(Body):
+class JsonObjectFormat(RequestModel):
     type: Literal["json_object"]
     schema_: dict[str, JsonValue] | None = Field(None, alias="schema", description="As llama.cpp's server takes it.")
 
 
-class JsonSchema(Body):
+class JsonSchema(RequestModel):
     name: str | None = None
     description: str | None = None
-    strict: bool | None = Field(None, description="A schema is always held to.")
+    strict: bool | None = Field(None, description="Output always follows the schema.")
     schema_: dict[str, JsonValue] = Field(alias="schema")
 
 
-class JsonSchemaFormat(Body):
+class JsonSchemaFormat(RequestModel):
     type: Literal["json_schema"]
     json_schema: JsonSchema
 
@@ -122,78 +124,92 @@ class JsonSchemaFormat(Body):
 ResponseFormat = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
 
 
-class PymtpOptions(Body):
-    origins: bool | None = Field(None, description="Each chunk tells which characters were drafted, and at which step.")
+class PymtpOptions(RequestModel):
+    origins: bool | None = Field(None, description="Each chunk says which characters were drafted, and at which step.")
 
 
-class Choosing(Body):
-    """How tokens are chosen, whatever API asks."""
+class SamplingFields(RequestModel):
+    """Sampling parameters, in all APIs."""
 
-    temperature: Annotated[float, Field(ge=0, le=MOST)] | None = Field(
-        None, description="Where it is left out: the server's own, else that of the model's file, else 1."
+    temperature: Annotated[float, Field(ge=0, le=MAX_MAGNITUDE)] | None = Field(
+        None, description="Default: the server's option, else the value of the model's file, else 1."
     )
     top_p: Probability | None = None
-    top_k: Annotated[int, Field(ge=-1, lt=2**31), WHOLE] | None = Field(None, description="0 and -1: all tokens.")
+    top_k: Annotated[int, Field(ge=-1, lt=2**31), FLOAT_AS_INT] | None = Field(
+        None, description="0 and -1: all tokens."
+    )
     min_p: Probability | None = None
-    seed: Annotated[int, WHOLE] | None = Field(None, description="Modulo 2**64. -1: any.")
+    seed: Annotated[int, FLOAT_AS_INT] | None = Field(None, description="Taken modulo 2**64. -1: random.")
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Field(ge=1 / MOST, le=MOST)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=1 / MAX_MAGNITUDE, le=MAX_MAGNITUDE)] | None = None
     logit_bias: LogitBias | None = Field(None, description="false: never this token.")
     grammar: str | None = Field(None, description="GBNF.")
-    draft_tokens: Annotated[int, Field(ge=0, le=MAX_DRAFTS), WHOLE] | None = Field(
-        None, description="0: without drafts."
+    draft_tokens: Annotated[int, Field(ge=0, le=MAX_DRAFTS), FLOAT_AS_INT] | None = Field(
+        None, description="0: no drafts."
     )
     timeout: Annotated[float, Field(ge=0.1, le=1e9)] | None = Field(
-        None, description="Seconds that the answer may take."
+        None, description="Seconds until the request is aborted."
     )
-    thinking_budget: Budget | None = Field(None, description="Most tokens of thinking, 0 for none, -1 for any number.")
-    thinking_budget_tokens: Budget | None = Field(None, description="llama.cpp's name.")
-    reasoning_budget: Budget | None = Field(None, description="The same.")
-    reasoning_budget_tokens: Budget | None = Field(None, description="The same.")
+    thinking_budget: ThinkingBudget | None = Field(
+        None, description="Most tokens of thinking; 0: no thinking, -1: no limit."
+    )
+    thinking_budget_tokens: ThinkingBudget | None = Field(None, description="llama.cpp's name.")
+    reasoning_budget: ThinkingBudget | None = Field(None, description="The same.")
+    reasoning_budget_tokens: ThinkingBudget | None = Field(None, description="The same.")
 
 
-class Thinking(Body):
-    """As Anthropic's API has it."""
+class ThinkingConfig(RequestModel):
+    """Thinking, in the form of Anthropic's API."""
 
     type: Literal["enabled", "disabled", "adaptive", "auto"]
-    budget_tokens: Budget | None = Field(None, description="As thinking_budget.")
+    budget_tokens: ThinkingBudget | None = Field(None, description="The same as thinking_budget.")
 
 
-class Templating(Body):
-    """What a chat gives its template."""
+class TemplateFields(RequestModel):
+    """Variables of the chat template."""
 
-    enable_thinking: bool | None = Field(None, description="As in chat_template_kwargs, which wins.")
-    preserve_thinking: bool | None = Field(None, description="As in chat_template_kwargs, which wins.")
+    enable_thinking: bool | None = Field(
+        None, description="The same as in chat_template_kwargs, which takes precedence."
+    )
+    preserve_thinking: bool | None = Field(
+        None, description="The same as in chat_template_kwargs, which takes precedence."
+    )
     chat_template_kwargs: dict[str, JsonValue] | None = Field(None, description="Variables of the template.")
 
 
-class Sampling(Choosing):
-    """How tokens are chosen, when a text ends, and how it is handed out."""
+class CompletionFields(SamplingFields):
+    """Fields that chat completions and completions share."""
 
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_COMPLETIONS), WHOLE] | None = None
-    max_tokens: Annotated[int, Field(ge=1, lt=2**31), WHOLE] | None = None
-    stop: StopText | Stops | None = None
-    repeat_penalty: Annotated[float, Field(ge=1 / MOST, le=MOST)] | None = Field(None, description="llama.cpp's name.")
-    repeat_last_n: Annotated[int, Field(ge=-1, lt=2**31), WHOLE] | None = Field(None, description="0: none, -1: all.")
+    n: Annotated[int, Field(ge=1, le=MAX_COMPLETIONS), FLOAT_AS_INT] | None = None
+    max_tokens: Annotated[int, Field(ge=1, lt=2**31), FLOAT_AS_INT] | None = None
+    stop: StopString | StopStrings | None = None
+    repeat_penalty: Annotated[float, Field(ge=1 / MAX_MAGNITUDE, le=MAX_MAGNITUDE)] | None = Field(
+        None, description="llama.cpp's name."
+    )
+    repeat_last_n: Annotated[int, Field(ge=-1, lt=2**31), FLOAT_AS_INT] | None = Field(
+        None, description="0: none, -1: all."
+    )
     ignore_eos: bool | None = None
     json_schema: dict[str, JsonValue] | None = Field(None, description="As llama.cpp's server takes it.")
     response_format: ResponseFormat | None = None
     pymtp: PymtpOptions | None = None
 
 
-class PromptTokensDetails(Out):
-    cached_tokens: int = Field(description="Of the prompt, held already and not read again.")
+class PromptTokensDetails(ResponseModel):
+    cached_tokens: int = Field(description="Prompt tokens from the prefix cache.")
 
 
-class CompletionTokensDetails(Out):
-    reasoning_tokens: int = Field(description="Of the thinking, without its tags and a closing message.")
+class CompletionTokensDetails(ResponseModel):
+    reasoning_tokens: int = Field(
+        description="Tokens of the thinking, without its tags and the server's closing message."
+    )
 
 
-class Usage(Out):
+class Usage(ResponseModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
@@ -201,8 +217,12 @@ class Usage(Out):
     completion_tokens_details: CompletionTokensDetails
 
 
-class Drafting(Out):
-    """What multi-token prediction brought, and the times. Seconds; of the first of several texts, sums of drafts."""
+class DraftingStats(ResponseModel):
+    """Statistics of multi-token prediction, summed over all completions, and times in seconds.
+
+    queue_seconds, time_to_first_token and cached_tokens are those of the first completion, prefill_seconds and
+    decode_seconds the longest.
+    """
 
     drafted: int
     accepted: int
@@ -219,9 +239,12 @@ class Drafting(Out):
     seed: int
 
 
-class Origins(Out):
-    """Where the characters of a chunk come from. origins: of a field so many characters, and the step that drafted
-    them, 0 for the target. rounds: of each round the drafts that were verified, and that were accepted."""
+class Origins(ResponseModel):
+    """The origins of the characters of a chunk.
+
+    origins: [field, number of characters, draft step], where step 0 is the target model.
+    rounds: [drafts verified, drafts accepted] of each round.
+    """
 
     origins: list[Annotated[list[str | int], Field(min_length=3, max_length=3)]]
     rounds: list[Annotated[list[int], Field(min_length=2, max_length=2)]]

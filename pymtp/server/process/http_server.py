@@ -1,4 +1,4 @@
-"""uvicorn on a socket that listens already, and what its process says to the supervisor."""
+"""uvicorn on the listening socket, and its messages to the supervisor."""
 
 from __future__ import annotations
 
@@ -19,57 +19,59 @@ from pymtp import errors
 from pymtp.errors import PymtpError
 from pymtp.llm import LLM
 from pymtp.server.app import create_app
-from pymtp.server.http.connection import IDLE, MORE, Connection
+from pymtp.server.http.connection import EXTRA_CONNECTIONS, IDLE_TIMEOUT, HttpProtocol
 from pymtp.server.metrics.logs import log
-from pymtp.server.process.launch import BEAT, FAILED, FILE, HEAD, READY, line
-from pymtp.server.settings import Settings
+from pymtp.server.process.worker_config import FAILED, FILE, HEAD, HEARTBEAT, READY, encode_message
+from pymtp.server.settings import ServerSettings
 
-BEATS = 2  # seconds between two
-TO_TELL = 2  # seconds, on top of the grace, for clients to hear that their requests are ended
-MOST_CONNECTIONS = 4096  # idle ones take 5 to 9 KiB each
-OTHER_FILES = MORE + 256
+HEARTBEAT_SECONDS = 2  # between two heartbeats
+SHUTDOWN_MARGIN = 2  # seconds after the grace, to send clients the errors of their aborted requests
+MAX_CONNECTIONS = 4096  # an idle connection takes 5 to 9 KiB
+RESERVED_FILES = EXTRA_CONNECTIONS + 256
 
 
-def most_connections() -> int:
-    """How many there may be: fewer where the system lets this process open few files. From now on it may open as many
-    as they need."""
+def max_connections() -> int:
+    """Return the limit of connections, and raise this process's limit of open files to it.
+
+    The limit is lower where the system's hard limit allows fewer files.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    files = MOST_CONNECTIONS + OTHER_FILES
+    files = MAX_CONNECTIONS + RESERVED_FILES
     if hard != resource.RLIM_INFINITY:
         files = min(files, hard)
     if soft != resource.RLIM_INFINITY and soft < files:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
-    return max(16, files - OTHER_FILES)
+    return max(16, files - RESERVED_FILES)
 
 
 class HttpServer:
-    """The application on a socket. The supervisor hears when it serves, that it lives, and why it cannot."""
+    """The application on uvicorn. It tells the supervisor that it is ready, is alive, or has failed to load."""
 
-    def __init__(self, settings: Settings, load: Callable[[], LLM], control: socket.socket) -> None:
-        """load: the model; it may raise."""
+    def __init__(self, settings: ServerSettings, load: Callable[[], LLM], control: socket.socket) -> None:
+        """load: loads the model; it may raise."""
         self._control = control
         self._app = create_app(settings, load, self._loaded)
-        self._server = _Server(
+        self._server = _UvicornServer(
             uvicorn.Config(
                 self._app,
-                http=Connection,
+                http=HttpProtocol,
                 ws="none",
-                limit_concurrency=most_connections(),
+                limit_concurrency=max_connections(),
                 lifespan="on",
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                timeout_keep_alive=int(IDLE),
-                timeout_graceful_shutdown=math.ceil(settings.grace) + TO_TELL,
-                timeout_notify=0,  # with each tick
-                callback_notify=self._beat,
+                timeout_keep_alive=int(IDLE_TIMEOUT),
+                timeout_graceful_shutdown=math.ceil(settings.grace) + SHUTDOWN_MARGIN,
+                timeout_notify=0,  # at each tick
+                callback_notify=self._heartbeat,
             ),
             self._app,
             settings.grace,
         )
 
     def serve(self, listener: socket.socket) -> None:
-        """Until SIGTERM, and until what runs then has ended, within the grace."""
+        """Serve until SIGTERM, and until the requests that run then have ended, or the grace is over."""
         self._server.run([listener])
 
     def _loaded(self, error: Exception | None) -> None:
@@ -78,53 +80,53 @@ class HttpServer:
             if service.sampling:
                 log.info("sampling where a request leaves it open", extra={"fields": service.sampling})
             model = service.llm.llm.model
-            self._say({READY: service.model_name, FILE: str(model.path), HEAD: model.head})
+            self._send({READY: service.model_name, FILE: str(model.path), HEAD: model.head})
             return
         if not isinstance(error, (PymtpError, OSError)):
             log.error("the model cannot be loaded", exc_info=error)
-        known = (kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
-        self._say({FAILED: next(known, ""), "message": str(error)})
+        known_errors = (kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+        self._send({FAILED: next(known_errors, ""), "message": str(error)})
         self._server.end()
 
-    async def _beat(self) -> None:
-        """Not before it serves: until then nobody listens for beats, and what is said next must find room."""
+    async def _heartbeat(self) -> None:
+        """Send a heartbeat, but none before the server is ready: the READY message must find room in the socket."""
         if self._app.state.service is not None:
-            self._say({BEAT: True})
+            self._send({HEARTBEAT: True})
 
-    def _say(self, message: dict[str, Any]) -> None:
-        with suppress(OSError):  # it is stopped, or gone
-            self._control.send(line(message), socket.MSG_DONTWAIT)
+    def _send(self, message: dict[str, Any]) -> None:
+        with suppress(OSError):  # the supervisor is stopped, or has ended
+            self._control.send(encode_message(message), socket.MSG_DONTWAIT)
 
 
-class _Server(uvicorn.Server):
+class _UvicornServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, app: FastAPI, grace: float) -> None:
         super().__init__(config)
         self._state, self._grace = app.state, grace
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ends = asyncio.Event()
+        self._exit = asyncio.Event()
 
     async def main_loop(self) -> None:
-        """As uvicorn's, with a tick for each beat: its ten a second take processor time from what runs beside."""
+        """Replace uvicorn's loop: one tick per heartbeat, not ten per second, so that an idle server sleeps."""
         self._loop = asyncio.get_running_loop()
         while not await self.on_tick(0):
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._ends.wait(), BEATS)
+                await asyncio.wait_for(self._exit.wait(), HEARTBEAT_SECONDS)
 
     def end(self) -> None:
-        """Ends `main_loop`. From a signal handler, too."""
+        """End `main_loop`; signal handlers may call this."""
         self.should_exit = True
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._ends.set)
+            self._loop.call_soon_threadsafe(self._exit.set)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Once or several times."""
+        """Handle a signal to end, once or several times."""
         self._state.ending = True
         self.end()
         if self._state.service is None:
-            os._exit(0)  # a model that is being loaded cannot be called back, and nobody waits for an answer
+            os._exit(0)  # loading a model cannot be cancelled, and no request waits
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn's. Clients whose requests outlast the grace hear of it."""
+        """Extend uvicorn's shutdown: abort the requests that outlast the grace, with an error to their clients."""
         if self._state.service is not None:
             asyncio.get_running_loop().call_later(self._grace, self._state.service.llm.llm.cancel)
         await super().shutdown(sockets)

@@ -1,4 +1,4 @@
-"""The socket that clients connect to."""
+"""The listening socket of the server."""
 
 from __future__ import annotations
 
@@ -8,53 +8,53 @@ import socket
 
 from pymtp.errors import InvalidRequestError, PymtpError
 
-BACKLOG = 2048  # connections that wait while there is no worker
+BACKLOG = 2048  # connections that wait while no worker runs
 
 
 def open_standard_streams() -> None:
-    """Those that were closed lead nowhere from now on: a socket that got the number of one would be lost to a child."""
+    """Open closed standard streams to /dev/null: a child would lose a socket that took the number of one."""
     while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(opened)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listens there, at a port that is free where it is 0.
+    """Return a socket that listens at an address. Port 0 takes any free port.
 
-    Raises InvalidRequestError for a host that has no address, PymtpError where nobody may listen.
+    Raises InvalidRequestError for a host without an address, PymtpError where listening fails.
     """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise InvalidRequestError(f"--host {host!r} has no address: {error}") from error
-    # a name such as localhost may have both kinds: most clients try IPv4
-    family, *_, address = min(found, key=lambda each: each[0] != socket.AF_INET)
-    both = family == socket.AF_INET6 and ipaddress.ip_address(address[0]).is_unspecified
+    # A name such as localhost may have addresses of both families: most clients try IPv4.
+    family, *_, address = min(addresses, key=lambda info: info[0] != socket.AF_INET)
+    dual_stack = family == socket.AF_INET6 and ipaddress.ip_address(address[0]).is_unspecified
     try:
         return socket.create_server(
             address[:2],
             family=family,
             backlog=BACKLOG,
-            dualstack_ipv6=both and socket.has_dualstack_ipv6(),
+            dualstack_ipv6=dual_stack and socket.has_dualstack_ipv6(),
         )
     except OSError as error:
-        why = os.strerror(error.errno) if error.errno else str(error)
-        raise PymtpError(f"cannot listen at {_shown(host)}:{port}: {why}") from error
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise PymtpError(f"cannot listen at {_url_host(host)}:{port}: {reason}") from error
 
 
 def url(listener: socket.socket) -> str:
-    """Where a client on this machine finds it."""
+    """Return the URL of the server for clients on this machine."""
     host, port = listener.getsockname()[:2]
     address = ipaddress.ip_address(host)
     if address.is_unspecified:
         host = "127.0.0.1" if address.version == 4 else "::1"
-    return f"http://{_shown(host)}:{port}"
+    return f"http://{_url_host(host)}:{port}"
 
 
 def is_local(listener: socket.socket) -> bool:
-    """Whether only this machine reaches it."""
+    """Tell whether only clients on this machine can connect."""
     return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
 
 
-def _shown(host: str) -> str:
+def _url_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host

@@ -1,7 +1,7 @@
-"""Keeps one worker process at work, which serves: a worker that dies is started anew, on the same socket.
+"""The supervisor of `pymtp serve`: it runs one worker process, and restarts it on the same socket when it dies.
 
-Clients that connect meanwhile wait in the socket's backlog. Only this process is signalled: the worker is in a session
-of its own, so that Ctrl-C in a terminal asks it to end once, by way of this one.
+Clients that connect meanwhile wait in the socket's backlog. The worker is in a session of its own: Ctrl-C in a terminal
+signals the supervisor only, which then asks the worker to end.
 """
 
 from __future__ import annotations
@@ -22,168 +22,173 @@ from typing import Any
 
 from pymtp import errors
 from pymtp.errors import ModelLoadError, PymtpError
-from pymtp.model.files import inspect
-from pymtp.server.metrics.logs import failures_held, log
+from pymtp.model.files import read_file_info
+from pymtp.server.metrics.logs import hold_errors, log
 from pymtp.server.process.head_file import HeadFile
-from pymtp.server.process.launch import FAILED, FILE, HEAD, READY, START, Launch, line
 from pymtp.server.process.listener import url
+from pymtp.server.process.worker_config import FAILED, FILE, HEAD, READY, WORKER_PROGRAM, WorkerConfig, encode_message
 from pymtp.validation import is_hub_name
 
-GOOD = 60.0  # seconds of service after which the next restart is at once again
-LONGEST_DELAY = 30.0  # seconds before a restart
-SILENCE = 60.0  # seconds: a worker whose event loop stands still so long is ended
-TICK = 5.0  # seconds, of silence too, that count at most at once: this process may have been stopped itself
-LATE = 5.0  # seconds, on top of the grace, until a worker that was to end is killed
+HEALTHY_SECONDS = 60.0  # after so long without a failure, the next restart has no delay
+MAX_RESTART_DELAY = 30.0  # seconds
+SILENCE_TIMEOUT = 60.0  # seconds without a message, after which a hung worker is killed
+MAX_TICK = 5.0  # seconds; longer gaps count as so much silence, since this process itself may have been stopped
+KILL_DELAY = 5.0  # seconds after the grace, until a worker that should end is killed
 
 
-def supervise(listener: socket.socket, launch: Launch) -> int:
-    """Serves until SIGTERM or SIGINT. Returns the exit code: 0 when all ended in order, else 128 + the second signal.
+def supervise(listener: socket.socket, config: WorkerConfig) -> int:
+    """Serve until SIGTERM or SIGINT, and return the exit code: 0, or 128 + the number of a second signal.
 
-    Raises what the first worker could not load the model by; SystemExit with its code where it died before it served.
+    Raises the error that the first worker failed to load the model with, or SystemExit with the worker's exit code
+    where the first worker died before it was ready.
     """
     log.info("loading the model", extra={"fields": {"url": url(listener)}})
-    with Signals() as signals, listener:
-        return Supervisor(listener, launch, signals).run()
+    with TerminationSignals() as signals, listener:
+        return Supervisor(listener, config, signals).run()
 
 
 class Supervisor:
-    def __init__(self, listener: socket.socket, launch: Launch, signals: Signals) -> None:
-        self._listener, self._launch, self._signals = listener, launch, signals
+    def __init__(self, listener: socket.socket, config: WorkerConfig, signals: TerminationSignals) -> None:
+        self._listener, self._config, self._signals = listener, config, signals
         self._url = url(listener)
-        self._asked: list[int] = []  # signals to end, in order
-        self._failures = 0  # since a worker did well
-        self._file: str | None = None  # of a model of the hub, once a worker had it
-        self._head: HeadFile | None = None  # its head, where that is a file of its own
-        self._by_name = True  # the next worker asks the hub
+        self._received: list[int] = []  # signals
+        self._failures = 0  # since a worker was healthy
+        self._model_file: str | None = None  # the file of a hub model that a worker has loaded
+        self._head_file: HeadFile | None = None  # its head, where it has a separate one
+        self._asks_hub = True  # the next worker resolves the name of the model
 
     def run(self) -> int:
-        """As supervise."""
-        served = False
+        """Run workers until a signal; see supervise."""
+        has_served = False
         while True:
             try:
-                worker = Worker(self._listener, self._next())
-            except OSError as error:  # no memory or no process to be had: later there may be
-                if not served:
+                worker = WorkerProcess(self._listener, self._next_config())
+            except OSError as error:  # memory or processes are exhausted: a later try may succeed
+                if not has_served:
                     raise
-                if self._pause(self._delay(None), f"it cannot be started: {error}"):
+                if self._wait_to_restart(self._restart_delay(None), f"it cannot be started: {error}"):
                     return 0
                 continue
             try:
                 self._watch(worker)
             finally:
                 code = worker.end()
-            served = served or worker.served is not None
-            if self._asked:
-                return 128 + self._asked[1] if len(self._asked) > 1 else 0
-            if not served and worker.error is not None:
+            has_served = has_served or worker.ready_time is not None
+            if self._received:
+                return 128 + self._received[1] if len(self._received) > 1 else 0
+            if not has_served and worker.error is not None:
                 raise worker.error
-            why = str(worker.error) if worker.error is not None else f"it ended with {_shown(code)}"
-            if not served:
-                log.error("the worker never served: %s", why)
+            reason = str(worker.error) if worker.error is not None else f"it ended with {_exit_text(code)}"
+            if not has_served:
+                log.error("the worker never served: %s", reason)
                 raise SystemExit(128 - code if code < 0 else code or 1)
-            if self._pause(self._delay(worker.served), why):
+            if self._wait_to_restart(self._restart_delay(worker.ready_time), reason):
                 return 0
-            self._choose(worker)
+            self._choose_source(worker)
 
-    def _next(self) -> Launch:
-        """What a worker is started with: files that another had where there are some, else the model's name."""
-        if self._by_name or self._file is None:
-            return self._launch
-        head = {} if self._head is None else {"head": self._head.path}
-        return replace(self._launch, model=self._file, llm={**self._launch.llm, **head})
+    def _next_config(self) -> WorkerConfig:
+        """Return the config of the next worker: with the files of an earlier worker, else with the model's name."""
+        if self._asks_hub or self._model_file is None:
+            return self._config
+        head = {} if self._head_file is None else {"head": self._head_file.path}
+        return replace(self._config, model=self._model_file, llm={**self._config.llm, **head})
 
-    def _choose(self, worker: Worker) -> None:
-        """What the next worker loads: the file that others had, whatever the hub has by now. Where that file or a part
-        of it is gone or damaged, the hub is asked; where the hub does not help, the file may be there again."""
-        if self._file is None or worker.served is not None:
+    def _choose_source(self, worker: WorkerProcess) -> None:
+        """Choose whether the next worker loads the files of an earlier worker, or resolves the model's name.
+
+        It loads the same files, even if the hub has others by now. If a file is missing or damaged, it resolves the
+        name; if that fails, it tries the files again.
+        """
+        if self._model_file is None or worker.ready_time is not None:
             return
-        if self._by_name:
-            self._by_name = False
+        if self._asks_hub:
+            self._asks_hub = False
             return
         try:
-            with failures_held(logging.getLogger("pymtp.native")):
-                inspect(Path(self._file))
-            if self._head is not None:
-                self._head.check()
+            with hold_errors(logging.getLogger("pymtp.native")):
+                read_file_info(Path(self._model_file))
+            if self._head_file is not None:
+                self._head_file.check()
         except ModelLoadError as error:
-            self._by_name = True
+            self._asks_hub = True
             log.warning(
-                "%s. %s is asked for by its name: the hub may have another file by now", error, self._launch.model
+                "%s. %s is asked for by its name: the hub may have another file by now", error, self._config.model
             )
 
-    def _keep(self, file: str, head: str | None) -> None:
-        """Remembers the files of a worker that serves."""
-        if self._launch.model is not None and is_hub_name(self._launch.model):
-            self._file, self._by_name = file, False
-            self._head = None if head is None else HeadFile(head)
+    def _remember_files(self, file: str, head: str | None) -> None:
+        """Remember the files of a worker that serves a model of the hub."""
+        if self._config.model is not None and is_hub_name(self._config.model):
+            self._model_file, self._asks_hub = file, False
+            self._head_file = None if head is None else HeadFile(head)
 
-    def _delay(self, served: float | None) -> float:
-        """Seconds until the next one begins. served: when the last began to, if it did."""
-        if served is not None and time.monotonic() - served >= GOOD:
+    def _restart_delay(self, ready_time: float | None) -> float:
+        """Return the seconds until the next start. ready_time: when the last worker became ready."""
+        if ready_time is not None and time.monotonic() - ready_time >= HEALTHY_SECONDS:
             self._failures = 0
         self._failures += 1
-        return 0.0 if self._failures == 1 else min(LONGEST_DELAY, 2.0 ** (self._failures - 2))
+        return 0.0 if self._failures == 1 else min(MAX_RESTART_DELAY, 2.0 ** (self._failures - 2))
 
-    def _pause(self, seconds: float, why: str) -> bool:
-        """Waits; whether a signal ended it."""
-        log.error("the worker is gone: %s. A new one starts%s", why, f" in {seconds:g} s" if seconds else "")
+    def _wait_to_restart(self, seconds: float, reason: str) -> bool:
+        """Wait before a restart; return True where a signal came."""
+        log.error("the worker is gone: %s. A new one starts%s", reason, f" in {seconds:g} s" if seconds else "")
         end = time.monotonic() + seconds
-        while not self._asked and (left := end - time.monotonic()) > 0:
-            self._asked += self._signals.wait(left)
-        return bool(self._asked)
+        while not self._received and (remaining := end - time.monotonic()) > 0:
+            self._received += self._signals.wait(remaining)
+        return bool(self._received)
 
-    def _watch(self, worker: Worker) -> None:
-        """Until it is gone, or is to be killed."""
+    def _watch(self, worker: WorkerProcess) -> None:
+        """Watch a worker until it has exited, or must be killed."""
         with selectors.DefaultSelector() as selector:
             selector.register(worker.control, selectors.EVENT_READ)
             selector.register(self._signals, selectors.EVENT_READ)
-            seen, silence, end = time.monotonic(), 0.0, float("inf")
+            last_check, silence, end = time.monotonic(), 0.0, float("inf")
             while time.monotonic() < end:
-                heard = False
-                for key, _ in selector.select(min(TICK, end - time.monotonic())):
+                got_message = False
+                for key, _ in selector.select(min(MAX_TICK, end - time.monotonic())):
                     if key.fileobj is self._signals:
-                        self._asked += self._signals.wait(0)
+                        self._received += self._signals.wait(0)
                         continue
-                    heard = True
-                    for said in worker.hear():
-                        if READY in said:
-                            self._keep(said[FILE], said.get(HEAD))
-                            place = {"url": self._url, "model": said[READY], "worker": worker.process.pid}
-                            if said.get(HEAD) is not None:
-                                place["head"] = Path(said[HEAD]).name
-                            log.info("serving", extra={"fields": place})
-                    if worker.gone:
+                    got_message = True
+                    for message in worker.read_messages():
+                        if READY in message:
+                            self._remember_files(message[FILE], message.get(HEAD))
+                            fields = {"url": self._url, "model": message[READY], "worker": worker.process.pid}
+                            if message.get(HEAD) is not None:
+                                fields["head"] = Path(message[HEAD]).name
+                            log.info("serving", extra={"fields": fields})
+                    if worker.has_exited:
                         return
-                if len(self._asked) > 1:
+                if len(self._received) > 1:
                     return
-                if self._asked and end == float("inf"):
-                    log.info("ending: no new requests", extra={"fields": {"grace": self._launch.settings.grace}})
-                    self._listener.close()  # the worker has its own
+                if self._received and end == float("inf"):
+                    log.info("ending: no new requests", extra={"fields": {"grace": self._config.settings.grace}})
+                    self._listener.close()  # the worker has its own copy
                     worker.process.terminate()
-                    end = time.monotonic() + self._launch.settings.grace + LATE
+                    end = time.monotonic() + self._config.settings.grace + KILL_DELAY
                 now = time.monotonic()
-                silence = 0.0 if heard else silence + min(now - seen, TICK)
-                seen = now
-                if silence >= SILENCE and worker.served is not None and not self._asked:
-                    log.error("the worker has not answered for %g s: its threads follow", SILENCE)
-                    worker.process.send_signal(signal.SIGABRT)  # faulthandler shows where they are
+                silence = 0.0 if got_message else silence + min(now - last_check, MAX_TICK)
+                last_check = now
+                if silence >= SILENCE_TIMEOUT and worker.ready_time is not None and not self._received:
+                    log.error("the worker has not answered for %g s: its threads follow", SILENCE_TIMEOUT)
+                    worker.process.send_signal(signal.SIGABRT)  # faulthandler prints the stacks of its threads
                     with suppress(subprocess.TimeoutExpired):
-                        worker.process.wait(LATE)
+                        worker.process.wait(KILL_DELAY)
                     return
 
 
-class Worker:
-    """A process that serves on the listener. It ends when this one does.
+class WorkerProcess:
+    """A worker process, which ends when the supervisor does.
 
-    served: when it began to; None before. error: what it could not begin by. gone: whether it has ended by itself.
+    ready_time: when it became ready; None before. error: the error that loading failed with. has_exited: it has ended
+        by itself.
     """
 
-    def __init__(self, listener: socket.socket, launch: Launch) -> None:
+    def __init__(self, listener: socket.socket, config: WorkerConfig) -> None:
         self.control, theirs = socket.socketpair()
         with theirs:
             try:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-I", "-c", START, str(theirs.fileno())],
+                    [sys.executable, "-I", "-c", WORKER_PROGRAM, str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
                     pass_fds=(listener.fileno(), theirs.fileno()),
                     start_new_session=True,
@@ -191,43 +196,43 @@ class Worker:
             except OSError:
                 self.control.close()
                 raise
-        self.served: float | None = None
+        self.ready_time: float | None = None
         self.error: PymtpError | None = None
-        self.gone = False
+        self.has_exited = False
         self._unread = b""
-        with suppress(OSError):  # it is gone: seen at once
-            self.control.sendall(line({"path": sys.path, "listener": listener.fileno(), **launch.as_given()}))
+        with suppress(OSError):  # it has exited, which the next read shows
+            self.control.sendall(encode_message({"path": sys.path, "listener": listener.fileno(), **config.to_json()}))
 
-    def hear(self) -> list[dict[str, Any]]:
-        """What it has to say."""
+    def read_messages(self) -> list[dict[str, Any]]:
+        """Read the messages that have come."""
         try:
-            news = self.control.recv(2**16)
+            data = self.control.recv(2**16)
         except OSError:
-            news = b""
-        self.gone = not news
-        *lines, self._unread = (self._unread + news).split(b"\n")
-        all_said: list[dict[str, Any]] = [json.loads(each) for each in lines]
-        for said in all_said:
-            if READY in said:
-                self.served = time.monotonic()
-            elif FAILED in said:
-                self.error = getattr(errors, said[FAILED], PymtpError)(said["message"])
-        return all_said
+            data = b""
+        self.has_exited = not data
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        messages: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        for message in messages:
+            if READY in message:
+                self.ready_time = time.monotonic()
+            elif FAILED in message:
+                self.error = getattr(errors, message[FAILED], PymtpError)(message["message"])
+        return messages
 
     def end(self) -> int:
-        """Kills it, unless it is about to end by itself. Returns its exit code: that of a signal is negative."""
+        """Kill the process unless it exits by itself, and return its exit code: negative for a signal."""
         try:
-            self.process.wait(LATE if self.gone else 0)
+            self.process.wait(KILL_DELAY if self.has_exited else 0)
         except subprocess.TimeoutExpired:
             self.process.kill()
         self.control.close()
         return self.process.wait()
 
 
-class Signals:
-    """SIGTERM and SIGINT, to be waited for. One that is ignored stays so."""
+class TerminationSignals:
+    """A context that collects SIGTERM and SIGINT. A signal that is ignored stays ignored."""
 
-    def __enter__(self) -> Signals:
+    def __enter__(self) -> TerminationSignals:
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
@@ -247,11 +252,11 @@ class Signals:
         self._writer.close()
 
     def fileno(self) -> int:
-        """Readable when one has come."""
+        """Return the file descriptor that is readable once a signal has come."""
         return self._reader.fileno()
 
     def wait(self, seconds: float) -> list[int]:
-        """Those that have come, or come within so long."""
+        """Return the signals that have come, or come within `seconds`."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._reader, selectors.EVENT_READ)
             if not selector.select(seconds):
@@ -259,5 +264,5 @@ class Signals:
         return [number for number in self._reader.recv(64) if number in self._before]
 
 
-def _shown(code: int) -> str:
+def _exit_text(code: int) -> str:
     return f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.Signals(-code).name})"

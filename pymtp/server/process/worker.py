@@ -1,4 +1,4 @@
-"""The process that serves: model, application, HTTP. A supervisor starts it."""
+"""The worker process: it loads the model and runs the HTTP server. The supervisor starts it."""
 
 from __future__ import annotations
 
@@ -17,49 +17,52 @@ from typing import Any
 
 from pymtp.errors import InvalidRequestError
 from pymtp.llm import LLM
-from pymtp.load import load, note_of_no_head
+from pymtp.load import load, missing_head_note
 from pymtp.server.metrics import logs
-from pymtp.server.process.launch import Launch
+from pymtp.server.process.worker_config import WorkerConfig
 
-PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
+PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
 
 
-def work(control: socket.socket, given: Mapping[str, Any]) -> None:
-    """Serves until SIGTERM, or until the model turns out not to load."""
-    end_with_supervisor(control)
+def run_worker(control: socket.socket, message: Mapping[str, Any]) -> None:
+    """Serve until SIGTERM, or until loading the model fails. message: the first message of the supervisor."""
+    exit_with_supervisor(control)
     faulthandler.enable()
-    launch = Launch.of_given(given)
-    logs.configure(launch.settings.log_format, launch.settings.log_level)
-    # the model loads while the modules for HTTP do: these take a third of a second
-    loading = ThreadPoolExecutor(1, "pymtp load").submit(load_quietly, launch)
+    config = WorkerConfig.from_json(message)
+    logs.configure(config.settings.log_format, config.settings.log_level)
+    # The model loads while the HTTP modules are imported, which takes a third of a second.
+    loading = ThreadPoolExecutor(1, "pymtp load").submit(load_model, config)
     from pymtp.server.process.http_server import HttpServer
 
-    HttpServer(launch.settings, loading.result, control).serve(socket.socket(fileno=given["listener"]))
+    HttpServer(config.settings, loading.result, control).serve(socket.socket(fileno=message["listener"]))
 
 
-def load_quietly(launch: Launch) -> LLM:
-    """As loading.load. What llama.cpp says of a failure is in the error that this raises, and not logged as well."""
-    with logs.failures_held(logging.getLogger("pymtp.native")):
-        llm = load(launch.model, launch.llm, launch.prefix, lambda note: logs.log.warning("%s", note), times_later=True)
-    if note := note_of_no_head(llm, launch.model, launch.llm):
+def load_model(config: WorkerConfig) -> LLM:
+    """Load the model; see pymtp.load.load.
+
+    llama.cpp's errors are in the exception that this raises, so they are not logged as well.
+    """
+    with logs.hold_errors(logging.getLogger("pymtp.native")):
+        llm = load(config.model, config.llm, config.prefix, lambda note: logs.log.warning("%s", note), times_later=True)
+    if note := missing_head_note(llm, config.model, config.llm):
         logs.log.warning("%s", note)
     if llm.template_source is not None:
         try:
-            _ = llm.chat_template  # the first chat need not wait for it
-        except InvalidRequestError as error:  # the file's own: completions can be served
+            _ = llm.chat_template  # compile it now, not at the first chat
+        except InvalidRequestError as error:  # the model file's template is broken, but completions work
             logs.log.warning("chats will be refused, for %s; --chat-template-file gives another", error)
     return llm
 
 
-def end_with_supervisor(control: socket.socket) -> None:
-    """This process ends when the supervisor does, however that ends, and whatever is done here."""
+def exit_with_supervisor(control: socket.socket) -> None:
+    """End this process when the supervisor ends, in whatever way, and whatever runs here."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
-    def watch() -> None:
-        with suppress(OSError):  # it ended before it read all that it was told
-            while control.recv(1):  # it says nothing any more
+    def wait_for_end() -> None:
+        with suppress(OSError):  # the supervisor ended before it read all messages
+            while control.recv(1):  # the supervisor sends nothing more
                 pass
         os._exit(1)
 
-    threading.Thread(target=watch, name="pymtp supervisor", daemon=True).start()
+    threading.Thread(target=wait_for_end, name="pymtp supervisor", daemon=True).start()

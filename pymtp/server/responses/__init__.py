@@ -1,1 +1,1 @@
-"""/v1/responses: OpenAI's newer API."""
+"""/v1/responses: OpenAI's responses API."""

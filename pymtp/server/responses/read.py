@@ -1,4 +1,4 @@
-"""Bodies of /v1/responses as those of /v1/chat/completions."""
+"""Conversion of bodies of /v1/responses to bodies of /v1/chat/completions."""
 
 from __future__ import annotations
 
@@ -6,25 +6,27 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pymtp.errors import InvalidRequestError
-from pymtp.server.message_builder import Turns, unsealed
-from pymtp.server.openai.types import Choosing, Templating
+from pymtp.server.message_builder import MessageBuilder, decode_thinking
+from pymtp.server.openai.types import SamplingFields, TemplateFields
 
-_SAME = ("stream", "parallel_tool_calls", *Choosing.model_fields, *Templating.model_fields)
+_SAME_FIELDS = ("stream", "parallel_tool_calls", *SamplingFields.model_fields, *TemplateFields.model_fields)
 Messages = Sequence[Mapping[str, Any]]
 
 
-def chat_body(body: Mapping[str, Any], messages: Messages) -> dict[str, Any]:
-    """What a valid body asks for, in OpenAI's older form. messages: see `read_input`, and those before.
+def to_chat_body(body: Mapping[str, Any], messages: Messages) -> dict[str, Any]:
+    """Convert a validated body to the body of a chat completion.
 
-    Raises InvalidRequestError where a call is asked for, and no tool can be called.
+    messages: those of the previous response, and of the input (see `input_messages`).
+
+    Raises InvalidRequestError where tool_choice demands a call, and the body has no tool that can be called.
     """
-    found = {name: body[name] for name in _SAME if body.get(name) is not None}
+    chat = {name: body[name] for name in _SAME_FIELDS if body.get(name) is not None}
     instructions = body.get("instructions")
-    found["messages"] = [*([{"role": "system", "content": instructions}] if instructions else ()), *messages]
+    chat["messages"] = [*([{"role": "system", "content": instructions}] if instructions else ()), *messages]
     if body.get("max_output_tokens") is not None:
-        found["max_tokens"] = body["max_output_tokens"]
-    if tools := functions(body):
-        found["tools"] = [
+        chat["max_tokens"] = body["max_output_tokens"]
+    if tools := function_tools(body):
+        chat["tools"] = [
             {"type": "function", "function": {name: tool[name] for name in tool if name != "type"}} for tool in tools
         ]
     elif body.get("tools") and body.get("tool_choice") not in (None, "auto", "none"):
@@ -34,37 +36,37 @@ def chat_body(body: Mapping[str, Any], messages: Messages) -> dict[str, Any]:
             "tool_choice",
         )
     if (choice := body.get("tool_choice")) is not None:
-        found["tool_choice"] = choice if isinstance(choice, str) else _tool_choice(choice)
+        chat["tool_choice"] = choice if isinstance(choice, str) else _chat_tool_choice(choice)
     if effort := (body.get("reasoning") or {}).get("effort"):
-        found["reasoning_effort"] = effort
-    if form := (body.get("text") or {}).get("format"):
-        found["response_format"] = _response_format(form)
-    return found
+        chat["reasoning_effort"] = effort
+    if text_format := (body.get("text") or {}).get("format"):
+        chat["response_format"] = _response_format(text_format)
+    return chat
 
 
-def functions(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The tools that a model here can call, by the names that it calls them."""
-    found = []
+def function_tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the function tools that the model can call, with their full names."""
+    tools: list[dict[str, Any]] = []
     for tool in body.get("tools") or ():
         if tool["type"] == "function":
-            found.append(tool_of(tool))
+            tools.append(tool_fields(tool))
         elif tool["type"] == "namespace":
-            found += [tool_of(each) | {"name": full_name(each["name"], tool["name"])} for each in tool["tools"]]
-    return found
+            tools += [tool_fields(each) | {"name": full_name(each["name"], tool["name"])} for each in tool["tools"]]
+    return tools
 
 
-def tool_of(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of a function."""
+def tool_fields(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the known fields of a function tool; those that are absent are None."""
     return {name: tool.get(name) for name in ("type", "name", "description", "parameters", "strict")}
 
 
 def full_name(name: str, namespace: str | None) -> str:
-    """By which a model calls a tool."""
+    """Return the name by which the model calls a tool: its namespace, two underscores, and its name."""
     return name if not namespace else f"{namespace}{name}" if namespace.endswith("__") else f"{namespace}__{name}"
 
 
 def namespaces(body: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Of tools that have one: the full name → the namespace, and the name within it."""
+    """Map the full names of tools in namespaces to their namespace and their name within it."""
     return {
         full_name(each["name"], tool["name"]): (tool["name"], each["name"])
         for tool in body.get("tools") or ()
@@ -74,44 +76,44 @@ def namespaces(body: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 def allowed_tools(body: Mapping[str, Any]) -> set[str] | None:
-    """Full names of the only tools that may be called; None for all.
+    """Return the full names of the tools that tool_choice allows; None allows all.
 
-    Raises InvalidRequestError for names of no tools.
+    Raises InvalidRequestError for a name that is no tool of the body.
     """
     match body.get("tool_choice"):
         case {"type": "allowed_tools", "tools": allowed}:
             names = {full_name(tool["name"], tool.get("namespace")) for tool in allowed}
-            if unknown := names - {tool["name"] for tool in functions(body)}:
+            if unknown := names - {tool["name"] for tool in function_tools(body)}:
                 raise InvalidRequestError(f"tool_choice: there is no tool {', '.join(sorted(unknown))}", "tool_choice")
             return names
     return None
 
 
-def read_input(given: str | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The input as messages of a chat."""
-    turns = Turns()
-    for item in [{"role": "user", "content": given}] if isinstance(given, str) else given:
+def input_messages(content: str | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Convert the input of a body to messages of a chat."""
+    builder = MessageBuilder()
+    for item in [{"role": "user", "content": content}] if isinstance(content, str) else content:
         match item:
-            case {"type": "function_call", "call_id": call, "name": name, "arguments": arguments}:
-                turns.called(call, full_name(name, item.get("namespace")), arguments)
-            case {"type": "function_call_output", "call_id": call, "output": output}:
-                turns.result(call, _text(output))
+            case {"type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}:
+                builder.add_tool_call(call_id, full_name(name, item.get("namespace")), arguments)
+            case {"type": "function_call_output", "call_id": call_id, "output": output}:
+                builder.add_tool_result(call_id, _text(output))
             case {"type": "reasoning"}:
-                turns.thought(_thought(item))
+                builder.add_reasoning(_reasoning_text(item))
             case {"role": "assistant", "content": content}:
-                turns.said(_text(content, between=""))
+                builder.add_text(_text(content, between=""))
             case {"role": "user", "content": content}:
-                turns.user(_text(content))
+                builder.add_user(_text(content))
             case {"content": content}:
-                turns.system(_text(content))
-    return turns.messages
+                builder.add_system(_text(content))
+    return builder.messages
 
 
-def _thought(item: Mapping[str, Any]) -> str:
+def _reasoning_text(item: Mapping[str, Any]) -> str:
     for parts in (item.get("content"), item["summary"]):
         if parts:
             return "\n".join(part["text"] for part in parts)
-    return unsealed(item.get("encrypted_content") or "")
+    return decode_thinking(item.get("encrypted_content") or "")
 
 
 def _text(content: str | Sequence[Mapping[str, Any]], between: str = "\n\n") -> str:
@@ -120,13 +122,13 @@ def _text(content: str | Sequence[Mapping[str, Any]], between: str = "\n\n") -> 
     return between.join(part["refusal"] if part["type"] == "refusal" else part["text"] for part in content)
 
 
-def _tool_choice(choice: Mapping[str, Any]) -> Any:
+def _chat_tool_choice(choice: Mapping[str, Any]) -> Any:
     if choice["type"] == "allowed_tools":
         return choice.get("mode", "auto")
     return {"type": "function", "function": {"name": full_name(choice["name"], choice.get("namespace"))}}
 
 
-def _response_format(form: Mapping[str, Any]) -> dict[str, Any]:
-    if form["type"] != "json_schema":
-        return dict(form)
-    return {"type": "json_schema", "json_schema": {"name": form["name"], "schema": form["schema"]}}
+def _response_format(text_format: Mapping[str, Any]) -> dict[str, Any]:
+    if text_format["type"] != "json_schema":
+        return dict(text_format)
+    return {"type": "json_schema", "json_schema": {"name": text_format["name"], "schema": text_format["schema"]}}

@@ -1,4 +1,4 @@
-"""What an answer of /v1/responses is."""
+"""Response models of /v1/responses."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from pymtp.server.openai.types import Drafting, Out
+from pymtp.server.openai.types import DraftingStats, ResponseModel
 
 Status = Literal["in_progress", "completed", "incomplete"]
 
 
-class OutputText(Out):
+class OutputText(ResponseModel):
     type: Literal["output_text"]
     text: str
     annotations: Annotated[list[JsonValue], Field(max_length=0)]
     logprobs: Annotated[list[JsonValue], Field(max_length=0)]
 
 
-class OutputMessage(Out):
+class OutputMessage(ResponseModel):
     type: Literal["message"]
     id: str
     status: Status
@@ -26,43 +26,43 @@ class OutputMessage(Out):
     content: list[OutputText]
 
 
-class OutputCall(Out):
+class OutputFunctionCall(ResponseModel):
     type: Literal["function_call"]
     id: str
     call_id: str
     name: str
     namespace: str | None = None
-    arguments: str = Field(description="JSON of an object; of an incomplete call, the beginning of one.")
+    arguments: str = Field(description="JSON of an object; of an incomplete call its beginning.")
     status: Status
 
 
-class OutputReasoningText(Out):
+class OutputReasoningText(ResponseModel):
     type: Literal["reasoning_text"]
     text: str
 
 
-class OutputReasoning(Out):
+class OutputReasoning(ResponseModel):
     type: Literal["reasoning"]
     id: str
     summary: Annotated[list[JsonValue], Field(max_length=0)]
     content: list[OutputReasoningText]
-    encrypted_content: str | None = Field(None, description="Where it was asked for: base64 of the thinking.")
+    encrypted_content: str | None = Field(None, description="Where `include` asks for it: the thinking as base64.")
     status: Status
 
 
-OutputItem = Annotated[OutputMessage | OutputCall | OutputReasoning, Field(discriminator="type")]
+OutputItem = Annotated[OutputMessage | OutputFunctionCall | OutputReasoning, Field(discriminator="type")]
 
 
-class InputTokensDetails(Out):
-    cached_tokens: int = Field(description="Of the input, held already and not read again.")
+class InputTokensDetails(ResponseModel):
+    cached_tokens: int = Field(description="Input tokens from the prefix cache.")
     cache_write_tokens: Literal[0]
 
 
-class OutputTokensDetails(Out):
+class OutputTokensDetails(ResponseModel):
     reasoning_tokens: int
 
 
-class ResponseUsage(Out):
+class ResponseUsage(ResponseModel):
     input_tokens: int
     input_tokens_details: InputTokensDetails
     output_tokens: int
@@ -70,16 +70,16 @@ class ResponseUsage(Out):
     total_tokens: int
 
 
-class IncompleteDetails(Out):
+class IncompleteDetails(ResponseModel):
     reason: Literal["max_output_tokens"]
 
 
-class ResponseError(Out):
+class ResponseError(ResponseModel):
     code: str
     message: str
 
 
-class ResponseTool(Out):
+class ResponseTool(ResponseModel):
     type: Literal["function"]
     name: str
     description: str | None
@@ -87,20 +87,20 @@ class ResponseTool(Out):
     strict: bool | None
 
 
-class ResponseNamespace(Out):
+class ResponseNamespace(ResponseModel):
     type: Literal["namespace"]
     name: str
     description: str | None
     tools: list[ResponseTool]
 
 
-class ResponseReasoning(Out):
+class ResponseReasoning(ResponseModel):
     effort: str | None
     summary: str | None
 
 
-class Response(Out):
-    """An answer."""
+class Response(ResponseModel):
+    """A response."""
 
     id: str
     object: Literal["response"]
@@ -134,10 +134,10 @@ class Response(Out):
     usage: ResponseUsage | None
     user: str | None
     metadata: dict[str, str]
-    pymtp: Drafting | None = None
+    pymtp: DraftingStats | None = None
 
 
-class Deleted(Out):
+class DeletedResponse(ResponseModel):
     id: str
     object: Literal["response"] = "response"
     deleted: Literal[True] = True

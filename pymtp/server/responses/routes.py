@@ -1,4 +1,4 @@
-"""/v1/responses, as OpenAI's clients speak it."""
+"""Routes of /v1/responses."""
 
 from __future__ import annotations
 
@@ -8,96 +8,100 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Request
-from fastapi.responses import Response as Answer
+from fastapi.responses import Response as HttpResponse
 
-from pymtp.openai.requests import CHAT, read_ask
-from pymtp.openai.responses import drafting
-from pymtp.server.dependencies import CurrentService
+from pymtp.openai.request_body import CHAT, read_generate_request
+from pymtp.openai.response_body import draft_stats
+from pymtp.server.dependencies import ServiceDep
 from pymtp.server.errors import UnknownResponseError
-from pymtp.server.finish import ended
-from pymtp.server.http.ascii_json import AsciiJson, Echoing
-from pymtp.server.http.errors import failure
-from pymtp.server.http.event_schema import event_stream
-from pymtp.server.http.named_events import named_events
-from pymtp.server.http.responses_of import failures_of
-from pymtp.server.http.sse import DONE, EventStream, while_there
-from pymtp.server.responses.read import allowed_tools, chat_body, read_input
-from pymtp.server.responses.resource import Deleted, Response
-from pymtp.server.responses.store import ResponseStore, Stored
+from pymtp.server.finish import finish_info
+from pymtp.server.http.errors import error_info
+from pymtp.server.http.event_schema import event_stream_schema
+from pymtp.server.http.json_response import AsciiJSONResponse, PreencodedObject
+from pymtp.server.http.response_schema import error_responses
+from pymtp.server.http.sse import DONE, EventStream, run_with_cancellation
+from pymtp.server.http.sse_encoding import encode_events
+from pymtp.server.responses.read import allowed_tools, input_messages, to_chat_body
+from pymtp.server.responses.resource import DeletedResponse, Response
+from pymtp.server.responses.store import ResponseStore, StoredResponse
 from pymtp.server.responses.types import ResponseRequest
 from pymtp.server.responses.write import ResponseWriter
-from pymtp.server.service import Answering, Service, Update
+from pymtp.server.service import Delta, RunningRequest, Service
 
 RESPONSES = "/v1/responses"
 router = APIRouter(tags=["OpenAI"])
-_ABOUT = "Events of OpenAI's API: response.created, … response.completed, and at the end `data: [DONE]`."
-_ANSWERS: dict[int | str, dict[str, Any]] = {
+_EVENTS_DESCRIPTION = "Events of OpenAI's API: response.created, … response.completed, and at the end `data: [DONE]`."
+_RESPONSES_SCHEMA: dict[int | str, dict[str, Any]] = {
     200: {
         "model": Response,
-        "content": event_stream(_ABOUT),
+        "content": event_stream_schema(_EVENTS_DESCRIPTION),
         "links": {
             name: {"operationId": name, "parameters": {"response_id": "$response.body#/id"}}
             for name in ("stored_response", "delete_response")
         },
     },
-    **failures_of(),
+    **error_responses(),
 }
 
 
-def _store(request: Request) -> ResponseStore:
+def _get_store(request: Request) -> ResponseStore:
     store = request.app.state.responses
     assert isinstance(store, ResponseStore)
     return store
 
 
-Store = Annotated[ResponseStore, Depends(_store)]
+StoreDep = Annotated[ResponseStore, Depends(_get_store)]
 
 
-class _Job:
-    """A request for one response."""
+class _ResponseJob:
+    """The job of one response: its request, its writer, and the store."""
 
     def __init__(self, service: Service, store: ResponseStore, body: ResponseRequest) -> None:
         self._service, self._store = service, store
         self._body = body.model_dump(exclude_unset=True, by_alias=True)
-        self._messages = [*_before(self._body, store), *read_input(self._body["input"])]
-        ask = read_ask(CHAT, chat_body(self._body, self._messages), service.sampling)
+        self._messages = [*_previous_messages(self._body, store), *input_messages(self._body["input"])]
+        generate_request = read_generate_request(CHAT, to_chat_body(self._body, self._messages), service.sampling)
         allowed = allowed_tools(self._body)
-        self.ask = ask if allowed is None else replace(ask, tools=[tool for tool in ask.tools if tool.name in allowed])
-        self._writer = ResponseWriter(self._body, ask.params, service.settings.replica)
+        self.generate_request = (
+            generate_request
+            if allowed is None
+            else replace(generate_request, tools=[tool for tool in generate_request.tools if tool.name in allowed])
+        )
+        self._writer = ResponseWriter(self._body, generate_request.params, service.settings.replica)
 
-    async def whole(self) -> Echoing:
-        """The answer."""
-        async with self._service.answer(self.ask) as answering:
-            async for update in answering:
-                self._writer.go_on(update.events)
-        response: Echoing = self._end(answering, update)[-1]["response"]
+    async def response(self) -> PreencodedObject:
+        """Run the request, and return the whole response."""
+        async with self._service.run_request(self.generate_request) as running:
+            async for delta in running:
+                self._writer.push(delta.events)
+        response: PreencodedObject = self._end(running, delta)[-1]["response"]
         return response
 
-    async def events(self, answering: Answering, stack: AsyncExitStack) -> AsyncIterator[bytes]:
-        """The answer as a stream. stack: what is left with it."""
+    async def events(self, running: RunningRequest, stack: AsyncExitStack) -> AsyncIterator[bytes]:
+        """Yield the events of the stream. stack: contexts that are left with it."""
         async with stack:
-            yield named_events(self._writer.begin())
-            async for update in answering:
-                if events := self._writer.go_on(update.events):
-                    yield named_events(events)
-            yield named_events(self._end(answering, update)) + DONE
+            yield encode_events(self._writer.begin())
+            async for delta in running:
+                if events := self._writer.push(delta.events):
+                    yield encode_events(events)
+            yield encode_events(self._end(running, delta)) + DONE
 
-    def failed(self, error: Exception) -> bytes:
-        """The end of a stream that failed."""
-        return named_events(self._writer.fail(failure(error))) + DONE
+    def encode_error(self, error: Exception) -> bytes:
+        """Return the last events of a stream that failed."""
+        return encode_events(self._writer.fail(error_info(error))) + DONE
 
-    def _end(self, answering: Answering, last: Update) -> list[dict[str, Any]]:
+    def _end(self, running: RunningRequest, last: Delta) -> list[dict[str, Any]]:
         assert last.finish_reason is not None
-        done, model = answering.completions[0], self._service.llm.llm.model
-        how = ended(self.ask, done, last.finish_reason, model)
-        events = self._writer.end(how, {"pymtp": drafting([done])})
+        done, model = running.completions[0], self._service.llm.llm.model
+        finish = finish_info(self.generate_request, done, last.finish_reason, model)
+        events = self._writer.end(finish, {"pymtp": draft_stats([done])})
         response = events[-1]["response"]
         if response["store"]:
-            self._store.put(Stored(response, [*self._messages, *self._writer.turns()]))
+            self._store.put(StoredResponse(response, [*self._messages, *self._writer.messages()]))
         return events
 
 
-def _before(body: Mapping[str, Any], store: ResponseStore) -> Sequence[Mapping[str, Any]]:
+def _previous_messages(body: Mapping[str, Any], store: ResponseStore) -> Sequence[Mapping[str, Any]]:
     name = body.get("previous_response_id")
     if name is None:
         return ()
@@ -106,43 +110,43 @@ def _before(body: Mapping[str, Any], store: ResponseStore) -> Sequence[Mapping[s
     return stored.messages
 
 
-@router.post(RESPONSES, response_model=None, responses=_ANSWERS)
-async def responses(request: Request, body: ResponseRequest, service: CurrentService, store: Store) -> Answer:
-    """The model's answer, as OpenAI's newer clients ask for it."""
+@router.post(RESPONSES, response_model=None, responses=_RESPONSES_SCHEMA)
+async def responses(request: Request, body: ResponseRequest, service: ServiceDep, store: StoreDep) -> HttpResponse:
+    """Create a response."""
     service.check_model(body.model)
-    job = _Job(service, store, body)
-    if not job.ask.stream:
-        return AsciiJson(await while_there(request, job.whole()))
+    job = _ResponseJob(service, store, body)
+    if not job.generate_request.stream:
+        return AsciiJSONResponse(await run_with_cancellation(request, job.response()))
     stack = AsyncExitStack()
-    answering = await stack.enter_async_context(service.answer(job.ask))
-    return EventStream(job.events(answering, stack), job.failed)
+    running = await stack.enter_async_context(service.run_request(job.generate_request))
+    return EventStream(job.events(running, stack), job.encode_error)
 
 
 @router.post(f"{RESPONSES}/compact", include_in_schema=False)
 async def compact() -> None:
-    """No such thing: without this path it would be the name of a response, which cannot be posted to."""
+    """Return 404: without this route the path would be the id of a response, and the status 405."""
     raise HTTPException(404)
 
 
 @router.get(
     f"{RESPONSES}/{{response_id}}",
     operation_id="stored_response",
-    responses={200: {"model": Response}, **failures_of()},
+    responses={200: {"model": Response}, **error_responses()},
 )
-async def stored_response(response_id: str, store: Store) -> AsciiJson:
-    """A response that was stored, while it is."""
+async def stored_response(response_id: str, store: StoreDep) -> AsciiJSONResponse:
+    """Return a stored response."""
     if (stored := store.get(response_id)) is None:
-        raise _gone(response_id)
-    return AsciiJson(stored.response)
+        raise _not_found(response_id)
+    return AsciiJSONResponse(stored.response)
 
 
-@router.delete(f"{RESPONSES}/{{response_id}}", operation_id="delete_response", responses=failures_of())
-async def delete_response(response_id: str, store: Store) -> Deleted:
-    """Forgets a response. Those that went on with it stay."""
+@router.delete(f"{RESPONSES}/{{response_id}}", operation_id="delete_response", responses=error_responses())
+async def delete_response(response_id: str, store: StoreDep) -> DeletedResponse:
+    """Delete a stored response. Responses that continued it stay."""
     if not store.remove(response_id):
-        raise _gone(response_id)
-    return Deleted(id=response_id)
+        raise _not_found(response_id)
+    return DeletedResponse(id=response_id)
 
 
-def _gone(response_id: str) -> HTTPException:
+def _not_found(response_id: str) -> HTTPException:
     return HTTPException(404, f"there is no response {response_id!r:.80}, or no longer")

@@ -1,4 +1,4 @@
-"""The last answers of /v1/responses, in memory: previous_response_id goes on with them."""
+"""The store of the last responses, in memory, for previous_response_id."""
 
 from __future__ import annotations
 
@@ -7,52 +7,52 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pymtp.server.http.ascii_json import Echoing
+from pymtp.server.http.json_response import PreencodedObject
 
-MOST = 1000  # responses
-MOST_CHARACTERS = 64 * 2**20  # of JSON, of all of them; a turn counts those before it, too
+MAX_RESPONSES = 1000
+MAX_CHARACTERS = 64 * 2**20  # JSON of all stored responses; each includes the messages of the turns before it
 
 
-class Stored(NamedTuple):
-    """response: the answer. messages: the chat up to it, without instructions, in OpenAI's older form."""
+class StoredResponse(NamedTuple):
+    """A response, and the messages of its chat with it, without instructions, in the form of chat completions."""
 
-    response: Echoing
+    response: PreencodedObject
     messages: Sequence[Mapping[str, Any]]
 
 
 class ResponseStore:
-    """Keeps as many as it may. Those that were neither stored nor asked for the longest go first."""
+    """An LRU store, limited in responses and in characters."""
 
-    def __init__(self, most: int = MOST, most_characters: int = MOST_CHARACTERS) -> None:
-        self._most, self._most_characters = most, most_characters
-        self._stored: OrderedDict[str, Stored] = OrderedDict()
+    def __init__(self, max_responses: int = MAX_RESPONSES, max_characters: int = MAX_CHARACTERS) -> None:
+        self._max_responses, self._max_characters = max_responses, max_characters
+        self._stored: OrderedDict[str, StoredResponse] = OrderedDict()
         self._sizes: dict[str, int] = {}
         self._characters = 0
 
     def __len__(self) -> int:
         return len(self._stored)
 
-    def put(self, stored: Stored) -> None:
-        """Keeps one; none that is larger than all may be."""
-        name = stored.response["id"]
+    def put(self, stored: StoredResponse) -> None:
+        """Store a response, and evict the least recently used ones; a response larger than the limit is not stored."""
+        response_id = stored.response["id"]
         size = len(stored.response.json()) + len(json.dumps(stored.messages))
-        if size > self._most_characters:
+        if size > self._max_characters:
             return
-        self._stored[name], self._sizes[name] = stored, size
+        self._stored[response_id], self._sizes[response_id] = stored, size
         self._characters += size
-        while len(self._stored) > self._most or self._characters > self._most_characters:
+        while len(self._stored) > self._max_responses or self._characters > self._max_characters:
             self.remove(next(iter(self._stored)))
 
-    def get(self, name: str) -> Stored | None:
-        """One that is still there."""
-        stored = self._stored.get(name)
+    def get(self, response_id: str) -> StoredResponse | None:
+        """Return a response, and mark it as used; None where it is not stored."""
+        stored = self._stored.get(response_id)
         if stored is not None:
-            self._stored.move_to_end(name)
+            self._stored.move_to_end(response_id)
         return stored
 
-    def remove(self, name: str) -> bool:
-        """Whether it was there."""
-        if self._stored.pop(name, None) is None:
+    def remove(self, response_id: str) -> bool:
+        """Remove a response, and tell whether it was stored."""
+        if self._stored.pop(response_id, None) is None:
             return False
-        self._characters -= self._sizes.pop(name)
+        self._characters -= self._sizes.pop(response_id)
         return True

@@ -1,4 +1,4 @@
-"""What a request to /v1/responses may be."""
+"""Request models of /v1/responses."""
 
 from __future__ import annotations
 
@@ -8,74 +8,74 @@ from pydantic import BeforeValidator, Discriminator, Field, JsonValue, StringCon
 from pydantic_core import PydanticCustomError
 
 from pymtp.server.openai.types import (
-    BY_FORM,
-    READABLE,
-    WHOLE,
-    WHOLE_TEXT,
-    Body,
-    Choosing,
+    BY_JSON_TYPE,
+    FLOAT_AS_INT,
+    TEXT_ONLY,
+    VALID_TEXT,
     Effort,
+    FailFastList,
     JsonObjectFormat,
-    ListOf,
-    No,
-    Templating,
+    OnlyFalse,
+    RequestModel,
+    SamplingFields,
+    TemplateFields,
     Text,
     TextFormat,
-    few,
+    max_pairs,
 )
 from pymtp.validation import shown
 
-Name = Annotated[str, StringConstraints(min_length=1), WHOLE_TEXT]
+Name = Annotated[str, StringConstraints(min_length=1), VALID_TEXT]
 ToolName = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
 Metadata = Annotated[
     dict[
-        Annotated[str, StringConstraints(max_length=64), WHOLE_TEXT],
-        Annotated[str, StringConstraints(max_length=512), WHOLE_TEXT],
+        Annotated[str, StringConstraints(max_length=64), VALID_TEXT],
+        Annotated[str, StringConstraints(max_length=512), VALID_TEXT],
     ],
     Field(max_length=16),
-    few(16),
+    max_pairs(16),
 ]
 ITEMS = ("message", "function_call", "function_call_output", "reasoning")
-# run by OpenAI itself: agents offer them whatever server they ask
-Hosted = Literal[
+# OpenAI runs these tools itself; agents offer them to any server.
+HostedToolType = Literal[
     "web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation", "tool_search"
 ]
 
 
-class TextContent(Body):
+class TextContent(RequestModel):
     type: Literal["input_text", "output_text", "text"]
     text: str
 
 
-class RefusalContent(Body):
+class RefusalContent(RequestModel):
     type: Literal["refusal"]
     refusal: str
 
 
-class SummaryText(Body):
+class SummaryText(RequestModel):
     type: Literal["summary_text"]
     text: str
 
 
-class ReasoningText(Body):
+class ReasoningText(RequestModel):
     type: Literal["reasoning_text", "text"]
     text: str
 
 
 Content = Annotated[
     Annotated[TextContent | RefusalContent, Field(discriminator="type")],
-    READABLE,
+    TEXT_ONLY,
 ]
 
 
-class MessageItem(Body):
+class MessageItem(RequestModel):
     type: Literal["message"] = "message"
     id: str | None = None
     role: Literal["user", "assistant", "system", "developer"]
-    content: Annotated[Text | Annotated[ListOf[Content], Tag("parts")], BY_FORM]
+    content: Annotated[Text | Annotated[FailFastList[Content], Tag("parts")], BY_JSON_TYPE]
 
 
-class CallItem(Body):
+class CallItem(RequestModel):
     type: Literal["function_call"]
     id: str | None = None
     call_id: Name
@@ -84,19 +84,19 @@ class CallItem(Body):
     arguments: str = Field(description="JSON of an object.")
 
 
-class CallOutputItem(Body):
+class CallOutputItem(RequestModel):
     type: Literal["function_call_output"]
     id: str | None = None
     call_id: Name
-    output: Annotated[Text | Annotated[ListOf[Content], Tag("parts")], BY_FORM]
+    output: Annotated[Text | Annotated[FailFastList[Content], Tag("parts")], BY_JSON_TYPE]
 
 
-class ReasoningItem(Body):
+class ReasoningItem(RequestModel):
     type: Literal["reasoning"]
     id: str | None = None
-    summary: ListOf[SummaryText]
-    content: ListOf[ReasoningText] | None = None
-    encrypted_content: str | None = Field(None, description="Read where there is no content.")
+    summary: FailFastList[SummaryText]
+    content: FailFastList[ReasoningText] | None = None
+    encrypted_content: str | None = Field(None, description="Used where there is no content.")
 
 
 def _item_type(item: Any) -> Any:
@@ -124,7 +124,7 @@ Item = Annotated[
 ]
 
 
-class FunctionTool(Body):
+class ResponsesFunctionTool(RequestModel):
     type: Literal["function"]
     name: ToolName
     description: str | None = None
@@ -132,93 +132,102 @@ class FunctionTool(Body):
     strict: bool | None = None
 
 
-class Namespace(Body):
-    """Functions whose names need to differ within it only."""
+class NamespaceTool(RequestModel):
+    """A group of functions; their names must differ within the group only."""
 
     type: Literal["namespace"]
     name: ToolName
     description: str | None = None
-    tools: ListOf[FunctionTool]
+    tools: FailFastList[ResponsesFunctionTool]
 
 
-class HostedTool(Body):
-    """A tool that OpenAI runs. There is none here: passed over."""
+class HostedTool(RequestModel):
+    """A tool that OpenAI runs. It is ignored here."""
 
-    type: Hosted
+    type: HostedToolType
 
 
-def _own(tool: Any) -> Any:
+def _check_tool_type(tool: Any) -> Any:
     kind = tool.get("type") if isinstance(tool, dict) else None
-    if kind in (None, "function", "namespace", *get_args(Hosted)):
+    if kind in (None, "function", "namespace", *get_args(HostedToolType)):
         return tool
     raise PydanticCustomError(
         "tool", "tools of type {kind} cannot be called here: only functions can", {"kind": shown(kind)}
     )
 
 
-Tool = Annotated[Annotated[FunctionTool | Namespace | HostedTool, Field(discriminator="type")], BeforeValidator(_own)]
+ResponsesTool = Annotated[
+    Annotated[ResponsesFunctionTool | NamespaceTool | HostedTool, Field(discriminator="type")],
+    BeforeValidator(_check_tool_type),
+]
 
 
-class NamedChoice(Body):
+class ResponsesNamedToolChoice(RequestModel):
     type: Literal["function"]
     name: Name
     namespace: Name | None = None
 
 
-class AllowedChoice(Body):
-    """The tools that may be called, of all that the prompt tells of."""
+class AllowedToolsChoice(RequestModel):
+    """A subset of the tools that may be called; the prompt lists all tools."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required", "none"] = "auto"
-    tools: ListOf[NamedChoice] = Field(min_length=1)
+    tools: FailFastList[ResponsesNamedToolChoice] = Field(min_length=1)
 
 
-class Reasoning(Body):
+class Reasoning(RequestModel):
     effort: Effort | None = None
-    summary: Literal["auto", "concise", "detailed"] | None = Field(None, description="All thinking comes in any case.")
+    summary: Literal["auto", "concise", "detailed"] | None = Field(
+        None, description="Ignored: all thinking is returned."
+    )
 
 
-class SchemaFormat(Body):
+class ResponsesSchemaFormat(RequestModel):
     type: Literal["json_schema"]
     name: str
     description: str | None = None
     schema_: dict[str, JsonValue] = Field(alias="schema")
-    strict: bool | None = Field(None, description="A schema is always held to.")
+    strict: bool | None = Field(None, description="Output always follows the schema.")
 
 
-class TextOptions(Body):
-    format: Annotated[TextFormat | JsonObjectFormat | SchemaFormat, Field(discriminator="type")] | None = None
+class TextOptions(RequestModel):
+    format: Annotated[TextFormat | JsonObjectFormat | ResponsesSchemaFormat, Field(discriminator="type")] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
-class ResponseRequest(Choosing, Templating):
-    """What the model is to answer."""
+class ResponseRequest(SamplingFields, TemplateFields):
+    """Input to be answered by the model."""
 
     model: Name
-    input: Annotated[Text | Annotated[ListOf[Item], Tag("parts")], BY_FORM]
+    input: Annotated[Text | Annotated[FailFastList[Item], Tag("parts")], BY_JSON_TYPE]
     instructions: str | None = None
-    previous_response_id: str | None = Field(None, description="Of a response that was stored.")
-    store: bool | None = Field(None, description="true where it is left out.")
+    previous_response_id: str | None = Field(None, description="The id of a stored response.")
+    store: bool | None = Field(None, description="Default: true.")
     stream: bool | None = None
-    max_output_tokens: Annotated[int, Field(ge=1, lt=2**31), WHOLE] | None = None
-    tools: ListOf[Tool] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, lt=2**31), FLOAT_AS_INT] | None = None
+    tools: FailFastList[ResponsesTool] | None = None
     tool_choice: (
-        Literal["auto", "none", "required"] | Annotated[NamedChoice | AllowedChoice, Field(discriminator="type")] | None
+        Literal["auto", "none", "required"]
+        | Annotated[ResponsesNamedToolChoice | AllowedToolsChoice, Field(discriminator="type")]
+        | None
     ) = None
     parallel_tool_calls: bool | None = None
-    max_tool_calls: Annotated[int, Field(ge=1), WHOLE] | None = Field(None, description="Of hosted ones.")
+    max_tool_calls: Annotated[int, Field(ge=1), FLOAT_AS_INT] | None = Field(
+        None, description="Ignored: it limits hosted tools."
+    )
     reasoning: Reasoning | None = None
     text: TextOptions | None = None
-    include: ListOf[str] | None = Field(None, description="reasoning.encrypted_content is known.")
+    include: FailFastList[str] | None = Field(None, description="reasoning.encrypted_content is supported.")
     metadata: Metadata | None = None
-    truncation: Literal["auto", "disabled"] | None = Field(None, description="Nothing is ever left out.")
-    top_logprobs: Annotated[int, Field(ge=0, le=0), WHOLE] | None = Field(
+    truncation: Literal["auto", "disabled"] | None = Field(None, description="Ignored: input is never truncated.")
+    top_logprobs: Annotated[int, Field(ge=0, le=0), FLOAT_AS_INT] | None = Field(
         None, description="Not supported: use /v1/chat/completions."
     )
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     service_tier: str | None = None
-    background: No | None = Field(None, description="Not supported.")
+    background: OnlyFalse | None = Field(None, description="Not supported.")
     conversation: None = Field(None, description="Not supported: use previous_response_id.")
     prompt: None = Field(None, description="Not supported.")

@@ -1,4 +1,4 @@
-"""Answers of /v1/responses, whole and as events."""
+"""Responses of /v1/responses, as one object and as events of a stream."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from pymtp.chat import Event
+from pymtp.chat import OutputEvent
 from pymtp.sampling import SamplingParams
-from pymtp.server.finish import Ended
-from pymtp.server.http.ascii_json import Echoing
-from pymtp.server.http.errors import Failure
-from pymtp.server.message_builder import Turns, sealed
-from pymtp.server.output_items import Change, Part, Parts
-from pymtp.server.responses.ids import new_id
-from pymtp.server.responses.read import namespaces, tool_of
+from pymtp.server.finish import FinishInfo
+from pymtp.server.http.errors import ErrorInfo
+from pymtp.server.http.json_response import PreencodedObject
+from pymtp.server.message_builder import MessageBuilder, encode_thinking
+from pymtp.server.output_items import ItemChange, OutputItem, OutputItems
+from pymtp.server.responses.ids import new_response_id
+from pymtp.server.responses.read import namespaces, tool_fields
 
-_ECHOED = (
+_REPEATED_FIELDS = (
     "instructions",
     "max_output_tokens",
     "max_tool_calls",
@@ -29,148 +29,151 @@ _CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
 
 
 class ResponseWriter:
-    """One answer. What its events tell, item by item, is the output of the answer in the last one."""
+    """The events of one response; the last of them has the whole response."""
 
     def __init__(self, body: Mapping[str, Any], params: SamplingParams, replica: str = "") -> None:
-        """replica: of several servers, the one that keeps the answer."""
-        self.parts = Parts()
-        self._number = 0
-        self._seals = "reasoning.encrypted_content" in (body.get("include") or ())
-        self._ended: Ended | None = None
+        """replica: the name of the server that stores the response, where there are several."""
+        self._output = OutputItems()
+        self._sequence_number = 0
+        self._includes_encrypted = "reasoning.encrypted_content" in (body.get("include") or ())
+        self._finish: FinishInfo | None = None
         self._namespaces = namespaces(body)
-        self._response = _begun(body, params, replica)
+        self._response = _initial_response(body, params, replica)
 
     def begin(self) -> list[dict[str, Any]]:
-        """The events before the first token."""
+        """Return the events before the first token."""
         names = ("response.created", "response.in_progress")
-        return self._numbered({"type": name, "response": self._response} for name in names)
+        return self._number_events({"type": name, "response": self._response} for name in names)
 
-    def go_on(self, events: Sequence[Event]) -> list[dict[str, Any]]:
-        """The events that say what is new."""
-        return self._numbered(self._told(self.parts.take(events)))
+    def push(self, events: Sequence[OutputEvent]) -> list[dict[str, Any]]:
+        """Return the events of new output."""
+        return self._number_events(self._item_events(self._output.push(events)))
 
-    def end(self, ended: Ended, more: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The last events. The last of them has the answer as a whole. more: further fields of that."""
-        found = [] if self.parts.row else self._told(self.parts.begin("text"))  # clients look for a message
-        self._ended = ended
-        found += self._told(self.parts.end())
-        status = "completed" if ended.is_whole else "incomplete"
+    def end(self, finish: FinishInfo, more: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the last events; the last one has the whole response. more: further fields of the response."""
+        # Clients look for a message, even an empty one.
+        sent = [] if self._output.items else self._item_events(self._output.start_item("text"))
+        self._finish = finish
+        sent += self._item_events(self._output.end_item())
+        status = "completed" if finish.is_complete else "incomplete"
         changes = {
             "status": status,
-            "completed_at": int(time.time()) if ended.is_whole else None,
-            "incomplete_details": None if ended.is_whole else {"reason": "max_output_tokens"},
-            "output": self._output(),
-            "usage": _usage(ended),
+            "completed_at": int(time.time()) if finish.is_complete else None,
+            "incomplete_details": None if finish.is_complete else {"reason": "max_output_tokens"},
+            "output": self._output_json(),
+            "usage": _usage(finish),
             **more,
         }
-        return self._numbered([*found, {"type": f"response.{status}", "response": self._response.but(changes)}])
+        return self._number_events([*sent, {"type": f"response.{status}", "response": self._response.replace(changes)}])
 
-    def fail(self, failure: Failure) -> list[dict[str, Any]]:
-        """The last event of an answer that failed in the middle."""
-        error = {"code": _CODES.get(failure.status, "server_error"), "message": failure.message}
-        response = self._response.but({"status": "failed", "error": error, "output": self._output()})
-        return self._numbered([{"type": "response.failed", "response": response}])
+    def fail(self, error_info: ErrorInfo) -> list[dict[str, Any]]:
+        """Return the last event of a response that failed in the middle."""
+        error = {"code": _CODES.get(error_info.status, "server_error"), "message": error_info.message}
+        response = self._response.replace({"status": "failed", "error": error, "output": self._output_json()})
+        return self._number_events([{"type": "response.failed", "response": response}])
 
-    def turns(self) -> list[dict[str, Any]]:
-        """The answer as messages of a chat."""
-        turns = Turns()
-        for part in self.parts.row:
-            if part.kind == "thinking":
-                turns.thought(part.text)
-            elif part.kind == "text":
-                turns.said(part.text)
-            elif part.is_whole:
-                turns.called(_call_id(part), part.name, part.text)
-        return turns.messages
+    def messages(self) -> list[dict[str, Any]]:
+        """Return the output as messages of a chat."""
+        builder = MessageBuilder()
+        for item in self._output.items:
+            if item.kind == "thinking":
+                builder.add_reasoning(item.text)
+            elif item.kind == "text":
+                builder.add_text(item.text)
+            elif item.is_complete:
+                builder.add_tool_call(_call_id(item), item.name, item.text)
+        return builder.messages
 
-    def _numbered(self, events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        found = []
+    def _number_events(self, events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        sent = []
         for event in events:
-            found.append(event | {"sequence_number": self._number})
-            self._number += 1
-        return found
+            sent.append(event | {"sequence_number": self._sequence_number})
+            self._sequence_number += 1
+        return sent
 
-    def _told(self, changes: Iterable[Change]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        for what, part, text in changes:
-            at = {"item_id": _item_id(part), "output_index": part.index}
-            if part.kind != "call":
+    def _item_events(self, changes: Iterable[ItemChange]) -> list[dict[str, Any]]:
+        sent: list[dict[str, Any]] = []
+        for change, item, text in changes:
+            at = {"item_id": _item_id(item), "output_index": item.index}
+            if item.kind != "call":
                 at["content_index"] = 0
-            if what == "begun":
-                found.append(self._told_item("added", part))
-                if part.kind != "call":
-                    found.append({"type": "response.content_part.added", **at, "part": _content(part, "")})
-            elif what == "grown":
-                found.append(
-                    {"type": f"response.{_NAMES[part.kind]}.delta", **at, "delta": text, **_LOGPROBS[part.kind]}
+            if change == "start":
+                sent.append(self._item_event("added", item))
+                if item.kind != "call":
+                    sent.append({"type": "response.content_part.added", **at, "part": _content(item, "")})
+            elif change == "delta":
+                sent.append(
+                    {"type": f"response.{_EVENT_NAMES[item.kind]}.delta", **at, "delta": text, **_LOGPROBS[item.kind]}
                 )
             else:
-                if part.is_whole:
-                    found.append({"type": f"response.{_NAMES[part.kind]}.done", **at, **_done(part)})
-                if part.kind != "call":
-                    found.append({"type": "response.content_part.done", **at, "part": _content(part, part.text)})
-                found.append(self._told_item("done", part))
-        return found
+                if item.is_complete:
+                    sent.append({"type": f"response.{_EVENT_NAMES[item.kind]}.done", **at, **_done(item)})
+                if item.kind != "call":
+                    sent.append({"type": "response.content_part.done", **at, "part": _content(item, item.text)})
+                sent.append(self._item_event("done", item))
+        return sent
 
-    def _told_item(self, what: Literal["added", "done"], part: Part) -> dict[str, Any]:
-        item = self._item(part, begins=what == "added")
-        return {"type": f"response.output_item.{what}", "output_index": part.index, "item": item}
+    def _item_event(self, change: Literal["added", "done"], item: OutputItem) -> dict[str, Any]:
+        item_json = self._item_json(item, is_new=change == "added")
+        return {"type": f"response.output_item.{change}", "output_index": item.index, "item": item_json}
 
-    def _output(self) -> list[dict[str, Any]]:
-        return [self._item(part) for part in self.parts.row]
+    def _output_json(self) -> list[dict[str, Any]]:
+        return [self._item_json(item) for item in self._output.items]
 
-    def _item(self, part: Part, *, begins: bool = False) -> dict[str, Any]:
-        status = "in_progress" if begins else self._status(part)
-        item: dict[str, Any] = {"id": _item_id(part), "status": status}
-        content = [] if begins else [_content(part, part.text)]
-        if part.kind == "text":
-            return {"type": "message", **item, "role": "assistant", "content": content}
-        if part.kind == "thinking":
-            seal = {"encrypted_content": "" if begins else sealed(part.text)} if self._seals else {}
-            return {"type": "reasoning", **item, "summary": [], "content": content, **seal}
-        call = {"type": "function_call", **item, "call_id": _call_id(part), "arguments": "" if begins else part.text}
-        if part.name not in self._namespaces:
-            return call | {"name": part.name}
-        namespace, name = self._namespaces[part.name]
+    def _item_json(self, item: OutputItem, *, is_new: bool = False) -> dict[str, Any]:
+        status = "in_progress" if is_new else self._status(item)
+        fields: dict[str, Any] = {"id": _item_id(item), "status": status}
+        content = [] if is_new else [_content(item, item.text)]
+        if item.kind == "text":
+            return {"type": "message", **fields, "role": "assistant", "content": content}
+        if item.kind == "thinking":
+            encrypted = (
+                {"encrypted_content": "" if is_new else encode_thinking(item.text)} if self._includes_encrypted else {}
+            )
+            return {"type": "reasoning", **fields, "summary": [], "content": content, **encrypted}
+        call = {"type": "function_call", **fields, "call_id": _call_id(item), "arguments": "" if is_new else item.text}
+        if item.name not in self._namespaces:
+            return call | {"name": item.name}
+        namespace, name = self._namespaces[item.name]
         return call | {"name": name, "namespace": namespace}
 
-    def _status(self, part: Part) -> str:
-        is_last = part is self.parts.row[-1]
-        cut = is_last and (self._ended is None or not self._ended.is_whole)
-        whole = part.is_whole if part.kind == "call" else not cut
+    def _status(self, item: OutputItem) -> str:
+        is_last = item is self._output.items[-1]
+        cut = is_last and (self._finish is None or not self._finish.is_complete)
+        whole = item.is_complete if item.kind == "call" else not cut
         return "completed" if whole else "incomplete"
 
 
-_PREFIXES = {"text": "msg", "thinking": "rs", "call": "fc"}
-_NAMES = {"text": "output_text", "thinking": "reasoning_text", "call": "function_call_arguments"}
+_ID_PREFIXES = {"text": "msg", "thinking": "rs", "call": "fc"}
+_EVENT_NAMES = {"text": "output_text", "thinking": "reasoning_text", "call": "function_call_arguments"}
 _LOGPROBS: dict[str, dict[str, Any]] = {"text": {"logprobs": []}, "thinking": {}, "call": {}}
 
 
-def _item_id(part: Part) -> str:
-    return f"{_PREFIXES[part.kind]}_{part.id}"
+def _item_id(item: OutputItem) -> str:
+    return f"{_ID_PREFIXES[item.kind]}_{item.id}"
 
 
-def _call_id(part: Part) -> str:
-    return f"call_{part.id}"
+def _call_id(item: OutputItem) -> str:
+    return f"call_{item.id}"
 
 
-def _content(part: Part, text: str) -> dict[str, Any]:
-    if part.kind == "thinking":
+def _content(item: OutputItem, text: str) -> dict[str, Any]:
+    if item.kind == "thinking":
         return {"type": "reasoning_text", "text": text}
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _done(part: Part) -> dict[str, Any]:
-    if part.kind == "call":
-        return {"arguments": part.text}
-    return {"text": part.text, **_LOGPROBS[part.kind]}
+def _done(item: OutputItem) -> dict[str, Any]:
+    if item.kind == "call":
+        return {"arguments": item.text}
+    return {"text": item.text, **_LOGPROBS[item.kind]}
 
 
-def _begun(body: Mapping[str, Any], params: SamplingParams, replica: str) -> Echoing:
-    """The answer before the first token, with what was asked for."""
+def _initial_response(body: Mapping[str, Any], params: SamplingParams, replica: str) -> PreencodedObject:
+    """Return the response before the first token; it repeats fields of the request."""
     reasoning, text = body.get("reasoning") or {}, body.get("text") or {}
-    own = {
-        "id": new_id(replica),
+    own_fields = {
+        "id": new_response_id(replica),
         "object": "response",
         "created_at": int(time.time()),
         "completed_at": None,
@@ -191,30 +194,30 @@ def _begun(body: Mapping[str, Any], params: SamplingParams, replica: str) -> Ech
         "truncation": "disabled",
         "usage": None,
     }
-    echo = {
-        **{name: body.get(name) for name in _ECHOED},
+    repeated = {
+        **{name: body.get(name) for name in _REPEATED_FIELDS},
         "metadata": body.get("metadata") or {},
         "model": body["model"],
         "text": {**text, "format": text.get("format") or {"type": "text"}},
         "tool_choice": body.get("tool_choice") or "auto",
-        "tools": [told for tool in body.get("tools") or () if (told := _tool(tool)) is not None],
+        "tools": [listed for tool in body.get("tools") or () if (listed := _listed_tool(tool)) is not None],
     }
-    return Echoing(own, echo)
+    return PreencodedObject(own_fields, repeated)
 
 
-def _tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A tool as the answer tells of it; None of one that was passed over."""
+def _listed_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a tool as the response lists it; None for a hosted tool, which is ignored."""
     if tool["type"] == "namespace":
         about = {name: tool.get(name) for name in ("type", "name", "description")}
-        return about | {"tools": [tool_of(each) for each in tool["tools"]]}
-    return tool_of(tool) if tool["type"] == "function" else None
+        return about | {"tools": [tool_fields(function) for function in tool["tools"]]}
+    return tool_fields(tool) if tool["type"] == "function" else None
 
 
-def _usage(ended: Ended) -> dict[str, Any]:
+def _usage(finish: FinishInfo) -> dict[str, Any]:
     return {
-        "input_tokens": ended.prompt,
-        "input_tokens_details": {"cached_tokens": ended.cached, "cache_write_tokens": 0},
-        "output_tokens": ended.written,
-        "output_tokens_details": {"reasoning_tokens": ended.thought},
-        "total_tokens": ended.prompt + ended.written,
+        "input_tokens": finish.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": finish.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": finish.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": finish.thinking_tokens},
+        "total_tokens": finish.prompt_tokens + finish.completion_tokens,
     }

@@ -1,6 +1,6 @@
-// Which addresses a page may link to.
+// The addresses that a page may link to.
 
-/** The address that a text names; null where it is none, or of a kind that could run something. */
+/** Returns the URL in a text; null where it is none, or of a scheme that could run code. */
 export function safeAddress(text) {
   if (!/^(https?:\/\/|mailto:)/i.test(text)) return null;
   try {

@@ -1,4 +1,4 @@
-// An answer on the page: thinking, text, calls, and what it took.
+// The view of an answer: thinking, text, calls, tokens and speed.
 
 import { CallView } from "./call_view.js";
 import { el } from "./dom.js";
@@ -30,13 +30,13 @@ export class AnswerView {
     this.#content.classList.add("writing");
   }
 
-  /** A title over it, where there is another answer beside it. */
+  /** Sets the title, where another answer stands beside it. */
   set title(text) {
     this.#title.textContent = text;
     this.#title.hidden = false;
   }
 
-  /** Draws what is new. */
+  /** Draws new output. */
   draw() {
     const { answer } = this;
     const ended = answer.reason !== null;
@@ -52,7 +52,7 @@ export class AnswerView {
     if (ended) this.#end();
   }
 
-  /** The fields for what the called functions gave. */
+  /** The views of the calls, with a field for each result. */
   get callViews() {
     return this.#callViews;
   }
@@ -74,18 +74,18 @@ export class AnswerView {
   }
 }
 
-/** The text as it is, without Markdown. */
+/** The text without Markdown. */
 class Plain {
   #drawn = 0;
 
-  constructor(root, whole) {
-    this.whole = whole;
+  constructor(root, colouredText) {
+    this.colouredText = colouredText;
     this.root = root;
     root.classList.add("plain");
   }
 
   draw() {
-    this.whole.paint(this.root, this.#drawn, this.whole.text.length);
-    this.#drawn = this.whole.text.length;
+    this.colouredText.paint(this.root, this.#drawn, this.colouredText.text.length);
+    this.#drawn = this.colouredText.text.length;
   }
 }

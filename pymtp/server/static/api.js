@@ -1,10 +1,10 @@
-// What the pages ask of the server, and what its refusals mean.
+// Requests of the pages to the server, and messages for its errors.
 
 import { events } from "./sse.js";
 
-const KEY = "pymtp.key"; // of sessionStorage: the key goes with the tab
+const KEY = "pymtp.key"; // in sessionStorage: the browser forgets the key with the tab
 
-/** Something went wrong. message: for a person. status: of HTTP, or 0. wait: seconds until a new try makes sense. */
+/** An error with a message for the user. status: of HTTP, or 0. wait: seconds until a retry makes sense. */
 export class Failure extends Error {
   constructor(message, { status = 0, wait = null } = {}) {
     super(message);
@@ -17,7 +17,7 @@ export function readKey() {
   return sessionStorage.getItem(KEY) ?? "";
 }
 
-export function keepKey(key) {
+export function storeKey(key) {
   if (key) sessionStorage.setItem(KEY, key);
   else sessionStorage.removeItem(KEY);
 }
@@ -27,17 +27,17 @@ function headers() {
   return key ? { Authorization: `Bearer ${key}` } : {};
 }
 
-/** The JSON of a GET. Raises Failure. */
+/** Returns the JSON of a GET request. Throws Failure. */
 export async function get(path, signal) {
   const response = await send(path, { headers: headers(), signal });
   try {
     return await response.json();
   } catch (error) {
-    throw interrupted(error);
+    throw connectionFailure(error);
   }
 }
 
-/** The chunks of a streamed answer. Raises Failure; an AbortError when `signal` stops it. */
+/** Yields the chunks of a streamed chat completion. Throws Failure, or an AbortError when `signal` aborts. */
 export async function* answerChunks(request, signal) {
   const response = await send("v1/chat/completions", {
     method: "POST",
@@ -45,19 +45,19 @@ export async function* answerChunks(request, signal) {
     body: JSON.stringify({ ...request, stream: true, stream_options: { include_usage: true } }),
     signal,
   });
-  let whole = false;
+  let isComplete = false;
   try {
     for await (const data of events(response.body)) {
-      whole ||= data === "[DONE]";
-      if (whole) continue; // to the end: who leaves before it cancels the request
+      isComplete ||= data === "[DONE]";
+      if (isComplete) continue; // read to the end: leaving before it cancels the request
       const chunk = parse(data);
       if (chunk.error) throw new Failure(chunk.error.message ?? "the server gave up");
       yield chunk;
     }
   } catch (error) {
-    throw interrupted(error);
+    throw connectionFailure(error);
   }
-  if (!whole) throw new Failure("The connection ended before the answer did.");
+  if (!isComplete) throw new Failure("The connection ended before the answer did.");
 }
 
 async function send(path, options) {
@@ -68,11 +68,11 @@ async function send(path, options) {
     if (error.name === "AbortError") throw error;
     throw new Failure("The server does not answer. Is it running?");
   }
-  if (!response.ok) throw await refusal(response);
+  if (!response.ok) throw await responseFailure(response);
   return response;
 }
 
-function interrupted(error) {
+function connectionFailure(error) {
   if (error instanceof Failure || error.name === "AbortError") return error;
   return new Failure("The connection was lost before the answer ended.");
 }
@@ -85,20 +85,20 @@ function parse(data) {
   }
 }
 
-async function refusal(response) {
+async function responseFailure(response) {
   const { status } = response;
   const wait = retryAfter(response.headers.get("Retry-After"));
-  let said = "";
+  let message = "";
   try {
-    said = (await response.json()).error.message;
+    message = (await response.json()).error.message;
   } catch {
-    // a proxy's page, perhaps
+    // the body is no JSON of ours: perhaps a proxy's page
   }
-  const again = wait === null ? "Try again later." : `Try again in ${wait} s.`;
+  const retryHint = wait === null ? "Try again later." : `Try again in ${wait} s.`;
   if (status === 401) return new Failure("The server asks for an API key. Enter it in the settings.", { status });
-  if (status === 429) return new Failure(`The server is busy. ${again}`, { status, wait });
-  if (status === 503) return new Failure(`${said || "The server is not ready"}. ${again}`.replace("..", "."), { status, wait });
-  return new Failure(said || `The server answered with status ${status}.`, { status });
+  if (status === 429) return new Failure(`The server is busy. ${retryHint}`, { status, wait });
+  if (status === 503) return new Failure(`${message || "The server is not ready"}. ${retryHint}`.replace("..", "."), { status, wait });
+  return new Failure(message || `The server answered with status ${status}.`, { status });
 }
 
 function retryAfter(value) {

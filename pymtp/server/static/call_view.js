@@ -1,4 +1,4 @@
-// A call of a tool, and a field for what it gave.
+// The view of a tool call, with a field for its result.
 
 import { el } from "./dom.js";
 
@@ -17,13 +17,13 @@ export class CallView {
     return this.#field.value;
   }
 
-  /** ended: its arguments are whole. */
+  /** ended: the answer has ended, so the arguments are formatted. */
   draw(ended) {
     this.#name.textContent = this.call.name;
     this.#arguments.textContent = ended ? pretty(this.call.arguments) : this.call.arguments;
   }
 
-  /** Whether a result may be given. */
+  /** Allows the result to be entered. */
   set asks(asks) {
     this.#result.hidden = !asks && this.#field.value === "";
     this.#field.readOnly = !asks;
@@ -34,6 +34,6 @@ function pretty(text) {
   try {
     return JSON.stringify(JSON.parse(text), null, 2);
   } catch {
-    return text; // it was stopped in the middle
+    return text; // the call was cut off
   }
 }

@@ -1,4 +1,4 @@
-// The chat page: a conversation, kept as long as the page is open.
+// The chat page: a conversation that lasts until the page is closed.
 
 import { Answer } from "./answer.js";
 import { answerChunks } from "./api.js";
@@ -13,20 +13,20 @@ const question = byId("question");
 const settings = new Settings();
 const running = new Running();
 const turns = [];
-let stopper = null; // of the answer that is written
+let abortController = null; // of the running answer
 
-/** Shows what may be done now. */
-function show() {
-  const idle = stopper === null;
+/** Shows the controls that are possible now. */
+function updateControls() {
+  const idle = abortController === null;
   const lastOfPerson = turns.findLast((turn) => turn instanceof UserTurn);
-  for (const turn of turns) turn.show({ idle, last: turn === turns.at(-1), lastOfPerson: turn === lastOfPerson });
+  for (const turn of turns) turn.updateControls({ idle, last: turn === turns.at(-1), lastOfPerson: turn === lastOfPerson });
   byId("send").hidden = !idle;
   byId("stop").hidden = idle;
   byId("welcome").hidden = turns.length > 0;
 }
 
-/** To those who do not see the page: the beginning and the end of an answer, not every token. */
-function tell(text) {
+/** Announces a text to screen readers: the begin and the end of an answer, not every token. */
+function announce(text) {
   byId("status").textContent = text;
 }
 
@@ -36,55 +36,55 @@ function push(turn) {
   log.scrollTop = log.scrollHeight;
 }
 
-function cut(from) {
+function removeTurns(from) {
   for (const turn of turns.splice(from)) turn.element.remove();
 }
 
 function send() {
   const text = question.value;
-  const request = stopper || !text.trim() ? null : settings.request();
+  const request = abortController || !text.trim() ? null : settings.request();
   if (!request) return;
   question.value = "";
   push(new UserTurn(text, edit));
-  goOn(request);
+  generate(request);
 }
 
 function edit() {
   const at = turns.findLastIndex((turn) => turn instanceof UserTurn);
   question.value = turns[at].text;
-  cut(at);
-  show();
+  removeTurns(at);
+  updateControls();
   question.focus();
 }
 
-function again() {
+function regenerate() {
   const request = settings.request();
   if (!request) return;
-  cut(turns.length - 1);
-  goOn(request);
+  removeTurns(turns.length - 1);
+  generate(request);
 }
 
-/** One more answer to what was said so far. */
-function goOn(request = settings.request()) {
+/** Generates an answer to the conversation so far. */
+function generate(request = settings.request()) {
   if (!request) return;
   const system = settings.system.trim() ? [{ role: "system", content: settings.system }] : [];
   const messages = [...system, ...turns.flatMap((turn) => turn.messages)];
-  const turn = new AnswerTurn({ again, compare, goOn: () => goOn() });
+  const turn = new AnswerTurn({ regenerate, compare, sendResults: () => generate() });
   push(turn);
-  write(turn, { ...request, messages });
+  streamAnswer(turn, { ...request, messages });
 }
 
-/** The same request once more, with drafts where there were none and without where there were. */
+/** Repeats the last request with drafts, or without where the first answer had drafts. */
 async function compare() {
   const turn = turns.at(-1);
   const { draft_tokens: _, ...request } = turn.answer.request;
   turn.dropSecond();
-  await write(turn, turn.answer.usesMtp ? { ...request, draft_tokens: 0 } : request);
+  await streamAnswer(turn, turn.answer.usesMtp ? { ...request, draft_tokens: 0 } : request);
   turn.compare();
   running.draw(turn.answer);
 }
 
-async function write(turn, request) {
+async function streamAnswer(turn, request) {
   const answer = new Answer(request);
   const view = turn.add(answer, settings.showsMarkdown);
   let frame = 0;
@@ -95,38 +95,38 @@ async function write(turn, request) {
     running.draw(answer);
     if (follows) log.scrollTop = log.scrollHeight;
   };
-  stopper = new AbortController();
+  abortController = new AbortController();
   turn.fail(null);
-  show();
-  tell("The answer begins.");
+  updateControls();
+  announce("The answer begins.");
   try {
-    const { signal } = stopper;
-    const asked = { model: await modelName(signal), ...request, pymtp: { origins: true } };
-    for await (const chunk of answerChunks(asked, signal)) {
-      answer.take(chunk);
+    const { signal } = abortController;
+    const body = { model: await modelName(signal), ...request, pymtp: { origins: true } };
+    for await (const chunk of answerChunks(body, signal)) {
+      answer.push(chunk);
       frame ||= requestAnimationFrame(draw);
     }
     answer.end();
-    tell(`The answer has ended: ${answer.tokens} tokens.`);
+    announce(`The answer has ended: ${answer.tokens} tokens.`);
   } catch (error) {
     answer.end(error.name === "AbortError" ? "stopped" : "failed");
-    if (error.name === "AbortError") tell("Stopped.");
+    if (error.name === "AbortError") announce("Stopped.");
     else fail(turn, error);
   }
   cancelAnimationFrame(frame);
-  stopper = null;
+  abortController = null;
   draw();
-  show();
+  updateControls();
 }
 
 function fail(turn, error) {
   turn.fail(error.message);
-  tell("");
+  announce("");
   if (error.status === 401) settings.askForKey();
 }
 
 function stop() {
-  stopper?.abort();
+  abortController?.abort();
 }
 
 byId("composer").addEventListener("submit", (event) => {

@@ -1,15 +1,15 @@
-// A text that grows, and where each of its characters came from.
+// A text that grows, and the origin of each of its characters.
 
-export const UNKNOWN = -1; // the server did not say
+export const UNKNOWN = -1; // the server sent no origin
 
-/** Places in it count UTF-16 units, as JavaScript's strings do. A step: 0 where the target wrote the token, k where it
- * was drafted at step k. */
+/** Positions count UTF-16 units, as in JavaScript's strings. A step is 0 for tokens of the target model, and k for drafts
+ * of step k. */
 export class ColouredText {
   text = "";
-  #ends = []; // of runs of one step
+  #ends = []; // the ends of runs with one step
   #steps = [];
 
-  /** runs: [characters, step] of the server, which counts code points. */
+  /** Appends a text. runs: [characters, step] of the server, which counts code points. */
   append(text, runs) {
     let from = 0;
     for (const [count, step] of runs) {
@@ -31,7 +31,7 @@ export class ColouredText {
     }
   }
 
-  /** [from, to, step] of the pieces of one step between two places. */
+  /** Yields [from, to, step] of the runs between two positions. */
   *runs(from, to) {
     let low = 0;
     let high = this.#ends.length;
@@ -47,7 +47,7 @@ export class ColouredText {
     }
   }
 
-  /** Puts a slice of it into an element, a span for each run: class o0, o1, …; data-at: where it begins. */
+  /** Appends a slice to an element, one span per run: its class is o0, o1, …, its data-at the position. */
   paint(parent, from, to) {
     for (const [start, end, step] of this.runs(from, to)) {
       const span = document.createElement("span");

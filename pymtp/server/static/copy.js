@@ -1,8 +1,8 @@
-// Text to the clipboard.
+// Copying to the clipboard.
 
 import { el } from "./dom.js";
 
-/** A button that copies what `text` gives. */
+/** Creates a button that copies the text that `text()` returns. */
 export function copyButton(text, label = "Copy") {
   const button = el("button", { type: "button", class: "quiet" }, label);
   button.addEventListener("click", async () => {
@@ -17,7 +17,7 @@ async function copy(text) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
-    return copySelected(text); // pages from another machine have no clipboard without TLS
+    return copySelected(text); // without TLS, browsers give pages of other machines no clipboard
   }
 }
 

@@ -1,11 +1,11 @@
-// Elements, made without any HTML in strings.
+// Creation of elements without HTML strings.
 
-/** An element with attributes and children. A function among the attributes listens: {onclick: …}. */
+/** Creates an element with attributes and children. A function is an event listener: {onclick: …}. */
 export function el(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/** The same for drawings. */
+/** Creates an SVG element in the same way. */
 export function svg(tag, attributes = {}, ...children) {
   return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }
@@ -19,7 +19,7 @@ function fill(element, attributes, children) {
   return element;
 }
 
-/** The element of an id. */
+/** Returns the element with an id. */
 export function byId(id) {
   return document.getElementById(id);
 }

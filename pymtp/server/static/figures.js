@@ -1,18 +1,18 @@
-// The page of the engine's figures: asks once a second while it is seen.
+// The page of the engine's figures: it polls once a second while it is visible.
 
-import { get, keepKey, readKey } from "./api.js";
+import { get, readKey, storeKey } from "./api.js";
 import { byId } from "./dom.js";
 import { BarsPanel, NumbersPanel, PlotPanel, bytes, rate } from "./figures_panels.js";
 import { showModel } from "./model_name.js";
 import { percent, positionRows } from "./plot.js";
 
-const EVERY = 1000; // milliseconds
+const POLL_INTERVAL = 1000; // milliseconds
 
 const share = (part, whole) => (whole > 0 ? part / whole : 0);
 const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
 
-/** Bars of how often each of some numbers was the case. */
-function oftenRows(times) {
+/** Returns rows of Bars: the share of each number among all counted. */
+function frequencyRows(times) {
   const all = sum(Object.values(times));
   return Object.entries(times).map(([name, n]) => [name, share(n, all), percent(share(n, all))]);
 }
@@ -23,16 +23,16 @@ const panels = [
     waiting: ({ engine }) => engine.waiting,
   }),
   new PlotPanel("Tokens/s", {
-    written: ({ engine }, before, seconds) => (engine.tokens - before.engine.tokens) / seconds,
-    "read of prompts": ({ engine }, before, seconds) => (engine.read - before.engine.read) / seconds,
+    written: ({ engine }, previous, seconds) => (engine.tokens - previous.engine.tokens) / seconds,
+    "read of prompts": ({ engine }, previous, seconds) => (engine.read - previous.engine.read) / seconds,
   }, { show: rate }),
   new PlotPanel("Drafts accepted", {
-    share: ({ engine }, { engine: before }) => share(engine.accepted - before.accepted, engine.drafted - before.drafted),
+    share: ({ engine }, { engine: previous }) => share(engine.accepted - previous.accepted, engine.drafted - previous.drafted),
   }, { show: percent }),
   new BarsPanel("Drafts accepted, by position", ({ engine }) =>
     positionRows(engine.drafted_per_position, engine.accepted_per_position)),
-  new BarsPanel("Rounds by drafts", ({ engine }) => oftenRows(engine.depths)),
-  new BarsPanel("Rounds by sequences", ({ engine }) => oftenRows(engine.sequences)),
+  new BarsPanel("Rounds by drafts", ({ engine }) => frequencyRows(engine.depths)),
+  new BarsPanel("Rounds by sequences", ({ engine }) => frequencyRows(engine.sequences)),
   new PlotPanel("Prefix cache", {
     "in host memory": ({ engine }) => engine.prefixes.nbytes,
   }, { show: bytes, least: 2 ** 20 }),
@@ -56,27 +56,27 @@ const panels = [
   ]),
 ];
 
-let before = null; // the last answer, and when it came
-let waiting = 0; // the timer
+let previous = null; // the last response, and its time
+let timer = 0;
 
 async function poll() {
-  clearTimeout(waiting);
+  clearTimeout(timer);
   if (document.hidden) return;
   try {
-    const now = { ...(await get("figures")), at: performance.now() };
-    for (const panel of panels) panel.add(now, before, before && (now.at - before.at) / 1000);
-    before = now;
-    tellProblem(null);
+    const current = { ...(await get("figures")), at: performance.now() };
+    for (const panel of panels) panel.add(current, previous, previous && (current.at - previous.at) / 1000);
+    previous = current;
+    showProblem(null);
   } catch (error) {
-    before = null;
-    tellProblem(error);
+    previous = null;
+    showProblem(error);
     if (error.status === 401) return;
   }
-  clearTimeout(waiting); // another call may have come in between
-  waiting = setTimeout(poll, EVERY);
+  clearTimeout(timer); // another call may have started a timer meanwhile
+  timer = setTimeout(poll, POLL_INTERVAL);
 }
 
-function tellProblem(error) {
+function showProblem(error) {
   const text = error?.message ?? "";
   if (byId("problem").textContent !== text) byId("problem").textContent = text;
   byId("problem").hidden = !error;
@@ -87,7 +87,7 @@ byId("panels").append(...panels.map((panel) => panel.element));
 byId("key").value = readKey();
 byId("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  keepKey(byId("key").value.trim());
+  storeKey(byId("key").value.trim());
   showModel();
   poll();
 });

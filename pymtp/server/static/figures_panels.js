@@ -1,9 +1,9 @@
-// Panels of the figures page. add(now, before, seconds): an answer of the server, and the one before it, if there is one.
+// Panels of the figures page. add(now, before, seconds) takes a response of the server and the previous one, if any.
 
 import { el } from "./dom.js";
 import { Bars, Plot, drawNumbers } from "./plot.js";
 
-const SHOWN = 120; // points of a plot
+const MAX_POINTS = 120; // of a plot
 
 export const rate = (value) => value.toFixed(value < 100 ? 1 : 0);
 export const bytes = (n) => (n < 2 ** 20 ? `${(n / 2 ** 10).toFixed(1)} KiB` : `${(n / 2 ** 20).toFixed(1)} MiB`);
@@ -12,30 +12,30 @@ function panel(title, ...parts) {
   return el("section", { class: "panel" }, el("h2", {}, title), ...parts);
 }
 
-/** Values over time. lines: by name, what gives the value of each. */
+/** Values over time. lines: functions that return a value, by the name of the line. */
 export class PlotPanel {
-  #of;
+  #getters;
   #values;
   #plot;
 
   constructor(title, lines, options) {
-    this.#of = Object.values(lines);
-    this.#values = this.#of.map(() => []);
+    this.#getters = Object.values(lines);
+    this.#values = this.#getters.map(() => []);
     this.#plot = new Plot(Object.keys(lines), options);
     this.element = panel(title, this.#plot.element);
   }
 
   add(now, before, seconds) {
     if (!before) return;
-    for (const [i, of] of this.#of.entries()) {
-      this.#values[i].push(of(now, before, seconds));
-      if (this.#values[i].length > SHOWN) this.#values[i].shift();
+    for (const [i, getter] of this.#getters.entries()) {
+      this.#values[i].push(getter(now, before, seconds));
+      if (this.#values[i].length > MAX_POINTS) this.#values[i].shift();
     }
-    this.#plot.draw(this.#values, SHOWN);
+    this.#plot.draw(this.#values, MAX_POINTS);
   }
 }
 
-/** Bars since the model was loaded. rows: of Bars. */
+/** Bars of the counters since the model was loaded. rows: returns the rows of Bars. */
 export class BarsPanel {
   #bars = new Bars(el("div", { class: "bars" }));
 

@@ -1,15 +1,15 @@
-// Markdown within a paragraph: code, emphasis, links. What is no Markdown is text, HTML too.
+// Inline Markdown: code, emphasis, links. Anything else is plain text, HTML too.
 
 import { safeAddress } from "./address.js";
 
-const LIMIT = 1000; // characters that a construct may span: no more than these are read again when text comes
+const LIMIT = 1000; // characters that a construct may span; new text makes no more than these be parsed again
 const PLAIN = /[^\\`*_~[<h]+/y;
 const ESCAPED = /[!-/:-@[-`{-~\n]/;
 const WORD = /[\p{L}\p{N}]/u;
 const PUNCTUATION = /[\p{P}\p{S}]/u;
 const AFTER_ADDRESS = /[.,;:!?'"*_~\]]+$/;
 
-/** What was found, in order: ["text", from, to], ["open", tag, href], ["close"]. */
+/** The parsed operations in order: ["text", from, to], ["open", tag, href], ["close"]. */
 export class Operations {
   list = [];
   inLink = false;
@@ -29,11 +29,11 @@ export class Operations {
   }
 }
 
-/** The text of a paragraph. sure: its first characters that will not change; others may come after them. reached:
- * whether something looked beyond these. */
+/** The text of a paragraph. sure: the number of characters that have come; more may follow. reached: the parser looked
+ * beyond them. */
 export class Source {
   reached = false;
-  #codeEnds = new Map(); // by where the code begins
+  #codeEnds = new Map(); // by the position of the opening backticks
 
   constructor(text, sure) {
     this.text = text;
@@ -45,7 +45,7 @@ export class Source {
     return this.text[i] ?? "";
   }
 
-  /** The length of the run of one character that begins at i. */
+  /** Returns the length of the run of equal characters at i. */
   run(i) {
     const mark = this.at(i);
     let end = i + 1;
@@ -53,7 +53,7 @@ export class Source {
     return end - i;
   }
 
-  /** Where the code that begins at i ends; -1: it is none. */
+  /** Returns the end of the code span at i; -1 where none begins there. */
   codeEnd(i) {
     if (!this.#codeEnds.has(i)) this.#codeEnds.set(i, this.#findCodeEnd(i));
     return this.#codeEnds.get(i);
@@ -71,19 +71,19 @@ export class Source {
     return -1;
   }
 
-  /** The first place from i to end, and not too far away, that `found` likes; -1: none. `next` steps on. */
-  find(i, end, found, next = (j) => j + 1) {
+  /** Returns the first position from i to end, at most LIMIT away, where `matches` is true; -1: none. `next` advances. */
+  find(i, end, matches, next = (j) => j + 1) {
     const stop = Math.min(end, i + LIMIT);
     let j = i;
     while (j < stop) {
-      if (found(j)) return j;
+      if (matches(j)) return j;
       j = next(j);
     }
-    if (stop === end) this.at(end); // what comes there may be it
+    if (stop === end) this.at(end); // the next character may match
     return -1;
   }
 
-  /** A step over what an inner escape or code hides. */
+  /** Returns the position behind the escape, the code span or the character at i. */
   over(i) {
     const c = this.at(i);
     if (c === "\\") return i + 2;
@@ -93,7 +93,7 @@ export class Source {
   }
 }
 
-/** Reads what begins at i and says where it ends, at `end` at the latest. */
+/** Parses the construct at i, and returns its end, at most `end`. */
 export function readNode(source, i, end, out) {
   const c = source.at(i);
   const read = READERS[c];
@@ -125,7 +125,7 @@ function readCode(source, i, end, out) {
   if (to < 0 || to > end) return -1;
   const length = source.run(i);
   const inner = source.text.slice(i + length, to - length);
-  const pad = inner.startsWith(" ") && inner.endsWith(" ") && inner.trim() ? 1 : 0; // `` ` `` is how a backtick is written
+  const pad = inner.startsWith(" ") && inner.endsWith(" ") && inner.trim() ? 1 : 0; // `` ` `` is a single backtick
   out.open("code");
   out.text(i + length + pad, to - length - pad);
   out.close("code");
@@ -175,10 +175,10 @@ function closes(source, i, n) {
 }
 
 function findClosing(source, from, end, mark, length) {
-  const run = (j) => Math.min(source.run(j), end - j); // an outer one may take the last of its marks
-  const fits = (n) => n === length || (n === 3 && mark !== "~"); // of three, the last ones close it
-  const found = (j) => j > from && source.at(j) === mark && fits(run(j)) && closes(source, j, run(j));
-  const at = source.find(from, end, found, (j) => (source.at(j) === mark ? j + source.run(j) : source.over(j)));
+  const run = (j) => Math.min(source.run(j), end - j); // an outer construct may use the last marks
+  const fits = (n) => n === length || (n === 3 && mark !== "~"); // of three marks, the last ones close
+  const matches = (j) => j > from && source.at(j) === mark && fits(run(j)) && closes(source, j, run(j));
+  const at = source.find(from, end, matches, (j) => (source.at(j) === mark ? j + source.run(j) : source.over(j)));
   return at < 0 ? -1 : at + run(at) - length;
 }
 
@@ -198,12 +198,12 @@ function readLink(source, i, end, out) {
 
 function findMatching(source, i, end, open, close, next) {
   let depth = 0;
-  const found = (j) => {
+  const matches = (j) => {
     const c = source.at(j);
     if (c === open) depth++;
     return c === close && --depth === 0;
   };
-  return source.find(i, end, found, next);
+  return source.find(i, end, matches, next);
 }
 
 function readBracketed(source, i, end, out) {

@@ -1,7 +1,7 @@
-// What Markdown's blocks end in: paragraphs, headings, code, tables.
+// The leaves of Markdown's block tree: paragraphs, headings, code, tables.
 //
-// All have: element. goesOn: whether more of a line that began may come. mark(): a function that takes back what is
-// added after it. endLine(newline), draw(options), close().
+// All have `element`, endLine(newline), draw(options), close(), and snapshot(), which returns a function that undoes
+// everything added after it.
 
 import { copyButton } from "./copy.js";
 import { el } from "./dom.js";
@@ -9,33 +9,32 @@ import { Paragraph } from "./paragraph.js";
 
 export class TextLeaf {
   lines = 0;
-  goesOn = true;
 
-  /** tag: "p", or "h3" and the like, which take one line. */
-  constructor(tag, whole) {
+  /** tag: "p", or a heading such as "h3", which has one line. */
+  constructor(tag, colouredText) {
     this.kind = tag === "p" ? "paragraph" : "heading";
     this.element = el(tag);
-    this.text = new Paragraph(this.element, whole);
+    this.text = new Paragraph(this.element, colouredText);
   }
 
-  /** A line of it. The newline before it stands just before lineStart. */
+  /** Adds a line. The newline before it is at lineStart - 1. */
   addLine(lineStart, from, to) {
     if (this.lines++) this.text.add(lineStart - 1, lineStart);
     else this.first = [from, to];
     this.text.add(from, to);
   }
 
-  goOn(from, to) {
+  extend(from, to) {
     if (this.lines === 1) this.first[1] = to;
     this.text.add(from, to);
   }
 
-  mark() {
+  snapshot() {
     const { lines } = this;
-    const takeBack = this.text.mark();
+    const undo = this.text.snapshot();
     return () => {
       this.lines = lines;
-      takeBack();
+      undo();
     };
   }
 
@@ -50,12 +49,11 @@ export class TextLeaf {
 
 export class CodeLeaf {
   kind = "code";
-  goesOn = true;
-  #fresh = true; // its lines are still to come
+  #fresh = true; // no line has come yet
 
-  /** fence: the match of the line that opens it. */
-  constructor([, indent, marks, language], whole) {
-    this.whole = whole;
+  /** The first argument is the match of the line that opens the fence. */
+  constructor([, indent, marks, language], colouredText) {
+    this.colouredText = colouredText;
     this.indent = indent.length;
     this.end = new RegExp(`^ {0,3}[${marks[0]}]{${marks.length},}\\s*$`);
     this.code = el("code");
@@ -64,22 +62,22 @@ export class CodeLeaf {
     this.element = el("div", { class: "code" }, head, el("pre", { tabindex: "0" }, this.code));
   }
 
-  /** text: what its container leaves of the line. */
+  /** text: the line without the marks of its containers. */
   addLine(text, from, to) {
     const blanks = /^ */.exec(text)[0].length;
-    this.goOn(from + Math.min(blanks, this.indent), to);
+    this.extend(from + Math.min(blanks, this.indent), to);
   }
 
-  goOn(from, to) {
-    this.whole.paint(this.code, from, to);
+  extend(from, to) {
+    this.colouredText.paint(this.code, from, to);
   }
 
   endLine(newline) {
-    if (!this.#fresh) this.goOn(newline, newline + 1);
+    if (!this.#fresh) this.extend(newline, newline + 1);
     this.#fresh = false;
   }
 
-  mark() {
+  snapshot() {
     const n = this.code.childNodes.length;
     return () => {
       while (this.code.childNodes.length > n) this.code.lastChild.remove();
@@ -93,11 +91,10 @@ export class CodeLeaf {
 
 export class TableLeaf {
   kind = "table";
-  goesOn = false;
 
-  /** alignments: of the columns, "" where they have none. [from, to]: of the line with their names. */
-  constructor(alignments, [from, to], whole) {
-    this.whole = whole;
+  /** alignments: of the columns; "" for the default. [from, to]: the line with the names of the columns. */
+  constructor(alignments, [from, to], colouredText) {
+    this.colouredText = colouredText;
     this.alignments = alignments;
     this.body = el("tbody");
     const head = el("thead", {}, this.#row("th", from, to));
@@ -109,12 +106,12 @@ export class TableLeaf {
   }
 
   #row(tag, from, to) {
-    const cells = cellsOf(this.whole.text.slice(from, to)).slice(0, this.alignments.length);
+    const cells = cellsOf(this.colouredText.text.slice(from, to)).slice(0, this.alignments.length);
     const row = el("tr");
     for (const [i, alignment] of this.alignments.entries()) {
       const cell = el(tag, { class: alignment || null });
       if (cells[i]) {
-        const text = new Paragraph(cell, this.whole);
+        const text = new Paragraph(cell, this.colouredText);
         text.add(from + cells[i][0], from + cells[i][1]);
         text.draw({ final: true });
       }
@@ -123,7 +120,7 @@ export class TableLeaf {
     return row;
   }
 
-  mark() {
+  snapshot() {
     const n = this.body.childNodes.length;
     return () => {
       while (this.body.childNodes.length > n) this.body.lastChild.remove();
@@ -137,7 +134,7 @@ export class TableLeaf {
   close() {}
 }
 
-/** [from, to] of the cells of a line. */
+/** Returns [from, to] of the cells of a line. */
 export function cellsOf(line) {
   const cells = [];
   let from = 0;
@@ -161,7 +158,7 @@ function trimmed(line, from, to) {
   return [from, to];
 }
 
-/** The alignments of a table's columns by the line below their names. */
+/** Returns the alignments of a table's columns by the line below their names. */
 export function alignmentsOf(line) {
   return cellsOf(line).map(([from, to]) => {
     const [left, right] = [line[from] === ":", line[to - 1] === ":"];

@@ -1,7 +1,7 @@
-// Markdown's blocks, line by line while a text is written. What is complete is drawn once.
+// Markdown's blocks, parsed line by line while the text is streamed. Complete lines are drawn once.
 //
-// A line that may still become something else is drawn tentatively and taken back when more of it is there. So the
-// same text gives the same page in any pieces, and a long text costs no more per character than a short one.
+// A line that may still become something else is drawn tentatively, and undone when more of it comes. So the same text
+// gives the same page in any pieces, and a long text costs no more per character than a short one.
 
 import { el } from "./dom.js";
 import { CodeLeaf, TableLeaf, TextLeaf, alignmentsOf, cellsOf } from "./leaves.js";
@@ -13,31 +13,31 @@ const HEADING = /^ {0,3}(#{1,6})(?:[ \t]+|\s*$)/;
 const FENCE = /^( {0,3})(`{3,}|~{3,})\s*([^`]{0,200})$/;
 const DELIMITERS = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?\s*$/;
 
-// A line of these characters alone may become anything; with another in it, what it begins is known.
+// A line of only these characters may become any block; another character decides its kind.
 const STRUCTURE = /^[\s>\-*+_#`~|:=\d.)]*$/;
-const FENCE_ANYWHERE = /^[\s>\-*+\d.)]*(?:`{3}|~{3})/; // its line must be whole
+const FENCE_ANYWHERE = /^[\s>\-*+\d.)]*(?:`{3}|~{3})/; // the line must be complete
 
 export class Markdown {
-  #read = 0; // characters whose lines were read
-  #stack; // containers that are open
-  #leaf = null; // that is open
-  #lineOpen = false; // the last line goes on
-  #undo = null; // the steps that take back a tentative line
+  #read = 0; // characters of the lines that were parsed
+  #stack; // open containers
+  #leaf = null; // the open leaf
+  #lineOpen = false; // the last line is incomplete
+  #undo = null; // the steps that undo a tentative line
 
   /** whole: the ColouredText to draw in `root`. */
-  constructor(root, whole) {
-    this.whole = whole;
+  constructor(root, colouredText) {
+    this.colouredText = colouredText;
     this.#stack = [{ kind: "root", element: root }];
   }
 
-  /** Draws what came since the last call. final: no more comes. */
+  /** Draws the text that came since the last call. final: the text is complete. */
   draw(final = false) {
-    this.#takeBack();
-    const { text } = this.whole;
+    this.#undoTentative();
+    const { text } = this.colouredText;
     while (this.#read < text.length) {
       const newline = text.indexOf("\n", this.#read);
       const end = newline < 0 ? text.length : newline;
-      if (this.#lineOpen) this.#leaf.goOn(this.#read, end);
+      if (this.#lineOpen) this.#leaf.extend(this.#read, end);
       else if (newline >= 0 || final || this.#isKnown(text.slice(this.#read, end))) this.#line(this.#read, end);
       else break;
       this.#lineOpen = newline < 0;
@@ -49,9 +49,9 @@ export class Markdown {
     this.#leaf?.draw({ tentative: this.#undo !== null });
   }
 
-  #isKnown(begun) {
+  #isKnown(beginning) {
     if (this.#leaf?.kind === "table") return false;
-    return !STRUCTURE.test(begun) && (!FENCE_ANYWHERE.test(begun) || begun.length > 1000);
+    return !STRUCTURE.test(beginning) && (!FENCE_ANYWHERE.test(beginning) || beginning.length > 1000);
   }
 
   #endLine(newline) {
@@ -61,19 +61,19 @@ export class Markdown {
 
   #lineTentatively(from, to) {
     const [stack, leaf] = [[...this.#stack], this.#leaf];
-    this.#undo = leaf ? [leaf.mark()] : [];
+    this.#undo = leaf ? [leaf.snapshot()] : [];
     this.#undo.push(() => ([this.#stack, this.#leaf] = [stack, leaf]));
     this.#line(from, to);
   }
 
-  #takeBack() {
+  #undoTentative() {
     for (const step of this.#undo?.reverse() ?? []) step();
     this.#undo = null;
   }
 
   #line(start, end) {
-    const line = this.whole.text.slice(start, end);
-    let [at, depth] = this.#goesOn(line);
+    const line = this.colouredText.text.slice(start, end);
+    let [at, depth] = this.#matchContainers(line);
     if (this.#leaf?.kind === "code" && depth === this.#stack.length) {
       if (this.#leaf.end.test(line.slice(at))) this.#closeLeaf();
       else this.#leaf.addLine(line.slice(at), start + at, end);
@@ -82,15 +82,15 @@ export class Markdown {
     for (let length; (length = this.#openContainer(line.slice(at), depth)); depth = this.#stack.length) at += length;
     const rest = line.slice(at);
     const within = depth === this.#stack.length;
-    if (rest.trim() === "") this.#leave(depth);
-    else if (within && this.#delimits(rest)) this.#becomeTable(rest);
+    if (rest.trim() === "") this.#closeTo(depth);
+    else if (within && this.#isDelimiterRow(rest)) this.#turnIntoTable(rest);
     else if (within && this.#leaf?.kind === "table" && rest.includes("|")) this.#leaf.addLine(start + at, end);
     else if (this.#leaf?.kind === "paragraph" && !startsBlock(rest)) this.#leaf.addLine(start, start + at, end);
     else this.#openLeaf(rest, depth, start, start + at, end);
   }
 
-  /** Where the line goes on after the marks of open containers, and how many of them go on with it. */
-  #goesOn(line) {
+  /** Returns the position behind the marks of open containers, and the number of containers that the line continues. */
+  #matchContainers(line) {
     let at = 0;
     let depth = 1;
     for (; depth < this.#stack.length; depth++) {
@@ -102,7 +102,7 @@ export class Markdown {
         at += mark[0].length;
       } else if (kind === "item" && rest.trim() !== "") {
         const [columns, length] = indentation(rest, indent);
-        // two columns are too few below "1. ", but many write lists within lists so
+        // CommonMark asks for three columns below "1. ", but many nest lists with two
         if (columns < indent && !(columns >= 2 && ITEM.test(rest.slice(length)))) break;
         at += length;
       }
@@ -110,32 +110,32 @@ export class Markdown {
     return [at, depth];
   }
 
-  /** Opens the quote or the item that a line begins. Gives the length of its mark, 0 where there is none. */
+  /** Opens the quote or list item that a line begins. Returns the length of its mark; 0 where it begins none. */
   #openContainer(rest, depth) {
     const quote = QUOTE.exec(rest);
     if (quote) {
-      this.#leave(depth);
-      this.#leaveList();
+      this.#closeTo(depth);
+      this.#closeList();
       this.#enter({ kind: "quote", element: el("blockquote") });
       return quote[0].length;
     }
     const item = RULE.test(rest) ? null : ITEM.exec(rest);
     if (!item) return 0;
-    const [whole, blanks, mark, gap] = item;
+    const [matched, blanks, mark, gap] = item;
     const empty = rest.trim() === mark;
     const interrupts = this.#leaf?.kind === "paragraph" && depth === this.#stack.length;
     if (interrupts && (empty || (mark !== "1." && mark !== "1)" && /\d/.test(mark)))) return 0; // "… in\n1986. It …"
-    this.#leave(depth);
-    this.#enterList(mark);
-    const indent = empty || gap.length > 4 ? blanks.length + mark.length + 1 : whole.length;
+    this.#closeTo(depth);
+    this.#openList(mark);
+    const indent = empty || gap.length > 4 ? blanks.length + mark.length + 1 : matched.length;
     this.#enter({ kind: "item", element: el("li"), indent });
     return Math.min(indent, rest.length);
   }
 
-  #enterList(mark) {
+  #openList(mark) {
     const end = mark.at(-1);
     if (this.#stack.at(-1).kind === "list" && this.#stack.at(-1).end === end) return;
-    this.#leaveList();
+    this.#closeList();
     const first = Number.parseInt(mark);
     const element = Number.isNaN(first) ? el("ul") : el("ol", { start: first === 1 ? null : first });
     this.#enter({ kind: "list", element, end });
@@ -146,12 +146,12 @@ export class Markdown {
     this.#stack.push(container);
   }
 
-  #leave(depth) {
+  #closeTo(depth) {
     this.#closeLeaf();
     this.#stack.length = depth;
   }
 
-  #leaveList() {
+  #closeList() {
     if (this.#stack.at(-1).kind === "list") this.#stack.pop();
   }
 
@@ -161,30 +161,30 @@ export class Markdown {
   }
 
   #openLeaf(rest, depth, lineStart, from, to) {
-    this.#leave(depth);
-    this.#leaveList();
+    this.#closeTo(depth);
+    this.#closeList();
     const fence = FENCE.exec(rest);
     const heading = HEADING.exec(rest);
     if (RULE.test(rest)) this.#append(el("hr"));
-    else if (fence) this.#leaf = new CodeLeaf(fence, this.whole);
+    else if (fence) this.#leaf = new CodeLeaf(fence, this.colouredText);
     else if (heading) {
-      this.#leaf = new TextLeaf(`h${Math.min(6, heading[1].length + 2)}`, this.whole); // h1 and h2 are the page's
+      this.#leaf = new TextLeaf(`h${Math.min(6, heading[1].length + 2)}`, this.colouredText); // h1 and h2 are the page's
       this.#leaf.addLine(lineStart, from + heading[0].length, to);
     } else {
-      this.#leaf = new TextLeaf("p", this.whole);
+      this.#leaf = new TextLeaf("p", this.colouredText);
       this.#leaf.addLine(lineStart, from, to);
     }
     if (this.#leaf) this.#append(this.#leaf.element);
   }
 
-  #delimits(rest) {
+  #isDelimiterRow(rest) {
     if (this.#leaf?.kind !== "paragraph" || this.#leaf.lines > 1 || !rest.includes("|") || !DELIMITERS.test(rest)) return false;
-    return cellsOf(this.whole.text.slice(...this.#leaf.first)).length === cellsOf(rest).length;
+    return cellsOf(this.colouredText.text.slice(...this.#leaf.first)).length === cellsOf(rest).length;
   }
 
-  #becomeTable(rest) {
+  #turnIntoTable(rest) {
     const { element, first } = this.#leaf;
-    const table = new TableLeaf(alignmentsOf(rest), first, this.whole);
+    const table = new TableLeaf(alignmentsOf(rest), first, this.colouredText);
     element.replaceWith(table.element);
     this.#undo?.push(() => table.element.replaceWith(element));
     this.#leaf = table;
@@ -200,12 +200,12 @@ function startsBlock(rest) {
   return HEADING.test(rest) || RULE.test(rest) || FENCE.test(rest);
 }
 
-/** The columns of blanks that a line begins with, and how many of its characters fill `most` of them. */
-function indentation(rest, most) {
+/** Returns the columns of a line's leading blanks, and the number of characters that fill `limit` of them. */
+function indentation(rest, limit) {
   let columns = 0;
   let length = 0;
   for (const c of /^[ \t]*/.exec(rest)[0]) {
-    if (columns < most) length++;
+    if (columns < limit) length++;
     columns += c === "\t" ? 4 : 1;
   }
   return [columns, length];

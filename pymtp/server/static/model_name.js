@@ -1,30 +1,30 @@
-// The model's name: at the top of a page, and in each request.
+// The model's name, at the top of a page and in each request.
 
 import { get } from "./api.js";
 import { byId } from "./dom.js";
 
-let known = null;
+let cachedCard = null;
 
-/** What the server says of its model, once it has loaded it: a card of /v1/models. Raises Failure. */
+/** Fetches the model's card from /v1/models once. Throws Failure. */
 async function modelCard(signal) {
-  known ??= (await get("v1/models", signal)).data[0];
-  return known;
+  cachedCard ??= (await get("v1/models", signal)).data[0];
+  return cachedCard;
 }
 
-/** The name. Raises Failure. */
+/** Returns the name of the model. Throws Failure. */
 export async function modelName(signal) {
   return (await modelCard(signal)).id;
 }
 
-/** Shows it, sooner or later. shown: called with the card then. */
-export async function showModel(shown = () => {}) {
-  const place = byId("model");
+/** Shows the name once the server has loaded the model. onCard: called with the card then. */
+export async function showModel(onCard = () => {}) {
+  const element = byId("model");
   try {
     const card = await modelCard();
-    place.textContent = card.id;
-    shown(card);
+    element.textContent = card.id;
+    onCard(card);
   } catch (error) {
-    place.textContent = error.message;
-    if (error.wait) setTimeout(() => showModel(shown), 1000 * error.wait);
+    element.textContent = error.message;
+    if (error.wait) setTimeout(() => showModel(onCard), 1000 * error.wait);
   }
 }

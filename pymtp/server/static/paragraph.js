@@ -1,29 +1,29 @@
-// A run of text with Markdown in it, which grows at its end.
+// A text with inline Markdown, which grows at its end.
 
 import { Operations, Source, readNode } from "./inline.js";
 
-/** Draws slices of a ColouredText into an element. What cannot change any more is drawn once. */
+/** Draws slices of a ColouredText into an element. Text that cannot change any more is drawn once. */
 export class Paragraph {
   #text = "";
-  #pieces = []; // [place in #text, place in the whole]: where slices of the whole were put together
-  #settled = 0; // of #text: read for good
-  #kept = 0; // of the element's nodes: those that belong to it
+  #pieces = []; // [position in #text, position in colouredText] of each slice
+  #settled = 0; // characters of #text that are parsed for good
+  #settledNodes = 0; // nodes of the element that are drawn for good
   changed = false;
 
-  constructor(element, whole) {
+  constructor(element, colouredText) {
     this.element = element;
-    this.whole = whole;
+    this.colouredText = colouredText;
   }
 
   add(from, to) {
     const last = this.#pieces.at(-1);
     if (!last || this.#text.length - last[0] !== from - last[1]) this.#pieces.push([this.#text.length, from]);
-    this.#text += this.whole.text.slice(from, to);
+    this.#text += this.colouredText.text.slice(from, to);
     this.changed = true;
   }
 
-  /** A function that takes back what is added after this call. Nothing settles before it was called. */
-  mark() {
+  /** Returns a function that undoes everything added after this call; until then, draw tentatively. */
+  snapshot() {
     const [length, pieces] = [this.#text.length, this.#pieces.length];
     return () => {
       this.#text = this.#text.slice(0, length);
@@ -32,9 +32,9 @@ export class Paragraph {
     };
   }
 
-  /** final: no more comes. tentative: what was added may be taken back. */
+  /** final: the text is complete. tentative: the last additions may be undone. */
   draw({ final = false, tentative = false } = {}) {
-    while (this.element.childNodes.length > this.#kept) this.element.lastChild.remove();
+    while (this.element.childNodes.length > this.#settledNodes) this.element.lastChild.remove();
     const out = new Operations();
     const source = new Source(this.#text, final ? Infinity : this.#text.length);
     let settling = !tentative;
@@ -46,7 +46,7 @@ export class Paragraph {
       if (settling) [this.#settled, settled] = [i, out.list.length];
     }
     this.#put(out.list.slice(0, settled));
-    this.#kept = this.element.childNodes.length;
+    this.#settledNodes = this.element.childNodes.length;
     this.#put(out.list.slice(settled));
     this.changed = false;
   }
@@ -75,11 +75,11 @@ export class Paragraph {
   }
 
   #paint(parent, from, to) {
-    let i = this.#pieces.findLastIndex(([place]) => place <= from);
+    let i = this.#pieces.findLastIndex(([position]) => position <= from);
     while (from < to) {
-      const [place, inWhole] = this.#pieces[i++];
+      const [position, sourcePosition] = this.#pieces[i++];
       const end = Math.min(to, this.#pieces[i]?.[0] ?? to);
-      this.whole.paint(parent, inWhole + from - place, inWhole + end - place);
+      this.colouredText.paint(parent, sourcePosition + from - position, sourcePosition + end - position);
       from = end;
     }
   }

@@ -4,12 +4,12 @@ import { el, svg } from "./dom.js";
 
 const [WIDTH, HEIGHT] = [300, 80];
 
-/** Lines over time. The caption says what they are, and their last values: a plot needs no eye to be read. */
+/** Lines over time. The caption has their names and last values, for screen readers too. */
 export class Plot {
   #lines;
   #caption = el("figcaption");
 
-  /** names: of the lines. show: a value as text. steps: from point to point by steps. least: the axis' end, at least. */
+  /** names: of the lines. show: formats a value. steps: draws steps. least: the smallest maximum of the axis. */
   constructor(names, { show = String, steps = false, least = 1 } = {}) {
     Object.assign(this, { names, show, steps, least });
     this.#lines = names.map((_, i) => svg("path", { class: i ? "second" : null }));
@@ -17,7 +17,7 @@ export class Plot {
     this.element = el("figure", { class: "plot" }, svg("svg", box, ...this.#lines), this.#caption);
   }
 
-  /** series: the values of each line, the last ones of `room` points. */
+  /** series: the last values of each line. room: the number of points on the axis. */
   draw(series, room) {
     const top = Math.max(this.least, ...series.flat());
     for (const [i, values] of series.entries()) this.#lines[i].setAttribute("d", this.#path(values, room, top));
@@ -33,7 +33,7 @@ export class Plot {
   }
 }
 
-/** A bar for each of some shares. Rows are kept: what did not change is not drawn again. */
+/** Horizontal bars of shares. Only changed rows are drawn again. */
 export class Bars {
   #rows = [];
 
@@ -65,15 +65,15 @@ export function percent(share) {
   return `${(100 * share).toFixed(share === 1 ? 0 : 1)} %`;
 }
 
-/** Rows of Bars: of drafts by position, those that were accepted. */
+/** Returns rows of Bars: the share of accepted drafts by position. */
 export function positionRows(verified, accepted) {
   return verified.map((n, i) => {
-    const share = n ? (accepted[i] ?? 0) / n : 0; // positions that none was accepted at may be left out
+    const share = n ? (accepted[i] ?? 0) / n : 0; // `accepted` may lack positions without accepted drafts
     return [String(i + 1), share, n ? percent(share) : "–"];
   });
 }
 
-/** Terms with their values in a <dl>. */
+/** Fills a <dl> with names and values. */
 export function drawNumbers(list, numbers) {
   const texts = numbers.map(([name, value]) => `${name}\n${value}`).join("\n");
   if (list.dataset.texts === texts) return;

@@ -1,9 +1,9 @@
-// The figures of the answer that is written, beside the conversation.
+// The figures of the running answer, beside the conversation.
 
 import { byId } from "./dom.js";
 import { Bars, Plot, drawNumbers, percent, positionRows } from "./plot.js";
 
-const SHOWN = 100; // rounds
+const MAX_ROUNDS = 100; // in the plot
 
 export class Running {
   #numbers = byId("numbers");
@@ -25,7 +25,7 @@ export class Running {
       ["Prompt tokens from cache", figures ? String(figures.cached_tokens) : "–"],
     ]);
     this.#bars.draw(positionRows(answer.verified, answer.accepted));
-    const last = answer.rounds.slice(-SHOWN);
-    this.#plot.draw([last.map(([drafted]) => drafted), last.map(([, accepted]) => accepted)], SHOWN);
+    const last = answer.rounds.slice(-MAX_ROUNDS);
+    this.#plot.draw([last.map(([drafted]) => drafted), last.map(([, accepted]) => accepted)], MAX_ROUNDS);
   }
 }

@@ -1,9 +1,9 @@
-// The settings: what of them goes into a request, and what of them stays for the next visit.
+// The settings: the fields of a request, and the values stored for the next visit.
 
-import { keepKey, readKey } from "./api.js";
+import { readKey, storeKey } from "./api.js";
 import { byId } from "./dom.js";
 
-const KEPT = "pymtp.settings"; // of localStorage
+const STORAGE_KEY = "pymtp.settings"; // in localStorage
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"];
 const TEXTS = ["system", "thinking", "tools", "tool_choice"];
 const SWITCHES = ["markdown", "coloured", "mtp"];
@@ -15,9 +15,9 @@ export class Settings {
   constructor() {
     this.#restore();
     byId("key").value = readKey();
-    byId("key").addEventListener("input", () => keepKey(byId("key").value.trim()));
+    byId("key").addEventListener("input", () => storeKey(byId("key").value.trim()));
     this.#form.addEventListener("submit", (event) => event.preventDefault());
-    for (const id of [...NUMBERS, ...TEXTS, ...SWITCHES]) byId(id).addEventListener("change", () => this.#keep());
+    for (const id of [...NUMBERS, ...TEXTS, ...SWITCHES]) byId(id).addEventListener("change", () => this.#store());
     byId("tools").addEventListener("input", () => this.#checkTools());
     byId("coloured").addEventListener("change", () => this.#colour());
     this.#colour();
@@ -31,13 +31,13 @@ export class Settings {
     return byId("system").value;
   }
 
-  /** The fields of a request; null where one of them cannot be: it has the focus then. */
+  /** Returns the fields of a request; null where a field is invalid, which then has the focus. */
   request() {
     this.#checkTools();
-    const wrong = this.#form.querySelector(":invalid");
-    if (wrong) {
+    const invalidField = this.#form.querySelector(":invalid");
+    if (invalidField) {
       byId("settings").open = true;
-      wrong.focus();
+      invalidField.focus();
       return null;
     }
     const request = { seed: Math.floor(Math.random() * MAX_SEED) };
@@ -50,14 +50,14 @@ export class Settings {
     return request;
   }
 
-  /** Tells in empty fields what the server takes for them. defaults: by the fields of a request. */
+  /** Shows the server's defaults in empty fields. defaults: by the fields of a request. */
   showDefaults(defaults) {
     for (const id of ["temperature", "top_p", "top_k", "min_p"]) {
       if (id in defaults) byId(id).placeholder = id === "top_k" && defaults[id] === 0 ? "off" : String(defaults[id]);
     }
   }
 
-  /** Asks for a key. */
+  /** Opens the settings at the field for the key. */
   askForKey() {
     byId("settings").open = true;
     byId("key").focus();
@@ -65,29 +65,29 @@ export class Settings {
 
   #checkTools() {
     const field = byId("tools");
-    const said = problemOf(field.value);
-    field.setCustomValidity(said);
-    field.setAttribute("aria-invalid", String(said !== ""));
-    byId("tools-error").textContent = said;
-    byId("tools-error").hidden = said === "";
+    const problem = problemOf(field.value);
+    field.setCustomValidity(problem);
+    field.setAttribute("aria-invalid", String(problem !== ""));
+    byId("tools-error").textContent = problem;
+    byId("tools-error").hidden = problem === "";
   }
 
   #colour() {
     document.documentElement.dataset.colours = byId("coloured").checked ? "on" : "off";
   }
 
-  #keep() {
+  #store() {
     const values = Object.fromEntries([...NUMBERS, ...TEXTS].map((id) => [id, byId(id).value]));
     for (const id of SWITCHES) values[id] = byId(id).checked;
-    localStorage.setItem(KEPT, JSON.stringify(values));
+    localStorage.setItem(STORAGE_KEY, JSON.stringify(values));
   }
 
   #restore() {
     let values = {};
     try {
-      values = JSON.parse(localStorage.getItem(KEPT)) ?? {};
+      values = JSON.parse(localStorage.getItem(STORAGE_KEY)) ?? {};
     } catch {
-      localStorage.removeItem(KEPT);
+      localStorage.removeItem(STORAGE_KEY);
     }
     for (const id of [...NUMBERS, ...TEXTS]) if (typeof values[id] === "string") byId(id).value = values[id];
     for (const id of SWITCHES) if (typeof values[id] === "boolean") byId(id).checked = values[id];

@@ -1,16 +1,16 @@
-// The text of a text/event-stream, in any pieces, to its events.
+// A parser of server-sent events, for pieces of any size.
 
-/** Reads events as pieces of text come. `push` gives the data of each event that is complete. */
+/** An incremental parser; `push` returns the data of the completed events. */
 export class EventReader {
-  #line = ""; // its beginning, until its end comes
-  #data = []; // lines of the event that is not complete
-  #afterReturn = false; // the last piece ended with \r: a \n that follows belongs to it
+  #line = ""; // the incomplete last line
+  #data = []; // data lines of the incomplete event
+  #afterReturn = false; // the last piece ended with \r, so a following \n belongs to it
 
   push(piece) {
     const events = [];
     if (this.#afterReturn && piece.startsWith("\n")) piece = piece.slice(1);
     if (piece !== "") this.#afterReturn = piece.endsWith("\r");
-    const lines = piece.split(/\r\n|\n|\r/); // no other character ends a line: U+2028 stands in answers
+    const lines = piece.split(/\r\n|\n|\r/); // no other character ends a line: answers may have U+2028
     for (let i = 0; i < lines.length - 1; i++) {
       this.#take(this.#line + lines[i], events);
       this.#line = "";
@@ -26,11 +26,11 @@ export class EventReader {
     } else if (line === "data" || line.startsWith("data:")) {
       const value = line.slice(5);
       this.#data.push(value.startsWith(" ") ? value.slice(1) : value);
-    } // comments and other fields carry nothing for these pages
+    } // comments and other fields are ignored
   }
 }
 
-/** The data of each event of a response's body. A character may be cut between two pieces of bytes. */
+/** Yields the data of each event of a response's body. Pieces may cut characters. */
 export async function* events(body) {
   const reader = body.getReader();
   const decoder = new TextDecoder();
@@ -42,6 +42,6 @@ export async function* events(body) {
       yield* lines.push(decoder.decode(value, { stream: true }));
     }
   } finally {
-    reader.cancel().catch(() => {}); // whoever leaves the loop wants no more; it may have failed already
+    reader.cancel().catch(() => {}); // the loop was left early; the stream may have failed already
   }
 }

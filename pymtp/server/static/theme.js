@@ -1,4 +1,4 @@
-// Light, dark, or as the system is. Runs before the page is drawn, so that it never flashes.
+// The theme: light, dark or the system's. This runs before the page is drawn, so that it does not flash.
 
 (() => {
   const NAME = "pymtp.theme";
@@ -6,11 +6,11 @@
     if (theme === "auto") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = theme;
   };
-  const kept = localStorage.getItem(NAME) ?? "auto";
-  apply(kept);
+  const stored = localStorage.getItem(NAME) ?? "auto";
+  apply(stored);
   document.addEventListener("DOMContentLoaded", () => {
     const choice = document.getElementById("theme");
-    choice.value = kept;
+    choice.value = stored;
     choice.addEventListener("change", () => {
       localStorage.setItem(NAME, choice.value);
       apply(choice.value);

@@ -1,15 +1,15 @@
-// The turns of a conversation on the page: what was asked, and what was answered.
+// The turns of a conversation on the page: the user's and the model's.
 
 import { firstDifference } from "./answer.js";
 import { AnswerView } from "./answer_view.js";
 import { copyButton } from "./copy.js";
 import { el } from "./dom.js";
 
-/** What the person wrote. */
+/** A turn of the user. */
 export class UserTurn {
   #edit;
 
-  /** onEdit: called when it is to be written anew. */
+  /** onEdit: called when the user edits the turn. */
   constructor(text, onEdit) {
     this.text = text;
     this.#edit = el("button", { type: "button", class: "quiet", onclick: onEdit }, "Edit");
@@ -21,46 +21,46 @@ export class UserTurn {
     return [{ role: "user", content: this.text }];
   }
 
-  /** last: it is the last one of the person's. idle: nothing runs. */
-  show({ lastOfPerson, idle }) {
+  /** lastOfPerson: this is the user's last turn. idle: no answer runs. */
+  updateControls({ lastOfPerson, idle }) {
     this.#edit.hidden = !lastOfPerson || !idle;
   }
 }
 
-/** What the model answered: once, or twice to compare. */
+/** A turn of the model: one answer, or two to compare. */
 export class AnswerTurn {
   views = [];
   #columns = el("div", { class: "columns" });
   #verdict = el("p", { class: "verdict", role: "status" });
   #error = el("p", { class: "error", role: "alert" });
-  #again;
+  #regenerate;
   #compare;
-  #goOn;
+  #sendResults;
 
-  /** on: { again, compare, goOn }, called when the person wants these. */
+  /** on: the handlers { regenerate, compare, sendResults } of the buttons. */
   constructor(on) {
     const button = (label, press) => el("button", { type: "button", class: "quiet", hidden: true, onclick: press }, label);
-    this.#again = button("Regenerate", on.again);
+    this.#regenerate = button("Regenerate", on.regenerate);
     this.#compare = button("", on.compare);
-    this.#goOn = button("Send results", on.goOn);
+    this.#sendResults = button("Send results", on.sendResults);
     const copy = copyButton(() => this.answer.content.text);
-    const head = el("header", {}, el("h2", {}, "Answer"), copy, this.#again, this.#compare);
-    this.element = el("article", { class: "turn" }, head, this.#columns, this.#goOn, this.#verdict, this.#error);
+    const head = el("header", {}, el("h2", {}, "Answer"), copy, this.#regenerate, this.#compare);
+    this.element = el("article", { class: "turn" }, head, this.#columns, this.#sendResults, this.#verdict, this.#error);
   }
 
   get answer() {
     return this.views[0].answer;
   }
 
-  /** The answer, and what its calls gave. */
+  /** The messages of the answer and of the results of its calls. */
   get messages() {
-    const { message, wholeCalls } = this.answer;
-    if (!message.content && !wholeCalls.length) return [];
-    const views = this.views[0].callViews.filter(({ call }) => wholeCalls.includes(call));
+    const { message, completeCalls } = this.answer;
+    if (!message.content && !completeCalls.length) return [];
+    const views = this.views[0].callViews.filter(({ call }) => completeCalls.includes(call));
     return [message, ...views.map(({ call, result }) => ({ role: "tool", tool_call_id: call.id, content: result }))];
   }
 
-  /** One more answer, beside the first. */
+  /** Adds an answer, beside the first one if there is one. */
   add(answer, asMarkdown) {
     const view = new AnswerView(answer, asMarkdown);
     this.views.push(view);
@@ -69,40 +69,40 @@ export class AnswerTurn {
     return view;
   }
 
-  /** Drops the answer that was compared. */
+  /** Removes the second answer. */
   dropSecond() {
     if (this.views.length > 1) this.views.pop().element.remove();
     this.#verdict.textContent = "";
   }
 
-  /** Says why it failed; null: nothing did. */
+  /** Shows why the answer failed; null clears the error. */
   fail(message) {
     this.#error.textContent = message ?? "";
   }
 
-  show({ last, idle }) {
-    const { reason, usesMtp, wholeCalls } = this.answer;
-    this.#again.hidden = !last || !idle;
-    this.#again.textContent = reason === "failed" ? "Try again" : "Regenerate";
+  updateControls({ last, idle }) {
+    const { reason, usesMtp, completeCalls } = this.answer;
+    this.#regenerate.hidden = !last || !idle;
+    this.#regenerate.textContent = reason === "failed" ? "Try again" : "Regenerate";
     this.#compare.hidden = !last || !idle || reason === "failed";
     this.#compare.textContent = `Run the same again ${usesMtp ? "without" : "with"} MTP`;
-    const asks = last && idle && wholeCalls.length > 0;
-    this.#goOn.hidden = !asks;
-    for (const view of this.views[0].callViews) view.asks = asks && wholeCalls.includes(view.call);
+    const asks = last && idle && completeCalls.length > 0;
+    this.#sendResults.hidden = !asks;
+    for (const view of this.views[0].callViews) view.asks = asks && completeCalls.includes(view.call);
   }
 
-  /** Says what became of two answers to the same request. */
+  /** Shows whether two answers to the same request are equal. */
   compare() {
-    const [one, two] = this.views.map((view) => view.answer);
-    const whole = (answer) => answer.reason !== "failed" && answer.reason !== "stopped";
-    const place = firstDifference(one.whole, two.whole);
-    if (!whole(one) || !whole(two)) this.#verdict.textContent = "One of the two did not come to its end.";
-    else if (place >= 0) this.#verdict.textContent = `The texts differ from character ${place + 1} on.`;
-    else this.#verdict.textContent = `The texts are equal.${ratio(one, two)}`;
+    const [first, second] = this.views.map((view) => view.answer);
+    const ended = (answer) => answer.reason !== "failed" && answer.reason !== "stopped";
+    const index = firstDifference(first.comparable, second.comparable);
+    if (!ended(first) || !ended(second)) this.#verdict.textContent = "One of the two did not come to its end.";
+    else if (index >= 0) this.#verdict.textContent = `The texts differ from character ${index + 1} on.`;
+    else this.#verdict.textContent = `The texts are equal.${ratio(first, second)}`;
   }
 }
 
-function ratio(one, two) {
-  const [mtp, plain] = one.usesMtp ? [one, two] : [two, one];
+function ratio(first, second) {
+  const [mtp, plain] = first.usesMtp ? [first, second] : [second, first];
   return mtp.speed && plain.speed ? ` With MTP: ${(mtp.speed / plain.speed).toFixed(2)} times the speed.` : "";
 }

@@ -1,0 +1,57 @@
+"""A scanner that finds the end of a JSON object in a text that comes piece by piece."""
+
+from __future__ import annotations
+
+import re
+
+_CALL_END = "</tool_call>"
+_OUTSIDE_STRING = re.compile(rf'["{{}}\[\]]|{_CALL_END}')
+_INSIDE_STRING = re.compile(r'["\\]')
+
+
+class JsonObjectScanner:
+    """The text of a JSON object, from its opening brace on."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._rest = ""  # not scanned yet
+        self._depth = 0
+        self._in_string = False
+
+    @property
+    def text(self) -> str:
+        """Return the text that was scanned so far."""
+        return "".join(self._pieces)
+
+    def push(self, text: str) -> str | None:
+        """Scan more text; return the text behind the object, or None while the object has not ended.
+
+        The object also ends at `</tool_call>`, where no string is open.
+        """
+        text = self._rest + text
+        at = scanned = 0
+        while match := (_INSIDE_STRING if self._in_string else _OUTSIDE_STRING).search(text, at):
+            if match[0] == "\\" and match.end() == len(text):  # the escaped character has not come yet
+                scanned = match.start()
+                break
+            at = scanned = match.end() + (match[0] == "\\")
+            if match[0] == '"':
+                self._in_string = not self._in_string
+            elif match[0] in "[{":
+                self._depth += 1
+            elif match[0] in "]}":
+                self._depth -= 1
+            if match[0] == _CALL_END or (self._depth == 0 and not self._in_string):
+                self._pieces.append(text[:at])
+                return text[at:]
+        else:
+            tag = text.rfind("<", max(at, len(text) - len(_CALL_END) + 1))
+            scanned = len(text) if self._in_string or tag < 0 else tag
+        self._pieces.append(text[:scanned])
+        self._rest = text[scanned:]
+        return None
+
+    @property
+    def unfinished_text(self) -> str:
+        """Return all text that has come, for an object that has not ended."""
+        return self.text + self._rest

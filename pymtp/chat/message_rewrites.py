@@ -1,0 +1,51 @@
+"""Messages rewritten for templates that refuse a late system message, or a chat without a user message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+INSTRUCTION_ROLES = ("system", "developer")
+_TOOL_RESULT = "<tool_response>"  # some clients send the result of a tool as a user message that begins so
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+def message_rewrites(messages: Messages) -> Iterator[Messages]:
+    """Yield the messages as they are, then rewrites with the same meaning, for templates that refuse the earlier ones.
+
+    A chat without a user message gets an empty one before the first message that is no instruction: such a chat was cut
+    or compacted. System and developer messages after the first message become user messages.
+    """
+    yield messages
+    if not _has_user_message(messages):
+        yield _with_empty_user_message(messages)
+    if _late_messages(messages, INSTRUCTION_ROLES):
+        as_user = [
+            {**message, "role": "user"} if i and message["role"] in INSTRUCTION_ROLES else message
+            for i, message in enumerate(messages)
+        ]
+        yield as_user
+        if not _has_user_message(as_user):
+            yield _with_empty_user_message(as_user)
+
+
+def late_system_messages(messages: Messages) -> list[int]:
+    """Return the indices of system messages that are not the first message."""
+    return _late_messages(messages, ("system",))
+
+
+def _late_messages(messages: Messages, roles: Sequence[str]) -> list[int]:
+    return [i for i, message in enumerate(messages) if i and message["role"] in roles]
+
+
+def _has_user_message(messages: Messages) -> bool:
+    return any(
+        message["role"] == "user" and not str(message.get("content") or "").strip().startswith(_TOOL_RESULT)
+        for message in messages
+    )
+
+
+def _with_empty_user_message(messages: Messages) -> Messages:
+    n = next((i for i, message in enumerate(messages) if message["role"] not in INSTRUCTION_ROLES), len(messages))
+    return [*messages[:n], {"role": "user", "content": ""}, *messages[n:]]

@@ -1,0 +1,108 @@
+"""Download a file into the hub's cache, and resume a download that was interrupted: huggingface_hub starts over."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from hashlib import sha1, sha256
+from pathlib import Path
+from typing import BinaryIO
+
+from pymtp.errors import ModelLoadError
+from pymtp.hub import errors
+from pymtp.hub.cache import RepoCache
+from pymtp.hub.errors import is_transient, transport_errors
+from pymtp.hub.files import HubFile
+from pymtp.hub.remote_repo import RemoteRepo
+
+CHUNK_BYTES = 1024**3  # per request: the hub's redirect links expire, and some servers limit the size of a response
+_HASH_BYTES = 16 * 1024**2  # read at once
+
+OnProgress = Callable[[int], None]  # called with the number of further bytes that are there
+
+
+def download_file(
+    remote: RemoteRepo, file: HubFile, cache: RepoCache, on_progress: OnProgress, token: str | bool | None = None
+) -> Path:
+    """Return the path of a file in the cache, and download it first if it is not there.
+
+    Resumes where an earlier call was interrupted.
+
+    Raises ModelLoadError if the content does not have the hub's hash, and if the disk is full; else as
+    RemoteRepo.read.
+    """
+    from huggingface_hub import hf_hub_download
+
+    path = cache.path(remote.commit, file)
+    if cache.has_file(remote.commit, file):
+        on_progress(file.size)
+        return path
+    if not file.etag:
+        raise ModelLoadError(f"{file.path}: the hub names no hash of its content, under which it would be kept")
+    with cache.lock(file):
+        blob = cache.blob(file)
+        if blob.is_file() and blob.stat().st_size == file.size:
+            on_progress(file.size)
+        else:
+            _download_blob(remote, file, blob, on_progress)
+    if path.is_file() and path.stat().st_size != file.size:
+        path.unlink()
+    # makes the link to the blob, or a copy if the system has no links
+    hf_hub_download(remote.name.repo, file.path, revision=remote.commit, cache_dir=cache.folder, token=token)
+    return path
+
+
+def _download_blob(remote: RemoteRepo, file: HubFile, blob: Path, on_progress: OnProgress) -> None:
+    partial = blob.with_name(f"{blob.name}.incomplete")
+    with open(partial, "ab", buffering=0) as out:
+        if out.tell() > file.size:
+            out.truncate(0)
+        _check_disk_space(blob.parent, file, file.size - os.fstat(out.fileno()).st_size)
+        on_progress(os.fstat(out.fileno()).st_size)
+        failures = 0
+        while (size := os.fstat(out.fileno()).st_size) < file.size:
+            try:
+                _append_chunk(remote, file, out, size, on_progress)
+                failure = None
+            except transport_errors() as error:
+                if not is_transient(error):
+                    raise
+                failure = error
+            if os.fstat(out.fileno()).st_size > size:
+                failures = 0
+                continue
+            failures += 1
+            if failures == errors.MAX_TRIES:
+                raise failure or ModelLoadError(f"{file.path}: the hub sends nothing after {size:,} bytes")
+            time.sleep(errors.retry_pause(failures))
+    if _digest(partial, file) != file.etag:
+        partial.unlink()
+        raise ModelLoadError(f"{file.path} was damaged on its way: its hash is not the hub's. Try again")
+    os.replace(partial, blob)
+
+
+def _append_chunk(remote: RemoteRepo, file: HubFile, out: BinaryIO, size: int, on_progress: OnProgress) -> None:
+    """Append the bytes that arrive of the next chunk."""
+    for _, data in remote.read(file, size, min(size + CHUNK_BYTES, file.size)):
+        out.write(data)
+        on_progress(len(data))
+
+
+def _digest(path: Path, file: HubFile) -> str:
+    """Hash a file in the way of its etag: SHA-256 for a large file, git's SHA-1 for others."""
+    digest = sha256() if len(file.etag) == 64 else sha1(b"blob %d\0" % file.size)
+    with open(path, "rb") as content:
+        while data := content.read(_HASH_BYTES):
+            digest.update(data)
+    return digest.hexdigest()
+
+
+def _check_disk_space(folder: Path, file: HubFile, n_bytes: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if n_bytes > free:
+        raise ModelLoadError(
+            f"{file.path} needs {n_bytes / 2**30:,.1f} GiB more, {folder} has room for {free / 2**30:,.1f}: "
+            "HF_HUB_CACHE names another folder"
+        )

@@ -1,0 +1,277 @@
+"""Reading of request bodies in OpenAI's form: /v1/chat/completions and /v1/completions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from pymtp.chat import Chat, NamedTool, Tool, ToolChoice, read_tools
+from pymtp.errors import InvalidRequestError
+from pymtp.openai.generate_request import GenerateRequest
+from pymtp.sampling import MAX_COMPLETIONS, SamplingParams
+from pymtp.sampling_defaults import normalize_sampling
+from pymtp.validation import read_bool, read_int, replace_all_surrogates
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+
+# OpenAI's defaults, for fields that neither the server nor the model's file sets. For texts, OpenAI's max_tokens is 16.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    CHAT: {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": None, "max_tokens": None},
+    TEXT: {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": None, "max_tokens": 16},
+}
+# Fields with the same meaning in SamplingParams, and their names there: OpenAI's, llama.cpp's and pymtp's own.
+_SAMPLING_FIELDS = {
+    "max_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "temperature": "temperature",
+    "frequency_penalty": "frequency_penalty",
+    "presence_penalty": "presence_penalty",
+    "n": "n",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "repeat_penalty": "repetition_penalty",
+    "repeat_last_n": "penalty_last_n",
+    "ignore_eos": "ignore_eos",
+    "grammar": "grammar",
+    "draft_tokens": "draft_tokens",
+}
+# Fields that are read one by one.
+_OTHER_FIELDS = {"seed", "stop", "logit_bias", "logprobs", "response_format", "json_schema", "timeout"}
+_OTHER_FIELDS |= {"stream", "stream_options", "pymtp"}
+# The thinking budget: the name of this package and of Alibaba's API, and those of llama.cpp's server.
+THINKING_BUDGET_FIELDS = ("thinking_budget", "thinking_budget_tokens", "reasoning_budget", "reasoning_budget_tokens")
+_OTHER_FIELDS |= {*THINKING_BUDGET_FIELDS}
+_FIELDS_BY_URL = {
+    CHAT: {"messages", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort"}
+    | {"reasoning_format", "chat_template_kwargs", "continue_final_message", "enable_thinking", "preserve_thinking"}
+    | {"thinking"},
+    TEXT: {"prompt", "echo"},
+}
+# Fields that clients of OpenAI and of llama.cpp send, and that change nothing here.
+_IGNORED = {"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"}
+_IGNORED |= {"prompt_cache_retention", "prediction", "verbosity", "cache_prompt", "id_slot", "timings_per_token"}
+_IGNORED |= {"add_generation_prompt", "return_progress", "reasoning_in_content"}
+_NOT_CHECKED = {*_IGNORED, "messages"}
+# Fields that would change the output and are not supported, and for each the values that ask for nothing.
+_UNSUPPORTED_FIELDS: dict[str, tuple[object, ...]] = {
+    "functions": ([],),
+    "function_call": ("none",),
+    "modalities": (["text"], []),
+    "audio": (),
+    "web_search_options": (),
+    "suffix": ("",),
+    "use_beam_search": (False,),
+    "mirostat": (0,),
+    "typical_p": (1,),
+    "dynatemp_range": (0,),
+    "dry_multiplier": (0,),
+    "xtc_probability": (0,),
+}
+
+
+def unknown_fields(url: str, body: Mapping[str, Any]) -> list[str]:
+    """List the unknown fields of a body, which change nothing."""
+    known = {*_SAMPLING_FIELDS, *_OTHER_FIELDS, *_FIELDS_BY_URL[url], *_IGNORED, *_UNSUPPORTED_FIELDS, "best_of"}
+    return sorted(name for name, value in body.items() if value is not None and name not in known)
+
+
+def read_generate_request(
+    url: str, body: Mapping[str, Any], defaults: Mapping[str, Any] = MappingProxyType({})
+) -> GenerateRequest:
+    """Read a body. defaults: by the names of SamplingParams, in place of OpenAI's, for the fields that it leaves open.
+
+    Raises InvalidRequestError for fields that are out of range or not supported.
+    """
+    body = _check_texts(body)
+    for name, neutral in _UNSUPPORTED_FIELDS.items():
+        if body.get(name) is not None and body[name] not in neutral:
+            raise InvalidRequestError(f"{name}: not supported", name)
+    best_of, n = (_completion_count(name, body.get(name)) for name in ("best_of", "n"))
+    if best_of > n:
+        raise InvalidRequestError("best_of: not supported beyond n", "best_of")
+    stream, timeout = bool(body.get("stream")), body.get("timeout")
+    if url == TEXT:
+        params = _params(url, body, defaults, _schema_params(_schema(body)))
+        return GenerateRequest(_text_prompt(body), params, stream=stream, timeout=timeout)
+    tools = read_tools(body.get("tools") or ())
+    choice = _tool_choice(body.get("tool_choice"), tools)
+    schema = _schema(body)
+    return GenerateRequest(
+        Chat(_messages(body), body["tools"] if tools and choice != "none" else None, _template_variables(body)),
+        _params(url, body, defaults, {}),
+        tools=tools,
+        tool_choice=choice,
+        parallel_tool_calls=body.get("parallel_tool_calls") is not False,
+        schema=schema,
+        separate_reasoning=body.get("reasoning_format") != "none",
+        continue_final_message=bool(body.get("continue_final_message")),
+        stream=stream,
+        timeout=timeout,
+    )
+
+
+def _check_texts(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace surrogates in the texts of a body.
+
+    Messages stay as they are, as there may be megabytes of them: the surrogates of their prompt are replaced later.
+    Raises InvalidRequestError for a body that is nested too deep.
+    """
+    try:
+        return {name: value if name in _NOT_CHECKED else replace_all_surrogates(value) for name, value in body.items()}
+    except RecursionError as error:
+        raise InvalidRequestError("the body cannot be read: its lists and objects are nested too deep") from error
+
+
+def _completion_count(name: str, value: object) -> int:
+    return 1 if value is None else read_int(name, value, 1, MAX_COMPLETIONS)  # type: ignore[arg-type] # read_int checks its type
+
+
+def _messages(body: Mapping[str, Any]) -> Sequence[Any]:
+    messages = body.get("messages")
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        raise InvalidRequestError(f"messages must be a list, not {type(messages).__name__}", "messages")
+    return messages
+
+
+def text_prompts(body: Mapping[str, Any]) -> list[Any]:
+    """Return the prompts of a body of /v1/completions, one or several."""
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], (str, list)):
+        return list(prompt)
+    return [prompt]
+
+
+def _text_prompt(body: Mapping[str, Any]) -> str | list[int]:
+    prompt = body.get("prompt")
+    if isinstance(prompt, str) or (isinstance(prompt, list) and all(isinstance(token, int) for token in prompt)):
+        return prompt
+    raise InvalidRequestError("prompt must be a string or a list of token ids: one prompt a request", "prompt")
+
+
+def _tool_choice(choice: object, tools: Sequence[Tool]) -> ToolChoice:
+    names = [tool.name for tool in tools]
+    match choice:
+        case None:
+            return "auto"
+        case "auto" | "none":
+            return choice
+        case "required" if names:
+            return "required"
+        case "required":
+            raise InvalidRequestError("tool_choice is required, and there are no tools to call", "tool_choice")
+        case {"type": "function", "function": {"name": str(name)}} if name in names:
+            return NamedTool(name)
+        case {"type": "function", "function": {"name": str(name)}}:
+            known = f"none of the tools: {', '.join(names)}" if names else "no tool: there are none"
+            raise InvalidRequestError(f"tool_choice names {name!r:.80}, which is {known:.400}", "tool_choice")
+    raise InvalidRequestError(
+        f"tool_choice={choice!r:.80} must be auto, none, required or a function by its name", "tool_choice"
+    )
+
+
+def _template_variables(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the template's variables.
+
+    The same variable may be set in several ways. The later of these counts: reasoning_effort, thinking, a field of the
+    variable's own name, chat_template_kwargs.
+    """
+    variables: dict[str, Any] = {}
+    effort = body.get("reasoning_effort")
+    if effort is not None:
+        variables = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+    if (thinking := _thinking(body)) is not None:
+        variables["enable_thinking"] = thinking["type"] != "disabled"
+    for name in ("enable_thinking", "preserve_thinking"):
+        if body.get(name) is not None:
+            variables[name] = read_bool(name, body[name])
+    own = body.get("chat_template_kwargs") or {}
+    if not isinstance(own, Mapping):
+        raise InvalidRequestError("chat_template_kwargs must be an object", "chat_template_kwargs")
+    return variables | dict(own)
+
+
+def default_params(url: str, defaults: Mapping[str, Any]) -> SamplingParams:
+    """Make the params of a body without fields. defaults: as for `read_generate_request`."""
+    return _params(url, {}, defaults, {})
+
+
+def _thinking(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    thinking = body.get("thinking")
+    if thinking is not None and not (isinstance(thinking, Mapping) and isinstance(thinking.get("type"), str)):
+        raise InvalidRequestError('thinking must be an object such as {"type": "disabled"}', "thinking")
+    return thinking
+
+
+def _thinking_budget(url: str, body: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the field that holds the thinking budget, and the budget: None for none, also for llama.cpp's -1."""
+    name, value = next(
+        ((name, body[name]) for name in THINKING_BUDGET_FIELDS if body.get(name) is not None), ("thinking", None)
+    )
+    if value is None and url == CHAT:
+        value = (_thinking(body) or {}).get("budget_tokens")
+    return name, None if value == -1 else value
+
+
+def _params(url: str, body: Mapping[str, Any], defaults: Mapping[str, Any], extra: Mapping[str, Any]) -> SamplingParams:
+    values = {**_DEFAULTS[url], **defaults}
+    values |= {own: body[name] for name, own in _SAMPLING_FIELDS.items() if body.get(name) is not None}
+    if (seed := body.get("seed")) is not None:
+        values["seed"] = _seed(seed)
+    if (stop := body.get("stop")) is not None:
+        several = [stop] if isinstance(stop, str) else stop
+        values["stop"] = [each for each in several if each != ""] if isinstance(several, list) else several
+    budget_field, values["thinking_budget"] = _thinking_budget(url, body)
+    if bias := body.get("logit_bias"):
+        values["logit_bias"] = _logit_bias(bias)
+    if url == CHAT:
+        if body.get("logprobs"):
+            values["logprobs"] = body.get("top_logprobs") or 0
+    elif body.get("logprobs") is not None:
+        values["logprobs"] = body["logprobs"]
+    try:
+        return SamplingParams(**{**normalize_sampling(values), **extra})
+    except InvalidRequestError as error:
+        names = (name for name, own in _SAMPLING_FIELDS.items() if own == error.param and body.get(name) is not None)
+        fallback = budget_field if error.param == "thinking_budget" else error.param
+        error.param = next(names, fallback)  # the name in the body
+        raise
+
+
+def _seed(seed: object) -> object:
+    """Return a seed for SamplingParams: clients of llama.cpp mean any seed by -1, and others send negative seeds."""
+    if seed == -1:
+        return None
+    return seed % 2**64 if isinstance(seed, int) and not isinstance(seed, bool) else seed
+
+
+def _logit_bias(bias: Any) -> dict[int, float]:
+    try:
+        return {int(token): -math.inf if value is False else float(value) for token, value in bias.items()}
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequestError("logit_bias must map token ids to numbers", "logit_bias") from error
+
+
+def _schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the JSON schema of the output, if the body has one."""
+    match body.get("response_format"):
+        case None | {"type": "text"}:
+            schema = body.get("json_schema")
+        case {"type": "json_object", **extra}:
+            schema = extra.get("schema") or {"type": "object"}
+        case {"type": "json_schema", "json_schema": {"schema": schema}}:
+            pass
+        case _:
+            raise InvalidRequestError(
+                "response_format must be text, json_object or json_schema with a schema", "response_format"
+            )
+    if schema is not None and not isinstance(schema, Mapping):
+        raise InvalidRequestError("a schema must be an object", "response_format")
+    return schema
+
+
+def _schema_params(schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {} if schema is None else {"json_schema": schema}

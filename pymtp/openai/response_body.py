@@ -1,0 +1,195 @@
+"""Writing of response bodies in OpenAI's form: /v1/chat/completions and /v1/completions."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from itertools import zip_longest
+from typing import Any
+
+from pymtp.chat import ParsedOutput
+from pymtp.engine.request import Completion
+from pymtp.model.model import Model
+from pymtp.native.build_info import build_info
+from pymtp.openai.generate_request import Output
+from pymtp.openai.request_body import CHAT, text_prompts
+from pymtp.sampling import TokenLogprobs
+from pymtp.stats import Stats
+
+OBJECTS = {CHAT: ("chatcmpl-", "chat.completion")}
+OutputsByPrompt = Sequence[Sequence[Output]]
+
+
+@cache
+def fingerprint() -> str:
+    """Return the system_fingerprint, which names the build."""
+    info = build_info()
+    return f"pymtp-{info['pymtp']}-{info['llama_cpp_commit'][:7]}"
+
+
+def response_head(url: str, model_name: str) -> dict[str, Any]:
+    """Return the first fields of a response, and of each chunk of a stream."""
+    prefix, kind = OBJECTS.get(url, ("cmpl-", "text_completion"))
+    return {
+        "id": prefix + uuid.uuid4().hex,
+        "object": kind,
+        "created": int(time.time()),
+        "model": model_name,
+        "system_fingerprint": fingerprint(),
+    }
+
+
+def call_id() -> str:
+    """Make a new id for a tool call, which the tool's result will name."""
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
+def build_response(
+    url: str, body: Mapping[str, Any], outputs_by_prompt: OutputsByPrompt, model: Model, model_name: str
+) -> dict[str, Any]:
+    """Build the body of a response. body: that of the request. A chat has one prompt."""
+    outputs = [output for outputs in outputs_by_prompt for output in outputs]
+    if url == CHAT:
+        choices = [_chat_choice(i, output, model) for i, output in enumerate(outputs)]
+    else:
+        prompts = text_prompts(body) if body.get("echo") else [""] * len(outputs_by_prompt)
+        echoes = [
+            prompt_text(prompt, model)
+            for prompt, outputs in zip(prompts, outputs_by_prompt, strict=True)
+            for _ in outputs
+        ]
+        choices = [_text_choice(i, output.completion, model, echoes[i]) for i, output in enumerate(outputs)]
+    return response_head(url, body.get("model") or model_name) | {
+        "choices": choices,
+        "usage": usage([[output.completion for output in outputs] for outputs in outputs_by_prompt]),
+        "pymtp": draft_stats([output.completion for output in outputs]),
+    }
+
+
+def usage(completions_by_prompt: Sequence[Sequence[Completion]]) -> dict[str, Any]:
+    """Count the tokens of the prompts, each prompt once, and of all completions."""
+    n_prompt = sum(len(completions[0].prompt_token_ids) for completions in completions_by_prompt)
+    n_output = sum(len(one.token_ids) for completions in completions_by_prompt for one in completions)
+    return {
+        "prompt_tokens": n_prompt,
+        "completion_tokens": n_output,
+        "total_tokens": n_prompt + n_output,
+        "prompt_tokens_details": {
+            "cached_tokens": sum(completions[0].stats.cached_tokens for completions in completions_by_prompt)
+        },
+        "completion_tokens_details": {
+            "reasoning_tokens": sum(
+                one.stats.thinking_tokens for completions in completions_by_prompt for one in completions
+            )
+        },
+    }
+
+
+def draft_stats(completions: Sequence[Completion]) -> dict[str, Any]:
+    """Return the figures of multi-token prediction for all completions of a request together.
+
+    The times in the queue and to the first token are those of the first completion, other times the longest of all.
+    """
+    stats = [completion.stats for completion in completions]
+    drafted, accepted = sum(one.drafted for one in stats), sum(one.accepted for one in stats)
+    decode_seconds = max(one.decode_seconds for one in stats)
+    decoded = sum(max(0, one.completion_tokens - 1) for one in stats)
+    return {
+        "drafted": drafted,
+        "accepted": accepted,
+        "acceptance_rate": round(accepted / drafted, 4) if drafted else 0.0,
+        "accepted_per_position": _sums_per_position(stats),
+        "depths": [depth for one in stats for depth in one.depths],
+        "rounds": sum(one.rounds for one in stats),
+        "prefill_seconds": round(max(one.prefill_seconds for one in stats), 6),
+        "decode_seconds": round(decode_seconds, 6),
+        "queue_seconds": round(stats[0].queue_seconds, 6),
+        "time_to_first_token": round(stats[0].time_to_first_token, 6),
+        "cached_tokens": stats[0].cached_tokens,
+        "tokens_per_second": round(decoded / decode_seconds, 2) if decode_seconds else 0.0,
+        "seed": completions[0].seed,
+    }
+
+
+def _sums_per_position(stats: Sequence[Stats]) -> list[int]:
+    return [sum(counts) for counts in zip_longest(*(one.accepted_per_position for one in stats), fillvalue=0)]
+
+
+def _chat_choice(i: int, output: Output, model: Model) -> dict[str, Any]:
+    completion = output.completion
+    return {
+        "index": i,
+        "message": response_message(output.parsed or ParsedOutput(None, completion.text, ())),
+        "finish_reason": output.finish_reason,
+        "logprobs": None if completion.logprobs is None else chat_logprobs(completion.logprobs, model),
+    }
+
+
+def response_message(parsed: ParsedOutput) -> dict[str, Any]:
+    """Return the assistant's message.
+
+    A call that was cut off comes last, with the arguments that came, as in a stream.
+    """
+    calls = parsed.tool_calls if parsed.unfinished_call is None else (*parsed.tool_calls, parsed.unfinished_call)
+    message: dict[str, Any] = {"role": "assistant", "content": parsed.content, "refusal": None}
+    if parsed.content is None and not calls:
+        message["content"] = ""
+    if parsed.reasoning is not None:
+        message |= {"reasoning_content": parsed.reasoning, "reasoning": parsed.reasoning}
+    if calls:
+        message["tool_calls"] = [
+            {"id": call_id(), "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in calls
+        ]
+    return message
+
+
+def chat_logprobs(logprobs: Iterable[TokenLogprobs], model: Model) -> dict[str, Any]:
+    """Return the "logprobs" of a chat's choice: tokens with their log-probabilities."""
+
+    def token(number: int, logprob: float) -> dict[str, Any]:
+        data = model.token_bytes(number)
+        return {"token": data.decode("utf-8", "replace"), "logprob": _json_logprob(logprob), "bytes": list(data)}
+
+    return {
+        "content": [
+            token(one.token_id, one.logprob) | {"top_logprobs": [token(*top) for top in one.top]} for one in logprobs
+        ]
+    }
+
+
+def prompt_text(prompt: str | list[int], model: Model) -> str:
+    """Return the text of a prompt, for `echo`."""
+    return prompt if isinstance(prompt, str) else model.detokenize(prompt)
+
+
+def _text_choice(i: int, completion: Completion, model: Model, echo: str) -> dict[str, Any]:
+    return {
+        "index": i,
+        "text": echo + completion.text,
+        "finish_reason": completion.finish_reason,
+        "logprobs": None if completion.logprobs is None else text_logprobs(completion.logprobs, model, len(echo)),
+    }
+
+
+def text_logprobs(logprobs: Iterable[TokenLogprobs], model: Model, start: int) -> dict[str, Any]:
+    """Return the "logprobs" of a text's choice. start: the number of characters before the first token."""
+
+    def text(number: int) -> str:
+        return model.token_bytes(number).decode("utf-8", "replace")
+
+    found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    for one in logprobs:
+        found["tokens"].append(text(one.token_id))
+        found["token_logprobs"].append(_json_logprob(one.logprob))
+        found["top_logprobs"].append({text(number): _json_logprob(logprob) for number, logprob in one.top})
+        found["text_offset"].append(start)
+        start += len(found["tokens"][-1])
+    return found
+
+
+def _json_logprob(logprob: float) -> float:
+    """Return a log-probability for JSON, which has no infinity: OpenAI's API writes -9999 instead."""
+    return max(logprob, -9999.0)

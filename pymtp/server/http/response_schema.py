@@ -1,0 +1,48 @@
+"""The responses of routes in the schema, and the header that names ignored fields."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from pymtp.openai.request_body import unknown_fields
+from pymtp.server.http.error_body import ErrorBody
+from pymtp.server.http.event_schema import event_stream_schema
+
+_PRINTED_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_ERROR_DESCRIPTIONS = {
+    400: "The request is wrong.",
+    404: "The model, the response or the path does not exist.",
+    403: "The Host header names a host that is not allowed.",
+    408: "The body came too slowly.",
+    401: "The API key is missing or unknown.",
+    413: "The body is too large.",
+    429: "The queue is full.",
+    500: "The request failed.",
+    503: "The model is being loaded, the server is shutting down, or it is overloaded.",
+    504: "The request timed out.",
+}
+
+
+def error_responses(error: type[BaseModel] = ErrorBody) -> dict[int | str, dict[str, Any]]:
+    """Return the error responses of a route, with the error object of its API."""
+    return {status: {"model": error, "description": text} for status, text in _ERROR_DESCRIPTIONS.items()}
+
+
+def endpoint_responses(
+    body: type[BaseModel], event: type[BaseModel] | None = None, error: type[BaseModel] = ErrorBody
+) -> dict[int | str, dict[str, Any]]:
+    """Return the responses of a route: its body, or a stream of events, and its errors."""
+    success: dict[str, Any] = {"model": body}
+    if event is not None:
+        success["content"] = event_stream_schema("Returned where the request has stream: true.", event, error)
+    return {200: success, **error_responses(error)}
+
+
+def ignored_fields_header(url: str, body: Mapping[str, Any]) -> dict[str, str]:
+    """Return the header that names the unknown fields of a body: one may be misspelt."""
+    names = [name for name in unknown_fields(url, body) if _PRINTED_NAME.fullmatch(name)]
+    return {"x-pymtp-ignored": ", ".join(names[:16])} if names else {}

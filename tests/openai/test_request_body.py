@@ -1,0 +1,253 @@
+"""Tests of request bodies in OpenAI's form: the meaning of each field, and refused fields."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from pymtp import InvalidRequestError, SamplingParams
+from pymtp.chat import Chat, NamedTool, ParsedOutput, ToolCall
+from pymtp.openai.generate_request import GenerateRequest
+from pymtp.openai.request_body import CHAT, TEXT, read_generate_request, text_prompts, unknown_fields
+from pymtp.openai.response_body import response_message
+
+HELLO = [{"role": "user", "content": "Hello."}]
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+
+
+def chat(**body: Any) -> GenerateRequest:
+    return read_generate_request(CHAT, {"messages": HELLO} | body)
+
+
+def text(**body: Any) -> GenerateRequest:
+    return read_generate_request(TEXT, {"prompt": "a"} | body)
+
+
+def variables(request: GenerateRequest) -> Any:
+    assert isinstance(request.prompt, Chat)
+    return request.prompt.chat_template_kwargs
+
+
+def test_missing_fields_get_openais_defaults() -> None:
+    params = chat().params
+    assert (params.temperature, params.top_p, params.top_k, params.min_p, params.seed) == (1.0, 1.0, 0, 0.0, None)
+    assert params.max_tokens is None
+    assert text().params.max_tokens == 16
+    assert chat(max_completion_tokens=5, stop="x", temperature=None).params == SamplingParams(
+        5, 1.0, 0, 1.0, 0.0, None, "x"
+    )
+    assert chat(tools=None, stream_options=None) == chat()
+
+
+def test_logprobs_are_read_in_both_forms() -> None:
+    assert text(logprobs=3).params.logprobs == 3
+    assert chat(logprobs=True).params.logprobs == 0
+    assert chat(logprobs=True, top_logprobs=4).params.logprobs == 4
+    assert chat(logprobs=False, top_logprobs=4).params.logprobs is None
+
+
+def test_field_names_of_llama_cpps_server_mean_the_same() -> None:
+    params = chat(repeat_penalty=1.2, repeat_last_n=-1, top_k=-1, min_p=0.1, ignore_eos=True).params
+    assert (params.repetition_penalty, params.penalty_last_n, params.top_k, params.min_p) == (1.2, -1, 0, 0.1)
+    assert params.ignore_eos
+    assert chat(grammar='root ::= "a"').params.grammar == 'root ::= "a"'
+    assert chat(json_schema={"type": "integer"}).schema == {"type": "integer"}
+    assert chat(response_format={"type": "json_object", "schema": {"type": "array"}}).schema == {"type": "array"}
+
+
+@pytest.mark.parametrize(("seed", "expected"), [(7, 7), (0, 0), (-1, None), (-5, 2**64 - 5), (2**64 + 3, 3)])
+def test_seed_of_minus_one_means_any_seed(seed: int, expected: int | None) -> None:
+    assert chat(seed=seed).params.seed == expected
+
+
+def test_logit_bias_of_false_forbids_a_token() -> None:
+    assert dict(chat(logit_bias={"5": False, "7": 1.5}).params.logit_bias) == {5: -math.inf, 7: 1.5}
+
+
+def test_empty_stop_string_is_ignored() -> None:
+    assert chat(stop="").params.stop == ()
+    assert chat(stop=["", "b"]).params.stop == ("b",)
+
+
+def test_top_p_of_zero_keeps_the_likeliest_token() -> None:
+    assert 0 < chat(top_p=0).params.top_p < 1e-6
+
+
+def test_schema_of_a_chat_goes_to_the_output_format_and_that_of_a_text_to_the_params() -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}}}
+    assert chat(response_format=wanted).schema == {"type": "integer"}
+    assert chat(response_format=wanted).params.json_schema is None
+    assert text(response_format=wanted).params.json_schema == '{"type": "integer"}'
+    assert chat(response_format={"type": "json_object"}).schema == {"type": "object"}
+    assert chat(response_format={"type": "text"}).schema is None
+
+
+def test_tool_choice_is_read() -> None:
+    assert [tool.name for tool in chat(tools=TOOLS).tools] == ["look"]
+    assert chat(tools=TOOLS).tool_choice == "auto"
+    assert chat(tools=TOOLS, tool_choice="required").tool_choice == "required"
+    named = {"type": "function", "function": {"name": "look"}}
+    assert chat(tools=TOOLS, tool_choice=named).tool_choice == NamedTool("look")
+    assert chat(tools=TOOLS).parallel_tool_calls
+    assert not chat(tools=TOOLS, parallel_tool_calls=False).parallel_tool_calls
+
+
+def test_template_gets_the_tools_unless_none_may_be_called() -> None:
+    seen, hidden = chat(tools=TOOLS).prompt, chat(tools=TOOLS, tool_choice="none").prompt
+    assert isinstance(seen, Chat)
+    assert isinstance(hidden, Chat)
+    assert (seen.tools, hidden.tools) == (TOOLS, None)
+
+
+def test_reasoning_effort_goes_to_the_template_and_own_variables_override_it() -> None:
+    assert variables(chat(reasoning_effort="low")) == {"reasoning_effort": "low", "enable_thinking": True}
+    assert variables(chat(reasoning_effort="none"))["enable_thinking"] is False
+    own = chat(reasoning_effort="none", chat_template_kwargs={"enable_thinking": True, "x": 1})
+    assert variables(own) == {"reasoning_effort": "none", "enable_thinking": True, "x": 1}
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"tool_choice": "required"}, "there are no tools to call"),
+        (
+            {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}},
+            "none of the tools: look",
+        ),
+        ({"functions": [{}]}, "functions: not supported"),
+        ({"modalities": ["audio"]}, "modalities: not supported"),
+        ({"best_of": 2}, "best_of: not supported"),
+        ({"mirostat": 2}, "mirostat: not supported"),
+        ({"logit_bias": {"a": 1}}, "logit_bias must map"),
+        ({"response_format": {"type": "xml"}}, "response_format must be"),
+    ],
+)
+def test_unsupported_fields_are_refused(body: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidRequestError, match=reason):
+        chat(**body)
+
+
+def test_unsupported_fields_with_neutral_values_are_accepted() -> None:
+    nothing = {"mirostat": 0, "typical_p": 1.0, "best_of": 1, "modalities": ["text"], "suffix": "", "functions": []}
+    assert chat(**nothing) == chat()
+    assert unknown_fields(CHAT, nothing | {"user": "me", "max_token": 3, "other": None}) == ["max_token"]
+
+
+def test_text_prompts_tells_several_prompts_from_one() -> None:
+    assert text_prompts({"prompt": "a"}) == ["a"]
+    assert text_prompts({"prompt": [1, 2]}) == [[1, 2]]
+    assert text_prompts({"prompt": ["a", "b"]}) == ["a", "b"]
+    assert text_prompts({"prompt": [[1], [2, 3]]}) == [[1], [2, 3]]
+
+
+def test_unfinished_call_comes_with_the_arguments_so_far() -> None:
+    found = response_message(ParsedOutput(unfinished_call=ToolCall("look", '{"city": "Par')))
+    assert found["content"] is None
+    assert [call["function"] for call in found["tool_calls"]] == [{"name": "look", "arguments": '{"city": "Par'}]
+
+
+SURROGATE, REPLACED = "ls \ud83d", "ls \ufffd"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"prompt": SURROGATE, "stop": [SURROGATE]}, {"prompt": REPLACED, "stop": [REPLACED]}),
+        (
+            {"prompt": "a", "stop": SURROGATE, "grammar": SURROGATE},
+            {"prompt": "a", "stop": REPLACED, "grammar": REPLACED},
+        ),
+        (
+            {"prompt": "a", "json_schema": {"enum": [{SURROGATE: SURROGATE}]}},
+            {"prompt": "a", "json_schema": {"enum": [{REPLACED: REPLACED}]}},
+        ),
+    ],
+)
+def test_surrogates_are_replaced_in_all_fields(given: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert text(**given) == text(**expected)
+
+
+def test_surrogates_are_replaced_in_tools_and_variables_of_a_chat() -> None:
+    def request(surrogate: str) -> GenerateRequest:
+        function = {
+            "name": "f",
+            "description": surrogate,
+            "parameters": {"properties": {surrogate: {"enum": [surrogate, 1]}}},
+        }
+        return chat(
+            messages=HELLO,
+            tools=[{"type": "function", "function": function}],
+            chat_template_kwargs={"x": surrogate},
+        )
+
+    assert request(SURROGATE) == request(REPLACED)
+
+
+def test_body_that_is_nested_too_deep_is_refused() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(InvalidRequestError, match="nested too deep"):
+        chat(chat_template_kwargs={"x": deep})
+
+
+def test_template_variables_may_stand_beside_the_messages() -> None:
+    assert variables(chat(enable_thinking=False, preserve_thinking=True)) == {
+        "enable_thinking": False,
+        "preserve_thinking": True,
+    }
+    assert variables(chat(thinking={"type": "disabled"})) == {"enable_thinking": False}
+    assert variables(chat(thinking={"type": "enabled", "budget_tokens": 9})) == {"enable_thinking": True}
+
+
+def test_later_way_to_ask_for_thinking_overrides_the_earlier_ones() -> None:
+    ways: list[dict[str, Any]] = [
+        {"reasoning_effort": "none"},
+        {"thinking": {"type": "enabled"}},
+        {"enable_thinking": False},
+        {"chat_template_kwargs": {"enable_thinking": True}},
+    ]
+    for n in range(1, len(ways) + 1):
+        body = {name: value for way in ways[:n] for name, value in way.items()}
+        assert variables(chat(**body))["enable_thinking"] is (n % 2 == 0)
+
+
+@pytest.mark.parametrize(
+    "body", [{"enable_thinking": "no"}, {"preserve_thinking": 1}, {"thinking": True}, {"thinking": {}}]
+)
+def test_bad_template_variable_is_refused_by_name(body: dict[str, Any]) -> None:
+    (name,) = body
+    with pytest.raises(InvalidRequestError, match=name) as refused:
+        chat(**body)
+    assert refused.value.param == name
+
+
+@pytest.mark.parametrize(
+    "name", ["thinking_budget", "thinking_budget_tokens", "reasoning_budget", "reasoning_budget_tokens"]
+)
+def test_thinking_budget_has_several_names(name: str) -> None:
+    for request in (chat, text):
+        assert request(**{name: 5}).params.thinking_budget == 5
+        assert request(**{name: 0}).params.thinking_budget == 0
+        assert request(**{name: -1}).params.thinking_budget is None
+        for wrong in (-2, 1.5, "5", True, [5]):
+            with pytest.raises(InvalidRequestError, match="must be a whole number, 0 or more") as found:
+                request(**{name: wrong})
+            assert found.value.param == name
+    assert unknown_fields(CHAT, {"messages": [], name: 5, "thinking": {}}) == []
+
+
+def test_thinking_is_read_in_anthropics_form() -> None:
+    assert variables(chat(thinking={"type": "disabled"})) == {"enable_thinking": False}
+    on = chat(thinking={"type": "enabled", "budget_tokens": 5})
+    assert variables(on) == {"enable_thinking": True}
+    assert on.params.thinking_budget == 5
+    assert variables(chat(thinking={"type": "enabled"}, chat_template_kwargs={"enable_thinking": False})) == {
+        "enable_thinking": False
+    }
+    for wrong in ("on", 5, ["enabled"]):
+        with pytest.raises(InvalidRequestError, match="thinking must be an object") as found:
+            chat(thinking=wrong)
+        assert found.value.param == "thinking"

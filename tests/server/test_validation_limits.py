@@ -1,0 +1,59 @@
+"""Tests of bodies with many errors: they cost no more than valid ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from pymtp.server.messages.types import MessageRequest
+from pymtp.server.openai.chat_types import ChatRequest
+from pymtp.server.openai.completion_types import CompletionRequest
+from pymtp.server.responses.types import ResponseRequest
+from pymtp.server.tokenize import DetokenizeRequest
+
+MANY = 1000 * [1.5]
+USER: Any = {"role": "user", "content": "a"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (ChatRequest, {"model": "m", "messages": MANY}),
+        (ChatRequest, {"model": "m", "messages": [{"role": "user", "content": MANY}]}),
+        (ChatRequest, {"model": "m", "messages": [USER], "tools": MANY, "stop": MANY}),
+        (CompletionRequest, {"prompt": MANY}),
+        (CompletionRequest, {"prompt": [MANY]}),
+        (MessageRequest, {"model": "m", "max_tokens": 1, "messages": MANY, "tools": MANY, "system": MANY}),
+        (MessageRequest, {"model": "m", "max_tokens": 1, "messages": [USER | {"content": MANY}]}),
+        (ResponseRequest, {"model": "m", "input": MANY, "tools": MANY, "include": MANY}),
+        (ResponseRequest, {"model": "m", "input": [USER | {"content": MANY}]}),
+        (DetokenizeRequest, {"tokens": MANY}),
+    ],
+)
+def test_list_reports_its_first_error_only(kind: type[BaseModel], body: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as raised:
+        kind.model_validate(body)
+    assert 1 <= raised.value.error_count() <= 8
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (ChatRequest, {"model": "m", "messages": [USER], "logit_bias": {f"no {i}": 1 for i in range(2000)}}),
+        (ResponseRequest, {"model": "m", "input": "a", "metadata": {f"key {i}": i for i in range(2000)}}),
+    ],
+)
+def test_too_large_mapping_is_refused_before_its_pairs_are_read(kind: type[BaseModel], body: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="at most") as raised:
+        kind.model_validate(body)
+    assert raised.value.error_count() == 1
+
+
+@pytest.mark.parametrize("stops", [65 * ["a"], ["a" * 1001]])
+def test_stop_strings_are_limited(stops: list[str]) -> None:
+    with pytest.raises(ValidationError):
+        ChatRequest.model_validate({"model": "m", "messages": [USER], "stop": stops})
+    with pytest.raises(ValidationError):
+        MessageRequest.model_validate({"model": "m", "max_tokens": 1, "messages": [USER], "stop_sequences": stops})

@@ -1,0 +1,165 @@
+"""Requests of all kinds, at random: for checks of many at once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pymtp import Completion, SamplingParams
+from pymtp.engine.request import Request
+from pymtp.errors import PymtpError
+from pymtp.model.model import Model
+from pymtp.sampling import TokenLogprobs
+from pymtp.stats import Stats
+
+Call = Literal["generate", "list", "stream"]
+
+GRAMMARS: Sequence[dict[str, Any]] = (
+    {"grammar": 'root ::= [a-z ]+ "."'},
+    {"grammar": 'root ::= ("def " [a-z_]+ "(" [a-z, ]* "):\\n" "    return " [a-z0-9 +]+ "\\n")+'},
+    {"grammar": 'root ::= "a" [0-9] [0-9] [^\\x00-\\U0010ffff]'},  # a dead end: it fails, and fails alone
+    {"json_schema": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}},
+    {"json_schema": {"type": "array", "items": {"enum": [1, "two", None, True]}, "minItems": 3, "maxItems": 20}},
+)
+STOPS = ("e", ("\n\n", "return"), (" ", "="), "self", ("never comes",))
+
+
+@dataclass(frozen=True)
+class RequestSpec:
+    """What a caller asks for.
+
+    arrives: after so many steps of the engine, or pieces of its time. cancel_after: after so many tokens, unless it ended.
+    marks: places of the prompt, as the branch_points of LLM._submit.
+    """
+
+    number: int
+    prompt: list[int]
+    params: SamplingParams
+    priority: int
+    call: Call
+    arrival_step: int
+    cancel_after: int | None
+    branch_points: tuple[int, ...] = ()
+
+    @property
+    def each(self) -> list[SamplingParams]:
+        """Of its completions, one by one."""
+        seed = self.params.seed or 0
+        return [replace(self.params, n=1, seed=(seed + i) % 2**64) for i in range(self.params.n)]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a completion.
+
+    reason: as Completion.finish_reason, or "failed" by `error`; or "pieces" for those of a stream.
+    """
+
+    token_ids: list[int]
+    text: str
+    reason: str
+    logprobs: list[TokenLogprobs] | None = None
+    error: str = ""
+    stats: Stats | None = None  # which may differ
+
+    def difference(self, whole: Outcome) -> str:
+        """How it differs from the whole; "" if it does not. Of a text that did not come to its end, the beginning is
+        compared: a round that fails brings no token, and rounds are not as long alone."""
+        n = len(self.token_ids)
+        for i, (one, other) in enumerate(zip(self.token_ids, whole.token_ids, strict=False)):
+            if one != other:
+                return f"token {i} is {one}, and {other} alone"
+        complete = self.reason in ("stop", "length")
+        if n > len(whole.token_ids) or (complete and n < len(whole.token_ids)):
+            return f"{n} tokens, and {len(whole.token_ids)} alone"
+        if self.logprobs is not None and self.logprobs != (whole.logprobs or [])[:n]:
+            pairs = zip(self.logprobs, whole.logprobs or [], strict=False)
+            places = [i for i, (one, other) in enumerate(pairs) if one != other]
+            return f"the log-probabilities of token {places[0] if places else n} differ"
+        if complete and (self.reason, self.text) != (whole.reason, whole.text):
+            return f"ends as {self.reason!r} with {self.text[-20:]!r}, alone as {whole.reason!r} {whole.text[-20:]!r}"
+        if self.error != (whole.error if self.reason == "failed" else ""):
+            return f"fails by {self.error!r}, alone by {whole.error!r}"
+        return ""
+
+
+def outcome(found: Completion | Request) -> Outcome:
+    """Of what has ended."""
+    if not isinstance(found, Request):
+        return Outcome(found.token_ids, found.text, found.finish_reason, found.logprobs, stats=found.stats)
+    done = outcome(found.completion)
+    return done if found.error is None else replace(done, reason="failed", error=describe_error(found.error))
+
+
+def describe_error(error: PymtpError) -> str:
+    """An error in words."""
+    return f"{type(error).__name__}: {error}"
+
+
+class RequestGenerator:
+    """Makes specs; the same numbers make the same ones."""
+
+    def __init__(self, model: Model, numbers: random.Random, texts: Sequence[Sequence[int]], n_ctx: int) -> None:
+        self._model, self._numbers, self._texts, self._n_ctx = model, numbers, texts, n_ctx
+
+    def make_many(self, n: int, span: int) -> list[RequestSpec]:
+        """n specs that arrive within `span`."""
+        times = sorted(self._numbers.randrange(span) for _ in range(n))
+        return [self.make(number, arrival_step) for number, arrival_step in enumerate(times)]
+
+    def make(self, number: int = 0, arrival_step: int = 0) -> RequestSpec:
+        """One."""
+        numbers = self._numbers
+        call: Call = numbers.choice(("generate", "list", "stream", "stream"))
+        params = self._params(several=call != "stream")
+        prompt = self._prompt()
+        if numbers.random() < 0.02 and params.grammar is None:  # to the end of the context
+            params = replace(params, max_tokens=None, ignore_eos=True, stop=())
+            prompt = (prompt * self._n_ctx)[: self._n_ctx - numbers.randint(0, 60)]
+        cancel_after = numbers.randint(1, 60) if numbers.random() < 0.15 else None
+        priority = numbers.choice((-1, 0, 0, 0, 1))
+        return RequestSpec(number, prompt, params, priority, call, arrival_step, cancel_after)
+
+    def _prompt(self) -> list[int]:
+        numbers = self._numbers
+        most = max(2, self._n_ctx - 220)
+        n = min(most, numbers.choice((numbers.randint(1, 8), numbers.randint(1, 80), numbers.randint(1, most))))
+        if numbers.random() < 0.3:
+            return numbers.choices(range(min(256, self._model.n_vocab)), k=n)
+        text = numbers.choice(self._texts)
+        start = numbers.randrange(max(1, len(text) - n))
+        return list(text[start : start + n])
+
+    def _params(self, *, several: bool) -> SamplingParams:
+        numbers = self._numbers
+        more: dict[str, Any] = {}
+        if numbers.random() < 0.2:
+            more |= {
+                "repetition_penalty": numbers.choice((1.0, 1.1, 1.5)),
+                "frequency_penalty": numbers.choice((0.0, 0.2)),
+                "presence_penalty": numbers.choice((0.0, 0.3)),
+                "penalty_last_n": numbers.choice((-1, 16, 64)),
+            }
+        if numbers.random() < 0.3:
+            bias = numbers.choice(((-4.0, 0.5, 2.0), (100.0,)))  # of the latter, the head foresees the tokens
+            tokens = numbers.sample(range(self._model.n_vocab), numbers.randint(1, 4))
+            more["logit_bias"] = {token: numbers.choice(bias) for token in tokens}
+        if numbers.random() < 0.15:
+            more |= numbers.choice(GRAMMARS)
+        elif numbers.random() < 0.15:
+            more["stop"] = numbers.choice(STOPS)
+        return SamplingParams(
+            max_tokens=numbers.choice((numbers.randint(1, 6), numbers.randint(7, 60), numbers.randint(60, 180))),
+            temperature=numbers.choice((0.0, 0.0, 0.3, 0.7, 1.0, 1.5)),
+            top_k=numbers.choice((0, 1, 40, 40, 200)),
+            top_p=numbers.choice((1.0, 0.95, 0.5)),
+            min_p=numbers.choice((0.0, 0.05, 0.2)),
+            seed=numbers.getrandbits(64),
+            ignore_eos=numbers.random() < 0.8,
+            logprobs=numbers.choice((None, 0, 1, 5)),
+            n=numbers.choice((1, 1, 1, 1, 2, 3)) if several else 1,
+            draft_tokens=numbers.choice((None, None, None, *range(8))),
+            **more,
+        )
