@@ -216,7 +216,7 @@ class Context(Saving):
         token: the token after the last that the target holds; then, step by step, each draft made from it. Raises
         InvalidRequestError past `draft_tokens` steps, ContextFullError at the end of the context.
         """
-        check(lib.pymtp_pair_draft(self._pair, seq, token, self._logits))
+        check(lib.pymtp_pair_draft_step(self._pair, seq, token, self._logits))
         return self._rows(1).reshape(-1)
 
     @alone
@@ -238,7 +238,7 @@ class Context(Saving):
         if list(bias.values()).count(-math.inf) == self._n_vocab:
             raise InvalidRequestError("no token is allowed: logit_bias forbids the whole vocabulary")
         with sampler.compiled(self.model) as native:
-            check(lib.pymtp_pair_sampling(self._pair, seq, native))
+            check(lib.pymtp_pair_set_sampling(self._pair, seq, native))
         self._logprobs.pop(seq, None)
         (self._reports.discard if sampler.params.logprobs is None else self._reports.add)(seq)
 
@@ -270,17 +270,17 @@ class Context(Saving):
     @alone
     def draft_vocab(self) -> int:
         """How many tokens drafts are made over. "auto" goes to all while too much of the text is new to the set."""
-        return int(lib.pymtp_pair_draft_vocab(self._pair))
+        return int(lib.pymtp_pair_draft_vocab_size(self._pair))
 
     @alone
     def drafts_over(self, token: int) -> bool:
         """Whether `token` is one of those that the last `draft_chain` made drafts over."""
-        return bool(lib.pymtp_pair_drafts_over(self._pair, token))
+        return bool(lib.pymtp_pair_in_draft_vocab(self._pair, token))
 
     @alone
     def forget_chosen(self) -> None:
         """What the target chose so far no longer counts for whether "auto" drafts over the set or over all."""
-        lib.pymtp_pair_forget_chosen(self._pair)
+        lib.pymtp_pair_reset_draft_vocab(self._pair)
 
     def verify_chain(self, tokens: Sequence[int], seq: int = 0) -> list[int]:
         """As `verify`, and draws the token after each row until one is not what the next row holds: the drafts that the
@@ -376,12 +376,12 @@ class Context(Saving):
     def break_on_purpose(self, fault: str) -> None:
         """Makes one of the mistakes of enum pymtp_fault from now on, "none" ends it. For tests: greedy text does not
         show them, acceptance and the head's logits must."""
-        lib.pymtp_pair_break(self._pair, getattr(lib, f"PYMTP_FAULT_{fault.upper()}"))
+        lib.pymtp_pair_inject_fault(self._pair, getattr(lib, f"PYMTP_FAULT_{fault.upper()}"))
 
     @alone
     def compute_as_devices(self) -> None:
         """From now on, recurrent layers in the host's memory are computed as those of a GPU are. For tests."""
-        check(lib.pymtp_pair_as_devices(self._pair, True))
+        check(lib.pymtp_pair_force_device_ops(self._pair, True))
 
     @alone
     def head_state(self, seq: int = 0) -> bytes:

@@ -16,7 +16,7 @@ from pymtp.validation import flag, in_range, is_whole, shown
 
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 FLASH_ATTN = ("auto", "on", "off")
-DRAWS = ("auto", "host", "device")  # in the order of enum pymtp_draws
+DRAWS = ("auto", "host", "device")  # in the order of enum pymtp_sample_on
 # of "auto": of Qwen's 248,320 tokens, the earliest merges. docs/draft-vocabulary.md has the measurements.
 AUTO_DRAFT_VOCAB = 32768
 PREFILL_MODES = ("fused", "host-copy", "all-outputs")  # in the order of enum pymtp_prefill_mode
@@ -107,9 +107,9 @@ def native_options(
     options.n_outputs = max_outputs
     options.tap = TAPS.index(tap)
     options.prefill = PREFILL_MODES.index(prefill)
-    options.draws = DRAWS.index(draws)
+    options.sample_on = DRAWS.index(draws)
     options.n_draft_vocab = draft_vocab_size(draft_vocab, model.n_vocab)
-    options.weigh_draft_vocab = draft_vocab == "auto"
+    options.adaptive_draft_vocab = draft_vocab == "auto"
     options.embeddings = bool(embeddings)
     options.trace = bool(trace)
     options.all_threads = bool(all_threads)

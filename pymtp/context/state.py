@@ -58,8 +58,8 @@ class Saving(Inspected):
         """What the bits of K, V and states depend on beside text, model and tap, by the names of the options. What was
         "auto" is what it came to. "kernels" has the kinds of buffers that weights are in, repacked or not, and the
         instructions that the kernels were compiled for."""
-        found = ffi.new("struct pymtp_cell_options *")
-        check(lib.pymtp_pair_cell_options(self._pair, found))
+        found = ffi.new("struct pymtp_cell_format *")
+        check(lib.pymtp_pair_cell_format(self._pair, found))
         return {
             "type_k": ffi.string(found.type_k).decode(),
             "type_v": ffi.string(found.type_v).decode(),
@@ -129,7 +129,7 @@ class Saving(Inspected):
     def keep_cells(self, n: int, seq: int = 0) -> None:
         """Empties a sequence but for K and V of its first n tokens, as if they had been loaded. Raises
         InvalidRequestError where it does not hold as many."""
-        check(lib.pymtp_pair_keep_cells(self._pair, seq, n))
+        check(lib.pymtp_pair_retain_cells(self._pair, seq, n))
 
     @alone
     def save_state(self, seq: int = 0, *, logits: bool = True) -> Bytes:

@@ -25,20 +25,20 @@ FirstRounds = Mapping[tuple[int, int], tuple[float, float]]
 
 def thread_changes() -> int:
     """Count how often other programs have taken threads away, or given them back, so far."""
-    return int(lib.pymtp_thread_changes())
+    return int(lib.pymtp_thread_count_changes())
 
 
 def thread_trials() -> int:
     """Count the graphs that this thread had computed with another number of threads so far, to see whether that is
     faster."""
-    return int(lib.pymtp_thread_trials())
+    return int(lib.pymtp_thread_count_trials())
 
 
 def watch_quotas() -> None:
     """Have the threads that compute heed the bounds on processor time of this process's control groups, as they are
     now and when they change."""
     for folder in control_groups():
-        lib.pymtp_watch_quota(os.fsencode(folder))
+        lib.pymtp_watch_cpu_quota(os.fsencode(folder))
 
 
 class Depth(Protocol):
@@ -102,14 +102,14 @@ class Costs:
         Rounds correct them."""
         with self.lock:
             for rows, seconds in verify.items():
-                lib.pymtp_costs_begin_verify(self.native, rows, seconds)
+                lib.pymtp_costs_seed_verify(self.native, rows, seconds)
             for steps, seconds in draft.items():
-                lib.pymtp_costs_begin_draft(self.native, steps, seconds)
+                lib.pymtp_costs_seed_draft(self.native, steps, seconds)
 
     def forget(self) -> None:
         """Forget all: rounds have other costs from now on."""
         with self.lock:
-            lib.pymtp_costs_forget(self.native)
+            lib.pymtp_costs_reset(self.native)
 
     def observe(
         self, n_past: int, drafted: int, draft_seconds: float, rows: int, verify_seconds: float, run: int
@@ -173,7 +173,7 @@ class AutoDepth:
     def keep(self, confidences: Sequence[float]) -> int:
         """How many of the drafts just made to verify. confidences: the head's probability of each."""
         with self._costs.lock:
-            return int(lib.pymtp_depth_keep(self.native, confidences, len(confidences)))
+            return int(lib.pymtp_depth_n_to_verify(self.native, confidences, len(confidences)))
 
     def observe(
         self,
@@ -203,11 +203,11 @@ class SharedDepth:
             native = lib.pymtp_batch_depth_init(costs.native)
         self.native: Any = ffi.gc(native, lib.pymtp_batch_depth_free)
         for (n, drafted), (draft_seconds, verify_seconds) in first.items():
-            lib.pymtp_batch_depth_begin(self.native, n, drafted, draft_seconds, verify_seconds)
+            lib.pymtp_batch_depth_seed(self.native, n, drafted, draft_seconds, verify_seconds)
 
     def forget(self) -> None:
         """Forget the costs of rounds."""
-        lib.pymtp_batch_depth_forget(self.native)
+        lib.pymtp_batch_depth_reset_costs(self.native)
 
     def choose(self, rooms: Sequence[int], n_past: int, top: int, opened: int) -> int:
         """The drafts that each sequence is to make, `top` at most. rooms: the drafts that each can use. n_past: tokens
@@ -216,7 +216,7 @@ class SharedDepth:
 
     def keep(self, made: int) -> int:
         """How many of the drafts just made to verify."""
-        return int(lib.pymtp_batch_depth_keep(self.native, made))
+        return int(lib.pymtp_batch_depth_n_to_verify(self.native, made))
 
     def observe(
         self,

@@ -213,7 +213,7 @@ class Model:
     @cached_property
     def head_norms(self) -> dict[str, float]:
         """Of a head that is loaded: the means of its norms' weights, by the names of their tensors."""
-        norms = ffi.new("struct pymtp_norm[]", _MOST_NORMS)
+        norms = ffi.new("struct pymtp_head_norm[]", _MOST_NORMS)
         n = lib.pymtp_head_norms(self._open().handle, norms, _MOST_NORMS)
         if n < 0:
             raise NativeError(last_error())

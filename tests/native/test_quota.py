@@ -118,9 +118,9 @@ def test_each_new_context_looks_at_all_groups_from_then_on(monkeypatch: pytest.M
         def __getattr__(self, name: str) -> Any:
             return getattr(lib, name)
 
-        def pymtp_watch_quota(self, folder: bytes) -> None:
+        def pymtp_watch_cpu_quota(self, folder: bytes) -> None:
             told.append(folder)
-            lib.pymtp_watch_quota(folder)
+            lib.pymtp_watch_cpu_quota(folder)
 
     lib = depth.lib
     monkeypatch.setattr(depth, "lib", Library())
@@ -137,13 +137,13 @@ def test_a_child_that_is_forked_while_groups_are_looked_at_can_look_at_them_too(
     os.mkfifo(tmp_path / "cpu.stat")
     assert run(f"""
 import os, subprocess
-looking = threading.Thread(target=pymtp.drafting.depth.lib.pymtp_watch_quota, args=[{os.fsencode(tmp_path)!r}])
+looking = threading.Thread(target=pymtp.drafting.depth.lib.pymtp_watch_cpu_quota, args=[{os.fsencode(tmp_path)!r}])
 looking.start()
 time.sleep(0.2)
 writer = subprocess.Popen(["sh", "-c", "sleep 0.5; echo nr_throttled 1 > {tmp_path}/cpu.stat"])
 child = os.fork()
 if not child:
-    pymtp.drafting.depth.lib.pymtp_watch_quota(b"/nowhere")
+    pymtp.drafting.depth.lib.pymtp_watch_cpu_quota(b"/nowhere")
     os._exit(7)
 end = time.monotonic() + 10
 while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < end:
