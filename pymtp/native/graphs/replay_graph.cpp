@@ -1,6 +1,6 @@
 // What reads and writes the memory of recurrent layers in a target's graph.
 //
-// Where a layer's memory is the host's, one operation does all that a delta net does: kernels/delta_net.cpp. On other devices
+// Where a layer's memory is the host's, one operation does all that a delta net does: kernels/delta_net/delta_net.cpp. On other devices
 // it is llama.cpp's operation, called once for the tokens to replay and once for the new ones. Rows of zeros stand for tokens
 // that there are none of: they leave a state as it is.
 #include "extension.h"

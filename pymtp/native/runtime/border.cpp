@@ -1,6 +1,6 @@
 #include "border.h"
 
-#include "compute_guard.h"
+#include "threads/compute_guard.h"
 
 #include "ggml.h"
 

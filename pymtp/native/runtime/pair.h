@@ -53,7 +53,7 @@ struct pymtp_pair {
     std::unique_ptr<pymtp::op_times> op_times; // likewise
 
     // What a graph's threads share, of both contexts: without one, each graph would make one and free it. The threads themselves
-    // are the process's (kernels/team.h).
+    // are the process's (kernels/threads/team.h).
     std::unique_ptr<ggml_threadpool, pymtp_threads_deleter> threads;
 
     pymtp_context_ptr target;
