@@ -4,7 +4,7 @@
 set(PYMTP_NATIVE ${CMAKE_CURRENT_LIST_DIR}/../pymtp/native)
 
 file(GLOB pymtp_graphs  CONFIGURE_DEPENDS ${PYMTP_NATIVE}/graphs/*.cpp)
-file(GLOB pymtp_kernels CONFIGURE_DEPENDS ${PYMTP_NATIVE}/kernels/*.cpp)
+file(GLOB pymtp_kernels CONFIGURE_DEPENDS ${PYMTP_NATIVE}/kernels/*.cpp ${PYMTP_NATIVE}/kernels/*/*.cpp)
 
 # public: the runtime, and whatever includes llama.cpp's internal headers, sees what the hooks declare
 target_sources(llama PRIVATE ${pymtp_graphs})

@@ -27,7 +27,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert compiler, "these tests need a C++ compiler"
     made, kernels = tmp_path_factory.mktemp("quota") / "quota", ROOT / "pymtp/native/kernels"
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{kernels}"]
-    subprocess.run([compiler, *flags, ROOT / "tests/native/quota.cpp", kernels / "quota.cpp", "-o", made], check=True)
+    sources = [ROOT / "tests/native/quota.cpp", kernels / "threads/quota.cpp"]
+    subprocess.run([compiler, *flags, *sources, "-o", made], check=True)
     return made
 
 

@@ -1,6 +1,6 @@
 // Builds the access to the recurrent layers' memory in a target's graph.
 //
-// In host memory, one operation does the whole work of a delta net: kernels/delta_net.cpp. Other devices use
+// In host memory, one operation does the whole work of a delta net: kernels/delta_net/delta_net.cpp. Other devices use
 // llama.cpp's operation, once for the tokens to replay and once for the new ones. Rows of zeros pad the tokens to
 // replay: they leave the state unchanged.
 #include "extension.h"

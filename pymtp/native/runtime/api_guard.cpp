@@ -1,6 +1,6 @@
 #include "api_guard.h"
 
-#include "compute_guard.h"
+#include "threads/compute_guard.h"
 
 #include "ggml.h"
 

@@ -1,7 +1,7 @@
 #include "callbacks.h"
 #include "pymtp.h"
 #include "build_info.h"
-#include "team.h"
+#include "threads/team.h"
 
 #include <atomic>
 #include <chrono>

@@ -2,7 +2,7 @@
 
 #include "api_guard.h"
 #include "pymtp_depth.h"
-#include "team.h"
+#include "threads/team.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,7 +5,7 @@
 #include "sample_job.h"
 
 #include "pymtp_context.h"
-#include "team.h"
+#include "threads/team.h"
 
 #include <algorithm>
 

@@ -52,7 +52,7 @@ struct pymtp_pair {
     std::unique_ptr<pymtp::op_times> op_times; // null unless asked for
 
     // Shared by the graphs of both contexts: without it, each graph would make one and free it. The threads themselves
-    // belong to the process (kernels/team.h).
+    // belong to the process (kernels/threads/team.h).
     std::unique_ptr<ggml_threadpool, pymtp_threads_deleter> threads;
 
     pymtp_context_ptr target;

@@ -2,7 +2,7 @@
 
 #include "pair.h"
 
-#include "compute_guard.h"
+#include "threads/compute_guard.h"
 
 #include <stdexcept>
 
